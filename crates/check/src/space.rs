@@ -6,7 +6,8 @@ use std::sync::Arc;
 use terrane_format::granule_bytes;
 use terrane_format::rows;
 use terrane_pool::Pool;
-use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::inspect::ZoneView;
+use terrane_store::explain::Standing;
 
 /// Compares what was walked with zone tables and zone directories.
 pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {

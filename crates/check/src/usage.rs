@@ -15,7 +15,7 @@ use terrane_format::granule_bytes;
 use terrane_format::rows::Phase;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::{ObjectError, ObjectKind, Objects};
-use terrane_pool::inspect::Standing;
+use terrane_store::explain::Standing;
 use terrane_wire::ObjectId;
 
 /// What a block is for.

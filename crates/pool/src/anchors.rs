@@ -1,7 +1,6 @@
 //! The uberblocks of a pool: made here, and appended to its [`CommitPoint`](terrane_store::commit_point::CommitPoint).
 
 use crate::pool::{Pool, SyncState};
-use terrane_device::Device;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::Label;
 use terrane_format::uberblock::Uberblock;
@@ -25,7 +24,7 @@ impl Pool {
         }
         let uber = self.uberblock(st, &label, txg, record, clean);
         st.commit_point.append(&label, &uber)?;
-        self.flush_devices()?;
+        self.store.flush(self.threaded())?;
         st.oldest = uber.oldest;
         Ok(())
     }
@@ -45,7 +44,7 @@ impl Pool {
             turn: 0,
             incarnation: st.incarnation,
             txg,
-            oldest: self.rollback_to(st, txg),
+            oldest: self.admission.rollback_to(st, txg),
             time_ns: self.env.wall_ns(),
             lease_seq: st.alloc.lease_seq,
             lease_txg: st.lease_txg,
@@ -64,7 +63,7 @@ impl Pool {
         let label = self.label();
         st.alloc.raise_lease();
         let uber = self.uberblock(st, &label, txg, record, false);
-        st.commit_point.relabel(&label, &uber, &mut || self.flush_devices())?;
+        st.commit_point.relabel(&label, &uber, &mut || self.store.flush(self.threaded()))?;
         st.oldest = uber.oldest;
         self.tell_history(st, txg);
         Ok(())
@@ -81,26 +80,8 @@ impl Pool {
             st.commit_point.append_older(&label, &uber);
         }
         // One that fails is final, as ever.
-        if let Err(error) = self.flush_devices() {
+        if let Err(error) = self.store.flush(self.threaded()) {
             self.fail(&error);
         }
-    }
-
-    /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
-    pub(crate) fn flush_devices(&self) -> Result<(), PoolError> {
-        let devices = self.store.devices.all();
-        let flush =
-            |device: &dyn Device| self.store.counters.timed(&self.store.counters.flush, || device.flush());
-        if devices.len() == 1 || !self.threaded() {
-            return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
-        }
-        // Side by side: a group waits for the slowest device, not for all of them in turn.
-        std::thread::scope(|scope| {
-            let flushes: Vec<_> =
-                devices.iter().map(|(_, device)| scope.spawn(|| flush(device.as_ref()))).collect();
-            let panicked = || PoolError::Failed { reason: "a flush panicked".into() };
-            let ends: Vec<_> = flushes.into_iter().map(|flush| flush.join()).collect();
-            ends.into_iter().try_for_each(|end| Ok(end.map_err(|_| panicked())??))
-        })
     }
 }

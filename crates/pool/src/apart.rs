@@ -5,8 +5,10 @@
 //! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
 //! comes, for it never puts one where the other is.
 
+use crate::mover::Mover;
 use crate::pool::Group;
-use crate::pool::{Pool, SyncState};
+use crate::pool::SyncState;
+use crate::state::admission::Admission;
 use terrane_format::addr::Addr;
 use terrane_space::policy::Age;
 use terrane_store::append::Shared;
@@ -21,11 +23,11 @@ const PARTED_BYTES_MAX: u64 = 1 << 20;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
     /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
     pub(crate) fn slot_apart_from(&self, near: &[ZoneSeq], age: Age) -> usize {
-        let layout = self.st.streams.layout();
+        let layout = self.group.st.streams.layout();
         let own = layout.survivors(age);
         if near.is_empty() {
             return own;
@@ -33,88 +35,82 @@ impl Group<'_> {
         let [a, b] = layout.meta();
         [b, a, own]
             .into_iter()
-            .find(|slot| self.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
+            .find(|slot| self.group.st.streams.zone_of(*slot).is_none_or(|zone| !near.contains(&zone)))
             .unwrap_or(own)
     }
 
     /// Where blocks lie, moves of this group included.
     pub(crate) fn zones_now(&self, addrs: &[Addr]) -> Vec<ZoneSeq> {
-        let committed = |addr: &Addr| self.pool.store.tables.read().current_zone(*addr);
+        let committed = |addr: &Addr| self.group.pool.store.tables.read().current_zone(*addr);
         addrs
             .iter()
-            .filter_map(|addr| self.moved_now.get(addr).copied().or_else(|| committed(addr)))
+            .filter_map(|addr| self.group.commit.moved_now.get(addr).copied().or_else(|| committed(addr)))
             .collect()
-    }
-
-    /// Remembers what this group's appends had to put together.
-    pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
-        let room = NOTED_MAX.saturating_sub(self.st.shared.len());
-        self.st.shared.extend(shared.into_iter().take(room));
     }
 
     /// A copy cannot be moved now, because zones are short.
     pub(crate) fn wait_for_zones(&mut self, heal: Heal) {
         if heal.is_damaged {
-            self.pool.reader.heal_later(heal);
+            self.group.pool.reader.heal_later(heal);
             return;
         }
         // What heals keep in memory is for what is damaged.
         let (psize, crc) = (heal.bytes.len() as u32, crc32c::crc32c(&heal.bytes));
         let Heal { addr, siblings, birth, owner, .. } = heal;
-        self.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
+        self.group.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
     }
 
     /// Has copies that share a zone moved like healed ones, when zones are not short.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
-        let mut left_bytes = match self.st.alloc.empty_count() >= self.pool.low_water() {
-            true => u64::MAX,
-            false => self.pool.room_to_part(self.st),
-        };
+        let mut left_bytes =
+            match self.group.st.alloc.empty_count() >= self.group.pool.admission.sizes().low_water() {
+                true => u64::MAX,
+                false => self.group.pool.admission.room_to_part(self.group.st),
+            };
         while left > 0
             && left_bytes >= PARTED_BYTES_MIN
-            && self.pool.may_part(self.st)
-            && let Some(shared) = self.st.shared.pop_front()
+            && self.group.pool.admission.may_part(self.group.st)
+            && let Some(shared) = self.group.st.shared.pop_front()
         {
-            let Some(bytes) = self.pool.shared_bytes(&shared) else { continue };
+            let Some(bytes) = self.group.pool.store.shared_bytes(&shared) else { continue };
             let Shared { addr, siblings, birth, owner, psize, .. } = shared;
-            self.pool.reader.heal_later(Heal { addr, bytes, birth, owner, siblings, is_damaged: false });
+            self.group.pool.reader.heal_later(Heal {
+                addr,
+                bytes,
+                birth,
+                owner,
+                siblings,
+                is_damaged: false,
+            });
             left -= 1;
             left_bytes = left_bytes.saturating_sub(u64::from(psize));
         }
     }
 }
 
-impl Pool {
+impl Group<'_> {
+    /// Remembers what this group's appends had to put together.
+    pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
+        let room = NOTED_MAX.saturating_sub(self.st.shared.len());
+        self.st.shared.extend(shared.into_iter().take(room));
+    }
+}
+
+impl Admission {
     /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
     pub(crate) fn may_part(&self, st: &SyncState) -> bool {
-        let has_room =
-            || st.alloc.empty_count() >= self.low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN;
-        !st.shared.is_empty() && has_room() && self.txg.waiting().0 == 0
+        let has_room = || {
+            st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
+        };
+        !st.shared.is_empty() && has_room() && self.waiting().0 == 0
     }
 
     /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
     /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
     pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
-        let writable = self.txg.room().writable.saturating_sub(self.txg.reserved());
+        let writable = self.room().limits.writable.saturating_sub(self.reserved());
         (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
-    }
-
-    /// Damaged copies waited for zones, and there are some.
-    pub(crate) fn may_heal(&self, st: &SyncState) -> bool {
-        st.alloc.empty_count() >= self.low_water() && self.reader.has_heals()
-    }
-
-    /// What is to be moved, if it is there and its place is still that of another copy.
-    fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
-        let tables = self.store.tables.read();
-        let here = tables.current_zone(shared.addr)?;
-        let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
-        drop(tables);
-        let (held, offset) = self.store.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
-        let mut bytes = vec![0; shared.psize as usize];
-        self.store.read_zone(&held, offset, &mut bytes).ok()?;
-        (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
     }
 }

@@ -79,7 +79,7 @@ impl Pool {
             let mut st = self.sync.lock();
             self.reports.alive()?;
             {
-                let mut label = self.label.lock();
+                let mut label = self.membership.label_mut();
                 label.features.add(Feature::Caches);
                 label.generation += 1;
                 let mut row = CacheRow { cache: id, zone_size: info.zone_size, name: String::new() };
@@ -87,7 +87,7 @@ impl Pool {
                 label.caches.push(row);
             }
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
-            self.in_force.add(std::iter::once(Feature::Caches));
+            self.membership.put_in_force(std::iter::once(Feature::Caches));
         }
         self.reader.use_cache_device(device, id);
         log::info!("pool {}: cache device {id:016x} was added: {}", self.name(), info.name);
@@ -136,7 +136,7 @@ impl Pool {
         let mut st = self.sync.lock();
         self.reports.alive()?;
         {
-            let mut label = self.label.lock();
+            let mut label = self.membership.label_mut();
             let before = label.caches.len();
             label.caches.retain(|row| row.cache != id);
             if label.caches.len() == before {

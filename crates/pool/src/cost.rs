@@ -1,6 +1,6 @@
 //! What an operation asks for when it joins a group, and how much room it finds.
 
-use crate::state::groups::Room;
+use crate::state::admission::Room;
 
 /// What an operation may dirty at the most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Cost {
     /// The operation gives space back, so it may use the reserve.
     pub frees: bool,
     /// The kernel writes back what a program stored through a mapping, and the program cannot be told that there is no room. So the
-    /// operation may use a share of the reserve: see [`WRITE_BACK_PART`](crate::room::WRITE_BACK_PART).
+    /// operation may use a share of the reserve: see [`Limits`](terrane_space::account::Limits).
     pub writes_back: bool,
     /// Bytes to be kept from others once the operation has joined, until [`Pool::end_promise`](crate::Pool::end_promise).
     pub promises: u64,
@@ -59,15 +59,15 @@ impl Cost {
     /// The bounds on what lives, and on what is written before collection has made more room. `promised`: to all.
     pub(crate) fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
         if self.frees {
-            return (room.limit_frees, room.writable_frees);
+            return (room.limits.live_frees, room.limits.writable_frees);
         }
         // Only deletes may use what collection needs; for others only the bound on live bytes is higher.
         let limit = match (self.from_promise, self.writes_back) {
-            (Some(own), _) => room.limit_promised.saturating_sub(promised.saturating_sub(own)),
-            (None, true) => room.limit_write_backs.saturating_sub(promised),
-            (None, false) => room.limit.saturating_sub(promised),
+            (Some(own), _) => room.limits.live_promised.saturating_sub(promised.saturating_sub(own)),
+            (None, true) => room.limits.live_write_backs.saturating_sub(promised),
+            (None, false) => room.limits.live.saturating_sub(promised),
         };
-        (limit.saturating_sub(self.promises), room.writable)
+        (limit.saturating_sub(self.promises), room.limits.writable)
     }
 
     pub(crate) fn is_paced(&self) -> bool {
@@ -86,18 +86,20 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_space::account::Limits;
 
     #[test]
     fn who_was_promised_room_finds_all_but_that_of_others() {
-        let room = Room {
-            limit: 1000,
-            limit_write_backs: 1010,
-            limit_promised: 1015,
-            limit_frees: 1020,
+        let limits = Limits {
+            live: 1000,
+            live_write_backs: 1010,
+            live_promised: 1015,
+            live_frees: 1020,
             writable: 50,
             writable_frees: 60,
-            ..Room::default()
+            ..Limits::default()
         };
+        let room = Room { limits, ..Room::default() };
         let found = |cost: Cost| cost.room_of(&room, 300);
         assert_eq!(found(Cost::NOTHING), (700, 50));
         assert_eq!(found(Cost { promises: 100, ..Cost::NOTHING }), (600, 50));

@@ -3,10 +3,9 @@
 //! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
 //! behind a label on each, makes it a pool.
 
-use crate::import::{ImportOptions, assemble, check_name, homes, keep_space};
+use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
-use crate::state::groups::Groups;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
@@ -26,7 +25,7 @@ use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
-use terrane_store::devices::{Devices, OPEN_MIN, open_limit, takes_writes};
+use terrane_store::devices::{Devices, OPEN_MIN, homes, open_limit, takes_writes};
 use terrane_store::env::Env;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
@@ -160,18 +159,17 @@ impl Pool {
             looks: Looks::default(),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
-        let groups = Groups::new(Txg(1), Txg(0), options.dirty_bytes);
         let pool = assemble(
             label,
             devices,
             Tables::default(),
-            groups,
+            (Txg(1), Txg(0)),
             state,
             (env, counters, Totals::default()),
             options,
         );
         pool.run_group()?;
-        pool.in_force.add(in_force.into_iter());
+        pool.membership.put_in_force(in_force.into_iter());
         pool.start(options);
         Ok(pool)
     }

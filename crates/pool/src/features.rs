@@ -12,7 +12,7 @@ use terrane_store::PoolError;
 impl Pool {
     /// Whether what the feature stands for may be written into this pool. Cheap enough to be asked by every operation.
     pub fn has(&self, feature: Feature) -> bool {
-        self.in_force.has(feature)
+        self.membership.has(feature)
     }
 
     /// How zones are told of in records and sections.
@@ -33,7 +33,7 @@ impl Pool {
         let mut st = self.sync.lock();
         self.reports.alive()?;
         let new: Vec<Feature> = {
-            let mut label = self.label.lock();
+            let mut label = self.membership.label_mut();
             let new: Vec<Feature> =
                 wanted.iter().copied().filter(|feature| label.features.add(*feature)).collect();
             // Uberblocks repeat it, so it says what labels say: unless they are written anew, it stays.
@@ -47,7 +47,7 @@ impl Pool {
             self.fail(&error);
             return Err(error);
         }
-        self.in_force.add(new.iter().copied());
+        self.membership.put_in_force(new.iter().copied());
         log::info!("pool {}: new features: {:?}", self.name(), new);
         Ok(new)
     }

@@ -11,17 +11,16 @@
 //!
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
-use crate::pool::Group;
-use crate::state::collector::{PIECE_BYTES_MIN, Progress, VICTIMS_MAX, Worth};
-use crate::state::room::Yield;
+use crate::mover::Mover;
+use crate::state::collector::{Progress, VICTIMS_MAX, VictimState, Worth};
 pub(crate) use evacuate::LAST_ROOM_PART;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
-use terrane_format::record::{Move, Run};
 use terrane_format::rows::Phase;
+use terrane_space::account::Yield;
 use terrane_space::policy::VictimPolicy;
 use terrane_space::zones::{Birthplaces, Zone};
 use terrane_store::PoolError;
@@ -67,42 +66,42 @@ struct Survivor {
 /// An extent's bytes, from `from` on, if the device gave them.
 type ReadBack = (AlignedBuf, Option<u64>);
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Gives back as much room as users took, when there is little; nothing when there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
         self.wake_zones();
         // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
         if !self.healed.is_empty() {
-            self.pool.want_another_group();
+            self.group.pool.admission.want_another_group();
             return Ok(());
         }
         self.obey_new_bound();
         let needed = self.wanted_gain();
         let wanted = self.asked_gain(needed);
         if wanted == 0 {
-            self.st.collector.is_stuck = false;
+            self.group.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);
             return self.collect_thin();
         }
         self.look_at_index();
         let mut goal = wanted;
-        self.st.collector.policy = self.pool.collection().victims;
-        let mut piece = self.st.collector.piece_bytes();
+        self.group.st.collector.policy = self.group.pool.collection().victims;
+        let mut piece = self.group.st.collector.copying.piece_bytes();
         let mut victims = 0;
-        let began_ns = self.pool.env.monotonic_ns();
+        let began_ns = self.group.pool.env.monotonic_ns();
         let (mut moved_bytes, mut is_held_back) = (0, false);
         while piece > 0 {
             if goal == 0 {
                 // Whoever joined by what was gained may wait again: groups that end too soon rewrite the same metadata again and again.
-                let (waiting, bytes) = self.pool.txg.waiting();
-                if waiting == 0 || !self.pool.threaded() {
+                let (waiting, bytes) = self.group.pool.admission.waiting();
+                if waiting == 0 || !self.group.pool.threaded() {
                     break;
                 }
                 goal = bytes.max(STEP_BYTES);
             }
             if self.reset_comes_first() || self.has_no_room_for_runs() {
                 is_held_back = true;
-                self.pool.want_another_group();
+                self.group.pool.admission.want_another_group();
                 break;
             }
             let Some(mut progress) = self.take_progress()? else { break };
@@ -110,17 +109,17 @@ impl Group<'_> {
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
             // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
-            self.st.collector.in_hand = Some(progress.worth);
-            self.pool.publish_in_sync(self.st);
-            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
+            self.group.st.collector.victim = VictimState::InHand(progress.worth);
+            let account = self.group.pool.admission.publish_in_sync(self.group.st);
+            let room = account.physical().saturating_sub(self.group.pool.admission.reserved_open());
             // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
             let piece_max = budget.saturating_add(progress.part_bytes_max());
-            let needs = piece_max.min(progress.worth.left()) + self.pool.commit_room();
-            if room < needs && needs <= self.pool.physical_room(self.st) {
+            let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
+            if room < needs && needs <= account.physical() {
                 // The next group turns what is promised into what is written, and emptied zones into room.
-                self.st.collector.progress = Some(progress);
+                self.group.st.collector.victim = VictimState::Resting(progress);
                 is_held_back = true;
-                self.pool.want_another_group();
+                self.group.pool.admission.want_another_group();
                 break;
             }
             if room < needs {
@@ -129,7 +128,7 @@ impl Group<'_> {
                     Some(progress) => progress,
                     None => break,
                 };
-                self.st.collector.in_hand = Some(progress.worth);
+                self.group.st.collector.victim = VictimState::InHand(progress.worth);
                 budget = u64::MAX;
             }
             let before = progress.worth.gain();
@@ -143,21 +142,18 @@ impl Group<'_> {
             if is_finished {
                 self.finished(&progress);
             } else {
-                self.st.collector.progress = Some(progress);
+                self.group.st.collector.victim = VictimState::Resting(progress);
             }
-            self.st.collector.in_hand = None;
+            self.group.st.collector.victim.put_down();
             if !fits || victims == VICTIMS_MAX {
                 break;
             }
         }
-        self.st.collector.in_hand = None;
-        let ns = self.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
-        if moved_bytes > PIECE_BYTES_MIN {
-            let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
-            self.st.collector.rate = (3 * (self.st.collector.rate / 4)).saturating_add(now / 4);
-        }
-        let moves_on = victims > 0 || is_held_back || self.pool.waiting_zones() > 0;
-        self.st.collector.is_stuck = !moves_on && needed > 0 && !self.released;
+        self.group.st.collector.victim.put_down();
+        let ns = self.group.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
+        self.group.st.collector.copying.note(moved_bytes, ns);
+        let moves_on = victims > 0 || is_held_back || self.group.pool.admission.waiting_zones() > 0;
+        self.group.st.collector.is_stuck = !moves_on && needed > 0 && !self.group.released;
         if !moves_on {
             self.close_wasteful_zones()?;
         }
@@ -165,62 +161,44 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Bytes that this group should gain: none while there is enough; what users took, and part of what is missing, when there is not.
+    /// Bytes that this group should gain.
     fn wanted_gain(&self) -> u64 {
-        let pool = self.pool;
-        let per_zone = pool.yield_of_zone();
-        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
-        let waiting = pool.waiting_room();
-        let physical = pool.physical_room(self.st);
-        let have = physical + waiting + self.st.collector.moving();
-        let demand = pool.txg.waiting().1 + self.st.collector.leaving_needs;
-        let missing = (pool.kept_room(self.st) + ahead + demand).saturating_sub(have);
-        // What is left of the victim must fit. Where that is what bounds writers, only its end gives them more.
-        let left = self.st.collector.remaining();
-        if left > 0 && physical.saturating_sub(pool.commit_room() + left) < ahead / 2 + demand {
-            return missing.max(self.st.collector.rest()).max(1);
-        }
-        if missing == 0 {
-            return 0;
-        }
-        if demand > 0 || missing > ahead {
-            // Somebody waits, or will: as much as one group can do.
-            return missing.max(per_zone);
-        }
-        let taken = self.st.streams.taken();
-        // At the edge as much as was taken; the more is missing the more.
-        missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
+        let (pool, st) = (self.group.pool, &*self.group.st);
+        let demand = pool.admission.waiting().1 + st.collector.evacuation.needs;
+        pool.admission.account(st).wanted_gain(pool.admission.room().limits.zones, demand, st.streams.taken())
     }
 
-    /// Where zones are large, and copies of the next one would leave writers no room: the end of this group, and of the one after it, give
-    /// them a whole zone, sooner than another victim could.
+    /// What was emptied is reset before another victim is begun.
     fn reset_comes_first(&self) -> bool {
-        let (pool, collector) = (self.pool, &self.st.collector);
-        let per_zone = pool.yield_of_zone();
-        let ahead = pool.room_ahead(self.st, pool.txg.room().zones);
-        let copies = if collector.progress.is_some() { collector.remaining() } else { per_zone };
-        let left = pool.physical_room(self.st).saturating_sub(pool.commit_room() + copies);
-        per_zone >= ahead / 2
-            && left < ahead / 4 + pool.txg.waiting().1
-            && collector.coming(&pool.store.tables.read()) > 0
+        let (pool, waited) = (self.group.pool, self.group.pool.admission.waiting().1);
+        pool.admission.account(self.group.st).reset_comes_first(pool.admission.room().limits.zones, waited)
     }
 
     /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
     /// least lives.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
-        let (pool, frees) = (self.pool, self.frees.len());
-        let fits = |progress: &Progress| progress.worth.left() + pool.last_room(progress, frees) <= room;
+        let (pool, frees) = (self.group.pool, self.group.commit.frees.len());
+        let fits =
+            |progress: &Progress| progress.worth.left() + pool.admission.last_room(progress, frees) <= room;
         if fits(&progress) {
             return Ok(Some(progress));
         }
-        let collector = &mut self.st.collector;
-        collector.changed(&self.pool.store.tables.read(), progress.victim, self.pool.zone_yield());
+        let collector = &mut self.group.st.collector;
+        collector.changed(
+            &self.group.pool.store.tables.read(),
+            progress.victim,
+            self.group.pool.admission.zone_yield(),
+        );
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
         let least = self.take_progress();
-        self.st.collector.policy = policy;
+        self.group.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
-            self.st.collector.changed(&self.pool.store.tables.read(), least.victim, self.pool.zone_yield());
+            self.group.st.collector.changed(
+                &self.group.pool.store.tables.read(),
+                least.victim,
+                self.group.pool.admission.zone_yield(),
+            );
             return Ok(None);
         }
         Ok(Some(least))
@@ -228,9 +206,10 @@ impl Group<'_> {
 
     /// The victim in progress, or a new one.
     fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
-        if let Some(progress) = self.st.collector.progress.take() {
+        if let Some(progress) = self.group.st.collector.victim.take_resting() {
             // It may have died by itself meanwhile.
             if self
+                .group
                 .pool
                 .store
                 .tables
@@ -242,16 +221,16 @@ impl Group<'_> {
                 return Ok(Some(progress));
             }
         }
-        let zone_yield = self.pool.zone_yield();
+        let zone_yield = self.group.pool.admission.zone_yield();
         loop {
-            let collector = &mut self.st.collector;
-            let now = collector.clock.now();
+            let collector = &mut self.group.st.collector;
+            let now = collector.ages.clock.now();
             collector.candidates.look(now);
             let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
                 return Ok(None);
             };
             collector.candidates.remove(victim);
-            collector.ended(victim);
+            collector.ages.ended(victim);
             if let Some(progress) = self.look_through(victim, Some(zone_yield))? {
                 return Ok(Some(progress));
             }
@@ -265,28 +244,28 @@ impl Group<'_> {
         victim: ZoneSeq,
         zone_yield: Option<Yield>,
     ) -> Result<Option<Progress>, PoolError> {
-        let Some(held) = self.pool.store.hold(victim) else { return Ok(None) };
+        let Some(held) = self.group.pool.store.hold(victim) else { return Ok(None) };
         let for_room = zone_yield.is_some();
         if self.rests_with(victim, held.replicas.first().device) {
             return Ok(None);
         }
-        let leaves = self.pool.store.devices.any_leaves_of(&held.replicas);
+        let leaves = self.group.pool.store.devices.any_leaves_of(&held.replicas);
         if for_room
             && !leaves
-            && let Some(dead) = self.pool.store.devices.dead_of(&held.replicas)
+            && let Some(dead) = self.group.pool.store.devices.dead_of(&held.replicas)
         {
             self.note_dead(victim, dead);
         }
-        let gives_none = leaves || self.st.collector.dead.contains(&victim);
+        let gives_none = leaves || self.group.st.collector.dead.contains(&victim);
         if gives_none == for_room {
             return Ok(None);
         }
         let (claimed, live) = {
-            let tables = self.pool.store.tables.read();
+            let tables = self.group.pool.store.tables.read();
             tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
         };
         let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(held.capacity).saturating_sub(live));
-        match self.pool.store.parts_of(&held, claimed) {
+        match self.group.pool.store.parts_of(&held, claimed) {
             Ok(parts) => {
                 let worth = Worth { live, garbage, moved: 0 };
                 Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: 0 }))
@@ -301,16 +280,16 @@ impl Group<'_> {
 
     /// When only open zones hold garbage, they must be closed to become victims.
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
-        for slot in 0..self.st.streams.layout().slots() {
-            let wasteful = self.st.streams.zone_of(slot).is_some_and(|seq| {
-                let tables = self.pool.store.tables.read();
+        for slot in 0..self.group.st.streams.layout().slots() {
+            let wasteful = self.group.st.streams.zone_of(slot).is_some_and(|seq| {
+                let tables = self.group.pool.store.tables.read();
                 tables
                     .zones
                     .get(&seq)
                     .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
             });
             if wasteful {
-                self.st.streams.fill(slot, self.txg)?;
+                self.group.st.streams.fill(slot, self.group.txg)?;
             }
         }
         Ok(())
@@ -319,15 +298,16 @@ impl Group<'_> {
     /// A victim was looked through to its end.
     fn finished(&mut self, progress: &Progress) {
         if progress.whole && progress.worth.moved > 0 {
-            self.pool.was_read(self.st, progress.victim);
+            self.group.st.collector.was_read(&self.group.pool.admission, progress.victim);
         }
-        let replicas = self.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
-        let died = replicas.is_some_and(|replicas| self.pool.store.devices.dead_of(&replicas).is_some());
-        if progress.whole && !died && !self.st.collector.held_up.contains(&progress.victim) {
-            self.st.collector.finished.push((progress.victim, progress.worth.whole()));
+        let replicas = self.group.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
+        let died =
+            replicas.is_some_and(|replicas| self.group.pool.store.devices.dead_of(&replicas).is_some());
+        if progress.whole && !died && !self.group.st.collector.held_up.contains(progress.victim) {
+            self.group.st.collector.finished.push((progress.victim, progress.worth.whole()));
         }
-        self.pool.store.counters.collected_zones.add(1);
-        log::debug!(txg = self.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
+        self.group.pool.store.counters.collected_zones.add(1);
+        log::debug!(txg = self.group.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
         if !progress.whole {
             self.cannot_empty(progress.victim, progress.unread > 0);
         }
@@ -336,16 +316,16 @@ impl Group<'_> {
     /// What lives in a zone cannot all be moved: it is tried again later if something could not be read, and suspect if all was read.
     fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
         if unread {
-            self.pool.put_to_sleep(self.st, victim);
+            self.put_to_sleep(victim);
         } else {
-            self.suspect.push(victim);
+            self.group.commit.suspect.push(victim);
         }
     }
 
     /// Moves what lives in a victim, from where the last piece ended to the end of the part in which `budget` bytes have moved. Returns
     /// how many did, and whether all of them found room: fewer zones may take writes than were counted on.
     fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
-        let Some(held) = self.pool.store.hold(progress.victim) else {
+        let Some(held) = self.group.pool.store.hold(progress.victim) else {
             progress.part = progress.parts.len();
             return Ok((0, true));
         };
@@ -361,7 +341,7 @@ impl Group<'_> {
             while reading.len() < EXTENTS_AHEAD
                 && let Some(extent) = todo.pop_front()
             {
-                let buf = self.st.collector.spare.pop();
+                let buf = self.group.st.collector.copying.spare.pop();
                 let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
                 reading.push_back(self.read_ahead(&held, extent, buf));
             }
@@ -388,14 +368,14 @@ impl Group<'_> {
                                 rest.extend(left(nth, &extent, &reading, &todo));
                                 break 'extents;
                             }
-                            self.stays(entry.identity, entry.granules());
+                            self.stay(entry.identity, entry.granules());
                             last = None;
                             continue;
                         }
                     },
                 };
-                let collector = &self.st.collector;
-                let age = collector.lives.age(collector.clock.age_bytes(survivor.last_write));
+                let collector = &self.group.st.collector;
+                let age = collector.ages.age(survivor.last_write);
                 let near = self.zones_now(&entry.siblings);
                 let slot = self.slot_apart_from(&near, age);
                 // A survivor between the two that went to another slot would be covered by a run that does not hold it.
@@ -410,7 +390,7 @@ impl Group<'_> {
                     crc: entry.crc,
                     joins,
                 };
-                last = match self.append_moved(slot, block) {
+                last = match self.group.append_moved(slot, block) {
                     Ok(to) => Some(to),
                     Err(PoolError::NoSpace { .. }) => {
                         rest.extend(left(nth, &extent, &reading, &todo));
@@ -421,18 +401,18 @@ impl Group<'_> {
                 let len = granule_bytes(u64::from(entry.psize));
                 moved += len;
                 progress.worth.moved += len;
-                self.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
+                self.group.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
             }
-            self.st.collector.spare.push(buf);
-            if let Some(in_hand) = &mut self.st.collector.in_hand {
-                *in_hand = progress.worth;
-                self.pool.publish_in_sync(self.st);
+            self.group.st.collector.copying.spare.push(buf);
+            if let VictimState::InHand(worth) = &mut self.group.st.collector.victim {
+                *worth = progress.worth;
+                self.group.pool.admission.publish_in_sync(self.group.st);
             }
         }
-        self.st.collector.moved_since_look += moved;
+        self.group.st.collector.index.moved_bytes += moved;
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];
-            self.stays(entry.identity, entry.granules());
+            self.stay(entry.identity, entry.granules());
         }
         if progress.unread > UNREAD_BLOCKS_MAX {
             progress.part = progress.parts.len();
@@ -443,25 +423,9 @@ impl Group<'_> {
         Ok((moved, rest.is_empty()))
     }
 
-    /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
-    fn stays(&mut self, addr: Addr, granules: u32) {
-        let (birth, granule) = (addr.seq(), addr.granule());
-        let tables = self.pool.store.tables.read();
-        let Some(Some(run)) = tables.whereabouts(addr) else { return };
-        let own = Run::of(granule, granules, run.dest, run.part_end());
-        self.split_runs.push(Move { birth, run: own });
-        self.moved_now.insert(addr, run.dest);
-    }
-
-    /// The batch with which a block should have moved could not be written: its zone is not emptied yet.
-    pub(crate) fn did_not_move(&mut self, addr: Addr, granules: u32) {
-        self.moved_now.remove(&addr);
-        self.stays(addr, granules);
-        let tables = self.pool.store.tables.read();
-        let Some(victim) = tables.current_zone(addr) else { return };
-        self.st.collector.forget(victim);
-        self.st.collector.changed(&tables, victim, self.pool.zone_yield());
-        self.pool.want_another_group();
+    /// A block stays where it is.
+    fn stay(&mut self, addr: Addr, granules: u32) {
+        self.group.commit.stays(&self.group.pool.store.tables.read(), addr, granules);
     }
 
     /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.
@@ -469,9 +433,9 @@ impl Group<'_> {
         let mut extents: VecDeque<Extent> = VecDeque::new();
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
-        let pool = self.pool;
+        let pool = self.group.pool;
         // In a strait what one victim has is told at once, or nothing would be won.
-        let is_first = budget == u64::MAX && self.moved_now.is_empty();
+        let is_first = budget == u64::MAX && self.group.commit.moved_now.is_empty();
         let mut runs_left = if is_first { usize::MAX } else { self.runs_left() };
         let tables = pool.store.tables.read();
         while bytes < budget
@@ -480,7 +444,7 @@ impl Group<'_> {
         {
             let number = progress.part;
             progress.part += 1;
-            self.moved_parts.insert((progress.victim, part.end));
+            self.group.commit.moved_parts.insert((progress.victim, part.end));
             let mut birthplaces = tables.birthplaces();
             for (at, entry) in part.entries.iter().enumerate() {
                 if !self.lives_here(&mut birthplaces, progress.victim, part.end, entry) {
@@ -488,13 +452,10 @@ impl Group<'_> {
                 }
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
                     // Named by place, so it cannot move: rewriting the sections frees it.
-                    self.hurry_sections = true;
-                    let collector = &mut self.st.collector;
-                    collector.held_since = self.st.chain.back().map_or(Txg(0), |last| last.txg);
-                    if !collector.held_up.contains(&progress.victim) {
-                        collector.held_up.push(progress.victim);
-                    }
-                    pool.want_another_group();
+                    self.group.commit.hurry_sections = true;
+                    let since = self.group.st.chain.back().map_or(Txg(0), |last| last.txg);
+                    self.group.st.collector.held_up.add(progress.victim, since);
+                    pool.admission.want_another_group();
                     last = None;
                     continue;
                 }
@@ -527,8 +488,8 @@ impl Group<'_> {
         extent: Extent,
         mut buf: AlignedBuf,
     ) -> (Extent, Pending<ReadBack>) {
-        let (store, held, from, to) = (self.pool.store.clone(), held.clone(), extent.from, extent.to);
-        let read = self.pool.reader.pipeline.workers().submit(move |_| {
+        let (store, held, from, to) = (self.group.pool.store.clone(), held.clone(), extent.from, extent.to);
+        let read = self.group.pool.reader.pipeline.workers().submit(move |_| {
             let start = store.read_units(&held, from, to, &mut buf);
             (buf, start.ok())
         });
@@ -548,7 +509,7 @@ impl Group<'_> {
         if birth.born.dead.overlaps(granule, entry.granules()) {
             return false;
         }
-        !self.moved_now.contains_key(&entry.identity)
+        !self.group.commit.moved_now.contains_key(&entry.identity)
             && match birth.run_of(granule) {
                 Some(run) => run.is_in(zone, part_end),
                 None => entry.identity.seq() == zone,
@@ -558,14 +519,17 @@ impl Group<'_> {
     /// The block's bytes as its directory's CRC wants them; from another copy if need be. `None`: it is damaged. An error: it could not be
     /// read.
     fn good_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
-        let found = self.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
+        let found =
+            self.group.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
         match &found {
             Some((_, true)) => {
-                self.pool.store.counters.healed_blocks.add(1);
+                self.group.pool.store.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", entry.identity);
             }
             Some(_) => {}
-            None => self.pool.reports.log.note_block(entry.owner, "it does not match its zone's directory"),
+            None => {
+                self.group.pool.reports.log.note_block(entry.owner, "it does not match its zone's directory")
+            }
         }
         Ok(found.map(|(bytes, _)| bytes))
     }

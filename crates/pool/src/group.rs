@@ -7,59 +7,55 @@
 //!
 //! Invariant: nothing in a committed tree points at a block that is not covered by a record.
 
+macro_rules! source {
+    ($group:expr) => {
+        Source { pool: $group.pool, alloc: &mut $group.st.alloc, txg: $group.txg }
+    };
+}
+
+mod commit;
 mod source;
+
+pub(crate) use self::commit::ROLLBACK_GROUPS;
 
 use self::source::Source;
 use crate::levels::Turn;
+use crate::mover::Mover;
 use crate::nopwrite::{Judged, Tried};
-use crate::pool::{Chained, Group, Pool, Stream, SyncState, WriteRequest};
+use crate::pool::{Group, Pool, Stream, SyncState, WriteRequest};
+use crate::state::commit::CommitBuilder;
 use crate::state::levels::Method;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_cache::Kind;
-use terrane_codec::{ChecksumKind, Compression, Compressor, compute};
-use terrane_format::addr::{Addr, GRANULE, Place, granule_bytes};
+use terrane_codec::{Compression, Compressor};
+use terrane_format::Feature;
+use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Key;
-use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
-use terrane_format::boot_ptr::BootPtr;
-use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
-use terrane_format::features::Feature;
-use terrane_format::record::{Class, Free, Move, Record, Run, SectionPtr, Tally};
-use terrane_format::totals::Totals;
-use terrane_space::policy::{Age, Heat, Looks};
+use terrane_format::block_ptr::{BlockPtr, COPIES_MAX, Embedded, Hole, Normal};
+use terrane_format::directory::Owner;
+use terrane_format::record::Class;
+use terrane_space::policy::{Heat, Looks};
 use terrane_store::PoolError;
-use terrane_store::append::{Appended, Spot, Stored};
-use terrane_store::bootstrap::boot_encode;
+use terrane_store::append::{Spot, Stored};
 use terrane_store::patience::Patience;
 use terrane_store::pipeline::{EncodeContext, Made, Pipeline, Ready};
 use terrane_store::workers::Pending;
-use terrane_wire::{Corrupt, Txg, ZoneSeq};
+use terrane_wire::{Txg, ZoneSeq};
 
-/// Group numbers are leased this many at a time.
-const LEASE: u64 = 4096;
 /// Blocks that are compressed ahead of the one that is appended, and bytes of them: memory is taken for both forms. Of large blocks, as
 /// many as keep all workers busy.
 const AHEAD_MAX: usize = 64;
 const AHEAD_BYTES: usize = 16 << 20;
 /// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
 const HERE_MAX: usize = 32 << 10;
-/// Groups that can be rolled back to.
-pub(crate) const ROLLBACK_GROUPS: usize = 3;
-/// Zones that may fail one after the other under what was to be written to the one before.
-const RESCUES_MAX: usize = 16;
 
 /// [`Method`], handed to a worker.
 enum How {
     As(Compression),
     Auto(Turn),
     Made(Made),
-}
-
-macro_rules! source {
-    ($group:expr) => {
-        Source { pool: $group.pool, alloc: &mut $group.st.alloc, txg: $group.txg }
-    };
 }
 
 impl Pool {
@@ -84,21 +80,11 @@ impl Pool {
             pool: self,
             st,
             txg,
-            frees: Vec::new(),
-            new_sections: Vec::new(),
-            hurry_sections: false,
-            suspect: Vec::new(),
-            explained: Vec::new(),
-            split_runs: Vec::new(),
+            commit: CommitBuilder::default(),
             released: false,
             uncached: Vec::new(),
-            healed: BTreeSet::new(),
-            reset: Vec::new(),
             started_ns,
             logical_bytes: 0,
-            dead_log: Vec::new(),
-            moved_now: HashMap::new(),
-            moved_parts: BTreeSet::new(),
         };
         group.close_leaving()?;
         let root = match client {
@@ -110,13 +96,8 @@ impl Pool {
         };
         // Not when they were released: until new trees are in place readers go by the old ones.
         std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.reader.uncache(key));
-        group.suspect.append(&mut group.st.suspects);
-        group.look_at_suspects();
-        group.part_copies();
-        group.heal()?;
-        self.publish_in_sync(group.st);
-        group.collect()?;
-        group.evacuate()?;
+        group.commit.suspect.append(&mut group.st.suspects);
+        Mover::new(&mut group).run()?;
         group.write_sections()?;
         group.commit(root)
     }
@@ -234,12 +215,12 @@ impl Group<'_> {
         let mut addrs = [Addr::NONE; COPIES_MAX];
         match request.stream {
             Stream::Data(placement) => {
-                let heat = self.st.collector.heat(&placement);
-                let stock = self.pool.zone_stock(self.st);
+                let heat = self.st.collector.ages.heat(&placement);
+                let stock = self.pool.admission.zone_stock(self.st);
                 let slot = self.st.streams.place(&placement, (heat, bytes.len() as u64), stock, self.txg)?;
                 let spot = self.append((slot, Class::Data), &bytes, request.owner, crc, Vec::new())?;
                 if heat == Heat::Hot {
-                    self.st.collector.note_hot(spot.seq);
+                    self.st.collector.ages.note_hot(spot.seq);
                 }
                 addrs[0] = Addr::new(spot.seq, spot.offset);
                 self.pool.recorder.data(addrs[0], bytes.len(), &placement);
@@ -346,7 +327,7 @@ impl Group<'_> {
     pub(crate) fn append_moved(&mut self, slot: usize, block: Stored<'_>) -> Result<usize, PoolError> {
         let identity = block.identity;
         let spot = self.st.streams.append(slot, Class::Collection, self.txg, block, &mut source!(self))?;
-        self.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
+        self.commit.moved_now.extend(identity.map(|identity| (identity, spot.seq)));
         Ok(spot.slot)
     }
 
@@ -355,454 +336,7 @@ impl Group<'_> {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {
             self.uncached.push(Key::of(normal));
-            let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
-            self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
+            self.commit.free_block(normal);
         }
-    }
-
-    fn release_boot(&mut self, ptr: &BootPtr) {
-        let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;
-        self.frees.extend(ptr.copies().map(|place| Free { addr: place.addr(), granules }));
-    }
-
-    /// Replaces damaged copies by good ones: the old address, a new place.
-    fn heal(&mut self) -> Result<(), PoolError> {
-        let heals = self.pool.reader.take_heals();
-        let mut split_now = BTreeSet::new();
-        for heal in heals {
-            // Healing reserved nothing: when zones are short it waits for a group that finds more.
-            let is_short = self.st.alloc.empty_count() < self.pool.low_water();
-            if is_short && (heal.is_damaged || self.pool.room_to_part(self.st) < heal.bytes.len() as u64) {
-                self.wait_for_zones(heal);
-                continue;
-            }
-            let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
-            let split = {
-                let tables = self.pool.store.tables.read();
-                let Some(birth) = tables.birthplace(heal.addr.seq()) else { continue };
-                let dead = birth.born.dead.overlaps(heal.addr.granule(), granules)
-                    || tables.current_zone(heal.addr).is_none();
-                if dead || !self.healed.insert(heal.addr) {
-                    continue;
-                }
-                birth.run_of(heal.addr.granule()).copied()
-            };
-            if let Some(run) = split {
-                // A second split of the same run would be made from the first one's ruins: it waits for the next group.
-                if !split_now.insert((heal.addr.seq(), run.first)) {
-                    self.healed.remove(&heal.addr);
-                    self.pool.reader.heal_later(heal);
-                    self.pool.want_another_group();
-                    continue;
-                }
-                match self.split_run(heal.addr, run) {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        self.healed.remove(&heal.addr);
-                        continue;
-                    }
-                    Err(error) => {
-                        log::error!("{}: {error}; it is not healed", heal.addr);
-                        continue;
-                    }
-                }
-            }
-            let near = self.zones_now(&heal.siblings);
-            let slot = self.slot_apart_from(&near, Age::Young);
-            let crc = crc32c::crc32c(&heal.bytes);
-            let block = Stored {
-                bytes: &heal.bytes,
-                identity: Some(heal.addr),
-                birth: heal.birth,
-                owner: heal.owner,
-                siblings: heal.siblings.clone(),
-                // Who shared a zone and does again is left to collection.
-                near: if heal.is_damaged { near } else { Vec::new() },
-                crc,
-                joins: false,
-            };
-            self.append_moved(slot, block)?;
-            if heal.is_damaged {
-                self.pool.store.counters.healed_blocks.add(1);
-                log::info!("{}: healed from another copy", heal.addr);
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes one block out of a run: what stays on both sides becomes two runs. `false`: it did not move with the run. A run covers what
-    /// was dead between its blocks as well, and of a birth zone that is gone the dead set holds only what was freed since: only the part
-    /// that the run lies in says what lived.
-    fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
-        let Some(held) = self.pool.store.hold(run.dest) else { return Ok(false) };
-        let part = self.pool.store.part(&held, run.part_end())?;
-        if part.find(out).is_none() {
-            return Ok(false);
-        }
-        let tables = self.pool.store.tables.read();
-        let Some(birth) = tables.birthplace(out.seq()) else { return Ok(false) };
-        let mut sides: [Option<Run>; 2] = [None; 2];
-        for entry in
-            part.entries.iter().filter(|entry| entry.identity.seq() == out.seq() && entry.identity != out)
-        {
-            let granule = entry.identity.granule();
-            if granule < run.first
-                || granule > run.last
-                || birth.born.dead.overlaps(granule, entry.granules())
-            {
-                continue;
-            }
-            match &mut sides[usize::from(granule > out.granule())] {
-                Some(side) => side.take(granule, entry.granules()),
-                side => *side = Some(Run::of(granule, entry.granules(), run.dest, run.part_end())),
-            }
-        }
-        // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
-        self.split_runs.extend(sides.into_iter().flatten().map(|run| Move { birth: out.seq(), run }));
-        Ok(true)
-    }
-
-    /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
-    fn write_sections(&mut self) -> Result<(), PoolError> {
-        let sections = self.st.sections.len() as u32;
-        let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
-        let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
-        if stamp == Txg(0) {
-            return Ok(());
-        }
-        let form = self.pool.row_form();
-        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.hurry_sections) {
-            let raw = self.pool.store.tables.read().encode_section(section, sections, form);
-            let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
-            // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
-            let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
-            if stored.len() as u64 > most {
-                let at = format!("section {section} of the zone tables");
-                let expected = format_args!("at most {most}");
-                self.pool.reports.damage(Corrupt::new(at, "stored bytes", expected, stored.len()));
-                continue;
-            }
-            let ptr = self.write_boot(POOL_SECTION, &stored)?;
-            let new = SectionPtr { section, stamp, ptr, form };
-            let old = std::mem::replace(&mut self.st.sections[section as usize], new);
-            self.release_boot(&old.ptr);
-            self.new_sections.push(new);
-        }
-        if self.st.turns.is_hurried() {
-            self.pool.want_another_group();
-        }
-        let oldest = self.oldest_section();
-        self.st.collector.released(&self.pool.store.tables.read(), self.pool.zone_yield(), oldest);
-        Ok(())
-    }
-
-    /// The group up to which all sections tell of everything.
-    fn oldest_section(&self) -> Txg {
-        self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0))
-    }
-
-    pub(crate) fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
-        let crc = crc32c::crc32c(stored);
-        let spots = self.append_twice(stored, Owner::Pool { what }, crc)?;
-        Ok(BootPtr {
-            places: spots.map(|spot| self.place_of(spot)),
-            checksum: compute(ChecksumKind::Blake3, stored),
-            len: stored.len() as u32,
-            padded: 0,
-            reserved: 0,
-        })
-    }
-
-    fn place_of(&self, spot: Spot) -> Place {
-        let home = self.pool.store.hold(spot.seq).expect("just appended there").replicas.first();
-        Place::new(home.device, home.zone, spot.offset, spot.seq)
-    }
-
-    /// Everything is appended: write the record, make it the root, and let the tables follow.
-    fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
-        self.free_what_no_replay_needs();
-        let left = self.take_resets();
-        self.frees.extend(left);
-        self.judge_frees();
-        self.log_frees()?;
-        self.drain()?;
-        let mut part_copies = self.copy_moved_parts()?;
-        // Where a batch failed and room was short zones were reset meanwhile, and may be open again: this record must tell of both.
-        while !self.st.resets_done.is_empty() {
-            self.tell_of_resets()?;
-            self.drain()?;
-            part_copies.append(&mut self.copy_moved_parts()?);
-        }
-        let mut appended = self.st.streams.take_group();
-        self.note_shared(std::mem::take(&mut appended.shared));
-        let mut record = self.compose(root.clone(), &mut appended, part_copies);
-        let own = self.write_record(&mut record)?;
-        self.judge_record(&record, &own)?;
-        self.pool.flush_devices()?;
-        self.raise_lease();
-        self.pool.write_uberblock(self.st, self.txg, own, false)?;
-        self.finish(record, own, root, appended.device_bytes)
-    }
-
-    /// Old records and their dead-log blocks, once every section contains them.
-    fn free_what_no_replay_needs(&mut self) {
-        let needed_after = self.oldest_section();
-        while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
-            let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
-            self.release_boot(&ptr);
-            for block in &dead_log {
-                self.release_boot(block);
-            }
-            self.st.chain.pop_front();
-        }
-    }
-
-    /// Waits until everything appended is on the device. What could not be written goes elsewhere: bootstrap blocks are written again, and
-    /// their pointers follow.
-    fn drain(&mut self) -> Result<(), PoolError> {
-        for _ in 0..RESCUES_MAX {
-            let failed_bytes = self.st.streams.write_out(self.txg)?;
-            if failed_bytes == 0 {
-                return Ok(());
-            }
-            // With a zone went its room, and perhaps there is no other yet.
-            self.pool.keep_only_the_newest(self.st, failed_bytes)?;
-            self.st.streams.rescue(self.txg, &mut source!(self))?;
-            for (addr, granules) in std::mem::take(&mut self.st.streams.group.stayed) {
-                self.did_not_move(addr, granules);
-            }
-            for lost in std::mem::take(&mut self.st.streams.group.lost_boot) {
-                let is_lost = |place: &Place| place.seq.0 != 0 && place.addr() == lost.addr;
-                let near = self.boot_ptrs().filter(|ptr| ptr.places.iter().any(is_lost));
-                let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
-                let near = near.map(|place| place.seq).collect();
-                let spot = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, near)?;
-                let place = self.place_of(spot);
-                let places = self.boot_ptrs().flat_map(|ptr| &mut ptr.places);
-                places.filter(|place| is_lost(place)).for_each(|old| *old = place);
-            }
-        }
-        Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
-    }
-
-    /// Bootstrap blocks that the group may have written.
-    fn boot_ptrs(&mut self) -> impl Iterator<Item = &mut BootPtr> {
-        let sections = self.new_sections.iter_mut().chain(&mut self.st.sections);
-        sections.map(|section| &mut section.ptr).chain(&mut self.dead_log)
-    }
-
-    /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
-    fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, terrane_format::record::PartCopy)>, PoolError> {
-        let mut copies = Vec::new();
-        loop {
-            let parts = std::mem::take(&mut self.st.streams.group.moved_parts);
-            if parts.is_empty() {
-                return Ok(copies);
-            }
-            for (seq, mut copy, bytes) in parts {
-                let [a, b] = self.st.streams.layout().meta();
-                let apart = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
-                let spot = self.append_own((apart, Class::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
-                copy.addr = Addr::new(spot.seq, spot.offset);
-                copies.push((seq, copy));
-            }
-            self.drain()?;
-        }
-    }
-
-    fn compose(
-        &mut self,
-        root: BlockPtr,
-        appended: &mut Appended,
-        part_copies: Vec<(ZoneSeq, terrane_format::record::PartCopy)>,
-    ) -> Record {
-        assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
-        let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
-        let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
-        let tables = self.pool.store.tables.read();
-        let mut carried: HashMap<Addr, ZoneSeq> = HashMap::new();
-        for &(identity, dest, len) in &appended.carried {
-            let from = carried.insert(identity, dest).or_else(|| tables.current_zone(identity));
-            if let Some(from) = from {
-                delta(from, -(len as i64));
-                delta(dest, len as i64);
-            }
-        }
-        for free in &self.frees {
-            let from = carried.get(&free.addr).copied().or_else(|| tables.current_zone(free.addr));
-            if let Some(from) = from {
-                delta(from, -((u64::from(free.granules) * GRANULE) as i64));
-            }
-        }
-        drop(tables);
-        deltas.retain(|_, bytes| *bytes != 0);
-        let mut moves = std::mem::take(&mut self.split_runs);
-        moves.append(&mut appended.moves);
-        if !self.pool.has(Feature::Tallies) {
-            moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
-        }
-        let inline = self.dead_log.is_empty();
-        let mut filled = std::mem::take(&mut appended.filled);
-        filled.append(&mut self.explained);
-        Record {
-            txg: self.txg,
-            incarnation: self.st.incarnation,
-            time_ns: self.pool.env.wall_ns(),
-            previous: self.st.chain.back().map_or(BootPtr::NONE, |last| last.ptr),
-            previous_txg: self.st.chain.back().map_or(Txg(0), |last| last.txg),
-            replay_after: self.oldest_section(),
-            root,
-            opened: std::mem::take(&mut appended.opened),
-            form: self.pool.row_form(),
-            written: appended
-                .written
-                .values()
-                .copied()
-                .filter(|written| written.claimed > 0 || written.born > 0)
-                .collect(),
-            filled,
-            reset: std::mem::take(&mut self.reset),
-            suspect: std::mem::take(&mut self.suspect),
-            moves,
-            deltas: deltas.into_iter().collect(),
-            frees: if inline { self.frees.clone() } else { Vec::new() },
-            dead_log: self.dead_log.clone(),
-            sections: std::mem::take(&mut self.new_sections),
-            part_copies,
-            may_open: self.st.alloc.first_of_each(self.st.streams.layout().slots()),
-            totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
-        }
-    }
-
-    /// The record, in two zones, each in a batch of its own.
-    fn write_record(&mut self, record: &mut Record) -> Result<BootPtr, PoolError> {
-        let txg = self.txg;
-        for _ in 0..8 {
-            let size = record.encode().len() as u64 + 512;
-            let slots = match self.st.streams.room_for_record(txg, size, &mut source!(self)) {
-                Err(error @ PoolError::NoSpace { .. }) => {
-                    self.pool.keep_only_the_newest(self.st, u64::MAX)?;
-                    if self.st.resets_done.is_empty() {
-                        return Err(error);
-                    }
-                    self.add_resets(record);
-                    continue;
-                }
-                slots => slots?,
-            };
-            let opened = self.st.streams.take_group();
-            record.opened.extend(opened.opened);
-            record.filled.extend(opened.filled);
-            let stored =
-                self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &record.encode()));
-            let mut own = BootPtr {
-                checksum: compute(ChecksumKind::Blake3, &stored),
-                len: stored.len() as u32,
-                ..BootPtr::NONE
-            };
-            let mut padded = [0u64; 2];
-            let mut written = 0;
-            for (index, (slot, class)) in slots.iter().copied().enumerate() {
-                match self.st.streams.write_alone(slot, class, txg, POOL_RECORD, &stored) {
-                    Ok((seq, home, offset, bytes)) => {
-                        own.places[index] = Place::new(home.device, home.zone, offset, seq);
-                        padded[index] = bytes;
-                        written += 1;
-                    }
-                    Err(error) => {
-                        log::warn!("commit record of group {txg}: {error}; trying another zone");
-                        break;
-                    }
-                }
-            }
-            // One copy is enough to go on with when there is nowhere to write another.
-            self.pool.forget_dead_zones(self.st);
-            let is_last = written == 1 && (slots.len() == 1 || self.st.alloc.empty_count() == 0);
-            if is_last || written == 2 && padded[0] == padded[1] {
-                own.padded = padded[0] as u32;
-                // That the zone of a copy that failed is full is told by the next record.
-                let filled = self.st.streams.take_group().filled;
-                self.st.streams.group.filled = filled;
-                return Ok(own);
-            }
-            // A copy that was written is not claimed: close its zone off before it.
-            for (slot, _) in slots.into_iter().take(written) {
-                self.st.streams.fill(slot, txg)?;
-            }
-        }
-        Err(PoolError::Failed { reason: "the commit record could not be written anywhere".into() })
-    }
-
-    fn raise_lease(&mut self) {
-        if self.txg.0 + LEASE / 2 > self.st.lease_txg {
-            self.st.lease_txg = self.txg.0 + LEASE;
-        }
-    }
-
-    /// The group is durable.
-    fn finish(
-        self,
-        record: Record,
-        own: BootPtr,
-        root: BlockPtr,
-        device_bytes: u64,
-    ) -> Result<(), PoolError> {
-        let Group { pool, st, txg, frees, dead_log, started_ns, logical_bytes, .. } = self;
-        let findings = {
-            let mut tables = pool.store.tables.write();
-            let findings = tables.apply(&record, &own, &frees, &|_| true);
-            let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
-            let zone_yield = pool.zone_yield();
-            st.collector.clock.note(txg, pool.store.counters.logical_bytes.get());
-            touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
-            for seq in &record.filled {
-                if let Some(zone) = tables.zones.get_mut(seq) {
-                    zone.unwritten = None;
-                }
-            }
-            for seq in st.collector.settle(&tables) {
-                log::error!(
-                    "zone {seq}: something lives there that its directory does not list; kept for `terrane check`"
-                );
-                st.suspects.push(seq);
-            }
-            findings
-        };
-        for finding in findings {
-            pool.reports.damage(finding);
-        }
-        let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
-        st.turns.wrote(bytes);
-        st.newest = Some((txg, own));
-        st.chain.push_back(Chained { txg, ptr: own, dead_log });
-        st.root = root;
-        st.recent.push_back((txg, own));
-        while st.recent.len() > ROLLBACK_GROUPS + 1 {
-            st.recent.pop_front();
-        }
-        pool.let_go(st)?;
-        pool.let_holds_go(st, false);
-        pool.reset_emptied(st)?;
-        pool.keep_only_the_newest(st, 0)?;
-        pool.forget_dead_zones(st);
-        if pool.may_part(st) || pool.may_heal(st) {
-            pool.want_another_group();
-        }
-        pool.publish(st);
-        let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
-        pool.store.counters.group.record_ns(ns);
-        pool.store.counters.group_bytes.add(device_bytes);
-        pool.note_totals();
-        pool.fates.settle(txg, &st.collector.clock);
-        pool.recorder.committed(txg, st.collector.clock.now(), &frees);
-        log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
-        // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
-        // busy over a flush, and not so much that memory is cold when its turn comes.
-        let taken = device_bytes.max(logical_bytes);
-        if taken > 4 << 20 {
-            let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);
-            pool.txg.set_dirty_max(half_second as u64);
-        }
-        Ok(())
     }
 }

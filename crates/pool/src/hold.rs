@@ -7,40 +7,25 @@
 //! Invariant: no writer is refused for want of room because of a hold.
 
 use crate::pool::{Pool, SyncState};
-use crate::state::hold::{Held, ZoneHold};
-use parking_lot::Mutex;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
-use terrane_space::zones::Zone;
+use crate::state::hold::ZoneHold;
 
 impl Pool {
     /// No zone that is in use now is reset before the hold is dropped, unless writers need the room: what is committed now stays readable
     /// on the device as long as [`ZoneHold::is_whole`].
     pub fn hold_zones(&self) -> ZoneHold {
-        let tables = self.store.tables.read();
-        let hold = |zone: &Zone| {
-            zone.holds.fetch_add(1, Ordering::AcqRel);
-            zone.holds.clone()
-        };
-        let held = Arc::new(Held(Mutex::new(Some(tables.zones.values().map(hold).collect()))));
-        drop(tables);
-        let mut holds = self.holds.lock();
-        holds.retain(|held| held.strong_count() > 0);
-        holds.push(Arc::downgrade(&held));
-        ZoneHold(held)
+        self.holds.hold(&self.store.tables)
     }
 
     /// Lets all holds go if they keep zones that were emptied, and there is a need of room.
     pub(crate) fn let_holds_go(&self, st: &SyncState, is_needed: bool) {
-        let is_needed = is_needed
-            || self.txg.waiting().0 > 0
-            || st.collector.is_stuck
-            || self.physical_room(st) < self.kept_room(st);
+        let is_needed = is_needed || self.admission.waiting().0 > 0 || st.collector.is_stuck || {
+            let account = self.admission.account(st);
+            account.physical() < account.kept()
+        };
         if !is_needed || !self.store.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
             return;
         }
-        let holds = std::mem::take(&mut *self.holds.lock());
-        let count = holds.iter().filter_map(Weak::upgrade).filter(|held| held.let_go()).count();
+        let count = self.holds.let_go();
         if count > 0 {
             log::warn!("writers need the room of zones that {count} long readers held: those begin again");
         }

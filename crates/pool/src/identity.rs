@@ -28,7 +28,7 @@ impl Pool {
         let mut st = self.sync.lock();
         self.reports.alive()?;
         {
-            let mut label = self.label.lock();
+            let mut label = self.membership.label_mut();
             if label.name == name && !is_copy {
                 return Ok(());
             }
@@ -42,7 +42,7 @@ impl Pool {
         }
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         if is_copy {
-            self.in_force.add(std::iter::once(Feature::Identity));
+            self.membership.put_in_force(std::iter::once(Feature::Identity));
         }
         log::info!("pool {name}: its id is {:016x}", self.label().id());
         Ok(())

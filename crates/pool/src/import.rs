@@ -10,24 +10,27 @@
 use crate::group::ROLLBACK_GROUPS;
 use crate::pool::{Chained, Pool, SyncState};
 use crate::rebuild::{self, Index};
+use crate::state::activity::Activity;
+use crate::state::admission::Admission;
 use crate::state::collector::Collector;
+use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
-use crate::state::features::InForce;
-use crate::state::groups::Groups;
+use crate::state::hold::Holds;
+use crate::state::membership::Membership;
 use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use terrane_cache::parts::{PARTS_PART, PartCache};
-use terrane_device::{Device, DeviceKind, ZoneState};
+use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
-use terrane_format::record::{Free, Home, Record, SectionPtr, get_frees};
+use terrane_format::record::{Free, Record, SectionPtr, get_frees};
 use terrane_format::rows::Phase;
-use terrane_format::totals::{Recent, Totals};
+use terrane_format::totals::Totals;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
 use terrane_space::policy::Looks;
@@ -38,13 +41,13 @@ use terrane_store::anchors::{Anchor, Anchors, Candidate, Roots, match_devices};
 use terrane_store::append::Streams;
 use terrane_store::bootstrap::read_boot;
 use terrane_store::counters::Counters;
-use terrane_store::devices::Devices;
+use terrane_store::devices::{Devices, homes};
 use terrane_store::env::Env;
 use terrane_store::pipeline::Pipeline;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
-use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneIdx, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneSeq};
 
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
@@ -153,7 +156,7 @@ impl Pool {
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         keep_space(&devices, options);
         if !options.read_only {
-            // The host may hold what never reached the medium: see `newest`.
+            // The host may hold what never reached the medium: see `ZoneStore::verify_newest`.
             devices.iter().for_each(|device| device.forget_cached());
         }
         let roots = Roots::read(&devices);
@@ -278,35 +281,6 @@ impl Pool {
         )
     }
 
-    /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
-    /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
-    /// asked is asked again when the zone is opened.
-    fn tidy_drives(&self) {
-        let tables = self.store.tables.read();
-        let resident = tables.zones.values();
-        let written: BTreeMap<Home, bool> = resident
-            .flat_map(|zone| zone.replicas().iter().map(|home| (home, zone.unwritten.is_some())))
-            .collect();
-        drop(tables);
-        for (index, device) in self.store.devices.all() {
-            if !device.info().hardware_pointers {
-                continue;
-            }
-            for home in homes(index, device.info().zone_count) {
-                let is_open = device.report(home.zone).is_ok_and(|report| report.state == ZoneState::Open);
-                let outcome = match written.get(&home) {
-                    _ if !is_open => Ok(()),
-                    Some(true) => Ok(()),
-                    Some(false) => device.finish(home.zone),
-                    None => device.reset(home.zone),
-                };
-                if let Err(error) = outcome {
-                    log::warn!("{home}: {error}");
-                }
-            }
-        }
-    }
-
     pub(crate) fn start(self: &Arc<Self>, options: &ImportOptions) {
         if self.threaded() && !self.read_only {
             let (pool, period) = (self.clone(), options.commit_period);
@@ -394,11 +368,6 @@ fn refuse_other_host(
 
 pub(crate) fn keep_space(devices: &[Arc<dyn Device>], options: &ImportOptions) {
     devices.iter().filter(|_| !options.discard).for_each(|device| device.keep_space());
-}
-
-/// The zones of a device that are for blocks.
-pub(crate) fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
-    (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
 pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
@@ -638,29 +607,30 @@ fn open(
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
     let features: Vec<Feature> = label.features.known().collect();
-    let groups = Groups::new(next_txg, uber.txg, options.dirty_bytes);
-    let pool = assemble(label, devices, tables, groups, state, (env, counters, before), options);
+    let pool =
+        assemble(label, devices, tables, (next_txg, uber.txg), state, (env, counters, before), options);
     if !options.read_only {
         // Somebody who names a group has decided.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
-            pool.verify_newest(uber.txg, written)
+            pool.store
+                .verify_newest(uber.txg, written)
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();
-        st.collector.begin(&pool.store.tables.read(), pool.zone_yield());
+        st.collector.begin(&pool.store.tables.read(), pool.admission.zone_yield());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
-        pool.tidy_drives();
+        pool.store.tidy_drives();
         pool.keep_only_the_newest(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
         if pool.store.devices.any_leaves() {
-            pool.txg.want_empty();
+            pool.admission.want_empty();
         }
-        pool.in_force.add(features.into_iter());
+        pool.membership.put_in_force(features.into_iter());
         pool.start(options);
     } else {
         pool.publish(&pool.sync.lock());
@@ -701,43 +671,32 @@ pub(crate) fn assemble(
     label: Label,
     devices: Arc<Devices>,
     tables: Tables,
-    groups: Groups,
+    (open, synced): (Txg, Txg),
     state: SyncState,
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
     options: &ImportOptions,
 ) -> Arc<Pool> {
     let reports = Arc::new(Reports::new(env.clone()));
-    let (parts, recent) = (state.streams.parts().clone(), Recent::new(counters.now_ns(), before));
-    let store = ZoneStore::new(label.pool, devices, tables, parts, counters, reports.clone());
+    let parts = state.streams.parts().clone();
+    let store = ZoneStore::new(label.pool, devices, tables, parts, counters.clone(), reports.clone());
     let (store, threads) = (Arc::new(store), env.workers() > 0);
     let reader =
         BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
     let pool = Pool {
-        label: Mutex::new(label),
-        store,
+        membership: Membership::new(label),
+        store: store.clone(),
         reader: Arc::new(reader),
         reports,
-        index_bytes_max: AtomicU64::new(options.index_bytes),
-        index_bound_is_new: AtomicBool::new(false),
-        recent: Mutex::new(recent),
-        before,
-        txg: groups,
+        admission: Arc::new(Admission::new(open, synced, options.dirty_bytes, store)),
+        collection: CollectionControl::new(options.index_bytes),
+        activity: Activity::new(counters, before),
+        holds: Holds::default(),
         sync: Mutex::new(state),
         read_only: options.read_only,
-        in_force: InForce::default(),
-        largest_block: AtomicU64::new(128 << 10),
-        sections_bytes: AtomicU64::new(0),
         fates: Fates::default(),
-        collection: Mutex::default(),
-        by_hand: Mutex::default(),
         recorder: Recorder::default(),
         client: Mutex::default(),
         looks_afresh: AtomicBool::new(false),
-        explains_afresh: AtomicBool::new(false),
-        gc_rests: Mutex::default(),
-        holds: Mutex::default(),
-        more_work: AtomicBool::new(false),
-        device_summaries: Mutex::default(),
         sync_thread: Mutex::default(),
         env,
     };

@@ -17,6 +17,7 @@ use terrane_space::gone::GoneZone;
 use terrane_space::zones::Findings;
 use terrane_store::PoolError;
 use terrane_store::anchors::read_anchor;
+use terrane_store::explain::Standing;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for people.
@@ -31,18 +32,6 @@ pub struct ZoneView {
     pub live: u64,
     pub opened: Txg,
     pub runs: Vec<Run>,
-}
-
-/// What a directory entry's block is now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Alive, and this is where it is.
-    Here,
-    Dead,
-    /// Alive, elsewhere.
-    Moved,
-    /// None of these: damage.
-    Unexplained,
 }
 
 /// An anchor's number, its label, and the valid uberblocks behind it with their offsets.
@@ -121,54 +110,22 @@ impl Pool {
 
     /// The directory of a zone: every entry, and what its block is now.
     pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
-        let Some(held) = self.store.hold(seq) else { return Ok(Vec::new()) };
-        let claimed = self.store.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let parts = self.store.parts_of(&held, claimed)?;
-        let tables = self.store.tables.read();
-        let mut birthplaces = tables.birthplaces();
-        let mut out = Vec::new();
-        for part in &parts {
-            for entry in &part.entries {
-                let granule = entry.identity.granule();
-                let standing = match birthplaces.of(entry.identity.seq()) {
-                    None => Standing::Dead,
-                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => Standing::Dead,
-                    Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => {
-                        Standing::Unexplained
-                    }
-                    Some(birth) => match birth.run_of(granule) {
-                        Some(run) if run.is_in(seq, part.end) => Standing::Here,
-                        Some(_) => Standing::Moved,
-                        None if !birth.is_there => Standing::Dead,
-                        None if entry.identity.seq() == seq => Standing::Here,
-                        None => Standing::Unexplained,
-                    },
-                };
-                out.push((entry.clone(), standing));
-            }
-        }
-        Ok(out)
+        self.store.directory(seq)
+    }
+
+    /// Whether the directory entry's bytes match its CRC.
+    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
+        self.store.entry_is_whole(seq, entry)
+    }
+
+    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
+    pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
+        self.store.stored_head(normal, bytes)
     }
 
     /// The oldest group that is still whole: no rewind goes beyond it.
     pub fn oldest_txg(&self) -> Txg {
         self.sync.lock().oldest
-    }
-
-    /// Whether the directory entry's bytes match its CRC.
-    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
-        let Some(held) = self.store.hold(seq) else { return false };
-        let mut bytes = vec![0; entry.psize as usize];
-        self.store.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
-    }
-
-    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
-    pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
-        let addr = normal.copies().next().unwrap_or(Addr::NONE);
-        let (held, offset) = self.store.locate(addr, normal.psize)?;
-        let mut head = vec![0; bytes.min(normal.psize as usize)];
-        self.store.read_zone(&held, offset, &mut head)?;
-        Ok(head)
     }
 
     /// The level by which a block in zstd was made; `None`: it says none, or is in no zstd.

@@ -13,7 +13,7 @@ use terrane_store::PoolError;
 impl Group<'_> {
     /// Fails the group if its record would not be imported.
     pub(crate) fn judge_record(&self, record: &Record, own: &BootPtr) -> Result<(), PoolError> {
-        let mut findings = self.pool.store.tables.read().judge(record, own, &self.frees);
+        let mut findings = self.pool.store.tables.read().judge(record, own, &self.commit.frees);
         let at = format!("commit record of group {}", self.txg);
         findings.extend(Record::parse(&record.encode(), &at).err());
         let Some(first) = findings.first().map(ToString::to_string) else { return Ok(()) };

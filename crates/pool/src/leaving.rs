@@ -55,7 +55,7 @@ impl Pool {
                     remedy,
                 ));
             }
-            self.commit_txg(self.txg.open())?;
+            self.commit_txg(self.admission.open())?;
         }
         Ok(())
     }
@@ -96,14 +96,16 @@ impl Pool {
                 self.publish(&st);
                 return Err(error);
             }
-            if self.txg.reserved() + self.kept_room(&st) <= self.physical_room(&st) {
+            let account = self.admission.account(&st);
+            if self.admission.reserved() + account.kept() <= account.physical() {
                 return self.leave(&mut st, device);
             }
             drop(st);
-            self.commit_txg(self.txg.open()).inspect_err(|_| self.store.devices.stays(device))?;
+            self.commit_txg(self.admission.open()).inspect_err(|_| self.store.devices.stays(device))?;
         }
         let st = self.sync.lock();
-        let (room, kept) = (self.physical_room(&st), self.kept_room(&st));
+        let account = self.admission.account(&st);
+        let (room, kept) = (account.physical(), account.kept());
         self.store.devices.stays(device);
         self.publish(&st);
         let remedy = "make room with `terrane pool gc`, or try again when less is written";
@@ -115,7 +117,7 @@ impl Pool {
     fn leave(&self, st: &mut SyncState, device: DeviceIdx) -> Result<(), PoolError> {
         self.store.devices.leaves(device);
         {
-            let mut label = self.label.lock();
+            let mut label = self.membership.label_mut();
             label.generation += 1;
             if let Some(Some(row)) = label.devices.get_mut(usize::from(device.0)) {
                 row.stay = Stay::Leaving;
@@ -138,7 +140,7 @@ impl Pool {
             return Err(PoolError::refused(pool, "a device for data that stays", "none", remedy));
         }
         let tables = self.store.tables.read();
-        let room = self.offered(&tables, st);
+        let room = self.admission.account_of(&tables, st).offered();
         if tables.live > room {
             let expected = format!("other devices with room for {} bytes", tables.live);
             let remedy = "delete something, or add a device first";
@@ -156,7 +158,7 @@ impl Pool {
                 continue;
             }
             {
-                let mut label = self.label.lock();
+                let mut label = self.membership.label_mut();
                 label.generation += 1;
                 if let Some(row) = label.devices.get_mut(usize::from(device.0)) {
                     *row = None;
@@ -197,7 +199,7 @@ impl Group<'_> {
             }
         }
         // One group after the other, until they are gone.
-        self.pool.want_another_group();
+        self.pool.admission.want_another_group();
         Ok(())
     }
 }

@@ -4,17 +4,20 @@
 //! waits; the worker that compressed the block says how long that took.
 
 use crate::pool::Pool;
+use crate::state::admission::Admission;
 use crate::state::levels::{Backlog, Levels};
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_codec::auto::{Load, Took};
+use terrane_store::env::Env;
 use terrane_store::pipeline::Ready;
 use terrane_wire::Txg;
 
 /// A block that waits for its turn.
 pub(crate) struct Turn {
     levels: Arc<Levels>,
-    pool: Arc<Pool>,
+    admission: Arc<Admission>,
+    env: Arc<dyn Env>,
     txg: Txg,
     written_bytes: u64,
 }
@@ -22,14 +25,15 @@ pub(crate) struct Turn {
 impl Turn {
     /// A block of `txg`, of which `written_bytes` were compressed before it was handed to the workers.
     pub fn new(levels: &Arc<Levels>, pool: &Arc<Pool>, txg: Txg, written_bytes: u64) -> Turn {
-        Turn { levels: levels.clone(), pool: pool.clone(), txg, written_bytes }
+        let (admission, env) = (pool.admission.clone(), pool.env.clone());
+        Turn { levels: levels.clone(), admission, env, txg, written_bytes }
     }
 
     /// Its turn has come: a block of `bytes` is made ready by the step that is right now.
     pub fn encode(self, bytes: u64, encode: impl FnOnce(Compression) -> Ready) -> Ready {
-        let Turn { levels, pool, txg, written_bytes } = self;
-        let env = &pool.env;
-        let compression = levels.auto.lock().choose(&pool.auto_load(txg, written_bytes), bytes);
+        let Turn { levels, admission, env, txg, written_bytes } = self;
+        let compression =
+            levels.auto.lock().choose(&auto_load(&admission, env.as_ref(), txg, written_bytes), bytes);
         let (wall_ns, processor_ns) = (env.monotonic_ns(), env.thread_ns());
         let ready = encode(compression);
         let took = Took {
@@ -43,17 +47,15 @@ impl Turn {
     }
 }
 
-impl Pool {
-    fn auto_load(&self, txg: Txg, written_bytes: u64) -> Load {
-        let (_, limit_bytes) = self.txg.dirty();
-        let Backlog { bytes, awaited_bytes, inflow_bytes_per_s } =
-            self.txg.backlog(txg, written_bytes, self.env.monotonic_ns());
-        Load {
-            backlog_bytes: bytes,
-            limit_bytes,
-            inflow_bytes_per_s,
-            awaited_bytes,
-            workers: u32::try_from(self.env.workers()).unwrap_or(u32::MAX),
-        }
+fn auto_load(admission: &Admission, env: &dyn Env, txg: Txg, written_bytes: u64) -> Load {
+    let (_, limit_bytes) = admission.dirty();
+    let Backlog { bytes, awaited_bytes, inflow_bytes_per_s } =
+        admission.backlog(txg, written_bytes, env.monotonic_ns());
+    Load {
+        backlog_bytes: bytes,
+        limit_bytes,
+        inflow_bytes_per_s,
+        awaited_bytes,
+        workers: u32::try_from(env.workers()).unwrap_or(u32::MAX),
     }
 }

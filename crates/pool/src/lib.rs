@@ -29,7 +29,7 @@ mod judge;
 pub mod leaving;
 mod levels;
 pub mod membership;
-mod newest;
+mod mover;
 mod nopwrite;
 pub mod pool;
 pub mod read;

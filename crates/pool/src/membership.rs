@@ -5,7 +5,6 @@
 //! without it the others are the pool they were, and with it nothing is missing.
 
 use crate::create::{empty, fresh_id, judge_device};
-use crate::import::homes;
 use crate::pool::{Pool, SyncState};
 use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use terrane_format::features::Feature;
 use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role};
 use terrane_format::record::Home;
 use terrane_store::PoolError;
-use terrane_store::devices::{geometry, smallest_capacity, takes_writes};
+use terrane_store::devices::{geometry, homes, smallest_capacity, takes_writes};
 use terrane_wire::DeviceIdx;
 
 impl Pool {
@@ -29,7 +28,7 @@ impl Pool {
         if let Some(st) = self.sync.try_lock() {
             self.publish_device_summaries(&st);
         }
-        let told = self.device_summaries.lock().clone();
+        let told = self.membership.summaries();
         let tables = self.store.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
@@ -59,7 +58,7 @@ impl Pool {
             zones_empty: st.alloc.empty_on(device) as u64,
             trouble,
         };
-        *self.device_summaries.lock() = st.commit_point.devices().into_iter().map(told).collect();
+        self.membership.tell_summaries(st.commit_point.devices().into_iter().map(told).collect());
     }
 
     /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
@@ -81,13 +80,13 @@ impl Pool {
         let index = DeviceIdx((label.devices.len() - 1) as u16);
         if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
             // A part of that may lie there and look like the newest that the pool knows: it must not stay so.
-            self.label.lock().generation = label.generation + 1;
+            self.membership.label_mut().generation = label.generation + 1;
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
             return Err(error);
         }
         let zone_count = device.info().zone_count;
         let block_zones = label.member(index).map_or(0, DeviceRow::block_zones);
-        *self.label.lock() = label;
+        *self.membership.label_mut() = label;
         let usable: Vec<Home> =
             homes(index, zone_count).filter(|home| takes_writes(device.as_ref(), home.zone)).collect();
         self.store.devices.push(device);
@@ -98,7 +97,7 @@ impl Pool {
         if role == Role::Special {
             st.streams.part_metadata();
         }
-        self.in_force.add(std::iter::once(Feature::Devices));
+        self.membership.put_in_force(std::iter::once(Feature::Devices));
         self.publish(&st);
         log::info!(
             "pool {}: device {index} was added: {}",

@@ -1,6 +1,6 @@
 //! The pool itself: what is shared by readers, writers and the sync, and how it ends.
 //!
-//! Locks, outermost first: `sync` (one group at a time), the group state in [`Groups`], `tables` (zones; read for every look-up,
+//! Locks, outermost first: `sync` (one group at a time), the group state in [`Admission`], `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
 mod group;
@@ -9,40 +9,30 @@ mod tx;
 pub use group::{Group, Stream, WriteRequest};
 pub use tx::Tx;
 
-use crate::state::by_hand::ByHand;
-use crate::state::collector::Collector;
+use crate::state::activity::Activity;
+use crate::state::admission::Admission;
+use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
-use crate::state::features::InForce;
-use crate::state::groups::Groups;
-use crate::state::hold::Held;
-use crate::state::members::DeviceSummary;
+use crate::state::hold::Holds;
+use crate::state::membership::Membership;
+pub(crate) use crate::state::sync::{Chained, SyncState};
 use crate::state::trace::Recorder;
-use crate::state::unread::GcRest;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_cache::parts::PARTS_PART;
 use terrane_format::block_ptr::BlockPtr;
-use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::Label;
-use terrane_format::record::SectionPtr;
 use terrane_format::rows::Phase;
-use terrane_format::totals::{Recent, Totals};
-use terrane_space::alloc::Allocator;
-use terrane_space::policy::{CollectionOptions, Looks};
-use terrane_space::turns::Turns;
+use terrane_space::policy::CollectionOptions;
 use terrane_store::PoolError;
-use terrane_store::append::Shared;
-use terrane_store::append::Streams;
-use terrane_store::commit_point::CommitPoint;
 use terrane_store::env::Env;
 use terrane_store::errors::Errors;
 use terrane_store::patience::Suspension;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_wire::Txg;
 
 /// The floor above: whoever has dirty blocks when a group syncs.
 pub trait Client: Send + Sync {
@@ -53,41 +43,6 @@ pub trait Client: Send + Sync {
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
     /// The group is durable.
     fn synced(&self, txg: Txg);
-}
-
-/// A record that replay would still need, or would after a rewind.
-pub(crate) struct Chained {
-    pub txg: Txg,
-    pub ptr: BootPtr,
-    pub dead_log: Vec<BootPtr>,
-}
-
-/// What only the syncing thread touches.
-pub(crate) struct SyncState {
-    pub streams: Streams,
-    pub alloc: Allocator,
-    pub lease_txg: u64,
-    pub incarnation: u64,
-    pub commit_point: Box<dyn CommitPoint>,
-    /// The newest durable group, and its record: whether a replay needs that or not.
-    pub newest: Option<(Txg, BootPtr)>,
-    pub chain: VecDeque<Chained>,
-    pub sections: Vec<SectionPtr>,
-    pub turns: Turns,
-    pub root: BlockPtr,
-    /// Committed groups that can be rolled back to, with their records, oldest first.
-    pub recent: VecDeque<(Txg, BootPtr)>,
-    /// The group that was imported.
-    pub imported: Txg,
-    /// What the newest uberblock names as oldest whole group.
-    pub oldest: Txg,
-    /// Zones that were reset since the last record, with the copies of their directory parts.
-    pub resets_done: Vec<(ZoneSeq, Vec<(terrane_format::addr::Addr, u64)>)>,
-    pub suspects: Vec<ZoneSeq>,
-    /// Copies that lie where another copy does.
-    pub shared: VecDeque<Shared>,
-    pub collector: Collector,
-    pub looks: Looks,
 }
 
 /// What a pool may hold in memory, in bytes, as [`ImportOptions`](crate::ImportOptions) have it.
@@ -102,40 +57,22 @@ pub struct MemoryBounds {
 
 pub struct Pool {
     pub(crate) env: Arc<dyn Env>,
-    pub(crate) label: Mutex<Label>,
+    pub(crate) membership: Membership,
     pub(crate) store: Arc<ZoneStore>,
     pub(crate) reader: Arc<BlockReader>,
     pub(crate) reports: Arc<Reports>,
-    /// What the zone tables should take at most, in bytes of memory.
-    pub(crate) index_bytes_max: AtomicU64,
-    /// That changed, and nobody has looked yet.
-    pub(crate) index_bound_is_new: AtomicBool,
-    /// What the pool had done before this import.
-    pub(crate) before: Totals,
-    pub(crate) recent: Mutex<Recent>,
-    pub(crate) txg: Groups,
+    pub(crate) admission: Arc<Admission>,
+    pub(crate) collection: CollectionControl,
+    pub(crate) activity: Activity,
     pub(crate) sync: Mutex<SyncState>,
     pub(crate) read_only: bool,
-    pub(crate) in_force: InForce,
-    /// The largest record size in use, in bytes: what a zone's tail may fail to take.
-    pub(crate) largest_block: AtomicU64,
-    /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
-    pub(crate) sections_bytes: AtomicU64,
-    /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
     pub(crate) fates: Fates,
-    pub(crate) collection: Mutex<CollectionOptions>,
-    pub(crate) by_hand: Mutex<ByHand>,
     pub(crate) recorder: Recorder,
+    /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
-    pub(crate) more_work: AtomicBool,
     /// What overwrites held says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
-    pub(crate) device_summaries: Mutex<Vec<DeviceSummary>>,
-    /// Suspect zones are to be looked at again.
-    pub(crate) explains_afresh: AtomicBool,
-    /// Devices on which collection rests, as of the last group.
-    pub(crate) gc_rests: Mutex<Vec<GcRest>>,
-    pub(crate) holds: Mutex<Vec<Weak<Held>>>,
+    pub(crate) holds: Holds,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
@@ -170,7 +107,7 @@ impl Pool {
     }
 
     pub fn name(&self) -> String {
-        self.label.lock().name.clone()
+        self.membership.name()
     }
 
     pub fn id(&self) -> u64 {
@@ -178,7 +115,7 @@ impl Pool {
     }
 
     pub fn label(&self) -> Label {
-        self.label.lock().clone()
+        self.membership.label()
     }
 
     pub fn is_read_only(&self) -> bool {
@@ -187,22 +124,22 @@ impl Pool {
 
     /// The largest stored block, in bytes.
     pub fn max_block(&self) -> u32 {
-        self.label.lock().max_block
+        self.membership.max_block()
     }
 
     /// What administrators say about collection; holds from the next group on. Nothing is stored.
     pub fn set_collection(&self, options: CollectionOptions) {
-        *self.collection.lock() = options;
+        self.collection.set_options(options);
     }
 
     /// As it was set, or the defaults.
     pub fn collection(&self) -> CollectionOptions {
-        *self.collection.lock()
+        self.collection.options()
     }
 
     /// Whether this is the part of the day that was said to be idle.
     pub fn is_idle_time(&self) -> bool {
-        let idle = self.collection.lock().idle;
+        let idle = self.collection.options().idle;
         idle.is_some_and(|window| window.contains(self.env.minute_of_day()))
     }
 
@@ -258,22 +195,19 @@ impl Pool {
 
     /// Tells the pool how large records get: a zone's last bytes may not take one.
     pub fn expect_blocks_of(&self, bytes: u32) {
-        // Asked of every object that is opened: what is known already costs no write.
-        if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
-            self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
-        }
+        self.admission.expect_blocks_of(bytes);
     }
 
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();
         let label = self.label();
-        let room = self.txg.room();
+        let room = self.admission.room();
         let tables = self.store.tables.read();
         let index = tables.index_size();
         Status {
             name: label.name.clone(),
             id: self.store.pool,
-            txg: self.txg.synced(),
+            txg: self.admission.synced(),
             imported: room.imported,
             incarnation: room.incarnation,
             zone_size: label.zone_size,
@@ -295,19 +229,13 @@ impl Pool {
         }
     }
 
-    /// What the zone tables should take at most, in bytes of memory.
-    pub(crate) fn index_bytes_max(&self) -> u64 {
-        self.index_bytes_max.load(Ordering::Relaxed)
-    }
-
     /// Bounds anew what the pool holds in memory.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.reader.cache.set_budget(bounds.cache_bytes);
         self.store.parts.set_budget(bounds.cache_bytes / PARTS_PART);
-        self.txg.set_dirty_budget(bounds.dirty_bytes);
-        if self.index_bytes_max.swap(bounds.index_bytes, Ordering::Relaxed) != bounds.index_bytes {
-            self.index_bound_is_new.store(true, Ordering::Relaxed);
-            self.txg.want_empty();
+        self.admission.set_dirty_budget(bounds.dirty_bytes);
+        if self.collection.bound_index(bounds.index_bytes) {
+            self.admission.want_empty();
         }
         self.reader.cache_devices.bound_indexes(bounds.cache_bytes);
     }
@@ -321,7 +249,7 @@ impl Pool {
             self.settle()
         };
         self.reports.stop("it was exported".into());
-        self.txg.wake_all();
+        self.admission.wake_all();
         self.stop_threads();
         outcome
     }
@@ -330,7 +258,7 @@ impl Pool {
     pub fn abandon(&self) {
         self.reports.stop("it was abandoned".into());
         self.store.devices.host().stop();
-        self.txg.wake_all();
+        self.admission.wake_all();
         self.stop_threads();
     }
 
@@ -343,13 +271,13 @@ impl Pool {
         self.commit()?;
         // Groups that only let emptied zones go, so that the space is given back before we leave; then the checkpoint.
         for _ in 0..6 {
-            if !self.txg.room().resets_wait {
+            if !self.admission.room().resets_wait {
                 break;
             }
-            self.commit_txg(self.txg.open())?;
+            self.commit_txg(self.admission.open())?;
         }
         self.want_checkpoint();
-        self.commit_txg(self.txg.open())?;
+        self.commit_txg(self.admission.open())?;
         let mut st = self.sync.lock();
         let last = st.chain.back().map(|last| (last.txg, last.ptr));
         match last {
@@ -359,7 +287,7 @@ impl Pool {
     }
 
     fn stop_threads(&self) {
-        self.stop_sync_loop();
+        self.admission.stop();
         if let Err(error) = self.end_recording() {
             log::warn!("{error}; the last lines of the recording are lost");
         }

@@ -84,7 +84,7 @@ impl Pool {
     /// at once.
     pub fn relics(&self, cursor: &mut RebirthCursor) -> Vec<Relic> {
         let mut found = Vec::new();
-        let synced = self.txg.synced();
+        let synced = self.admission.synced();
         // What was named stays until the next group is synced.
         if synced < cursor.rests_until || cursor.ended == Some(synced) {
             return found;
@@ -115,14 +115,14 @@ impl Pool {
             };
         }
         cursor.named += found.len() as u64;
-        cursor.group = cursor.group.max(self.txg.open());
+        cursor.group = cursor.group.max(self.admission.open());
         found
     }
 
     fn relics_needed(&self) -> u64 {
         let tables = self.store.tables.read();
         // Looking at all rows takes time, and those that can be packed will be.
-        if tables.is_packed() { needed(tables.index_size(), self.index_bytes_max()) } else { 0 }
+        if tables.is_packed() { needed(tables.index_size(), self.collection.index_bytes_max()) } else { 0 }
     }
 
     /// What lives of the blocks that were born in a zone, from a granule on. Where it ended before all runs were looked at.

@@ -20,7 +20,6 @@
 //! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
 //! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
 
-use crate::import::homes;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,7 +33,7 @@ use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_space::gone::{Born, GoneZone};
 use terrane_space::zones::{Tables, Zone};
-use terrane_store::devices::Devices;
+use terrane_store::devices::{Devices, homes};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Where an import takes the zone tables from.

@@ -29,19 +29,19 @@ impl Pool {
                 .collect()
         };
         for (seq, replicas) in ready {
-            if self.rests_with(st, seq, replicas.first().device) {
+            if st.collector.rests_with(&self.store, seq, replicas.first().device, self.env.monotonic_ns()) {
                 continue;
             }
-            let is_explained = match self.explained(st, seq) {
+            let is_explained = match self.store.is_left(seq, st.imported) {
                 Ok(is_explained) => {
                     if st.collector.unread.has_failed(seq) {
-                        self.was_read(st, seq);
+                        st.collector.was_read(&self.admission, seq);
                     }
                     is_explained
                 }
                 Err(error) if error.may_pass() => {
                     log::warn!("zone {seq}: {error}");
-                    self.put_to_sleep(st, seq);
+                    st.collector.put_to_sleep(&self.store, seq, self.env.monotonic_ns());
                     continue;
                 }
                 Err(error) => {
@@ -102,11 +102,14 @@ impl Pool {
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.newest else { return Ok(()) };
         self.store.devices.ask_room_below();
-        let needed = bytes.saturating_add(self.commit_room() / LAST_ROOM_PART);
-        self.let_holds_go(st, self.physical_room(st) < needed);
+        let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_ROOM_PART);
+        self.let_holds_go(st, self.admission.account(st).physical() < needed);
         let is_old = st.oldest < txg;
         // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
-        if self.physical_room(st) >= needed || self.waiting_zones() == 0 || !is_old && bytes == 0 {
+        if self.admission.account(st).physical() >= needed
+            || self.admission.waiting_zones() == 0
+            || !is_old && bytes == 0
+        {
             return Ok(());
         }
         if is_old {
@@ -118,7 +121,7 @@ impl Pool {
 
     /// Zones that take no writes any more are no room: those that would be opened next are asked.
     pub(crate) fn forget_dead_zones(&self, st: &mut SyncState) {
-        let count = self.low_water() + st.streams.layout().slots();
+        let count = self.admission.sizes().low_water() + st.streams.layout().slots();
         loop {
             let next = st.alloc.first_of_each(count);
             let mut dead = next.into_iter().filter(|home| !self.store.devices.take_writes(*home)).peekable();
@@ -130,32 +133,5 @@ impl Pool {
                 st.alloc.drop_zone(home);
             });
         }
-    }
-
-    /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
-    fn explained(&self, st: &SyncState, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.store.hold(seq) else { return Ok(true) };
-        let (claimed, phase) = {
-            let tables = self.store.tables.read();
-            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
-        };
-        let parts = match self.store.parts_of(&held, claimed) {
-            Ok(parts) => parts,
-            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
-            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= st.imported) => return Ok(true),
-            Err(error) => return Err(error),
-        };
-        let tables = self.store.tables.read();
-        let mut birthplaces = tables.birthplaces();
-        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
-            // A birth zone that is forgotten has no survivors.
-            let Some(birth) = birthplaces.of(entry.identity.seq()) else { return true };
-            let granule = entry.identity.granule();
-            match birth.run_of(granule) {
-                _ if birth.born.dead.contains(granule, entry.granules()) => true,
-                Some(run) => run.dest != seq,
-                None => !birth.is_there,
-            }
-        }))
     }
 }

@@ -1,14 +1,17 @@
 //! What a pool holds, each type in a room of its own. Nothing here knows the pool.
 
+pub(crate) mod activity;
+pub(crate) mod admission;
 pub(crate) mod by_hand;
 pub(crate) mod collector;
+pub(crate) mod commit;
+pub(crate) mod control;
 pub(crate) mod fates;
-pub(crate) mod features;
-pub(crate) mod groups;
 pub(crate) mod hold;
 pub(crate) mod levels;
 pub(crate) mod members;
+pub(crate) mod membership;
 pub(crate) mod pace;
-pub(crate) mod room;
+pub(crate) mod sync;
 pub(crate) mod trace;
 pub(crate) mod unread;

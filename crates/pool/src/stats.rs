@@ -117,29 +117,24 @@ impl Pool {
 
     /// What the pool has done since it was made.
     pub fn totals(&self) -> Totals {
-        self.before.plus(&self.store.counters.totals())
+        self.activity.totals()
     }
 
     /// What it did in the last `window_ns`, and the time that is: not more than since the import.
     pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
-        self.recent.lock().since(window_ns, self.store.counters.now_ns(), &self.totals())
-    }
-
-    /// Once in a while, so that there is something to compare with later.
-    pub(crate) fn note_totals(&self) {
-        self.recent.lock().note(self.store.counters.now_ns(), || self.totals());
+        self.activity.lately(window_ns)
     }
 
     /// Dirty bytes in memory, their bound, and how many changes wait for room: for who asks before each record.
     pub fn load(&self) -> (u64, u64, u64) {
-        let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
-        (dirty_bytes, dirty_bytes_max, self.txg.waiting().0)
+        let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
+        (dirty_bytes, dirty_bytes_max, self.admission.waiting().0)
     }
 
     /// What the pool has done so far. Cheap enough to be asked every second.
     pub fn stats(&self) -> Stats {
         let counters = &*self.store.counters;
-        let (dirty_bytes, dirty_bytes_max) = self.txg.dirty();
+        let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
         let mut zones = ZoneCounts::default();
         let tables = self.store.tables.read();
         for zone in tables.zones.values() {
@@ -155,7 +150,7 @@ impl Pool {
         drop(tables);
         let cache_by_kind = self.reader.cache.stats();
         // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
-        zones.empty = self.txg.room().zones.saturating_sub(resident);
+        zones.empty = self.admission.room().limits.zones.saturating_sub(resident);
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
             name: device.info().name.clone(),
             io: device.counts(),
@@ -183,7 +178,7 @@ impl Pool {
             begin: counters.begin.snapshot(),
             waits: std::array::from_fn(|at| counters.waits[at].snapshot()),
             no_space: counters.no_space.get(),
-            waiting: self.txg.waiting(),
+            waiting: self.admission.waiting(),
             dirty_bytes,
             dirty_bytes_max,
             collected_zones: counters.collected_zones.get(),
@@ -194,7 +189,7 @@ impl Pool {
             runs: index.runs,
             run_index_bytes: index.run_index_bytes,
             run_index_packed: index.is_packed,
-            index_bytes_max: self.index_bytes_max(),
+            index_bytes_max: self.collection.index_bytes_max(),
             dead_set_bytes: index.dead_set_bytes,
             checksum_errors: counters.checksum_errors.get(),
             read_errors: counters.read_errors.get(),

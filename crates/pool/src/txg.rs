@@ -27,12 +27,11 @@
 
 use crate::cost::Cost;
 use crate::pool::{Pool, Tx};
-use crate::state::groups::{
-    COMMIT_PERCENT, DELAY_FULL_BYTES, DELAY_MAX_NS, DELAY_PERCENT, DELAY_SCALE_NS, LATE_MAX_NS, LITTLE_PART,
+use crate::state::admission::{
+    Admission, DELAY_FULL_BYTES, DELAY_MAX_NS, DELAY_PERCENT, DELAY_SCALE_NS, LATE_MAX_NS, LITTLE_PART,
     Queue, TxgState,
 };
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use terrane_store::PoolError;
 use terrane_store::counters::WaitFor;
@@ -60,7 +59,7 @@ enum Wait {
 
 /// A change that waits for room, and its place among those that do.
 struct SpaceWait<'a> {
-    pool: &'a Pool,
+    admission: &'a Admission,
     ticket: Option<u64>,
     /// The most room there was while it waited, and how many groups brought no more.
     most: u64,
@@ -82,7 +81,7 @@ impl SpaceWait<'_> {
         if let Some(own) = self.ticket.take() {
             state.queue.retain(|(ticket, _)| *ticket != own);
             // The next one may fit as well.
-            self.pool.txg.more_room.notify_all();
+            self.admission.more_room.notify_all();
         }
     }
 }
@@ -90,8 +89,60 @@ impl SpaceWait<'_> {
 impl Drop for SpaceWait<'_> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            self.leave(&mut self.pool.txg.state.lock());
+            self.leave(&mut self.admission.state.lock());
         }
+    }
+}
+
+impl Admission {
+    /// What stands between a change and the open group.
+    fn what_to_wait_for(
+        &self,
+        state: &TxgState,
+        cost: &Cost,
+        need: u64,
+        (delayed, paced, ticket): (bool, bool, Option<u64>),
+    ) -> Wait {
+        if state.quiescing {
+            return Wait::Change;
+        }
+        let is_first = state.queue.front().is_none_or(|(first, _)| ticket == Some(*first));
+        if need > 0 && !cost.frees && !is_first {
+            return Wait::Turn;
+        }
+        let room = self.room();
+        let (reserved, unwritten) = state.reserved();
+        // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
+        let goes_on = cost.frees && self.store.devices.host().is_full();
+        let (limit, writable) =
+            if goes_on { room.limits.of_zones } else { cost.room_of(&room, state.promised) };
+        if room.live + reserved + need > limit || unwritten + need > writable {
+            return Wait::Space;
+        }
+        if !paced {
+            let ns = state.pace.delay_ns(need, writable - unwritten, room.limits.ahead / 4 * 3);
+            if ns > 0 {
+                return Wait::Pace(ns);
+            }
+        }
+        let max = *self.dirty_max.lock();
+        let dirty = state.load_open.dirty + state.load_syncing.dirty;
+        let more = cost.dirty_bytes();
+        if more == 0 || dirty == 0 {
+            return Wait::Join;
+        }
+        let bound = if cost.is_little() { max } else { max - max / LITTLE_PART };
+        if dirty + more > bound {
+            return Wait::Commit;
+        }
+        let min = max / 100 * DELAY_PERCENT;
+        if dirty <= min || delayed {
+            return Wait::Join;
+        }
+        let ns = u128::from(DELAY_SCALE_NS) * u128::from(dirty - min) / u128::from((bound - dirty).max(1));
+        let full = ns.min(u128::from(DELAY_MAX_NS));
+        let share = full * u128::from(more.min(DELAY_FULL_BYTES)) / u128::from(DELAY_FULL_BYTES);
+        Wait::Delay(Duration::from_nanos(share as u64))
     }
 }
 
@@ -103,10 +154,10 @@ impl Pool {
         }
         let need = cost.reserve_bytes();
         let (mut delayed, mut paced) = (false, !(self.threaded() && cost.is_paced()));
-        let mut wait = SpaceWait { pool: self, ticket: None, most: 0, stuck: 0, seen: None };
+        let mut wait = SpaceWait { admission: &self.admission, ticket: None, most: 0, stuck: 0, seen: None };
         let mut queue = Queue { counters: &self.store.counters, began_ns: None, since_ns: 0 };
         loop {
-            let mut state = self.txg.state.lock();
+            let mut state = self.admission.state.lock();
             // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
             self.reports.alive()?;
             // What is promised to others waits for room that nobody knows of: more of it would wait as well.
@@ -114,25 +165,16 @@ impl Pool {
                 self.store.counters.no_space.add(1);
                 return Err(PoolError::NoSpace { need, free: 0 });
             }
-            match self.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
+            match self.admission.what_to_wait_for(&state, &cost, need, (delayed, paced, wait.ticket)) {
                 Wait::Join => {
                     wait.leave(&mut state);
-                    state.holders += 1;
-                    state.promised = state.promised.saturating_add(cost.promises);
-                    state.load_open.reserved += need;
-                    state.load_open.dirty += cost.dirty_bytes();
-                    state.inflow.add(self.env.monotonic_ns(), cost.dirty_bytes());
-                    state.load_open.changed = true;
-                    let txg = state.open;
-                    if state.load_open.dirty * 100 > *self.txg.dirty_max.lock() * COMMIT_PERCENT {
-                        state.wanted = state.wanted.max(txg);
-                        self.txg.work.notify_one();
-                    }
+                    let load = (need, cost.dirty_bytes(), cost.promises);
+                    let txg = self.admission.join(&mut state, load, self.env.monotonic_ns());
                     return Ok(Tx { pool: self.clone(), txg });
                 }
                 Wait::Change => {
                     queue.enter();
-                    self.txg.left.wait(&mut state);
+                    self.admission.left.wait(&mut state);
                     queue.leave(WaitFor::Change);
                 }
                 Wait::Delay(time) => {
@@ -158,10 +200,10 @@ impl Pool {
                     let wake = (from + ns).min(now + DELAY_MAX_NS);
                     state.pace.wake_ns = wake;
                     // Without groups there is no more room, however slowly it is taken.
-                    let group = crate::state::pace::group_bytes(self.txg.room().ahead);
+                    let group = crate::state::pace::group_bytes(self.admission.room().limits.ahead);
                     if state.load_open.reserved >= group && state.wanted < state.open {
                         state.wanted = state.open;
-                        self.txg.work.notify_one();
+                        self.admission.work.notify_one();
                     }
                     drop(state);
                     self.wait_until(wake);
@@ -175,9 +217,9 @@ impl Pool {
                         state.wanted = state.wanted.max(txg);
                         if !state.syncing {
                             state.awaited = state.awaited.max(txg);
-                            self.txg.work.notify_one();
+                            self.admission.work.notify_one();
                         }
-                        self.txg.synced.wait_for(&mut state, LOOK_AGAIN);
+                        self.admission.synced.wait_for(&mut state, LOOK_AGAIN);
                         drop(state);
                     } else {
                         let txg = state.open;
@@ -189,12 +231,12 @@ impl Pool {
                 Wait::Turn => {
                     queue.enter();
                     wait.enter(&mut state, need);
-                    self.txg.more_room.wait_for(&mut state, LOOK_AGAIN);
+                    self.admission.more_room.wait_for(&mut state, LOOK_AGAIN);
                     drop(state);
                     queue.leave(WaitFor::Space);
                 }
                 Wait::Space => {
-                    let room = self.txg.room();
+                    let room = self.admission.room();
                     let (limit, writable) = cost.room_of(&room, state.promised);
                     // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
                     // collection needs some groups to turn garbage into room.
@@ -203,7 +245,8 @@ impl Pool {
                         wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
                         wait.most = wait.most.max(writable);
                         // Every group takes some room itself, so none is committed that cannot bring any.
-                        let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
+                        let may_help =
+                            !room.is_stuck || state.load_open.changed || self.admission.waiting_zones() > 0;
                         if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
                             // It may be in zones that could not be read.
                             if room.live + need <= limit && room.unread_since_ns.is_some() {
@@ -231,8 +274,8 @@ impl Pool {
                     if self.threaded() {
                         // Not for the whole group: collection tells of each step.
                         state.wanted = state.wanted.max(txg);
-                        self.txg.work.notify_one();
-                        self.txg.more_room.wait_for(&mut state, LOOK_AGAIN);
+                        self.admission.work.notify_one();
+                        self.admission.more_room.wait_for(&mut state, LOOK_AGAIN);
                         drop(state);
                     } else {
                         drop(state);
@@ -247,67 +290,19 @@ impl Pool {
     /// Keeps so many bytes for somebody, whatever there is: it was promised before the pool was opened. Otherwise [`Cost::promises`] asks
     /// for it.
     pub fn promise(&self, bytes: u64) {
-        self.txg.set_promised(|promised| promised.saturating_add(bytes));
+        self.admission.set_promised(|promised| promised.saturating_add(bytes));
     }
 
     /// What was promised was written, or is not wanted any more.
     pub fn end_promise(&self, bytes: u64) {
         if bytes > 0 {
-            self.txg.set_promised(|promised| promised.saturating_sub(bytes));
+            self.admission.set_promised(|promised| promised.saturating_sub(bytes));
         }
     }
 
     /// Bytes that are kept for those to whom they were promised.
     pub fn promised_bytes(&self) -> u64 {
-        self.txg.promised()
-    }
-
-    fn what_to_wait_for(
-        &self,
-        state: &TxgState,
-        cost: &Cost,
-        need: u64,
-        (delayed, paced, ticket): (bool, bool, Option<u64>),
-    ) -> Wait {
-        if state.quiescing {
-            return Wait::Change;
-        }
-        let is_first = state.queue.front().is_none_or(|(first, _)| ticket == Some(*first));
-        if need > 0 && !cost.frees && !is_first {
-            return Wait::Turn;
-        }
-        let room = self.txg.room();
-        let (reserved, unwritten) = state.reserved();
-        // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
-        let goes_on = cost.frees && self.store.devices.host().is_full();
-        let (limit, writable) = if goes_on { room.of_zones } else { cost.room_of(&room, state.promised) };
-        if room.live + reserved + need > limit || unwritten + need > writable {
-            return Wait::Space;
-        }
-        if !paced {
-            let ns = state.pace.delay_ns(need, writable - unwritten, room.ahead / 4 * 3);
-            if ns > 0 {
-                return Wait::Pace(ns);
-            }
-        }
-        let max = *self.txg.dirty_max.lock();
-        let dirty = state.load_open.dirty + state.load_syncing.dirty;
-        let more = cost.dirty_bytes();
-        if more == 0 || dirty == 0 {
-            return Wait::Join;
-        }
-        let bound = if cost.is_little() { max } else { max - max / LITTLE_PART };
-        if dirty + more > bound {
-            return Wait::Commit;
-        }
-        let min = max / 100 * DELAY_PERCENT;
-        if dirty <= min || delayed {
-            return Wait::Join;
-        }
-        let ns = u128::from(DELAY_SCALE_NS) * u128::from(dirty - min) / u128::from((bound - dirty).max(1));
-        let full = ns.min(u128::from(DELAY_MAX_NS));
-        let share = full * u128::from(more.min(DELAY_FULL_BYTES)) / u128::from(DELAY_FULL_BYTES);
-        Wait::Delay(Duration::from_nanos(share as u64))
+        self.admission.promised()
     }
 
     /// Until the pool's clock says so. Nobody offers his processor to others instead: that costs milliseconds where they run.
@@ -324,7 +319,7 @@ impl Pool {
     /// Commits everything that was done before the call; durable when it returns.
     pub fn commit(self: &Arc<Self>) -> Result<Txg, PoolError> {
         let target = {
-            let state = self.txg.state.lock();
+            let state = self.admission.state.lock();
             // A group that somebody asked for, who then found room without it, is waited for as well: nothing is under way afterwards.
             let is_wanted = self.threaded() && state.wanted >= state.open;
             match (state.load_open.changed || is_wanted, state.syncing) {
@@ -344,18 +339,18 @@ impl Pool {
             // Nothing can be waiting to become durable.
             return Ok(());
         }
-        let mut state = self.txg.state.lock();
+        let mut state = self.admission.state.lock();
         state.awaited = state.awaited.max(txg);
         while state.synced < txg {
             self.reports.alive()?;
             if self.threaded() {
                 state.wanted = state.wanted.max(txg);
-                self.txg.work.notify_one();
-                self.txg.synced.wait(&mut state);
+                self.admission.work.notify_one();
+                self.admission.synced.wait(&mut state);
             } else {
                 drop(state);
                 self.run_group()?;
-                state = self.txg.state.lock();
+                state = self.admission.state.lock();
             }
         }
         self.reports.alive()
@@ -364,92 +359,46 @@ impl Pool {
     /// Waits until no group syncs. Whoever holds a [`Tx`] keeps the next one from it: then all that is not stored is what the open group
     /// has changed.
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
-        let mut state = self.txg.state.lock();
-        while state.syncing {
-            self.reports.alive()?;
-            self.txg.synced.wait(&mut state);
-        }
-        self.reports.alive()
+        self.admission.wait_for_sync(|| self.reports.alive())
     }
 
     /// Waits until the group is durable or the pool has failed, without asking for it.
     pub fn synced_txg(&self) -> Txg {
-        self.txg.synced()
+        self.admission.synced()
     }
 
     /// The client has work left over: another group should follow although nobody changes anything.
     pub fn want_another_group(&self) {
-        self.more_work.store(true, Ordering::Release);
+        self.admission.want_another_group();
     }
 
     /// Whether another group will follow although nobody changes anything.
     pub fn has_work_left(&self) -> bool {
-        self.txg.state.lock().empty_wanted
-    }
-
-    /// A group should follow now.
-    pub(crate) fn hurry(&self) {
-        let mut state = self.txg.state.lock();
-        state.wanted = state.wanted.max(state.open);
-        self.txg.work.notify_one();
+        self.admission.state.lock().empty_wanted
     }
 
     pub fn open_txg(&self) -> Txg {
-        self.txg.open()
+        self.admission.open()
     }
 
     /// One group through quiescing and syncing.
     pub(crate) fn run_group(self: &Arc<Self>) -> Result<(), PoolError> {
         let mut sync = self.sync.lock();
-        let txg = {
-            let mut state = self.txg.state.lock();
-            state.quiescing = true;
-            self.store.counters.timed(&self.store.counters.quiesce, || {
-                while state.holders > 0 {
-                    self.txg.left.wait(&mut state);
-                }
-            });
-            let txg = state.open;
-            if let Some(client) = self.client() {
-                // The last one in the group. Nobody else joins meanwhile: the group is still quiescing.
-                state.holders += 1;
-                drop(state);
-                let last = Tx { pool: self.clone(), txg };
-                client.quiesced(&last);
-                drop(last);
-                state = self.txg.state.lock();
-            }
-            state.open = txg.next();
-            self.txg.open_now.store(state.open.0, Ordering::Release);
-            state.load_syncing = std::mem::take(&mut state.load_open);
-            state.quiescing = false;
-            state.syncing = true;
-            state.empty_wanted = false;
-            self.more_work.store(false, Ordering::Release);
-            self.txg.left.notify_all();
-            txg
-        };
+        let txg = self.admission.quiesce();
+        if let Some(client) = self.client() {
+            self.admission.join_last();
+            let last = Tx { pool: self.clone(), txg };
+            client.quiesced(&last);
+        }
+        self.admission.open_next(txg);
         let outcome = self.sync_group(&mut sync, txg);
         if let Err(error) = &outcome {
             // Before anybody else gets the lock: no group may follow on a half-applied one.
             self.fail(error);
         }
         drop(sync);
-        let mut state = self.txg.state.lock();
-        state.syncing = false;
-        if outcome.is_ok() {
-            state.synced = txg;
-            let reserved = std::mem::take(&mut state.load_syncing).reserved;
-            state.pace.note(self.env.monotonic_ns(), reserved);
-            state.empty_wanted = self.txg.room().resets_wait || self.more_work.load(Ordering::Acquire);
-            if self.collects_by_hand() {
-                state.wanted = state.wanted.max(state.open);
-            }
-        }
-        self.txg.synced.notify_all();
-        self.txg.more_room.notify_all();
-        self.txg.left.notify_all();
-        drop(state);
+        let (now_ns, goes_on) = (|| self.env.monotonic_ns(), || self.collection.collects_by_hand());
+        self.admission.end_sync(txg, outcome.is_ok(), now_ns, goes_on);
         if let (Ok(()), Some(client)) = (&outcome, self.client()) {
             client.synced(txg);
         }
@@ -462,7 +411,7 @@ impl Pool {
         if outcome.is_err() {
             self.fail(&PoolError::Failed { reason: "a group's sync panicked".into() });
         }
-        self.txg.wake_all();
+        self.admission.wake_all();
     }
 
     /// Commits when asked, when enough is dirty, and on a timer.
@@ -470,9 +419,9 @@ impl Pool {
         // It wakes for every block that workers have made, and whoever writes meanwhile would lose the processor for milliseconds.
         self.env.never_preempt();
         loop {
-            let mut state = self.txg.state.lock();
+            let mut state = self.admission.state.lock();
             while !state.stopping && state.wanted < state.open {
-                let timed_out = self.txg.work.wait_for(&mut state, period).timed_out();
+                let timed_out = self.admission.work.wait_for(&mut state, period).timed_out();
                 if timed_out && (state.load_open.changed || state.empty_wanted) {
                     break;
                 }
@@ -488,11 +437,6 @@ impl Pool {
                 return;
             }
         }
-    }
-
-    pub(crate) fn stop_sync_loop(&self) {
-        self.txg.state.lock().stopping = true;
-        self.txg.work.notify_all();
     }
 }
 
@@ -510,7 +454,7 @@ mod tests {
         let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
         let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
         let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-        let mut state = pool.txg.state.lock();
+        let mut state = pool.admission.state.lock();
         // Somebody else came first.
         state.queue.push_back((u64::MAX, 1));
         let (done, ended) = mpsc::channel();
@@ -522,7 +466,7 @@ mod tests {
         // It stands before the lock by then, or comes later, which is as good.
         std::thread::sleep(Duration::from_millis(100));
         pool.fail(&PoolError::Failed { reason: "a test says so".into() });
-        pool.txg.synced.notify_all();
+        pool.admission.synced.notify_all();
         drop(state);
         assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "it waits for ever");
     }

@@ -11,8 +11,8 @@ use terrane_device::{Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::rows::Phase;
 use terrane_pool::Pool;
-use terrane_pool::inspect::Standing;
 use terrane_store::env::SeededEnv;
+use terrane_store::explain::Standing;
 use terrane_wire::ZoneSeq;
 
 fn suspects(pool: &Pool) -> Vec<ZoneSeq> {

@@ -74,7 +74,7 @@ fn copies_of_metadata_lie_on_two_devices_and_special_ones_take_it() {
     assert!(of(2).count() > 0, "{spread:?}");
     for zone in pool.zones() {
         for (entry, standing) in pool.zone_directory(zone.seq).unwrap() {
-            if standing != terrane_pool::inspect::Standing::Here || entry.siblings.is_empty() {
+            if standing != terrane_store::explain::Standing::Here || entry.siblings.is_empty() {
                 continue;
             }
             let (_, home, _) = pool.whereabouts(entry.siblings[0], entry.psize).unwrap();

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::{create_on, import, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
 use terrane_format::granule_bytes;
-use terrane_pool::inspect::Standing;
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::SeededEnv;
+use terrane_store::explain::Standing;
 use terrane_wire::ZoneIdx;
 
 struct Liar {

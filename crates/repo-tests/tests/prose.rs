@@ -5,36 +5,6 @@ use std::path::PathBuf;
 use terrane_repo_tests::prose::{Figures, WORDS_MAX, WORDS_MEAN_MAX, sentences};
 use terrane_repo_tests::{files, read, root, short};
 
-/// Pages that do not keep to the rules yet.
-const NOT_YET: &[&str] = &[
-    "README.md",
-    "DESIGN.md",
-    "FORMAT.md",
-    "SEMANTICS.md",
-    "CHANGELOG.md",
-    "docs/analysis.md",
-    "docs/benchmarks.md",
-    "docs/caches.md",
-    "docs/collection.md",
-    "docs/compression.md",
-    "docs/json.md",
-    "docs/known.md",
-    "docs/zoned.md",
-    "decisions/0001-dependencies.md",
-    "decisions/0002-own-fuse-front-end.md",
-    "decisions/0009-addresses-are-assigned-on-append.md",
-    "decisions/0010-probe-from-zstd-10.md",
-    "decisions/0011-import-switches-anchors.md",
-    "decisions/0012-a-sixteenth-must-be-saved.md",
-    "decisions/0014-direct-io-where-space-is-there.md",
-    "decisions/0015-a-keeper-holds-the-mount.md",
-    "decisions/0016-generations-are-groups.md",
-    "decisions/0017-an-index-in-hash-order.md",
-    "decisions/0018-blocks-that-come-back-stay.md",
-    "decisions/0019-the-oldest-are-born-again.md",
-    "decisions/0021-room-for-snapshots.md",
-];
-
 fn pages() -> Vec<PathBuf> {
     let top = ["README", "DESIGN", "FORMAT", "SEMANTICS", "CHANGELOG", "CONTRIBUTING", "SECURITY"];
     let top = top.iter().map(|name| root().join(format!("{name}.md"))).filter(|path| path.exists());
@@ -62,13 +32,7 @@ fn pages_are_plain() {
     for path in pages() {
         let name = short(&path);
         let figures = Figures::of(&read(&path));
-        if NOT_YET.contains(&name.as_str()) {
-            if figures.is_plain() {
-                found.push(format!("{name}: is plain now, and needs no exception"));
-            }
-        } else {
-            found.extend(complaints(&name, &figures));
-        }
+        found.extend(complaints(&name, &figures));
     }
     assert!(found.is_empty(), "{} complaints:\n{}", found.len(), found.join("\n"));
 }

@@ -129,7 +129,7 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     for (entry, standing) in entries {
         // Zones are shared: contents have one copy, and nothing to be healed from.
         let of_tree = matches!(entry.owner, Owner::Block { .. }) && !entry.siblings.is_empty();
-        if of_tree && standing == terrane_pool::inspect::Standing::Here {
+        if of_tree && standing == terrane_store::explain::Standing::Here {
             let mut mask = vec![0; entry.psize as usize];
             if let Some(first) = mask.first_mut() {
                 *first = 0x10;
@@ -177,7 +177,7 @@ pub fn data_rot(seed: u64) -> Result<u64, Failure> {
     for zone in machine.pool.zones() {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))? {
             let Owner::Block { object, level: 0, .. } = entry.owner else { continue };
-            let here = standing == terrane_pool::inspect::Standing::Here && entry.siblings.is_empty();
+            let here = standing == terrane_store::explain::Standing::Here && entry.siblings.is_empty();
             if here && all.contains(&object) && dice.one_in(3) {
                 let at = entry.offset + dice.below(u64::from(entry.psize));
                 device.rot(zone.home.zone, at, &[1 << dice.below(8)]).map_err(failed("rot"))?;
@@ -244,7 +244,7 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     let mut copies = 0;
     for zone in machine.pool.zones() {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))? {
-            if entry.owner == victim && standing == terrane_pool::inspect::Standing::Here {
+            if entry.owner == victim && standing == terrane_store::explain::Standing::Here {
                 device.rot(zone.home.zone, entry.offset + 9, &[0x40]).map_err(failed("rot"))?;
                 copies += 1;
             }

@@ -7,9 +7,9 @@ use terrane_device::SimDevice;
 use terrane_device::sim::Kept;
 use terrane_format::Owner;
 use terrane_format::rows::Phase;
-use terrane_pool::inspect::Standing;
 use terrane_posix::{Errno, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_store::explain::Standing;
 
 fn created() -> Machine {
     let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];

@@ -10,13 +10,14 @@ use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_oracle::Model;
 use terrane_pool::ImportOptions;
-use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::inspect::ZoneView;
 use terrane_sim::collect::{FILE_BYTES, collected};
 use terrane_sim::crash::{live_on, recover};
 use terrane_sim::machine::Machine;
 use terrane_sim::seeds::seeds;
 use terrane_sim::workload::{Acts, Step, Workload};
 use terrane_store::env::{Env, SeededEnv};
+use terrane_store::explain::Standing;
 use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 
 /// Both copies of every section rot: nothing but the zones themselves knows what lies where.

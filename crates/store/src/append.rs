@@ -36,6 +36,7 @@ use terrane_format::directory::{
 };
 use terrane_format::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
+use terrane_space::account::MetadataRoom;
 use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Stock};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
@@ -64,14 +65,6 @@ pub const BATCH_BYTES: u64 = 1 << 20;
 const COARSE_BATCH_BYTES: u64 = 8 << 20;
 /// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
 const IN_FLIGHT: usize = 4;
-/// One part of a zone of so many, at the most, is left to metadata when no zone is empty.
-pub const METADATA_PART: u64 = 8;
-/// And at least one part of so many, and so many bytes; between them, so many times what a group brought lately.
-const METADATA_PART_MIN: u64 = 64;
-const METADATA_BYTES_MIN: u64 = 1 << 20;
-const METADATA_GROUPS: u64 = 4;
-/// What a group brought is forgotten by one part of so many with each further one.
-const METADATA_FORGOTTEN_PART: u64 = 16;
 /// More than an entry of a directory part can take, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
@@ -190,10 +183,7 @@ pub struct Streams {
     /// Of survivors, while memory of the run index is short.
     coarse_bytes: u64,
     is_coarse: bool,
-    /// What zones take, in bytes.
-    capacity: u64,
-    /// Bytes of a copy of metadata that groups brought lately.
-    metadata_lately: u64,
+    metadata: MetadataRoom,
     placer: Placer,
     open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
@@ -237,8 +227,7 @@ impl Streams {
             batch_bytes,
             coarse_bytes: COARSE_BATCH_BYTES.min(capacity),
             is_coarse: false,
-            capacity,
-            metadata_lately: 0,
+            metadata: MetadataRoom { zone_bytes: capacity, lately: 0 },
             placer: Placer::new(layout, capacity),
             open,
             to_writer,
@@ -312,19 +301,13 @@ impl Streams {
         self.room(slot).saturating_sub(self.kept_for_metadata())
     }
 
-    /// Bytes of each open zone that are left to metadata when no zone is empty. They hold nothing most of the time, so on a small pool
-    /// that is nearly full they cost more copying than anything else: no more is kept than groups bring.
     fn kept_for_metadata(&self) -> u64 {
-        let least = METADATA_BYTES_MIN.max(self.capacity / METADATA_PART_MIN);
-        least.max(METADATA_GROUPS * self.metadata_lately).min(self.capacity / METADATA_PART)
+        self.metadata.kept()
     }
 
-    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon: more and more while it takes the last eighth
-    /// before what is kept in its own, and all when it lives on that.
+    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon.
     pub fn metadata_needs(&self, slot: usize, zone_bytes: u64) -> u64 {
-        let soon = (self.capacity / METADATA_PART).max(1);
-        let left = self.room_for_data(slot).min(soon);
-        zone_bytes - (u128::from(zone_bytes) * u128::from(left) / u128::from(soon)) as u64
+        self.metadata.needs(self.room_for_data(slot), zone_bytes)
     }
 
     /// After import: writing goes on in a zone that was open.
@@ -813,8 +796,7 @@ impl Streams {
 
     /// What the group did, for its record; the next group starts from nothing.
     pub fn take_group(&mut self) -> Appended {
-        let forgotten = self.metadata_lately / METADATA_FORGOTTEN_PART;
-        self.metadata_lately = self.group.metadata_bytes.max(self.metadata_lately - forgotten);
+        self.metadata.note(self.group.metadata_bytes);
         std::mem::take(&mut self.group)
     }
 }

@@ -48,6 +48,11 @@ pub fn geometry(info: &DeviceInfo) -> Geometry {
     Geometry { zone_size: info.zone_size, zone_count: info.zone_count, write_unit: info.write_unit }
 }
 
+/// The zones of a device that are for blocks.
+pub fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
+    (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
+}
+
 fn is_dead(report: ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }

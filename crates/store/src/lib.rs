@@ -4,10 +4,10 @@
 //!
 //! Rooms, in reading order: [`env`] (clock, randomness, threads), [`devices`] and [`host`] (the devices, and the file systems that hold
 //! them), [`pipeline`] and [`workers`] (compression and checksums), [`append`] (batches, writes, what happens when one fails),
-//! [`zone_store`] and [`held`] (bytes of logical zones), [`bootstrap`] (blocks that are named by place), [`commit_point`] and [`anchors`]
-//! (which group is the newest), [`reader`] and [`ahead`] (blocks as readers see them), [`cache_devices`] and [`second`] (blocks that left
-//! memory), [`errors`], [`reports`] and [`patience`] (what went wrong, and reads that wait for a device), [`counters`] (what is counted
-//! where it happens).
+//! [`zone_store`] and [`held`] (bytes of logical zones), [`explain`] and `newest` (whether their directories tell the truth), [`bootstrap`]
+//! (blocks that are named by place), [`commit_point`] and [`anchors`] (which group is the newest), [`reader`] and [`ahead`] (blocks as
+//! readers see them), [`cache_devices`] and [`second`] (blocks that left memory), [`errors`], [`reports`] and [`patience`] (what went
+//! wrong, and reads that wait for a device), [`counters`] (what is counted where it happens).
 
 pub mod ahead;
 pub mod anchors;
@@ -20,8 +20,10 @@ pub mod devices;
 pub mod env;
 mod error;
 pub mod errors;
+pub mod explain;
 pub mod held;
 pub mod host;
+mod newest;
 pub mod patience;
 pub mod pipeline;
 pub mod reader;

@@ -287,7 +287,7 @@ impl BlockReader {
         self.cache_devices.forget(key);
     }
 
-    /// The stored bytes of a block from its first good copy. A commit waits for a device that fails: see `suspend`.
+    /// The stored bytes of a block from its first good copy. A commit waits for a device that fails: see [`Reports`].
     pub fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
         let mut tries = Tries::default();
         let outcome = loop {

@@ -7,15 +7,17 @@
 //! Invariant: a zone is not reset while a reader is between look-up and completion ([`HeldZone`]).
 
 use crate::PoolError;
+use crate::append::Shared;
 use crate::counters::Counters;
-use crate::devices::Devices;
+use crate::devices::{Devices, homes};
 use crate::held::{HeldZone, StoredBytes};
 use crate::reports::Reports;
 use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_cache::parts::PartCache;
 use terrane_codec::compute;
-use terrane_device::{AlignedBuf, Device, DeviceError};
+use terrane_device::{AlignedBuf, Device, DeviceError, ZoneState};
 use terrane_format::addr::{Addr, GRANULE};
 use terrane_format::block_ptr::Normal;
 use terrane_format::directory::{Entry, Part, PartTrailer, parse_part, parse_trailer};
@@ -48,6 +50,64 @@ impl ZoneStore {
         reports: Arc<Reports>,
     ) -> ZoneStore {
         ZoneStore { pool, devices, tables: RwLock::new(tables), parts, counters, reports }
+    }
+
+    /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
+    pub fn flush(&self, side_by_side: bool) -> Result<(), PoolError> {
+        let devices = self.devices.all();
+        let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
+        if devices.len() == 1 || !side_by_side {
+            return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
+        }
+        // Side by side: a group waits for the slowest device, not for all of them in turn.
+        std::thread::scope(|scope| {
+            let flushes: Vec<_> =
+                devices.iter().map(|(_, device)| scope.spawn(|| flush(device.as_ref()))).collect();
+            let panicked = || PoolError::Failed { reason: "a flush panicked".into() };
+            let ends: Vec<_> = flushes.into_iter().map(|flush| flush.join()).collect();
+            ends.into_iter().try_for_each(|end| Ok(end.map_err(|_| panicked())??))
+        })
+    }
+
+    /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
+    /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
+    /// asked is asked again when the zone is opened.
+    pub fn tidy_drives(&self) {
+        let tables = self.tables.read();
+        let resident = tables.zones.values();
+        let written: BTreeMap<Home, bool> = resident
+            .flat_map(|zone| zone.replicas().iter().map(|home| (home, zone.unwritten.is_some())))
+            .collect();
+        drop(tables);
+        for (index, device) in self.devices.all() {
+            if !device.info().hardware_pointers {
+                continue;
+            }
+            for home in homes(index, device.info().zone_count) {
+                let is_open = device.report(home.zone).is_ok_and(|report| report.state == ZoneState::Open);
+                let outcome = match written.get(&home) {
+                    _ if !is_open => Ok(()),
+                    Some(true) => Ok(()),
+                    Some(false) => device.finish(home.zone),
+                    None => device.reset(home.zone),
+                };
+                if let Err(error) = outcome {
+                    log::warn!("{home}: {error}");
+                }
+            }
+        }
+    }
+
+    /// What is to be moved, if it is there and its place is still that of another copy.
+    pub fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
+        let tables = self.tables.read();
+        let here = tables.current_zone(shared.addr)?;
+        let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
+        drop(tables);
+        let (held, offset) = self.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
+        let mut bytes = vec![0; shared.psize as usize];
+        self.read_zone(&held, offset, &mut bytes).ok()?;
+        (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
     }
 
     fn note_checksum_error(&self, device: DeviceIdx) {

@@ -6,7 +6,8 @@ use serde::Serialize;
 use terrane_format::record::Run;
 use terrane_format::rows::Phase;
 use terrane_pool::Pool;
-use terrane_pool::inspect::{Standing, ZoneView};
+use terrane_pool::inspect::ZoneView;
+use terrane_store::explain::Standing;
 use terrane_wire::ZoneSeq;
 
 fn phase_text(phase: Phase) -> String {

@@ -5,13 +5,14 @@
 //!
 //! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
 
-use crate::pool::Group;
+use crate::mover::Mover;
 use crate::pool::Pool;
+use crate::state::admission::Admission;
 use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
 use crate::state::collector::Progress;
-use crate::state::room::GARBAGE_PART_MIN;
 use std::sync::Arc;
 use terrane_format::rows::Phase;
+use terrane_space::account::GARBAGE_PART_MIN;
 use terrane_store::PoolError;
 
 impl Pool {
@@ -25,12 +26,12 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         self.reports.alive()?;
-        let full = self.full_zones();
+        let full = self.admission.full_zones();
         let goal = full.goal(target_percent);
         let wanted = (full.garbage > goal).then_some(goal);
-        self.by_hand.lock().begin(wanted, goal, false);
+        self.collection.by_hand().begin(wanted, goal, false);
         if wanted.is_some() {
-            self.hurry();
+            self.admission.hurry();
         }
         Ok(())
     }
@@ -39,28 +40,28 @@ impl Pool {
     pub(crate) fn look_at_the_clock(&self) -> bool {
         let is_idle = self.is_idle_time();
         let (wanted, for_idle, settled) = {
-            let by_hand = self.by_hand.lock();
+            let by_hand = self.collection.by_hand();
             (by_hand.wanted, by_hand.for_idle, by_hand.settled)
         };
         match (wanted, is_idle) {
-            (Some(_), false) if for_idle => self.by_hand.lock().wanted = None,
+            (Some(_), false) if for_idle => self.collection.by_hand().wanted = None,
             (None, true) => {
-                let full = self.full_zones();
+                let full = self.admission.full_zones();
                 let goal = full.goal(IDLE_PERCENT);
                 // Not for each block that dies: a zone's worth at least, and more than could not be won the last time.
-                if full.garbage > goal.max(settled) + self.yield_of_zone() {
-                    self.by_hand.lock().begin(Some(goal), goal, true);
+                if full.garbage > goal.max(settled) + self.admission.sizes().per_zone() {
+                    self.collection.by_hand().begin(Some(goal), goal, true);
                 }
             }
             _ => {}
         }
-        self.collects_by_hand()
+        self.collection.collects_by_hand()
     }
 
     /// How far collection is that was asked for.
     pub fn gc_progress(&self) -> GcProgress {
-        let full = self.full_zones();
-        let by_hand = self.by_hand.lock();
+        let full = self.admission.full_zones();
+        let by_hand = self.collection.by_hand();
         GcProgress {
             garbage_bytes: full.garbage,
             goal_bytes: by_hand.goal,
@@ -71,17 +72,14 @@ impl Pool {
 
     /// Why the newest group emptied zones, and the zone it left half way.
     pub fn gc_now(&self) -> (GcMode, Option<Victim>) {
-        let by_hand = self.by_hand.lock();
+        let by_hand = self.collection.by_hand();
         (by_hand.mode, by_hand.victim)
     }
+}
 
-    /// Whether a group should follow although nobody changes anything.
-    pub(crate) fn collects_by_hand(&self) -> bool {
-        self.by_hand.lock().wanted.is_some()
-    }
-
-    fn full_zones(&self) -> FullZones {
-        let per_zone = self.yield_of_zone();
+impl Admission {
+    pub(crate) fn full_zones(&self) -> FullZones {
+        let per_zone = self.sizes().per_zone();
         let tables = self.store.tables.read();
         let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
         for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
@@ -95,31 +93,31 @@ impl Pool {
     }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// What to gain beside the `needed` bytes, because somebody asked for it.
     pub(super) fn asked_gain(&self, needed: u64) -> u64 {
-        self.pool.look_at_the_clock();
-        let Some(goal) = self.pool.by_hand.lock().wanted else { return needed };
-        needed.max(self.pool.full_zones().garbage.saturating_sub(goal))
+        self.group.pool.look_at_the_clock();
+        let Some(goal) = self.group.pool.collection.by_hand().wanted else { return needed };
+        needed.max(self.group.pool.admission.full_zones().garbage.saturating_sub(goal))
     }
 
     /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
-        let victim = self.st.collector.progress.as_ref().and_then(|progress| self.view(progress));
-        let is_waited_for = self.pool.txg.waiting().0 > 0;
+        let victim = self.group.st.collector.victim.resting().and_then(|progress| self.view(progress));
+        let is_waited_for = self.group.pool.admission.waiting().0 > 0;
         let mode = match (needed > 0, goal > 0) {
             (true, _) if is_waited_for => GcMode::Urgent,
             (true, _) => GcMode::Background,
-            (false, true) if self.pool.by_hand.lock().for_idle => GcMode::Window,
+            (false, true) if self.group.pool.collection.by_hand().for_idle => GcMode::Window,
             (false, true) => GcMode::ByHand,
             (false, false) => GcMode::Idle,
         };
-        let mut by_hand = self.pool.by_hand.lock();
+        let mut by_hand = self.group.pool.collection.by_hand();
         (by_hand.mode, by_hand.victim) = (mode, victim);
         let Some(wanted) = by_hand.wanted else { return };
         drop(by_hand);
-        let garbage = self.pool.full_zones().garbage;
-        let mut by_hand = self.pool.by_hand.lock();
+        let garbage = self.group.pool.admission.full_zones().garbage;
+        let mut by_hand = self.group.pool.collection.by_hand();
         let is_better = moved_bytes > 0 || garbage < by_hand.least_garbage;
         by_hand.least_garbage = by_hand.least_garbage.min(garbage);
         by_hand.stuck = if is_better { 0 } else { by_hand.stuck + 1 };
@@ -130,7 +128,7 @@ impl Group<'_> {
     }
 
     fn view(&self, progress: &Progress) -> Option<Victim> {
-        let home = self.pool.store.tables.read().zones.get(&progress.victim)?.replicas().first();
+        let home = self.group.pool.store.tables.read().zones.get(&progress.victim)?.replicas().first();
         Some(Victim {
             seq: progress.victim,
             home,

@@ -9,8 +9,8 @@
 use super::{Progress, VICTIMS_MAX};
 use crate::frees::INLINE_FREES_MAX;
 use crate::leaving::leaving_zone;
-use crate::pool::Group;
-use crate::pool::Pool;
+use crate::mover::Mover;
+use crate::state::admission::Admission;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
 use terrane_space::zones::Tables;
@@ -28,39 +28,46 @@ impl crate::state::collector::Collector {
     }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
     pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
-        self.st.collector.leaving_needs = 0;
-        let is_needed = self.pool.store.devices.any_leaves() || !self.st.collector.dead.is_empty();
+        self.group.st.collector.evacuation.needs = 0;
+        let is_needed =
+            self.group.pool.store.devices.any_leaves() || !self.group.st.collector.dead.is_empty();
         if !is_needed || !self.healed.is_empty() {
             return Ok(());
         }
         self.look_at_index();
-        let mut piece = self.st.collector.piece_bytes();
+        let mut piece = self.group.st.collector.copying.piece_bytes();
         let mut done: Vec<ZoneSeq> = Vec::new();
         while piece > 0 && done.len() < VICTIMS_MAX && !self.has_no_room_for_runs() {
             let Some(mut progress) = self.take_leaving(&done)? else { break };
             let left = progress.worth.left();
-            let is_dead = self.st.collector.dead.contains(&progress.victim);
+            let is_dead = self.group.st.collector.dead.contains(&progress.victim);
             let needs = match is_dead {
-                true => left + self.pool.yield_of_zone(),
+                true => left + self.group.pool.admission.sizes().per_zone(),
                 false => left.min(piece.saturating_add(progress.part_bytes_max())),
             };
-            let room = self.pool.physical_room(self.st).saturating_sub(self.pool.txg.reserved_open());
-            if room < needs + self.pool.commit_room() {
+            let room = self
+                .group
+                .pool
+                .admission
+                .account(self.group.st)
+                .physical()
+                .saturating_sub(self.group.pool.admission.reserved_open());
+            if room < needs + self.group.pool.admission.sizes().commit_bytes() {
                 // Collection comes first, and is told; the rest waits for a group with more room.
-                self.st.collector.leaving_needs = if is_dead { left } else { left.min(piece) };
+                self.group.st.collector.evacuation.needs = if is_dead { left } else { left.min(piece) };
                 // A device that leaves does not wait for a zone that died.
-                self.st.collector.leaving = Some(progress).filter(|_| !is_dead);
+                self.group.st.collector.evacuation.progress = Some(progress).filter(|_| !is_dead);
                 break;
             }
             let (moved, fits) = self.move_piece(&mut progress, piece)?;
             piece = if fits { piece.saturating_sub(moved.max(1)) } else { 0 };
             if progress.part < progress.parts.len() {
-                self.st.collector.leaving = Some(progress);
+                self.group.st.collector.evacuation.progress = Some(progress);
                 if fits {
-                    self.pool.want_another_group();
+                    self.group.pool.admission.want_another_group();
                 }
                 continue;
             }
@@ -77,45 +84,47 @@ impl Group<'_> {
         let is_full = |tables: &Tables, seq: ZoneSeq| {
             tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
         };
-        let before = self.st.collector.leaving.take();
-        let tables = self.pool.store.tables.read();
+        let before = self.group.st.collector.evacuation.progress.take();
+        let tables = self.group.pool.store.tables.read();
         if let Some(progress) = before
             && is_full(&tables, progress.victim)
         {
             return Ok(Some(progress));
         }
-        let collector = &self.st.collector;
+        let collector = &self.group.st.collector;
         let but = |seq: ZoneSeq| {
             done.contains(&seq)
-                || collector.held_up.contains(&seq)
+                || collector.held_up.contains(seq)
                 || collector.unread.sleeps(seq)
-                || self.suspect.contains(&seq)
+                || self.group.commit.suspect.contains(&seq)
         };
         let dead = || collector.dead().find(|seq| is_full(&tables, *seq) && !but(*seq));
-        let Some(victim) = leaving_zone(self.pool, &tables, &but).or_else(dead) else { return Ok(None) };
+        let Some(victim) = leaving_zone(self.group.pool, &tables, &but).or_else(dead) else {
+            return Ok(None);
+        };
         drop(tables);
         self.look_through(victim, None)
     }
 
     /// A zone's device says that it takes no writes any more.
     pub(super) fn note_dead(&mut self, victim: ZoneSeq, home: Home) {
-        if self.st.collector.dead.insert(victim) {
+        if self.group.st.collector.dead.insert(victim) {
             log::warn!("{home}: it takes no writes any more; what lives there is moved away");
-            self.pool.want_another_group();
+            self.group.pool.admission.want_another_group();
         }
     }
 }
 
-impl Pool {
+impl Admission {
     /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
     /// so many frees, and the ends of open zones that the last blocks did not fit.
     pub(super) fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
         let told = entries().count() as u64 * TOLD_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.hurried_bytes() + told + 2 * largest;
+        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
         let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
-        commit.min(self.commit_room() / LAST_ROOM_PART) + dead_log
+        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
     }
 }
 

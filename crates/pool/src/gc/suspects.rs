@@ -8,85 +8,56 @@
 //!
 //! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
 
-use crate::inspect::Standing;
-use crate::pool::Group;
+use crate::mover::Mover;
 use crate::pool::Pool;
 use crate::state::collector::PIECE_NS;
-use std::sync::atomic::Ordering;
-use terrane_format::addr::granule_bytes;
 use terrane_format::rows::Phase;
-use terrane_store::PoolError;
-use terrane_wire::ZoneSeq;
 
 impl Pool {
     /// The next groups look at suspect zones again. Returns how many there are.
     pub fn explain_suspects(&self) -> u64 {
         let suspects = self.store.tables.read().suspects().count() as u64;
         if suspects > 0 && !self.read_only {
-            self.explains_afresh.store(true, Ordering::Relaxed);
-            self.txg.want_empty();
+            self.collection.explain_afresh();
+            self.admission.want_empty();
         }
         suspects
     }
-
-    /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
-    fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.store.hold(seq) else { return Ok(false) };
-        let entries = match self.zone_directory(seq) {
-            Ok(entries) => entries,
-            Err(error) if error.may_pass() => return Err(error),
-            Err(_) => return Ok(false),
-        };
-        let mut live = 0;
-        for (entry, standing) in &entries {
-            match standing {
-                Standing::Dead | Standing::Moved => {}
-                Standing::Unexplained => return Ok(false),
-                Standing::Here => {
-                    live += granule_bytes(u64::from(entry.psize));
-                    if self.store.entry_bytes(&held, entry)?.is_none() {
-                        return Ok(false);
-                    }
-                }
-            }
-        }
-        Ok(self.store.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
-    }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Looks at as many suspect zones as there is time for in a group.
     pub(crate) fn look_at_suspects(&mut self) {
-        if self.pool.explains_afresh.swap(false, Ordering::Relaxed) {
-            let tables = self.pool.store.tables.read();
-            self.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
+        if self.group.pool.collection.take_explain_afresh() {
+            let tables = self.group.pool.store.tables.read();
+            self.group.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
         }
-        let began_ns = self.pool.env.monotonic_ns();
-        while let Some(seq) = self.st.collector.to_explain.pop_first() {
+        let began_ns = self.group.pool.env.monotonic_ns();
+        while let Some(seq) = self.group.st.collector.to_explain.pop_first() {
             let home = {
-                let tables = self.pool.store.tables.read();
+                let tables = self.group.pool.store.tables.read();
                 let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
                 suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
-            match self.pool.is_explained(seq) {
+            match self.group.pool.store.is_explained(seq) {
                 Ok(true) => {
                     log::info!("zone {seq}, {home}: the tables explain it again; it is suspect no longer");
-                    self.st.collector.unread.forget(seq);
-                    self.explained.push(seq);
+                    self.group.st.collector.unread.forget(seq);
+                    self.group.commit.explained.push(seq);
                 }
                 Ok(false) => log::error!("zone {seq}, {home}: it is still suspect; see `terrane check`"),
                 Err(error) => {
                     log::warn!("{error}");
-                    self.pool.put_to_sleep(self.st, seq);
+                    self.put_to_sleep(seq);
                 }
             }
-            if self.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
+            if self.group.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
                 break;
             }
         }
-        if !self.st.collector.to_explain.is_empty() {
-            self.pool.want_another_group();
+        if !self.group.st.collector.to_explain.is_empty() {
+            self.group.pool.admission.want_another_group();
         }
     }
 }

@@ -5,54 +5,55 @@
 //!
 //! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
 
-use crate::pool::Group;
-use crate::pool::Pool;
+use crate::mover::Mover;
 use crate::state::collector::{Progress, VICTIMS_MAX};
 use terrane_store::PoolError;
 
 /// Hardly anything lives in a zone of which only one part of so many does.
 const THIN_PART: u64 = 32;
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Empties such zones, the emptiest first. What cannot be moved stays; the zone is tried again when something in it has changed.
     pub(super) fn collect_thin(&mut self) -> Result<(), PoolError> {
-        let mut piece = self.st.collector.piece_bytes();
+        let mut piece = self.group.st.collector.copying.piece_bytes();
         for _ in 0..VICTIMS_MAX {
             if self.has_no_room_for_runs() {
                 break;
             }
-            let Some(victim) = self.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
-            let zone_yield = self.pool.zone_yield();
-            self.st.collector.candidates.remove(victim);
-            self.st.collector.ended(victim);
+            let Some(victim) = self.group.st.collector.candidates.thinnest(THIN_PART) else { return Ok(()) };
+            let zone_yield = self.group.pool.admission.zone_yield();
+            self.group.st.collector.candidates.remove(victim);
+            self.group.st.collector.ages.ended(victim);
             let Some(mut progress) = self.look_through(victim, Some(zone_yield))? else { continue };
-            if progress.worth.live > piece || !self.pool.has_room_for(&progress, self) {
-                self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);
+            if progress.worth.live > piece || !self.has_room_for(&progress) {
+                self.group.st.collector.changed(&self.group.pool.store.tables.read(), victim, zone_yield);
                 return Ok(());
             }
             self.look_at_index();
             let (moved, fits) = self.move_piece(&mut progress, u64::MAX)?;
             let is_whole = progress.part >= progress.parts.len();
             if !fits || !is_whole {
-                self.st.collector.changed(&self.pool.store.tables.read(), victim, zone_yield);
+                self.group.st.collector.changed(&self.group.pool.store.tables.read(), victim, zone_yield);
                 if fits {
-                    self.pool.want_another_group();
+                    self.group.pool.admission.want_another_group();
                 }
                 return Ok(());
             }
             piece -= moved.min(piece);
             self.finished(&progress);
         }
-        self.pool.want_another_group();
+        self.group.pool.admission.want_another_group();
         Ok(())
     }
-}
 
-impl Pool {
     /// The copies fit, and the commit after them.
-    fn has_room_for(&self, progress: &Progress, group: &Group<'_>) -> bool {
-        let promised = self.txg.reserved_open();
-        self.physical_room(group.st)
-            >= promised + progress.worth.live + self.commit_room() + self.yield_of_zone()
+    fn has_room_for(&self, progress: &Progress) -> bool {
+        let admission = &self.group.pool.admission;
+        let account = admission.account(self.group.st);
+        account.physical()
+            >= admission.reserved_open()
+                + progress.worth.live
+                + account.sizes.commit_bytes()
+                + account.sizes.per_zone()
     }
 }

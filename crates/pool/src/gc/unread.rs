@@ -10,27 +10,24 @@
 //!
 //! Invariant: a device that can be read again gets all its zones back, without an import.
 
-use crate::pool::Group;
-use crate::pool::{Pool, SyncState};
+use crate::mover::Mover;
+use crate::pool::Pool;
+use crate::state::admission::Admission;
 use crate::state::collector::Collector;
 use crate::state::unread::{GcRest, SECOND_NS, WAIT_NS, WAIT_STEP};
 use terrane_format::directory::PartTrailer;
 use terrane_format::rows::Phase;
+use terrane_store::zone_store::ZoneStore;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
-impl Pool {
-    /// Devices on which collection rests, as of the last group.
-    pub fn gc_rests(&self) -> Vec<GcRest> {
-        self.gc_rests.lock().clone()
-    }
-
+impl Collector {
     /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
-    pub(crate) fn put_to_sleep(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+    pub fn put_to_sleep(&mut self, store: &ZoneStore, seq: ZoneSeq, now_ns: u64) {
+        let Some(home) = store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
             return;
         };
-        let (pause_ns, rest_ns) = st.collector.unread.fail(seq, home.device, self.env.monotonic_ns());
-        self.store.tables.write().set_unread(seq, true);
+        let (pause_ns, rest_ns) = self.unread.fail(seq, home.device, now_ns);
+        store.tables.write().set_unread(seq, true);
         log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
         if let Some(rest_ns) = rest_ns {
             log::error!(
@@ -42,33 +39,56 @@ impl Pool {
     }
 
     /// A zone was read, so its device can be.
-    pub(crate) fn was_read(&self, st: &mut SyncState, seq: ZoneSeq) {
-        let Some(home) = self.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
+    pub fn was_read(&mut self, admission: &Admission, seq: ZoneSeq) {
+        let Some(home) = admission.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first())
+        else {
             return;
         };
-        let awake = st.collector.unread.succeed(seq, home.device);
+        let awake = self.unread.succeed(seq, home.device);
         if !awake.is_empty() {
             log::info!("device {}: zones can be read again; collection goes on there", home.device);
         }
-        self.wake(&mut st.collector, awake);
+        self.wake(admission, awake);
     }
 
     /// Whether collection rests on the zone's device: then the zone sleeps as long.
-    pub(crate) fn rests_with(&self, st: &mut SyncState, seq: ZoneSeq, device: DeviceIdx) -> bool {
-        let unread = &mut st.collector.unread;
-        let rests = unread.is_resting(device, self.env.monotonic_ns());
+    pub fn rests_with(&mut self, store: &ZoneStore, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> bool {
+        let unread = &mut self.unread;
+        let rests = unread.is_resting(device, now_ns);
         if rests {
             unread.postpone(seq, device);
-            self.store.tables.write().set_unread(seq, true);
+            store.tables.write().set_unread(seq, true);
         }
         rests
+    }
+
+    /// Zones that slept may be victims again.
+    fn wake(&mut self, admission: &Admission, zones: Vec<ZoneSeq>) {
+        if zones.is_empty() {
+            return;
+        }
+        let mut tables = admission.store.tables.write();
+        for seq in zones {
+            tables.set_unread(seq, false);
+            if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
+                self.to_explain.insert(seq);
+            }
+            self.changed(&tables, seq, admission.zone_yield());
+        }
+    }
+}
+
+impl Pool {
+    /// Devices on which collection rests, as of the last group.
+    pub fn gc_rests(&self) -> Vec<GcRest> {
+        self.collection.rests()
     }
 
     /// For a writer that finds no room although there is some: waits until a group may win it from zones that could not be read. False:
     /// they cannot be read for some seconds already.
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
-            let since_ns = self.txg.room().unread_since_ns;
+            let since_ns = self.admission.room().unread_since_ns;
             if self.has_readable() || since_ns.is_none() || self.reports.alive().is_err() {
                 return true;
             }
@@ -98,30 +118,22 @@ impl Pool {
         }
         is_read
     }
-
-    fn wake(&self, collector: &mut Collector, zones: Vec<ZoneSeq>) {
-        if zones.is_empty() {
-            return;
-        }
-        let mut tables = self.store.tables.write();
-        for seq in zones {
-            tables.set_unread(seq, false);
-            if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
-                collector.to_explain.insert(seq);
-            }
-            collector.changed(&tables, seq, self.zone_yield());
-        }
-    }
 }
 
-impl Group<'_> {
+impl Mover<'_, '_> {
     /// Zones whose sleep is over are tried again by this group.
     pub(crate) fn wake_zones(&mut self) {
-        let due = self.st.collector.unread.due(self.pool.env.monotonic_ns());
-        self.pool.wake(&mut self.st.collector, due);
+        let due = self.group.st.collector.unread.due(self.group.pool.env.monotonic_ns());
+        self.group.st.collector.wake(&self.group.pool.admission, due);
     }
 
     pub(super) fn rests_with(&mut self, seq: ZoneSeq, device: DeviceIdx) -> bool {
-        self.pool.rests_with(self.st, seq, device)
+        let (pool, now_ns) = (self.group.pool, self.group.pool.env.monotonic_ns());
+        self.group.st.collector.rests_with(&pool.store, seq, device, now_ns)
+    }
+
+    pub(super) fn put_to_sleep(&mut self, seq: ZoneSeq) {
+        let (pool, now_ns) = (self.group.pool, self.group.pool.env.monotonic_ns());
+        self.group.st.collector.put_to_sleep(&pool.store, seq, now_ns);
     }
 }

@@ -1,17 +1,14 @@
 //! A group that syncs, and what it is asked to write.
 
 use super::{Pool, SyncState};
+use crate::state::commit::CommitBuilder;
 use crate::state::levels::Method;
-use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use terrane_codec::ChecksumKind;
-use terrane_format::addr::Addr;
 use terrane_format::block_ptr::{BlockPtr, Key};
-use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::Owner;
-use terrane_format::record::{Free, Move, SectionPtr};
 use terrane_space::policy::Placement;
-use terrane_wire::{Txg, ZoneSeq};
+use terrane_wire::Txg;
 
 /// Where a block should go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +43,12 @@ pub struct Group<'a> {
     pub(crate) pool: &'a Arc<Pool>,
     pub(crate) st: &'a mut SyncState,
     pub(crate) txg: Txg,
-    pub(crate) frees: Vec<Free>,
-    pub(crate) new_sections: Vec<SectionPtr>,
-    pub(crate) hurry_sections: bool,
-    pub(crate) suspect: Vec<ZoneSeq>,
-    /// Zones that were suspect and are explained.
-    pub(crate) explained: Vec<ZoneSeq>,
-    pub(crate) split_runs: Vec<Move>,
+    pub(crate) commit: CommitBuilder,
     /// Something that was written before is free now.
     pub(crate) released: bool,
     /// Blocks that were released and may still be cached.
     pub(crate) uncached: Vec<Key>,
-    pub(crate) healed: BTreeSet<Addr>,
-    pub(crate) reset: Vec<ZoneSeq>,
     pub(crate) started_ns: u64,
     /// Bytes that were written to it, before compression.
     pub(crate) logical_bytes: u64,
-    pub(crate) dead_log: Vec<BootPtr>,
-    /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
-    pub(crate) moved_now: HashMap<Addr, ZoneSeq>,
-    /// The directory parts of which everything moved that lives.
-    pub(crate) moved_parts: BTreeSet<(ZoneSeq, u64)>,
 }

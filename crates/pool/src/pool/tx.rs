@@ -24,14 +24,13 @@ impl Tx {
 
     /// Reserves what turned out to be needed beside what was asked for. Does not wait, so it must be little and rare.
     pub fn reserve_more(&self, meta_blocks: u32) {
-        self.pool.txg.state.lock().load_open.reserved += u64::from(meta_blocks) * META_BLOCK_BYTES;
+        self.pool.admission.reserve_more(u64::from(meta_blocks) * META_BLOCK_BYTES);
     }
 
     /// Gives back what a transaction of this group reserved and nobody will need.
     pub fn give_back(&self, meta_blocks: u32) {
-        let load = &mut self.pool.txg.state.lock().load_open;
-        load.reserved = load.reserved.saturating_sub(u64::from(meta_blocks) * META_BLOCK_BYTES);
-        load.dirty = load.dirty.saturating_sub(u64::from(meta_blocks) * META_DIRTY_BYTES);
+        let blocks = u64::from(meta_blocks);
+        self.pool.admission.give_back(blocks * META_BLOCK_BYTES, blocks * META_DIRTY_BYTES);
     }
 }
 
@@ -40,12 +39,8 @@ impl Drop for Tx {
         // Nobody knows how much of the change was made, so its group must not be committed. The one that syncs now goes on.
         if std::thread::panicking() {
             self.pool.fail(&PoolError::Failed { reason: "a change panicked before it was whole".into() });
-            self.pool.txg.wake_all();
+            self.pool.admission.wake_all();
         }
-        let mut state = self.pool.txg.state.lock();
-        state.holders -= 1;
-        if state.holders == 0 {
-            self.pool.txg.left.notify_all();
-        }
+        self.pool.admission.leave();
     }
 }

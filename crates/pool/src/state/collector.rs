@@ -1,13 +1,13 @@
 //! Victims: zones that are being emptied, and which one is next.
 
-use crate::state::room::Yield;
 use crate::state::unread::Unread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
 use terrane_format::directory::Part;
 use terrane_format::rows::Phase;
-use terrane_space::policy::{Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
+use terrane_space::account::{Gains, Yield};
+use terrane_space::policy::{Age, Candidates, Clock, Heat, Lives, Placement, VictimPolicy};
 use terrane_space::zones::Tables;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
@@ -16,51 +16,183 @@ pub(crate) const VICTIMS_MAX: usize = 64;
 /// What collection may take of a group's time.
 pub(crate) const PIECE_NS: u64 = 30_000_000;
 /// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
-pub(crate) const PIECE_BYTES_MAX: u64 = 64 << 20;
-pub(crate) const PIECE_BYTES_MIN: u64 = 1 << 20;
+const PIECE_BYTES_MAX: u64 = 64 << 20;
+const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// What is believed of the speed of copying before it was measured, in bytes a second.
-pub(crate) const RATE_AT_FIRST: u64 = 400 << 20;
+const RATE_AT_FIRST: u64 = 400 << 20;
 
 /// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
 pub(crate) const INDEX_LOOK_BYTES: u64 = 256 << 20;
 
 /// Where collection stands between groups.
 pub(crate) struct Collector {
-    pub(crate) progress: Option<Progress>,
-    /// That of the victim from which a piece is being moved.
-    pub(crate) in_hand: Option<Worth>,
-    /// The zone that is emptied because its device leaves, or because it died.
-    pub(crate) leaving: Option<Progress>,
-    /// Room that it waits for, in bytes.
-    pub(crate) leaving_needs: u64,
-    /// Copied bytes a second, lately.
-    pub(crate) rate: u64,
-    /// Memory of reads that are over.
-    pub(crate) spare: Vec<AlignedBuf>,
+    pub(crate) victim: VictimState,
+    pub(crate) evacuation: Evacuation,
+    pub(crate) copying: Copying,
     /// Zones that were emptied and not yet reset, with what their reset will give.
     pub(crate) finished: Vec<(ZoneSeq, u64)>,
     /// Full zones that may be emptied.
     pub(crate) candidates: Candidates,
-    /// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to this group.
-    pub(crate) held_up: Vec<ZoneSeq>,
-    pub(crate) held_since: Txg,
+    pub(crate) held_up: HeldUp,
     /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
     pub(crate) dead: BTreeSet<ZoneSeq>,
     /// Zones that could not be read.
     pub unread: Unread,
     /// Suspect zones that are to be looked at again.
     pub(crate) to_explain: BTreeSet<ZoneSeq>,
-    /// What users have written, by group.
-    pub clock: Clock,
-    pub lives: Lives,
-    /// Zones of data that should die soon, with the time they were opened.
-    pub(crate) hot: BTreeMap<ZoneSeq, u64>,
+    pub ages: Ages,
     pub policy: VictimPolicy,
     /// More room was wanted, and there was nothing to be won.
     pub is_stuck: bool,
-    /// Bytes that moved since the memory of the run index was looked at, and whether there was too little of it.
-    pub(crate) moved_since_look: u64,
-    pub(crate) is_coarse: bool,
+    pub(crate) index: IndexMemory,
+}
+
+/// The zone that is emptied for room.
+#[derive(Default)]
+pub(crate) enum VictimState {
+    /// There is none.
+    #[default]
+    None,
+    /// Some of it has moved, and the next piece goes on.
+    Resting(Progress),
+    /// A piece of it is being moved: how far that is with whoever moves it, and this is what it is worth.
+    InHand(Worth),
+}
+
+impl VictimState {
+    pub fn resting(&self) -> Option<&Progress> {
+        match self {
+            VictimState::Resting(progress) => Some(progress),
+            VictimState::None | VictimState::InHand(_) => None,
+        }
+    }
+
+    /// The one that rests goes on, or is given up.
+    pub fn take_resting(&mut self) -> Option<Progress> {
+        self.take_resting_if(|_| true)
+    }
+
+    fn take_resting_if(&mut self, is_meant: impl FnOnce(&Progress) -> bool) -> Option<Progress> {
+        if !self.resting().is_some_and(is_meant) {
+            return None;
+        }
+        match std::mem::take(self) {
+            VictimState::Resting(progress) => Some(progress),
+            VictimState::None | VictimState::InHand(_) => None,
+        }
+    }
+
+    /// Nothing is being moved any more.
+    pub fn put_down(&mut self) {
+        if matches!(self, VictimState::InHand(_)) {
+            *self = VictimState::None;
+        }
+    }
+
+    fn worth(&self) -> Option<Worth> {
+        match self {
+            VictimState::None => None,
+            VictimState::Resting(progress) => Some(progress.worth),
+            VictimState::InHand(worth) => Some(*worth),
+        }
+    }
+}
+
+/// Zones that are emptied although that gives no room.
+#[derive(Default)]
+pub(crate) struct Evacuation {
+    /// The zone that is emptied because its device leaves, or because it died.
+    pub progress: Option<Progress>,
+    /// Room that it waits for, in bytes.
+    pub needs: u64,
+}
+
+/// How copies are made.
+pub(crate) struct Copying {
+    /// Copied bytes a second, lately.
+    rate: u64,
+    /// Memory of reads that are over.
+    pub spare: Vec<AlignedBuf>,
+}
+
+impl Copying {
+    /// Bytes that one group moves at the most.
+    pub fn piece_bytes(&self) -> u64 {
+        let bytes = u128::from(self.rate) * u128::from(PIECE_NS) / 1_000_000_000;
+        (bytes as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
+    }
+
+    /// So many bytes moved in so long a time.
+    pub fn note(&mut self, moved_bytes: u64, ns: u64) {
+        if moved_bytes > PIECE_BYTES_MIN {
+            let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
+            self.rate = (3 * (self.rate / 4)).saturating_add(now / 4);
+        }
+    }
+}
+
+/// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to a group.
+#[derive(Default)]
+pub(crate) struct HeldUp {
+    zones: Vec<ZoneSeq>,
+    since: Txg,
+}
+
+impl HeldUp {
+    pub fn contains(&self, seq: ZoneSeq) -> bool {
+        self.zones.contains(&seq)
+    }
+
+    /// One more, by what was committed with group `since`.
+    pub fn add(&mut self, seq: ZoneSeq, since: Txg) {
+        self.since = since;
+        if !self.zones.contains(&seq) {
+            self.zones.push(seq);
+        }
+    }
+}
+
+/// How old blocks are, and how long they live.
+pub(crate) struct Ages {
+    /// What users have written, by group.
+    pub clock: Clock,
+    lives: Lives,
+    /// Zones of data that should die soon, with the time they were opened.
+    hot: BTreeMap<ZoneSeq, u64>,
+}
+
+impl Ages {
+    /// How soon a new block may die.
+    pub fn heat(&self, placement: &Placement) -> Heat {
+        let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
+        let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
+        self.lives.heat(previous_age, placement.hint, placement.expected_life_bytes)
+    }
+
+    /// Of survivors from a zone that was last written with this group.
+    pub fn age(&self, last_write: Txg) -> Age {
+        self.lives.age(self.clock.age_bytes(last_write))
+    }
+
+    /// Hot data went to a zone.
+    pub fn note_hot(&mut self, seq: ZoneSeq) {
+        self.hot.entry(seq).or_insert(self.clock.now());
+    }
+
+    /// Collection takes the zone, or nothing lives in it any more.
+    pub fn ended(&mut self, seq: ZoneSeq) {
+        if let Some(opened) = self.hot.remove(&seq) {
+            self.lives.note_hot_zone(self.clock.now().saturating_sub(opened));
+        }
+    }
+}
+
+/// The memory of the run index, as it was looked at last.
+pub(crate) struct IndexMemory {
+    /// Bytes that moved since then.
+    pub moved_bytes: u64,
+    /// There was too little of it.
+    pub is_coarse: bool,
 }
 
 /// A victim that is being emptied.
@@ -96,65 +228,40 @@ impl Collector {
     /// Of a pool of so many bytes, of which nothing is known yet.
     pub fn new(pool_bytes: u64) -> Collector {
         Collector {
-            progress: None,
-            in_hand: None,
-            leaving: None,
-            leaving_needs: 0,
-            rate: RATE_AT_FIRST,
-            spare: Vec::new(),
+            victim: VictimState::default(),
+            evacuation: Evacuation::default(),
+            copying: Copying { rate: RATE_AT_FIRST, spare: Vec::new() },
             finished: Vec::new(),
             candidates: Candidates::default(),
-            held_up: Vec::new(),
-            held_since: Txg(0),
+            held_up: HeldUp::default(),
             dead: BTreeSet::new(),
             unread: Unread::default(),
             to_explain: BTreeSet::new(),
-            clock: Clock::default(),
-            lives: Lives::new(pool_bytes),
-            hot: BTreeMap::new(),
+            ages: Ages { clock: Clock::default(), lives: Lives::new(pool_bytes), hot: BTreeMap::new() },
             policy: VictimPolicy::default(),
             is_stuck: false,
-            moved_since_look: INDEX_LOOK_BYTES,
-            is_coarse: false,
+            index: IndexMemory { moved_bytes: INDEX_LOOK_BYTES, is_coarse: false },
         }
     }
 
     /// What victims have given that is not there yet: those that wait to be reset, and the garbage of the one in progress in the measure
     /// of what has moved. Its copies take room until it is emptied; should it turn out to be damaged, there is room for another.
-    pub fn credit(&self, tables: &Tables) -> u64 {
-        self.moving() + self.coming(tables)
-    }
-
-    /// What resets will give.
-    pub(crate) fn coming(&self, tables: &Tables) -> u64 {
+    pub fn gains(&self, tables: &Tables) -> Gains {
+        let worth = self.victim.worth();
         let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| zone.comes_back());
         let finished = self.finished.iter().filter(|(seq, _)| will_come(seq));
-        finished.map(|(_, bytes)| bytes).sum::<u64>()
-    }
-
-    /// What the victim in progress has given.
-    pub(crate) fn moving(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.gain())
-    }
-
-    pub(crate) fn worth(&self) -> Option<Worth> {
-        self.in_hand.or_else(|| self.progress.as_ref().map(|progress| progress.worth))
-    }
-
-    /// Bytes that must still be copied before the victim in progress can be reset.
-    pub fn remaining(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.left())
-    }
-
-    /// What is still to be won by moving the rest of the victim in progress.
-    pub(crate) fn rest(&self) -> u64 {
-        self.worth().map_or(0, |worth| worth.garbage.saturating_sub(worth.gain()))
+        Gains {
+            moving: worth.map(|worth| worth.gain()),
+            rest: worth.map_or(0, |worth| worth.garbage.saturating_sub(worth.gain())),
+            remaining: worth.map_or(0, |worth| worth.left()),
+            coming: finished.map(|(_, bytes)| bytes).sum(),
+        }
     }
 
     /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.
     pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
-        if oldest >= self.held_since {
-            for seq in std::mem::take(&mut self.held_up) {
+        if oldest >= self.held_up.since {
+            for seq in std::mem::take(&mut self.held_up.zones) {
                 self.changed(tables, seq, zone_yield);
             }
         }
@@ -173,36 +280,24 @@ impl Collector {
     /// What a device gives that leaves is no room.
     pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
         let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.is_on(device));
-        self.progress.take_if(|progress| is_there(progress.victim));
+        self.victim.take_resting_if(|progress| is_there(progress.victim));
         self.finished.retain(|(seq, _)| !is_there(*seq));
         self.dead.retain(|seq| !is_there(*seq));
     }
 
     /// What was counted on from a victim will not come from it yet; it may be chosen again.
     pub(crate) fn forget(&mut self, victim: ZoneSeq) {
-        self.progress.take_if(|progress| progress.victim == victim);
+        self.victim.take_resting_if(|progress| progress.victim == victim);
         self.finished.retain(|(finished, _)| *finished != victim);
     }
 
     /// The zone was reset, or will never be.
     pub fn reset(&mut self, seq: ZoneSeq) {
-        self.progress.take_if(|progress| progress.victim == seq);
+        self.victim.take_resting_if(|progress| progress.victim == seq);
         self.finished.retain(|(finished, _)| *finished != seq);
         self.candidates.remove(seq);
         self.unread.forget(seq);
         self.dead.remove(&seq);
-    }
-
-    /// Hot data went to a zone.
-    pub fn note_hot(&mut self, seq: ZoneSeq) {
-        self.hot.entry(seq).or_insert(self.clock.now());
-    }
-
-    /// Collection takes the zone, or nothing lives in it any more.
-    pub(crate) fn ended(&mut self, seq: ZoneSeq) {
-        if let Some(opened) = self.hot.remove(&seq) {
-            self.lives.note_hot_zone(self.clock.now().saturating_sub(opened));
-        }
     }
 
     /// Zones that were full at import: how old they are nobody knows. Suspect ones are looked at again.
@@ -214,16 +309,16 @@ impl Collector {
     /// A zone's row changed, or was found at import.
     pub fn changed(&mut self, tables: &Tables, seq: ZoneSeq, zone_yield: Yield) {
         let zone = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Full);
-        let is_chosen = self.progress.as_ref().is_some_and(|progress| progress.victim == seq);
+        let is_chosen = self.victim.resting().is_some_and(|progress| progress.victim == seq);
         match zone {
             Some(zone) if self.candidates.contains(seq) => self.candidates.set_live(seq, zone.live),
             Some(zone)
                 if !is_chosen
-                    && !self.held_up.contains(&seq)
+                    && !self.held_up.contains(seq)
                     && !self.dead.contains(&seq)
                     && !self.unread.sleeps(seq) =>
             {
-                let since = self.clock.written_at(zone.last_write).unwrap_or(0);
+                let since = self.ages.clock.written_at(zone.last_write).unwrap_or(0);
                 self.candidates.insert(seq, zone.live, zone_yield.of(zone.capacity), since);
             }
             Some(_) => {}
@@ -231,11 +326,11 @@ impl Collector {
                 self.candidates.set_live(seq, 0);
                 self.candidates.remove(seq);
                 // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
-                if let Some(progress) = self.progress.take_if(|progress| progress.victim == seq) {
+                if let Some(progress) = self.victim.take_resting_if(|progress| progress.victim == seq) {
                     self.finished.push((seq, progress.worth.whole()));
                 }
                 if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
-                    self.ended(seq);
+                    self.ages.ended(seq);
                 }
                 // Where nothing lives any more nothing is damaged.
                 if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect && zone.live == 0) {
@@ -243,18 +338,6 @@ impl Collector {
                 }
             }
         }
-    }
-
-    /// How soon a new block may die.
-    pub fn heat(&self, placement: &Placement) -> Heat {
-        let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
-        let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
-        self.lives.heat(previous_age, placement.hint, placement.expected_life_bytes)
-    }
-
-    pub(crate) fn piece_bytes(&self) -> u64 {
-        let bytes = u128::from(self.rate) * u128::from(PIECE_NS) / 1_000_000_000;
-        (bytes as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
     }
 }
 

@@ -1,17 +1,18 @@
 //! Long readers: which zones they hold.
 
-use parking_lot::Mutex;
-use std::sync::Arc;
+use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use terrane_space::zones::{Tables, Zone};
 
 /// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
 /// [`Pool::hold_zones`](crate::Pool::hold_zones).
 #[derive(Debug)]
-pub struct ZoneHold(pub(crate) Arc<Held>);
+pub struct ZoneHold(Arc<Held>);
 
 /// The zones of one hold, by the counters in their rows; `None`: they were let go.
 #[derive(Debug, Default)]
-pub(crate) struct Held(pub(crate) Mutex<Option<Vec<Arc<AtomicU32>>>>);
+struct Held(Mutex<Option<Vec<Arc<AtomicU32>>>>);
 
 impl ZoneHold {
     /// Whether nothing that was in use when it was taken has been reset.
@@ -22,7 +23,7 @@ impl ZoneHold {
 
 impl Held {
     /// True: not before.
-    pub(crate) fn let_go(&self) -> bool {
+    fn let_go(&self) -> bool {
         let zones = self.0.lock().take();
         for holds in zones.iter().flatten() {
             holds.fetch_sub(1, Ordering::AcqRel);
@@ -34,5 +35,32 @@ impl Held {
 impl Drop for ZoneHold {
     fn drop(&mut self) {
         self.0.let_go();
+    }
+}
+
+/// All that are held.
+#[derive(Default)]
+pub(crate) struct Holds(Mutex<Vec<Weak<Held>>>);
+
+impl Holds {
+    /// Holds all zones that are there.
+    pub fn hold(&self, tables: &RwLock<Tables>) -> ZoneHold {
+        let tables = tables.read();
+        let hold = |zone: &Zone| {
+            zone.holds.fetch_add(1, Ordering::AcqRel);
+            zone.holds.clone()
+        };
+        let held = Arc::new(Held(Mutex::new(Some(tables.zones.values().map(hold).collect()))));
+        drop(tables);
+        let mut holds = self.0.lock();
+        holds.retain(|held| held.strong_count() > 0);
+        holds.push(Arc::downgrade(&held));
+        ZoneHold(held)
+    }
+
+    /// Lets all go. Returns how many there were.
+    pub fn let_go(&self) -> usize {
+        let holds = std::mem::take(&mut *self.0.lock());
+        holds.iter().filter_map(Weak::upgrade).filter(|held| held.let_go()).count()
     }
 }

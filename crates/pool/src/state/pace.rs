@@ -1,6 +1,6 @@
 //! How fast small changes may go where collection is what gives room.
 
-use crate::state::groups::DELAY_MAX_NS;
+use crate::state::admission::DELAY_MAX_NS;
 
 /// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
 /// have writers wait for room, as they would without a pace.

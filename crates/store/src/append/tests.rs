@@ -434,7 +434,7 @@ fn blocks_begin_right_behind_the_header() {
 fn metadata_keeps_what_groups_bring_and_no_more_than_an_eighth() {
     let (mut streams, _) = streams();
     assert_eq!(streams.kept_for_metadata(), 128 << 10, "an eighth of a small zone");
-    streams.capacity = 64 << 20;
+    streams.metadata.zone_bytes = 64 << 20;
     assert_eq!(streams.kept_for_metadata(), 1 << 20);
     let mut source = Shelf((10..30).collect());
     let mut group = |streams: &mut Streams, blocks: usize| {

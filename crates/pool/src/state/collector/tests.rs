@@ -19,7 +19,7 @@ fn tables(zones: &[(Phase, u64)]) -> Tables {
 }
 
 fn full_yield() -> Yield {
-    Yield::for_tests(4096, 128 << 10)
+    Yield { unit: 4096, largest_block: 128 << 10 }
 }
 
 #[test]
@@ -27,9 +27,9 @@ fn a_zone_that_keeps_something_its_directory_does_not_list_is_nothing_to_count_o
     let tables = tables(&[(Phase::Emptied(Txg(9)), 0), (Phase::Full, 4096)]);
     let mut collector = Collector::new(1 << 30);
     collector.finished = vec![(ZoneSeq(1), 500), (ZoneSeq(2), 700)];
-    assert_eq!(collector.credit(&tables), 1200, "while the group syncs both are believed");
+    assert_eq!(collector.gains(&tables).credit(), 1200, "while the group syncs both are believed");
     assert_eq!(collector.settle(&tables), [ZoneSeq(2)]);
-    assert_eq!(collector.credit(&tables), 500);
+    assert_eq!(collector.gains(&tables).credit(), 500);
     assert!(!collector.candidates.contains(ZoneSeq(2)), "it would be chosen again and again");
     assert!(collector.settle(&tables).is_empty());
 }
@@ -38,7 +38,7 @@ fn a_zone_that_keeps_something_its_directory_does_not_list_is_nothing_to_count_o
 fn zones_that_hold_bootstrap_blocks_wait_for_all_sections() {
     let tables = tables(&[(Phase::Full, 4096)]);
     let mut collector = Collector::new(1 << 30);
-    (collector.held_up, collector.held_since) = (vec![ZoneSeq(1)], Txg(7));
+    collector.held_up.add(ZoneSeq(1), Txg(7));
     // One section could not be rewritten: what it needs is still there.
     collector.released(&tables, full_yield(), Txg(6));
     assert!(!collector.candidates.contains(ZoneSeq(1)));
@@ -77,15 +77,15 @@ fn a_victim_that_ends_before_its_last_part_counts_once() {
     let (seq, tables) = (ZoneSeq(1), tables(&[(Phase::Emptied(Txg(9)), 0)]));
     let mut collector = Collector::new(1 << 30);
     let worth = Worth { live: 300, garbage: 700, moved: 300 };
-    collector.progress =
-        Some(Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: 0 });
-    assert_eq!((collector.credit(&tables), collector.moving()), (700, 700));
+    let progress = Progress { victim: seq, parts: Vec::new(), part: 0, worth, whole: true, unread: 0 };
+    collector.victim = VictimState::Resting(progress);
+    assert_eq!((collector.gains(&tables).credit(), collector.gains(&tables).moved()), (700, 700));
     collector.changed(&tables, seq, full_yield());
     assert_eq!(
-        (collector.credit(&tables), collector.moving()),
+        (collector.gains(&tables).credit(), collector.gains(&tables).moved()),
         (1000, 0),
         "its reset gives what was copied, too"
     );
     collector.reset(seq);
-    assert_eq!(collector.credit(&tables), 0);
+    assert_eq!(collector.gains(&tables).credit(), 0);
 }

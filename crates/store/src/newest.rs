@@ -10,29 +10,25 @@
 //! File data that is new in the group is not read: a promise of it was never kept, or its flush succeeded. Nor is anything refused because
 //! it cannot be read for the moment.
 
-use crate::pool::Pool;
+use crate::zone_store::ZoneStore;
 use terrane_format::directory::Entry;
 use terrane_format::record::Class;
 use terrane_format::rows::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
-impl Pool {
+impl ZoneStore {
     /// Reads what group `txg` wrote to these zones, as far as it matters to others.
-    pub(crate) fn verify_newest(
-        &self,
-        txg: Txg,
-        zones: impl IntoIterator<Item = ZoneSeq>,
-    ) -> Result<(), Corrupt> {
+    pub fn verify_newest(&self, txg: Txg, zones: impl IntoIterator<Item = ZoneSeq>) -> Result<(), Corrupt> {
         let mut lost_parts: Vec<Corrupt> = Vec::new();
         for seq in zones {
             let claimed = {
-                let tables = self.store.tables.read();
+                let tables = self.tables.read();
                 let zone = tables.zones.get(&seq).filter(|zone| zone.live > 0);
                 zone.filter(|zone| matches!(zone.phase, Phase::Open | Phase::Full)).map(|zone| zone.claimed)
             };
-            let (Some(mut end), Some(held)) = (claimed, self.store.hold(seq)) else { continue };
+            let (Some(mut end), Some(held)) = (claimed, self.hold(seq)) else { continue };
             while end > 0 {
-                let part = match self.store.part(&held, end) {
+                let part = match self.part(&held, end) {
                     Ok(part) => part,
                     Err(error) => {
                         log::error!("zone {seq}: {error}");
@@ -54,7 +50,7 @@ impl Pool {
                 }
                 for entry in part.entries.iter().filter(|entry| self.is_needed(seq, entry)) {
                     // One that cannot be read may be good.
-                    if let Ok(None) = self.store.entry_bytes(&held, entry) {
+                    if let Ok(None) = self.entry_bytes(&held, entry) {
                         let at = format!("zone {seq}, block born at {}", entry.identity);
                         return Err(Corrupt::new(
                             at,
@@ -79,7 +75,7 @@ impl Pool {
         if entry.siblings.is_empty() && !entry.is_moved(seq) {
             return false;
         }
-        let tables = self.store.tables.read();
+        let tables = self.tables.read();
         let birth = tables.birthplace(entry.identity.seq());
         birth.is_some_and(|birth| !birth.born.dead.overlaps(entry.identity.granule(), entry.granules()))
     }

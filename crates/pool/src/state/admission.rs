@@ -4,9 +4,12 @@ use crate::state::levels::Backlog;
 use crate::state::pace::Pace;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_codec::auto::Inflow;
+use terrane_space::account::Limits;
 use terrane_store::counters::{Counters, WaitFor};
+use terrane_store::zone_store::ZoneStore;
 use terrane_wire::Txg;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,25 +62,11 @@ pub(crate) struct TxgState {
 pub(crate) struct Room {
     /// Live bytes.
     pub live: u64,
-    /// Live bytes at which users, write-backs of the kernel's cache, and deletes get `ENOSPC`.
-    pub limit: u64,
-    pub limit_write_backs: u64,
-    /// The same for writes into promised room.
-    pub limit_promised: u64,
-    pub limit_frees: u64,
-    /// Bytes that can be written before collection must have made room.
-    pub writable: u64,
-    pub writable_frees: u64,
-    /// Live bytes, and bytes to be written, at which those who free wait whatever the file systems below have.
-    pub of_zones: (u64, u64),
+    pub limits: Limits,
     /// Collection found nothing more to win.
     pub is_stuck: bool,
     /// Empty groups would turn emptied zones into room.
     pub resets_wait: bool,
-    /// Zones that can hold something, now or after a reset.
-    pub zones: u64,
-    /// Bytes that collection keeps writable before anybody asks.
-    pub ahead: u64,
     /// Told with the rest, so that a status is known while a group waits for a device.
     pub empty_zones: u64,
     /// The group that was imported.
@@ -87,7 +76,9 @@ pub(crate) struct Room {
     pub unread_since_ns: Option<u64>,
 }
 
-pub(crate) struct Groups {
+/// Who may join the open group, and when: the groups that are open and syncing, what is reserved in them, and the room there is.
+pub(crate) struct Admission {
+    pub(crate) store: Arc<ZoneStore>,
     pub(crate) state: Mutex<TxgState>,
     /// The open group once more, for those who only want to know.
     pub(crate) open_now: AtomicU64,
@@ -103,6 +94,12 @@ pub(crate) struct Groups {
     pub(crate) dirty_max: Mutex<u64>,
     /// What it never exceeds. Read and changed under its lock.
     pub(crate) dirty_budget: AtomicU64,
+    /// Another group should follow although nobody changes anything.
+    pub(crate) more_work: AtomicBool,
+    /// The largest record size in use, in bytes: what a zone's tail may fail to take.
+    pub(crate) largest_block: AtomicU64,
+    /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
+    pub(crate) sections_bytes: AtomicU64,
 }
 
 /// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
@@ -120,10 +117,14 @@ pub(crate) const LITTLE_PART: u64 = 8;
 /// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
 pub(crate) const LATE_MAX_NS: u64 = 200_000;
 
-impl Groups {
+impl Admission {
     /// Dirty data never takes more than `dirty_budget` bytes.
-    pub fn new(open: Txg, synced: Txg, dirty_budget: u64) -> Groups {
-        Groups {
+    pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
+        Admission {
+            store,
+            more_work: AtomicBool::new(false),
+            largest_block: AtomicU64::new(128 << 10),
+            sections_bytes: AtomicU64::new(0),
             state: Mutex::new(TxgState {
                 open,
                 holders: 0,
@@ -160,7 +161,7 @@ impl Groups {
         *self.room.lock() = room;
         state.load_syncing.written |= is_written;
         let (_, unwritten) = state.reserved();
-        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.writable) {
+        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.limits.writable) {
             self.more_room.notify_all();
         }
     }
@@ -232,6 +233,139 @@ impl Groups {
             bytes: left + state.load_open.dirty,
             awaited_bytes: if state.awaited >= txg { left } else { 0 },
             inflow_bytes_per_s: state.inflow.bytes_per_s(now_ns),
+        }
+    }
+
+    /// A change joins the open group, which it may then dirty by so much; `reserved`: worst-case bytes on the device.
+    pub fn join(
+        &self,
+        state: &mut TxgState,
+        (reserved, dirty, promises): (u64, u64, u64),
+        now_ns: u64,
+    ) -> Txg {
+        state.holders += 1;
+        state.promised = state.promised.saturating_add(promises);
+        state.load_open.reserved += reserved;
+        state.load_open.dirty += dirty;
+        state.inflow.add(now_ns, dirty);
+        state.load_open.changed = true;
+        let txg = state.open;
+        if state.load_open.dirty * 100 > *self.dirty_max.lock() * COMMIT_PERCENT {
+            state.wanted = state.wanted.max(txg);
+            self.work.notify_one();
+        }
+        txg
+    }
+
+    /// A change that has joined turned out to need more.
+    pub fn reserve_more(&self, bytes: u64) {
+        self.state.lock().load_open.reserved += bytes;
+    }
+
+    /// A change that has joined needs so much less, of the device and of memory.
+    pub fn give_back(&self, bytes: u64, dirty: u64) {
+        let load = &mut self.state.lock().load_open;
+        load.reserved = load.reserved.saturating_sub(bytes);
+        load.dirty = load.dirty.saturating_sub(dirty);
+    }
+
+    /// A change is over.
+    pub fn leave(&self) {
+        let mut state = self.state.lock();
+        state.holders -= 1;
+        if state.holders == 0 {
+            self.left.notify_all();
+        }
+    }
+
+    /// From now on nobody joins the open group. Waits until all who hold it have left.
+    pub fn quiesce(&self) -> Txg {
+        let mut state = self.state.lock();
+        state.quiescing = true;
+        let counters = &self.store.counters;
+        counters.timed(&counters.quiesce, || {
+            while state.holders > 0 {
+                self.left.wait(&mut state);
+            }
+        });
+        state.open
+    }
+
+    /// The last one in the group that quiesces. Nobody else joins meanwhile.
+    pub fn join_last(&self) {
+        self.state.lock().holders += 1;
+    }
+
+    /// The group that has quiesced syncs, and the next one is open.
+    pub fn open_next(&self, txg: Txg) {
+        let mut state = self.state.lock();
+        state.open = txg.next();
+        self.open_now.store(state.open.0, Ordering::Release);
+        state.load_syncing = std::mem::take(&mut state.load_open);
+        state.quiescing = false;
+        state.syncing = true;
+        state.empty_wanted = false;
+        self.more_work.store(false, Ordering::Release);
+        self.left.notify_all();
+    }
+
+    /// The group that synced is durable, or has failed. `goes_on`: another one should follow at once.
+    pub fn end_sync(
+        &self,
+        txg: Txg,
+        is_durable: bool,
+        now_ns: impl FnOnce() -> u64,
+        goes_on: impl FnOnce() -> bool,
+    ) {
+        let mut state = self.state.lock();
+        state.syncing = false;
+        if is_durable {
+            state.synced = txg;
+            let reserved = std::mem::take(&mut state.load_syncing).reserved;
+            state.pace.note(now_ns(), reserved);
+            state.empty_wanted = self.room().resets_wait || self.more_work.load(Ordering::Acquire);
+            if goes_on() {
+                state.wanted = state.wanted.max(state.open);
+            }
+        }
+        self.synced.notify_all();
+        self.more_room.notify_all();
+        self.left.notify_all();
+    }
+
+    /// Waits until no group syncs, or `is_over`.
+    pub fn wait_for_sync<E>(&self, is_over: impl Fn() -> Result<(), E>) -> Result<(), E> {
+        let mut state = self.state.lock();
+        while state.syncing {
+            is_over()?;
+            self.synced.wait(&mut state);
+        }
+        is_over()
+    }
+
+    /// Another group should follow the one that syncs, although nobody changes anything.
+    pub fn want_another_group(&self) {
+        self.more_work.store(true, Ordering::Release);
+    }
+
+    /// A group should follow now.
+    pub fn hurry(&self) {
+        let mut state = self.state.lock();
+        state.wanted = state.wanted.max(state.open);
+        self.work.notify_one();
+    }
+
+    /// No group follows any more.
+    pub fn stop(&self) {
+        self.state.lock().stopping = true;
+        self.work.notify_all();
+    }
+
+    /// Tells how large records get.
+    pub fn expect_blocks_of(&self, bytes: u32) {
+        // Asked of every object that is opened: what is known already costs no write.
+        if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
+            self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
         }
     }
 

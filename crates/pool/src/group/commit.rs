@@ -1,0 +1,360 @@
+//! The end of a group: sections of the tables, frees, the record, the barrier, the uberblock; then the tables follow.
+
+use super::source::Source;
+use crate::pool::{Chained, Group};
+use crate::state::commit::CommitBuilder;
+use terrane_codec::{ChecksumKind, compute};
+use terrane_format::addr::{Addr, Place};
+use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
+use terrane_format::boot_ptr::BootPtr;
+use terrane_format::directory::{Owner, POOL_PART_COPY, POOL_RECORD, POOL_SECTION};
+use terrane_format::features::Feature;
+use terrane_format::record::{Class, Record, SectionPtr, Tally};
+use terrane_format::totals::Totals;
+use terrane_store::PoolError;
+use terrane_store::append::{Appended, Spot};
+use terrane_store::bootstrap::boot_encode;
+use terrane_wire::{Corrupt, Txg, ZoneSeq};
+
+/// Group numbers are leased this many at a time.
+const LEASE: u64 = 4096;
+/// Zones that may fail one after the other under what was to be written to the one before.
+const RESCUES_MAX: usize = 16;
+/// Groups that can be rolled back to.
+pub(crate) const ROLLBACK_GROUPS: usize = 3;
+
+impl Group<'_> {
+    /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
+    pub(super) fn write_sections(&mut self) -> Result<(), PoolError> {
+        let sections = self.st.sections.len() as u32;
+        let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
+        let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
+        if stamp == Txg(0) {
+            return Ok(());
+        }
+        let form = self.pool.row_form();
+        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.commit.hurry_sections) {
+            let raw = self.pool.store.tables.read().encode_section(section, sections, form);
+            let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
+            // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
+            let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
+            if stored.len() as u64 > most {
+                let at = format!("section {section} of the zone tables");
+                let expected = format_args!("at most {most}");
+                self.pool.reports.damage(Corrupt::new(at, "stored bytes", expected, stored.len()));
+                continue;
+            }
+            let ptr = self.write_boot(POOL_SECTION, &stored)?;
+            let new = SectionPtr { section, stamp, ptr, form };
+            let old = std::mem::replace(&mut self.st.sections[section as usize], new);
+            self.commit.free_boot(&old.ptr);
+            self.commit.new_sections.push(new);
+        }
+        if self.st.turns.is_hurried() {
+            self.pool.admission.want_another_group();
+        }
+        let oldest = self.oldest_section();
+        self.st.collector.released(&self.pool.store.tables.read(), self.pool.admission.zone_yield(), oldest);
+        Ok(())
+    }
+
+    /// The group up to which all sections tell of everything.
+    fn oldest_section(&self) -> Txg {
+        self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0))
+    }
+
+    pub(crate) fn write_boot(&mut self, what: u8, stored: &[u8]) -> Result<BootPtr, PoolError> {
+        let crc = crc32c::crc32c(stored);
+        let spots = self.append_twice(stored, Owner::Pool { what }, crc)?;
+        Ok(BootPtr {
+            places: spots.map(|spot| self.place_of(spot)),
+            checksum: compute(ChecksumKind::Blake3, stored),
+            len: stored.len() as u32,
+            padded: 0,
+            reserved: 0,
+        })
+    }
+
+    fn place_of(&self, spot: Spot) -> Place {
+        let home = self.pool.store.hold(spot.seq).expect("just appended there").replicas.first();
+        Place::new(home.device, home.zone, spot.offset, spot.seq)
+    }
+
+    /// Everything is appended: write the record, make it the root, and let the tables follow.
+    pub(super) fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
+        self.free_what_no_replay_needs();
+        let left = self.commit.take_resets(&mut self.st.resets_done);
+        self.commit.frees.extend(left);
+        self.judge_frees();
+        self.log_frees()?;
+        self.drain()?;
+        let mut part_copies = self.copy_moved_parts()?;
+        // Where a batch failed and room was short zones were reset meanwhile, and may be open again: this record must tell of both.
+        while !self.st.resets_done.is_empty() {
+            self.tell_of_resets()?;
+            self.drain()?;
+            part_copies.append(&mut self.copy_moved_parts()?);
+        }
+        let mut appended = self.st.streams.take_group();
+        self.note_shared(std::mem::take(&mut appended.shared));
+        let mut record = self.compose(root.clone(), &mut appended, part_copies);
+        let own = self.write_record(&mut record)?;
+        self.judge_record(&record, &own)?;
+        self.pool.store.flush(self.pool.threaded())?;
+        self.raise_lease();
+        self.pool.write_uberblock(self.st, self.txg, own, false)?;
+        self.finish(record, own, root, appended.device_bytes)
+    }
+
+    /// Old records and their dead-log blocks, once every section contains them.
+    fn free_what_no_replay_needs(&mut self) {
+        let needed_after = self.oldest_section();
+        while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
+            let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
+            self.commit.free_boot(&ptr);
+            for block in &dead_log {
+                self.commit.free_boot(block);
+            }
+            self.st.chain.pop_front();
+        }
+    }
+
+    /// Waits until everything appended is on the device. What could not be written goes elsewhere: bootstrap blocks are written again, and
+    /// their pointers follow.
+    fn drain(&mut self) -> Result<(), PoolError> {
+        for _ in 0..RESCUES_MAX {
+            let failed_bytes = self.st.streams.write_out(self.txg)?;
+            if failed_bytes == 0 {
+                return Ok(());
+            }
+            // With a zone went its room, and perhaps there is no other yet.
+            self.pool.keep_only_the_newest(self.st, failed_bytes)?;
+            self.st.streams.rescue(self.txg, &mut source!(self))?;
+            for (addr, granules) in std::mem::take(&mut self.st.streams.group.stayed) {
+                self.did_not_move(addr, granules);
+            }
+            for lost in std::mem::take(&mut self.st.streams.group.lost_boot) {
+                let is_lost = |place: &Place| place.seq.0 != 0 && place.addr() == lost.addr;
+                let near =
+                    self.commit.boot_ptrs(&mut self.st.sections).filter(|ptr| ptr.places.iter().any(is_lost));
+                let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
+                let near = near.map(|place| place.seq).collect();
+                let spot = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, near)?;
+                let place = self.place_of(spot);
+                let places = self.commit.boot_ptrs(&mut self.st.sections).flat_map(|ptr| &mut ptr.places);
+                places.filter(|place| is_lost(place)).for_each(|old| *old = place);
+            }
+        }
+        Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
+    }
+
+    /// The batch with which a block should have moved could not be written: its zone is not emptied yet.
+    fn did_not_move(&mut self, addr: Addr, granules: u32) {
+        let tables = self.pool.store.tables.read();
+        self.commit.did_not_move(&tables, addr, granules);
+        let Some(victim) = tables.current_zone(addr) else { return };
+        self.st.collector.forget(victim);
+        self.st.collector.changed(&tables, victim, self.pool.admission.zone_yield());
+        self.pool.admission.want_another_group();
+    }
+
+    /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
+    fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, terrane_format::record::PartCopy)>, PoolError> {
+        let mut copies = Vec::new();
+        loop {
+            let parts = std::mem::take(&mut self.st.streams.group.moved_parts);
+            if parts.is_empty() {
+                return Ok(copies);
+            }
+            for (seq, mut copy, bytes) in parts {
+                let [a, b] = self.st.streams.layout().meta();
+                let apart = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
+                let spot = self.append_own((apart, Class::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
+                copy.addr = Addr::new(spot.seq, spot.offset);
+                copies.push((seq, copy));
+            }
+            self.drain()?;
+        }
+    }
+
+    fn compose(
+        &mut self,
+        root: BlockPtr,
+        appended: &mut Appended,
+        part_copies: Vec<(ZoneSeq, terrane_format::record::PartCopy)>,
+    ) -> Record {
+        assert!(self.st.resets_done.is_empty(), "a zone that was reset may be open again in this group");
+        let deltas = self.commit.deltas(&self.pool.store.tables.read(), &appended.carried);
+        let mut moves = std::mem::take(&mut self.commit.split_runs);
+        moves.append(&mut appended.moves);
+        if !self.pool.has(Feature::Tallies) {
+            moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
+        }
+        let inline = self.commit.dead_log.is_empty();
+        let mut filled = std::mem::take(&mut appended.filled);
+        filled.append(&mut self.commit.explained);
+        Record {
+            txg: self.txg,
+            incarnation: self.st.incarnation,
+            time_ns: self.pool.env.wall_ns(),
+            previous: self.st.chain.back().map_or(BootPtr::NONE, |last| last.ptr),
+            previous_txg: self.st.chain.back().map_or(Txg(0), |last| last.txg),
+            replay_after: self.oldest_section(),
+            root,
+            opened: std::mem::take(&mut appended.opened),
+            form: self.pool.row_form(),
+            written: appended
+                .written
+                .values()
+                .copied()
+                .filter(|written| written.claimed > 0 || written.born > 0)
+                .collect(),
+            filled,
+            reset: std::mem::take(&mut self.commit.reset),
+            suspect: std::mem::take(&mut self.commit.suspect),
+            moves,
+            deltas,
+            frees: if inline { self.commit.frees.clone() } else { Vec::new() },
+            dead_log: self.commit.dead_log.clone(),
+            sections: std::mem::take(&mut self.commit.new_sections),
+            part_copies,
+            may_open: self.st.alloc.first_of_each(self.st.streams.layout().slots()),
+            totals: if self.pool.has(Feature::Totals) { self.pool.totals() } else { Totals::default() },
+        }
+    }
+
+    /// The record, in two zones, each in a batch of its own.
+    fn write_record(&mut self, record: &mut Record) -> Result<BootPtr, PoolError> {
+        let txg = self.txg;
+        for _ in 0..8 {
+            let size = record.encode().len() as u64 + 512;
+            let slots = match self.st.streams.room_for_record(txg, size, &mut source!(self)) {
+                Err(error @ PoolError::NoSpace { .. }) => {
+                    self.pool.keep_only_the_newest(self.st, u64::MAX)?;
+                    if self.st.resets_done.is_empty() {
+                        return Err(error);
+                    }
+                    self.add_resets(record);
+                    continue;
+                }
+                slots => slots?,
+            };
+            let opened = self.st.streams.take_group();
+            record.opened.extend(opened.opened);
+            record.filled.extend(opened.filled);
+            let stored =
+                self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &record.encode()));
+            let mut own = BootPtr {
+                checksum: compute(ChecksumKind::Blake3, &stored),
+                len: stored.len() as u32,
+                ..BootPtr::NONE
+            };
+            let mut padded = [0u64; 2];
+            let mut written = 0;
+            for (index, (slot, class)) in slots.iter().copied().enumerate() {
+                match self.st.streams.write_alone(slot, class, txg, POOL_RECORD, &stored) {
+                    Ok((seq, home, offset, bytes)) => {
+                        own.places[index] = Place::new(home.device, home.zone, offset, seq);
+                        padded[index] = bytes;
+                        written += 1;
+                    }
+                    Err(error) => {
+                        log::warn!("commit record of group {txg}: {error}; trying another zone");
+                        break;
+                    }
+                }
+            }
+            // One copy is enough to go on with when there is nowhere to write another.
+            self.pool.forget_dead_zones(self.st);
+            let is_last = written == 1 && (slots.len() == 1 || self.st.alloc.empty_count() == 0);
+            if is_last || written == 2 && padded[0] == padded[1] {
+                own.padded = padded[0] as u32;
+                // That the zone of a copy that failed is full is told by the next record.
+                let filled = self.st.streams.take_group().filled;
+                self.st.streams.group.filled = filled;
+                return Ok(own);
+            }
+            // A copy that was written is not claimed: close its zone off before it.
+            for (slot, _) in slots.into_iter().take(written) {
+                self.st.streams.fill(slot, txg)?;
+            }
+        }
+        Err(PoolError::Failed { reason: "the commit record could not be written anywhere".into() })
+    }
+
+    fn raise_lease(&mut self) {
+        if self.txg.0 + LEASE / 2 > self.st.lease_txg {
+            self.st.lease_txg = self.txg.0 + LEASE;
+        }
+    }
+
+    /// The group is durable.
+    fn finish(
+        self,
+        record: Record,
+        own: BootPtr,
+        root: BlockPtr,
+        device_bytes: u64,
+    ) -> Result<(), PoolError> {
+        let Group { pool, st, txg, commit, started_ns, logical_bytes, .. } = self;
+        let CommitBuilder { frees, dead_log, .. } = commit;
+        let findings = {
+            let mut tables = pool.store.tables.write();
+            let findings = tables.apply(&record, &own, &frees, &|_| true);
+            let touched = record.filled.iter().chain(record.deltas.iter().map(|(seq, _)| seq));
+            let zone_yield = pool.admission.zone_yield();
+            st.collector.ages.clock.note(txg, pool.store.counters.logical_bytes.get());
+            touched.for_each(|seq| st.collector.changed(&tables, *seq, zone_yield));
+            for seq in &record.filled {
+                if let Some(zone) = tables.zones.get_mut(seq) {
+                    zone.unwritten = None;
+                }
+            }
+            for seq in st.collector.settle(&tables) {
+                log::error!(
+                    "zone {seq}: something lives there that its directory does not list; kept for `terrane check`"
+                );
+                st.suspects.push(seq);
+            }
+            findings
+        };
+        for finding in findings {
+            pool.reports.damage(finding);
+        }
+        let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
+        st.turns.wrote(bytes);
+        st.newest = Some((txg, own));
+        st.chain.push_back(Chained { txg, ptr: own, dead_log });
+        st.root = root;
+        st.recent.push_back((txg, own));
+        while st.recent.len() > ROLLBACK_GROUPS + 1 {
+            st.recent.pop_front();
+        }
+        pool.let_go(st)?;
+        pool.let_holds_go(st, false);
+        pool.reset_emptied(st)?;
+        pool.keep_only_the_newest(st, 0)?;
+        pool.forget_dead_zones(st);
+        // Damaged copies waited for zones.
+        let zones_are_there = st.alloc.empty_count() >= pool.admission.sizes().low_water();
+        if pool.admission.may_part(st) || zones_are_there && pool.reader.has_heals() {
+            pool.admission.want_another_group();
+        }
+        pool.publish(st);
+        let ns = pool.env.monotonic_ns().saturating_sub(started_ns).max(1);
+        pool.store.counters.group.record_ns(ns);
+        pool.store.counters.group_bytes.add(device_bytes);
+        pool.activity.note();
+        pool.fates.settle(txg, &st.collector.ages.clock);
+        pool.recorder.committed(txg, st.collector.ages.clock.now(), &frees);
+        log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
+        // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
+        // busy over a flush, and not so much that memory is cold when its turn comes.
+        let taken = device_bytes.max(logical_bytes);
+        if taken > 4 << 20 {
+            let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);
+            pool.admission.set_dirty_max(half_second as u64);
+        }
+        Ok(())
+    }
+}

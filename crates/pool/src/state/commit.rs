@@ -1,0 +1,261 @@
+//! What the record of a group will tell: frees, moves, sections, resets.
+//!
+//! A block is freed once. A second free would be counted against blocks that live, and in the end a zone would be reset under them: so
+//! what cannot be is left out here and reported. It becomes a leak at the worst, which `check` finds.
+//!
+//! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
+//! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use terrane_format::addr::{Addr, GRANULE, granule_bytes};
+use terrane_format::block_ptr::Normal;
+use terrane_format::boot_ptr::BootPtr;
+use terrane_format::record::{Free, Move, Record, Run, SectionPtr, Tally};
+use terrane_space::zones::{Findings, Tables};
+use terrane_wire::{Corrupt, ZoneSeq};
+
+/// A zone that was reset, and the copies of its directory parts: where, and how many bytes.
+pub(crate) type ResetZone = (ZoneSeq, Vec<(Addr, u64)>);
+
+/// What a group has done, as its record will tell it.
+#[derive(Default)]
+pub(crate) struct CommitBuilder {
+    pub frees: Vec<Free>,
+    pub new_sections: Vec<SectionPtr>,
+    pub hurry_sections: bool,
+    pub suspect: Vec<ZoneSeq>,
+    /// Zones that were suspect and are explained.
+    pub explained: Vec<ZoneSeq>,
+    pub split_runs: Vec<Move>,
+    pub reset: Vec<ZoneSeq>,
+    pub dead_log: Vec<BootPtr>,
+    /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
+    pub moved_now: HashMap<Addr, ZoneSeq>,
+    /// The directory parts of which everything moved that lives.
+    pub moved_parts: BTreeSet<(ZoneSeq, u64)>,
+}
+
+impl CommitBuilder {
+    pub fn free_block(&mut self, normal: &Normal) {
+        let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
+        self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
+    }
+
+    pub fn free_boot(&mut self, ptr: &BootPtr) {
+        let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;
+        self.frees.extend(ptr.copies().map(|place| Free { addr: place.addr(), granules }));
+    }
+
+    /// Runs that the record will hold.
+    pub fn runs(&self) -> usize {
+        self.moved_now.len() + self.split_runs.len()
+    }
+
+    /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
+    pub fn stays(&mut self, tables: &Tables, addr: Addr, granules: u32) {
+        let (birth, granule) = (addr.seq(), addr.granule());
+        let Some(Some(run)) = tables.whereabouts(addr) else { return };
+        let own = Run::of(granule, granules, run.dest, run.part_end());
+        self.split_runs.push(Move { birth, run: own });
+        self.moved_now.insert(addr, run.dest);
+    }
+
+    /// The batch with which a block should have moved could not be written.
+    pub fn did_not_move(&mut self, tables: &Tables, addr: Addr, granules: u32) {
+        self.moved_now.remove(&addr);
+        self.stays(tables, addr, granules);
+    }
+
+    /// Bootstrap blocks that the group may have written.
+    pub fn boot_ptrs<'s>(
+        &'s mut self,
+        sections: &'s mut [SectionPtr],
+    ) -> impl Iterator<Item = &'s mut BootPtr> {
+        let sections = self.new_sections.iter_mut().chain(sections);
+        sections.map(|section| &mut section.ptr).chain(&mut self.dead_log)
+    }
+
+    /// By how much what lives in zones changes. `carried`: what moved, where to, and how many bytes that is.
+    pub fn deltas(&self, tables: &Tables, carried: &[(Addr, ZoneSeq, u64)]) -> Vec<(ZoneSeq, i64)> {
+        let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
+        let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
+        let mut carried_to: HashMap<Addr, ZoneSeq> = HashMap::new();
+        for &(identity, dest, len) in carried {
+            let from = carried_to.insert(identity, dest).or_else(|| tables.current_zone(identity));
+            if let Some(from) = from {
+                delta(from, -(len as i64));
+                delta(dest, len as i64);
+            }
+        }
+        for free in &self.frees {
+            let from = carried_to.get(&free.addr).copied().or_else(|| tables.current_zone(free.addr));
+            if let Some(from) = from {
+                delta(from, -((u64::from(free.granules) * GRANULE) as i64));
+            }
+        }
+        deltas.retain(|_, bytes| *bytes != 0);
+        deltas.into_iter().collect()
+    }
+
+    /// Has the record name the zones that were reset since the last one. What they leave behind is to be freed: the copies of their parts.
+    pub fn take_resets(&mut self, resets_done: &mut Vec<ResetZone>) -> Vec<Free> {
+        let resets = std::mem::take(resets_done);
+        self.reset.extend(resets.iter().map(|(seq, _)| *seq));
+        let copies = resets.into_iter().flat_map(|(_, copies)| copies);
+        let free = |(addr, len)| Free { addr, granules: (granule_bytes(len) / GRANULE) as u32 };
+        let mut frees: Vec<Free> = copies.map(free).collect();
+        frees.sort_unstable();
+        frees
+    }
+
+    /// Of zones that were reset when the record was made already: import reads the frees in it beside those in the dead log.
+    pub fn add_resets(&mut self, record: &mut Record, left: Vec<Free>, tables: &Tables) {
+        record.reset.append(&mut self.reset);
+        let mut deltas: BTreeMap<ZoneSeq, i64> = record.deltas.iter().copied().collect();
+        for free in &left {
+            let moved = self.moved_now.get(&free.addr).copied();
+            if let Some(from) = moved.or_else(|| tables.current_zone(free.addr)) {
+                *deltas.entry(from).or_default() -= (u64::from(free.granules) * GRANULE) as i64;
+            }
+        }
+        deltas.retain(|_, bytes| *bytes != 0);
+        record.deltas = deltas.into_iter().collect();
+        record.frees.extend_from_slice(&left);
+        record.frees.sort_unstable();
+        self.frees.extend(left);
+        self.frees.sort_unstable();
+    }
+
+    /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
+    pub fn judge_frees(&mut self, tables: &Tables) -> Findings {
+        self.frees.sort_unstable();
+        let mut findings = Findings::new();
+        let mut birthplaces = tables.birthplaces();
+        let mut end = Addr::NONE.raw();
+        let (moved_now, moved_parts) = (&self.moved_now, &self.moved_parts);
+        self.frees.retain(|free| {
+            let birth = birthplaces.of(free.addr.seq());
+            // What was listed in a part that moved, and lives, has moved.
+            let has_moved = |run: &Run| {
+                !moved_parts.contains(&(run.dest, run.part_end())) || moved_now.contains_key(&free.addr)
+            };
+            let fine = free.addr.raw() >= end
+                && birth.is_some_and(|birth| {
+                    let run = birth.run_of(free.addr.granule());
+                    !birth.born.dead.overlaps(free.addr.granule(), free.granules)
+                        && run.map_or(birth.is_there, has_moved)
+                });
+            if fine {
+                end = free.addr.raw() + u64::from(free.granules);
+            } else {
+                findings.push(Corrupt::new(free.addr, "freed block", "alive", "free already"));
+            }
+            fine
+        });
+        findings.extend(refuse_wrong_ends(tables, &mut self.frees));
+        findings
+    }
+}
+
+/// Takes out the frees with which a run would end though they, and those before them, are not of the blocks that lived in it.
+fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
+    let mut birthplaces = tables.birthplaces();
+    let mut run_of = |free: &Free| birthplaces.of(free.addr.seq())?.run_of(free.addr.granule()).copied();
+    let runs: Vec<Option<Run>> = frees.iter().map(&mut run_of).collect();
+    let both: Vec<(Free, Option<Run>)> = frees.iter().copied().zip(runs).collect();
+    let mut findings = Findings::new();
+    let mut wrong: BTreeSet<Addr> = BTreeSet::new();
+    for of_run in both.chunk_by(|(a, of_a), (b, of_b)| a.addr.seq() == b.addr.seq() && of_a == of_b) {
+        let Some((free, Some(run))) = of_run.first().copied() else { continue };
+        if !run.tally.is_known() {
+            continue;
+        }
+        let of_run = of_run.iter().map(|(free, _)| free);
+        let mut left = run;
+        of_run.clone().for_each(|free| left.drop_block(free.addr.granule(), free.granules));
+        let bytes: u64 = of_run.clone().map(|free| u64::from(free.granules) * GRANULE).sum();
+        if bytes > run.live() || left.live() == 0 && left.tally != Tally::NOTHING {
+            let at = format_args!("zone {}, granules {} to {}", free.addr.seq(), run.first, run.last);
+            let expected = format_args!("those that live there, {} bytes", run.live());
+            findings.push(Corrupt::new(
+                at,
+                "freed blocks",
+                expected,
+                format_args!("{bytes} bytes, or others"),
+            ));
+            wrong.extend(of_run.map(|free| free.addr));
+        }
+    }
+    if !wrong.is_empty() {
+        frees.retain(|free| !wrong.contains(&free.addr));
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_format::record::Class;
+    use terrane_space::gone::{Born, GoneZone};
+    use terrane_wire::{Txg, ZoneSeq};
+
+    const BIRTH: ZoneSeq = ZoneSeq(3);
+
+    fn free(granule: u32, granules: u32) -> Free {
+        Free { addr: Addr::new(BIRTH, u64::from(granule) * GRANULE), granules }
+    }
+
+    /// A zone that is gone, with blocks of four granules at 0, 8, and so on up to 40, of which those at 8 and 24 died before they moved.
+    fn moved() -> Tables {
+        let mut run = Run::of(0, 4, ZoneSeq(9), 8192);
+        [16, 32, 40].into_iter().for_each(|granule| run.take(granule, 4));
+        with(run)
+    }
+
+    fn with(run: Run) -> Tables {
+        let born = Born { runs: vec![run], ..Born::default() };
+        let zone = GoneZone { class: Class::Data, opened: Txg(1), last_write: Txg(1), born };
+        let mut tables = Tables::default();
+        tables.insert_gone([(BIRTH, zone)]);
+        tables
+    }
+
+    #[test]
+    fn a_run_ends_with_the_blocks_that_lived_in_it_and_with_no_others() {
+        let all = vec![free(0, 4), free(16, 4), free(32, 4), free(40, 4)];
+        for (frees, fits) in [
+            (all.clone(), true),
+            (all[..3].to_vec(), true),
+            // The bytes are right, the blocks are not.
+            (vec![free(0, 4), free(8, 4), free(32, 4), free(40, 4)], false),
+            (vec![free(0, 4), free(16, 4), free(24, 4), free(32, 4)], false),
+            (vec![free(0, 4), free(8, 4), free(16, 4), free(32, 4), free(40, 4)], false),
+            (vec![free(0, 4), free(16, 8), free(40, 4)], false),
+        ] {
+            let mut judged = frees.clone();
+            let findings = refuse_wrong_ends(&moved(), &mut judged);
+            assert_eq!((findings.is_empty(), judged == frees), (fits, fits), "{frees:?}: {findings:?}");
+            assert!(fits || judged.is_empty(), "the run stays whole");
+        }
+    }
+
+    #[test]
+    fn a_second_free_is_told_at_the_end_even_when_it_came_groups_before() {
+        let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
+        run.drop_block(8, 4);
+        run.drop_block(0, 4);
+        let mut frees = vec![free(16, 4), free(32, 4)];
+        assert_eq!(refuse_wrong_ends(&with(run), &mut frees).len(), 1);
+        assert_eq!(frees, vec![]);
+    }
+
+    #[test]
+    fn runs_without_a_tally_are_left_to_the_dead_set() {
+        let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
+        run.tally = Tally::UNKNOWN;
+        let tables = with(run);
+        let mut frees = vec![free(8, 4), free(16, 4), free(24, 4), free(32, 4)];
+        assert_eq!(refuse_wrong_ends(&tables, &mut frees), vec![]);
+        assert_eq!(frees.len(), 4);
+    }
+}

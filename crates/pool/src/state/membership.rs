@@ -1,0 +1,60 @@
+//! Who a pool is: its label as it is in memory, the features that are in force, and what is told of its devices.
+//!
+//! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably.
+
+use crate::state::members::DeviceSummary;
+use parking_lot::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicU32, Ordering};
+use terrane_format::Feature;
+use terrane_format::label::Label;
+
+pub(crate) struct Membership {
+    label: Mutex<Label>,
+    /// The features that may be used now, by their bits.
+    in_force: AtomicU32,
+    summaries: Mutex<Vec<DeviceSummary>>,
+}
+
+impl Membership {
+    /// Nothing is in force yet.
+    pub fn new(label: Label) -> Membership {
+        Membership { label: Mutex::new(label), in_force: AtomicU32::new(0), summaries: Mutex::default() }
+    }
+
+    pub fn name(&self) -> String {
+        self.label.lock().name.clone()
+    }
+
+    pub fn label(&self) -> Label {
+        self.label.lock().clone()
+    }
+
+    /// The largest stored block, in bytes.
+    pub fn max_block(&self) -> u32 {
+        self.label.lock().max_block
+    }
+
+    /// To be changed in memory; it holds once the pool was relabelled.
+    pub fn label_mut(&self) -> MutexGuard<'_, Label> {
+        self.label.lock()
+    }
+
+    pub fn put_in_force(&self, features: impl Iterator<Item = Feature>) {
+        let bits = features.fold(0, |bits, feature| bits | feature.bit());
+        self.in_force.fetch_or(bits, Ordering::Release);
+    }
+
+    /// Whether what the feature stands for may be written.
+    pub fn has(&self, feature: Feature) -> bool {
+        self.in_force.load(Ordering::Acquire) & feature.bit() != 0
+    }
+
+    /// What only the syncing thread knows of the devices: status reads it, so that it does not wait for that thread.
+    pub fn tell_summaries(&self, summaries: Vec<DeviceSummary>) {
+        *self.summaries.lock() = summaries;
+    }
+
+    pub fn summaries(&self) -> Vec<DeviceSummary> {
+        self.summaries.lock().clone()
+    }
+}

@@ -1,0 +1,119 @@
+//! Whether the directory of a zone agrees with the tables.
+
+use crate::PoolError;
+use crate::zone_store::ZoneStore;
+use terrane_format::addr::{Addr, granule_bytes};
+use terrane_format::block_ptr::Normal;
+use terrane_format::directory::Entry;
+use terrane_format::rows::Phase;
+use terrane_wire::{Txg, ZoneSeq};
+
+/// What a directory entry's block is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Alive, and this is where it is.
+    Here,
+    Dead,
+    /// Alive, elsewhere.
+    Moved,
+    /// None of these: damage.
+    Unexplained,
+}
+
+impl ZoneStore {
+    /// The directory of a zone: every entry, and what its block is now.
+    pub fn directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(Vec::new()) };
+        let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
+        let parts = self.parts_of(&held, claimed)?;
+        let tables = self.tables.read();
+        let mut birthplaces = tables.birthplaces();
+        let mut out = Vec::new();
+        for part in &parts {
+            for entry in &part.entries {
+                let granule = entry.identity.granule();
+                let standing = match birthplaces.of(entry.identity.seq()) {
+                    None => Standing::Dead,
+                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => Standing::Dead,
+                    Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => {
+                        Standing::Unexplained
+                    }
+                    Some(birth) => match birth.run_of(granule) {
+                        Some(run) if run.is_in(seq, part.end) => Standing::Here,
+                        Some(_) => Standing::Moved,
+                        None if !birth.is_there => Standing::Dead,
+                        None if entry.identity.seq() == seq => Standing::Here,
+                        None => Standing::Unexplained,
+                    },
+                };
+                out.push((entry.clone(), standing));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
+    pub fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(false) };
+        let entries = match self.directory(seq) {
+            Ok(entries) => entries,
+            Err(error) if error.may_pass() => return Err(error),
+            Err(_) => return Ok(false),
+        };
+        let mut live = 0;
+        for (entry, standing) in &entries {
+            match standing {
+                Standing::Dead | Standing::Moved => {}
+                Standing::Unexplained => return Ok(false),
+                Standing::Here => {
+                    live += granule_bytes(u64::from(entry.psize));
+                    if self.entry_bytes(&held, entry)?.is_none() {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(self.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
+    }
+    /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
+    pub fn is_left(&self, seq: ZoneSeq, imported: Txg) -> Result<bool, PoolError> {
+        let Some(held) = self.hold(seq) else { return Ok(true) };
+        let (claimed, phase) = {
+            let tables = self.tables.read();
+            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
+        };
+        let parts = match self.parts_of(&held, claimed) {
+            Ok(parts) => parts,
+            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
+            Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= imported) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        let tables = self.tables.read();
+        let mut birthplaces = tables.birthplaces();
+        Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
+            // A birth zone that is forgotten has no survivors.
+            let Some(birth) = birthplaces.of(entry.identity.seq()) else { return true };
+            let granule = entry.identity.granule();
+            match birth.run_of(granule) {
+                _ if birth.born.dead.contains(granule, entry.granules()) => true,
+                Some(run) => run.dest != seq,
+                None => !birth.is_there,
+            }
+        }))
+    }
+    /// Whether the directory entry's bytes match its CRC.
+    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
+        let Some(held) = self.hold(seq) else { return false };
+        let mut bytes = vec![0; entry.psize as usize];
+        self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
+    }
+
+    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
+    pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
+        let addr = normal.copies().next().unwrap_or(Addr::NONE);
+        let (held, offset) = self.locate(addr, normal.psize)?;
+        let mut head = vec![0; bytes.min(normal.psize as usize)];
+        self.read_zone(&held, offset, &mut head)?;
+        Ok(head)
+    }
+}
