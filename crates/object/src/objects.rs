@@ -145,6 +145,13 @@ impl Objects {
             let found = format_args!("{:?} and {}", found.0, found.1);
             return Err(PoolError::from(Corrupt::new(at, "kind and block size", expected, found)).into());
         }
+        // Each would free what waits, and what one stores would take the place of what the other did.
+        let is_its = |set: &&Arc<ObjectSet>| set.queue_outside() == Some(queue.id());
+        if let Some(other) = self.sets.lock().values().find(is_its) {
+            let at = format!("object set {id}, object {} of the meta object set", queue.id());
+            let found = format_args!("that of object set {}", other.id());
+            return Err(PoolError::from(Corrupt::new(at, "free queue", "its own", found)).into());
+        }
         Ok(queue)
     }
 
@@ -219,24 +226,26 @@ mod tests {
         let (create, options) = (CreateOptions::named("queue"), ImportOptions::default());
         let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
         let objects = Objects::create(pool.clone()).unwrap();
-        let lies = [
-            (ObjectKind::FreeQueue, DNODE_BLOCK_BYTES, true),
-            (ObjectKind::FreeQueue, 512, false),
-            (ObjectKind::Zap, DNODE_BLOCK_BYTES, false),
-        ];
-        for (kind, block_size, passes) in lies {
+        let open = |spec: Option<(ObjectKind, u32)>, other: ObjectId| {
             let tx = pool.begin(IDENTIFY_COST).unwrap();
             let id = objects.create_objset(&tx).unwrap();
-            let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
-            let free_queue = objects.mos.create(&tx, spec).unwrap().id();
+            let make = |(kind, block_size)| {
+                let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
+                objects.mos.create(&tx, spec).unwrap().id()
+            };
+            let free_queue = spec.map_or(other, make);
             let object = objects.mos.hold(id).unwrap();
             let (root, identity) = parse_entry(&object.bonus(), id).unwrap();
             let identity = Identity { free_queue, ..identity.unwrap() };
             object.set_bonus(&tx, [&root.encode()[..], &identity.encode()].concat()).unwrap();
             drop(tx);
-            let opened = objects.open_objset(id, Arc::new(FreeAll));
-            assert_eq!(opened.is_ok(), passes, "{kind:?} {block_size}");
-        }
+            objects.open_objset(id, Arc::new(FreeAll)).map(|_| free_queue)
+        };
+        let none = ObjectId(0);
+        let queue = open(Some((ObjectKind::FreeQueue, DNODE_BLOCK_BYTES)), none).unwrap();
+        assert!(open(Some((ObjectKind::FreeQueue, 512)), none).is_err());
+        assert!(open(Some((ObjectKind::Zap, DNODE_BLOCK_BYTES)), none).is_err());
+        assert!(open(None, queue).is_err(), "it is another set's");
         pool.commit().unwrap();
     }
 }
