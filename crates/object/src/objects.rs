@@ -137,10 +137,20 @@ impl Objects {
 
     fn queue_of(&self, id: ObjectId, identity: Identity) -> Result<Arc<Object>, ObjectError> {
         let queue = self.mos.hold(identity.free_queue)?;
-        if queue.kind() != ObjectKind::FreeQueue {
+        // Whatever is stored in it is in blocks of this size: in smaller ones nobody could read it again.
+        let found = (queue.kind(), queue.block_size());
+        if found != (ObjectKind::FreeQueue, DNODE_BLOCK_BYTES) {
             let at = format!("object set {id}, object {} of the meta object set", queue.id());
-            let found = format_args!("{:?}", queue.kind());
-            return Err(PoolError::from(Corrupt::new(at, "kind", "FreeQueue", found)).into());
+            let expected = format_args!("FreeQueue and {DNODE_BLOCK_BYTES}");
+            let found = format_args!("{:?} and {}", found.0, found.1);
+            return Err(PoolError::from(Corrupt::new(at, "kind and block size", expected, found)).into());
+        }
+        // Each would free what waits, and what one stores would take the place of what the other did.
+        let is_its = |set: &&Arc<ObjectSet>| set.queue_outside() == Some(queue.id());
+        if let Some(other) = self.sets.lock().values().find(is_its) {
+            let at = format!("object set {id}, object {} of the meta object set", queue.id());
+            let found = format_args!("that of object set {}", other.id());
+            return Err(PoolError::from(Corrupt::new(at, "free queue", "its own", found)).into());
         }
         Ok(queue)
     }
@@ -190,5 +200,52 @@ fn into_pool(error: ObjectError) -> PoolError {
     match error {
         ObjectError::Pool(error) => error,
         other => PoolError::Failed { reason: other.to_string().into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::freeing::Verdict;
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_pool::{CreateOptions, ImportOptions};
+    use terrane_store::env::SeededEnv;
+
+    struct FreeAll;
+
+    impl FreePolicy for FreeAll {
+        fn verdict(&self, _: &BlockPtr, _: Txg) -> Verdict {
+            Verdict::Free
+        }
+    }
+
+    /// What a set names as its free queue must take what is stored there.
+    #[test]
+    fn a_queue_that_is_none_is_refused() {
+        let device: Arc<SimDevice> = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("queue"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+        let objects = Objects::create(pool.clone()).unwrap();
+        let open = |spec: Option<(ObjectKind, u32)>, other: ObjectId| {
+            let tx = pool.begin(IDENTIFY_COST).unwrap();
+            let id = objects.create_objset(&tx).unwrap();
+            let make = |(kind, block_size)| {
+                let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
+                objects.mos.create(&tx, spec).unwrap().id()
+            };
+            let free_queue = spec.map_or(other, make);
+            let object = objects.mos.hold(id).unwrap();
+            let (root, identity) = parse_entry(&object.bonus(), id).unwrap();
+            let identity = Identity { free_queue, ..identity.unwrap() };
+            object.set_bonus(&tx, [&root.encode()[..], &identity.encode()].concat()).unwrap();
+            drop(tx);
+            objects.open_objset(id, Arc::new(FreeAll)).map(|_| free_queue)
+        };
+        let none = ObjectId(0);
+        let queue = open(Some((ObjectKind::FreeQueue, DNODE_BLOCK_BYTES)), none).unwrap();
+        assert!(open(Some((ObjectKind::FreeQueue, 512)), none).is_err());
+        assert!(open(Some((ObjectKind::Zap, DNODE_BLOCK_BYTES)), none).is_err());
+        assert!(open(None, queue).is_err(), "it is another set's");
+        pool.commit().unwrap();
     }
 }
