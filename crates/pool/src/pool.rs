@@ -1,6 +1,6 @@
 //! The pool itself: what is shared by readers, writers and the sync, and how it ends.
 //!
-//! Locks, outermost first: `sync` (one group at a time), the group state in [`Admission`], `tables` (zones; read for every look-up,
+//! Locks, outermost first: `sync` (one group at a time), the group state in `Admission`, `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
 mod group;
@@ -227,6 +227,19 @@ impl Pool {
             suspended: self.suspension(),
             errors: self.errors(),
         }
+    }
+
+    /// Publishes what room there is between two groups, for those who want to join one.
+    pub(crate) fn publish(&self, st: &SyncState) {
+        let (_, room) = self.admission.count_room(st, false);
+        self.collection.tell_rests(st.collector.unread.all_rests());
+        self.admission.set_room(room, false);
+        self.publish_device_summaries(st);
+    }
+
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub fn space(&self) -> (u64, u64, u64) {
+        self.admission.space()
     }
 
     /// Bounds anew what the pool holds in memory.

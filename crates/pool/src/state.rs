@@ -6,6 +6,7 @@ pub(crate) mod by_hand;
 pub(crate) mod collector;
 pub(crate) mod commit;
 pub(crate) mod control;
+pub mod cost;
 pub(crate) mod fates;
 pub(crate) mod hold;
 pub(crate) mod levels;
