@@ -15,7 +15,7 @@ use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
 use crate::state::hold::Holds;
 use crate::state::membership::Membership;
-pub(crate) use crate::state::sync::{Chained, SyncState};
+pub(crate) use crate::state::sync::SyncState;
 use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -292,7 +292,7 @@ impl Pool {
         self.want_checkpoint();
         self.commit_txg(self.admission.open())?;
         let mut st = self.sync.lock();
-        let last = st.chain.back().map(|last| (last.txg, last.ptr));
+        let last = st.history.last();
         match last {
             Some((txg, ptr)) => self.write_uberblock(&mut st, txg, ptr, true),
             None => Ok(()),

@@ -8,6 +8,7 @@ pub(crate) mod commit;
 pub(crate) mod control;
 pub mod cost;
 pub(crate) mod fates;
+pub(crate) mod history;
 pub(crate) mod hold;
 pub(crate) mod levels;
 pub(crate) mod members;

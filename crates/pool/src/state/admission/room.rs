@@ -132,7 +132,7 @@ impl Admission {
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unread),
             unread_since_ns: st.collector.unread.since_ns(),
             empty_zones: account.empty_zones as u64,
-            imported: st.imported,
+            imported: st.history.imported,
             incarnation: st.incarnation,
         };
         (account, room)
@@ -149,9 +149,7 @@ impl Admission {
     /// The oldest group to keep whole: three back, but only one when zones are short.
     pub fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
         let depth = if self.account(st).is_short(self.room().limits.zones) { 1 } else { 3 };
-        let older = st.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
-        let back = older.take(depth).nth(depth - 1);
-        back.unwrap_or(st.oldest).max(st.oldest)
+        st.history.rollback_to(txg, depth)
     }
 }
 
