@@ -25,7 +25,7 @@ impl Pool {
         let uber = self.uberblock(st, &label, txg, record, clean);
         st.commit_point.append(&label, &uber)?;
         self.store.flush(self.threaded())?;
-        st.oldest = uber.oldest;
+        st.history.oldest = uber.oldest;
         Ok(())
     }
 
@@ -57,14 +57,14 @@ impl Pool {
     /// Writes the label anew, as it is in memory: when this returns no import can be led by an older one. Who changed it has raised its
     /// generation. The groups that can be rolled back to are told again behind it: what was told of them is gone.
     pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let Some((txg, record)) = st.chain.back().map(|last| (last.txg, last.ptr)) else {
+        let Some((txg, record)) = st.history.last() else {
             return Err(PoolError::Failed { reason: "there is no commit record".into() });
         };
         let label = self.label();
         st.alloc.raise_lease();
         let uber = self.uberblock(st, &label, txg, record, false);
         st.commit_point.relabel(&label, &uber, &mut || self.store.flush(self.threaded()))?;
-        st.oldest = uber.oldest;
+        st.history.oldest = uber.oldest;
         self.tell_history(st, txg);
         Ok(())
     }
@@ -72,9 +72,8 @@ impl Pool {
     /// Appends uberblocks of the groups before `newest`. The pool can do without.
     fn tell_history(&self, st: &mut SyncState, newest: Txg) {
         let label = self.label();
-        let oldest = st.oldest;
-        let history: Vec<(Txg, BootPtr)> =
-            st.recent.iter().copied().filter(|(txg, _)| (oldest..newest).contains(txg)).collect();
+        let oldest = st.history.oldest;
+        let history = st.history.before(newest);
         for (txg, record) in history {
             let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
             st.commit_point.append_older(&label, &uber);

@@ -6,6 +6,7 @@
 use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
 use crate::state::collector::Collector;
+use crate::state::history::History;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
@@ -144,14 +145,16 @@ impl Pool {
             lease_txg: LEASE,
             incarnation: 1,
             commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
-            newest: None,
-            chain: VecDeque::new(),
+            history: History {
+                chain: VecDeque::new(),
+                newest: None,
+                recent: VecDeque::new(),
+                imported: Txg(0),
+                oldest: Txg(1),
+            },
             sections,
             turns: Turns::new(label.sections, false),
             root: BlockPtr::default(),
-            recent: VecDeque::new(),
-            imported: Txg(0),
-            oldest: Txg(1),
             resets_done: Vec::new(),
             suspects: Vec::new(),
             shared: VecDeque::new(),

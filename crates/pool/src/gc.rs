@@ -453,7 +453,7 @@ impl Mover<'_, '_> {
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
                     // Named by place, so it cannot move: rewriting the sections frees it.
                     self.group.commit.hurry_sections = true;
-                    let since = self.group.st.chain.back().map_or(Txg(0), |last| last.txg);
+                    let since = self.group.st.history.last_txg();
                     self.group.st.collector.held_up.add(progress.victim, since);
                     pool.admission.want_another_group();
                     last = None;

@@ -16,8 +16,6 @@ macro_rules! source {
 mod commit;
 mod source;
 
-pub(crate) use self::commit::ROLLBACK_GROUPS;
-
 use self::source::Source;
 use crate::levels::Turn;
 use crate::mover::Mover;

@@ -7,14 +7,15 @@
 //!
 //! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
 
-use crate::group::ROLLBACK_GROUPS;
-use crate::pool::{Chained, Pool, SyncState};
+use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, Index};
 use crate::state::activity::Activity;
 use crate::state::admission::Admission;
 use crate::state::collector::Collector;
 use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
+use crate::state::history::ROLLBACK_GROUPS;
+use crate::state::history::{Chained, History};
 use crate::state::hold::Holds;
 use crate::state::membership::Membership;
 use crate::state::trace::Recorder;
@@ -264,7 +265,8 @@ impl Pool {
 
     /// The newest group did not reach the medium whole.
     fn refuse_newest(&self, txg: Txg, corrupt: &Corrupt) -> PoolError {
-        let older = self.sync.lock().recent.iter().rev().map(|(older, _)| *older).find(|older| *older < txg);
+        let older =
+            self.sync.lock().history.recent.iter().rev().map(|(older, _)| *older).find(|older| *older < txg);
         let back = older.map(|older| {
             format!(
                 "--rewind={older} goes back to the group before, and what was written after that is lost; "
@@ -589,15 +591,17 @@ fn open(
         lease_txg: next_txg.0 + 4096,
         incarnation,
         commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
-        newest: chain.back().map(|last| (last.txg, last.ptr)),
-        chain,
+        history: History {
+            newest: chain.back().map(|last| (last.txg, last.ptr)),
+            chain,
+            recent,
+            imported: uber.txg,
+            oldest: uber.oldest.max(oldest),
+        },
         sections,
         // A bootstrap block with a damaged copy is healed by writing it anew.
         turns: Turns::new(label.sections, !whole),
         root: record.root,
-        recent,
-        imported: uber.txg,
-        oldest: uber.oldest.max(oldest),
         resets_done: Vec::new(),
         suspects: Vec::new(),
         shared: VecDeque::new(),

@@ -125,7 +125,7 @@ impl Pool {
 
     /// The oldest group that is still whole: no rewind goes beyond it.
     pub fn oldest_txg(&self) -> Txg {
-        self.sync.lock().oldest
+        self.sync.lock().history.oldest
     }
 
     /// The level by which a block in zstd was made; `None`: it says none, or is in no zstd.
@@ -144,8 +144,11 @@ impl Pool {
     /// Live bytes of bootstrap blocks, by the pool's own books.
     pub fn bootstrap_blocks(&self) -> Vec<(Addr, u32)> {
         let st = self.sync.lock();
-        let records =
-            st.chain.iter().flat_map(|chained| std::iter::once(&chained.ptr).chain(&chained.dead_log));
+        let records = st
+            .history
+            .chain
+            .iter()
+            .flat_map(|chained| std::iter::once(&chained.ptr).chain(&chained.dead_log));
         let sections = st.sections.iter().map(|section| &section.ptr);
         let mut out: Vec<(Addr, u32)> = records
             .chain(sections)

@@ -26,12 +26,12 @@ impl Group<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cost::Cost;
     use crate::create::CreateOptions;
     use crate::import::ImportOptions;
     use crate::pool::Tx;
     use crate::pool::{Client, Pool};
     use crate::pool::{Stream, WriteRequest};
+    use crate::state::cost::Cost;
     use parking_lot::Mutex;
     use std::sync::Arc;
     use terrane_codec::{ChecksumKind, Compression};

@@ -11,7 +11,6 @@
 
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::label::{DeviceRow, Role, Stay};
@@ -166,12 +165,9 @@ impl Pool {
             }
             st.commit_point.leave(device);
             // Tables of groups before this one name the device: nobody can go back to them without it.
-            if let Some(newest) = st.recent.pop_back() {
-                st.recent = VecDeque::from([newest]);
-                st.oldest = newest.0;
+            if let Some(newest) = st.history.drop_rollback_txgs() {
                 log::info!(
-                    "groups before {} cannot be rolled back to any more: they need device {device}",
-                    newest.0
+                    "groups before {newest} cannot be rolled back to any more: they need device {device}"
                 );
             }
             self.relabel(st)?;

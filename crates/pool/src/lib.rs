@@ -13,7 +13,6 @@
 mod anchors;
 mod apart;
 mod caches;
-mod cost;
 pub mod create;
 
 mod fates;
@@ -37,20 +36,19 @@ mod rebirth;
 mod rebuild;
 mod reports;
 mod reset;
-mod room;
 mod state;
 pub mod stats;
 mod trace;
 pub mod txg;
 
 pub use caches::{CacheDevice, is_cache_of};
-pub use cost::Cost;
 pub use create::CreateOptions;
 pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, Group, MemoryBounds, Pool, Status, Stream, Tx, WriteRequest};
 pub use rebirth::{RebirthCursor, Relic};
 pub use rebuild::Index;
 pub use state::by_hand::{GcMode, GcProgress, Victim};
+pub use state::cost::Cost;
 pub use state::hold::ZoneHold;
 pub use state::levels::{LevelShare, Levels, Method};
 pub use state::members::Member;

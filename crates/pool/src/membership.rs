@@ -155,7 +155,7 @@ impl Pool {
         label: &Label,
     ) -> Result<(), PoolError> {
         let no_record = || PoolError::Failed { reason: "there is no commit record".into() };
-        let (txg, record) = st.chain.back().map(|last| (last.txg, last.ptr)).ok_or_else(no_record)?;
+        let (txg, record) = st.history.last().ok_or_else(no_record)?;
         let uber = self.uberblock(st, label, txg, record, false);
         st.commit_point.join(index, device, label, &uber)
     }

@@ -1,6 +1,6 @@
 //! The pool itself: what is shared by readers, writers and the sync, and how it ends.
 //!
-//! Locks, outermost first: `sync` (one group at a time), the group state in [`Admission`], `tables` (zones; read for every look-up,
+//! Locks, outermost first: `sync` (one group at a time), the group state in `Admission`, `tables` (zones; read for every look-up,
 //! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
 
 mod group;
@@ -15,7 +15,7 @@ use crate::state::control::CollectionControl;
 use crate::state::fates::Fates;
 use crate::state::hold::Holds;
 use crate::state::membership::Membership;
-pub(crate) use crate::state::sync::{Chained, SyncState};
+pub(crate) use crate::state::sync::SyncState;
 use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -229,6 +229,19 @@ impl Pool {
         }
     }
 
+    /// Publishes what room there is between two groups, for those who want to join one.
+    pub(crate) fn publish(&self, st: &SyncState) {
+        let (_, room) = self.admission.count_room(st, false);
+        self.collection.tell_rests(st.collector.unread.all_rests());
+        self.admission.set_room(room, false);
+        self.publish_device_summaries(st);
+    }
+
+    /// Bytes users can fill, bytes live, bytes available to users.
+    pub fn space(&self) -> (u64, u64, u64) {
+        self.admission.space()
+    }
+
     /// Bounds anew what the pool holds in memory.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.reader.cache.set_budget(bounds.cache_bytes);
@@ -279,7 +292,7 @@ impl Pool {
         self.want_checkpoint();
         self.commit_txg(self.admission.open())?;
         let mut st = self.sync.lock();
-        let last = st.chain.back().map(|last| (last.txg, last.ptr));
+        let last = st.history.last();
         match last {
             Some((txg, ptr)) => self.write_uberblock(&mut st, txg, ptr, true),
             None => Ok(()),

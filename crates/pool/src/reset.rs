@@ -20,7 +20,7 @@ impl Pool {
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.store.tables.read();
-            let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.oldest);
+            let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.history.oldest);
             let ripe = |zone: &Zone| is_old(zone) && !zone.unread;
             tables
                 .emptied()
@@ -32,7 +32,7 @@ impl Pool {
             if st.collector.rests_with(&self.store, seq, replicas.first().device, self.env.monotonic_ns()) {
                 continue;
             }
-            let is_explained = match self.store.is_left(seq, st.imported) {
+            let is_explained = match self.store.is_left(seq, st.history.imported) {
                 Ok(is_explained) => {
                     if st.collector.unread.has_failed(seq) {
                         st.collector.was_read(&self.admission, seq);
@@ -100,11 +100,11 @@ impl Pool {
     /// When zones only wait for their emptying to grow old, and there may be no room for the groups that it takes, or for `bytes` of this
     /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
-        let Some((txg, ptr)) = st.newest else { return Ok(()) };
+        let Some((txg, ptr)) = st.history.newest else { return Ok(()) };
         self.store.devices.ask_room_below();
         let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_ROOM_PART);
         self.let_holds_go(st, self.admission.account(st).physical() < needed);
-        let is_old = st.oldest < txg;
+        let is_old = st.history.oldest < txg;
         // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
         if self.admission.account(st).physical() >= needed
             || self.admission.waiting_zones() == 0
@@ -113,7 +113,7 @@ impl Pool {
             return Ok(());
         }
         if is_old {
-            st.oldest = txg;
+            st.history.oldest = txg;
             self.write_uberblock(st, txg, ptr, false)?;
         }
         self.reset_emptied(st)

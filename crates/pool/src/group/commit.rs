@@ -1,7 +1,7 @@
 //! The end of a group: sections of the tables, frees, the record, the barrier, the uberblock; then the tables follow.
 
 use super::source::Source;
-use crate::pool::{Chained, Group};
+use crate::pool::Group;
 use crate::state::commit::CommitBuilder;
 use terrane_codec::{ChecksumKind, compute};
 use terrane_format::addr::{Addr, Place};
@@ -20,20 +20,19 @@ use terrane_wire::{Corrupt, Txg, ZoneSeq};
 const LEASE: u64 = 4096;
 /// Zones that may fail one after the other under what was to be written to the one before.
 const RESCUES_MAX: usize = 16;
-/// Groups that can be rolled back to.
-pub(crate) const ROLLBACK_GROUPS: usize = 3;
 
 impl Group<'_> {
     /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
     pub(super) fn write_sections(&mut self) -> Result<(), PoolError> {
         let sections = self.st.sections.len() as u32;
         let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
-        let stamp = self.st.chain.back().map_or(Txg(0), |last| last.txg);
+        let stamp = self.st.history.last_txg();
         if stamp == Txg(0) {
             return Ok(());
         }
         let form = self.pool.row_form();
-        for section in self.st.turns.due(table_bytes, self.st.chain.len(), self.commit.hurry_sections) {
+        for section in self.st.turns.due(table_bytes, self.st.history.chain.len(), self.commit.hurry_sections)
+        {
             let raw = self.pool.store.tables.read().encode_section(section, sections, form);
             let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
             // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
@@ -109,13 +108,9 @@ impl Group<'_> {
     /// Old records and their dead-log blocks, once every section contains them.
     fn free_what_no_replay_needs(&mut self) {
         let needed_after = self.oldest_section();
-        while let Some(old) = self.st.chain.front().filter(|old| old.txg <= needed_after) {
-            let (ptr, dead_log) = (old.ptr, old.dead_log.clone());
-            self.commit.free_boot(&ptr);
-            for block in &dead_log {
-                self.commit.free_boot(block);
-            }
-            self.st.chain.pop_front();
+        while let Some(old) = self.st.history.pop_replayed(needed_after) {
+            self.commit.free_boot(&old.ptr);
+            old.dead_log.iter().for_each(|block| self.commit.free_boot(block));
         }
     }
 
@@ -197,8 +192,8 @@ impl Group<'_> {
             txg: self.txg,
             incarnation: self.st.incarnation,
             time_ns: self.pool.env.wall_ns(),
-            previous: self.st.chain.back().map_or(BootPtr::NONE, |last| last.ptr),
-            previous_txg: self.st.chain.back().map_or(Txg(0), |last| last.txg),
+            previous: self.st.history.last().map_or(BootPtr::NONE, |(_, ptr)| ptr),
+            previous_txg: self.st.history.last_txg(),
             replay_after: self.oldest_section(),
             root,
             opened: std::mem::take(&mut appended.opened),
@@ -323,13 +318,8 @@ impl Group<'_> {
         }
         let bytes = u64::from(own.padded) + dead_log.iter().map(|block| u64::from(block.len)).sum::<u64>();
         st.turns.wrote(bytes);
-        st.newest = Some((txg, own));
-        st.chain.push_back(Chained { txg, ptr: own, dead_log });
+        st.history.committed(txg, own, dead_log);
         st.root = root;
-        st.recent.push_back((txg, own));
-        while st.recent.len() > ROLLBACK_GROUPS + 1 {
-            st.recent.pop_front();
-        }
         pool.let_go(st)?;
         pool.let_holds_go(st, false);
         pool.reset_emptied(st)?;

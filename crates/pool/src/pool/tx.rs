@@ -1,7 +1,7 @@
 //! A change that is part of the open group.
 
 use super::Pool;
-use crate::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
+use crate::state::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
 use std::sync::Arc;
 use terrane_store::PoolError;
 use terrane_wire::Txg;

@@ -1,60 +1,65 @@
 //! The groups that are open and syncing: what is reserved in them, who waits.
 
+mod room;
+mod wait;
+
+pub(crate) use wait::Above;
+
 use crate::state::levels::Backlog;
 use crate::state::pace::Pace;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use terrane_codec::auto::Inflow;
 use terrane_space::account::Limits;
-use terrane_store::counters::{Counters, WaitFor};
 use terrane_store::zone_store::ZoneStore;
 use terrane_wire::Txg;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Load {
+struct Load {
     /// Worst-case bytes on the device.
-    pub(crate) reserved: u64,
+    reserved: u64,
     /// Bytes of file data in memory.
-    pub(crate) dirty: u64,
+    dirty: u64,
     /// Anything joined at all.
-    pub(crate) changed: bool,
+    changed: bool,
     /// What was reserved is on its way to the device; what that took is no longer counted as room.
-    pub(crate) written: bool,
+    written: bool,
 }
 
 impl Load {
     /// Bytes reserved that must still find room.
-    pub(crate) fn unwritten(&self) -> u64 {
+    fn unwritten(&self) -> u64 {
         if self.written { 0 } else { self.reserved }
     }
 }
 
 pub(crate) struct TxgState {
-    pub(crate) open: Txg,
-    pub(crate) holders: u64,
-    pub(crate) quiescing: bool,
-    pub(crate) syncing: bool,
-    pub(crate) synced: Txg,
-    pub(crate) load_open: Load,
-    pub(crate) load_syncing: Load,
+    open: Txg,
+    holders: u64,
+    quiescing: bool,
+    syncing: bool,
+    synced: Txg,
+    load_open: Load,
+    load_syncing: Load,
     /// Somebody waits for a commit of this group or a later one.
-    pub(crate) wanted: Txg,
+    wanted: Txg,
     /// The newest group that somebody waited for.
-    pub(crate) awaited: Txg,
+    awaited: Txg,
     /// Commits wanted although nothing changed: zones wait to be reset.
-    pub(crate) empty_wanted: bool,
-    pub(crate) stopping: bool,
-    pub(crate) last_wakeup_ns: u64,
-    pub(crate) pace: Pace,
+    empty_wanted: bool,
+    stopping: bool,
+    last_wakeup_ns: u64,
+    pace: Pace,
     /// Who waits for room, and for how many bytes; first in, first out.
-    pub(crate) queue: VecDeque<(u64, u64)>,
-    pub(crate) next_ticket: u64,
+    queue: VecDeque<(u64, u64)>,
+    next_ticket: u64,
     /// Bytes that files may still write whatever others do: see [`Pool::promise`](crate::Pool::promise).
-    pub(crate) promised: u64,
+    promised: u64,
     /// Bytes that get dirty.
-    pub(crate) inflow: Inflow,
+    inflow: Inflow,
 }
 
 /// Room in the pool, as of the last commit, or of the last step of collection after it.
@@ -78,44 +83,37 @@ pub(crate) struct Room {
 
 /// Who may join the open group, and when: the groups that are open and syncing, what is reserved in them, and the room there is.
 pub(crate) struct Admission {
-    pub(crate) store: Arc<ZoneStore>,
-    pub(crate) state: Mutex<TxgState>,
+    pub store: Arc<ZoneStore>,
+    state: Mutex<TxgState>,
     /// The open group once more, for those who only want to know.
-    pub(crate) open_now: AtomicU64,
+    open_now: AtomicU64,
     /// Holders left, or the group change is over.
-    pub(crate) left: Condvar,
+    left: Condvar,
     /// A group was committed, or the pool failed.
-    pub(crate) synced: Condvar,
+    synced: Condvar,
     /// There is more room, somebody else had his turn, or the pool failed.
-    pub(crate) more_room: Condvar,
+    more_room: Condvar,
     /// There is something to do for the sync thread.
-    pub(crate) work: Condvar,
-    pub(crate) room: Mutex<Room>,
-    pub(crate) dirty_max: Mutex<u64>,
+    work: Condvar,
+    room: Mutex<Room>,
+    dirty_max: Mutex<u64>,
     /// What it never exceeds. Read and changed under its lock.
-    pub(crate) dirty_budget: AtomicU64,
+    dirty_budget: AtomicU64,
     /// Another group should follow although nobody changes anything.
-    pub(crate) more_work: AtomicBool,
+    more_work: AtomicBool,
     /// The largest record size in use, in bytes: what a zone's tail may fail to take.
-    pub(crate) largest_block: AtomicU64,
+    largest_block: AtomicU64,
     /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
-    pub(crate) sections_bytes: AtomicU64,
+    sections_bytes: AtomicU64,
 }
 
 /// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
 /// directories and dnodes again and again.
-pub(crate) const DIRTY_MIN: u64 = 128 << 20;
-/// Delay starts at this share of the limit, in percent, and a commit at the second.
-pub(crate) const DELAY_PERCENT: u64 = 60;
-pub(crate) const COMMIT_PERCENT: u64 = 30;
-pub(crate) const DELAY_SCALE_NS: u64 = 500_000;
+const DIRTY_MIN: u64 = 128 << 20;
+/// A commit begins at this share of the dirty limit, in percent.
+const COMMIT_PERCENT: u64 = 30;
+/// No change is delayed longer.
 pub(crate) const DELAY_MAX_NS: u64 = 100_000_000;
-/// Who brings as many bytes is delayed in full, and who brings fewer by as much less.
-pub(crate) const DELAY_FULL_BYTES: u64 = 1 << 20;
-/// One part of so many of the dirty limit takes little changes alone.
-pub(crate) const LITTLE_PART: u64 = 8;
-/// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
-pub(crate) const LATE_MAX_NS: u64 = 200_000;
 
 impl Admission {
     /// Dirty data never takes more than `dirty_budget` bytes.
@@ -202,7 +200,7 @@ impl Admission {
         self.state.lock().promised
     }
 
-    pub(crate) fn set_promised(&self, change: impl FnOnce(u64) -> u64) {
+    pub fn set_promised(&self, change: impl FnOnce(u64) -> u64) {
         let mut state = self.state.lock();
         state.promised = change(state.promised);
         self.more_room.notify_all();
@@ -333,6 +331,65 @@ impl Admission {
         self.left.notify_all();
     }
 
+    /// The group that must be durable for everything to be that was done so far.
+    pub fn newest_change(&self, threaded: bool) -> Txg {
+        let state = self.state.lock();
+        // A group that somebody asked for, who then found room without it, is waited for as well: nothing is under way afterwards.
+        let is_wanted = threaded && state.wanted >= state.open;
+        match (state.load_open.changed || is_wanted, state.syncing) {
+            (true, _) => state.open,
+            (false, true) => Txg(state.open.0 - 1),
+            // The group before the open one need not exist: numbers go on above the lease after a crash.
+            (false, false) => state.synced,
+        }
+    }
+
+    /// Waits until a group is durable; in a pool without threads `run` makes the next one so.
+    pub fn wait_for_group<E>(
+        &self,
+        txg: Txg,
+        threaded: bool,
+        alive: &dyn Fn() -> Result<(), E>,
+        run: &dyn Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut state = self.state.lock();
+        state.awaited = state.awaited.max(txg);
+        while state.synced < txg {
+            alive()?;
+            if threaded {
+                state.wanted = state.wanted.max(txg);
+                self.work.notify_one();
+                self.synced.wait(&mut state);
+            } else {
+                drop(state);
+                run()?;
+                state = self.state.lock();
+            }
+        }
+        alive()
+    }
+
+    /// Waits until a group is to be committed: when somebody asks, when enough is dirty, and on a timer, by which `look_at_the_clock` may
+    /// say so as well. False: none is any more.
+    pub fn next_group(&self, period: Duration, look_at_the_clock: &dyn Fn() -> bool) -> bool {
+        let mut state = self.state.lock();
+        while !state.stopping && state.wanted < state.open {
+            let timed_out = self.work.wait_for(&mut state, period).timed_out();
+            if timed_out && (state.load_open.changed || state.empty_wanted) {
+                break;
+            }
+            if timed_out && MutexGuard::unlocked(&mut state, look_at_the_clock) {
+                break;
+            }
+        }
+        !state.stopping
+    }
+
+    /// Whether another group will follow although nobody changes anything.
+    pub fn has_work_left(&self) -> bool {
+        self.state.lock().empty_wanted
+    }
+
     /// Waits until no group syncs, or `is_over`.
     pub fn wait_for_sync<E>(&self, is_over: impl Fn() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
@@ -386,35 +443,8 @@ impl Admission {
 
 impl TxgState {
     /// Bytes reserved and not yet accounted, and those of them that must still find room.
-    pub(crate) fn reserved(&self) -> (u64, u64) {
+    fn reserved(&self) -> (u64, u64) {
         let (open, syncing) = (&self.load_open, &self.load_syncing);
         (open.reserved + syncing.reserved, open.unwritten() + syncing.unwritten())
-    }
-}
-
-/// What a change waited for, and how long; a change that joins at once is not measured.
-pub(crate) struct Queue<'a> {
-    pub(crate) counters: &'a Counters,
-    /// The first wait began.
-    pub(crate) began_ns: Option<u64>,
-    pub(crate) since_ns: u64,
-}
-
-impl Queue<'_> {
-    pub(crate) fn enter(&mut self) {
-        self.since_ns = self.counters.now_ns();
-        self.began_ns.get_or_insert(self.since_ns);
-    }
-
-    pub(crate) fn leave(&self, reason: WaitFor) {
-        self.counters.waited(reason, self.counters.now_ns().saturating_sub(self.since_ns));
-    }
-}
-
-impl Drop for Queue<'_> {
-    fn drop(&mut self) {
-        if let Some(began_ns) = self.began_ns {
-            self.counters.begin.record_ns(self.counters.now_ns().saturating_sub(began_ns));
-        }
     }
 }

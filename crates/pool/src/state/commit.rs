@@ -250,6 +250,36 @@ mod tests {
     }
 
     #[test]
+    fn what_moves_and_dies_in_one_group_is_counted_where_it_went() {
+        let tables = moved();
+        let mut commit = CommitBuilder { frees: vec![free(0, 4)], ..CommitBuilder::default() };
+        assert_eq!(commit.deltas(&tables, &[]), [(ZoneSeq(9), -64)]);
+        let moves = [(free(0, 4).addr, ZoneSeq(11), 64)];
+        assert_eq!(commit.deltas(&tables, &moves), [(ZoneSeq(9), -64)], "in zone 11 it came and went");
+        commit.frees.clear();
+        assert_eq!(commit.deltas(&tables, &moves), [(ZoneSeq(9), -64), (ZoneSeq(11), 64)]);
+    }
+
+    #[test]
+    fn a_zone_that_was_reset_is_named_once_and_copies_of_its_parts_are_freed() {
+        let mut commit = CommitBuilder::default();
+        let mut resets = vec![(ZoneSeq(5), vec![(free(40, 7).addr, 100), (free(8, 1).addr, 16)])];
+        assert_eq!(commit.take_resets(&mut resets), [free(8, 1), free(40, 7)]);
+        assert_eq!(commit.take_resets(&mut resets), []);
+        assert_eq!(commit.reset, [ZoneSeq(5)]);
+    }
+
+    #[test]
+    fn a_block_that_stays_has_a_run_of_its_own() {
+        let (tables, mut commit) = (moved(), CommitBuilder::default());
+        let addr = free(16, 4).addr;
+        commit.moved_now.insert(addr, ZoneSeq(11));
+        commit.did_not_move(&tables, addr, 4);
+        assert_eq!(commit.split_runs, [Move { birth: BIRTH, run: Run::of(16, 4, ZoneSeq(9), 8192) }]);
+        assert_eq!((commit.moved_now.get(&addr), commit.runs()), (Some(&ZoneSeq(9)), 2));
+    }
+
+    #[test]
     fn runs_without_a_tally_are_left_to_the_dead_set() {
         let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
         run.tally = Tally::UNKNOWN;

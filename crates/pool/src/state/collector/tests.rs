@@ -89,3 +89,23 @@ fn a_victim_that_ends_before_its_last_part_counts_once() {
     collector.reset(seq);
     assert_eq!(collector.gains(&tables).credit(), 0);
 }
+
+#[test]
+fn a_victim_in_hand_is_put_down_and_one_that_rests_goes_on() {
+    let worth = Worth { live: 300, garbage: 600, moved: 100 };
+    let mut collector = Collector::new(1 << 30);
+    collector.victim = VictimState::InHand(worth);
+    let gains = collector.gains(&Tables::default());
+    assert_eq!((gains.moving, gains.rest, gains.remaining), (Some(200), 400, 200));
+    assert!(collector.victim.take_resting().is_none(), "who moves it has it");
+    collector.forget(ZoneSeq(1));
+    assert!(matches!(collector.victim, VictimState::InHand(_)));
+    collector.victim.put_down();
+    assert_eq!(collector.gains(&Tables::default()).moving, None);
+    let progress = Progress { victim: ZoneSeq(1), parts: Vec::new(), part: 0, worth, whole: true, unread: 0 };
+    collector.victim = VictimState::Resting(progress);
+    collector.victim.put_down();
+    assert_eq!(collector.gains(&Tables::default()).moving, Some(200));
+    assert_eq!(collector.victim.take_resting().map(|progress| progress.victim), Some(ZoneSeq(1)));
+    assert!(collector.victim.resting().is_none());
+}

@@ -4,8 +4,8 @@
 //!
 //! Invariant: collection begins no victim that would need the room of those who have joined.
 
-use crate::pool::{Pool, SyncState};
-use crate::state::admission::{Admission, Room};
+use super::{Admission, Room};
+use crate::state::sync::SyncState;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_format::rows::Phase;
@@ -18,12 +18,12 @@ use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 impl Admission {
-    pub(crate) fn zone_yield(&self) -> Yield {
+    pub fn zone_yield(&self) -> Yield {
         let largest_block = self.largest_block.load(Ordering::Relaxed);
         Yield { unit: self.store.devices.write_unit(), largest_block }
     }
 
-    pub(crate) fn sizes(&self) -> Sizes {
+    pub fn sizes(&self) -> Sizes {
         let largest = self.store.devices.capacities().into_iter().map(|(_, capacity)| capacity).max();
         Sizes {
             zone_yield: self.zone_yield(),
@@ -33,11 +33,11 @@ impl Admission {
     }
 
     /// All measures of room, as of now.
-    pub(crate) fn account(&self, st: &SyncState) -> SpaceAccount {
+    pub fn account(&self, st: &SyncState) -> SpaceAccount {
         self.account_of(&self.store.tables.read(), st)
     }
 
-    pub(crate) fn account_of(&self, tables: &Tables, st: &SyncState) -> SpaceAccount {
+    pub fn account_of(&self, tables: &Tables, st: &SyncState) -> SpaceAccount {
         let sizes = self.sizes();
         SpaceAccount {
             sizes,
@@ -98,25 +98,25 @@ impl Admission {
     }
 
     /// Zones that will be reset.
-    pub(crate) fn waiting_zones(&self) -> u64 {
+    pub fn waiting_zones(&self) -> u64 {
         waiting(&self.store.tables.read(), &self.zone_yield()).zones
     }
 
     /// What placement may do with empty zones.
-    pub(crate) fn zone_stock(&self, st: &SyncState) -> Stock {
+    pub fn zone_stock(&self, st: &SyncState) -> Stock {
         let room = self.room();
         self.sizes().stock(st.alloc.empty_count(), self.reserved(), room.live, room.limits.live)
     }
 
     /// The same from within a group that has written what was reserved in it, and needs its own commit as well.
-    pub(crate) fn publish_in_sync(&self, st: &SyncState) -> SpaceAccount {
+    pub fn publish_in_sync(&self, st: &SyncState) -> SpaceAccount {
         let (account, room) = self.count_room(st, true);
         self.set_room(room, true);
         account
     }
 
     /// `in_sync`: the group under way must still be committed.
-    fn count_room(&self, st: &SyncState, in_sync: bool) -> (SpaceAccount, Room) {
+    pub fn count_room(&self, st: &SyncState, in_sync: bool) -> (SpaceAccount, Room) {
         // What it needs for that is what was known before.
         let for_group = if in_sync { self.sizes().commit_bytes() } else { 0 };
         let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
@@ -133,7 +133,7 @@ impl Admission {
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unread),
             unread_since_ns: st.collector.unread.since_ns(),
             empty_zones: account.empty_zones as u64,
-            imported: st.imported,
+            imported: st.history.imported,
             incarnation: st.incarnation,
         };
         (account, room)
@@ -148,26 +148,9 @@ impl Admission {
     }
 
     /// The oldest group to keep whole: three back, but only one when zones are short.
-    pub(crate) fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
+    pub fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
         let depth = if self.account(st).is_short(self.room().limits.zones) { 1 } else { 3 };
-        let older = st.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
-        let back = older.take(depth).nth(depth - 1);
-        back.unwrap_or(st.oldest).max(st.oldest)
-    }
-}
-
-impl Pool {
-    /// Publishes what room there is between two groups, for those who want to join one.
-    pub(crate) fn publish(&self, st: &SyncState) {
-        let (_, room) = self.admission.count_room(st, false);
-        self.collection.tell_rests(st.collector.unread.all_rests());
-        self.admission.set_room(room, false);
-        self.publish_device_summaries(st);
-    }
-
-    /// Bytes users can fill, bytes live, bytes available to users.
-    pub fn space(&self) -> (u64, u64, u64) {
-        self.admission.space()
+        st.history.rollback_to(txg, depth)
     }
 }
 

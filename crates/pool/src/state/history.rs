@@ -1,0 +1,101 @@
+//! The groups that were committed, as far as an import would need them.
+
+use std::collections::VecDeque;
+use terrane_format::boot_ptr::BootPtr;
+use terrane_wire::Txg;
+
+/// Groups that can be rolled back to.
+pub(crate) const ROLLBACK_GROUPS: usize = 3;
+
+/// A record that replay would still need, or would after a rewind.
+pub(crate) struct Chained {
+    pub txg: Txg,
+    pub ptr: BootPtr,
+    pub dead_log: Vec<BootPtr>,
+}
+
+pub(crate) struct History {
+    /// Oldest first.
+    pub chain: VecDeque<Chained>,
+    /// The newest durable group, and its record: whether a replay needs that or not.
+    pub newest: Option<(Txg, BootPtr)>,
+    /// Committed groups that can be rolled back to, with their records, oldest first.
+    pub recent: VecDeque<(Txg, BootPtr)>,
+    /// The group that was imported.
+    pub imported: Txg,
+    /// What the newest uberblock names as oldest whole group.
+    pub oldest: Txg,
+}
+
+impl History {
+    /// The newest group whose record a replay needs, and that.
+    pub fn last(&self) -> Option<(Txg, BootPtr)> {
+        self.chain.back().map(|last| (last.txg, last.ptr))
+    }
+
+    /// The number of that group; 0: there is none.
+    pub fn last_txg(&self) -> Txg {
+        self.last().map_or(Txg(0), |(txg, _)| txg)
+    }
+
+    /// A group is durable.
+    pub fn committed(&mut self, txg: Txg, ptr: BootPtr, dead_log: Vec<BootPtr>) {
+        self.newest = Some((txg, ptr));
+        self.chain.push_back(Chained { txg, ptr, dead_log });
+        self.recent.push_back((txg, ptr));
+        while self.recent.len() > ROLLBACK_GROUPS + 1 {
+            self.recent.pop_front();
+        }
+    }
+
+    /// The next record that no replay needs, because all sections tell of everything up to this group.
+    pub fn pop_replayed(&mut self, needed_after: Txg) -> Option<Chained> {
+        self.chain.pop_front_if(|old| old.txg <= needed_after)
+    }
+
+    /// No group but the newest can be rolled back to any more. Returns that.
+    pub fn drop_rollback_txgs(&mut self) -> Option<Txg> {
+        let newest = self.recent.pop_back()?;
+        self.recent = VecDeque::from([newest]);
+        self.oldest = newest.0;
+        Some(newest.0)
+    }
+
+    /// The oldest group to keep whole when `txg` is committed, so many groups back.
+    pub fn rollback_to(&self, txg: Txg, depth: usize) -> Txg {
+        let older = self.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
+        let back = older.take(depth).nth(depth - 1);
+        back.unwrap_or(self.oldest).max(self.oldest)
+    }
+
+    /// Groups before `newest` that can be rolled back to, oldest first.
+    pub fn before(&self, newest: Txg) -> Vec<(Txg, BootPtr)> {
+        self.recent.iter().copied().filter(|(txg, _)| (self.oldest..newest).contains(txg)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_kept_as_long_as_one_may_roll_back_to_them() {
+        let mut history = History {
+            chain: VecDeque::new(),
+            newest: None,
+            recent: VecDeque::new(),
+            imported: Txg(0),
+            oldest: Txg(1),
+        };
+        assert_eq!((history.rollback_to(Txg(1), 3), history.last_txg()), (Txg(1), Txg(0)));
+        (1..=6).for_each(|txg| history.committed(Txg(txg), BootPtr::NONE, Vec::new()));
+        assert_eq!((history.rollback_to(Txg(7), 3), history.rollback_to(Txg(7), 1)), (Txg(4), Txg(6)));
+        history.oldest = Txg(5);
+        assert_eq!(history.rollback_to(Txg(7), 3), Txg(5), "what was given up does not come back");
+        assert_eq!(history.before(Txg(6)).iter().map(|(txg, _)| txg.0).collect::<Vec<_>>(), [5]);
+        assert_eq!(history.pop_replayed(Txg(1)).map(|old| old.txg), Some(Txg(1)));
+        assert!(history.pop_replayed(Txg(1)).is_none());
+        assert_eq!((history.drop_rollback_txgs(), history.oldest), (Some(Txg(6)), Txg(6)));
+        assert_eq!((history.before(Txg(6)), history.last_txg()), (vec![], Txg(6)));
+    }
+}
