@@ -59,7 +59,7 @@ unit! {
 
 impl ObjectId {
     /// Bits of an object number. A field of 64 bits may use the bits above: a directory entry for the type of its
-    /// object, a FUSE node id for the object set.
+    /// object, a FUSE node id for its tree.
     pub const BITS: u32 = 48;
     pub const MASK: u64 = (1 << ObjectId::BITS) - 1;
 }
