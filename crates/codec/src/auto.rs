@@ -256,6 +256,7 @@ pub struct Auto {
 }
 
 impl Auto {
+    /// A controller at the lowest step, with the speeds of an assumed machine.
     pub fn new(range: AutoRange) -> Auto {
         let step = usize::from(range.lowest);
         Auto { range, speeds: GUESS.map(|mb| mb * 1e6), waited: 0.0, step, stayed_bytes: 0 }

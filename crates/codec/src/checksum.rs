@@ -32,6 +32,7 @@ pub enum ChecksumKind {
 }
 
 impl ChecksumKind {
+    /// The id in block pointers.
     pub fn id(self) -> u8 {
         match self {
             ChecksumKind::Fletcher4 => 7,

@@ -30,6 +30,7 @@ impl Below {
         Ok(Below { direct: options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))? })
     }
 
+    /// Fills `buf` from `offset`; bytes above write pointers are zeros.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let ask = |at: u64| {
             let zones = report_zones(&self.direct, at / SECTOR * SECTOR, 1)?;

@@ -158,6 +158,7 @@ impl ZoneRules {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// The state of a zone, without any command to the medium.
     pub fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         let slot = self.slot(zone, "report")?;
         Ok(ZoneReport { state: slot.state, capacity: slot.capacity, pointer: slot.pointer })

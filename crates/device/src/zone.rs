@@ -43,6 +43,7 @@ pub struct DeviceInfo {
     pub hardware_pointers: bool,
 }
 
+/// The state of a zone. Only an empty or open zone can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
     Empty,

@@ -41,6 +41,7 @@ impl AttrList {
         self.set(attr, &value.to_le_bytes());
     }
 
+    /// Sets a value of two numbers, such as a time: seconds, nanoseconds.
     pub fn set_pair(&mut self, attr: Attr, pair: [u64; 2]) {
         let mut value = [0; 16];
         pair.put(&mut value);

@@ -33,6 +33,7 @@ pub struct ZplAttrs {
     pub ctime: Timestamp,
     pub crtime: Timestamp,
     pub links: u64,
+    /// Project id, for quotas; only if the file has one.
     pub projid: Option<u64>,
     /// Device number, for device files only.
     pub rdev: Option<u64>,

@@ -10,6 +10,7 @@ impl Dice {
     /// The increment of the state for each number.
     pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+    /// A generator whose numbers follow from `seed` alone.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }

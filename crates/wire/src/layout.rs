@@ -15,9 +15,12 @@ pub trait Field: Sized {
 /// A row of a structure's table in FORMAT.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// Bytes from the start of the structure.
     pub offset: usize,
+    /// Bytes of the field.
     pub size: usize,
     pub name: &'static str,
+    /// The field's type as it is written in Rust.
     pub kind: &'static str,
 }
 

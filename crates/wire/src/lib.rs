@@ -1,4 +1,4 @@
-//! Bytes that may lie: the tools that parse input nobody vouches for.
+//! Bytes that may lie: tools that parse untrusted input.
 //!
 //! A device returns what was once written by this version, by an older or newer version, by a failing disk, or by an
 //! attacker. So no stored byte is trusted. This crate has the few tools that parse such bytes:

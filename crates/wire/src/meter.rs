@@ -39,10 +39,12 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// Adds to the calling thread's lane: one relaxed atomic addition.
     pub fn add(&self, more: u64) {
         self.lanes[lane()].0.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// The sum over all lanes; it may miss additions in progress.
     pub fn get(&self) -> u64 {
         self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.0.load(Ordering::Relaxed)))
     }
@@ -62,6 +64,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Counts one duration.
     pub fn record_ns(&self, ns: u64) {
         let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_NS).leading_zeros()) as usize;
         self.buckets[bits.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
@@ -85,6 +88,7 @@ pub struct Times {
     /// Bucket `i` counts durations of at most `bound_ns(i)`, and longer than `bound_ns(i - 1)`: see
     /// [`Times::bound_ns`].
     pub buckets: [u64; BUCKETS],
+    /// The sum of all durations; it wraps.
     pub sum_ns: u64,
     /// The maximum since the histogram was made, also in a difference.
     pub longest_ns: u64,

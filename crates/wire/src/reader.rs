@@ -51,6 +51,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// The next `N` bytes, copied.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let mut out = [0; N];
         out.copy_from_slice(self.bytes(N)?);

@@ -61,6 +61,7 @@ impl ObjectId {
     /// Bits of an object number. A field of 64 bits may use the bits above: a directory entry for the type of its
     /// object, a FUSE node id for its tree.
     pub const BITS: u32 = 48;
+    /// The bits of an object number in such a field.
     pub const MASK: u64 = (1 << ObjectId::BITS) - 1;
 }
 

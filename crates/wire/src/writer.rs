@@ -44,6 +44,7 @@ impl Writer {
         self.bytes(&value.to_le_bytes());
     }
 
+    /// LEB128: seven bits per byte, least significant first; at most 10 bytes.
     pub fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.raw.push(value.to_le_bytes()[0] | 0x80);

@@ -32,6 +32,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether the whole ZAP was checked and no damage found.
     pub fn is_clean(&self) -> bool {
         self.damage_count == 0 && self.unsupported.is_none()
     }

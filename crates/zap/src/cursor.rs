@@ -9,7 +9,9 @@ use crate::hash::HashBits;
 /// A position before the first entry that is not smaller than (hash, cd).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cursor {
+    /// The masked hash; all ones at the end.
     pub hash: u64,
+    /// The collision differentiator.
     pub cd: u32,
 }
 
@@ -37,6 +39,7 @@ impl Cursor {
         Self::from_u64_with(raw, HashBits::Bits28)
     }
 
+    /// The serialised form in a ZAP with so many hash bits; all ones at the end.
     pub fn to_u64_with(self, bits: HashBits) -> u64 {
         if self.is_end() {
             return u64::MAX;
@@ -44,6 +47,7 @@ impl Cursor {
         self.hash >> (64 - bits.count()) | u64::from(self.cd) << bits.count()
     }
 
+    /// The inverse of [`to_u64_with`](Self::to_u64_with), for any number.
     pub fn from_u64_with(raw: u64, bits: HashBits) -> Cursor {
         if raw == u64::MAX {
             return Cursor::END;

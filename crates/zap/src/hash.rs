@@ -84,10 +84,12 @@ impl Flags {
     /// The first word of a key is its hash.
     pub const PRE_HASHED_KEY: Flags = Flags(4);
 
+    /// Both sets of flags together.
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
+    /// Whether all of the other flags are set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }

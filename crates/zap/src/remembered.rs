@@ -94,11 +94,13 @@ impl Remembered {
         }
     }
 
+    /// The number of entries; a scan of all slots if there is no index.
     pub fn len(&self, slots: &Slots<'_>) -> usize {
         let counted = || slots.slots().filter(|slot| !slot.is_free()).count();
         self.index.get().map_or_else(counted, Index::len)
     }
 
+    /// Finds a name: by a scan of the slots, or by the index once that pays.
     pub fn find<'a>(&self, slots: &Slots<'a>, name: &[u8]) -> Result<Option<Slot<'a>>, Corrupt> {
         if name.len() > slots.shape.name_bytes_max() {
             return Ok(None);

@@ -253,6 +253,8 @@ impl<'a> Slot<'a> {
 }
 
 impl<'a> Slots<'a> {
+    /// Parses block 0 of an object with `block_count` blocks, and validates its header. Slots are validated when they
+    /// are read.
     pub fn parse(raw: &'a [u8], block_count: u64) -> Result<Self, Error<Corrupt>> {
         let damage = |what, expected: &str, found: String| {
             Error::Store(Corrupt::new("block 0", what, expected, found))

@@ -162,6 +162,7 @@ impl Zap {
         &self.options
     }
 
+    /// The current kind, by block 0.
     pub fn kind<S: Store + ?Sized>(&self, store: &S) -> Result<Kind, Error<S::Error>> {
         in_our_order!(self, store, kind());
         if store.block_count() == 0 {
@@ -238,6 +239,7 @@ impl Zap {
         self.remembered.index().map_or(0, Index::bytes)
     }
 
+    /// The value of a key; `None` if the key does not exist or could not be stored.
     pub fn lookup<'k, S: Store + ?Sized>(
         &self,
         store: &S,

@@ -23,11 +23,13 @@ pub struct Inflow {
 }
 
 impl Inflow {
+    /// Counts `bytes` that arrive at `now_ns`.
     pub fn add(&mut self, now_ns: u64, bytes: u64) {
         self.count(now_ns);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// The rate of input at `now_ns`: the larger of the two means.
     pub fn bytes_per_s(&mut self, now_ns: u64) -> f64 {
         self.count(now_ns);
         self.quick.max(self.slow)

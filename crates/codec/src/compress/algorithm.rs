@@ -95,6 +95,7 @@ impl ZstdLevel {
         Self::from_cookie(*head.get(4..ZSTD_HEAD_BYTES)?.first()?)
     }
 
+    /// The stored form of the level: 1 to 19, or 103 to 123 for the fast ones.
     pub fn cookie(self) -> u8 {
         self.0
     }

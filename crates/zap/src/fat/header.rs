@@ -91,10 +91,13 @@ pub(crate) struct Header {
     pub geometry: Geometry,
     /// First block of the external table; 0 while the table is embedded.
     pub table_blk: u64,
+    /// Blocks of the external table, a power of two; 0 while the table is embedded.
     pub table_numblks: u64,
+    /// Pointers of the table, as a power of two.
     pub table_shift: u32,
     /// First block of the next table, of twice the size, while it is being filled; else 0.
     pub table_nextblk: u64,
+    /// Blocks of the table that are copied into the next one.
     pub table_blks_copied: u64,
     /// The first block that was never used.
     pub freeblk: u64,
@@ -124,6 +127,7 @@ impl Header {
         }
     }
 
+    /// Parses and validates block 0 of an object with `block_count` blocks.
     pub fn parse(raw: &[u8], block_count: u64) -> Result<Header, Error<Corrupt>> {
         let geometry = Geometry::of_block(raw.len())?;
         let phys = FatHeader::decode(raw)

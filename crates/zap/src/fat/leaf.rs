@@ -174,6 +174,7 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
+    /// A finding of damage in this leaf.
     pub fn damage(
         &self,
         what: &'static str,
