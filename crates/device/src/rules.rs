@@ -8,8 +8,8 @@
 //! the zone busy; [`WriteTicket::wrote`] moves the pointer by the bytes that reached the medium. A dropped ticket
 //! moves nothing. The zone's lock is not held in between, so a zone can be read while it is written.
 //!
-//! Invariants, verified by [`ZoneRules::check`]: a pointer is a multiple of the write unit and within the capacity;
-//! it is 0 if empty, the capacity if full; `open` counts exactly the open zones that are not exempt.
+//! Invariants, verified by [`ZoneRules::check`]: a pointer is a multiple of the write unit and within the capacity. It
+//! is 0 if the zone is empty, the capacity if it is full. `open` counts exactly the open zones that are not exempt.
 
 use crate::zone::{DeviceError, ZoneReport, ZoneState};
 use std::fmt;

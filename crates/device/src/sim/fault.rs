@@ -26,7 +26,7 @@ pub enum Fault {
     /// The `nth` flush succeeds and makes nothing durable. A later one does.
     LostFlush { nth: u64 },
     /// The `nth` flush fails. The data that it should have made durable never will be, even by a later flush that
-    /// succeeds. Kernels treat pages whose write-back failed so. A reset ends that for its zone.
+    /// succeeds. Kernels do so to pages whose write-back failed. A reset ends that for its zone.
     FailingFlush { nth: u64 },
     /// Resets of the zone (of any zone, if `None`) fail once in `one_in` times and change nothing.
     ResetError { zone: Option<ZoneIdx>, one_in: u32 },
