@@ -1,8 +1,8 @@
 //! Compression ratios of a file in Terrane and in OpenZFS, from the same compressed blocks.
 //!
 //! OpenZFS must save an eighth in whole sectors of 4 KiB, and stores whole sectors. Terrane must save a sixteenth,
-//! and stores granules of 16 bytes. The zstd blocks of both are the same byte for byte. `cargo bench -p terrane-codec
-//! --bench ratio -- FILE`; without a file it measures this program.
+//! and stores granules of 16 bytes. The zstd blocks of both are the same byte for byte.
+//! `cargo bench -p terrane-codec --bench ratio -- FILE`; without a file it measures this program.
 
 use terrane_codec::compress::accept::{GRANULE_BYTES, max_stored_openzfs};
 use terrane_codec::{Compression, Compressor, Outcome, is_zero, max_stored};

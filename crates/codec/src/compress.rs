@@ -137,9 +137,9 @@ impl Compressor {
     /// level is not tried. The idea is OpenZFS's early abort. A block that only a high level brings below the limit
     /// is rare, and saves little more than the limit asks for.
     ///
-    /// **Coded content.** For gzip, and for zstd from level 1 on, a sample shows whether the bytes are coded already
-    /// (a JPEG, a zstd frame). Then lz4 alone judges the block. If it finds enough repeats, zstd works at most at
-    /// [`CODED_LEVEL_MAX`], though the header names the level asked for.
+    /// **Coded content.** For gzip, and for zstd from level 1 on, a sample of such a block shows whether its bytes are
+    /// coded already (a JPEG, a zstd frame). Then lz4 alone judges the block. If it finds enough repeats, zstd works
+    /// at most at [`CODED_LEVEL_MAX`], though the header names the level asked for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
             _ if src.is_empty() || src.len() > LONG_BYTES_MAX => None,

@@ -105,8 +105,8 @@ pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt>
     Ok(rest)
 }
 
-/// Copies `len` bytes to `at` from `distance` bytes before it; both may overlap. The caller checked that `distance <=
-/// at` and that `len` bytes fit.
+/// Copies `len` bytes to `at` from `distance` bytes before it; both may overlap. The caller checked that
+/// `distance <= at` and that `len` bytes fit.
 fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) {
     let mut done = 0;
     while done < len {

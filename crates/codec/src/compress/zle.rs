@@ -1,7 +1,7 @@
 //! zle: runs of zeros are shortened, everything else is copied. It is for compressed data with holes in it.
 //!
-//! A stream is a sequence of control bytes *c*. Up to 63, *c* + 1 literal bytes follow. From 64 on, it stands for *c*
-//! - 63 zeros. The stream has no end mark; it ends when the block is full.
+//! A stream is a sequence of control bytes *c*. Up to 63, *c* + 1 literal bytes follow. From 64 on, it stands for
+//! *c* - 63 zeros. The stream has no end mark; it ends when the block is full.
 
 use super::corrupt;
 use terrane_wire::Corrupt;
