@@ -1,7 +1,8 @@
-//! MB/s of one core for each algorithm over what people store: how quickly text is expanded, how much smaller it gets (for zle: a
-//! program), and how quickly each kind is compressed or given up. And each checksum.
-//! `cargo bench -p terrane-codec --bench codec [-- FILE...]`, where files are more kinds, named by their ending. The thread's processor
-//! time, so that a busy machine disturbs less.
+//! MB/s of one core for each algorithm, and for each checksum, over several kinds of content.
+//!
+//! `cargo bench -p terrane-codec --bench codec [-- FILE...]`. Files are further kinds, named by their extension. The
+//! columns are the speed of expanding text, its ratio (for zle: of a program), and how fast each kind is compressed
+//! or given up. Times are processor times of the thread, so a busy machine disturbs less.
 
 use std::hint::black_box;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
@@ -9,13 +10,14 @@ use terrane_wire::Dice;
 
 const ROUND_S: f64 = 0.06;
 
-/// Seconds that this thread has had a processor.
+/// Seconds of processor time of this thread.
 fn processor_s() -> f64 {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     line.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("Linux tells it in nanoseconds") / 1e9
 }
 
-/// MB/s of `work` over blocks of `bytes`. The processor's time is counted in ticks of some milliseconds: a round has many of them.
+/// MB/s of `work` over blocks of `bytes`. The kernel counts processor time in ticks of some milliseconds, so a round
+/// has many of them.
 fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
     let (start, mut count) = (processor_s(), 0);
     loop {
@@ -30,12 +32,12 @@ fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
     }
 }
 
-/// The same in each run.
+/// Random bytes, the same in each run.
 fn random(len: usize) -> Vec<u8> {
     Dice::new(1).noise(len)
 }
 
-/// Words of skewed frequency: about the ratios of source code.
+/// Words of skewed frequency, with about the ratios of source code.
 fn text(len: usize) -> Vec<u8> {
     let dice = random(len);
     let words: Vec<String> =
@@ -54,7 +56,7 @@ fn text(len: usize) -> Vec<u8> {
     out
 }
 
-/// What people store, a block of each: name and content. Files named on the command line follow.
+/// One block of each kind of content: name and content. Files named on the command line are among them.
 fn samples(bytes: usize) -> Vec<(String, Vec<u8>)> {
     let (text, random) = (text(bytes), random(bytes));
     let packed = |word: &str| {

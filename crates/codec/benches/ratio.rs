@@ -1,14 +1,16 @@
-//! How much smaller each algorithm makes a file here and in OpenZFS, from the same compressed blocks: OpenZFS must save an eighth, in whole
-//! sectors of 4 KiB, and stores whole ones; we must save a sixteenth, and store granules of 16 bytes. Our zstd blocks are its own, byte for
-//! byte. `cargo bench -p terrane-codec --bench ratio -- FILE`; without a file it measures this program.
+//! Compression ratios of a file in Terrane and in OpenZFS, from the same compressed blocks.
+//!
+//! OpenZFS must save an eighth in whole sectors of 4 KiB, and stores whole sectors. Terrane must save a sixteenth,
+//! and stores granules of 16 bytes. The zstd blocks of both are the same byte for byte.
+//! `cargo bench -p terrane-codec --bench ratio -- FILE`; without a file it measures this program.
 
 use terrane_codec::compress::accept::{GRANULE_BYTES, max_stored_openzfs};
 use terrane_codec::{Compression, Compressor, Outcome, is_zero, max_stored};
 
-/// Enough, spread over the file.
+/// Upper bound of the sample, which is spread over the file.
 const SAMPLE_BYTES: usize = 32 << 20;
 const SECTOR_BYTES: usize = 4096;
-/// What a pointer holds.
+/// Content that fits into a block pointer.
 const EMBEDDED_BYTES_MAX: usize = 112;
 
 fn main() {
@@ -24,7 +26,7 @@ fn main() {
             ["lzjb", "lz4", "gzip-6", "gzip-9", "zstd-fast-1", "zstd-1", "zstd-3", "zstd-9", "zstd-19"]
         {
             let algo: Compression = word.parse().expect("a word of the property");
-            // The slowest says as much on a quarter.
+            // The slowest level measures a quarter of the sample, which is enough.
             let step = if word == "zstd-19" { step * 4 } else { step };
             let (mut all, mut theirs, mut ours) = (0, 0, 0);
             for block in file.chunks_exact(record).step_by(step) {

@@ -1,19 +1,26 @@
-//! `zstd-auto`: the highest level that keeps up.
+//! `zstd-auto`: the highest compression level that keeps up with writers.
 //!
-//! A level is worth its time as long as nobody waits for it. Who writes more than the workers compress fills memory, and waits: then the
-//! level must fall before memory is full. Who writes a little now and then could have the best level for nothing. So [`Auto`] asks with
-//! every block how many bytes a second the workers must take now, and moves on a ladder from lz4 to zstd-19: down at once to the first step
-//! that is quick enough, up only after a while and with room to spare, so that it does not come back at once.
+//! A higher level is free as long as no caller waits for it. Writers that bring more than the workers compress fill
+//! memory and are then slowed down. So the level must fall before memory is full. Writers that bring little could
+//! have the best level at no cost. For every block, [`Auto`] asks how many bytes per second the workers must compress
+//! now. It moves on a ladder from lz4 to zstd-19: down at once to the first step that is fast enough, up only after a
+//! delay and with headroom. The headroom keeps it from oscillating.
 //!
-//! Writers, and the server that takes what they write, need processors themselves. A flood need not fill memory: where they are as slow as
-//! the workers let them be, what comes in is as little as can be compressed, at any level. But then the workers have to wait for a
-//! processor now and then, which they never do for each other. That share of their time says how dear a higher level is.
+//! Writers, and the server that serves them, need processors themselves. So a flood need not fill memory: if writers
+//! are as slow as the workers let them be, the input is as little as can be compressed, at any level. But then the
+//! workers wait for a processor at times, which they never do for each other. That share of their time is the price
+//! of a higher level.
 //!
-//! How quick a step is here, on this data, is learned from what was compressed by it; a step that was not tried yet is guessed from those
-//! that were. There are no steps of zstd-fast: lz4 is as small and quicker (source code: zstd-fast-5 627 MB/s and 3.60 times smaller, lz4
-//! 705 and 3.57; zstd-1 579 and 5.31).
+//! The speed of a step, on this machine and data, is learned from blocks that it compressed. The speed of an untried
+//! step is estimated from the others. There are no steps of zstd-fast, because lz4 is as small and faster:
 //!
-//! No clock and no I/O: times are what the caller measured, and the same calls give the same answers.
+//! | source code | MB/s | ratio |
+//! |---|---|---|
+//! | zstd-fast-5 | 627 | 3.60 |
+//! | lz4 | 705 | 3.57 |
+//! | zstd-1 | 579 | 5.31 |
+//!
+//! Invariant: no clock and no I/O. Times come from the caller, and the same calls give the same answers.
 
 use crate::compress::algorithm::{Compression, ID_ZSTD, PropertyError, VALID, ZstdLevel};
 use std::fmt;
@@ -25,33 +32,34 @@ pub use inflow::Inflow;
 
 /// lz4, and zstd-1 to zstd-19.
 pub const STEPS: usize = 20;
-/// MB/s of one worker at each step, before anything was measured: source code in records of 128 KiB.
+/// MB/s of one worker at each step before any measurement: source code in records of 128 KiB.
 const GUESS: [f64; STEPS] = [
     705.0, 579.0, 530.0, 493.0, 400.0, 230.0, 139.0, 125.0, 105.0, 89.0, 65.0, 50.0, 40.0, 18.0, 14.0, 9.0,
     7.0, 5.0, 3.0, 2.0,
 ];
-/// What is dirty should be gone after so many seconds; sooner, the fuller memory is.
+/// Dirty bytes should be drained within so many seconds. The fuller memory is, the shorter that time.
 const DRAIN_S: f64 = 2.0;
-/// At this share of its limit memory counts as full: writers are slowed down soon after.
+/// At this share of its limit, memory counts as full. Writers are slowed down soon after.
 const FULL_SHARE: f64 = 0.5;
-/// Somebody waits for the group: so many seconds may be spent on all of it.
+/// If a caller waits for the txg, at most so many seconds may be spent on all awaited bytes.
 const HURRY_S: f64 = 0.005;
-/// Workers must be as many times quicker than what comes in, as long as they find a processor when they want one: the writers need some
-/// too. Where they wait for it, more, by the square of the share of their time: 5 times quicker for a third, 10 times for a half.
+/// The workers must be so many times faster than the input, because the writers need processors too. That holds while
+/// workers get a processor when they want one. If they wait, the factor grows with the square of the share of their
+/// time that they wait. It is 5 for a third, and 10 for a half.
 const MARGIN: f64 = 2.0;
 const MARGIN_WAITED: f64 = 30.0;
-/// Seconds of the workers over which that share is taken.
+/// Time constant of that share, in seconds of the workers.
 const WAITED_S: f64 = 0.05;
-/// And a higher step as many times quicker than that.
+/// A higher step must be faster than that by this factor.
 const HEADROOM: f64 = 1.3;
-/// This many times quicker, steps between are left out.
+/// If a higher step is this many times faster than needed, the steps between are skipped.
 const LEAP: f64 = 3.0;
-/// Bytes at one step before the next higher one, and no fewer than come in in so many seconds.
+/// Bytes at one step before the next higher one: at least these, and at least the input of so many seconds.
 const PATIENCE_BYTES: u64 = 1 << 20;
 const PATIENCE_S: f64 = 0.1;
-/// Blocks that are too small to tell a speed.
+/// Smaller blocks say nothing about speed.
 const MEASURED_BYTES_MIN: u64 = 16 << 10;
-/// Weight of one measurement of [`WEIGHT_BYTES`] in what is known of its step, and in what is guessed of the others.
+/// Weight of a measurement of [`WEIGHT_BYTES`] in the speed of its own step, and in the estimates of the others.
 const WEIGHT: f64 = 0.2;
 const WEIGHT_OTHERS: f64 = 0.05;
 const WEIGHT_BYTES: f64 = 128.0 * 1024.0;
@@ -72,7 +80,7 @@ impl Default for AutoRange {
 }
 
 impl AutoRange {
-    /// 0 is lz4, 1 to 19 the levels of zstd. `None`: no such step, or the wrong way round.
+    /// 0 is lz4, 1 to 19 are the levels of zstd. `None` if there is no such step, or if `lowest` is above `highest`.
     pub fn new(lowest: u8, highest: u8) -> Option<Self> {
         (lowest <= highest && usize::from(highest) < STEPS).then_some(AutoRange { lowest, highest })
     }
@@ -112,21 +120,21 @@ impl fmt::Display for AutoRange {
     }
 }
 
-/// The property `compression`: an algorithm, or a choice for each block.
+/// The property `compression`: a fixed algorithm, or a choice per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressionPolicy {
     As(Compression),
     Auto(AutoRange),
 }
 
-/// What stands for `zstd-auto` where a level of zstd stands; OpenZFS keeps it free.
+/// The cookie of `zstd-auto`, in place of a zstd level. OpenZFS does not use this value.
 const COOKIE_AUTO: u64 = 251;
-/// Bounds that are not the default: the lowest step, and the highest plus one.
+/// Bounds other than the default: the lowest step, and the highest plus one.
 const LOWEST_SHIFT: u32 = 16;
 const HIGHEST_SHIFT: u32 = 24;
 
 impl CompressionPolicy {
-    /// The stored property: as [`Compression::to_property`] has it, or the id of zstd, cookie 251 and the bounds.
+    /// The stored property: [`Compression::to_property`], or zstd's id, cookie 251 and the bounds.
     pub fn to_property(self) -> u64 {
         let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
         match self {
@@ -138,10 +146,10 @@ impl CompressionPolicy {
         }
     }
 
-    /// The other way.
+    /// The inverse of [`CompressionPolicy::to_property`].
     ///
     /// # Errors
-    /// A number that no version of this program writes.
+    /// A number that no version of Terrane writes.
     pub fn from_property(property: u64) -> Result<Self, PropertyError> {
         let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
         if property & 0xffff != auto {
@@ -160,7 +168,7 @@ impl CompressionPolicy {
         range.map(CompressionPolicy::Auto).ok_or_else(unknown)
     }
 
-    /// Whether the first versions of Terrane read its blocks.
+    /// Whether the first versions of Terrane can read its blocks.
     pub fn is_of_the_first(self) -> bool {
         match self {
             CompressionPolicy::As(compression) => compression.is_of_the_first(),
@@ -198,24 +206,24 @@ impl fmt::Display for CompressionPolicy {
     }
 }
 
-/// What the workers must cope with now.
+/// The load that the workers must cope with now.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Dirty bytes of contents that are not compressed yet.
+    /// Dirty bytes of file content that are not compressed yet.
     pub backlog_bytes: u64,
-    /// How many there may be; at 60 % of it writers begin to be slowed down.
+    /// The bound on them; at 60 % of it, writers begin to be slowed down.
     pub limit_bytes: u64,
-    /// Bytes that writers brought in a second, lately: [`Inflow`].
+    /// Recent input from writers in bytes per second: [`Inflow`].
     pub inflow_bytes_per_s: f64,
-    /// Bytes of them that somebody waits for.
+    /// Dirty bytes that a caller waits for.
     pub awaited_bytes: u64,
     /// Threads that compress.
     pub workers: u32,
 }
 
 impl Load {
-    /// Bytes that all workers together should compress in a second, if they waited for processors for this share of their time.
-    /// Infinite: as many as they can.
+    /// Bytes per second that all workers together should compress. `waited` is the share of their time in which they
+    /// wait for a processor. Infinite means as many as they can.
     fn need(&self, waited: f64) -> f64 {
         let backlog = self.backlog_bytes as f64;
         let fill = backlog / (self.limit_bytes.max(1) as f64 * FULL_SHARE);
@@ -226,10 +234,10 @@ impl Load {
     }
 }
 
-/// What a worker took for a block.
+/// The time that a worker took for a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// From beginning to end, and of that on a processor.
+    /// Wall time, and the thread's processor time.
     pub wall_ns: u64,
     pub processor_ns: u64,
 }
@@ -238,32 +246,33 @@ pub struct Took {
 #[derive(Clone, Debug)]
 pub struct Auto {
     range: AutoRange,
-    /// Bytes a second that one worker compresses at each step while it has a processor.
+    /// Bytes per second that one worker compresses at each step while it has a processor.
     speeds: [f64; STEPS],
-    /// Share of the workers' time in which they had none, lately: 0 to 1.
+    /// Recent share of the workers' time in which they waited for a processor: 0 to 1.
     waited: f64,
     step: usize,
-    /// Bytes since it moved.
+    /// Bytes since the last change of step.
     stayed_bytes: u64,
 }
 
 impl Auto {
+    /// A controller at the lowest step, with the speeds of an assumed machine.
     pub fn new(range: AutoRange) -> Auto {
         let step = usize::from(range.lowest);
         Auto { range, speeds: GUESS.map(|mb| mb * 1e6), waited: 0.0, step, stayed_bytes: 0 }
     }
 
-    /// Keeps what it learned.
+    /// Changes the bounds and keeps the learned speeds.
     pub fn set_range(&mut self, range: AutoRange) {
         self.range = range;
         self.step = self.step.clamp(range.lowest.into(), range.highest.into());
     }
 
-    /// How the next block of `bytes` is compressed.
+    /// Chooses how the next block, of `bytes` bytes, is compressed.
     pub fn choose(&mut self, load: &Load, bytes: u64) -> Compression {
         let need = load.need(self.waited);
         let patience = PATIENCE_BYTES.max((load.inflow_bytes_per_s * PATIENCE_S) as u64);
-        // One block is one worker's.
+        // A block is compressed by one worker, so few blocks keep few workers busy.
         let blocks = load.backlog_bytes.div_ceil(bytes.max(1)).clamp(1, u64::from(load.workers.max(1)));
         let keeps_up = |step: usize, times: f64| self.speeds[step] * blocks as f64 >= need * times;
         let (lowest, highest) = (usize::from(self.range.lowest), usize::from(self.range.highest));
@@ -281,17 +290,18 @@ impl Auto {
         compression_of(step)
     }
 
-    /// What one worker took to compress `bytes` as [`Auto::choose`] said. Blocks that tell nothing are passed over.
+    /// Records the time a worker took to compress `bytes` as [`Auto::choose`] said. Small blocks, and algorithms that
+    /// are not on the ladder, are ignored.
     pub fn measured(&mut self, compression: Compression, bytes: u64, took: Took) {
         let Took { wall_ns, processor_ns } = took;
         let is_telling = bytes >= MEASURED_BYTES_MIN && wall_ns > 0 && processor_ns > 0;
         let Some(step) = step_of(compression).filter(|_| is_telling) else {
             return;
         };
-        // The two clocks are not the same.
+        // The clocks differ, so processor time may exceed wall time.
         let waited = 1.0 - (processor_ns as f64 / wall_ns as f64).min(1.0);
         self.waited += (waited - self.waited) * (1.0 - (-(wall_ns as f64) / 1e9 / WAITED_S).exp());
-        // A block that was given up early says little: no more than a factor at once.
+        // A block that was given up early says little, so one measurement counts as at most a factor of 4.
         let found = bytes as f64 * 1e9 / processor_ns as f64 / self.speeds[step];
         let share = (bytes as f64 / WEIGHT_BYTES).min(1.0);
         let found = found.clamp(0.25, 4.0).ln() * share;
@@ -302,13 +312,13 @@ impl Auto {
     }
 }
 
-/// The places of the ladder, from the lowest on.
+/// The compression of a step; step 0 is the lowest.
 pub fn compression_of(step: usize) -> Compression {
     let level = u8::try_from(step).ok().and_then(ZstdLevel::new);
     level.map_or(Compression::Lz4, Compression::Zstd)
 }
 
-/// Its place on the ladder, if it has one.
+/// The step of a compression, if the ladder has it.
 pub fn step_of(compression: Compression) -> Option<usize> {
     match compression {
         Compression::Lz4 => Some(0),

@@ -1,22 +1,22 @@
-//! Checksums: was this block written by us, and whole?
+//! Checksums: is this the block that the pointer names, and is it whole?
 //!
-//! A block's checksum lies in the pointer to it, never beside it, so a block that was written to the wrong place, or
-//! never, is found as surely as one that was damaged. All kinds give 32 bytes.
+//! A block's checksum lies in the pointer to it, never beside the block. So a misdirected or lost write is found as
+//! surely as damage. All kinds have 32 bytes.
 //!
-//! The default for data and metadata is BLAKE3, by measurement (`cargo bench -p terrane-codec`, a shared two-core
-//! AVX-512 Xeon, MB/s of one core): see the table at [`ChecksumKind`]. It is cryptographic, so equal checksums may be
-//! taken for equal content (`nopwrite`, deduplication, shared blocks), and costs a few percent of compressing the
-//! same block with zstd-3. fletcher4 finds accidents, not forgeries.
+//! The default for data and metadata is BLAKE3, by measurement (`cargo bench -p terrane-codec`, see the table at
+//! [`ChecksumKind`]; a shared two-core AVX-512 Xeon, MB/s of one core). It is cryptographic, so equal checksums mean
+//! equal content (`nopwrite`, deduplication, shared blocks). It costs a few percent of compressing the same block
+//! with zstd-3. fletcher4 finds accidents, not forgeries.
 
 use crate::compress::algorithm::PropertyError;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
 
-/// What users may write for the property `checksum`. There is no `off`: every read is verified.
+/// Accepted values of the property `checksum`. There is no `off`: every read is verified.
 pub const VALID: &str = "on, blake3, sha256, fletcher4";
 
-/// The property `checksum`, and the id block pointers hold (OpenZFS's numbers).
+/// The property `checksum`, and the id in block pointers (OpenZFS's numbers).
 ///
 /// | MB/s of one core | 4 KiB | 128 KiB |
 /// |---|---|---|
@@ -32,6 +32,7 @@ pub enum ChecksumKind {
 }
 
 impl ChecksumKind {
+    /// The id in block pointers.
     pub fn id(self) -> u8 {
         match self {
             ChecksumKind::Fletcher4 => 7,
@@ -46,7 +47,7 @@ impl ChecksumKind {
             .find(|kind| kind.id() == id)
     }
 
-    /// May equal checksums be taken for equal content, even when somebody wants them to be equal?
+    /// Whether equal checksums mean equal content, even against an attacker who wants a collision.
     pub fn is_cryptographic(self) -> bool {
         match self {
             ChecksumKind::Blake3 | ChecksumKind::Sha256 => true,
@@ -79,7 +80,7 @@ impl fmt::Display for ChecksumKind {
     }
 }
 
-/// The checksum of `raw`, as it is stored.
+/// The checksum of `raw` in its stored form.
 pub fn compute(kind: ChecksumKind, raw: &[u8]) -> [u8; 32] {
     match kind {
         ChecksumKind::Blake3 => *blake3::hash(raw).as_bytes(),
@@ -88,10 +89,11 @@ pub fn compute(kind: ChecksumKind, raw: &[u8]) -> [u8; 32] {
     }
 }
 
-/// Four running sums over little-endian 32-bit words, each the sum of the one before, modulo 2^64. A last word that is
-/// cut short is filled with zeros: our blocks are as long as their content, OpenZFS's are whole sectors. The sums are
-/// stored little-endian, in order. (Source: J. Fletcher, "An arithmetic checksum for serial transmissions", 1982,
-/// with four sums as ZFS has them.)
+/// Four running sums over little-endian 32-bit words, each the sum of the one before, modulo 2^64. A last word that
+/// is cut short is padded with zeros: OpenZFS's blocks are whole sectors, ours are as long as their content. The sums
+/// are stored little-endian, in order.
+///
+/// Source: J. Fletcher, "An arithmetic checksum for serial transmissions", 1982, with four sums as in ZFS.
 fn fletcher4(raw: &[u8]) -> [u8; 32] {
     let mut sums = [0u64; 4];
     let mut add = |word: u32| {

@@ -1,4 +1,4 @@
-//! Blocks made smaller: what a compressed block looks like, and the only doors in and out.
+//! Compressed blocks: their stored form, and the only encoder and decoder.
 //!
 //! | algorithm | stored bytes |
 //! |---|---|
@@ -6,11 +6,12 @@
 //! | lzjb, zle | a stream of tokens that ends when the block is full |
 //! | gzip | a zlib stream |
 //! | lz4 | `u32` *n*, then *n* bytes of a raw LZ4 block |
-//! | zstd | `u32` *n*, `u32` level cookie << 24 \| library version, then *n* bytes: a zstd frame without magic number, content size, checksum and dictionary id |
+//! | zstd | `u32` *n*, `u32` level cookie << 24 \| library version, then *n* bytes of a zstd frame (see below) |
 //!
-//! The headers' numbers are big-endian, as OpenZFS has them. Zeros may follow the stream (OpenZFS pads to its
-//! allocation unit; we store the exact size), anything else there is damage. A reader ignores the library version; it is
-//! kept so that a block can be made again bit for bit.
+//! The zstd frame has no magic number, content size, checksum or dictionary id. Numbers in headers are big-endian, as
+//! in OpenZFS. Zeros may follow the stream: OpenZFS pads to its allocation unit, Terrane stores the exact size.
+//! Anything else there is damage. A reader ignores the library version; it is stored so that a block can be
+//! reproduced bit for bit.
 //!
 //! Not read: zstd blocks of historic big-endian OpenZFS writers, which put the level in the last byte.
 
@@ -26,40 +27,47 @@ use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, 
 use terrane_wire::Corrupt;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
 
-/// No block is larger; a pointer that claims more is damaged. Bounds what a decoder allocates.
+/// Maximum logical size of a block. A pointer that claims more is damaged. This bounds what a decoder allocates.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
-/// The most that is compressed in one go, in bytes: what a pool writes for itself may be longer than a block of a file.
+/// Maximum input of one compression. Blocks that a pool writes for itself may be longer than blocks of a file.
 pub const LONG_BYTES_MAX: usize = 64 << 20;
 
 const LZ4_HEADER_BYTES: usize = 4;
 const ZSTD_HEADER_BYTES: usize = 8;
 
-/// Blocks from this size on are probed before an expensive level is spent on them. Records of 16 KiB that do not shrink went through
-/// zstd-19 at 22 MB/s, gzip-9 at 66, lzjb at 420.
+/// Blocks from this size on are probed before an expensive level is spent on them. Without a probe, incompressible
+/// records of 16 KiB went through zstd-19 at 22 MB/s, gzip-9 at 66, lzjb at 420.
 pub const PROBE_BYTES_MIN: usize = 4 << 10;
-/// The cheapest zstd level that is worth a probe. OpenZFS probes from 3; below 10 the library itself gives up on random
-/// data at 4-9 GB/s once its output limit is reached, while the probe takes a third of the time of a block that does
-/// compress (128 KiB of text, zstd-3: 187 MB/s without the probe, 110 with it; random: 8561 and 5552). From 12 on
-/// random data costs 15-600 MB/s without the probe and 5600 with it.
+/// The lowest zstd level that is worth a probe. OpenZFS probes from 3.
+///
+/// Below 10, the library itself gives up on random data at 4-9 GB/s, as soon as its output limit is reached. There a
+/// probe costs a third of the time of a block that does compress. From 12 on, random data costs 15-600 MB/s without
+/// the probe, and 5600 with it.
+///
+/// | 128 KiB, zstd-3 | without the probe | with it |
+/// |---|---|---|
+/// | text, MB/s | 187 | 110 |
+/// | random, MB/s | 8561 | 5552 |
 pub const PROBE_LEVEL_MIN: i32 = 10;
 
-/// What is coded already, and repeats enough to be worth it, is compressed by no more than this level of zstd. Of a JPEG and a file of
-/// zstd frames 1 in 100 records of 128 KiB is such a one: zstd-19 takes 13 to 24 ms for it, zstd-12 2 to 4 for 0.2 to 1.7 % more bytes.
+/// The highest zstd level for content that is coded already but repeats enough to be worth storing compressed. In a
+/// JPEG and a file of zstd frames, 1 in 100 records of 128 KiB is such a one. zstd-19 takes 13 to 24 ms for it.
+/// zstd-12 takes 2 to 4 ms, for 0.2 to 1.7 % more bytes.
 pub const CODED_LEVEL_MAX: i32 = 12;
 
-/// Whether `out` holds a block that is worth storing.
+/// Whether the compressed block is worth storing.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// `out` holds the stored bytes.
     Compressed,
-    /// Does not fit the limit: store the content as it is. `out` is empty.
+    /// The stored form exceeds the limit: store the content uncompressed. `out` is empty.
     Incompressible,
 }
 
-/// One worker's compression contexts and scratch memory.
+/// The compression contexts and scratch memory of one worker.
 ///
-/// Making a zstd context costs 2-7 % of a 128 KiB block and 18 % of an 8 KiB block, so each worker keeps one.
+/// To make a zstd context costs 2-7 % of a 128 KiB block and 18 % of an 8 KiB block, so each worker keeps one.
 ///
 /// ```
 /// use terrane_codec::{Compression, Compressor, Outcome, max_stored};
@@ -73,13 +81,13 @@ pub enum Outcome {
 pub struct Compressor {
     cctx: CCtx<'static>,
     dctx: DCtx<'static>,
-    // Two tables, because a table that was widened for a large block stays wide: the same small block would then be
+    // Two tables: a table that was widened for a large block stays wide. The same small block would then be
     // compressed to other bytes than before.
     lz4_small: Box<CompressTable>,
     lz4_large: Box<CompressTable>,
     lzjb: Box<lzjb::Table>,
     gzip: gzip::Contexts,
-    /// lz4 output and probes, at its worst-case size: the encoder has no limit of its own.
+    /// Output of lz4 and of probes, at its worst-case size: the encoder takes no limit.
     scratch: Vec<u8>,
 }
 
@@ -120,15 +128,18 @@ impl Compressor {
         }
     }
 
-    /// Compresses one block into `out` (whose content is replaced), if the stored form, header included, fits
+    /// Compresses one block into `out`, whose content is replaced, if the stored form with its header has at most
     /// `max_out` bytes. `max_out` is the caller's rule, usually [`max_stored`](accept::max_stored). `Off` never
-    /// compresses, and neither does a block over [`LONG_BYTES_MAX`].
+    /// compresses, nor does a block over [`LONG_BYTES_MAX`].
     ///
-    /// For lzjb, gzip and from zstd level [`PROBE_LEVEL_MIN`] on, blocks of [`PROBE_BYTES_MIN`] and more are probed first: if neither
-    /// lz4 nor (but for lzjb) zstd-1 brings the block below the limit, the asked level is not tried. The idea is OpenZFS's early abort.
-    /// From zstd-1 on, lz4 alone judges a block whose bytes, as a sample has them, are coded already: a JPEG, a zstd frame; where it finds
-    /// enough, no more is done than at [`CODED_LEVEL_MAX`], though the header names the level that was asked for.
-    /// What only a high level could squeeze below the limit is rare, and saves little more than the limit asks for.
+    /// **Probes.** For lzjb, gzip, and zstd from level [`PROBE_LEVEL_MIN`] on, blocks of at least [`PROBE_BYTES_MIN`]
+    /// are probed first. The probes are lz4 and then zstd-1, for lzjb lz4 alone. If no probe meets the limit, the
+    /// level is not tried. The idea is OpenZFS's early abort. A block that only a high level brings below the limit
+    /// is rare, and saves little more than the limit asks for.
+    ///
+    /// **Coded content.** For gzip, and for zstd from level 1 on, a sample of such a block shows whether its bytes are
+    /// coded already (a JPEG, a zstd frame). Then lz4 alone judges the block. If it finds enough repeats, zstd works
+    /// at most at [`CODED_LEVEL_MAX`], though the header names the level asked for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
             _ if src.is_empty() || src.len() > LONG_BYTES_MAX => None,
@@ -155,10 +166,12 @@ impl Compressor {
         }
     }
 
-    /// Writes the content of a stored block into `out`, which then holds exactly `lsize` bytes.
+    /// Decompresses a stored block into `out`, which then holds exactly `lsize` bytes. `compression_id` is the
+    /// pointer's.
     ///
-    /// `compression_id` is the pointer's. On [`Corrupt`] (an unknown id, a header that does not fit, a stream that
-    /// is damaged or has another size than `lsize`, more than [`BLOCK_BYTES_MAX`]) `out` is empty.
+    /// # Errors
+    /// An unknown id, a wrong header, a damaged stream, a size other than `lsize`, or more than [`BLOCK_BYTES_MAX`].
+    /// Then `out` is empty.
     pub fn decompress(
         &mut self,
         compression_id: u8,
@@ -167,13 +180,13 @@ impl Compressor {
         out: &mut Vec<u8>,
     ) -> Result<(), Corrupt> {
         let result = if lsize > BLOCK_BYTES_MAX {
-            // Before memory is taken for it.
+            // Checked before memory is allocated.
             Err(corrupt("logical size", format_args!("at most {BLOCK_BYTES_MAX}"), lsize))
         } else {
             // Not cleared first: bytes of the last block need not be zeroed only to be overwritten. A decoder that
             // returns another size than `lsize` is an error, so no such byte is ever seen.
             if out.capacity() < lsize {
-                // Fresh pages are zeros already.
+                // Fresh pages are zero already.
                 *out = vec![0; lsize];
             } else {
                 out.resize(lsize, 0);
@@ -186,7 +199,8 @@ impl Compressor {
         result
     }
 
-    /// Likewise, into memory of exactly the content's size. On an error the memory holds anything.
+    /// As [`Compressor::decompress`], into memory of exactly the logical size. After an error the content of `out` is
+    /// undefined.
     pub fn decompress_into(
         &mut self,
         compression_id: u8,
@@ -265,7 +279,7 @@ impl Compressor {
         self.scratch.get(..len)
     }
 
-    /// As `level` says, by what the library does at level `effort`.
+    /// Compresses at level `effort`; the header names `level`.
     fn zstd(
         &mut self,
         level: ZstdLevel,
@@ -275,16 +289,17 @@ impl Compressor {
         out: &mut Vec<u8>,
     ) -> Option<()> {
         let room = max_out.min(src.len()).checked_sub(ZSTD_HEADER_BYTES)?;
-        // A block that did not fit left the session open; parameters can only be set between sessions.
+        // A block that did not fit left its session open. Parameters can only be set between sessions.
         self.cctx.reset(ResetDirective::SessionOnly).ok()?;
         self.cctx.set_parameter(CParameter::CompressionLevel(effort)).ok()?;
-        // For the strategy of level 1 this says: store the bytes that are left, as the levels below it do; 0 is what belongs to the level.
+        // With the strategy of level 1, a target length of 1 stores literals uncoded, as negative levels do. 0 is the
+        // level's own value.
         let as_they_are = effort == 1 && noise::is_noise(src);
         self.cctx.set_parameter(CParameter::TargetLength(u32::from(as_they_are))).ok()?;
-        // Not cleared first, so that a reused buffer is not zeroed only to be overwritten.
+        // Not cleared first, so a reused buffer is not zeroed only to be overwritten.
         out.resize(ZSTD_HEADER_BYTES + room, 0);
         let (header, stream) = out.split_at_mut_checked(ZSTD_HEADER_BYTES)?;
-        // The library stops as soon as the room is used up: that is what makes incompressible data cheap.
+        // The library stops as soon as the output is full. That makes incompressible data cheap.
         let len = self.cctx.compress2(stream, src).ok()?;
         let word = u32::from(level.cookie()) << 24 | zstd_safe::version_number() & 0x00ff_ffff;
         let (n, version) = header.split_at_mut_checked(4)?;
@@ -294,8 +309,9 @@ impl Compressor {
         Some(())
     }
 
-    /// Probes with lz4, then with zstd-1; with lz4 alone for lzjb, which finds no more than it, and where bytes are coded already, so that
-    /// only what repeats could save anything. Quick levels are probed for only there. `out` is used as scratch memory.
+    /// Probes with lz4, then with zstd-1. lz4 alone is used for lzjb, which finds no more than lz4, and for coded
+    /// content, where only repeats can save bytes. Below [`PROBE_LEVEL_MIN`], only coded content is probed. `out` is
+    /// used as scratch memory.
     fn hope(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Hope {
         let level = if let Compression::Zstd(level) = algo { level.level() } else { i32::MAX };
         if level < 1 || src.len() < PROBE_BYTES_MIN {
@@ -319,16 +335,16 @@ impl Compressor {
     }
 }
 
-/// What a look at a block says before it is compressed.
+/// Result of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hope {
     None,
-    /// What repeats is enough, and there is nothing else to be saved.
+    /// Repeats save enough, and nothing else can be saved.
     Repeats,
     Unknown,
 }
 
-/// Callers know which block it is and put that in front.
+/// Names no place: the caller knows which block it is, and puts that in front.
 fn corrupt(what: &'static str, expected: impl std::fmt::Display, found: impl std::fmt::Display) -> Corrupt {
     Corrupt::new("compressed block", what, expected, found)
 }
@@ -340,7 +356,7 @@ fn split_be32(raw: &[u8]) -> Result<(u32, &[u8]), Corrupt> {
     Ok((u32::from_be_bytes(*head), rest))
 }
 
-/// The stream a header announces; what follows it must be zero.
+/// The stream that a header announces. All bytes after it must be zero.
 fn split_stream(n: u32, rest: &[u8]) -> Result<&[u8], Corrupt> {
     let too_long = || corrupt("stream length", format_args!("at most {}", rest.len()), n);
     let n = usize::try_from(n).map_err(|_| too_long())?;

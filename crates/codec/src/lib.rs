@@ -1,14 +1,14 @@
-//! One block: made smaller, and proved whole.
+//! Compression and checksums of one block.
 //!
-//! A block is compressed alone and checksummed alone, so that any block can be read without its neighbours. What is
-//! stored is byte for byte what OpenZFS stores for the same algorithm ([`compress`]): blocks of its send streams can be
-//! taken over as they are, and its vectors are our tests. The checksum ([`checksum`]) covers the stored bytes and lives
-//! in the pointer, so it is compared before a decoder sees anything; the decoders still trust nothing, because
-//! a checksum proves only that somebody wrote these bytes.
+//! A block is compressed and checksummed alone, so any block can be read without its neighbours. The stored form
+//! ([`compress`]) is OpenZFS's; for lzjb, zle and zstd it is the same byte for byte. So blocks of its send streams
+//! can be taken over as they are, and its vectors are our tests. The checksum ([`checksum`]) covers the stored bytes
+//! and lies in the pointer, so it is verified before a decoder runs. The decoders still trust nothing: a checksum
+//! proves only that these bytes were written, not that they are well formed.
 //!
 //! Invariants:
-//! * For one algorithm, level and library version the stored bytes depend on the content alone, never on what the same
-//!   [`Compressor`] did before: an overwrite with equal content is recognised by its checksum.
+//! * For one algorithm, level and library version, the stored bytes depend on the content alone. They never depend on
+//!   earlier calls of the same [`Compressor`]: `nopwrite` recognises equal content by its checksum.
 //! * No input makes a decoder panic, write past the logical size or allocate more than [`BLOCK_BYTES_MAX`].
 
 pub mod auto;

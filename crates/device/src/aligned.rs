@@ -1,13 +1,13 @@
-//! Memory that a device can read into and write from directly.
+//! Memory for direct I/O.
 //!
-//! Direct I/O wants buffers that begin on a page. Bytes of a buffer are always initialised; those of an earlier use may still
-//! be there where the caller asks for room without saying what is in it.
+//! Direct I/O needs buffers that begin on a page. The bytes of a buffer are always initialised.
+//! [`AlignedBuf::prepare`] does not clear them, so they may be those of an earlier use.
 
 #![expect(unsafe_code, reason = "a vector of pages seen as bytes")]
 
 use std::ops::{Deref, DerefMut};
 
-/// Alignment of the memory, in bytes; no device we write to wants more.
+/// Alignment of the memory in bytes; no supported device needs more.
 pub const ALIGN: usize = 4096;
 
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ const _: () = assert!(size_of::<Page>() == ALIGN && align_of::<Page>() == ALIGN)
 #[derive(Clone, Default)]
 pub struct AlignedBuf {
     pages: Vec<Page>,
-    /// At most what the pages hold.
+    /// At most the bytes of `pages`.
     len: usize,
 }
 
@@ -29,33 +29,33 @@ impl AlignedBuf {
         AlignedBuf::default()
     }
 
-    /// One for `bytes` bytes: what is not used costs address space only.
+    /// A buffer for `bytes` bytes. Unused capacity costs only address space.
     pub fn with_capacity(bytes: usize) -> AlignedBuf {
         AlignedBuf { pages: Vec::with_capacity(bytes.div_ceil(ALIGN)), len: 0 }
     }
 
-    /// Bytes it has ever held: of that it can hold as many again without new memory.
+    /// The largest size that it ever had, in whole pages. Up to it, growth allocates no memory.
     pub fn capacity(&self) -> usize {
         self.pages.len() * ALIGN
     }
 
-    /// Forgets the bytes; memory stays.
+    /// Removes the bytes and keeps the memory.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Makes it `len` bytes long, whatever they are: bytes of earlier uses, or zeros.
+    /// Sets the length to `len`. New bytes are undefined: those of earlier uses, or zeros.
     pub fn prepare(&mut self, len: usize) {
         let needed = len.div_ceil(ALIGN);
         if needed > self.pages.len() {
-            // Doubled, like a vector: a batch is gathered a block at a time.
+            // Doubled, like a vector: a batch is gathered one block at a time.
             let grown = needed.max((self.pages.len() * 2).min(needed + (256 << 10) / ALIGN));
             self.pages.resize(grown, Page([0; ALIGN]));
         }
         self.len = len;
     }
 
-    /// Cuts it, or adds zeros.
+    /// Truncates the buffer, or extends it with zeros.
     pub fn resize(&mut self, len: usize) {
         let before = self.len.min(len);
         self.prepare(len);
@@ -81,8 +81,8 @@ impl Deref for AlignedBuf {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `pages` holds at least `len` bytes (the invariant that `prepare` keeps), all initialised, and a page is
-        // nothing but bytes.
+        // SAFETY: `pages` holds at least `len` bytes (the invariant that `prepare` keeps), all initialised, and a
+        // page consists only of bytes.
         unsafe { std::slice::from_raw_parts(self.pages.as_ptr().cast(), self.len) }
     }
 }

@@ -1,4 +1,4 @@
-//! Which backend serves an open device: that of zoned drives, or that of files and conventional devices.
+//! The choice of the backend for an open device: zoned drives, or files and conventional devices.
 
 use crate::backing::Backing;
 use crate::file::FileDevice;
@@ -7,7 +7,7 @@ use crate::zoned::ZonedDevice;
 use std::sync::Arc;
 
 impl Backing {
-    /// The device that can use it, with zones of `zone_size` bytes where it has none of its own.
+    /// The backend for this device. `zone_size` in bytes is used if it has no zones of its own.
     ///
     /// # Errors
     /// Those of [`ZonedDevice::new`] and [`FileDevice::new`].

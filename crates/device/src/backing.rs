@@ -1,20 +1,19 @@
-//! A file or block device that is open and ours: what lies under a [`FileDevice`](crate::FileDevice) before
-//! anybody knows about zones.
+//! An open and locked file or block device, as a [`FileDevice`](crate::FileDevice) uses it, before zones are known.
 //!
-//! A label must be read before the zone size is known, and a device must be locked before the label is read, or two
-//! hosts could both find it unused. So opening is its own step: [`Backing::open`] refuses what cannot be a device and
-//! what somebody holds, and says who; [`Backing::read_at`] reads anywhere; then a backend takes it over.
+//! The label must be read before the zone size is known. And the device must be locked before the label is read, or
+//! two hosts could both find it unused. So opening is a step of its own. [`Backing::open`] refuses what cannot be a
+//! device and what is in use, and names the holder. [`Backing::read_at`] reads anywhere; then a backend takes over.
 //!
-//! Two locks, because each covers what the other misses. An exclusive `flock` (shared for reading) keeps out other
-//! openers of the same file or device node. For block devices `O_EXCL` also keeps out the kernel's own users: mounts,
-//! swap, device mapper. Both end with the process, so nothing stale ever has to be cleaned up.
+//! There are two locks, because each covers what the other misses. An exclusive `flock` (shared for reading) keeps
+//! out other processes that open the same file or device node. For block devices, `O_EXCL` also keeps out users in
+//! the kernel: mounts, swap, device mapper. Both end with the process, so no stale lock ever needs to be removed.
 //!
-//! A zoned drive is read below its write pointers only: above them anything may be found, old labels too.
+//! A zoned drive is read only below its write pointers. Above them there may be anything, old labels too.
 //!
-//! A loop device and the file below it are the same bytes, and the kernel lets both be open for writing. So whoever opens the device
-//! locks the file too.
+//! A loop device and the file below it are the same bytes, and the kernel lets both be open for writing. So opening
+//! the device locks the file too.
 //!
-//! Invariant: a `Backing` that exists is locked.
+//! Invariant: every `Backing` is locked.
 
 use crate::identity::{Identity, LOOPS_MAX, PathKind, kind_of, open_to_look};
 use crate::peek::{Below, ZonesInUse};
@@ -27,31 +26,31 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What the device may be used for while it is open.
+/// The access for which a device is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenMode {
-    /// Others may read it at the same time; nobody may write it.
+    /// Other processes may read it at the same time; none may write it.
     ReadOnly,
-    /// Nobody else may open it.
+    /// No other process may open it.
     ReadWrite,
 }
 
-/// What can be said about a path without holding it.
+/// Facts about a path, found without locking it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// In bytes; 0 for what is neither a regular file nor a block device.
+    /// In bytes; 0 if it is neither a regular file nor a block device.
     pub size: u64,
     pub kind: PathKind,
-    /// The zones are the drive's own: not for [`FileDevice`](crate::FileDevice).
+    /// The drive has zones of its own, so it is not for [`FileDevice`](crate::FileDevice).
     pub host_managed: bool,
-    /// Their size in bytes then, else 0.
+    /// Zone size in bytes if so, else 0.
     pub zone_size: u64,
 }
 
-/// Looks at a path without locking or changing anything.
+/// Inspects a path without locking or changing anything.
 ///
 /// # Errors
-/// `Io` when the path cannot be looked at or, for a block device, not be opened for its size.
+/// `Io` if the path has no metadata or, for a block device, cannot be opened for its size.
 pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
     let path = path.as_ref();
     let mut meta = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
@@ -77,7 +76,7 @@ fn end_of(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
-/// An I/O error that belongs to no zone yet: the path goes into its text, as the variant has no place for it.
+/// An I/O error without a zone. The variant has no field for the path, so its text names it.
 fn failed(op: &'static str, path: &Path, source: io::Error) -> DeviceError {
     let source = io::Error::new(source.kind(), format!("{}: {source}", path.display()));
     DeviceError::Io { zone: None, offset: 0, op, source }
@@ -92,7 +91,7 @@ fn refused(path: &Path, expected: &str, found: impl Into<String>, remedy: &'stat
     }
 }
 
-/// Reads from what is at a path without holding it: for labels of what may be in use.
+/// Reads a device without locking it: for labels of devices that may be in use.
 #[derive(Debug)]
 pub struct Peek {
     file: File,
@@ -100,8 +99,10 @@ pub struct Peek {
 }
 
 impl Peek {
+    /// Opens the device at `path`, without a lock.
+    ///
     /// # Errors
-    /// `Io` when it cannot be opened.
+    /// `Io` if it cannot be opened, `Refused` if it is neither a regular file nor a block device.
     pub fn open(path: impl AsRef<Path>) -> Result<Peek, DeviceError> {
         let path = path.as_ref();
         let failed = |e| failed("opening", path, e);
@@ -115,7 +116,7 @@ impl Peek {
     /// Fills `buf` from `offset`, anywhere.
     ///
     /// # Errors
-    /// When the medium fails or ends before that.
+    /// If the medium fails or ends before that.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         match &self.zoned {
             Some(zoned) => zoned.read_exact_at(buf, offset),
@@ -134,21 +135,21 @@ pub struct Backing {
     name: String,
     rdev: u64,
     identity: Identity,
-    /// The files below, where it is a loop device; locked.
+    /// The locked files below, if it is a loop device.
     below: Vec<File>,
-    /// Made by [`create`](Backing::create): nothing was ever written.
+    /// Made by [`create`](Backing::create), and never written.
     fresh: bool,
 }
 
 impl Backing {
-    /// Opens and locks what is at `path`.
+    /// Opens and locks the device at `path`.
     ///
     /// # Errors
-    /// `Refused` when it is neither a regular file nor a block device, or when somebody holds it: another process, a
-    /// mount, swap, a device built on it, or (for writing) a loop device. `Io` when the kernel fails.
+    /// `Refused` if it is neither a regular file nor a block device, or if it is in use. Users are another process, a
+    /// mount, swap, a device built on it, or (for writing) a loop device. `Io` if the kernel fails.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
         let path = path.as_ref();
-        // Before opening: to open a pipe waits for its other end, and some devices act on being opened.
+        // Checked before opening: opening a pipe waits for its other end, and some devices act on being opened.
         let before = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
         refuse_kind(path, kind_of(&before))?;
         if kind_of(&before) == PathKind::Block
@@ -169,7 +170,7 @@ impl Backing {
         let flags = match (kind_of(&before), mode) {
             (PathKind::Block, OpenMode::ReadWrite) => libc::O_EXCL,
             (PathKind::Block, OpenMode::ReadOnly) => 0,
-            // Of no meaning for a file; a pipe that took its place is refused instead of waited for.
+            // No meaning for a file; a pipe that replaced it is refused instead of waited for.
             _ => libc::O_NONBLOCK,
         };
         options.custom_flags(flags | libc::O_NOCTTY);
@@ -184,13 +185,13 @@ impl Backing {
         Self::take(file, path, mode, false)
     }
 
-    /// Makes a sparse regular file of `size` bytes, durable with its name, and opens it for writing.
+    /// Creates a sparse regular file of `size` bytes, durable with its name, and opens it for writing.
     ///
     /// # Errors
-    /// `Refused` when the path exists already, whatever it is; `Io` when the file cannot be made that large.
+    /// `Refused` if the path exists, whatever it is; `Io` if the file cannot be made that large.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self, DeviceError> {
         let path = path.as_ref();
-        // What users may not read of files in the pool they must not read out of its image.
+        // Users must not read from the image what they may not read from files in the pool.
         let made = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path);
         let file = made.map_err(|e| match e.kind() {
             io::ErrorKind::AlreadyExists => refused(
@@ -206,7 +207,7 @@ impl Backing {
             File::open(dir)?.sync_all()
         });
         if let Err(error) = laid_out {
-            // We made it a moment ago; half a device helps nobody.
+            // We made it a moment ago; half a device is of no use.
             if let Err(left) = fs::remove_file(path) {
                 log::warn!("{}: could not be made, and not be removed: {left}", path.display());
             }
@@ -216,7 +217,7 @@ impl Backing {
     }
 
     fn take(file: File, path: &Path, mode: OpenMode, fresh: bool) -> Result<Self, DeviceError> {
-        // Asked again of what was really opened: the path may have been replaced since.
+        // Checked again for the opened file: the path may have been replaced since.
         let meta = file.metadata().map_err(|e| failed("looking at the device", path, e))?;
         let kind = kind_of(&meta);
         refuse_kind(path, kind)?;
@@ -239,12 +240,12 @@ impl Backing {
         Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), identity, below, fresh })
     }
 
-    /// Which file or device this is.
+    /// The identity of the file or device.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// The path as it was given.
+    /// The path that the caller gave.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -258,7 +259,8 @@ impl Backing {
         self.mode
     }
 
-    /// Bytes that the file system of a sparse file still has. `None`: a block device, or a file that holds all of its space already.
+    /// Bytes that the host file system of a sparse file still has free. `None` for a block device, or for a file that
+    /// is allocated in full.
     pub(crate) fn room_below(&self) -> Option<u64> {
         let meta = self.file.metadata().ok().filter(Metadata::is_file)?;
         let is_whole = meta.blocks().saturating_mul(512) >= self.size;
@@ -266,7 +268,7 @@ impl Backing {
         Some(below.f_bavail.saturating_mul(below.f_frsize))
     }
 
-    /// In bytes, when it was opened.
+    /// Size in bytes when it was opened.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -275,38 +277,39 @@ impl Backing {
         self.fresh
     }
 
-    /// The zones are the drive's own: only the backend for zoned drives can write it.
+    /// The drive has zones of its own: only the backend for zoned drives can write it.
     pub fn is_host_managed(&self) -> bool {
         self.kind == PathKind::Block && block::is_host_managed(self.rdev)
     }
 
-    /// The open file: for the backend of zoned drives, which adds its own commands. The lock lives as long as this.
+    /// The open file: for the backend of zoned drives, which adds its own commands. The lock lives as long as this
+    /// file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The same device once more, for direct I/O: past the host's page cache. The open file itself, whatever its path names by
-    /// now.
+    /// The same device, opened again for direct I/O, past the host's page cache. It is the open file itself, whatever
+    /// its path names now.
     pub(crate) fn open_direct(&self) -> io::Result<File> {
         let mut options = OpenOptions::new();
         options.read(true).write(self.mode == OpenMode::ReadWrite).custom_flags(libc::O_DIRECT);
         options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
     }
 
-    /// Where sysfs describes it; of no meaning for a regular file.
+    /// Its sysfs directory; without meaning for a regular file.
     pub(crate) fn sysfs(&self) -> PathBuf {
         block::sysfs(self.rdev)
     }
 
-    /// Others may open it from now on. The caller writes no more.
+    /// Releases the locks, so that other processes may open it. The caller writes no more.
     pub(crate) fn unlock(&self) -> io::Result<()> {
         self.below.iter().try_for_each(File::unlock)?;
         self.file.unlock()
     }
 
-    /// The unit of writes: 4096 bytes, or the device's sector where that is larger.
+    /// The write unit in bytes: 4096, or the device's sector if that is larger.
     pub fn write_unit(&self) -> Result<u32, DeviceError> {
-        // Not less than 4096 even where sectors are 512: an image must be movable to another device.
+        // At least 4096 even with sectors of 512: an image must be movable to another device.
         match self.kind {
             PathKind::Block => block::sector_bytes(&self.file)
                 .map(|bytes| bytes.max(4096))
@@ -318,7 +321,7 @@ impl Backing {
     /// Fills `buf` from `offset`, anywhere: for labels, before zones are known.
     ///
     /// # Errors
-    /// `Io` when the medium fails or the device ends before `offset + buf.len()`.
+    /// `Io` if the medium fails or the device ends before `offset + buf.len()`.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.fill(offset, buf).map_err(|source| DeviceError::Io { zone: None, offset, op: "read", source })
     }
@@ -330,7 +333,7 @@ impl Backing {
         self.fill_from(&self.file, offset, buf)
     }
 
-    /// Of a host-managed drive.
+    /// The zones in use of a host-managed drive; `None` for other devices.
     pub(crate) fn zones_in_use(&self) -> io::Result<Option<ZonesInUse>> {
         if !self.is_host_managed() {
             return Ok(None);
@@ -338,16 +341,16 @@ impl Backing {
         Below::new(&self.file)?.zones_in_use(self.size).map(Some)
     }
 
-    /// The drive's own zone size in bytes, where it has one.
+    /// The drive's own zone size in bytes, if it has one.
     pub fn zone_size(&self) -> Option<u64> {
         self.is_host_managed().then(|| block::zone_bytes(self.rdev))
     }
 
-    /// From another open file of the same device.
+    /// Fills `buf` from another open file of the same device.
     pub(crate) fn fill_from(&self, file: &File, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => {
-                // Asked now: a file that was whole when opened may have been cut short since.
+                // Asked now: the file may have been truncated since it was opened.
                 let found = end_of(&self.file).map_or("less".into(), |size| size.to_string());
                 let end = offset.saturating_add(buf.len() as u64);
                 io::Error::new(
@@ -360,11 +363,12 @@ impl Backing {
     }
 }
 
-/// Opens what may still be held by a process on its way out: one that has let go of its lock and said so, but not ended yet.
+/// Opens a device that an ending process may still hold: one that released its lock and said so, but has not ended
+/// yet.
 fn open_patiently(options: &OpenOptions, path: &Path, rdev: u64) -> io::Result<File> {
     for _ in 0..40 {
         match options.open(path) {
-            // Not one that stays, such as a mount.
+            // Not retried for a lasting user, such as a mount.
             Err(e)
                 if e.raw_os_error() == Some(libc::EBUSY) && holders::who_uses_block(rdev, path).is_none() =>
             {
@@ -386,7 +390,7 @@ fn refuse_kind(path: &Path, kind: PathKind) -> Result<(), DeviceError> {
 }
 
 fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(), DeviceError> {
-    // udev locks a block device for a moment each time a writer closed it, to look what is on it now.
+    // udev locks a block device for a moment after each writer closed it, to see what is on it.
     let tries = if kind_of(meta) == PathKind::Block { 10 } else { 1 };
     for attempt in 1..=tries {
         let got = match mode {
@@ -404,7 +408,8 @@ fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(),
     Err(held(path, holder))
 }
 
-/// A server of ours has changes that are not committed yet: who ends it loses them.
+/// The refusal of a locked device. If the holder is a Terrane server, the remedy is not to kill it: uncommitted
+/// changes would be lost.
 fn held(path: &Path, found: String) -> DeviceError {
     let remedy = match found.contains("locked by terrane ") {
         true => "it is mounted there, or another command has it open: unmount it, or wait",
@@ -413,14 +418,15 @@ fn held(path: &Path, found: String) -> DeviceError {
     refused(path, "a device nobody has open", found, remedy)
 }
 
-/// Locks the files below a loop device. One that shows a part of its file shares it with those that show the rest, and with nobody
-/// who has all of it. A file that cannot be opened, or not be locked where it lies, keeps nobody from the device.
+/// Locks the files below a loop device. A device that shows a part of its file shares the file with devices that show
+/// other parts, but not with a user of all of it. A file that cannot be opened, or does not support locks, does not
+/// block the device.
 fn lock_below(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>, DeviceError> {
     let (mut locked, mut meta, mut is_whole) = (Vec::new(), meta.clone(), true);
     while locked.len() < LOOPS_MAX && kind_of(&meta) == PathKind::Block {
         let Some(below) = holders::below_loop(meta.rdev()) else { break };
         is_whole &= below.is_whole;
-        // What is there by now may be anything, so it is looked at first; to open a pipe waits.
+        // Another file may be at the path by now, so its kind is checked first: opening a pipe waits.
         let known = fs::metadata(&below.path).is_ok_and(|meta| refuse_kind(path, kind_of(&meta)).is_ok());
         let Some(Ok((file, next))) = known.then(|| open_to_look(&below.path)) else { break };
         let got = match mode {

@@ -1,7 +1,7 @@
-//! The few questions and commands that only the kernel can answer or carry out for a file or block device.
+//! Kernel queries and commands for a file or block device.
 //!
-//! All `unsafe` of the conventional backends is in this room: one ioctl with a small integer, one with a range, and
-//! `fallocate`. Everything else goes through `std`.
+//! All `unsafe` of the conventional backends is in this module: ioctls, `fallocate` and `posix_fadvise`. The rest
+//! goes through `std`.
 
 #![expect(unsafe_code, reason = "ioctl and fallocate have no safe face in std")]
 
@@ -10,13 +10,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-// Linux's <linux/fs.h>; the same numbers on every architecture Rust's standard library supports for Linux, except
-// those (mips, powerpc, sparc) whose ioctl encoding differs.
+// From Linux's <linux/fs.h>. The numbers are the same on every architecture Rust's standard library supports for
+// Linux, except those (mips, powerpc, sparc) whose ioctl encoding differs.
 const BLKDISCARD: libc::c_ulong = 0x1277;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKPBSZGET: libc::c_ulong = 0x127b;
 
-/// Size in bytes of the larger of a block device's logical and physical sector.
+/// The larger of a block device's logical and physical sector size, in bytes.
 pub(crate) fn sector_bytes(file: &File) -> io::Result<u32> {
     let ask = |request: libc::c_ulong| -> io::Result<u32> {
         let mut answer: libc::c_uint = 0;
@@ -28,7 +28,7 @@ pub(crate) fn sector_bytes(file: &File) -> io::Result<u32> {
     Ok(ask(BLKSSZGET)?.max(ask(BLKPBSZGET)?))
 }
 
-/// Gives a range of a sparse file, or of a block device that can do it cheaply, back: it reads as zeros afterwards.
+/// Frees a range of a sparse file, or of a block device that can do it cheaply. The range then reads as zeros.
 pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let too_far = |_| io::Error::from(io::ErrorKind::InvalidInput);
     let offset = libc::off64_t::try_from(offset).map_err(too_far)?;
@@ -47,7 +47,7 @@ pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
     }
 }
 
-/// Has the kernel forget what it holds of a file or device and need not write. That it does not harms nobody who can tell.
+/// Drops clean cached data of a file or device from the kernel's memory. A failure is harmless.
 pub(crate) fn forget_cached(file: &File) {
     // SAFETY: takes a descriptor that is open as long as `file` is borrowed, and three integers; no memory.
     let rc = unsafe { libc::posix_fadvise64(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
@@ -56,7 +56,7 @@ pub(crate) fn forget_cached(file: &File) {
     }
 }
 
-/// Tells a block device that nobody needs the range any more. What it reads as afterwards is not defined.
+/// Discards a range of a block device. What it reads as afterwards is undefined.
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let range: [u64; 2] = [offset, len];
     // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads two 64-bit integers from the
@@ -65,7 +65,7 @@ pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The kernel or the device says that it cannot do this at all, so asking again is useless.
+/// Whether the kernel or the device does not support the request at all, so that a retry is useless.
 pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -73,17 +73,17 @@ pub(crate) fn is_unsupported(error: &io::Error) -> bool {
     )
 }
 
-/// Where sysfs describes the block device with this number.
+/// The sysfs directory of the block device with this number.
 pub(crate) fn sysfs(rdev: u64) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", libc::major(rdev), libc::minor(rdev)))
 }
 
-/// Whether the kernel refuses all writes to it. Some kernels let it be opened for writing all the same.
+/// Whether the kernel refuses all writes to the device. Some kernels let it be opened for writing nevertheless.
 pub(crate) fn is_read_only(rdev: u64) -> bool {
     fs::read_to_string(sysfs(rdev).join("ro")).is_ok_and(|flag| flag.trim() == "1")
 }
 
-/// Whether the device is host-managed: its zones are the drive's own, and writing anywhere else fails.
+/// Whether the device is host-managed: it has zones of its own, and a write elsewhere fails.
 pub(crate) fn is_host_managed(rdev: u64) -> bool {
     // A partition has no queue of its own; that of its disk is one level up.
     ["queue/zoned", "../queue/zoned"].iter().any(|tail| {
@@ -91,7 +91,7 @@ pub(crate) fn is_host_managed(rdev: u64) -> bool {
     })
 }
 
-/// Size in bytes of the zones of a zoned drive; 0 if it does not say.
+/// Zone size of a zoned drive in bytes; 0 if the kernel does not say.
 pub(crate) fn zone_bytes(rdev: u64) -> u64 {
     let text = fs::read_to_string(sysfs(rdev).join("queue/chunk_sectors")).unwrap_or_default();
     text.trim().parse::<u64>().unwrap_or(0).saturating_mul(512)

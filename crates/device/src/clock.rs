@@ -1,8 +1,9 @@
-//! Nanoseconds for measuring, mostly without asking the kernel.
+//! Clocks in nanoseconds, mostly without a system call.
 //!
-//! Each access to a device is timed. Where the kernel's clock cannot be read from user space (some virtual machines,
-//! user-mode Linux) each look is a system call, and these were a third of all calls the server made. So a thread counts on with the
-//! processor's time stamp counter, and asks again every [`FIX_NS`]: should the counter stop or change its pace, no more than that is wrong.
+//! Each access to a device is timed. On some machines (some virtual ones, user-mode Linux) the kernel's clock cannot
+//! be read from user space, so each reading is a system call. These were a third of all calls of the server. So a
+//! thread counts with the processor's time stamp counter, and asks the kernel again every [`FIX_NS`]. If the counter
+//! stops or changes its rate, no more than that is wrong.
 
 #![expect(
     unsafe_code,
@@ -16,14 +17,14 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds for which a thread trusts its counter.
 const FIX_NS: u64 = 250_000_000;
-/// A pace is measured over so many nanoseconds at least.
+/// Minimum time over which a rate is measured, in nanoseconds.
 const PACE_NS: u64 = 10_000_000;
 
 #[derive(Clone, Copy)]
 struct Fix {
     ticks: u64,
     ns: u64,
-    /// Nanoseconds of a tick; 0: not known yet.
+    /// Nanoseconds per tick; 0 if not known yet.
     pace: f64,
 }
 
@@ -31,8 +32,8 @@ thread_local! {
     static FIX: Cell<Option<Fix>> = const { Cell::new(None) };
 }
 
-/// Nanoseconds since the process first asked. For durations: two threads may differ by [`CLOSE_NS`], and a look may be that much before
-/// the one before it.
+/// Nanoseconds since the process first asked, for durations. Two threads may differ by [`CLOSE_NS`], and a reading
+/// may be that much before the one before it.
 pub fn monotonic_ns() -> u64 {
     let Some(ticks) = ticks() else { return asked() };
     let fix = FIX.get();
@@ -47,10 +48,10 @@ pub fn monotonic_ns() -> u64 {
     ns
 }
 
-/// Nanoseconds for which the calling thread had a processor, since it began; 0 where the kernel does not say. A system call.
+/// Processor time of the calling thread in nanoseconds, since it began; 0 if the kernel does not say. A system call.
 pub fn thread_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours, and written by the call alone.
+    // SAFETY: `time` is ours, and only the call writes it.
     let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     if rc != 0 {
         return 0;
@@ -58,11 +59,11 @@ pub fn thread_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Nanoseconds since 1970. It follows a clock that is set after [`FIX_NS`] at the latest. Whatever thread asks, time does not run back
-/// but by a clock that is set: what was made later is not older.
+/// Nanoseconds since 1970. It follows a change of the system clock after [`FIX_NS`] at the latest. In all threads,
+/// time never runs backwards, except when the system clock is set back: a later object is not older.
 pub fn wall_ns() -> u64 {
     thread_local! {
-        /// The wall clock's lead over [`monotonic_ns`], and when that was looked at.
+        /// The wall clock's lead over [`monotonic_ns`], and the time of its measurement.
         static LEAD: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
     }
     static NEWEST: AtomicU64 = AtomicU64::new(0);
@@ -73,7 +74,7 @@ pub fn wall_ns() -> u64 {
     {
         return ns;
     }
-    // Nothing is known, or others were told what seems to be the future: the kernel says who is right.
+    // No lead is known, or other threads returned a time that seems to be in the future: the kernel decides.
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
     let is_close = monotonic_ns().saturating_sub(now) < CLOSE_NS;
     LEAD.set(is_close.then(|| (wall.saturating_sub(now), now)));
@@ -83,13 +84,15 @@ pub fn wall_ns() -> u64 {
     })
 }
 
-/// A thread that lost the processor between two clocks for longer, in nanoseconds, does not count on from what they said. A system call
-/// that is dear must not seem to be that: in user-mode Linux it takes 50 to 100 us, and who believes none of them asks each time.
+/// If a thread loses the processor between two clock readings for longer than this, in nanoseconds, it does not use
+/// that pair of readings. An expensive system call must not look like that. In user-mode Linux one takes 50 to 100
+/// us, and a thread that accepted none would ask each time.
 const CLOSE_NS: u64 = FIX_NS / 1_000;
-/// Threads that count for themselves may differ by this many nanoseconds: whoever is behind by less was not set back.
+/// Nanoseconds by which the counters of threads may differ. A reading that is less behind does not mean that the
+/// clock was set back.
 const APART_NS: u64 = 1_000_000;
 
-/// `ns`, or the newest time that anybody was told if it is only just before that. `None`: it is long before.
+/// `ns`, or the newest time returned to any thread if `ns` is only just before it. `None` if `ns` is long before it.
 fn not_before(newest: &AtomicU64, ns: u64) -> Option<u64> {
     let last = newest.fetch_max(ns, Ordering::Relaxed);
     (last < ns.saturating_add(APART_NS)).then_some(last.max(ns))
@@ -105,18 +108,19 @@ impl Fix {
         ticks.wrapping_sub(self.ticks) as f64 * self.pace
     }
 
-    /// Whoever lost the processor before the kernel answered, at `now`, counted from one moment and heard of another.
+    /// Whether the kernel answered soon enough, at tick `now`. Else the thread lost the processor in between, and
+    /// counter and answer belong to different moments.
     fn is_close(self, now: u64) -> bool {
         self.pace == 0.0 || self.took_ns(now) < CLOSE_NS as f64
     }
 
-    /// What the counter says, if it can be trusted.
+    /// The time by the counter, if it can be trusted.
     fn counted(self, ticks: u64) -> Option<u64> {
         let passed = ticks.checked_sub(self.ticks)? as f64 * self.pace;
         (self.pace > 0.0 && passed < FIX_NS as f64).then_some(self.ns + passed as u64)
     }
 
-    /// The kernel was asked.
+    /// The next fix, after the kernel was asked.
     fn next(last: Option<Fix>, ticks: u64, ns: u64) -> Fix {
         let begin = Fix { ticks, ns, pace: 0.0 };
         let Some(last) = last else { return begin };
@@ -124,7 +128,7 @@ impl Fix {
             (Some(passed), Some(took)) if passed > 0 && took >= PACE_NS => {
                 Fix { pace: took as f64 / passed as f64, ..begin }
             }
-            // Too short for a pace.
+            // Too short to measure a rate.
             (Some(_), Some(_)) if last.pace == 0.0 => last,
             _ => begin,
         }
@@ -153,12 +157,12 @@ mod tests {
         assert_eq!(first.counted(2_000), None, "no pace yet");
         let first = Fix::next(Some(first), 2_000, ms(1));
         assert_eq!((first.ticks, first.ns), (1_000, 0), "too short for a pace");
-        // Three ticks a microsecond.
+        // Three ticks per microsecond.
         let fix = Fix::next(Some(first), 1_000 + 30_000, ms(10));
         assert_eq!(fix.counted(31_000 + 15_000), Some(ms(15)));
         assert_eq!(fix.counted(31_000 + 750_000), None, "trusted for 250 ms");
         assert_eq!(fix.counted(30_000), None, "the counter went back");
-        // It stopped, or ran wild, and is measured anew.
+        // The counter stopped, or ran wild, and its rate is measured again.
         let slow = Fix::next(Some(fix), 31_000 + 30_000, ms(30));
         assert_eq!(slow.counted(61_000 + 1_500), Some(ms(31)));
         assert_eq!(Fix::next(Some(slow), 10, ms(60)).pace, 0.0);
@@ -167,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_dear_system_call_is_believed_and_a_lost_processor_is_not() {
-        // One tick a nanosecond.
+        // One tick per nanosecond.
         let fix = Fix { ticks: 1_000, ns: 0, pace: 1.0 };
         assert!(fix.is_close(1_000 + 100_000), "user-mode Linux answers in as long");
         assert!(!fix.is_close(1_000 + 1_000_000), "others had the processor");
@@ -194,7 +198,7 @@ mod tests {
             std::thread::sleep(std::time::Duration::from_millis(7));
             for _ in 0..100 {
                 let (ours, theirs) = (monotonic_ns() - clock, real.elapsed().as_nanos() as u64);
-                // Whoever is interrupted between two looks sees them apart, but always theirs ahead.
+                // A thread that is interrupted between two readings sees them apart, but the kernel's always later.
                 assert!(ours < theirs + theirs / 10 + 1_000_000, "{ours} {theirs}");
             }
         }

@@ -1,7 +1,7 @@
-//! How much a device was asked to do, whatever it is.
+//! I/O counters of a device.
 //!
-//! A layer and not a part of each backend, so that no backend can forget to count. Only what succeeded is counted; requests that
-//! failed have a counter of their own.
+//! They are a layer and not a part of each backend, so no backend can forget to count. Only successful requests are
+//! counted; failed ones have counters of their own.
 //!
 //! Invariant: counters only grow, from 0 when the device was wrapped.
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_wire::ZoneIdx;
 
-/// What a device has done since it was wrapped.
+/// Requests of a device since it was wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
     pub reads: u64,
@@ -22,7 +22,7 @@ pub struct IoCounts {
     pub resets: u64,
     /// Reads that failed.
     pub read_errors: u64,
-    /// Writes, resets and flushes that failed, but for those that a full host file system refused.
+    /// Writes, resets and flushes that failed, except those that a full host file system refused.
     pub write_errors: u64,
 }
 
@@ -54,7 +54,7 @@ impl Counted {
         Layered::over(below, Counters::default())
     }
 
-    /// Each number is exact; together they are of about the same moment.
+    /// Each number is exact; together they belong to about the same moment.
     pub fn counts(&self) -> IoCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = self.layer();
@@ -80,7 +80,7 @@ impl Counters {
     ) -> Result<T, DeviceError> {
         match &done {
             Ok(_) => {}
-            // Nothing is wrong with the device.
+            // The device itself is healthy.
             Err(DeviceError::Full { .. }) => return done,
             Err(_) => {
                 failed.fetch_add(1, Ordering::Relaxed);

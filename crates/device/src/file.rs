@@ -1,18 +1,18 @@
 //! Zones on a regular file or a conventional block device.
 //!
-//! Zone `n` is the bytes from `n x zone_size`. Nothing below enforces zones, so [`ZoneRules`] does; nothing below
-//! remembers write pointers, so after opening every zone is in unknown state until the pool tells. Only a file that
-//! was just created is known to be empty.
+//! Zone `n` begins at byte `n x zone_size`. The layers below do not enforce zones, so [`ZoneRules`] does. They keep
+//! no write pointers either, so after opening every zone is in state unknown until the pool sets its pointer. Only a
+//! file that was just created is known to be empty.
 //!
-//! A reset gives the space back, so a sparse file shrinks again. That is a service, not a promise: where a file
-//! system or device cannot do it, the zone counts as empty all the same and old bytes stay until they are overwritten.
+//! A reset frees the space, so a sparse file shrinks again. That is not guaranteed: if a file system or device cannot
+//! do it, the zone still counts as empty, and old bytes stay until they are overwritten.
 //!
-//! A block device, and a file that was written in full and keeps its space, is read and written *directly*, past the host's page
-//! cache: writing costs no copy, a flush has nothing left to write back, and what the mount's own page cache holds is not held
-//! twice. Reads that follow each other go through the page cache all the same, for its read-ahead. A sparse file goes through
-//! the page cache always: there the host allocates better when it can do so late.
+//! Block devices, and files that are allocated in full and keep their space, use *direct* I/O, past the host's page
+//! cache. So a write costs no copy, a flush has nothing left to write back, and the mount's page cache is not
+//! duplicated. Sequential reads go through the page cache nevertheless, for its prefetch. A sparse file always uses
+//! the page cache: the host allocates better if it can allocate late.
 //!
-//! Invariant: writes go to the write pointer only, and a flush that failed is never followed by one that succeeds.
+//! Invariant: writes go only to the write pointer, and after a failed flush no flush ever succeeds.
 
 use crate::aligned::{ALIGN, AlignedBuf};
 use crate::backing::{Backing, OpenMode};
@@ -34,36 +34,37 @@ pub struct FileDevice {
     backing: Backing,
     info: DeviceInfo,
     rules: ZoneRules,
-    /// Nobody wants space given back, or it turned out to be impossible here; not asked again.
+    /// Resets keep the space: by request, or because the host cannot free it.
     keeps_space: AtomicBool,
-    /// The kernel reports a failed write-back once; whoever asks afterwards would be told that all is well.
+    /// The kernel reports a failed write-back only once. Later flushes would seem to succeed.
     flush_failed: AtomicBool,
-    /// The shortest that the file was while it was in use, in bytes: writing makes it longer again, and what lay behind is lost.
+    /// The smallest size that the file had while it was in use, in bytes. Writes extend it again, but the data beyond
+    /// that size is lost.
     shortest: AtomicU64,
-    /// The same device once more, for direct I/O; empty where that is not used.
+    /// The same device, opened for direct I/O; empty if that is not used.
     direct: OnceLock<File>,
     recent: RecentReads,
 }
 
-/// Where the last reads ended, to tell those that follow each other.
+/// The ends of the last reads, to recognise sequential ones.
 #[derive(Debug, Default)]
 struct RecentReads {
     ends: [AtomicU64; 8],
     next: AtomicUsize,
 }
 
-/// Readers of one stream may overtake each other, and skip what they have, by this many bytes.
+/// Reads of one sequential stream may overtake each other, or skip cached bytes, by so many bytes.
 const STREAM_SLACK: u64 = 512 << 10;
 
 impl RecentReads {
-    /// Takes note of a read; whether it goes on where an earlier one was.
+    /// Records a read; returns whether it continues an earlier one.
     fn follows(&self, offset: u64, len: u64) -> bool {
         let near = |end: &&AtomicU64| {
             let end = end.load(Ordering::Relaxed);
             end > 0 && end.abs_diff(offset) <= STREAM_SLACK
         };
         let known = self.ends.iter().find(near);
-        // A guess from a race is only a guess.
+        // A race makes only the guess worse.
         let slot =
             known.or_else(|| self.ends.get(self.next.fetch_add(1, Ordering::Relaxed) % self.ends.len()));
         if let Some(slot) = slot {
@@ -74,27 +75,26 @@ impl RecentReads {
 }
 
 impl FileDevice {
-    /// Makes a sparse regular file of `size_bytes` and opens it, all zones empty.
+    /// Creates a sparse regular file of `size_bytes` and opens it; all zones are empty.
     ///
     /// # Errors
-    /// `Refused` when the path exists or the sizes make no zones, `Io` when the file cannot be made.
+    /// `Refused` if the path exists or the sizes make no zones, `Io` if the file cannot be made.
     pub fn create(path: impl AsRef<Path>, size_bytes: u64, zone_size: u64) -> Result<Self, DeviceError> {
-        // Before the file is made, so that a wrong number leaves nothing behind.
+        // Checked before the file is made, so that a wrong number leaves no file behind.
         zone_count(&path.as_ref().display().to_string(), size_bytes, zone_size, 4096)?;
         Self::new(Backing::create(path, size_bytes)?, zone_size)
     }
 
-    /// Opens an existing device whose zone size is known. See [`Backing::open`] for what is refused.
+    /// Opens an existing device of known zone size. [`Backing::open`] lists what is refused.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode, zone_size: u64) -> Result<Self, DeviceError> {
         Self::new(Backing::open(path, mode)?, zone_size)
     }
 
-    /// Lays zones of `zone_size` bytes (a multiple of the write unit) over an open backing; bytes after the last
+    /// Divides an open backing into zones of `zone_size` bytes (a multiple of the write unit). Bytes after the last
     /// whole zone are not used.
     ///
     /// # Errors
-    /// `Refused` when not even one zone fits, when there would be more than 2^32 - 1, or when the device has zones of
-    /// its own.
+    /// `Refused` if no zone fits, if there would be more than 2^32 - 1, or if the device has zones of its own.
     pub fn new(backing: Backing, zone_size: u64) -> Result<Self, DeviceError> {
         if backing.is_host_managed() {
             return Err(DeviceError::Refused {
@@ -134,9 +134,9 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Opens the device once more for direct I/O. Where that cannot be done, it goes on through the page cache.
+    /// Opens the device again for direct I/O. If that fails, it stays with the page cache.
     fn go_direct(&self) {
-        // It is tried, because some open and refuse what is not aligned to more than we know of.
+        // A read is tried, because some devices open but then require more alignment than we know.
         let opened = self
             .backing
             .open_direct()
@@ -147,7 +147,7 @@ impl FileDevice {
         }
     }
 
-    /// The file for this request, if its place, length and memory allow direct I/O.
+    /// The file for direct I/O, if offset, length and memory of this request are aligned for it.
     fn direct_for(&self, offset: u64, buf: &[u8]) -> Option<&File> {
         let align = ALIGN as u64;
         let fits = offset.is_multiple_of(align)
@@ -177,7 +177,8 @@ impl FileDevice {
         }
     }
 
-    /// Nothing else tells of a file that is cut while it is in use: a write behind its end makes it longer, with a hole where data was.
+    /// Detects a file that is truncated while it is in use. Nothing else does: a write beyond the end extends the
+    /// file again, with a hole where data was.
     fn watch_size(&self) {
         let Ok(meta) = self.backing.file().metadata() else { return };
         let (len, size) = (meta.len(), self.backing.size());
@@ -199,8 +200,8 @@ impl FileDevice {
             _ => block::punch_hole(file, offset, len),
         };
         if self.backing.kind() == PathKind::Block && given.as_ref().is_err_and(block::is_unsupported) {
-            // Zeroes the range where the device has a command for that. BLKZEROOUT would write real zeros where it has
-            // none: every zone would be written twice, to give back nothing.
+            // Zeroes the range if the device has a command for that. BLKZEROOUT would write real zeros otherwise:
+            // every zone would be written twice, and no space freed.
             given = block::punch_hole(file, offset, len);
         }
         match given {
@@ -235,7 +236,8 @@ fn zone_count(name: &str, size: u64, zone_size: u64, write_unit: u32) -> Result<
     }
 }
 
-/// Writes all of `data`, in as many pieces as the kernel likes. Returns how many bytes it took, and why not more.
+/// Writes all of `data`, in as many system calls as needed. Returns the number of bytes taken, and the error if these
+/// are not all.
 pub(crate) fn write_all_at(file: &impl FileExt, mut data: &[u8], mut offset: u64) -> (u64, io::Result<()>) {
     let first = offset;
     while !data.is_empty() {
@@ -279,16 +281,18 @@ impl Device for FileDevice {
         let (taken, result) = match (self.direct.get(), self.direct_for(from, data)) {
             (None, _) => write_all_at(self.backing.file(), data, from),
             (_, Some(direct)) => write_all_at(direct, data, from),
-            // Small ones, such as uberblocks: a page left in the page cache would be one to write back in the flush.
+            // Small writes, such as uberblocks: a page left in the page cache would have to be written back by the
+            // flush.
             (Some(direct), None) => write_all_at(direct, &AlignedBuf::from(data), from),
         };
-        // A block device that says so (a loop device over a full file system) has been seen to lose what it took before.
+        // A block device with this error (a loop device over a full file system) has been seen to lose data that it
+        // had taken before.
         let is_full = |source: &io::Error| {
             matches!(source.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
                 && self.backing.file().metadata().is_ok_and(|meta| meta.is_file())
         };
         match result {
-            // What was taken is written over by the next try.
+            // The next try overwrites the bytes that were taken.
             Err(source) if is_full(&source) => {
                 ticket.wrote(0);
                 Err(DeviceError::Full { zone, name: self.info.name.clone(), source })

@@ -1,13 +1,13 @@
-//! What already lies on a device, recognised by its magic bytes, so that nobody loses it by a slip of the fingers.
+//! Foreign data on a device, recognised by its magic bytes, so that a typing mistake does not destroy it.
 //!
-//! A table, not parsers: it is enough to say "this looks like ext4" and ask for `--force`. What no row knows but is
-//! not zero counts as data too. Rows that many bytes must match come before rows that two bytes match, so that the
-//! name is the most telling one; a wrong name does no harm, a missed one would.
+//! This is a table, not a set of parsers: it is enough to say "this looks like ext4" and ask for `--force`. Unknown
+//! content that is not zero counts as data too. Rows with long magic numbers come before those with two bytes, so
+//! that the most specific name wins. A wrong name does no harm, but a missed one would.
 
 use crate::backing::Backing;
 use crate::peek::ZonesInUse;
 
-/// Where a row's offset counts from.
+/// The reference point of a row's offset.
 #[derive(Clone, Copy)]
 enum From {
     Start(u64),
@@ -33,7 +33,7 @@ const BCACHE: &[u8] = b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba
 const BCACHEFS: &[u8] = b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef";
 const MDRAID: &[u8] = b"\xfc\x4e\x2b\xa9";
 
-/// Offsets in bytes, magic numbers in the byte order in which they lie on the medium.
+/// Offsets in bytes; magic numbers in the byte order of the medium.
 const MAGICS: &[Magic] = &[
     start("a LUKS encrypted volume", 0, b"LUKS\xba\xbe"),
     start("a LUKS encrypted volume (second header)", 16384, b"SKUL\xba\xbe"),
@@ -82,7 +82,7 @@ const MAGICS: &[Magic] = &[
     start("an MBR partition table or boot sector", 510, b"\x55\xaa"),
 ];
 
-/// Bytes looked at in search of anything that is not zero.
+/// Bytes at the start that are searched for nonzero bytes.
 pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 const TAIL_BYTES: u64 = 64 << 10;
 
@@ -90,9 +90,9 @@ const ZFS_LABEL: u64 = 256 << 10;
 const ZFS_RING: u64 = 128 << 10;
 const ZFS_UBERBLOCK: [u8; 8] = 0x00ba_b10c_u64.to_le_bytes();
 
-/// What lies on the device, in words that follow "found": the first signature that matches, else how much of the
-/// first 1 MiB and last 64 KiB is not zero, or how many zones of a zoned drive are not empty; `None` when there is nothing of
-/// that. A device that cannot be read holds something, for all we know.
+/// Describes the content of the device, to follow the word "found". It is the first signature that matches. Else it
+/// is the count of nonzero bytes in the first 1 MiB and last 64 KiB, or the count of nonempty zones of a zoned drive.
+/// `None` if there is none of these. A device that cannot be read may hold anything, so it is reported.
 pub fn identify_foreign(backing: &Backing) -> Option<String> {
     let unreadable = |error: String| Some(format!("something that cannot be read ({error})"));
     match look(backing.size(), &|at, buf| backing.read_at(at, buf).map_err(|e| e.to_string())) {
@@ -149,8 +149,8 @@ fn holds(size: u64, read: ReadAt, at: u64, bytes: &[u8]) -> Result<bool, String>
     Ok(found == bytes)
 }
 
-/// Looks for an uberblock, in either byte order, in the rings of the first label and of the third, which is at the
-/// end. The ring's slots are 1 KiB or larger powers of two.
+/// Searches for an uberblock, in either byte order, in the rings of the first label and of the third, which is at the
+/// end. The slots of a ring have 1 KiB or larger powers of two.
 fn holds_zfs(size: u64, read: ReadAt) -> Result<bool, String> {
     let mut swapped = ZFS_UBERBLOCK;
     swapped.reverse();
@@ -257,7 +257,7 @@ mod tests {
             let found = identify(&with(3 << 20, at, &[1]));
             assert_eq!(found.as_deref(), Some("1 bytes of data that is not zero"), "at {at}");
         }
-        // Between head and tail nobody looks: whoever made a hole that exact cannot be helped by magic.
+        // Nonzero bytes between head and tail are not found.
         assert_eq!(identify(&with(3 << 20, 1 << 20, &[1])), None);
     }
 

@@ -1,10 +1,10 @@
-//! Who holds a device, in words.
+//! The holder of a device, in words.
 //!
-//! "Busy" helps nobody. When a lock is refused the kernel knows who has it, and tells in `/proc` and `/sys`: so the
-//! refusal can name the mount point, the command, the loop device. All of it is best effort and for people: what
-//! really keeps two pools apart is the lock and `O_EXCL` in [`backing`](crate::backing).
+//! "Busy" is no help. When a lock is refused, the kernel knows the holder and shows it in `/proc` and `/sys`. So the
+//! refusal can name the mount point, the command or the loop device. All of that is best effort and only for
+//! messages. What keeps two pools apart is the lock and `O_EXCL` in [`backing`](crate::backing).
 //!
-//! The texts are taken apart by functions that take the text, so that they can be tested without such a device.
+//! The parsers take the text as an argument, so that they can be tested without such a device.
 
 use crate::block::sysfs;
 use std::ffi::OsStr;
@@ -13,12 +13,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Device numbers as the kernel prints them in `mountinfo`: decimal, with a colon.
+/// A device number as the kernel prints it in `mountinfo`: decimal, with a colon.
 fn dev_name(rdev: u64) -> String {
     format!("{}:{}", libc::major(rdev), libc::minor(rdev))
 }
 
-/// The mount point of the block device `dev` (as `major:minor`), if `mountinfo` knows one.
+/// The mount point of the block device `dev` (as `major:minor`), if `mountinfo` has one.
 fn mount_point(mountinfo: &str, dev: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(2);
@@ -28,11 +28,12 @@ fn mount_point(mountinfo: &str, dev: &str) -> Option<String> {
     })
 }
 
-/// A mount whose source is this path: file systems with device numbers of their own (btrfs) are found only so.
+/// A mount whose source is this path. File systems with device numbers of their own (btrfs) are found only so.
 ///
-/// The source of a FUSE mount is a word that the user who mounted it chose; it holds no device. A pool mounted by its device shows that
-/// device as its source, so a successor server would otherwise find its own mount, and refuse the device. A FUSE server that has the
-/// device open holds it by `O_EXCL` or a lock. `fuseblk` is another type: there the kernel holds the device.
+/// The source of a FUSE mount is a text chosen by the user who mounted it; it holds no device. A pool mounted by its
+/// device shows that device as its source. So a successor server would otherwise find its own mount, and refuse the
+/// device. A FUSE server that has the device open holds it by `O_EXCL` or a lock. `fuseblk` is another type: there
+/// the kernel holds the device.
 fn mount_of_source(mountinfo: &str, source: &str) -> Option<String> {
     mountinfo.lines().find_map(|line| {
         let (before, after) = line.split_once(" - ")?;
@@ -65,10 +66,10 @@ fn unescape(field: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// The process that holds a `flock` on the inode, out of the text of `/proc/locks`.
+/// The process that holds a `flock` on the inode, by the text of `/proc/locks`.
 fn lock_holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
-    // The file system's device here is not always the one `stat` gives (btrfs), so an equal inode number alone is
-    // the second choice.
+    // The file system's device here is not always the one `stat` gives (btrfs), so an equal inode number alone is the
+    // second choice.
     let exact = format!("{:02x}:{:02x}:{ino}", libc::major(dev), libc::minor(dev));
     let same_inode = format!(":{ino}");
     let pid_of = |matches: &dyn Fn(&str) -> bool| {
@@ -85,7 +86,7 @@ fn lock_holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
     pid_of(&|inode| inode == exact).or_else(|| pid_of(&|inode| inode.ends_with(&same_inode)))
 }
 
-/// A process as a person would look for it: its command and its number.
+/// A process in words: its command and its number.
 fn process(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(comm) => format!("{} (process {pid})", comm.trim_end()),
@@ -93,7 +94,7 @@ fn process(pid: u32) -> String {
     }
 }
 
-/// Who holds the lock on a file that [`File::try_lock`](std::fs::File::try_lock) refused.
+/// The holder of the lock on a file that [`File::try_lock`](std::fs::File::try_lock) refused.
 pub(crate) fn who_locks(dev: u64, ino: u64) -> String {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     match lock_holder(&locks, dev, ino) {
@@ -103,7 +104,7 @@ pub(crate) fn who_locks(dev: u64, ino: u64) -> String {
     }
 }
 
-/// Who uses a block device: a mount, swap, or a device built on it. Looks at its partitions too.
+/// The user of a block device: a mount, swap, or a device built on it. Its partitions are checked too.
 pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -138,11 +139,11 @@ pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
     None
 }
 
-/// What a loop device shows.
+/// The file that a loop device shows.
 pub(crate) struct Below {
-    /// The file, as the kernel calls it now.
+    /// The file's present path, by the kernel.
     pub path: PathBuf,
-    /// The device is all of the file. A partition or a section is not: others may use the rest.
+    /// The device shows the whole file. A partition or a section does not: other devices may use the rest.
     pub is_whole: bool,
 }
 

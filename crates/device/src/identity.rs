@@ -1,4 +1,4 @@
-//! What a path names, and which file or device that is whatever path leads there.
+//! The kind and the identity of the file or device that a path names.
 
 use crate::holders;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// What a path names.
+/// The kind of file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
     Regular,
@@ -16,37 +16,38 @@ pub enum PathKind {
     Other,
 }
 
-/// Which file or device something is, whatever path leads there: a copy of an image is another one. A loop device that shows all of a
-/// file is that file.
+/// Identifies a file or device, whatever path names it; a copy of an image has another identity. A loop device that
+/// shows a whole file has that file's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Identity {
-    /// The number of the file system that the file is on; of a block device its own number.
+    /// Device number of the file system that holds the file; for a block device its own number.
     pub device: u64,
     /// 0 for a block device.
     pub inode: u64,
 }
 
 impl Identity {
-    /// Of what is at the path. Nothing is opened.
+    /// The identity of what the path names. Nothing is opened.
     ///
     /// # Errors
-    /// When the path cannot be looked at.
+    /// If the path has no metadata.
     pub fn of(path: impl AsRef<Path>) -> io::Result<Identity> {
         Ok(Identity::of_meta(&fs::metadata(path)?))
     }
 
-    /// Of what is open.
+    /// The identity of an open file.
     ///
     /// # Errors
-    /// When the kernel does not tell.
+    /// If the kernel does not return its metadata.
     pub fn of_file(file: &File) -> io::Result<Identity> {
         Ok(Identity::of_meta(&file.metadata()?))
     }
 
-    /// With an open file, which keeps it what it is whatever becomes of the path. Nothing is locked.
+    /// The identity of what the path names, and an open file. That keeps the identity valid whatever happens to the
+    /// path. Nothing is locked.
     ///
     /// # Errors
-    /// When the path cannot be opened for reading.
+    /// If the path cannot be opened for reading.
     pub fn hold(path: impl AsRef<Path>) -> io::Result<(Identity, File)> {
         let (file, meta) = open_to_look(path.as_ref())?;
         Ok((Identity::of_meta(&meta), file))
@@ -54,7 +55,7 @@ impl Identity {
 
     pub(crate) fn of_meta(meta: &Metadata) -> Identity {
         let mut meta = meta.clone();
-        // A loop device can stand on another one; the kernel allows no cycle, and the bound is for names that lie.
+        // A loop device can lie on another one. The kernel allows no cycle; the bound is for names that lie.
         for _ in 0..LOOPS_MAX {
             if kind_of(&meta) != PathKind::Block {
                 return Identity { device: meta.dev(), inode: meta.ino() };
@@ -69,7 +70,7 @@ impl Identity {
     }
 }
 
-/// The most loop devices that are looked through.
+/// Maximum depth of loop devices that is followed.
 pub(crate) const LOOPS_MAX: usize = 8;
 
 pub(crate) fn kind_of(meta: &Metadata) -> PathKind {
@@ -85,7 +86,8 @@ pub(crate) fn kind_of(meta: &Metadata) -> PathKind {
     }
 }
 
-/// What is there may have been put in another's place a moment ago: to open a pipe does not wait, and a terminal does not become ours.
+/// Opens a path to inspect it. Another file may just have replaced it: opening a pipe must not wait, and a terminal
+/// must not become ours.
 pub(crate) fn open_to_look(path: &Path) -> io::Result<(File, Metadata)> {
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;

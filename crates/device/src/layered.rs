@@ -1,14 +1,13 @@
-//! One device over another: what a layer does not say itself, the device below says.
+//! Layers over a device: requests that a layer does not handle go to the device below.
 //!
-//! The only place that hands every method on, so that a method that is added to [`Device`] cannot be forgotten by one layer of
-//! several.
+//! Only this module forwards every method, so no layer can forget one that is added to [`Device`].
 
 use crate::identity::Identity;
 use crate::zone::{Device, DeviceError, DeviceInfo, ZoneReport};
 use std::sync::Arc;
 use terrane_wire::ZoneIdx;
 
-/// What a layer does beside, or instead of, the requests of the device below. Each is that request unless said otherwise.
+/// A layer's handling of requests. The default of each method passes the request to the device below.
 pub trait Layer: Send + Sync {
     fn on_read(
         &self,

@@ -1,16 +1,18 @@
-//! Zones, whatever is below.
+//! Zoned devices: files, block devices, zoned drives, a simulator.
 //!
-//! Everything above this crate sees storage as *zones*: ranges that are written only at their write pointer, in
-//! whole write units, and emptied only as a whole. A shingled disk works like that by nature, a plain file or
-//! disk because [`ZoneRules`] makes it misbehave exactly like one. So one code path serves them all, and what
-//! is tested on a file holds on a drive.
+//! All crates above see storage as *zones*: ranges that are written only at their write pointer, in whole write
+//! units, and reset only as a whole. A shingled disk works so by nature. For a plain file or disk, [`ZoneRules`]
+//! enforces the same rules. So one code path serves all, and a test on a file holds on a drive.
 //!
-//! Read [`zone`] first (the trait and its words), then [`rules`] (what is allowed when), then the backends:
-//! [`backing`], [`mod@file`] and `block` for regular files and conventional block devices (with [`foreign`], which
-//! recognises what must not be overwritten, and `holders`, which names who is in the way), [`zoned`] for drives whose zones
-//! are their own, [`sim`] for tests;
-//! [`layered`] puts something over any of them, and [`counted`] counts so. `local` knows the time of day, `clock` how long something
-//! took, `schedule` which thread goes first.
+//! Read [`zone`] first (the trait and its terms), then [`rules`] (which command is allowed when), then the backends:
+//!
+//! * [`backing`], [`mod@file`] and `block`: regular files and conventional block devices. [`foreign`] recognises data
+//!   that must not be overwritten; `holders` names the holder of a device.
+//! * [`zoned`]: host-managed zoned drives.
+//! * [`sim`]: the simulator for tests.
+//!
+//! [`layered`] puts a layer over any of them, and [`counted`] is one that counts. `local` has the time of day,
+//! `clock` measures durations, `schedule` sets how the kernel schedules a thread.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 

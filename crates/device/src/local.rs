@@ -1,12 +1,12 @@
-//! The time of day where this machine stands: for what should happen at night.
+//! The local time of day, for jobs that should run at night.
 
 #![expect(unsafe_code, reason = "localtime_r has no safe form among our dependencies")]
 
-/// The minute of the day, 0 to 1439, at this moment, in seconds since 1970, by the machine's time zone. Without one it is UTC.
+/// The minute of the day, 0 to 1439, in the machine's time zone, or UTC without one. `secs` is in seconds since 1970.
 pub fn minute_of_day(secs: i64) -> u16 {
     let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: `secs` is read, and `local` written, both of them ours and valid for the call. All bytes of a `tm` may be zero, so it can be
-    // read even if the call refused the time (a year that does not fit).
+    // SAFETY: the call reads `secs` and writes `local`; both are ours and valid for the call. All bytes of a `tm` may
+    // be zero, so it can be read even if the call refused the time (a year that does not fit).
     let local = unsafe {
         libc::localtime_r(&secs, local.as_mut_ptr());
         local.assume_init()
@@ -21,7 +21,8 @@ mod tests {
 
     #[test]
     fn minutes_go_on_one_by_one_and_begin_again_each_day() {
-        // A day in January: no clock of the northern half is changed then, and a change elsewhere is a quarter of an hour at least.
+        // A day in January: the northern half changes no clock then, and a change elsewhere is at least a quarter of
+        // an hour.
         let start = 1_768_000_000;
         let mut last = minute_of_day(start);
         let mut steps = 0;

@@ -1,7 +1,7 @@
-//! Reading a zoned drive that is not ours: below the write pointers only.
+//! Reading a zoned drive that is not open as a device: only below its write pointers.
 //!
-//! Who looks for a label reads where there may be none, and above a write pointer a drive may answer with an error, or with what a
-//! reset has left there. So every read asks first how far its zone was written; the rest is zeros.
+//! A search for a label reads where there may be none. Above a write pointer a drive may reply with an error, or with
+//! old content from before a reset. So every read first asks how far its zone was written; the rest reads as zeros.
 
 use crate::aligned::{ALIGN, AlignedBuf};
 use crate::zone_report::{REPORT_ZONES, RawZone, SECTOR, report_zones};
@@ -10,26 +10,27 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// Zones of a drive that hold something, and all of them.
+/// The number of zones of a drive that hold data, and of all its zones.
 pub(crate) struct ZonesInUse {
     pub used: usize,
     pub count: usize,
 }
 
-/// An open drive, for reading what was written.
+/// An open drive, for reads below its write pointers.
 #[derive(Debug)]
 pub(crate) struct Below {
     direct: File,
 }
 
 impl Below {
-    /// Over the same device as `file`.
+    /// Opens the device of `file` again.
     pub fn new(file: &File) -> io::Result<Below> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_DIRECT);
         Ok(Below { direct: options.open(format!("/proc/self/fd/{}", file.as_raw_fd()))? })
     }
 
+    /// Fills `buf` from `offset`; bytes above write pointers are zeros.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let ask = |at: u64| {
             let zones = report_zones(&self.direct, at / SECTOR * SECTOR, 1)?;
@@ -38,7 +39,7 @@ impl Below {
         fill(buf, offset, &ask, &|at, wide| self.direct.read_exact_at(wide, at))
     }
 
-    /// Of a drive of `size` bytes.
+    /// Counts the zones in use of a drive of `size` bytes.
     pub fn zones_in_use(&self, size: u64) -> io::Result<ZonesInUse> {
         let (mut at, mut zones_in_use) = (0, ZonesInUse { used: 0, count: 0 });
         while at < size {
@@ -50,7 +51,7 @@ impl Below {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, odd));
             }
             at = end;
-            // Of a conventional zone nobody knows; its beginning is looked at as on any disk.
+            // Conventional zones do not say; the search for foreign data reads their beginning, as on any disk.
             zones_in_use.used +=
                 zones.iter().filter(|zone| !zone.is_conventional() && zone.readable() > 0).count();
             zones_in_use.count += zones.len();
@@ -59,7 +60,7 @@ impl Below {
     }
 }
 
-/// Zone by zone, given how to ask for the zone around a byte and how to read aligned ranges.
+/// Fills `buf` zone by zone. `ask` reports the zone around a byte, and `read` reads aligned ranges.
 fn fill(
     mut buf: &mut [u8],
     mut at: u64,
@@ -95,7 +96,7 @@ mod tests {
 
     const ZONE: u64 = 64 << 10;
 
-    /// A drive whose bytes are 7 wherever it is asked: zone 0 written in part, 1 empty, 2 full, 3 conventional, 4 offline.
+    /// A drive whose bytes all are 7. Zone 0 is partly written, 1 empty, 2 full, 3 conventional, 4 offline.
     fn ask(at: u64) -> io::Result<RawZone> {
         let (index, start) = (at / ZONE, at / ZONE * ZONE);
         let (kind, condition, written) = match index {

@@ -1,15 +1,15 @@
-//! What is allowed when: the zone state machine in software.
+//! The zone state machine in software: which command is allowed when.
 //!
-//! A drive refuses a write that is not at the write pointer, a reset of a zone that went read-only, one open zone
-//! too many. A file would take all of that without a word, and a bug would be found years later on a drive. So
-//! every backend without such a drive below it asks [`ZoneRules`] first, and a file misbehaves exactly like a drive.
+//! A drive refuses a write that is not at the write pointer, a reset of a read-only zone, or one open zone too many.
+//! A file accepts all of that, and the bug would be found years later on a drive. So every backend without such a
+//! drive asks [`ZoneRules`] first, and a file refuses exactly what a drive refuses.
 //!
-//! A write is two steps, because the medium is written between them: [`ZoneRules::begin_write`] checks and marks the
-//! zone busy, [`WriteTicket::wrote`] moves the pointer by what really reached the medium. A ticket that is dropped
-//! moves nothing. The zone's lock is not held meanwhile, so reads of a zone go on while it is written.
+//! A write has two steps, because the medium is written between them. [`ZoneRules::begin_write`] checks it and marks
+//! the zone busy; [`WriteTicket::wrote`] moves the pointer by the bytes that reached the medium. A dropped ticket
+//! moves nothing. The zone's lock is not held in between, so a zone can be read while it is written.
 //!
-//! Invariants, run by [`ZoneRules::check`]: a pointer is a multiple of the write unit and within the capacity; 0 when
-//! empty, the capacity when full; `open` counts exactly the open zones that are not exempt.
+//! Invariants, verified by [`ZoneRules::check`]: a pointer is a multiple of the write unit and within the capacity. It
+//! is 0 if the zone is empty, the capacity if it is full. `open` counts exactly the open zones that are not exempt.
 
 use crate::zone::{DeviceError, ZoneReport, ZoneState};
 use std::fmt;
@@ -22,13 +22,13 @@ struct Slot {
     state: ZoneState,
     capacity: u64,
     pointer: u64,
-    /// A write, a reset or a finish is under way.
+    /// A write, a reset or a finish is in progress.
     busy: bool,
-    /// Being open uses up none of what the device can keep open: conventional zones of a drive.
+    /// The zone does not count against the limit of open zones: conventional zones of a drive.
     exempt: bool,
 }
 
-/// State, capacity and pointer of every zone of a device, and who may do what.
+/// State, capacity and pointer of every zone of a device.
 #[derive(Debug)]
 pub struct ZoneRules {
     slots: Vec<Mutex<Slot>>,
@@ -59,8 +59,8 @@ fn name(state: ZoneState) -> &'static str {
 }
 
 impl ZoneRules {
-    /// Zones with these capacities in bytes, all in `state` with the pointer at 0. `write_unit` in bytes, not 0;
-    /// capacities are multiples of it. `max_open` 0 means no limit.
+    /// Zones with these capacities in bytes, all in `state` with the pointer at 0. `write_unit` is in bytes and not
+    /// 0; capacities are multiples of it. `max_open` 0 means no limit.
     pub fn new(
         write_unit: u32,
         max_open: u32,
@@ -91,7 +91,7 @@ impl ZoneRules {
         rules
     }
 
-    /// From now on the zone does not count as open, whatever its state: the drive keeps no pointer for it.
+    /// Exempts the zone from the limit of open zones: the drive keeps no pointer for it.
     pub fn exempt(&self, zone: ZoneIdx) {
         if let Ok(mut slot) = self.slot(zone, "exempt") {
             let (state, pointer) = (slot.state, slot.pointer);
@@ -101,7 +101,7 @@ impl ZoneRules {
         }
     }
 
-    /// Every zone's number, in order.
+    /// Every zone's index, in order.
     pub fn zones(&self) -> impl Iterator<Item = ZoneIdx> + use<> {
         (0u32..).take(self.slots.len()).map(ZoneIdx)
     }
@@ -110,15 +110,15 @@ impl ZoneRules {
         let slot = usize::try_from(zone.0).ok().and_then(|at| self.slots.get(at));
         let slot =
             slot.ok_or_else(|| rule(zone, op, format_args!("a zone below {}", self.slots.len()), zone))?;
-        // A panic elsewhere leaves a slot consistent: every change of one is a single assignment.
+        // A panic of another thread leaves a slot consistent: every change of one is a single assignment.
         Ok(slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The only place where a state changes, so the count of open zones cannot drift.
+    /// The only function that changes a state, so the count of open zones cannot drift.
     fn enter(&self, slot: &mut Slot, state: ZoneState, pointer: u64) {
         let (was_open, is_open) = (slot.state == ZoneState::Open, state == ZoneState::Open);
         if slot.exempt {
-            // Counted nowhere.
+            // Not counted.
         } else if was_open && !is_open {
             self.open.fetch_sub(1, Ordering::Relaxed);
         } else if is_open && !was_open {
@@ -153,18 +153,19 @@ impl ZoneRules {
         Ok(())
     }
 
-    /// Zones that are open now.
+    /// The number of open zones.
     pub(crate) fn open_zones(&self) -> u32 {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// The state of a zone, without any command to the medium.
     pub fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         let slot = self.slot(zone, "report")?;
         Ok(ZoneReport { state: slot.state, capacity: slot.capacity, pointer: slot.pointer })
     }
 
-    /// Whether `len` bytes at `offset` may be read: within the capacity of a zone that is not offline. The pointer
-    /// does not matter: what is above it holds anything.
+    /// Whether `len` bytes at `offset` may be read: the range must lie within the capacity, and the zone must not be
+    /// offline. The pointer does not matter: bytes above it are undefined.
     pub fn may_read(&self, zone: ZoneIdx, offset: u64, len: usize) -> Result<(), DeviceError> {
         let slot = self.slot(zone, "read")?;
         if slot.state == ZoneState::Offline {
@@ -181,7 +182,7 @@ impl ZoneRules {
         }
     }
 
-    /// Checks a write of `len` bytes at `offset` and marks the zone busy until the ticket is given back.
+    /// Checks a write of `len` bytes at `offset`, and marks the zone busy until the ticket is dropped.
     pub fn begin_write(
         &self,
         zone: ZoneIdx,
@@ -214,13 +215,13 @@ impl ZoneRules {
         Ok(WriteTicket { rules: self, zone, was, from: offset, end, done: 0 })
     }
 
-    /// Checks a reset and marks the zone busy until the ticket is given back.
+    /// Checks a reset, and marks the zone busy until the ticket is dropped.
     pub fn begin_reset(&self, zone: ZoneIdx) -> Result<ChangeTicket<'_>, DeviceError> {
         self.begin_change(zone, "reset", ZoneState::Empty)
     }
 
-    /// Checks a finish and marks the zone busy until the ticket is given back. One whose pointer nobody told may be finished too:
-    /// full needs no pointer. `None`: the zone is full already.
+    /// Checks a finish, and marks the zone busy until the ticket is dropped. A zone in state unknown may be finished
+    /// too, because full needs no pointer. `None` if the zone is full already.
     pub fn begin_finish(&self, zone: ZoneIdx) -> Result<Option<ChangeTicket<'_>>, DeviceError> {
         let ticket = self.begin_change(zone, "finish", ZoneState::Full)?;
         let is_full = self.report(zone)?.state == ZoneState::Full;
@@ -244,13 +245,13 @@ impl ZoneRules {
         Ok(ChangeTicket { rules: self, zone, to, done: false })
     }
 
-    /// Makes a zone full where nothing below has to be told. Returns whether anything changed.
+    /// Makes a zone full if the medium needs no command. Returns whether anything changed.
     pub fn finish(&self, zone: ZoneIdx) -> Result<bool, DeviceError> {
         Ok(self.begin_finish(zone)?.map(ChangeTicket::done).is_some())
     }
 
-    /// Tells a zone in unknown state where its writing goes on. A zone whose state is known keeps it, and its own
-    /// pointer is returned: like a drive, it knows better.
+    /// Sets the pointer of a zone in state unknown. A zone whose state is known keeps its own pointer, which is
+    /// returned: like a drive, it knows better.
     pub fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
         const OP: &str = "resume";
         let mut slot = self.slot(zone, OP)?;
@@ -278,22 +279,23 @@ impl ZoneRules {
         Ok(pointer)
     }
 
-    /// Puts a zone into a state without asking: what a drive does by itself (a zone dies, a pointer moves). A zone
-    /// that does not exist is left alone.
+    /// Sets a zone's state without checks: a change that a drive makes by itself (a zone dies, a pointer moves). A
+    /// zone that does not exist is ignored.
     pub fn force(&self, zone: ZoneIdx, state: ZoneState, pointer: u64) {
         if let Ok(mut slot) = self.slot(zone, "force") {
             self.enter(&mut slot, state, pointer);
         }
     }
 
-    /// The invariants at the top of this page; what is wrong, in words.
+    /// The invariants of the module documentation; an error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let mut open = 0;
         for zone in self.zones() {
             let slot = *self.slot(zone, "check").map_err(|e| e.to_string())?;
             let fits = match slot.state {
                 ZoneState::Empty => slot.pointer == 0,
-                // Under a write that began at 0 the zone counts as open already: it has its place among the open ones.
+                // During a write that began at 0, the zone counts as open already: it has its place among the open
+                // ones.
                 ZoneState::Open => slot.pointer < slot.capacity && (slot.pointer > 0 || slot.busy),
                 ZoneState::Full => slot.pointer == slot.capacity,
                 ZoneState::ReadOnly | ZoneState::Offline | ZoneState::Unknown => true,
@@ -315,7 +317,7 @@ fn end_of(offset: u64, len: usize) -> Option<u64> {
     offset.checked_add(u64::try_from(len).ok()?)
 }
 
-/// A write that was allowed and is under way.
+/// A write that was allowed and is in progress.
 #[derive(Debug)]
 pub struct WriteTicket<'a> {
     rules: &'a ZoneRules,
@@ -327,7 +329,8 @@ pub struct WriteTicket<'a> {
 }
 
 impl WriteTicket<'_> {
-    /// The medium took `bytes` of it, fewer than asked for after an error; the pointer moves by the whole units in that.
+    /// Reports that the medium took `bytes` of the write; after an error these may be fewer. The pointer moves by the
+    /// whole units in them.
     pub fn wrote(mut self, bytes: u64) {
         self.done = bytes;
     }
@@ -337,7 +340,7 @@ impl Drop for WriteTicket<'_> {
     fn drop(&mut self) {
         let Ok(mut slot) = self.rules.slot(self.zone, "write") else { return };
         slot.busy = false;
-        // The zone may have died, or been moved on, while it was written: that stands.
+        // The zone may have died or been forced to another pointer during the write: that state stands.
         if slot.state != ZoneState::Open || slot.pointer != self.from {
             return;
         }
@@ -354,7 +357,8 @@ impl Drop for WriteTicket<'_> {
     }
 }
 
-/// A reset or a finish that was allowed and is under way; dropped without [`done`](ChangeTicket::done) it changes nothing.
+/// A reset or a finish that was allowed and is in progress. Dropped without [`done`](ChangeTicket::done), it changes
+/// nothing.
 #[derive(Debug)]
 pub struct ChangeTicket<'a> {
     rules: &'a ZoneRules,
@@ -364,7 +368,7 @@ pub struct ChangeTicket<'a> {
 }
 
 impl ChangeTicket<'_> {
-    /// The medium did it.
+    /// Reports that the medium executed the command.
     pub fn done(mut self) {
         self.done = true;
     }

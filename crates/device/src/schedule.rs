@@ -1,12 +1,12 @@
-//! How the kernel treats a thread.
+//! Scheduling of threads by the kernel.
 
 #![expect(unsafe_code, reason = "scheduling policies have no safe face among our dependencies")]
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// From now on the calling thread takes no processor from one that runs when it wakes, as `SCHED_BATCH` says (`sched(7)`); its share
-/// stays what it is. Where the kernel refuses, nothing changes.
+/// Makes the calling thread never preempt a running one when it wakes, as `SCHED_BATCH` does (`sched(7)`). Its share
+/// of processor time stays the same. If the kernel refuses, nothing changes.
 pub fn never_preempt() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: `none` is ours and outlives the call, which only reads it; 0 is the calling thread.
@@ -16,13 +16,14 @@ pub fn never_preempt() {
     }
 }
 
-/// Nanoseconds that a thread asks for at a time if others wait for its answer: more than most answers take, and less than what threads
-/// are given unasked (2 to 3 ms).
+/// The time slice of a thread whose answer other threads wait for, in nanoseconds. It is longer than most answers
+/// take, and shorter than the kernel's default (2 to 3 ms).
 const SHORT_SLICE_NS: u64 = 400_000;
 
-/// From now on the calling thread asks for little at a time, and goes before those that run when it wakes; its share stays what it is.
-/// Linux has it so since 6.12. Otherwise who comes back from a device waits for the end of what was given to a thread that compresses,
-/// nice as that may be. Threads that it starts inherit it. Where the kernel refuses, nothing changes.
+/// Gives the calling thread short time slices, so that it goes before running threads when it wakes. Its share of
+/// processor time stays the same. Linux supports this since 6.12. Without it, a thread that returns from a device
+/// waits for the end of the slice of a compressing thread, however nice that one is. Threads that it starts inherit
+/// the setting. If the kernel refuses, nothing changes.
 pub fn answer_quickly() {
     // SAFETY: no memory is involved; 0 is the calling thread.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
@@ -43,18 +44,18 @@ pub fn answer_quickly() {
     }
 }
 
-/// How much nicer than its process a thread is that others do not wait for.
+/// Added to the nice value of a thread that no other thread waits for.
 const NICER: i32 = 5;
 
-/// From now on the calling thread has a third of the share of those that compete with it (`nice(2)`, which on Linux is about one thread).
-/// Where the kernel refuses, nothing changes.
+/// Gives the calling thread a third of the share of the threads that compete with it (`nice(2)`, which on Linux
+/// affects one thread). If the kernel refuses, nothing changes.
 pub fn be_nice() {
     // SAFETY: no memory is involved.
     unsafe { libc::nice(NICER) };
 }
 
-/// Sleeps no longer than the kernel's timers need. By default they may end 50 us late, so that several of them end at once
-/// (`PR_SET_TIMERSLACK(2const)`); those of the calling thread do not any more.
+/// Sleeps with the timer's own precision. By default the kernel may end a sleep 50 us late, so that several end at
+/// once (`PR_SET_TIMERSLACK(2const)`). This call turns that off for the calling thread.
 pub fn sleep_exactly(time: Duration) {
     thread_local! {
         static IS_EXACT: Cell<bool> = const { Cell::new(false) };
@@ -71,9 +72,10 @@ pub fn sleep_exactly(time: Duration) {
 mod tests {
     #[test]
     fn a_thread_asks_for_less_at_a_time_and_its_parent_does_not() {
-        /// Of the calling thread: policy, niceness, and the slice in nanoseconds; a kernel before 6.12 has one for all, and says 0.
+        /// Policy, nice value and slice in nanoseconds of the calling thread. A kernel before 6.12 has one slice for
+        /// all, and reports 0.
         fn scheduled() -> (u32, i32, u64) {
-            // SAFETY: all of it are numbers, for which zeros are values.
+            // SAFETY: all fields are numbers, for which zeros are values.
             let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
             let size = size_of::<libc::sched_attr>() as u32;
             // SAFETY: `attr` is ours and outlives the call, which writes at most `size` bytes of it; 0 is the calling thread.

@@ -1,19 +1,20 @@
-//! A device that lies in memory, forgets on purpose, and breaks on command.
+//! A simulated device in memory, which loses data on power loss and breaks on command.
 //!
-//! What a file system promises it must keep when power fails at the worst moment and when the medium is not what it
-//! says. Real devices do that rarely and never twice in the same way; this one does it at every operation, from a
-//! seed, thousands of times a second.
+//! A file system must keep its promises when power fails at the worst moment, and when the medium does not do what it
+//! says. Real devices do that rarely, and never twice in the same way. This one does it at every operation, from a
+//! seed, thousands of times per second.
 //!
-//! It has two faces. With `hardware_pointers` it is a drive: it remembers write pointers, and after a power loss each zone
-//! holds a prefix of what was written. Without it is a file: after a power loss any unit may be missing or torn, a
-//! zone that was emptied may be full again, and nobody knows the pointers.
+//! It has two modes. With `hardware_pointers` it is a drive: it keeps write pointers, and after a power loss each
+//! zone holds a prefix of its writes. Without them it is a file: after a power loss any unit may be missing or torn,
+//! a zone that was emptied may be full again, and pointers are unknown.
 //!
-//! Two images: `now` is what reads see, `durable` what is safe. A flush makes the second like the first; every
-//! command since then is *pending* and kept in order, so [`after_power_loss`](SimDevice::after_power_loss) can decide for
-//! each what became of it ([`crash`]). A crash leaves the device it was asked of as it is and gives a new one: so one
-//! run can be crashed in many ways.
+//! It has two images: reads see `now`, and `durable` survives. A flush makes the second equal to the first. Every
+//! command since then is *pending* and kept in order, so [`after_power_loss`](SimDevice::after_power_loss) decides
+//! the outcome of each one ([`crash`]). A crash leaves its device as it is and returns a new one, so one run can be
+//! crashed in many ways.
 //!
-//! Invariants: without a fault, flushed bytes are never lost, and the same config, calls and seeds give the same device.
+//! Invariants: without a fault, flushed bytes are never lost, and the same config, calls and seeds give the same
+//! device.
 
 pub mod crash;
 mod dump;
@@ -34,29 +35,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
-/// What a simulated device is like.
+/// The configuration of a simulated device.
 #[derive(Clone, Debug)]
 pub struct SimConfig {
-    /// As it appears in messages.
+    /// Its name in messages.
     pub name: String,
     pub zone_count: u32,
     /// In bytes, a multiple of the write unit.
     pub zone_size: u64,
-    /// In bytes, one for each zone, each a multiple of the write unit and from one unit to the zone size; empty means
-    /// that every zone holds `zone_size`.
+    /// In bytes, one for each zone. Each is a multiple of the write unit, from one unit to the zone size. If empty,
+    /// every zone holds `zone_size`.
     pub capacities: Vec<u64>,
     /// In bytes, a power of two of at least 4096.
     pub write_unit: u32,
     /// Like a drive (true) or like a file (false).
     pub hardware_pointers: bool,
-    /// The most zones that may be open at once; 0 means no limit. Zones are opened by their first write here and never closed by the
-    /// drive, so at the limit a write to one more fails.
+    /// Maximum number of open zones; 0 means no limit. A zone is opened by its first write, and this drive never
+    /// closes one. So at the limit, a write to one more zone fails.
     pub max_open: u32,
-    /// The most zones that may be neither empty nor full; 0 means no limit.
+    /// Maximum number of zones that are neither empty nor full; 0 means no limit.
     pub max_active: u32,
-    /// Without hardware pointers: a zone that was reset still holds its old bytes, as a disk without discard does.
+    /// Without hardware pointers: a reset zone still holds its old bytes, as on a disk without discard.
     pub resets_keep_bytes: bool,
-    /// For the faults that happen by chance.
+    /// Seed of the random faults.
     pub seed: u64,
 }
 
@@ -91,7 +92,7 @@ struct Inner {
     companions: Mutex<Vec<SimDevice>>,
 }
 
-/// What survives in one zone.
+/// The durable state of one zone.
 #[derive(Clone, Debug)]
 struct Durable {
     image: Arc<Image>,
@@ -99,7 +100,7 @@ struct Durable {
     pointer: u64,
 }
 
-/// What devices on one power supply share.
+/// The power supply that devices share.
 #[derive(Debug)]
 struct Power {
     /// Writes, resets, finishes and flushes that began, on all of them.
@@ -133,7 +134,7 @@ struct Pending {
 
 #[derive(Clone, Debug)]
 enum What {
-    /// Without bytes if they went elsewhere: the pointer still moved.
+    /// Without data if the bytes went to another place: the pointer still moved.
     Write {
         offset: u64,
         len: u64,
@@ -144,7 +145,7 @@ enum What {
         offset: u64,
         data: Arc<[u8]>,
     },
-    /// Not certain if the power went before it was acknowledged, or if it only said so.
+    /// Not certain if the power failed before the acknowledgement, or if the acknowledgement was false.
     Reset {
         certain: bool,
     },
@@ -156,12 +157,12 @@ struct Medium {
     now: Vec<Arc<Image>>,
     durable: Vec<Durable>,
     pending: Vec<Pending>,
-    /// Zones that a failed flush gave up: no later flush makes durable what they hold.
+    /// Zones whose content a failed flush lost: no later flush makes it durable.
     tainted: BTreeSet<ZoneIdx>,
     power: Arc<Power>,
     faults: Vec<Armed>,
     dice: Dice,
-    /// What the power would leave if it went in each of the operations since they were last asked for.
+    /// For each operation since the last query: the device as it would be if the power failed in that operation.
     moments: Option<Vec<SimDevice>>,
 }
 
@@ -174,7 +175,7 @@ fn io_error(
     DeviceError::Io { zone: zone.into(), offset, op, source: io::Error::other(why) }
 }
 
-/// The state of a living zone whose pointer is here.
+/// The state of a healthy zone with this pointer.
 fn state_at(pointer: u64, capacity: u64) -> ZoneState {
     if pointer == 0 {
         ZoneState::Empty
@@ -185,15 +186,15 @@ fn state_at(pointer: u64, capacity: u64) -> ZoneState {
     }
 }
 
-/// How many zones may be written and not full.
+/// The limit on zones that are written and not full.
 struct ZoneLimit {
-    /// 0: any number.
+    /// 0: no limit.
     zones: u32,
-    /// What the kernel says to a write to one more.
+    /// The kernel's error for a write to one more.
     errno: i32,
 }
 
-/// Such zones are open here, as nobody closes them, so the smaller of both limits holds.
+/// The smaller of both limits: active zones are open here, as no command closes them.
 fn limit_of(info: &DeviceInfo) -> ZoneLimit {
     let (open, active) = (info.max_open, info.max_active);
     if active > 0 && (open == 0 || active <= open) {
@@ -203,7 +204,7 @@ fn limit_of(info: &DeviceInfo) -> ZoneLimit {
     }
 }
 
-/// Whether an operation goes through or is the one in which the power goes.
+/// Whether an operation completes, or the power fails in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Step {
     Through,
@@ -242,7 +243,7 @@ impl SimDevice {
     /// A new device, all zones empty.
     ///
     /// # Errors
-    /// `Refused` when the numbers do not fit together.
+    /// `Refused` if the numbers are inconsistent.
     pub fn new(config: SimConfig) -> Result<Self, DeviceError> {
         let SimConfig { name, zone_count, zone_size, mut capacities, write_unit, .. } = config;
         let refused = |expected: String, found: String| {
@@ -289,7 +290,7 @@ impl SimDevice {
         Ok(Self::assemble(info, keeps, zones.collect(), config.seed))
     }
 
-    /// A device that has just been switched on, with these capacities and contents.
+    /// A device that was just switched on, with these capacities and contents.
     fn assemble(info: DeviceInfo, resets_keep_bytes: bool, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
         let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
         let rules = ZoneRules::new(info.write_unit, limit_of(&info).zones, capacities, ZoneState::Empty);
@@ -314,21 +315,21 @@ impl SimDevice {
         SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium), companions }))
     }
 
-    /// Puts others on this device's power supply: operations are counted together, the power of all goes at once, and a restart restarts
-    /// all. Faults of any zone fall on each of them.
+    /// Puts other devices on this one's power supply. Operations are then counted together, the power of all fails at
+    /// once, and a restart restarts all. Faults without a zone apply to each of them.
     pub fn join(&self, companions: Vec<SimDevice>) {
         let power = self.medium().power.clone();
         companions.iter().for_each(|device| device.medium().power = power.clone());
         *self.0.companions.lock().unwrap_or_else(PoisonError::into_inner) = companions;
     }
 
-    /// Those that were put on this device's power supply.
+    /// The devices on this one's power supply.
     pub fn companions(&self) -> Vec<SimDevice> {
         self.0.companions.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn medium(&self) -> MutexGuard<'_, Medium> {
-        // A test that panicked in another thread may still want to look at the device.
+        // A test that panicked in another thread may still inspect the device.
         self.0.medium.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -336,8 +337,8 @@ impl SimDevice {
         self.0.rules.zones().filter_map(|zone| self.0.rules.report(zone).ok()).collect()
     }
 
-    /// An independent copy of this device alone at this moment: contents, what is pending, faults, chance, the planned power cut. Costs a
-    /// few words for each zone and pending command.
+    /// An independent copy of this device alone: contents, pending commands, faults, random state, the planned power
+    /// cut. It costs a few words per zone and pending command.
     pub fn snapshot(&self) -> SimDevice {
         self.copy(&self.medium())
     }
@@ -358,51 +359,52 @@ impl SimDevice {
         SimDevice::of(info, rules, resets_keep_bytes, medium)
     }
 
-    /// From now on the device remembers, for every operation, what it would be if the power went in its middle: so one life can be cut
-    /// at each of its operations without being lived again. See [`take_moments`](Self::take_moments).
+    /// Makes the device record, for every operation, the device as it would be if the power failed in its middle. So
+    /// one run can be cut at each of its operations without a repetition. See [`take_moments`](Self::take_moments).
     pub fn watch(&self) {
         self.medium().moments.get_or_insert_default();
     }
 
-    /// The devices without power, one for each operation since the last call, in order. They share what they have in common.
+    /// The devices without power, one for each operation since the last call, in order. They share their common
+    /// memory.
     pub fn take_moments(&self) -> Vec<SimDevice> {
         self.medium().moments.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Before an operation on a device that is watched.
+    /// Records the power failure in this operation, if the device is watched.
     fn moment<T>(&self, medium: &mut Medium, operation: impl FnOnce(&SimDevice) -> Result<T, DeviceError>) {
         if medium.moments.is_none() {
             return;
         }
         let copy = self.copy(medium);
         copy.crash_after(medium.power.ops());
-        // What the rules refuse does not count, and leaves the power on.
+        // An operation that the rules refuse does not count, and leaves the power on.
         if operation(&copy).is_err() && !copy.is_powered() {
             medium.moments.get_or_insert_default().push(copy);
         }
     }
 
-    /// Writes, resets, finishes and flushes done since the device was switched on. Those that the rules refused do not
-    /// count, nor does the one in which the power went.
+    /// Writes, resets, finishes and flushes since the device was switched on. Operations that the rules refused do
+    /// not count, nor does the one in which the power failed.
     pub fn ops_done(&self) -> u64 {
         self.medium().power.ops()
     }
 
-    /// Bytes that zones hold, as reads see them: what a sparse file would take.
+    /// Bytes that zones hold, as reads see them: the size of a sparse file.
     pub fn stored_bytes(&self) -> u64 {
         let medium = self.medium();
         let chunks = medium.now.iter().flat_map(|image| image.chunks());
         chunks.map(|(_, bytes)| bytes.len() as u64).sum()
     }
 
-    /// Plans a power cut: when `ops_done` is `ops`, the next operation is cut off in its middle (a write may survive in
-    /// part, a reset may have happened) and fails, and so does everything after it. A number that has passed already
-    /// never comes.
+    /// Plans a power cut: when `ops_done` is `ops`, the next operation is cut off in its middle. A write may survive
+    /// in part, and a reset may have happened. It fails, and so does everything after it. A number that has passed
+    /// already never comes.
     pub fn crash_after(&self, ops: u64) {
         self.medium().power.cut_after.store(ops, Ordering::SeqCst);
     }
 
-    /// The power goes now, between two operations.
+    /// Cuts the power now, between two operations.
     pub fn cut_power(&self) {
         self.medium().power.on.store(false, Ordering::SeqCst);
     }
@@ -411,7 +413,7 @@ impl SimDevice {
         self.medium().power.is_on()
     }
 
-    /// Makes durable what one zone holds, whatever else is pending.
+    /// Makes one zone's content durable, whatever else is pending.
     fn settle(&self, medium: &mut Medium, zone: ZoneIdx) {
         self.settle_all(medium, &BTreeSet::from([zone]));
         medium.pending.retain(|pending| pending.zone != zone);
@@ -428,7 +430,7 @@ impl SimDevice {
         }
     }
 
-    /// What must hold between operations; what is wrong, in words.
+    /// What must hold between operations; an error says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let medium = self.medium();
         self.0.rules.check()?;
@@ -441,7 +443,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// Before an operation: lets the zones die whose time has come.
+    /// Before an operation: kills the zones whose time has come.
     fn begin(&self, medium: &mut Medium) {
         for (zone, state) in medium.deaths() {
             self.kill(medium, zone, state);
@@ -510,7 +512,7 @@ impl Device for SimDevice {
             }
             WriteFate::Misdirected(to, at) => {
                 medium.note(zone, What::Write { offset, len, data: None });
-                // Clipped to the other zone: what would fall beyond its end is lost.
+                // Clipped to the other zone: bytes beyond its end are lost.
                 let room = self.0.rules.report(to).map_or(0, |report| report.capacity.saturating_sub(at));
                 let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
                 medium.write_now(to, at, data);
@@ -556,7 +558,7 @@ impl Device for SimDevice {
         Ok(())
     }
 
-    /// What a reset leaves is a matter of the config.
+    /// The config decides whether a reset keeps bytes.
     fn keep_space(&self) {}
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
@@ -565,7 +567,7 @@ impl Device for SimDevice {
         self.begin(medium);
         self.moment(medium, |copy| copy.finish(zone));
         if matches!(self.0.rules.report(zone)?.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            // Let the rules say so, before the operation counts.
+            // The rules refuse it before the operation counts.
             return self.0.rules.finish(zone).map(drop);
         }
         let step = medium.step();

@@ -1,20 +1,20 @@
-//! The trait every backend implements, and its words.
+//! The trait of all backends, and its terms.
 //!
-//! A physical zone is *empty*, *open*, *full*, *read-only* or *offline*. It has a size (the stride on the
-//! device) and a capacity (what can be written, at most the size). Its *write pointer* is the only place
-//! where a write may begin, and moves by what was written.
+//! A physical zone is *empty*, *open*, *full*, *read-only* or *offline*. Its size is the stride on the device. Its
+//! capacity, at most the size, is what can be written. A write may begin only at its *write pointer*, which moves by
+//! the bytes written.
 //!
-//! Two kinds of devices share this trait. Those with a *hardware pointer* remember each zone's write pointer
-//! themselves, across crashes. The others (files, plain disks, object stores in their way) remember
-//! nothing: after opening such a device its zones are in an unknown state until the pool, which knows from its own
-//! tables, calls [`Device::resume`] or [`Device::reset`].
+//! Two kinds of devices share this trait. Those with *hardware pointers* keep each zone's write pointer themselves,
+//! across crashes. The others (files, plain disks, object stores in their way) keep none. After such a device is
+//! opened, its zones are in state unknown. The pool knows the pointers from its own tables, and calls
+//! [`Device::resume`] or [`Device::reset`].
 
 use crate::identity::Identity;
 use std::fmt;
 use std::io;
 use terrane_wire::ZoneIdx;
 
-/// What a backend is, for people.
+/// The kind of a backend, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     File,
@@ -23,60 +23,62 @@ pub enum DeviceKind {
     Simulator,
 }
 
-/// What does not change while a device is open.
+/// Constants of an open device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// The path, or another name a person would recognise.
+    /// The path, or another name that an administrator would recognise.
     pub name: String,
     pub kind: DeviceKind,
-    /// Writes are multiples of this many bytes, at offsets that are; a power of two, at least 4096.
+    /// Lengths and offsets of writes are multiples of this, in bytes; a power of two, at least 4096.
     pub write_unit: u32,
     pub zone_count: u32,
     /// Distance between the starts of two zones, in bytes.
     pub zone_size: u64,
-    /// The most zones that may be open (written and not full) at once; 0 means no limit.
+    /// Maximum number of open zones (written and not full); 0 means no limit.
     pub max_open: u32,
-    /// The most zones that may be neither empty nor full at once; 0 means no limit.
+    /// Maximum number of zones that are neither empty nor full; 0 means no limit.
     pub max_active: u32,
-    /// The device remembers write pointers across a crash. Zones of it that do not (conventional zones of a drive) are in state
-    /// [`Unknown`](ZoneState::Unknown) at first, like all zones of other devices.
+    /// The device keeps write pointers across a crash. Its conventional zones do not: like all zones of other
+    /// devices, they are [`Unknown`](ZoneState::Unknown) at first.
     pub hardware_pointers: bool,
 }
 
+/// The state of a zone. Only an empty or open zone can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
     Empty,
     Open,
     Full,
-    /// Can be read, never written or reset again.
+    /// Readable, but never written or reset again.
     ReadOnly,
-    /// Gone.
+    /// Neither readable nor writable.
     Offline,
-    /// A zone whose pointer the device does not remember, and has not been told yet: see [`Device::resume`].
+    /// The device keeps no pointer for the zone, and [`Device::resume`] has not been called yet.
     Unknown,
 }
 
-/// One zone as the device sees it.
+/// The state of one zone, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneReport {
     pub state: ZoneState,
     /// Bytes that can be written to the zone, at most the zone size; a multiple of the write unit.
     pub capacity: u64,
-    /// Offset in the zone at which the next write must begin, in bytes. Equal to `capacity` when full; without
-    /// meaning when the state is unknown, read-only or offline.
+    /// Offset in the zone at which the next write must begin, in bytes; `capacity` if the zone is full. Without
+    /// meaning if the state is unknown, read-only or offline.
     pub pointer: u64,
 }
 
-/// Why a device did not do what it was asked.
+/// Why a request to a device failed.
 #[derive(Debug)]
 pub enum DeviceError {
-    /// The medium or the kernel failed. After a failed write ask for a report: the pointer may have moved.
+    /// The medium or the kernel failed. After a failed write, ask for a report: the pointer may have moved.
     Io { zone: Option<ZoneIdx>, offset: u64, op: &'static str, source: io::Error },
-    /// The file system that the device's file lies in has no room. Nothing was done: the same write can be tried again.
+    /// The host file system that holds the device's file is full. Nothing was done: the same write can be tried
+    /// again.
     Full { zone: ZoneIdx, name: String, source: io::Error },
     /// The zone's state or pointer does not allow the request. Nothing was done.
     Rule { zone: ZoneIdx, op: &'static str, expected: String, found: String },
-    /// The device cannot be used at all: wrong kind of file, too small, held by somebody.
+    /// The device cannot be used at all: wrong kind of file, too small, in use.
     Refused { name: String, expected: String, found: String, remedy: &'static str },
 }
 
@@ -110,68 +112,70 @@ impl std::error::Error for DeviceError {
     }
 }
 
-/// A zoned device. All methods may be called from any thread; writes to one zone are ordered by the caller,
-/// who keeps at most one in flight for each zone.
+/// A zoned device. All methods may be called from any thread. The caller orders writes to one zone, and keeps at most
+/// one in flight per zone.
 ///
-/// What a crash may take: everything written since the last successful [`flush`](Device::flush). With hardware
-/// pointers each zone then holds a prefix of what was written to it; without, any subset of its write units,
-/// the last one perhaps torn. What was flushed stays.
+/// **Crash contract.** A crash may lose all that was written since the last successful [`flush`](Device::flush);
+/// flushed data stays. With hardware pointers, each zone then holds a prefix of its unflushed writes. Without them it
+/// holds any subset of their write units, one of which may be torn.
 pub trait Device: Send + Sync {
     fn info(&self) -> &DeviceInfo;
 
     /// The state of one zone.
     fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError>;
 
-    /// The same after asking the medium, which may have changed it by itself: a command of its own where there are commands. Nobody
-    /// may write to the zone meanwhile.
+    /// As [`report`](Device::report), after a query to the medium, whose zones can change by themselves. Drives that
+    /// have such a command execute it. No write to the zone may be in flight.
     fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         self.report(zone)
     }
 
-    /// Fills `buf` from `offset` in the zone. Ranges that were never written since the last reset hold anything.
+    /// Reads `buf.len()` bytes at `offset` in the zone. Ranges not written since the last reset hold undefined bytes.
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError>;
 
-    /// Writes `data` at the write pointer, which must be at `offset`; length and offset are multiples of the
-    /// write unit, and the end is within the capacity. An empty zone becomes open, a filled one full.
+    /// Writes `data` at the write pointer, which must equal `offset`. Length and offset are multiples of the write
+    /// unit, and the end is within the capacity. An empty zone becomes open; a filled one becomes full.
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
 
-    /// Empties the zone: what it held is gone, the pointer is 0, and for backends on sparse files the space is given back.
+    /// Empties the zone: its content is lost and the pointer is 0. A backend on a sparse file also frees the space.
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError>;
 
-    /// From now on a reset gives no space back: a device whose space was taken in full beforehand keeps it. What a zone held
-    /// then stays readable until it is overwritten, as on every device that cannot give space back.
+    /// Makes later resets keep their space: for a device whose space was allocated in full. The old content of a
+    /// reset zone then stays readable until it is overwritten, as on every device that cannot free space.
     fn keep_space(&self);
 
-    /// Makes the zone full without writing: it no longer counts as open or active. Finishing a full zone does nothing.
+    /// Makes the zone full without writing, so it no longer counts as open or active. Finishing a full zone does
+    /// nothing.
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError>;
 
-    /// Tells a device without hardware pointers where a zone's writing goes on: at `pointer`, or nowhere if that is the
-    /// capacity. Returns where it really goes on, which a device with hardware pointers knows better.
+    /// Sets the write pointer of a zone without a hardware pointer; at the capacity, the zone is full. Returns the
+    /// real pointer, which the device may know better.
     fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError>;
 
-    /// The barrier: when it returns, everything written before it was called survives a crash. A failed flush is final:
-    /// nobody knows what reached the medium, so the caller must not go on as if nothing had happened.
+    /// The write barrier: all that was written before the call survives a crash. A failed flush is final: it is
+    /// unknown what reached the medium, so the caller must not continue as if nothing had happened.
     fn flush(&self) -> Result<(), DeviceError>;
 
-    /// Bytes that can still be written to what was never written or was given back, where that is bounded by something other than the
-    /// zones: the file system that holds a sparse file. `None`: nothing else bounds it.
+    /// Bytes that the host file system can still allocate for a sparse file. `None` if only the zones bound what can
+    /// be written.
     fn room_below(&self) -> Option<u64> {
         None
     }
 
-    /// Which file or device of this machine it is, where it is one.
+    /// The file or device of this machine, if the device is one.
     fn identity(&self) -> Option<Identity> {
         None
     }
 
-    /// What is wrong with all of it, for people; `None` where nothing is known to be.
+    /// A known problem of the whole device, for messages; `None` if there is none.
     fn trouble(&self) -> Option<String> {
         None
     }
 
-    /// What the host holds of the device in memory, and need not write, is forgotten: what is read next comes from the medium.
+    /// Drops clean data of the device from the host's cache, so that later reads come from the medium.
     fn forget_cached(&self) {}
 
-    /// Others may open the device from now on: the caller writes no more, and ends soon. Where nothing is held, nothing happens.
+    /// Releases the lock, so that other processes may open the device. The caller writes no more and ends soon.
+    /// Without a lock, it does nothing.
     fn unlock(&self) {}
 }

@@ -1,10 +1,10 @@
-//! What a drive says of its zones: asked for, taken apart and judged.
+//! Zone reports of a drive: query, parsing and interpretation.
 //!
-//! The kernel passes a zone report on as the drive gave it, and drives have odd moments: zones that died, pointers outside of
-//! their zone, conditions that no standard knows. Whatever it is, one zone must not make the others unusable: a zone that
-//! makes no sense is only read ([`ZoneState::ReadOnly`]), so nothing is lost and nothing trusts it with more.
+//! The kernel passes a zone report on as the drive gave it, and drives have odd states: dead zones, pointers outside
+//! of their zone, conditions that no standard has. One such zone must not make the others unusable. So a zone in an
+//! impossible state is only read ([`ZoneState::ReadOnly`]): its data is not lost, and no new data goes to it.
 //!
-//! Rows are in sectors of 512 bytes, in the machine's own byte order; everything that leaves this room is in bytes.
+//! Rows are in sectors of 512 bytes, in the machine's own byte order. All results of this module are in bytes.
 
 #![expect(unsafe_code, reason = "ioctls have no safe face in std")]
 
@@ -17,14 +17,14 @@ use std::os::fd::AsRawFd;
 const HEAD_BYTES: usize = 16;
 const ROW_BYTES: usize = 64;
 pub(crate) const SECTOR: u64 = 512;
-/// Zones asked for at once: 256 KiB of answer.
+/// Zones per query: a reply of 256 KiB.
 pub(crate) const REPORT_ZONES: usize = 4096;
-/// Linux's <linux/blkzoned.h>; see `zoned::drive` for where the number holds.
+/// From Linux's <linux/blkzoned.h>; `zoned::drive` says on which architectures the number holds.
 const BLKREPORTZONE: libc::c_ulong = 0xc010_1282;
 /// The rows have a capacity; before Linux 5.9 they had none.
 const HAS_CAPACITY: u32 = 1;
 
-/// One zone, as it was said.
+/// One zone, as reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RawZone {
     pub start: u64,
@@ -39,15 +39,15 @@ pub(crate) struct RawZone {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Judged {
     pub report: ZoneReport,
-    /// What the drive must be told before the zone is what `report` calls it: it holds a place among the active zones that nothing
-    /// accounts for.
+    /// The command that the drive needs before the zone is in the state of `report`. Until then it takes a place
+    /// among the active zones that we do not count.
     pub remedy: Remedy,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remedy {
     None,
-    /// Opened, and nothing written: it is to be empty.
+    /// It was opened but not written: reset it to be empty.
     Reset,
     /// Its pointer is where no write of ours can begin.
     Finish,
@@ -61,10 +61,10 @@ fn u32_at(raw: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(raw.get(at..at.checked_add(4)?)?.try_into().ok()?))
 }
 
-/// The zones in the answer to a report request.
+/// The zones in the reply to a report request.
 ///
 /// # Errors
-/// `InvalidData` when it claims more rows than there are bytes, or numbers no drive can have.
+/// `InvalidData` if it claims more rows than it has bytes, or numbers that no drive can have.
 fn parse(raw: &[u8]) -> io::Result<Vec<RawZone>> {
     let odd = || io::Error::new(io::ErrorKind::InvalidData, "a zone report that is cut short or impossible");
     let count = u32_at(raw, 8).ok_or_else(odd)?;
@@ -79,7 +79,7 @@ fn parse_row(row: &[u8], has_capacity: bool) -> Option<RawZone> {
     let bytes = |at| u64_at(row, at)?.checked_mul(SECTOR);
     let len = bytes(8)?;
     let (kind, condition) = (*row.get(24)?, *row.get(25)?);
-    // Where it means nothing it may be anything, also all ones.
+    // A pointer without meaning may have any value, also all ones.
     let pointer = bytes(16).unwrap_or(u64::MAX);
     Some(RawZone {
         start: bytes(0)?,
@@ -96,12 +96,12 @@ const CONVENTIONAL: u8 = 1;
 const SEQUENTIAL: [u8; 3] = [2, 3, 4];
 
 impl RawZone {
-    /// It keeps no pointer: it is written anywhere.
+    /// It has no write pointer, and can be written anywhere.
     pub fn is_conventional(&self) -> bool {
         self.kind == CONVENTIONAL
     }
 
-    /// Bytes from its start that may be asked for: up to the pointer, where that is known.
+    /// Bytes from its start that may be read: up to the pointer, if that is known.
     pub fn readable(&self) -> u64 {
         let capacity = self.capacity.min(self.len);
         match (self.kind, self.condition) {
@@ -112,7 +112,7 @@ impl RawZone {
         }
     }
 
-    /// What we can do with it, in units of `unit` bytes.
+    /// How the zone can be used, in units of `unit` bytes.
     pub fn judge(&self, unit: u64) -> Judged {
         let capacity = self.capacity.min(self.len) / unit * unit;
         let zone =
@@ -122,7 +122,7 @@ impl RawZone {
         match (self.kind, self.condition) {
             (_, 0xf) => dead(ZoneState::Offline),
             (_, 0xd) => dead(ZoneState::ReadOnly),
-            // Nothing can be written to it, whatever else it is.
+            // No write fits into it, whatever its state is.
             _ if capacity == 0 => dead(ZoneState::ReadOnly),
             (CONVENTIONAL, _) => dead(ZoneState::Unknown),
             (kind, _) if !SEQUENTIAL.contains(&kind) => dead(ZoneState::ReadOnly),
@@ -134,7 +134,7 @@ impl RawZone {
                 Some(at) if at < capacity && at.is_multiple_of(unit) => {
                     zone(ZoneState::Open, at, Remedy::None)
                 }
-                // Somebody wrote half a unit of ours, or what is left of it is less than one.
+                // Another writer left half a unit of ours, or less than a unit remains.
                 Some(at) if at < self.capacity => zone(ZoneState::Full, capacity, Remedy::Finish),
                 _ => dead(ZoneState::ReadOnly),
             },
@@ -155,8 +155,9 @@ pub(crate) fn report_zones(file: &File, start: u64, zones: usize) -> io::Result<
         *sector = start / SECTOR;
         *numbers = u64::from_ne_bytes(head);
     }
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads a head of 16 bytes from the address
-    // given, and writes it and at most as many rows of 64 bytes as the head says. `answer` is live and has room for exactly those.
+    // SAFETY: the descriptor is open as long as `file` is borrowed. The request reads a head of 16 bytes from the
+    // address given. It writes the head and at most as many rows of 64 bytes as the head says. `answer` is live and
+    // has space for exactly those.
     let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE as _, answer.as_mut_ptr()) };
     if rc < 0 {
         return Err(io::Error::last_os_error());
@@ -172,7 +173,7 @@ mod tests {
 
     const UNIT: u64 = 4096;
 
-    /// As the kernel lays it out.
+    /// A report in the kernel's layout.
     pub(crate) fn encode(zones: &[RawZone], flags: u32) -> Vec<u8> {
         let mut raw = vec![0; HEAD_BYTES];
         raw[8..12].copy_from_slice(&u32::try_from(zones.len()).unwrap().to_ne_bytes());
@@ -189,7 +190,7 @@ mod tests {
         raw
     }
 
-    /// The second zone of a drive with zones of 1 MiB that take 768 KiB.
+    /// The second zone of a drive with zones of 1 MiB and a capacity of 768 KiB.
     fn zone(kind: u8, condition: u8, pointer: u64) -> RawZone {
         let start = 1 << 20;
         RawZone {
@@ -211,7 +212,7 @@ mod tests {
     fn a_report_comes_back_as_it_was_laid_out() {
         let zones = [zone(2, 2, 8192), zone(1, 0, 0), zone(2, 0xe, 768 << 10)];
         assert_eq!(parse(&encode(&zones, HAS_CAPACITY)).unwrap(), zones);
-        // Old kernels do not say the capacity.
+        // Old kernels do not report the capacity.
         let old: Vec<u64> = parse(&encode(&zones, 0)).unwrap().iter().map(|zone| zone.capacity).collect();
         assert_eq!(old, [1 << 20; 3]);
         assert_eq!(parse(&[0; HEAD_BYTES]).unwrap(), []);
@@ -238,7 +239,7 @@ mod tests {
         let cap = 768 << 10;
         for (kind, condition, pointer, want) in [
             (2, 0x1, 0, (Empty, 0, None)),
-            // What the pointer says of an empty or a full zone is not looked at.
+            // The pointer of an empty or a full zone is ignored.
             (2, 0x1, 5000, (Empty, 0, None)),
             (2, 0xe, 0, (Full, cap, None)),
             (2, 0xe, u64::MAX / 2, (Full, cap, None)),
@@ -248,11 +249,11 @@ mod tests {
             (3, 0x4, 8192, (Open, 8192, None)),
             (4, 0x4, 8192, (Open, 8192, None)),
             (2, 0xff, 8192, (Open, 8192, None)),
-            // Opened by command, nothing written: it holds a place for nothing.
+            // Opened by command and not written: it takes a place among the active zones.
             (2, 0x3, 0, (Empty, 0, Reset)),
-            // Somebody's half unit.
+            // Half a unit of another writer.
             (2, 0x2, 8192 + 512, (Full, cap, Finish)),
-            // Pointers that cannot be.
+            // Impossible pointers.
             (2, 0x2, cap, (ReadOnly, 0, None)),
             (2, 0x4, cap + 4096, (ReadOnly, 0, None)),
             (2, 0x4, u64::MAX, (ReadOnly, 0, None)),
@@ -261,7 +262,7 @@ mod tests {
             (1, 0x0, 0, (Unknown, 0, None)),
             (1, 0xd, 0, (ReadOnly, 0, None)),
             (1, 0xf, 0, (Offline, 0, None)),
-            // Not of this world.
+            // Impossible values.
             (2, 0x0, 0, (ReadOnly, 0, None)),
             (2, 0x5, 0, (ReadOnly, 0, None)),
             (2, 0xc, 4096, (ReadOnly, 0, None)),
@@ -277,7 +278,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a drive says, the rules of a zone hold for what we make of it.
+        /// For any report of a drive, the rules of a zone hold for the result.
         #[test]
         fn what_is_judged_keeps_the_rules(
             kind in 0u8..6, condition in prop_oneof![0u8..16, any::<u8>()],

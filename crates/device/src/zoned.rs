@@ -1,19 +1,19 @@
 //! Host-managed zoned drives: shingled disks, zoned NVMe namespaces.
 //!
-//! Here the zones are real. The drive remembers write pointers, refuses what is out of order, and bounds how many zones may be
-//! *active* (neither empty nor full). [`ZoneRules`] is kept equal to what the drive says: so misuse is refused before the kernel
-//! sees it, with a better message, and [`report`](Device::report) costs nothing. After every failure the drive is asked
-//! again, because it may have taken a part of what failed, and its word replaces ours.
+//! The drive itself keeps write pointers, refuses commands out of order, and limits how many zones may be *active*
+//! (neither empty nor full). [`ZoneRules`] mirrors the drive's state. So misuse is refused before the kernel sees it,
+//! with a better message, and [`report`](Device::report) costs nothing. After every failure the drive is queried
+//! again, because it may have executed a part of the command, and its reply replaces our state.
 //!
-//! Reads and writes are *direct*, past the host's page cache. A page of a zone that is reset and written anew must never be served
-//! from the zone's life before, and the order of writes must be ours. What lies above a write pointer is not read at all, since
-//! some drives answer that with an error: it reads as zeros here.
+//! Reads and writes are *direct*, past the host's page cache. A page of a zone that is reset and rewritten must never
+//! be served from its old content, and the order of writes must be ours. Bytes above a write pointer are never read
+//! from the drive, since some drives reply with an error; they read as zeros.
 //!
-//! Conventional zones, which many shingled disks have at their start, keep no pointer: for them the rules live in software as for a
-//! [`FileDevice`](crate::FileDevice), their state is unknown until [`resume`](Device::resume) or a reset, and a reset overwrites
-//! their first bytes, so that nothing from before is recognised there.
+//! Conventional zones, which many shingled disks have at their start, have no write pointer. For them the rules live
+//! in software, as for a [`FileDevice`](crate::FileDevice). Their state is unknown until [`resume`](Device::resume)
+//! or a reset. A reset overwrites their first bytes, so that no old content is recognised there.
 //!
-//! Invariant: what the rules say of a sequential zone is what the drive said last, or what it has acknowledged since.
+//! Invariant: the rules of a sequential zone equal what the drive reported last, plus what it has acknowledged since.
 
 mod drive;
 
@@ -30,46 +30,47 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_wire::ZoneIdx;
 
-/// Bytes written at once. The kernel makes requests of at most 256 pages of them, in order: behind one that fails the zone's pointer is not
-/// where the next wants it, so what was taken is a beginning all the same.
+/// Bytes per write call. The kernel splits them into requests of at most 256 pages, in order. After a failed request
+/// the zone's pointer is not where the next one needs it, so the bytes taken are always a prefix.
 const PIECE_BYTES: usize = 4 << 20;
-/// Overwritten when a conventional zone is reset: all that is looked at for what lies on a device.
+/// Bytes that a reset of a conventional zone overwrites: all that a search for foreign data reads at the start.
 const WIPED_BYTES: u64 = foreign::HEAD_BYTES;
 
 /// A host-managed zoned block device.
 #[derive(Debug)]
 pub struct ZonedDevice {
     drive: Box<dyn Drive>,
-    /// Where it is a drive of this machine.
+    /// Set for a drive of this machine.
     identity: Option<Identity>,
     mode: OpenMode,
     info: DeviceInfo,
     rules: ZoneRules,
     traits: Vec<Traits>,
     keeps_space: AtomicBool,
-    /// A flush that failed is final.
+    /// A failed flush is final.
     flush_failed: AtomicBool,
 }
 
-/// What a zone is for ever.
+/// Constant properties of a zone.
 #[derive(Clone, Copy, Debug, Default)]
 struct Traits {
-    /// It keeps no pointer.
+    /// It has no write pointer.
     conventional: bool,
-    /// The drive counts it as full only after bytes that are less than a unit: it is told when ours are written.
+    /// Its capacity is not a multiple of our unit, so the drive does not count it as full after our last write. Then
+    /// it is finished by command.
     ends_odd: bool,
 }
 
 impl ZonedDevice {
-    /// Opens and locks the drive at `path`. See [`Backing::open`] for what is refused.
+    /// Opens and locks the drive at `path`. [`Backing::open`] lists what is refused.
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
         Self::new(Backing::open(path, mode)?)
     }
 
-    /// Takes over an open drive: asks for all its zones. A smaller zone at the end is not used.
+    /// Takes over an open drive and queries all its zones. A smaller zone at the end is not used.
     ///
     /// # Errors
-    /// `Refused` when it is no zoned drive or its zones are not all of one size, `Io` when it cannot be asked.
+    /// `Refused` if it is no zoned drive or its zones differ in size, `Io` if the query fails.
     pub fn new(backing: Backing) -> Result<Self, DeviceError> {
         if !backing.is_host_managed() {
             return Err(DeviceError::Refused {
@@ -137,7 +138,7 @@ impl ZonedDevice {
             max_active: facts.max_active,
             hardware_pointers: true,
         };
-        // The drive closes open zones by itself when others are written; only the bound of active ones can be hit.
+        // The drive closes open zones by itself when others are written; only the limit of active ones can be hit.
         let capacities = judged.iter().map(|zone| zone.report.capacity);
         let rules = ZoneRules::new(write_unit, facts.max_active, capacities, ZoneState::Unknown);
         let device = ZonedDevice {
@@ -168,7 +169,7 @@ impl ZonedDevice {
         usize::try_from(zone.0).ok().and_then(|at| self.traits.get(at)).copied().unwrap_or_default()
     }
 
-    /// Makes the rules of a zone what the drive said, after making the drive what we can work with.
+    /// Sets the rules of a zone to the drive's report, after bringing the zone into a state that we can use.
     fn believe(&self, zone: ZoneIdx, judged: &Judged) {
         let ZoneReport { state, pointer, .. } = judged.report;
         if state == ZoneState::ReadOnly || state == ZoneState::Offline {
@@ -187,7 +188,7 @@ impl ZonedDevice {
         self.rules.force(zone, state, pointer);
     }
 
-    /// What the drive says now counts. False: it did not answer.
+    /// Queries a zone and adopts the drive's report. Returns false if there is no valid reply.
     fn ask_again(&self, zone: ZoneIdx) -> bool {
         if self.traits(zone).conventional {
             return false;
@@ -249,7 +250,7 @@ impl ZonedDevice {
         (taken, Ok(()))
     }
 
-    /// Gives a conventional zone back, and makes its beginning zeros.
+    /// Discards a conventional zone, and zeroes its beginning.
     fn wipe(&self, zone: ZoneIdx) -> io::Result<()> {
         let start = self.start(zone);
         if !self.keeps_space.load(Ordering::Relaxed) {
@@ -289,7 +290,7 @@ impl Traits {
     }
 }
 
-/// Every zone of the drive that is of full size.
+/// Every zone of the drive that has the full size.
 fn report_all(drive: &dyn Drive, zone_size: u64, zone_count: u32) -> io::Result<Vec<RawZone>> {
     let count = zone_count as usize;
     let mut zones: Vec<RawZone> = Vec::new();
@@ -348,7 +349,7 @@ impl Device for ZonedDevice {
         };
         if let Err(source) = result {
             if self.ask_again(zone) {
-                // What was said stands, whatever we saw it take.
+                // The drive's report stands, whatever number of bytes the write call returned.
                 drop(ticket);
             } else {
                 ticket.wrote(taken);
@@ -358,7 +359,7 @@ impl Device for ZonedDevice {
         ticket.wrote(taken);
         if self.traits(zone).ends_odd && self.rules.report(zone)?.state == ZoneState::Full {
             let finished = self.drive.finish(self.start(zone), self.info.zone_size);
-            // What was written is written: only a place among the active zones is held for longer.
+            // The data is written. A failure costs only a place among the active zones.
             finished.unwrap_or_else(|error| log::warn!("{}: finish of zone {zone}: {error}", self.info.name));
         }
         Ok(())

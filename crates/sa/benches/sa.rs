@@ -6,7 +6,7 @@ use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, SaBuffer,
 
 const ROUNDS: usize = 20;
 const OPS: u32 = 20_000;
-/// Dnodes of 512 bytes and 1 KiB.
+/// Bonus sizes of dnodes of 512 bytes and 1 KiB.
 const BONUS_BYTES: [usize; 2] = [320, 832];
 
 fn report<T>(what: &str, mut op: impl FnMut() -> T) {
@@ -30,7 +30,7 @@ fn xattrs(len: usize) -> Vec<u8> {
     })
 }
 
-/// The attributes in one buffer or two, the layouts of which the table has or gets.
+/// Encodes the attributes into one buffer or two, and adds their layouts to the table if needed.
 fn store(list: &AttrList, table: &mut LayoutTable, bonus_max: usize) -> [Vec<u8>; 2] {
     let count = place(list, table.registry(), bonus_max).expect("attributes fit");
     let (bonus, spill) = list.split_at(count);

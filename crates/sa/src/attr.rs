@@ -1,18 +1,18 @@
 //! Names and numbers of attributes.
 //!
-//! What an attribute *is* its name says; its number is the dataset's own affair. In memory an [`Attr`] is a number too,
-//! so that it can be a constant: a built-in attribute has that of OpenZFS's table whatever the dataset calls it, and
-//! the others keep their stored number, unless that is a built-in one's: the dataset's
+//! An attribute's name defines its meaning; its number differs between datasets. In memory an [`Attr`] is a number
+//! too, so it can be a constant. A built-in attribute has its number in OpenZFS's table, whatever number the dataset
+//! gave it. Others keep their stored number, unless a built-in attribute has that number. The dataset's
 //! [`Registry`](crate::registry::Registry) translates.
 
 use std::fmt;
 
-/// An attribute, in memory. What a dataset calls it is [`AttrInfo::number`](crate::registry::AttrInfo::number).
+/// An attribute in memory. Its number in a dataset is [`AttrInfo::number`](crate::registry::AttrInfo::number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attr(pub u16);
 
-/// How a value's bytes would be turned around for a machine of the other byte order. We never do (everything is
-/// little-endian), but the class is part of what is stored.
+/// How a value's bytes would be swapped for the other byte order. Everything is little-endian, so Terrane never
+/// swaps. But the class is part of the stored registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapClass {
     U64s,

@@ -1,4 +1,4 @@
-//! The bytes: a header, then values.
+//! SA buffers: a header, then values.
 //!
 //! | off | size | field |
 //! |---|---|---|
@@ -6,8 +6,8 @@
 //! | 4 | 2 | layout number in bits 0-9, header size / 8 in bits 10-15 |
 //! | 6 | 2 x max(1, n) | lengths of the n attributes of variable length, in order; then zeros to a multiple of 8 |
 //!
-//! Values follow in the layout's order, each on a multiple of 8. What lies between them, and after the last, is ignored
-//! when read and zero when written. A layout without variable attributes ignores the first length.
+//! Values follow in the layout's order, each on a multiple of 8. Bytes between them and after the last are ignored by
+//! readers and written as zeros. A layout without variable attributes ignores the first length.
 
 use crate::attr::Attr;
 use crate::error::SaError;
@@ -18,15 +18,16 @@ use std::ops::Range;
 use std::sync::Arc;
 use terrane_wire::{Corrupt, Field, Reader, Truncated};
 
-/// First four bytes of every buffer.
+/// The first four bytes of every buffer.
 pub const MAGIC: u32 = 0x002f_505a;
 const LENGTHS_OFFSET: usize = 6;
-/// No bonus area (16192) and no spill block (131072) is larger.
+/// No bonus (16192) and no spill block (131072) is larger.
 pub const SA_BYTES_MAX: usize = 128 << 10;
-/// A stored list is read to be changed: room for what is usual.
+/// Spare capacity of a list decoded for a change: enough for usual changes.
 const CHANGES_BYTES: usize = 512;
 
-/// A decoded buffer, borrowed. Decoding looks at the header alone; values are cut out when they are asked for.
+/// A decoded buffer, borrowed. Decoding checks only the header and the total length; values are located when they are
+/// asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Attrs<'a> {
     layout: &'a Arc<Layout>,
@@ -34,10 +35,10 @@ pub struct Attrs<'a> {
 }
 
 impl<'a> Attrs<'a> {
-    /// `raw` is the used part of a bonus area or a spill block; it may be longer than its attributes.
+    /// Decodes the used part of a bonus or a spill block. It may be longer than its attributes.
     pub fn decode(raw: &'a [u8], table: &'a LayoutTable) -> Result<Self, Corrupt> {
         let attrs = Attrs { layout: decode_header(raw, table)?, raw };
-        // Checked once, so that no lookup can fail. The last attribute ends last: the others need no look.
+        // Checked once, so that no lookup can fail. The last attribute ends last, so the others need no check.
         if let Some(last) = attrs.layout.slots().last() {
             attrs.value(last).ok_or_else(|| damaged("length", "enough for the attributes", raw.len()))?;
         } else if raw.len() < attrs.layout.header_bytes() {
@@ -50,7 +51,7 @@ impl<'a> Attrs<'a> {
         self.layout
     }
 
-    /// A value's bytes; `None` when the layout does not have it.
+    /// A value's bytes; `None` if the layout lacks the attribute.
     pub fn get(&self, attr: Attr) -> Option<&'a [u8]> {
         self.value(self.layout.slot(attr)?)
     }
@@ -60,7 +61,7 @@ impl<'a> Attrs<'a> {
         u64::get(self.get(attr)?)
     }
 
-    /// A value of two 64-bit numbers, as times are: seconds, nanoseconds.
+    /// A value of two 64-bit numbers, such as a time: seconds, nanoseconds.
     pub fn pair(&self, attr: Attr) -> Option<[u64; 2]> {
         <[u64; 2]>::get(self.get(attr)?)
     }
@@ -81,7 +82,7 @@ impl<'a> Attrs<'a> {
         self.raw.get(self.span(slot)?)
     }
 
-    /// Where a slot's value lies.
+    /// The byte range of a slot's value.
     fn span(&self, slot: &Slot) -> Option<Range<usize>> {
         // At most 249 lengths of 16 bits: no overflow.
         let mut start = self.layout.header_bytes() + slot.fixed_before;
@@ -105,7 +106,7 @@ fn damaged(what: &'static str, expected: impl fmt::Display, found: impl fmt::Dis
     Corrupt::new("SA buffer", what, expected, found)
 }
 
-/// Judges the header, up to where the values begin.
+/// Validates the header, up to where the values begin.
 fn decode_header<'t>(raw: &[u8], table: &'t LayoutTable) -> Result<&'t Arc<Layout>, Corrupt> {
     let short = |t: Truncated| {
         damaged("length", format_args!("at least {}", t.offset.saturating_add(t.needed)), raw.len())
@@ -132,14 +133,14 @@ fn decode_header<'t>(raw: &[u8], table: &'t LayoutTable) -> Result<&'t Arc<Layou
 }
 
 impl AttrList {
-    /// The attributes of a stored buffer, also those nobody here knows the meaning of.
+    /// The attributes of a stored buffer, including those whose meaning is unknown.
     pub fn from_attrs(attrs: &Attrs<'_>) -> Self {
         let mut list = AttrList::with_capacity(attrs.used_bytes() + CHANGES_BYTES);
         list.extend(attrs);
         list
     }
 
-    /// The attributes of a stored bonus area and its spill block, in that order. Refused when both have one.
+    /// The attributes of a stored bonus and then those of its spill block. An attribute in both is refused.
     pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
         if let Some(attr) = spill.layout().order().find(|&attr| bonus.layout().slot(attr).is_some()) {
             return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
@@ -166,13 +167,13 @@ pub struct SaBuffer {
 }
 
 impl SaBuffer {
-    /// Takes over stored bytes, whatever follows the last value included.
+    /// Takes over stored bytes, including those after the last value.
     pub fn decode(raw: Vec<u8>, table: &LayoutTable) -> Result<Self, Corrupt> {
         let layout = Arc::clone(Attrs::decode(&raw, table)?.layout());
         Ok(SaBuffer { layout, raw })
     }
 
-    /// Stores a list or one end of it, whose order must be the layout's (see [`LayoutTable::find`] and
+    /// Encodes a list or one part of it. Its order must be the layout's (see [`LayoutTable::find`] and
     /// [`LayoutTable::add`]).
     pub fn encode<'a>(layout: &Arc<Layout>, list: impl Into<AttrSlice<'a>>) -> Result<Self, SaError> {
         let list = list.into();
@@ -181,7 +182,7 @@ impl SaBuffer {
             return Err(SaError::NotTheLayout { layout: number });
         }
         let units = u16::try_from(layout.header_bytes() / 8).map_err(|_| SaError::TooManyAttributes)?;
-        // All zeros first: what lies between values is never touched.
+        // All zeros first: bytes between values are never written.
         let mut raw = vec![0; list.stored_bytes(layout.var_count())];
         let put = |raw: &mut [u8], at: usize, bytes: &[u8]| {
             if let Some(place) = raw.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
@@ -212,14 +213,14 @@ impl SaBuffer {
         &self.layout
     }
 
-    /// Overwrites a value of one number. `false`, and nothing changed, when the layout does not have it: then the
-    /// buffer has to be made anew from an [`AttrList`].
+    /// Overwrites a value of one number. Returns `false`, and changes nothing, if the layout lacks the attribute.
+    /// Then the caller must encode a new buffer from an [`AttrList`].
     #[must_use]
     pub fn set_u64(&mut self, attr: Attr, value: u64) -> bool {
         self.set_bytes(attr, &value.to_le_bytes())
     }
 
-    /// Overwrites a value of two numbers, as [`set_u64`](Self::set_u64).
+    /// Overwrites a value of two numbers; see [`set_u64`](Self::set_u64).
     #[must_use]
     pub fn set_pair(&mut self, attr: Attr, [first, second]: [u64; 2]) -> bool {
         let mut value = [0; 16];
@@ -227,7 +228,7 @@ impl SaBuffer {
         self.set_bytes(attr, &value)
     }
 
-    /// Overwrites a value by one of the same length, as [`set_u64`](Self::set_u64).
+    /// Overwrites a value by one of the same length; see [`set_u64`](Self::set_u64).
     #[must_use]
     pub fn set_bytes(&mut self, attr: Attr, value: &[u8]) -> bool {
         let attrs = self.attrs();

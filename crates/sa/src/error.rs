@@ -1,26 +1,26 @@
-//! Why attributes cannot be stored as asked.
+//! Errors of storing attributes.
 
 use crate::attr::Attr;
 use std::fmt;
 
-/// Why values cannot be stored as asked.
+/// Why values cannot be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SaError {
     /// The dataset's registry has no such attribute.
     Unregistered(Attr),
-    /// A layout may name an attribute once.
+    /// The attribute is in the layout twice.
     Twice(Attr),
-    /// The values are not those of the layout.
+    /// The attributes, or their order, are not those of the layout.
     NotTheLayout { layout: u16 },
-    /// A value has another length than its attribute.
+    /// A value has another length than its attribute's fixed length.
     Length { attr: Attr, len: usize },
-    /// More bytes than a value (65535) or a spill block ([`SA_BYTES_MAX`](crate::buffer::SA_BYTES_MAX)) can have.
+    /// The limits are 65535 bytes for a value and [`SA_BYTES_MAX`](crate::buffer::SA_BYTES_MAX) for a spill block.
     TooLarge { bytes: usize },
-    /// The name is registered, or built in, with another length or swap class; a fixed length is not 0.
+    /// The name is registered or built in with another length or swap class, or the fixed length is 0.
     OtherMeaning(Attr),
-    /// The header has room for 249 attributes of variable length, a layout for 255 attributes, a registry for 65536.
+    /// The limits are 249 variable attributes per header, 255 attributes per layout, 65536 per registry.
     TooManyAttributes,
-    /// A dataset has at most 1022 combinations of attributes.
+    /// The limit is 1022 layouts per dataset.
     TooManyLayouts,
 }
 

@@ -1,11 +1,11 @@
 //! Layouts: which attributes a buffer holds, in which order.
 //!
-//! A buffer names its layout by number. The table of a dataset is stored as a ZAP (decimal number -> attribute numbers)
-//! and grows by first use: number 2 is the first combination that a file of this dataset had. The same attributes in
+//! A buffer names its layout by number. A dataset's table is stored as a ZAP (decimal number -> attribute numbers)
+//! and grows by first use. Number 2 is the first combination that a file of this dataset had. The same attributes in
 //! another order are another layout.
 //!
-//! Everything that follows from the order alone is worked out once, when a layout enters the table, so that looking up
-//! an attribute is an addition and not a walk: `stat` of a cold file decodes one buffer.
+//! Whatever follows from the order alone is computed once, when a layout enters the table. So a lookup is an addition
+//! and not a walk: `stat` of a cold file decodes one buffer.
 
 use crate::attr::{Attr, SwapClass};
 use crate::error::SaError;
@@ -15,38 +15,38 @@ use std::fmt;
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
-/// The layout without attributes; every table has it, no ZAP stores it.
+/// The layout without attributes. Every table has it, and no ZAP stores it.
 pub const LAYOUT_EMPTY: u16 = 1;
-/// First number for combinations of attributes. (0 is a form older than system attributes, which we never write.)
+/// First number of a stored layout. (0 is a form older than system attributes; Terrane never writes it.)
 pub const LAYOUT_FIRST: u16 = 2;
 /// The header has 10 bits for the number.
 pub const LAYOUT_MAX: u16 = 1023;
-/// The header's size, in units of 8 bytes, has 6 bits.
+/// The header stores its size in units of 8 bytes, in 6 bits.
 const HEADER_BYTES_MAX: usize = 63 * 8;
 const NO_SLOT: u8 = u8::MAX;
 
-/// Where an attribute lies, as far as the layout alone says.
+/// The position of an attribute, as far as the layout alone fixes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
     pub attr: Attr,
     /// Its number in the dataset.
     pub number: u16,
-    /// `None`: the header has its length.
+    /// Fixed length in bytes; `None` if the header has the length.
     pub len: Option<u16>,
-    /// Bytes, rounded up to 8 each, of the attributes of fixed length before this one.
+    /// Bytes of the attributes of fixed length before this one, each rounded up to 8.
     pub fixed_before: usize,
     /// Attributes of variable length before this one.
     pub vars_before: usize,
 }
 
-/// One layout. Two are equal when number and order are.
+/// One layout. Two are equal if number and order are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     number: u16,
     slots: Vec<Slot>,
     var_count: usize,
     header_bytes: usize,
-    /// Slot of each of the built-in attributes, so that finding one is a load.
+    /// Index in `slots` of each built-in attribute, so that a lookup is one load.
     by_attr: [u8; 32],
 }
 
@@ -78,7 +78,7 @@ impl Layout {
         Ok(Layout { number, slots, var_count: vars_before, header_bytes, by_attr })
     }
 
-    /// The number buffers name it by, 1 to [`LAYOUT_MAX`].
+    /// Its number in the headers of buffers, 1 to [`LAYOUT_MAX`].
     pub fn number(&self) -> u16 {
         self.number
     }
@@ -88,7 +88,7 @@ impl Layout {
         self.slots.iter().map(|slot| slot.attr)
     }
 
-    /// Bytes of the header of each buffer of this layout: 8, and more from the second variable attribute on.
+    /// Header size of each buffer of this layout: 8 bytes, and more from the second variable attribute on.
     pub fn header_bytes(&self) -> usize {
         self.header_bytes
     }
@@ -119,13 +119,13 @@ impl Layout {
     }
 }
 
-/// Header of a buffer with `var_count` attributes of variable length: magic, layout and one length fit in 8 bytes, the
+/// Header size of a buffer with `var_count` variable attributes. Magic, layout and one length fit into 8 bytes; the
 /// other lengths follow.
 pub(crate) fn header_bytes(var_count: usize) -> usize {
     8 + (2 * var_count.saturating_sub(1)).next_multiple_of(8)
 }
 
-/// The layouts of one dataset, and the registry they are made of.
+/// The layouts of one dataset, and the registry of their attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayoutTable {
     registry: Registry,
@@ -133,14 +133,14 @@ pub struct LayoutTable {
 }
 
 impl LayoutTable {
-    /// The table of a new dataset: nothing but the empty layout.
+    /// The table of a new dataset: only the empty layout.
     pub fn new(registry: Registry) -> Self {
         let empty =
             Layout::new(LAYOUT_EMPTY, &[], &registry).expect("no attribute is unregistered or there twice");
         LayoutTable { registry, layouts: BTreeMap::from([(LAYOUT_EMPTY, Arc::new(empty))]) }
     }
 
-    /// A stored table, from the names and values of the LAYOUTS ZAP in any order.
+    /// Loads a stored table from the names and values of the LAYOUTS ZAP, in any order.
     pub fn load<N: AsRef<[u8]>, V: AsRef<[u16]>>(
         registry: Registry,
         entries: impl IntoIterator<Item = (N, V)>,
@@ -184,21 +184,21 @@ impl LayoutTable {
         self.registry.add(name, len, swap)
     }
 
-    /// The layout a buffer names.
+    /// The layout with this number.
     pub fn get(&self, number: u16) -> Option<&Arc<Layout>> {
         self.layouts.get(&number)
     }
 
-    /// The layout with exactly this order. Look here first; only what is not found needs [`add`](Self::add), and with
-    /// it a lock for writing and an entry in the ZAP.
+    /// The layout with exactly this order. A caller tries this first: [`add`](Self::add) needs a write lock and an
+    /// entry in the ZAP.
     pub fn find(&self, order: impl IntoIterator<Item = Attr, IntoIter: Clone>) -> Option<&Arc<Layout>> {
         let order = order.into_iter();
-        // Nearly all orders begin with the same dozen: lengths tell them apart sooner.
+        // Nearly all orders begin with the same dozen attributes, so lengths differ sooner.
         let len = order.clone().count();
         self.layouts.values().find(|layout| layout.slots.len() == len && layout.order().eq(order.clone()))
     }
 
-    /// Gives `order` a number, if it has none yet. A new layout must be stored ([`Layout::zap_name`],
+    /// Gives `order` a number, unless it has one. A new layout must be stored ([`Layout::zap_name`],
     /// [`Layout::zap_value`]) no later than the first buffer that names it.
     pub fn add(&mut self, order: &[Attr]) -> Result<Arc<Layout>, SaError> {
         if let Some(layout) = self.find(order.iter().copied()) {
@@ -213,7 +213,7 @@ impl LayoutTable {
         Ok(layout)
     }
 
-    /// By number, the empty one first.
+    /// All layouts by number, the empty one first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Layout>> {
         self.layouts.values()
     }

@@ -1,25 +1,28 @@
-//! Attributes in the bonus area of a dnode, and in its spill block.
+//! System attributes (SA), in the bonus of a dnode and in its spill block.
 //!
-//! What `stat` shows of a file (and its symlink target and small extended attributes) lies in its dnode, so that reading
-//! the dnode is all that `stat` costs. A file stores only values: which attributes there are, and in which order, is
-//! its *layout*, a numbered list kept once for each dataset; how long each one is comes from the dataset's *registry*.
-//! Files of one kind share one layout, so the header of a buffer is 8 bytes, not a list of names.
+//! The attributes that `stat` needs, the target of a symlink and small extended attributes lie in the dnode. So
+//! `stat` costs one read of the dnode. A file stores only values. Its *layout*, a numbered list kept once per
+//! dataset, says which attributes there are, in which order. Their lengths come from the dataset's *registry*. Files
+//! of one kind share one layout, so the header of a buffer is 8 bytes and not a list of names.
 //!
-//! The encodings are those of OpenZFS's system attributes, byte for byte. Reading order of the rooms: [`attr`] (names
-//! and numbers), [`registry`] (those of a dataset), [`layout`] (order), [`list`] (adding, removing, replacing),
-//! [`buffer`] (bytes), [`place`](mod@place) (bonus or spill), [`zpl`] (what POSIX needs, as a struct), [`nvlist`]
-//! (extended attributes, packed into one).
+//! The encodings are OpenZFS's, byte for byte. Modules in reading order:
+//!
+//! * [`attr`] and [`registry`]: names and numbers of attributes, those of one dataset;
+//! * [`layout`] and [`list`]: order, and adding, removing, replacing;
+//! * [`buffer`] and [`place`](mod@place): bytes, and bonus or spill;
+//! * [`zpl`]: the POSIX attributes as a struct;
+//! * [`nvlist`]: extended attributes, packed into one.
 //!
 //! Invariants:
-//! * An [`Attrs`] or [`SaBuffer`] that exists lies wholly inside its bytes: every lookup succeeds or the attribute is
-//!   not in the layout. Damage is found once, when the buffer is decoded.
-//! * A layout's number and order never change once it was stored; tables only grow.
+//! * Every [`Attrs`] and [`SaBuffer`] lies wholly inside its bytes: a lookup succeeds, or the layout lacks the
+//!   attribute. Damage is found once, when the buffer is decoded.
+//! * The number and order of a stored layout never change; tables only grow.
 //!
 //! ```
 //! use terrane_sa::{Attr, Attrs, LayoutTable, Registry, SaBuffer, ZplAttrs};
 //! let mut table = LayoutTable::new(Registry::built_in());
 //!
-//! // A new file. `find` is the common case; `add` gives a layout that must be stored with this transaction group.
+//! // A new file. `find` is the common case; `add` gives a layout that must be stored in this txg.
 //! let file = ZplAttrs { mode: 0o100644, links: 1, ..ZplAttrs::default() };
 //! let list = file.to_list();
 //! let layout = match table.find(list.order()) {

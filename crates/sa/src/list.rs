@@ -1,26 +1,26 @@
-//! Attributes on their way into a buffer: added, replaced, removed.
+//! An attribute list: the values from which a buffer is encoded.
 //!
-//! The order is part of what is stored, and follows OpenZFS's rule, so that layouts stay few: a new attribute goes to
-//! the end, a replaced one keeps its place, a removed one closes the gap.
+//! The order is part of the stored layout. It follows OpenZFS's rule, so that layouts stay few: a new attribute goes
+//! to the end, a replaced one keeps its place, a removed one leaves no gap.
 
 use crate::attr::Attr;
 use crate::layout::header_bytes;
 use terrane_wire::Field;
 
-/// Attribute, start and length of its value in the list's bytes.
+/// Attribute, offset of its value in the list's bytes, length of its value.
 type Item = (Attr, usize, usize);
 
-/// Values in the order they will be stored in.
+/// Values in the order in which they will be stored.
 #[derive(Clone, Debug, Default)]
 pub struct AttrList {
     items: Vec<Item>,
-    /// All values in one allocation; a replaced value's old bytes stay until the list goes.
+    /// All values in one allocation. The old bytes of a replaced value stay until the list is dropped.
     values: Vec<u8>,
 }
 
 impl AttrList {
     pub fn new() -> Self {
-        // Room for a usual file: a create makes one list.
+        // Enough for a usual file: each create makes one list.
         AttrList::with_capacity(256)
     }
 
@@ -41,13 +41,14 @@ impl AttrList {
         self.set(attr, &value.to_le_bytes());
     }
 
+    /// Sets a value of two numbers, such as a time: seconds, nanoseconds.
     pub fn set_pair(&mut self, attr: Attr, pair: [u64; 2]) {
         let mut value = [0; 16];
         pair.put(&mut value);
         self.set(attr, &value);
     }
 
-    /// Does nothing when it is not there.
+    /// Removes an attribute, if it is in the list.
     pub fn remove(&mut self, attr: Attr) {
         self.items.retain(|(a, ..)| *a != attr);
     }
@@ -65,7 +66,7 @@ impl AttrList {
         self.items.is_empty()
     }
 
-    /// What [`LayoutTable::find`](crate::LayoutTable::find) looks for.
+    /// The key for [`LayoutTable::find`](crate::LayoutTable::find).
     pub fn order(&self) -> impl Iterator<Item = Attr> + Clone {
         self.items.iter().map(|(attr, ..)| *attr)
     }
@@ -74,8 +75,8 @@ impl AttrList {
         AttrSlice::from(self).iter()
     }
 
-    /// The first `count` attributes and the others: what [`place`](crate::place()) puts into the bonus area and the
-    /// spill block. A `count` past the end is the end.
+    /// The first `count` attributes and the rest: as [`place`](crate::place()) decides, the bonus and the spill
+    /// block. A `count` past the end means all.
     pub fn split_at(&self, count: usize) -> (AttrSlice<'_>, AttrSlice<'_>) {
         let (first, others) = self.items.split_at(count.min(self.items.len()));
         (AttrSlice { items: first, values: &self.values }, AttrSlice { items: others, values: &self.values })
@@ -87,7 +88,7 @@ impl AttrList {
     }
 }
 
-/// Some of a list's attributes, those of one buffer.
+/// The attributes of one buffer, borrowed from a list.
 #[derive(Clone, Copy, Debug)]
 pub struct AttrSlice<'a> {
     items: &'a [Item],
@@ -104,7 +105,7 @@ impl<'a> AttrSlice<'a> {
         self.items.is_empty()
     }
 
-    /// What [`LayoutTable::find`](crate::LayoutTable::find) looks for.
+    /// The key for [`LayoutTable::find`](crate::LayoutTable::find).
     pub fn order(&self) -> impl Iterator<Item = Attr> + Clone + use<'a> {
         self.items.iter().map(|(attr, ..)| *attr)
     }
@@ -116,7 +117,7 @@ impl<'a> AttrSlice<'a> {
             .map(move |&(attr, start, len)| (attr, values.get(start..start + len).unwrap_or(&[])))
     }
 
-    /// Bytes of the buffer, if `var_count` of the attributes are of variable length.
+    /// Size of the encoded buffer, if `var_count` of the attributes have a variable length.
     pub(crate) fn stored_bytes(&self, var_count: usize) -> usize {
         self.items.iter().fold(header_bytes(var_count), |end, (.., len)| end.next_multiple_of(8) + len)
     }
@@ -128,7 +129,7 @@ impl<'a> From<&'a AttrList> for AttrSlice<'a> {
     }
 }
 
-/// Two lists are equal when they hold the same values in the same order.
+/// Two lists are equal if they hold the same values in the same order.
 impl PartialEq for AttrList {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())

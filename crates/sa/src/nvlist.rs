@@ -1,6 +1,7 @@
-//! Packed name-value lists: the extended attributes of a file, in one attribute ([`Attr::DXATTR`](crate::Attr::DXATTR)).
+//! Packed name-value lists: the extended attributes of a file, in one attribute
+//! ([`Attr::DXATTR`](crate::Attr::DXATTR)).
 //!
-//! OpenZFS's packed form (XDR, so numbers are big-endian) of a list of byte arrays under unique names:
+//! The form is OpenZFS's packed nvlist (XDR, so numbers are big-endian) of byte arrays under unique names:
 //!
 //! | bytes | |
 //! |---|---|
@@ -11,40 +12,40 @@
 //! | 4, 4, n | type 10 (byte array), length of the value, value, zeros to a multiple of 4 |
 //! | 8 | zeros after the last pair |
 //!
-//! Pairs are in the order they were set in; one that is set again moves to the end. The list of a file is small and is
-//! stored as a whole, so a change copies it, and a lookup walks it: no index would be as fast to make.
+//! Pairs are in the order in which they were set; one that is set again moves to the end. A file's list is small and
+//! is stored as a whole. So a change copies it, and a lookup walks it: building an index would cost more.
 
 use std::fmt;
 use terrane_wire::Corrupt;
 
-/// A packed list is one attribute's value: no longer than 65535 bytes.
+/// A packed list is the value of one attribute, so it has at most 65535 bytes.
 pub const PACKED_BYTES_MAX: usize = u16::MAX as usize;
 
 const HEADER: [u8; 12] = [1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const END: [u8; 8] = [0; 8];
 const BYTE_ARRAY: usize = 10;
-/// Bytes of a pair beside name and value: two sizes, length of the name, type, length of the value.
+/// Bytes of a pair without name and value: two sizes, length of the name, type, length of the value.
 const PAIR_BYTES: usize = 20;
-/// Up to so many names are compared one with another; more are sorted first.
+/// Up to so many names are compared pairwise; more are sorted first.
 const COMPARED_MAX: usize = 16;
 
-/// A packed list, judged and borrowed.
+/// A validated packed list, borrowed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NvList<'a> {
-    /// The pairs, without header and end: each one is known to be whole.
+    /// The pairs, without header and end. Each one is known to be whole.
     pairs: &'a [u8],
 }
 
-/// One pair at the front of some bytes.
+/// The first pair of some bytes.
 struct Pair<'a> {
     name: &'a [u8],
     value: &'a [u8],
-    /// Its encoded size, and so where the next one begins.
+    /// Encoded size of the pair, which is the offset of the next one.
     bytes: usize,
 }
 
 impl<'a> NvList<'a> {
-    /// Judges the whole of `raw`, so that no lookup can fail. What pads names and values is ignored.
+    /// Validates all of `raw`, so that no lookup can fail. The padding of names and values is ignored.
     pub fn parse(raw: &'a [u8]) -> Result<Self, Corrupt> {
         let start = skip_header(raw)?;
         let mut rest = start;
@@ -61,14 +62,14 @@ impl<'a> NvList<'a> {
         Ok(list)
     }
 
-    /// A list that [`parse`](Self::parse) has judged, or that one of this room packed: it is not judged again. Of other bytes it shows
-    /// whatever pairs are in them.
+    /// Borrows a list that [`parse`](Self::parse) has accepted or that this module packed, without validating it
+    /// again. Of other bytes it yields only the pairs that happen to be well formed.
     pub fn judged(raw: &'a [u8]) -> Self {
         let end = raw.len().saturating_sub(END.len());
         NvList { pairs: raw.get(HEADER.len()..end).unwrap_or(&[]) }
     }
 
-    /// The value under a name.
+    /// The value of a name.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
     }
@@ -87,12 +88,12 @@ impl<'a> NvList<'a> {
         self.pairs.is_empty()
     }
 
-    /// Bytes of the list, packed.
+    /// Size of the packed list in bytes.
     pub fn packed_bytes(&self) -> usize {
         HEADER.len() + self.pairs.len() + END.len()
     }
 
-    /// The list as stored.
+    /// The packed list, as stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut raw = Vec::with_capacity(self.packed_bytes());
         for part in [&HEADER[..], self.pairs, &END] {
@@ -101,9 +102,9 @@ impl<'a> NvList<'a> {
         raw
     }
 
-    /// The list, packed, after `name` was given this value: a value that it had is gone, and the new pair is the last.
-    /// `None` when that is more than [`PACKED_BYTES_MAX`], or when a name of these bytes cannot be stored (it is empty
-    /// or has a NUL).
+    /// The packed list after `name` was set to `value`. An old value of the name is removed, and the new pair is the
+    /// last. `None` if the list would exceed [`PACKED_BYTES_MAX`], or if the name cannot be stored because it is
+    /// empty or has a NUL.
     pub fn with(&self, name: &[u8], value: &[u8]) -> Option<Vec<u8>> {
         if !is_name(name) || name.len().max(value.len()) > PACKED_BYTES_MAX {
             return None;
@@ -131,8 +132,8 @@ impl<'a> NvList<'a> {
         Some(raw)
     }
 
-    /// The list, packed, without `name`; `None` when it does not have it. A file whose last pair goes does not keep an
-    /// empty list (of 20 bytes): the caller removes the attribute.
+    /// The packed list without `name`; `None` if it lacks the name. When a file loses its last pair, the caller
+    /// removes the attribute instead of storing an empty list (of 20 bytes).
     pub fn without(&self, name: &[u8]) -> Option<Vec<u8>> {
         let (before, after) = self.around(name)?;
         let mut raw = Vec::with_capacity(self.packed_bytes());
@@ -165,11 +166,12 @@ impl<'a> NvList<'a> {
             }
             return Ok(());
         }
-        // As many as pairs were found, each of 24 bytes or more. By their sums: each list is judged whenever one of its names is set, and
-        // to compare thousands of names costs more than all the rest of that.
+        // There are as many names as pairs were found, each of 24 bytes or more. They are sorted by hash: a list is
+        // validated whenever one of its names is set, and sorting thousands of names costs more than the rest of
+        // that.
         let mut sorted: Vec<(u64, &[u8])> = names.map(|name| (sum(name), name)).collect();
         sorted.sort_unstable_by_key(|(sum, _)| *sum);
-        // Names that have one sum are few, or somebody has chosen them: then they are compared as well.
+        // Names with equal hashes are few, unless an attacker chose them. So these are sorted by their bytes as well.
         let equal = |a: &(u64, &[u8]), b: &(u64, &[u8])| a.0 == b.0;
         for group in sorted.chunk_by_mut(equal).filter(|group| group.len() > 1) {
             group.sort_unstable();
@@ -181,8 +183,8 @@ impl<'a> NvList<'a> {
     }
 }
 
-/// The value under one name of a packed list, for those who want nothing else of it: judges the list as far as it
-/// looks, and ends at the name.
+/// The value of one name in a packed list, for a caller that needs nothing else. It validates the list only up to the
+/// name.
 pub fn get<'a>(raw: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Corrupt> {
     let mut rest = skip_header(raw)?;
     while let Some(pair) = next(rest, raw.len())? {
@@ -201,7 +203,7 @@ fn skip_header(raw: &[u8]) -> Result<&[u8], Corrupt> {
     let Some((header, rest)) = raw.split_first_chunk::<12>() else {
         return Err(damaged("length", format_args!("at least {}", HEADER.len() + END.len()), raw.len()));
     };
-    // The byte order of the writer says nothing of the bytes: XDR has one.
+    // The writer's byte order does not matter: XDR has one order.
     let [xdr, 0 | 1, others @ ..] = header else {
         return Err(damaged("byte order", "0 or 1", format_args!("{header:02x?}")));
     };
@@ -212,7 +214,7 @@ fn skip_header(raw: &[u8]) -> Result<&[u8], Corrupt> {
     Ok(rest)
 }
 
-/// The next pair, judged; `None` at the end. `raw_bytes` are those of the whole list.
+/// The next pair, validated; `None` at the end. `raw_bytes` is the size of the whole list.
 fn next(rest: &[u8], raw_bytes: usize) -> Result<Option<Pair<'_>>, Corrupt> {
     if rest.starts_with(&END) {
         return Ok(None);
@@ -234,8 +236,7 @@ fn next(rest: &[u8], raw_bytes: usize) -> Result<Option<Pair<'_>>, Corrupt> {
     Ok(Some(pair))
 }
 
-/// Cuts out name and value by their own lengths, which stay inside `rest`; `None` where they would not, or where the
-/// type is another.
+/// Splits off name and value by their own lengths. `None` if these would leave `rest`, or if the type is another.
 fn split_pair(rest: &[u8]) -> Option<Pair<'_>> {
     let name_len = number(rest, 8)?;
     let name = rest.get(12..)?.get(..name_len)?;
@@ -249,7 +250,7 @@ fn split_pair(rest: &[u8]) -> Option<Pair<'_>> {
     (bytes <= rest.len()).then_some(Pair { name, value, bytes })
 }
 
-/// A big-endian number.
+/// The big-endian number at offset `at`.
 fn number(raw: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_be_bytes(*raw.get(at..)?.first_chunk()?)).ok()
 }
@@ -259,7 +260,7 @@ fn put(raw: &mut Vec<u8>, number: usize) {
     raw.extend_from_slice(&number.to_be_bytes());
 }
 
-/// Of a name's bytes: FNV-1a.
+/// FNV-1a hash of a name.
 fn sum(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -274,7 +275,7 @@ fn encoded_bytes(name_len: usize, value_len: usize) -> usize {
     PAIR_BYTES + name_len.next_multiple_of(4) + value_len.next_multiple_of(4)
 }
 
-/// What the pair would take in the memory of OpenZFS.
+/// The size of the pair in the memory of OpenZFS.
 fn decoded_bytes(name_len: usize, value_len: usize) -> usize {
     (16 + name_len + 1).next_multiple_of(8) + value_len.next_multiple_of(8)
 }

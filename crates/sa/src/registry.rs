@@ -1,10 +1,9 @@
-//! The registry of a dataset: number, length and swap class of each attribute's name.
+//! The registry of a dataset: it maps an attribute's name to number, length and swap class.
 //!
-//! It is stored in each dataset (a ZAP: name -> number, swap class and length in one word), because an
-//! attribute's number and length are needed to step over it, also by a version that does not know what it means.
-//! Stored numbers appear in two places alone, the words of the registry and the orders of layouts, and are translated
-//! there. Our datasets register the whole table of built-in attributes when they are made, with its own numbers, so for
-//! them there is nothing to translate.
+//! Each dataset stores its registry (a ZAP: name -> one word of number, swap class and length). A version that does
+//! not know an attribute needs its number and length to step over it. Stored numbers appear in two places only, and
+//! are translated there: in the words of the registry, and in the orders of layouts. A new Terrane dataset registers
+//! all built-in attributes with their built-in numbers, so it needs no translation.
 
 use crate::attr::{Attr, BUILT_IN, SwapClass, built_in, is_built_in_number};
 use crate::error::SaError;
@@ -18,7 +17,7 @@ pub struct AttrInfo {
     /// Its number in the dataset.
     pub number: u16,
     pub name: String,
-    /// Bytes of a value; `None` where each file has its own length.
+    /// Bytes of a value; `None` for a variable length.
     pub len: Option<u16>,
     pub swap: SwapClass,
 }
@@ -29,7 +28,7 @@ impl AttrInfo {
         u64::from(self.number) | u64::from(self.swap.number()) << 16 | u64::from(self.len.unwrap_or(0)) << 24
     }
 
-    /// With the stored number as `attr`, until [`Registry::load`] knows who else wants it.
+    /// For a name that is not built in, `attr` is the stored number, until [`Registry::load`] has resolved conflicts.
     fn from_zap_value(name: &str, value: u64) -> Result<Self, Corrupt> {
         let damaged =
             |what, expected: &str| Corrupt::new(format_args!("SA registry, {name}"), what, expected, value);
@@ -53,7 +52,7 @@ impl AttrInfo {
         Ok(row)
     }
 
-    /// A built-in name that would mean something else here than it does everywhere.
+    /// Whether a built-in name has another length or swap class here.
     fn is_other_than_built_in(&self) -> bool {
         BUILT_IN.iter().any(|&(_, name, len, swap)| name == self.name && (len, swap) != (self.len, self.swap))
     }
@@ -67,7 +66,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// What a new dataset stores.
+    /// The registry of a new dataset.
     pub fn built_in() -> Self {
         let rows = BUILT_IN
             .iter()
@@ -82,8 +81,11 @@ impl Registry {
         Registry { rows }
     }
 
-    /// A stored registry, from the names and words of its ZAP in any order. Unknown names are kept (their length is all
-    /// we need); a number used twice, or a known name with another length or swap class than here, is refused.
+    /// Loads a stored registry from the names and words of its ZAP, in any order. Unknown names are kept, because
+    /// their length is needed.
+    ///
+    /// # Errors
+    /// A number or a name that occurs twice, or a built-in name with another length or swap class.
     pub fn load<N: AsRef<[u8]>>(entries: impl IntoIterator<Item = (N, u64)>) -> Result<Self, Corrupt> {
         let damaged = |what, expected: &str, found| Err(Corrupt::new("SA registry", what, expected, found));
         let (mut rows, mut numbers, mut names) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
@@ -97,7 +99,8 @@ impl Registry {
             }
             rows.push(row);
         }
-        // Built-in attributes have their own numbers in memory; who is stored under one of these gets another.
+        // Built-in attributes have their own numbers in memory. Another attribute that is stored under such a number
+        // gets a free one.
         let mut registry = Registry { rows: Vec::new() };
         let (displaced, others): (Vec<_>, Vec<_>) =
             rows.into_iter().partition(|row| built_in(&row.name).is_none() && is_built_in_number(row.number));
@@ -113,9 +116,9 @@ impl Registry {
         Ok(registry)
     }
 
-    /// `None` for one that this dataset does not have.
+    /// The row of an attribute; `None` if this dataset does not have it.
     pub fn get(&self, attr: Attr) -> Option<&AttrInfo> {
-        // Where none is left out, an attribute's row is its number's.
+        // If no number is unused, an attribute's row has its number as index.
         match self.rows.get(usize::from(attr.0)) {
             Some(row) if row.attr == attr => Some(row),
             _ => self.rows.get(self.rows.binary_search_by_key(&attr, |row| row.attr).ok()?),
@@ -127,9 +130,9 @@ impl Registry {
         self.rows.iter().find(|row| row.name == name)
     }
 
-    /// Registers an attribute under the next free number, if its name is not there yet; `len` is in bytes, `None` where
-    /// each value has its own. A new row must be stored ([`AttrInfo::name`], [`AttrInfo::to_zap_value`]) no later than
-    /// the first layout with it.
+    /// Registers an attribute under the next free number, unless its name is registered. `len` is in bytes, `None`
+    /// for a variable length. A new row must be stored ([`AttrInfo::name`], [`AttrInfo::to_zap_value`]) no later than
+    /// the first layout that uses it.
     pub fn add(&mut self, name: &str, len: Option<u16>, swap: SwapClass) -> Result<&AttrInfo, SaError> {
         let attr = match self.find(name) {
             Some(row) if (row.len, row.swap) == (len, swap) => row.attr,
@@ -146,7 +149,7 @@ impl Registry {
         };
         let attr = built_in(name).or_else(|| self.unused(number)).ok_or(SaError::TooManyAttributes)?;
         let row = AttrInfo { attr, number, name: name.to_string(), len, swap };
-        // Zero is how a variable length is stored.
+        // 0 is the stored form of a variable length.
         if row.is_other_than_built_in() || len == Some(0) {
             return Err(SaError::OtherMeaning(attr));
         }
@@ -154,7 +157,7 @@ impl Registry {
         Ok(attr)
     }
 
-    /// A number for one that is not built in: its own if it can be, else the lowest that nobody has.
+    /// A number in memory for an attribute that is not built in: `number` if it is free, else the lowest free one.
     fn unused(&self, number: u16) -> Option<Attr> {
         let first = (0..=u16::MAX).find(|&n| !is_built_in_number(n))?;
         std::iter::once(number)
@@ -168,7 +171,7 @@ impl Registry {
         self.rows.insert(at, row);
     }
 
-    /// All rows; [`AttrInfo::name`] and [`AttrInfo::to_zap_value`] are what the ZAP holds.
+    /// All rows. The ZAP holds [`AttrInfo::name`] and [`AttrInfo::to_zap_value`] of each.
     pub fn iter(&self) -> impl Iterator<Item = &AttrInfo> {
         self.rows.iter()
     }
@@ -179,7 +182,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The words of `zap/sa_registry`, the registry of a data set made by OpenZFS.
+    /// The words of `zap/sa_registry`, the registry of a dataset that OpenZFS made.
     const OPENZFS: [(&str, u64); 23] = [
         ("ZPL_PARENT", 134217735),
         ("ZPL_PROJID", 134217749),
@@ -237,7 +240,8 @@ mod tests {
 
     #[test]
     fn a_name_decides_not_its_number() {
-        // What is built in has other numbers here, among them those of one another; others have theirs.
+        // Here built-in attributes have other numbers, some of them those of one another. Other attributes have
+        // built-in numbers.
         let word = |number: u64, len: u64| number | 3 << 16 | len << 24;
         let (size, mode, uid) = (5 | 8 << 24, 300 | 8 << 24, 6 | 8 << 24);
         let stored = [
@@ -285,7 +289,7 @@ mod tests {
         let stored = || registry.iter().map(|row| (row.name.clone(), row.to_zap_value()));
         assert_eq!(Registry::load(stored()), Ok(registry.clone()));
 
-        // An older data set, without the newest of what is built in.
+        // An older dataset, without the newest built-in attribute.
         let mut older = Registry::load(stored().filter(|(name, _)| name != "ZPL_SEQ")).unwrap();
         refuse(&mut older, "ZPL_SEQ", Some(16), SaError::OtherMeaning(Attr::SEQ));
         let seq = older.add("ZPL_SEQ", Some(8), SwapClass::U64s).unwrap();

@@ -1,30 +1,30 @@
-//! What POSIX wants to know of a file, as a struct.
+//! The POSIX attributes of a file, as a struct.
 //!
-//! A new file's attributes are stored in the order OpenZFS uses, because its quota accounting finds the owner and the
-//! project by position: mode, size, generation, uid, gid, parent, flags, four times, links, then project, device and
-//! symlink target where a file has them. We write no ACL attributes (the mode is the ACL until one is set); a buffer
-//! that has some keeps them, and everything else that is not in this struct.
+//! A new file's attributes are stored in OpenZFS's order, because its quota accounting finds owner and project by
+//! position. The order is mode, size, generation, uid, gid, parent, flags, four times, links; then project, device
+//! and symlink target where a file has them. Terrane writes no ACL attributes: without an ACL, the mode is the ACL. A
+//! buffer that has them keeps them, with everything else that is not in this struct.
 
 use crate::attr::Attr;
 use crate::buffer::Attrs;
 use crate::list::AttrList;
 use terrane_wire::Corrupt;
 
-/// Seconds since 1970 (two's complement for times before) and nanoseconds, as stored.
+/// Seconds since 1970 (two's complement for earlier times) and nanoseconds, as stored.
 pub type Timestamp = [u64; 2];
 
-/// One file's attributes, alive.
+/// One file's decoded attributes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZplAttrs {
     /// File type and permissions, as `st_mode`.
     pub mode: u64,
-    /// Bytes of a file, entries of a directory + 2, bytes of a symlink's target.
+    /// Bytes of a file, entries of a directory + 2, or bytes of a symlink's target.
     pub size: u64,
-    /// The group in which the object was created: with the object number it names a file for ever.
+    /// The txg that created the object. With the object number it identifies a file forever.
     pub generation: u64,
     pub uid: u64,
     pub gid: u64,
-    /// Object number of the directory it was last linked into.
+    /// Object number of the directory into which it was last linked.
     pub parent: u64,
     /// `ZFS_*` flags.
     pub flags: u64,
@@ -33,19 +33,20 @@ pub struct ZplAttrs {
     pub ctime: Timestamp,
     pub crtime: Timestamp,
     pub links: u64,
+    /// Project id, for quotas; only if the file has one.
     pub projid: Option<u64>,
-    /// Devices only.
+    /// Device number, for device files only.
     pub rdev: Option<u64>,
     /// Target of a symlink, without a NUL.
     pub symlink: Option<Vec<u8>>,
     /// Object number of the hidden directory of extended attributes.
     pub xattr: Option<u64>,
-    /// Packed list of extended attributes.
+    /// Packed list of extended attributes ([`nvlist`](crate::nvlist)).
     pub dxattr: Option<Vec<u8>>,
 }
 
 impl ZplAttrs {
-    /// Refuses a buffer without the attributes every file has.
+    /// Decodes a file's attributes. A buffer without one that every file has is refused.
     pub fn from_attrs(attrs: &Attrs<'_>) -> Result<Self, Corrupt> {
         let missing = |attr: Attr| {
             Corrupt::new(
@@ -85,8 +86,8 @@ impl ZplAttrs {
         list
     }
 
-    /// Writes these values over those of an existing list. What is `None` here is removed, what this struct does not
-    /// know stays as it is.
+    /// Sets these values in an existing list. A `None` removes the attribute; attributes that are not in this struct
+    /// stay.
     pub fn update(&self, list: &mut AttrList) {
         for (attr, value) in [
             (Attr::MODE, self.mode),

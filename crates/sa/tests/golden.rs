@@ -1,8 +1,9 @@
-//! The files of one data set, made again: their operations, from the first one on, give OpenZFS's layouts, bonus areas and spill blocks.
+//! Reproduces the files of one OpenZFS dataset: their operations, from the first on, must give its layouts, bonuses
+//! and spill blocks.
 //!
-//! `tests/vectors/sa` has for each file its bonus area and spill block, and the dnode they come from (only where the bonus area lies in
-//! it, how long it is, and whether there is a spill, is read of that: block pointers are of another pool). `tests/vectors/nvlist` has
-//! the lists of extended attributes that the files were given.
+//! `tests/vectors/sa` has the bonus, the spill block and the dnode of each file. Of the dnode, only the position and
+//! length of the bonus and the presence of a spill are read, because its block pointers belong to another pool.
+//! `tests/vectors/nvlist` has the lists of extended attributes that the files were given.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -18,7 +19,7 @@ fn vector(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// A dnode as far as attributes go: bytes that the bonus area could have, the bonus area, and whether a spill follows.
+/// The parts of a dnode that concern attributes: capacity of the bonus, the bonus, and whether there is a spill.
 fn dnode(name: &str) -> (usize, Vec<u8>, bool) {
     let raw = vector(&format!("sa/{name}.dnode"));
     let at = 64 + 128 * usize::from(raw[3]);
@@ -41,7 +42,7 @@ impl Files {
 
         let bonus = self.encode(bonus);
         let spill = has_spill.then(|| (self.encode(spill), vector(&format!("sa/{name}.spill"))));
-        // Beside a spill OpenZFS keeps as much of the bonus area as all attributes would have filled.
+        // With a spill, OpenZFS keeps as many bytes of the bonus as all attributes would have filled.
         assert_eq!(expected.len(), if has_spill { bonus_max - 128 } else { bonus.len() }, "{name}");
         assert!(padded(&bonus, expected.len()) == expected, "{name}");
         if let Some((ours, theirs)) = &spill {
@@ -72,7 +73,7 @@ fn padded(raw: &[u8], len: usize) -> Vec<u8> {
     raw
 }
 
-/// A new file: what POSIX knows, then the three entries that an ACL of a mode alone has.
+/// A new file: its POSIX attributes, then the three entries of an ACL that equals the mode.
 fn new_file(attrs: &ZplAttrs) -> AttrList {
     let mut list = attrs.to_list();
     list.set_u64(Attr::DACL_COUNT, 3);
@@ -86,7 +87,7 @@ fn new_file(attrs: &ZplAttrs) -> AttrList {
     list
 }
 
-/// Sets the list of extended attributes, as their change does: with the time of it.
+/// Sets the list of extended attributes, and the ctime of that change.
 fn set_xattrs(list: &mut AttrList, nvlist: &str) {
     let raw = vector(&format!("nvlist/{nvlist}.xdr"));
     assert!(!NvList::parse(&raw).unwrap().is_empty());
@@ -144,7 +145,7 @@ fn the_files_of_openzfs_are_made_again() {
         ZplAttrs { mode: 0o060640, flags, size: 2, links: 2, projid: Some(42), rdev: Some(0x801), ..usual };
     files.store("blkdev_projid", &new_file(&device));
 
-    // What `zap/sa_layouts` of that data set holds.
+    // The content of `zap/sa_layouts` of that dataset.
     let usual = [5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8];
     let layouts: Vec<(u16, Vec<u16>)> =
         files.table.iter().skip(1).map(|layout| (layout.number(), layout.zap_value())).collect();

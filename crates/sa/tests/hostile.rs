@@ -1,4 +1,4 @@
-//! Bytes that lie: each parser ends, with an answer or with damage named, and what it accepts is what it claims to be.
+//! Hostile bytes: each parser ends with a result or a named error, and an accepted structure is consistent.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -22,7 +22,7 @@ const BONUSES: [&str; 9] = [
 ];
 const SPILLS: [&str; 2] = ["reg_dxattr_spill", "reg_dxattr_large_seq"];
 const LISTS: [&str; 7] = ["empty", "one_small", "four", "replaced", "large", "mid", "padding"];
-/// Layout 1, that without attributes.
+/// Layout 1, the one without attributes.
 const NO_ATTRIBUTES: [u8; 8] = [0x5a, 0x50, 0x2f, 0, 1, 4, 0, 0];
 
 fn vector(name: &str) -> Vec<u8> {
@@ -71,7 +71,7 @@ proptest! {
         oracle::table(&raw);
     }
 
-    /// Sealed lies: what comes first is right, the rest is anything.
+    /// Sealed lies: the header is right, the rest is arbitrary.
     #[test]
     fn no_list_breaks_a_promise(rest in prop::collection::vec(any::<u8>(), 0..200)) {
         let header = &vector("nvlist/empty.xdr")[..12];

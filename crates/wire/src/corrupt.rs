@@ -1,13 +1,13 @@
-//! What was found instead of what was expected.
+//! Named damage: one property of stored bytes that does not hold.
 
 use std::fmt;
 
-/// Damage, named: where, which property, what should have been there, what was.
+/// A finding of damage: where it is, which property fails, the expected value and the found value.
 ///
 /// Printed as `device 0 zone 12 granule 80: psize should be at most 16384, found 70000`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Corrupt {
-    /// Place in words, for the person who reads the log.
+    /// The place in words, for the administrator who reads the log.
     pub at: String,
     /// The property that does not hold.
     pub what: &'static str,
@@ -25,7 +25,7 @@ impl Corrupt {
         Corrupt { at: at.to_string(), what, expected: expected.to_string(), found: found.to_string() }
     }
 
-    /// The same damage, with the outer place put in front: inner parsers know offsets, callers know blocks.
+    /// Puts the outer place in front. An inner parser knows offsets, its caller knows the block.
     pub fn within(mut self, outer: impl fmt::Display) -> Self {
         self.at = if self.at.is_empty() { outer.to_string() } else { format!("{outer}, {}", self.at) };
         self

@@ -1,52 +1,56 @@
-//! The numbers of a seed: the same run for ever, on every machine.
+//! A pseudorandom generator for tests and simulations: a seed gives the same numbers on every machine and in every
+//! version.
 
-/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a mix. Good enough for choices, never for secrets.
+/// SplitMix64 (Steele, Lea, Flood 2014): one addition and a mixing function. It is good enough for choices, never for
+/// secrets.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
 impl Dice {
-    /// What the state grows by with each number.
+    /// The increment of the state for each number.
     pub const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
+    /// A generator whose numbers follow from `seed` alone.
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
+    /// The next 64 pseudorandom bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(Dice::STEP);
         scattered(self.0)
     }
 
-    /// 0 to `end` - 1; 0 where `end` is 0. The bias of the remainder does not matter here.
+    /// A number in `0..end`; 0 if `end` is 0. The bias of the remainder does not matter here.
     pub fn below(&mut self, end: u64) -> u64 {
         self.word().checked_rem(end).unwrap_or(0)
     }
 
-    /// True once in `count` times; never for 0.
+    /// True with a chance of 1 in `count`; never for 0.
     pub fn one_in(&mut self, count: u64) -> bool {
         count > 0 && self.below(count) == 0
     }
 
-    /// From 0 to 1, without 1.
+    /// A number from 0 (included) to 1 (excluded).
     pub fn part(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// `None` where there is nothing to choose from.
+    /// One of `items`; `None` if the slice is empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> Option<T> {
         items.get(usize::try_from(self.below(items.len() as u64)).unwrap_or(0)).copied()
     }
 
-    /// For lists that are written down where they are used.
+    /// One of `items`, for lists that are literals at the call.
     ///
     /// # Panics
-    /// Where there is nothing to choose from.
+    /// If the slice is empty.
     pub fn one_of<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         let at = usize::try_from(self.below(items.len() as u64)).unwrap_or(0);
         items.get(at).expect("something to choose from")
     }
 
-    /// Bytes that do not compress.
+    /// Fills the slice with random bytes, which do not compress.
     pub fn fill(&mut self, bytes: &mut [u8]) {
         for piece in bytes.chunks_mut(8) {
             let word = self.word().to_le_bytes();
@@ -54,14 +58,14 @@ impl Dice {
         }
     }
 
-    /// So many of them.
+    /// `len` random bytes, which do not compress.
     pub fn noise(&mut self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.fill(&mut bytes);
         bytes
     }
 
-    /// Bytes that compress, or bytes that do not.
+    /// `len` bytes: one time in four they compress, else they are random.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
         if self.one_in(4) {
             let seed = self.word();
@@ -71,14 +75,15 @@ impl Dice {
     }
 }
 
-/// The finalizer of SplitMix64: every bit of the number counts for every bit of the result, and no two numbers give the same.
+/// The finalizer of SplitMix64: every input bit affects every output bit. It is a bijection, so different numbers
+/// stay different.
 pub const fn scattered(number: u64) -> u64 {
     let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// One step of SplitMix64: the number that [`Dice`] of this seed begins with.
+/// One step of SplitMix64: the first number of a [`Dice`] with this seed.
 pub const fn mixed(number: u64) -> u64 {
     scattered(number.wrapping_add(Dice::STEP))
 }

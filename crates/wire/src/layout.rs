@@ -1,7 +1,7 @@
-//! One declaration for struct, offsets, codec and documentation.
+//! Structures of fixed layout: one declaration gives the struct, its offsets, its codec and its rows in FORMAT.md.
 //!
-//! `layout!` gives a struct whose fields have written-down offsets. The compiler refuses gaps and overlaps; `ROWS` is
-//! what the test of FORMAT.md compares with the page, so the page cannot drift from the code.
+//! `layout!` makes a struct whose fields have explicit offsets. The compiler refuses gaps and overlaps. A test
+//! compares `ROWS` with FORMAT.md, so the page cannot drift from the code.
 
 /// A value of fixed size in stored bytes. All integers are little-endian.
 pub trait Field: Sized {
@@ -15,9 +15,12 @@ pub trait Field: Sized {
 /// A row of a structure's table in FORMAT.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// Bytes from the start of the structure.
     pub offset: usize,
+    /// Bytes of the field.
     pub size: usize,
     pub name: &'static str,
+    /// The field's type as it is written in Rust.
     pub kind: &'static str,
 }
 
@@ -63,7 +66,7 @@ impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
     }
 }
 
-/// Declares a stored structure. See the crate's documentation for an example.
+/// Declares a stored structure of fixed layout, with `SIZE`, `ROWS`, `decode` and `encode`.
 ///
 /// ```
 /// terrane_wire::layout! {
@@ -96,7 +99,7 @@ macro_rules! layout {
         };
 
         impl $name {
-            /// Bytes this structure takes.
+            /// Size of the stored structure in bytes.
             pub const SIZE: usize = $size;
             /// One row for each field, as FORMAT.md shows them.
             pub const ROWS: &'static [$crate::Row] = &[ $( $crate::Row {
@@ -106,7 +109,7 @@ macro_rules! layout {
                 kind: stringify!($kind),
             } ),* ];
 
-            /// Splits the first `SIZE` bytes into fields; judges nothing. `None` when there are fewer.
+            /// Splits the first `SIZE` bytes into fields, and judges no value. `None` if there are fewer bytes.
             pub fn decode(raw: &[u8]) -> Option<Self> {
                 <Self as $crate::Field>::get(raw.get(..$size)?)
             }

@@ -1,14 +1,16 @@
-//! Bytes that may lie.
+//! Bytes that may lie: tools that parse untrusted input.
 //!
-//! Everything Terrane reads back from a device was once written by somebody: by us, by an older or newer
-//! us, by a disk that forgot half of it, or by an attacker. This crate holds the few tools with which such
-//! bytes are taken apart without trusting them: a [`Reader`] that cannot run past its end, a [`Writer`] for
-//! the other direction, [`layout!`] for fixed structures, [`Corrupt`] for what was found instead of what
-//! was expected, and the unit types that keep one kind of number from being taken for another.
+//! A device returns what was once written by this version, by an older or newer version, by a failing disk, or by an
+//! attacker. So no stored byte is trusted. This crate has the few tools that parse such bytes:
 //!
-//! [`meter`] and [`Dice`] stand here too, although nothing in them comes from a device: every floor, or its tests, needs them.
+//! * [`Reader`], a cursor that cannot run past its end, and [`Writer`] for the other direction;
+//! * [`layout!`] for structures of fixed layout;
+//! * [`Corrupt`], a finding of damage;
+//! * the unit types, which keep one kind of number from being taken for another.
 //!
-//! Invariant: nothing here panics or allocates by a number that came from the bytes.
+//! [`meter`] and [`Dice`] parse nothing. They are here because every crate, or its tests, needs them.
+//!
+//! Invariant: nothing here panics on stored bytes, or allocates by a number that came from them.
 
 mod corrupt;
 mod dice;

@@ -1,17 +1,17 @@
-//! Counting what happens, at next to no cost.
+//! Counters and latency histograms that cost next to nothing.
 //!
-//! Counters only grow, and whoever reads them takes differences. A counter that every operation touches is spread over cache
-//! lines by thread ([`Counter`]), so that two threads that count do not pass a line to and fro. Times go to a [`Histogram`]
-//! with buckets of powers of two, from a microsecond to half a minute: enough to tell a cache hit from a disk and a disk from a
-//! stall, in one increment.
+//! Counters only grow; a reader takes differences. A [`Counter`] is spread over cache lines by thread, so threads
+//! that count do not contend for one line. Durations go to a [`Histogram`] with buckets of powers of two, from a
+//! microsecond to half a minute. That tells a cache hit from a disk read, and a disk read from a stall, with one
+//! increment.
 //!
-//! Invariant: nothing here waits, fails or allocates after its creation. A snapshot is not one instant: sums of several
-//! counters may be apart by what happened while they were read.
+//! Invariant: nothing here waits, fails or allocates after its creation. A snapshot is not atomic: sums of several
+//! counters may differ by what happened while they were read.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Threads share this many lines.
+/// Cache lines of a counter; threads share them round robin.
 const LANES: usize = 8;
 
 thread_local! {
@@ -39,21 +39,23 @@ pub struct Counter {
 }
 
 impl Counter {
+    /// Adds to the calling thread's lane: one relaxed atomic addition.
     pub fn add(&self, more: u64) {
         self.lanes[lane()].0.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// The sum over all lanes; it may miss additions in progress.
     pub fn get(&self) -> u64 {
         self.lanes.iter().fold(0, |sum, lane| sum.wrapping_add(lane.0.load(Ordering::Relaxed)))
     }
 }
 
-/// Buckets of a histogram; the last takes everything that is longer.
+/// Buckets of a histogram. The last takes every longer duration.
 pub const BUCKETS: usize = 26;
-/// The first bucket ends here, and each next one at twice as much.
+/// Upper bound of the first bucket; each next bound is twice as large.
 const FIRST_NS: u64 = 1 << 10;
 
-/// How long something took, how often.
+/// A histogram of durations, with their sum and maximum.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BUCKETS],
@@ -62,11 +64,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Counts one duration.
     pub fn record_ns(&self, ns: u64) {
         let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_NS).leading_zeros()) as usize;
         self.buckets[bits.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
-        // A new longest is rare, so that this is mostly one load.
+        // A new maximum is rare, so this is mostly one load.
         if ns > self.longest_ns.load(Ordering::Relaxed) {
             self.longest_ns.fetch_max(ns, Ordering::Relaxed);
         }
@@ -79,18 +82,20 @@ impl Histogram {
     }
 }
 
-/// A histogram as it was.
+/// A snapshot of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// How many took at most [`Times::bound_ns`] of their index, and more than that of the index before.
+    /// Bucket `i` counts durations of at most `bound_ns(i)`, and longer than `bound_ns(i - 1)`: see
+    /// [`Times::bound_ns`].
     pub buckets: [u64; BUCKETS],
+    /// The sum of all durations; it wraps.
     pub sum_ns: u64,
-    /// Of all since the first, also in a difference.
+    /// The maximum since the histogram was made, also in a difference.
     pub longest_ns: u64,
 }
 
 impl Times {
-    /// The longest time that a bucket takes; `None`: there is no limit.
+    /// The upper bound of a bucket; `None` for the last, which has none.
     pub fn bound_ns(index: usize) -> Option<u64> {
         (index + 1 < BUCKETS).then(|| FIRST_NS << index)
     }
@@ -99,13 +104,13 @@ impl Times {
         self.buckets.iter().sum()
     }
 
-    /// The mean; 0 if nothing was measured.
+    /// The mean duration; 0 if nothing was measured.
     pub fn mean_ns(&self) -> u64 {
         self.sum_ns.checked_div(self.count()).unwrap_or(0)
     }
 
-    /// A time that `share` (0 to 1) of all were not longer than, to the bucket; `None`: nothing was measured, or it lies in
-    /// the last bucket.
+    /// The quantile `share` (0 to 1), rounded up to the bound of its bucket. `None` if nothing was measured, or if it
+    /// lies in the last bucket.
     pub fn quantile_ns(&self, share: f64) -> Option<u64> {
         let rank = (share * self.count() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -116,7 +121,7 @@ impl Times {
         Times::bound_ns(index)
     }
 
-    /// What came since an earlier snapshot.
+    /// The durations recorded since an earlier snapshot.
     pub fn since(&self, earlier: &Times) -> Times {
         let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
         let sum_ns = self.sum_ns.wrapping_sub(earlier.sum_ns);

@@ -1,12 +1,12 @@
-//! Tables by numbers that we assign ourselves.
+//! Hash tables keyed by numbers that Terrane assigns itself.
 //!
-//! The standard library's hash resists whoever chooses keys to make a table slow. Object numbers, addresses and node ids are chosen
-//! by us, and these tables stand in every operation's way, so a multiplication has to do.
+//! The standard library's hash resists an attacker who chooses keys that collide. Object numbers, addresses and node
+//! ids are not chosen by users, and every operation looks into these tables. So one multiplication is enough.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Mixes numbers well enough for tables nobody outside can aim at. Its order is the same in every run.
+/// A fast hash for keys that no user can choose. Iteration order is the same in every run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NumberHasher(u64);
 
@@ -26,7 +26,7 @@ impl Hasher for NumberHasher {
     }
 }
 
-/// A map by numbers of our own.
+/// A map keyed by numbers that Terrane assigns.
 pub type NumberMap<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
-/// A set of numbers of our own.
+/// A set of numbers that Terrane assigns.
 pub type NumberSet<K> = HashSet<K, BuildHasherDefault<NumberHasher>>;

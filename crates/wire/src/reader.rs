@@ -1,11 +1,11 @@
-//! A cursor over bytes that cannot leave them.
+//! A bounded cursor over bytes.
 
 /// The bytes ended before the value did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Truncated {
-    /// Offset at which the value would have begun.
+    /// Offset of the value's first byte.
     pub offset: usize,
-    /// Bytes the value needed.
+    /// Bytes that the value needs.
     pub needed: usize,
 }
 
@@ -51,6 +51,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
+    /// The next `N` bytes, copied.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
         let mut out = [0; N];
         out.copy_from_slice(self.bytes(N)?);
@@ -73,7 +74,7 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// LEB128: seven bits a byte, least significant first. More than 64 bits count as truncated, so that
+    /// LEB128: seven bits per byte, least significant first. A number of more than 64 bits counts as truncated, so
     /// one error covers "these bytes hold no number".
     pub fn varint(&mut self) -> Result<u64, Truncated> {
         let start = self.at;
@@ -93,14 +94,15 @@ impl<'a> Reader<'a> {
         Err(Truncated { offset: start, needed: 10 })
     }
 
-    /// A signed number in zigzag form (0, -1, 1, -2, ...), as [`Writer::varint_signed`](crate::Writer::varint_signed) writes it.
+    /// A signed number in zigzag form (0, -1, 1, -2, ...), as [`Writer::varint_signed`](crate::Writer::varint_signed)
+    /// writes it.
     pub fn varint_signed(&mut self) -> Result<i64, Truncated> {
         let raw = self.varint()?;
         Ok((raw >> 1).cast_signed() ^ -(raw & 1).cast_signed())
     }
 
-    /// A count that announces items of at least `item_bytes` each: refused when that many cannot follow,
-    /// so that a caller may allocate by it.
+    /// A count of items that have at least `item_bytes` each. It is refused if that many cannot follow, so a caller
+    /// may allocate by it.
     pub fn count(&mut self, item_bytes: usize) -> Result<usize, Truncated> {
         let start = self.at;
         let raw = self.varint()?;
@@ -112,13 +114,13 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// A length in a varint, then that many bytes.
+    /// A varint length, then that many bytes.
     pub fn blob(&mut self) -> Result<&'a [u8], Truncated> {
         let len = self.count(1)?;
         self.bytes(len)
     }
 
-    /// Everything that is left.
+    /// All remaining bytes.
     pub fn rest(&mut self) -> &'a [u8] {
         let rest = self.raw.get(self.at..).unwrap_or(&[]);
         self.at = self.raw.len();

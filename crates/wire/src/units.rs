@@ -1,4 +1,5 @@
-//! Numbers of different kinds are different types: a zone's slot on a device is not the name of its filling.
+//! Unit types: numbers of different kinds are different types. A zone's index on a device is not the sequence number
+//! of its filling.
 
 macro_rules! unit {
     ($(#[$meta:meta])* $name:ident($inner:ty)) => {
@@ -31,15 +32,16 @@ unit! {
     Txg(u64)
 }
 unit! {
-    /// Names one filling of a logical zone, pool-wide and for ever. 36 bits are used; 0 names none.
+    /// A logical zone's sequence number: one filling, unique in the pool and never reused. It has 36 bits; 0 names no
+    /// zone.
     ZoneSeq(u64)
 }
 unit! {
-    /// A physical zone's number on its device, from 0.
+    /// A physical zone's index on its device, from 0.
     ZoneIdx(u32)
 }
 unit! {
-    /// A device's number in its pool, from 0.
+    /// A device's index in its pool, from 0.
     DeviceIdx(u16)
 }
 unit! {
@@ -51,14 +53,15 @@ unit! {
     ObjsetId(u64)
 }
 unit! {
-    /// A block's number in its object, in units of that object's block size, from 0.
+    /// A block's index in its object, in units of the object's block size, from 0.
     BlockNo(u64)
 }
 
 impl ObjectId {
-    /// Bits of a number that is given to an object. What has 64 may say more above them: a name what it leads to, a node of the kernel in
-    /// which tree.
+    /// Bits of an object number. A field of 64 bits may use the bits above: a directory entry for the type of its
+    /// object, a FUSE node id for its tree.
     pub const BITS: u32 = 48;
+    /// The bits of an object number in such a field.
     pub const MASK: u64 = (1 << ObjectId::BITS) - 1;
 }
 
@@ -67,7 +70,7 @@ impl Txg {
         Txg(self.0 + 1)
     }
 
-    /// `count` groups earlier, but not before the beginning.
+    /// The txg `count` earlier, but not below 0.
     pub fn back(self, count: u64) -> Txg {
         Txg(self.0.saturating_sub(count))
     }

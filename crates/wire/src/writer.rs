@@ -1,4 +1,4 @@
-//! The other direction of [`Reader`](crate::Reader).
+//! The other direction of [`Reader`](crate::Reader): an encoder into memory.
 
 /// Appends little-endian values to a growing buffer.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +44,7 @@ impl Writer {
         self.bytes(&value.to_le_bytes());
     }
 
+    /// LEB128: seven bits per byte, least significant first; at most 10 bytes.
     pub fn varint(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.raw.push(value.to_le_bytes()[0] | 0x80);
@@ -52,18 +53,18 @@ impl Writer {
         self.raw.push(value.to_le_bytes()[0]);
     }
 
-    /// Zigzag, so that small numbers of either sign stay short.
+    /// Zigzag form, so small numbers of either sign stay short.
     pub fn varint_signed(&mut self, value: i64) {
         self.varint(((value << 1) ^ (value >> 63)).cast_unsigned());
     }
 
-    /// A length in a varint, then the bytes.
+    /// A varint length, then the bytes.
     pub fn blob(&mut self, raw: &[u8]) {
         self.varint(raw.len() as u64);
         self.bytes(raw);
     }
 
-    /// Zeros up to the next multiple of `unit` bytes.
+    /// Pads with zeros to the next multiple of `unit` bytes.
     pub fn pad_to(&mut self, unit: usize) {
         self.raw.resize(self.raw.len().next_multiple_of(unit), 0);
     }

@@ -1,10 +1,10 @@
-//! Nanoseconds an operation, for directories of four sizes: `cargo bench -p terrane-zap`.
+//! Nanoseconds per operation, for directories of four sizes: `cargo bench -p terrane-zap`.
 
 use std::hint::black_box;
 use std::time::Instant;
 use terrane_zap::{Cursor, MemStore, Zap, ZapOptions};
 
-/// Every name once, in an order that is not the one they were added in.
+/// Every name once, in another order than they were added in.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (0..count).map(move |i| i * 7_919 % count)
 }
@@ -39,7 +39,7 @@ fn bench(count: u64, rounds: u64) {
     report("first look", rounds, started);
     let started = Instant::now();
     for (store, zap) in &mut directories {
-        // Refused, but not without the index.
+        // Refused, but it needs the index.
         assert!(zap.add(store, name(0), &[0]).is_err());
     }
     report("index", rounds, started);

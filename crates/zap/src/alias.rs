@@ -1,9 +1,9 @@
-//! Which entry a name means, where several names mean the same.
+//! Which entry a name means, if several names mean the same.
 //!
-//! Entries of one normalized form have one hash, so all that a name could mean stands side by side in the order of entries, and a
-//! short listing finds it in any kind of ZAP. Operations by name ([`Zap::lookup`], [`Zap::add`], [`Zap::remove`]) go by its bytes,
-//! in every ZAP: who wants another meaning asks here for the stored name first. So a ZAP may hold names that mean the same; callers
-//! that do not want them look before they add.
+//! Entries with one normalized form have one hash. So all entries that a name could mean are adjacent in the order of
+//! entries, and a short listing finds them in any kind of ZAP. Operations by name ([`Zap::lookup`], [`Zap::add`],
+//! [`Zap::remove`]) compare bytes, in every ZAP. A caller that wants another meaning asks here for the stored name
+//! first. So a ZAP may hold names that mean the same; a caller that does not want them looks before it adds.
 
 use crate::cursor::Cursor;
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::norm::{Match, NormFlags};
 use crate::store::Store;
 use crate::zap::Zap;
 
-/// Entries read at once: more than share a hash, as a rule.
+/// Entries per listing: usually more than share a hash.
 const BATCH: usize = 4;
 
 impl Zap {
@@ -22,8 +22,8 @@ impl Zap {
         Ok(self.list_unmarked(store, Cursor::END, 0)?.1)
     }
 
-    /// The entry that a name means, under the name that is stored. Of several it is the first: the one with the lowest
-    /// differentiator. [`Error::NameNotUtf8`]: nothing is stored under such a name.
+    /// The entry that a name means, under its stored name. Of several it is the one with the lowest differentiator.
+    /// [`Error::NameNotUtf8`] if nothing can be stored under such a name.
     pub fn find_match<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -39,7 +39,7 @@ impl Zap {
         Ok(Some(Entry { conflict, ..found.clone() }))
     }
 
-    /// Says of each entry whether another one's name has the same normalized form. The entries are neighbours in a listing.
+    /// Marks each entry whose name has the normalized form of another one's. The entries are adjacent in a listing.
     pub(crate) fn mark_conflicts<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -49,7 +49,7 @@ impl Zap {
         let (first, last) = (entries.first().map(|entry| entry.hash), entries.last().map(|entry| entry.hash));
         for same in entries.chunk_by_mut(|a, b| a.hash == b.hash) {
             let Some(hash) = same.first().map(|entry| entry.hash) else { continue };
-            // What shares the hash of the first or the last one may not be listed.
+            // Entries that share the hash of the first or the last one may lie outside of the list.
             let others = match Some(hash) == first || Some(hash) == last {
                 true => self.entries_of(store, hash)?.0,
                 false if same.len() == 1 => continue,
@@ -75,7 +75,7 @@ impl Zap {
             let after = batch.last().map_or(Cursor::END, Entry::cursor_after);
             let is_full = batch.len() == BATCH;
             entries.extend(batch.into_iter().take_while(|entry| entry.hash == hash));
-            // A differentiator as large as can be is followed by itself.
+            // The cursor after the largest differentiator is itself.
             if !is_full || after.hash != hash || after <= from {
                 return Ok((entries, norm));
             }
@@ -84,7 +84,7 @@ impl Zap {
     }
 }
 
-/// Whether an entry's name and that of another one mean the same.
+/// Whether another entry's name has the same normalized form.
 fn is_in_conflict(norm: NormFlags, entry: &Entry, all: &[Entry]) -> bool {
     let means = |a: &Key, b: &Key| match (a.name(), b.name()) {
         (Some(a), Some(b)) => norm.means(a, b, Match::Normalized),

@@ -1,12 +1,13 @@
 //! ZAPs written by a machine of the other byte order.
 //!
-//! Terrane writes little-endian only, OpenZFS what its machine is. Where block 0 turns out to be swapped, all operations
-//! are those of a copy of the whole ZAP in our order, made once by the first of them; so nothing else in this crate
-//! has to know, and other ZAPs pay one comparison. A ZAP of one block is written in our order by its first
-//! change. A fat one is not: its size is no bound that a change could promise to keep, so changes are refused.
+//! Terrane writes little-endian only; OpenZFS writes the order of its machine. If block 0 is swapped, all operations
+//! run on a copy of the whole ZAP in little-endian order. The first operation makes the copy. So no other module
+//! handles byte order, and other ZAPs pay one comparison. The first change of a one-block ZAP rewrites it in
+//! little-endian order. A change of a fat one is refused: the cost of rewriting it has no bound that a change could
+//! reserve.
 //!
-//! Which fields a block has follows from its type: headers and pointer tables are words, leaves and slots have fields of
-//! several widths, and names and stored values are bytes.
+//! The fields of a block follow from its type. Headers and pointer tables are words; leaves and slots have fields of
+//! several widths; names and stored values are bytes.
 
 use crate::bytes::{get_u64, put};
 use crate::error::Error;
@@ -15,7 +16,7 @@ use crate::fat::leaf::{self, ARRAY, ARRAY_NEXT_AT, CHUNK_BYTES, ENTRY, FREE};
 use crate::slots::{self, Shape, SlotsHeader};
 use crate::store::{MemStore, Store, edit};
 
-/// Larger ZAPs of the other order are refused: the copy is in memory.
+/// Larger ZAPs of the other order are refused, because the copy is in memory.
 const COPY_BYTES_MAX: u64 = 256 << 20;
 
 /// Whether this is block 0 of a ZAP of the other order.
@@ -23,7 +24,7 @@ pub(crate) fn is_swapped(block_0: &[u8]) -> bool {
     [slots::BLOCK_TYPE, header::BLOCK_TYPE].contains(&get_u64(block_0, 0).swap_bytes())
 }
 
-/// The whole ZAP in our order.
+/// A copy of the whole ZAP in little-endian order.
 pub(crate) fn copy<S: Store + ?Sized>(store: &S) -> Result<MemStore, Error<S::Error>> {
     let mut block_0 = store.read(0)?.to_vec();
     let block_count = store.block_count();
@@ -74,7 +75,7 @@ fn swap_words(raw: &mut [u8]) {
     raw.chunks_exact_mut(8).for_each(<[u8]>::reverse);
 }
 
-/// A shape that is none of the table's is left for the parser to name.
+/// An unknown shape is left for the parser to report.
 fn swap_slots(raw: &mut [u8]) {
     [0, 8, 16].into_iter().for_each(|at| swap_at::<8>(raw, at));
     let Some(shape) = SlotsHeader::decode(raw).and_then(|header| Shape::of(&header).ok()) else { return };

@@ -1,9 +1,8 @@
 //! Little-endian numbers at computed offsets of one block.
 //!
-//! Parsers here look at single fields of a 16 KiB block millions of times a second, at offsets that follow from
-//! chunk numbers which were compared with the block's geometry first. These functions are total all the same: a
-//! read past the end is 0 and a write past the end does nothing, so that a mistake in that comparison can
-//! become a wrong answer but never a panic.
+//! Parsers read single fields of a 16 KiB block millions of times per second. The offsets follow from chunk numbers
+//! that were checked against the block's geometry. These functions are total nevertheless: a read past the end is 0,
+//! and a write past the end does nothing. So a mistake in that check can give a wrong answer, but never a panic.
 
 pub(crate) fn get_u16(raw: &[u8], at: usize) -> u16 {
     raw.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |b| u16::from_le_bytes(*b))
@@ -33,12 +32,13 @@ pub(crate) fn put_u64(raw: &mut [u8], at: usize, value: u64) {
 
 const LOW_BITS: u64 = u64::MAX / 255;
 
-/// Bytes before the first 0; all, if there is none. Eight at a time: a micro slot's name is looked at in seven steps instead of fifty.
+/// Bytes before the first 0, or all bytes if there is none. It compares eight bytes at a time: seven steps for the
+/// name of a micro slot, not fifty.
 pub(crate) fn len_to_nul(raw: &[u8]) -> usize {
     let (words, rest) = raw.as_chunks::<8>();
     for (word, at) in words.iter().zip((0..).step_by(8)) {
         let word = u64::from_le_bytes(*word);
-        // The lowest bit that is set belongs to the first byte that is 0; higher ones may be wrong.
+        // The lowest set bit belongs to the first byte that is 0; higher bits may be wrong.
         let zeros = word.wrapping_sub(LOW_BITS) & !word & (LOW_BITS << 7);
         if zeros != 0 {
             return at + zeros.trailing_zeros() as usize / 8;

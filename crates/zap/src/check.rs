@@ -1,7 +1,7 @@
-//! What must hold of a whole ZAP.
+//! The check of a whole ZAP.
 //!
-//! Operations judge what they touch; this walks everything, recomputes what can be recomputed, and goes on after
-//! each damage to report as much as can still be read. `terrane check` runs it on every directory, the
+//! Operations validate only what they touch. The check reads everything, recomputes what can be recomputed, and goes
+//! on after damage, so that it reports as much as can be read. `terrane check` runs it on every directory, and the
 //! model tests after every step.
 
 use crate::error::Error;
@@ -15,23 +15,24 @@ use crate::store::Store;
 use std::collections::BTreeSet;
 use terrane_wire::Corrupt;
 
-/// Damage beyond this is counted, not kept: a report must not need more memory than the ZAP.
+/// Further damage is counted and not kept: a report must not need more memory than the ZAP.
 const DAMAGE_KEPT: usize = 1000;
 
-/// What a check found.
+/// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub entries: u64,
     pub leaves: u64,
-    /// The first thousand.
+    /// The first thousand findings.
     pub damage: Vec<Corrupt>,
-    /// All of it.
+    /// The number of all findings.
     pub damage_count: u64,
-    /// What a later version may read, and this one left alone.
+    /// A structure that only a later version reads; it was not checked.
     pub unsupported: Option<String>,
 }
 
 impl Report {
+    /// Whether the whole ZAP was checked and no damage found.
     pub fn is_clean(&self) -> bool {
         self.damage_count == 0 && self.unsupported.is_none()
     }
@@ -55,7 +56,7 @@ impl Report {
         }
     }
 
-    /// Keeps the good, reports the bad.
+    /// Returns a good value, and reports a bad one.
     fn note<T>(&mut self, judged: Result<T, Corrupt>) -> Option<T> {
         judged.map_err(|damage| self.add(damage)).ok()
     }
@@ -126,7 +127,7 @@ fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
     }
 }
 
-/// Equal pointers side by side. A leaf must be exactly one such run.
+/// A run of equal pointers. A leaf must have exactly one.
 #[derive(Clone, Copy)]
 struct Run {
     first: u64,
@@ -174,7 +175,7 @@ fn check_run<S: Store + ?Sized>(
         report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
         return Ok(());
     }
-    // It may well be a leaf still: the table is laid over it by the steps to come.
+    // It may still be a leaf: the next steps of the doubling would overwrite it.
     if header.is_next_table(block) {
         report.add(Corrupt::new(&at, "leaf block", "outside of the next table", block));
     }
@@ -188,7 +189,7 @@ fn check_run<S: Store + ?Sized>(
     Ok(())
 }
 
-/// What was copied so far must be what it was copied from.
+/// Blocks copied so far must equal their source, with each pointer twice.
 fn check_next_table<S: Store + ?Sized>(
     report: &mut Report,
     store: &S,

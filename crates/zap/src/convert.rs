@@ -1,7 +1,7 @@
-//! From one kind of ZAP to another.
+//! Conversions from one kind of ZAP to another.
 //!
-//! Entries keep their hash and differentiator, so cursors stay valid. What a conversion gives is built in memory
-//! first: an entry that does not fit, or a slot that turns out to be damaged, leaves the ZAP as it was.
+//! Entries keep their hash and differentiator, so cursors stay valid. The result is built in memory first. So if an
+//! entry does not fit, or a slot is damaged, the ZAP stays as it was.
 
 use crate::bytes::put;
 use crate::error::Error;
@@ -14,7 +14,7 @@ use crate::store::{MemStore, Store, edit};
 use crate::value::ValueRef;
 use terrane_wire::Corrupt;
 
-/// The same entries in slots of another shape, without gaps, in a block of so many bytes.
+/// The same entries in slots of another shape, without gaps, in a block of `bytes` bytes.
 pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<Vec<u8>, Corrupt> {
     let mut raw = vec![0; bytes];
     slots::init(&mut raw, from.salt, from.norm, shape);
@@ -25,7 +25,8 @@ pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<V
     Ok(raw)
 }
 
-/// Entries whose values have as many words, and whose names fit, in slots in their order.
+/// A block of slots with these entries in their order. Their values must have as many words as the shape, and their
+/// names must fit.
 pub(crate) fn to_slots(entries: &[Entry], salt: u64, norm: NormFlags, shape: Shape) -> Vec<u8> {
     let mut raw = vec![0; shape.bytes_for(entries.len())];
     slots::init(&mut raw, salt, norm, shape);
@@ -36,8 +37,8 @@ pub(crate) fn to_slots(entries: &[Entry], salt: u64, norm: NormFlags, shape: Sha
     raw
 }
 
-/// The same entries as a fat ZAP in blocks of 2^`block_shift` bytes, and one more stored in it; says whether that
-/// one's name is new.
+/// The same entries as a fat ZAP in blocks of 2^`block_shift` bytes, and one more entry stored in it. Returns whether
+/// the name of that one is new.
 pub(crate) fn to_fat(
     from: &Slots<'_>,
     block_shift: u32,
@@ -59,13 +60,13 @@ pub(crate) fn to_fat(
     Ok((fat_zap, is_new))
 }
 
-/// Replaces the whole object by what was built.
+/// Replaces the whole object by the built ZAP.
 pub(crate) fn install<S: Store + ?Sized>(store: &mut S, built: &MemStore) -> Result<(), Error<S::Error>> {
     if store.block_count() > 1 || built.block_count() == 0 {
         store.truncate(0)?;
     }
     let bytes = built.block_size();
-    // One block for another that is shorter: written first and cut then, it is a whole ZAP all the time.
+    // A block replaced by a shorter one is written first and truncated then, so it is a whole ZAP at every moment.
     let is_cut = built.block_count() == 1 && store.block_count() == 1 && bytes < store.block_size();
     if !is_cut {
         store.set_block_size(bytes)?;

@@ -1,35 +1,35 @@
-//! One variant for each thing a caller would do differently.
+//! Errors: one variant for each thing a caller would do differently.
 
 use std::fmt;
 use terrane_wire::Corrupt;
 
-/// Why an operation on a ZAP did not happen. Nothing was changed by it, unless it is [`Error::Store`] and the
-/// store itself failed half way.
+/// Why an operation on a ZAP failed. It changed nothing, unless it is [`Error::Store`] and the store itself failed
+/// midway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error<E> {
-    /// The store failed, or a block holds what no ZAP holds.
+    /// The store failed, or a block is damaged.
     Store(E),
-    /// The name to add is there already.
+    /// The name to be added exists.
     Exists,
-    /// A name that cannot be stored: empty, or with a NUL in it.
+    /// The name cannot be stored: it is empty or has a NUL.
     NameInvalid,
-    /// A name that is not UTF-8, for a ZAP whose names have a Unicode form.
+    /// The name is not UTF-8, but the ZAP's names have a Unicode form.
     NameNotUtf8,
-    /// `bytes` and `bytes_max` do not count the NUL.
+    /// The name is too long; `bytes` and `bytes_max` do not count the NUL.
     NameTooLong { bytes: usize, bytes_max: usize },
-    /// A text name for a ZAP with integer keys, or the other way round.
+    /// A text name for a ZAP with integer keys, or the reverse.
     KeyKind { expected: &'static str },
-    /// More value bytes than any ZAP takes.
+    /// The value is longer than any ZAP takes.
     ValueTooLong { bytes: usize, bytes_max: usize },
-    /// The entry does not fit an empty leaf of this ZAP's block size.
+    /// The entry does not fit into an empty leaf of this ZAP's block size.
     EntryTooLarge { chunks: usize, chunks_max: usize },
-    /// Too many names share their hash: no leaf can be split so that this one fits.
+    /// Too many names share the name's hash: no split of a leaf makes space.
     Full,
-    /// The value has no integer, where one was asked for.
+    /// The value has no integer, but the caller asked for one.
     NoInteger,
-    /// A valid structure of a kind that this version does not read.
+    /// A valid structure that this version does not read.
     Unsupported { what: &'static str, found: String },
-    /// [`ZapOptions`](crate::ZapOptions) from which no ZAP can be made.
+    /// [`ZapOptions`](crate::ZapOptions) that no ZAP can have.
     Options { what: &'static str },
 }
 
@@ -46,7 +46,7 @@ impl<E: From<Corrupt>> Error<E> {
 }
 
 impl Error<Corrupt> {
-    /// The same error in a store's own terms: parsers know damage, and nothing of stores.
+    /// The same error in the store's error type. Parsers know damage, and nothing of stores.
     pub(crate) fn lift<E: From<Corrupt>>(self) -> Error<E> {
         match self {
             Error::Store(found) => Error::damage(found),

@@ -1,9 +1,9 @@
-//! Where a name belongs.
+//! The hash of a name, which decides its position.
 //!
-//! The hash is CRC-64 with the ECMA-182 polynomial, reflected, started from the ZAP's salt and without a final
-//! xor; only its top 28 bits are kept (48 with [`Flags::HASH64`]). It is affine: names of equal length that
-//! collide under one salt collide under all of them, so the salt protects nobody, and everything above must
-//! stay correct and bounded however many names share a hash. The format leaves no choice here.
+//! It is CRC-64 with the ECMA-182 polynomial, reflected, started from the ZAP's salt and without a final xor. Only
+//! its top 28 bits are kept (48 with [`Flags::HASH64`]). It is affine: names of equal length that collide under one
+//! salt collide under all of them. So the salt is no protection, and all other modules must stay correct and bounded
+//! however many names share a hash. The format leaves no choice here.
 
 use crate::error::Error;
 use crate::key::KeyRef;
@@ -11,8 +11,8 @@ use terrane_wire::Corrupt;
 
 const POLYNOMIAL: u64 = 0xC96C_5795_D787_0F42;
 
-/// `TABLES[k][b]`: byte `b` followed by `k` zero bytes. Eight of them take eight bytes in one step
-/// ("slicing by 8", Kounavis and Berry 2005).
+/// `TABLES[k][b]`: byte `b` followed by `k` zero bytes. With eight of them, one step takes eight bytes ("slicing by
+/// 8", Kounavis and Berry 2005).
 static TABLES: [[u64; 256]; 8] = tables();
 
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiled, where leaving an array is an error")]
@@ -42,10 +42,10 @@ const fn tables() -> [[u64; 256]; 8] {
     tables
 }
 
-/// Eight bytes at once, given in the order in which they are hashed as a little-endian word.
+/// Hashes eight bytes at once, given as the little-endian word of the bytes in their order.
 fn word(crc: u64, word: u64) -> u64 {
     let bytes = (crc ^ word).to_be_bytes();
-    // The first byte hashed is the least significant one, and has seven bytes behind it.
+    // The first hashed byte is the least significant one, and seven bytes follow it.
     TABLES.iter().zip(bytes).fold(0, |sum, (table, byte)| sum ^ at(table, byte))
 }
 
@@ -60,7 +60,8 @@ pub fn crc64(salt: u64, name: &[u8]) -> u64 {
     if rest.is_empty() {
         return crc;
     }
-    // The last k bytes in one step too: they are hashed as a word that begins with zeros, which leave a state of zeros alone.
+    // The last k bytes also take one step. They are hashed as a word that begins with zeros, which leave a state of
+    // zeros unchanged.
     let bits = 8 * rest.len() as u32;
     let shift = u64::BITS - bits;
     let last = match name.last_chunk::<8>() {
@@ -70,7 +71,7 @@ pub fn crc64(salt: u64, name: &[u8]) -> u64 {
     word(crc << shift, last) ^ crc >> bits
 }
 
-/// How a ZAP was made, as its header stores it.
+/// The flags of a ZAP, as its header stores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u64);
 
@@ -83,10 +84,12 @@ impl Flags {
     /// The first word of a key is its hash.
     pub const PRE_HASHED_KEY: Flags = Flags(4);
 
+    /// Both sets of flags together.
     pub const fn and(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
+    /// Whether all of the other flags are set.
     pub const fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -95,7 +98,7 @@ impl Flags {
         self.0
     }
 
-    /// Refuses flags that are unknown or make no sense together.
+    /// Refuses unknown flags, and combinations without a meaning.
     pub fn parse(raw: u64) -> Result<Flags, Error<Corrupt>> {
         let flags = Flags(raw);
         if raw & !7 != 0 {
@@ -115,7 +118,7 @@ impl Flags {
         if self.has(Flags::HASH64) { HashBits::Bits48 } else { HashBits::Bits28 }
     }
 
-    /// The masked hash of a key. Ask [`KeyRef::fits`] first whether it is a key of such a ZAP at all.
+    /// The masked hash of a key. The caller must first check by [`KeyRef::fits`] that the ZAP can have such a key.
     pub(crate) fn hash(self, salt: u64, key: KeyRef<'_>) -> u64 {
         let whole = match key {
             KeyRef::Name(name) => crc64(salt, name),
@@ -129,7 +132,7 @@ impl Flags {
 /// How many bits of a hash count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HashBits {
-    /// All micro ZAPs, and fat ones by default.
+    /// Micro and tiny ZAPs, and fat ones by default.
     Bits28,
     /// Fat ZAPs with [`Flags::HASH64`].
     Bits48,
@@ -155,7 +158,7 @@ impl HashBits {
         }
     }
 
-    /// The largest pointer table has 2 to this power entries.
+    /// The largest pointer table, as a power of two of entries.
     pub const fn table_shift_max(self) -> u32 {
         self.count() - 2
     }

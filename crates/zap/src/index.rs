@@ -1,7 +1,7 @@
-//! What a look at every slot of a micro or tiny ZAP found, in 8 bytes an entry.
+//! An index of a micro or tiny ZAP in memory, with 8 bytes per entry.
 //!
-//! An element is the top 32 bits of the masked hash, the collision differentiator (16) and the slot (16), so that
-//! plain number order is cursor order. [`Ordered`] keeps them.
+//! An element is the top 32 bits of the masked hash, the collision differentiator (16 bits) and the slot (16 bits).
+//! So numeric order is cursor order. [`Ordered`] keeps the elements.
 //!
 //! Invariant: elements point at used slots; they describe the block as its ZAP last left it.
 
@@ -14,7 +14,7 @@ pub(crate) struct Index {
     elements: Ordered,
 }
 
-/// One element, taken apart.
+/// A decoded element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Indexed {
     /// The masked hash.
@@ -49,12 +49,12 @@ impl Index {
         self.elements.len()
     }
 
-    /// Bytes of memory it takes.
+    /// Memory of the index in bytes.
     pub fn bytes(&self) -> usize {
         self.elements.bytes()
     }
 
-    /// What must hold of the elements among themselves.
+    /// The invariants of the elements.
     pub fn check(&self) -> Result<(), Corrupt> {
         self.elements.check().map_err(|found| Corrupt::new("index", "elements", "in hash order", found))
     }
@@ -84,7 +84,8 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Hashes as names have them, or all in a corner: at the beginning, in the middle, at the very end.
+    /// Hashes that are spread as those of names, or that are all close together: at the beginning, in the middle, at
+    /// the very end.
     fn elements() -> impl Strategy<Value = Vec<u64>> {
         let spread = prop_oneof![
             Just((0, u64::MAX)),
@@ -136,7 +137,7 @@ mod tests {
         }
     }
 
-    /// A multiplicative generator stands for hashes; 28 bits of them count.
+    /// A multiplicative generator in place of hashes; 28 of its bits count.
     #[test]
     fn memory_stays_near_eight_bytes_an_element() {
         let element = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36 << 36 | n;

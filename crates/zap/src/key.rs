@@ -1,15 +1,15 @@
-//! What an entry is found by: a name, or words.
+//! Keys of entries: a name, or words.
 
 use crate::error::Error;
 use crate::hash::Flags;
 use terrane_wire::Corrupt;
 
-/// Bytes a stored key may take, NUL included, in any object but a directory with long names.
+/// Maximum size of a stored key in bytes, NUL included, except in a directory with long names.
 pub const NAME_BYTES_MAX: usize = 256;
-/// Bytes a stored name may take, NUL included, in a directory with long names.
+/// Maximum size of a stored name in bytes, NUL included, in a directory with long names.
 pub const LONG_NAME_BYTES_MAX: usize = 1024;
 
-/// A key as the caller holds it.
+/// A key, borrowed from the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyRef<'a> {
     /// Bytes without NUL; stored with one.
@@ -18,7 +18,7 @@ pub enum KeyRef<'a> {
     U64s(&'a [u64]),
 }
 
-/// A key that was read.
+/// A key that was read from a ZAP.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     Name(Vec<u8>),
@@ -33,7 +33,7 @@ impl Key {
         }
     }
 
-    /// The name, or nothing for words.
+    /// The name; `None` for words.
     pub fn name(&self) -> Option<&[u8]> {
         match self {
             Key::Name(name) => Some(name),
@@ -72,7 +72,7 @@ impl<'a> From<&'a Key> for KeyRef<'a> {
 }
 
 impl KeyRef<'_> {
-    /// Whether such a key may be stored in a ZAP with these flags.
+    /// Whether a ZAP with these flags can store the key.
     pub(crate) fn fits(self, flags: Flags, name_bytes_max: usize) -> Result<(), Error<Corrupt>> {
         match self {
             KeyRef::Name(_) if flags.has(Flags::UINT64_KEY) => Err(Error::KeyKind { expected: "words" }),
@@ -94,7 +94,7 @@ impl KeyRef<'_> {
         }
     }
 
-    /// Bytes of the stored form.
+    /// Size of the stored form in bytes.
     pub(crate) fn stored_len(self) -> usize {
         match self {
             KeyRef::Name(name) => name.len().saturating_add(1),
@@ -102,7 +102,7 @@ impl KeyRef<'_> {
         }
     }
 
-    /// What a leaf stores as the number of the key's integers: bytes with the NUL, or words.
+    /// The count of the key's integers as a leaf stores it: bytes with the NUL, or words.
     pub(crate) fn stored_ints(self) -> usize {
         match self {
             KeyRef::Name(name) => name.len().saturating_add(1),
@@ -123,7 +123,7 @@ impl KeyRef<'_> {
         }
     }
 
-    /// Whether `piece`, found at `offset` of a stored key of this length, is what this key has there.
+    /// Whether `piece`, at `offset` of a stored key of the same length, equals this key there.
     pub(crate) fn has_at(self, offset: usize, piece: &[u8]) -> bool {
         match self {
             KeyRef::Name(name) => match name.get(offset..) {

@@ -1,28 +1,28 @@
-//! Names in an array of blocks.
+//! ZAPs: names in an array of blocks.
 //!
-//! A ZAP maps names to integers: every directory is one, and so are the tables that describe attributes, snapshots
-//! and properties. The encodings are OpenZFS's, byte for byte, so that what is known about them holds here. A ZAP
-//! starts as a single small block of 64-byte slots (*micro*), goes on in larger ones where names or values ask for it
-//! (*tiny*), and becomes an extendible hash table (*fat*) when one block is not enough. All that
-//! this crate knows of the world below is the [`Store`]: an array of blocks.
+//! A ZAP maps names to integers. Every directory is one, and so are the tables of attributes, snapshots and
+//! properties. The encodings are OpenZFS's, byte for byte, so what is known about them holds here. A ZAP starts as
+//! one small block of 64-byte slots (*micro*). Names or values that need it move to larger slots (*tiny*). If one
+//! block is not enough, the ZAP becomes an extendible hash table (*fat*). This crate sees its object only through
+//! [`Store`], as an array of blocks.
 //!
-//! | room | what it is about |
+//! | module | subject |
 //! |---|---|
 //! | [`store`] | the object, seen as blocks |
-//! | [`hash`], [`key`], [`value`] | where a name belongs, what it is, what it holds |
+//! | [`hash`], [`key`], [`value`] | position of an entry, its key, its value |
 //! | [`norm`] | names that mean the same |
-//! | `slots`, `ordered`, `index`, `remembered` | one block of slots, and what is remembered about it |
+//! | `slots`, `ordered`, `index`, `remembered` | one block of slots, and the index of it in memory |
 //! | `fat` | header, pointer table, leaves |
 //! | `options` | how a ZAP is made, and how far it may grow |
-//! | `convert`, `shrink`, `removals` | from one kind to another, keeping every cursor valid |
-//! | `zap` | which of them an object is now |
-//! | `alias` | which entry a name means, where names are normalized |
-//! | `byte_order` | ZAPs of machines with the other one |
-//! | `prepared` | an index made before it is wanted |
-//! | [`cursor`] | a place in the order of entries |
+//! | `convert`, `shrink`, `removals` | conversions between kinds, which keep every cursor valid |
+//! | `zap` | the kind of an object, and all operations |
+//! | `alias` | which entry a name means, if names are normalized |
+//! | `byte_order` | ZAPs of the other byte order |
+//! | `prepared` | an index built before it is needed |
+//! | [`cursor`] | a position in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
-//! Invariant: no bytes of a store make anything here panic, hang, or use more than the store's size of memory.
+//! Invariant: no bytes of a store make this crate panic, loop forever, or use more memory than the store's size.
 //!
 //! ```
 //! use terrane_zap::{Cursor, MemStore, Zap, ZapOptions};
@@ -36,7 +36,7 @@
 //! # Ok::<(), terrane_zap::Error<terrane_wire::Corrupt>>(())
 //! ```
 
-// Blocks are bytes that may lie; tests and constants are ours.
+// Blocks are untrusted bytes; tests and constants are not.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 mod alias;

@@ -1,14 +1,14 @@
-//! Names that mean the same although their bytes differ.
+//! Normalization: names that mean the same although their bytes differ.
 //!
-//! A ZAP may be made so that names are compared by a *normalized* form: one of Unicode's four, upper case, or both. Only hash and
-//! comparison change: what is stored and listed is the name as it was given. Entries whose names have one normalized form have
-//! one hash, so they are neighbours, told apart by their differentiators.
+//! A ZAP may compare names by a *normalized* form: one of Unicode's four, upper case, or both. This affects only hash
+//! and comparison; names are stored and listed as they were given. Entries whose names have one normalized form have
+//! one hash. So they are adjacent, and their differentiators tell them apart.
 //!
-//! The hash is on disk, so the tables behind it are part of the format: Unicode 17.0.0, whatever later versions say. A test holds
-//! every character to it.
+//! The hash is on disk, so its tables are part of the format: Unicode 17.0.0, whatever later versions say. A test
+//! pins every character.
 //!
-//! With upper case and a form together, a name is decomposed before its case is changed. The other order keeps apart what Unicode
-//! calls the same: U+01F0 (j with caron) has no upper case, but j followed by the caron has.
+//! With upper case and a form, a name is decomposed before its case is changed. The other order would separate names
+//! that Unicode treats as equal: U+01F0 (j with caron) has no upper case, but j followed by the caron has.
 //!
 //! Invariants: a normalized name normalizes to itself; names of ASCII letters are never decoded.
 
@@ -25,18 +25,18 @@ use unicode_normalization::UnicodeNormalization;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NormFlags(u64);
 
-/// Which stored names a given one means, in a ZAP whose names are normalized. In any other all of these are the same.
+/// Which stored names a given name means in a normalized ZAP. In any other ZAP all variants mean the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// The one of the same bytes.
+    /// The name of the same bytes.
     Exact,
-    /// One of the same form, in which case counts.
+    /// A name of the same form, in which case counts.
     SameCase,
-    /// One of the same normalized form. Where case is ignored that may be several: the one with the lowest differentiator.
+    /// A name of the same normalized form. If case is ignored, there may be several; the lowest differentiator wins.
     Normalized,
 }
 
-/// One of Unicode's forms.
+/// One of Unicode's normalization forms.
 #[derive(Clone, Copy)]
 enum Form {
     D,
@@ -46,9 +46,9 @@ enum Form {
 }
 
 impl NormFlags {
-    /// Names are their bytes.
+    /// Names are compared by bytes.
     pub const NONE: NormFlags = NormFlags(0);
-    /// Characters in upper case, one for one, so that case is ignored.
+    /// Characters in upper case, one for one, so case is ignored.
     pub const TO_UPPER: NormFlags = NormFlags(0x2);
     /// Canonical decomposition.
     pub const NFD: NormFlags = NormFlags(0x10);
@@ -61,12 +61,12 @@ impl NormFlags {
 
     const FORMS: u64 = 0x70;
 
-    /// These, and case ignored.
+    /// The same flags, with case ignored.
     pub const fn ignoring_case(self) -> NormFlags {
         NormFlags(self.0 | Self::TO_UPPER.0)
     }
 
-    /// These, and case not ignored.
+    /// The same flags, with case significant.
     pub const fn keeping_case(self) -> NormFlags {
         NormFlags(self.0 & !Self::TO_UPPER.0)
     }
@@ -83,7 +83,7 @@ impl NormFlags {
         self.0
     }
 
-    /// Refuses what no version knows, and two forms at once.
+    /// Refuses unknown flags, and two forms at once.
     pub fn parse(raw: u64) -> Result<NormFlags, Error<Corrupt>> {
         let flags = NormFlags(raw);
         if raw & !(Self::FORMS | Self::TO_UPPER.0) != 0 {
@@ -111,19 +111,19 @@ impl NormFlags {
         }
     }
 
-    /// Whether names have to be UTF-8.
+    /// Whether names must be UTF-8.
     pub fn needs_utf8(self) -> bool {
         self.form().is_some()
     }
 
-    /// What the name is hashed and compared by. `None`: it is not UTF-8, and a form wants that; upper case alone leaves alone
-    /// the bytes that are no characters.
+    /// The form by which a name is hashed and compared. `None` if a form is set and the name is not UTF-8. Upper case
+    /// alone leaves bytes that are no characters unchanged.
     pub fn normalize(self, name: &[u8]) -> Option<Cow<'_, [u8]>> {
         if self.is_none() {
             return Some(Cow::Borrowed(name));
         }
         if name.is_ascii() {
-            // All forms of ASCII are itself.
+            // ASCII equals all its forms.
             let is_changed = self.ignores_case() && name.iter().any(u8::is_ascii_lowercase);
             return Some(if is_changed {
                 Cow::Owned(name.to_ascii_uppercase())
@@ -141,7 +141,7 @@ impl NormFlags {
         Some(Cow::Owned(normalized.into_bytes()))
     }
 
-    /// The masked hash of a key. A name that cannot be normalized is hashed as it is, and found nowhere.
+    /// The masked hash of a key. A name that cannot be normalized is hashed by its bytes; no lookup finds it.
     pub(crate) fn hash(self, flags: Flags, salt: u64, key: KeyRef<'_>) -> u64 {
         if self.is_none() { flags.hash(salt, key) } else { self.hash_normalized(flags, salt, key) }
     }
@@ -163,12 +163,13 @@ impl NormFlags {
         }
     }
 
-    /// Whether no other name normalizes to what this one does. In doubt it says no.
+    /// Whether surely no other name has the same normalized form.
     pub fn is_alone(self, name: &[u8]) -> bool {
         if self.is_none() {
             return true;
         }
-        // What becomes ASCII: the signs of Kelvin and of the Greek question mark, and the varia. Compatible forms are everywhere.
+        // Characters that become ASCII: the Kelvin sign, the Greek question mark and the varia. With compatibility
+        // forms there are many more.
         let has_alias = |byte: &u8| match self.form() {
             Some(Form::Kd | Form::Kc) => true,
             Some(Form::D | Form::C) if b"K;`".contains(byte) => true,
@@ -177,7 +178,7 @@ impl NormFlags {
         name.is_ascii() && !name.iter().any(has_alias)
     }
 
-    /// Whether `stored` is what somebody means who asks for `wanted`.
+    /// Whether a lookup of `wanted` means `stored`.
     pub fn means(self, stored: &[u8], wanted: &[u8], how: Match) -> bool {
         let flags = match how {
             Match::Exact => NormFlags::NONE,
@@ -242,12 +243,12 @@ mod tests {
         }
     }
 
-    /// The planes that hold letters. What lies beyond is unassigned, tags, or private.
+    /// The planes with letters. Beyond them are unassigned characters, tags and private use.
     fn characters() -> impl Iterator<Item = char> {
         '\u{1}'..'\u{40000}'
     }
 
-    /// What is on disk depends on every one of them. A change here loses names: it wants a feature flag of its own.
+    /// The disk format depends on every one of them. A change loses names, so it needs a feature flag of its own.
     #[test]
     fn every_character_has_the_normalized_form_it_had() {
         let classes = characters().map(unicode_normalization::char::canonical_combining_class);

@@ -1,4 +1,4 @@
-//! How a ZAP is made, and how far it may grow.
+//! Options of a ZAP: how it is made, and how far it may grow.
 
 use crate::error::Error;
 use crate::fat;
@@ -8,28 +8,28 @@ use crate::norm::NormFlags;
 use crate::slots;
 use terrane_wire::Corrupt;
 
-/// How a ZAP is made, and how it may grow.
+/// How a ZAP is made, and how far it may grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZapOptions {
-    /// Starts every hash; not 0, constant for the ZAP's life. Only used when it is created.
+    /// Start value of every hash; not 0, and constant for the ZAP's life. Used only at creation.
     pub salt: u64,
-    /// Bytes beyond which a micro or tiny ZAP becomes fat; counts in steps of 512, up to 1 MiB.
+    /// Size in bytes above which a micro or tiny ZAP becomes fat; in steps of 512, up to 1 MiB.
     pub micro_max_bytes: usize,
-    /// Makes tiny ZAPs of entries that no micro ZAP can hold. Where it is false such a ZAP becomes fat at once; those
-    /// that are tiny are read and changed all the same.
+    /// Whether entries that no micro ZAP can hold make the ZAP tiny. If false, such a ZAP becomes fat at once. Tiny
+    /// ZAPs are read and changed in either case.
     pub tiny: bool,
-    /// A fat ZAP's blocks have 2 to this power bytes, 9..=20. Only used when it becomes fat.
+    /// Block size of a fat ZAP as a power of two, 9..=20. Used only when a ZAP becomes fat.
     pub fat_block_shift: u32,
-    /// With any flag the ZAP is fat from the beginning. Only used when it is created.
+    /// With any flag, the ZAP is fat from the beginning. Used only at creation.
     pub flags: Flags,
-    /// How names are normalized; not for keys that are words. Only used when it is created.
+    /// How names are normalized; not allowed for keys that are words. Used only at creation.
     pub norm: NormFlags,
-    /// Bytes of a name with its NUL: 256, or up to 1024 in a directory with long names.
+    /// Maximum bytes of a name with its NUL: 256, or up to 1024 in a directory with long names.
     pub name_bytes_max: usize,
 }
 
 impl ZapOptions {
-    /// The defaults, as OpenZFS has them: micro up to 128 KiB, then fat in blocks of 16 KiB, and never tiny.
+    /// OpenZFS's defaults: micro up to 128 KiB, then fat in blocks of 16 KiB, never tiny.
     pub fn new(salt: u64) -> Self {
         ZapOptions {
             salt,
@@ -50,7 +50,7 @@ impl ZapOptions {
         Ok(())
     }
 
-    /// Bytes that a micro or tiny ZAP may have.
+    /// Maximum size of a micro or tiny ZAP in bytes.
     pub(crate) fn slots_bytes_max(&self) -> usize {
         self.micro_max_bytes.min(slots::BYTES_LIMIT).next_multiple_of(slots::GROWTH_BYTES)
     }

@@ -1,41 +1,44 @@
-//! Numbers whose upper halves are hashes, in order, each near the place its hash names.
+//! An ordered set of numbers whose upper halves are hashes: a sparse array in hash order.
 //!
-//! A hash is spread evenly, so it says where among all others an element belongs: `hash * homes / 2^32` is its *home*. Elements lie in
-//! one array, in number order, each at its home or as little behind it as those before it allow, with gaps between them. So a look-up
-//! begins where it ends, an insertion moves what lies before the next gap and not half of the array, listing is reading on, and
-//! building needs no sort. A tree has none of that for the same memory: `decisions/0017-an-index-in-hash-order.md`.
+//! Hashes are spread evenly, so a hash estimates the position of its element among all others. `hash * homes / 2^32`
+//! is its *home*. Elements lie in one array in numeric order, with gaps between them. Each lies at its home, or after
+//! it by as little as the elements before it allow. So a lookup ends close to where it begins. An insertion moves
+//! only the elements before the next gap, not half of the array. Listing is a sequential read, and building needs no
+//! sort. A tree offers none of that for the same memory: `decisions/0017-an-index-in-hash-order.md`.
 //!
-//! The hashes of an adversary's names may all be neighbours. Then there is one long run: look-ups gallop through it, and an insertion
-//! costs what it costs in a sorted array.
+//! An attacker can choose names whose hashes are all neighbours. Then there is one long run: lookups gallop through
+//! it, and an insertion costs as much as in a sorted array.
 //!
 //! Invariants:
 //! * Elements ascend, gaps left out.
 //! * No element is before its home, and there is no gap between an element and its home.
 
-/// No element: its hash would have more bits than hashes have.
+/// A gap. No element has this value, because its hash would have more bits than hashes have.
 const GAP: u64 = u64::MAX;
-/// Elements for 32 homes: as built, when it is made larger, as it is then, and when it is made smaller.
+/// Elements per 32 homes: after a build; the limit above which the array grows; after a resize; the limit below which
+/// it shrinks.
 const LOAD_BUILT: usize = 27;
 const LOAD_FULL: usize = 28;
 const LOAD_GROWN: usize = 22;
 const LOAD_EMPTY: usize = 10;
 const LOAD_UNIT: usize = 32;
 const HOMES_MIN: usize = 8;
-/// Places added at a time behind the homes.
+/// Places that are added at a time after the homes.
 const PLACES_MORE: usize = 4;
-/// Places looked at one by one: almost all elements lie no further from their homes.
+/// Places that are compared one by one. Almost all elements lie no further from their homes.
 const STEPS_MAX: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 pub struct Ordered {
-    /// `homes` places, and as many behind them as those at the end were pushed back. Never ends in a gap beyond the homes.
+    /// `homes` places, then as many as the last elements were displaced past them. Beyond the homes, the last place
+    /// is never a gap.
     places: Vec<u64>,
     homes: usize,
     count: usize,
 }
 
 impl Ordered {
-    /// Takes elements in any order; no two may be equal, and none [`u64::MAX`].
+    /// Builds the set from elements in any order. They must be distinct, and none [`u64::MAX`].
     pub fn build(elements: &[u64]) -> Ordered {
         let mut ordered = Ordered::with_homes(homes_for(elements.len(), LOAD_BUILT));
         for element in elements {
@@ -52,12 +55,12 @@ impl Ordered {
         self.count
     }
 
-    /// Bytes of memory it takes.
+    /// Memory of the set in bytes.
     pub fn bytes(&self) -> usize {
         self.places.capacity() * size_of::<u64>()
     }
 
-    /// What must hold of the places.
+    /// The invariants of the places.
     pub fn check(&self) -> Result<(), String> {
         let (mut count, mut last, mut gap) = (0, None, None);
         for (place, element) in self.places.iter().copied().enumerate() {
@@ -92,13 +95,13 @@ impl Ordered {
         self.places.get(place).copied().unwrap_or(GAP)
     }
 
-    /// The first place that holds the element or a larger one, or is where it would lie.
+    /// The first place with the element or a larger one, or the gap where the element would lie.
     fn place(&self, element: u64) -> usize {
         self.first_from(self.home(element), element)
     }
 
-    /// The same, from a place on that is not before its home. There a gap means that everything behind it is larger, so the places are
-    /// sorted for this question.
+    /// As [`place`](Self::place), from a place on that is not before the element's home. From there on, elements
+    /// after a gap are larger, so the places are sorted for this question.
     fn first_from(&self, from: usize, element: u64) -> usize {
         if let Some(place) = (from..from + STEPS_MAX).find(|place| self.at(*place) >= element) {
             return place;
@@ -142,7 +145,7 @@ impl Ordered {
         self.put_far(place, carried);
     }
 
-    /// What has no gap near.
+    /// Inserts an element that has no gap near its home.
     fn put_far(&mut self, from: usize, element: u64) {
         let place = self.first_from(from, element);
         let rest = self.places.get_mut(place..).unwrap_or(&mut []);
@@ -160,7 +163,7 @@ impl Ordered {
         }
     }
 
-    /// False: there was no such element.
+    /// Returns false if there was no such element.
     pub fn remove(&mut self, element: u64) -> bool {
         let place = self.place(element);
         if element == GAP || self.at(place) != element {
@@ -183,14 +186,14 @@ impl Ordered {
         true
     }
 
-    /// For one place behind the last: a vector left alone would double.
+    /// Reserves a few places after the last: a vector would double by itself.
     fn make_room(&mut self) {
         if self.places.len() == self.places.capacity() {
             self.places.reserve_exact(PLACES_MORE);
         }
     }
 
-    /// The same elements around other homes. They come in order, so each goes behind the last.
+    /// Places the same elements around other homes. They come in order, so each goes after the last.
     fn resize(&mut self, homes: usize) {
         let old = std::mem::replace(self, Ordered::with_homes(homes));
         let mut end = 0;
@@ -209,7 +212,7 @@ impl Ordered {
     }
 }
 
-/// How they are spread depends on what was there before, and does not count.
+/// How the elements are spread depends on history, so it is not compared.
 impl PartialEq for Ordered {
     fn eq(&self, other: &Ordered) -> bool {
         self.count == other.count && self.from(0).eq(other.from(0))
@@ -222,13 +225,13 @@ fn homes_for(count: usize, load: usize) -> usize {
     (count * LOAD_UNIT / load).max(HOMES_MIN)
 }
 
-/// Where it would lie if it were alone.
+/// Where the element would lie if it were alone.
 fn home(element: u64, homes: usize) -> usize {
-    // Halves of 64 bits: nothing overflows, and nothing is spent on finding that out.
+    // Both factors fit in 32 bits, so the product cannot overflow: `wrapping_mul` only saves the check.
     ((element >> 32).wrapping_mul(homes as u64) >> 32) as usize
 }
 
-/// How many elements, of those in places from `first` on, come before the first that lies at its home or is a gap.
+/// How many of the elements in places from `first` on precede the first that is a gap or lies at its home.
 fn displaced(places: &[u64], first: usize, homes: usize) -> usize {
     places
         .iter()

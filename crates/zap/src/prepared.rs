@@ -1,7 +1,7 @@
-//! What a listing wants, made before anybody lists: by another thread, while this one has something else to do.
+//! An index that another thread builds before a listing needs it.
 //!
-//! A prepared index is of one block as it was in memory. It is taken over only while the store still has that very block;
-//! blocks in memory that others may see are never changed in place, so it is then what would be built.
+//! A prepared index belongs to one block as it was in memory. It is adopted only if the store still has that very
+//! block. Shared blocks in memory are never changed in place, so the index then equals one built now.
 
 use crate::error::Error;
 use crate::index::Index;
@@ -18,7 +18,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// `None`: another kind of ZAP, or damage, which whoever lists it meets and reports.
+    /// `None` for another kind of ZAP, or for damage: the listing will meet and report it.
     pub fn of(block_0: &Arc<Vec<u8>>, block_count: u64) -> Option<Prepared> {
         let slots = Slots::parse(block_0, block_count).ok()?;
         let index = Index::build(&slots).ok()?;
@@ -27,7 +27,7 @@ impl Prepared {
 }
 
 impl Zap {
-    /// Remembers what was prepared, if it is of the block that the store has now. Says whether it was.
+    /// Adopts a prepared index if it belongs to the store's current block; returns whether it does.
     pub fn adopt<S: Store + ?Sized>(&self, store: &S, prepared: Prepared) -> Result<bool, Error<S::Error>> {
         let Some(block) = prepared.block.upgrade() else { return Ok(false) };
         let is_current = store.block_count() > 0 && Arc::ptr_eq(&store.read(0)?, &block);

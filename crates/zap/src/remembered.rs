@@ -1,11 +1,11 @@
-//! Work on a micro or tiny ZAP, with what is remembered about it.
+//! Operations on a micro or tiny ZAP, with its index in memory.
 //!
-//! The block alone is enough to answer everything, slowly; an [`Index`] of it, a hint where free slots are, and a
-//! count of the work done without an index make it fast. All of this can be forgotten at any time. It is wrong
-//! once anybody else changed the block, and unknown once the store failed in the middle of a change, so then it
-//! is forgotten too.
+//! The block alone suffices to answer everything, slowly. Three things make it fast: an [`Index`], a hint where free
+//! slots are, and a count of scans without an index. All of them can be dropped at any time. They are wrong once
+//! another writer has changed the block, and unknown once the store failed in the middle of a change. Then they are
+//! dropped too.
 //!
-//! Invariant: an index that is there equals one built anew from the block.
+//! Invariant: an existing index equals one built anew from the block.
 
 use crate::convert;
 use crate::cursor::Cursor;
@@ -22,68 +22,68 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_wire::Corrupt;
 
-/// So few slots are searched faster than a name is hashed.
+/// So few slots are scanned faster than a name is hashed.
 const SLOTS_NEVER_INDEXED: usize = 15;
-/// To index a slot costs as much as to look at it this many times: lookups build the index when they have cost
+/// Indexing a slot costs as much as scanning it this many times. Lookups build the index once their scans have cost
 /// that.
 const SCANS_WORTH_AN_INDEX: usize = 8;
 
 #[derive(Debug, Default)]
 pub(crate) struct Remembered {
     index: OnceLock<Index>,
-    /// Slots looked at by lookups that went without an index.
+    /// Slots scanned by lookups without an index.
     slots_scanned: AtomicUsize,
-    /// The index serves more than listings.
+    /// Whether the index serves more than listings.
     index_wanted: AtomicBool,
     /// Where the search for a free slot begins.
     slot_hint: usize,
 }
 
-/// What became of an entry to be stored.
+/// The result of storing an entry.
 pub(crate) enum Put {
-    /// It is stored; whether its name is new.
+    /// It is stored; `is_new` says whether its name is new.
     Stored { is_new: bool },
-    /// It is new, and beside it so many entries were laid out anew.
+    /// It is new, and all other entries were laid out anew.
     Relaid { entries: usize },
-    /// No block of slots can hold it, or not beside what is there. Nothing was changed.
+    /// No block of slots can hold it, or not with the present entries. Nothing was changed.
     Outgrown,
 }
 
-/// Where an entry that is to be stored meets those that are there.
+/// An entry to be stored, compared with the present ones.
 struct Meeting {
     found: Option<Indexed>,
-    /// Entries that would be in one leaf with it for ever if the ZAP were fat.
+    /// Entries that no split of a fat ZAP could separate from it.
     neighbours: usize,
-    /// The lowest differentiator that no entry with its hash has.
+    /// The lowest differentiator that is free for its hash.
     lowest_cd: u32,
 }
 
 impl Remembered {
-    /// The index, if there is one.
+    /// The index, if it is built.
     pub fn index(&self) -> Option<&Index> {
         self.index.get()
     }
 
-    /// The index goes, and is built again only when that pays.
+    /// Drops the index; it is built again only when that pays.
     pub fn drop_index(&mut self) {
         self.index = OnceLock::new();
         *self.slots_scanned.get_mut() = 0;
         *self.index_wanted.get_mut() = false;
     }
 
-    /// A listing has ended: an index that only listings used goes.
+    /// Ends a listing: an index that only listings used is dropped.
     pub fn listed(&mut self) {
         if !*self.index_wanted.get_mut() {
             self.index = OnceLock::new();
         }
     }
 
-    /// Takes an index of the block as it is, unless there is one.
+    /// Takes an index of the block as it is, unless one exists.
     pub fn adopt(&self, index: Index) {
         let _ = self.index.set(index);
     }
 
-    /// The index, built if there is none.
+    /// The index, built if necessary.
     fn index_of(&self, slots: &Slots<'_>) -> Result<&Index, Corrupt> {
         match self.index.get() {
             Some(index) => Ok(index),
@@ -94,11 +94,13 @@ impl Remembered {
         }
     }
 
+    /// The number of entries; a scan of all slots if there is no index.
     pub fn len(&self, slots: &Slots<'_>) -> usize {
         let counted = || slots.slots().filter(|slot| !slot.is_free()).count();
         self.index.get().map_or_else(counted, Index::len)
     }
 
+    /// Finds a name: by a scan of the slots, or by the index once that pays.
     pub fn find<'a>(&self, slots: &Slots<'a>, name: &[u8]) -> Result<Option<Slot<'a>>, Corrupt> {
         if name.len() > slots.shape.name_bytes_max() {
             return Ok(None);
@@ -124,7 +126,7 @@ impl Remembered {
         after.take(if from.is_end() { 0 } else { max }).map(|i| read_indexed(slots, i)).collect()
     }
 
-    /// Shows entries from the cursor on until `each` says false; true: to the last.
+    /// Passes entries from the cursor on to `each` until it returns false. Returns true if the last entry was passed.
     pub fn visit(
         &self,
         slots: &Slots<'_>,
@@ -148,7 +150,7 @@ impl Remembered {
         Ok(true)
     }
 
-    /// Stores a value under a name, growing the block or giving it other slots where needed.
+    /// Stores a value under a name, and grows the block or changes its shape if needed.
     pub fn put<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -177,11 +179,11 @@ impl Remembered {
         let index = self.index_of(&parsed).map_err(Error::damage)?;
         let hash = parsed.hash(name);
         let meeting = meet(&parsed, index, name, hash).map_err(Error::damage)?;
-        // Before anything grows: a name that is refused changes nothing.
+        // Before anything grows: a refused name changes nothing.
         if meeting.found.is_some() && mode == Mode::Add {
             return Err(Error::Exists);
         }
-        // Also when the name is there and no slot is wanted: so does the reference, and bytes depend on it.
+        // Even if the name exists and needs no slot: OpenZFS does so, and bytes depend on it.
         let is_full = index.len() >= slots;
         let grown = if is_full { block_0.len() + slots::GROWTH_BYTES } else { block_0.len() };
         if is_full && grown > options.slots_bytes_max() {
@@ -197,15 +199,15 @@ impl Remembered {
             let slot = usize::from(indexed.slot);
             change(store, |raw| {
                 if is_full {
-                    // The end of the block becomes a slot, whatever was there.
+                    // The end of the block becomes a slot, whatever its bytes were.
                     slots::clear_slot(raw, shape, slots);
                 }
                 slots::put_value(raw, shape, slot, words.iter().copied());
             })?;
             return Ok(Put::Stored { is_new: false });
         }
-        // All that no split can part must fit one leaf if the ZAP becomes fat later. The reference forgets to ask
-        // when a name is added by an update, and in tiny ZAPs.
+        // All entries that no split can separate must fit into one leaf if the ZAP becomes fat later. OpenZFS does
+        // not check that when an update adds a name, nor in tiny ZAPs.
         let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
         if (meeting.neighbours + 1) * target.leaf_chunks_max() >= chunks_max {
             return Ok(Put::Outgrown);
@@ -241,7 +243,7 @@ impl Remembered {
         Ok(Put::Stored { is_new: true })
     }
 
-    /// Whether the name was there.
+    /// Removes a name; returns whether it existed.
     pub fn remove<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -274,7 +276,7 @@ impl Remembered {
         Ok(true)
     }
 
-    /// A store that failed may or may not have changed the block: what was remembered can no longer be believed.
+    /// After a failure the store may or may not have changed the block, so the state in memory is dropped.
     fn forget_after<T, E>(&mut self, outcome: &Result<T, Error<E>>) {
         if matches!(outcome, Err(Error::Store(_))) {
             *self = Remembered::default();
@@ -282,7 +284,8 @@ impl Remembered {
     }
 }
 
-/// The words of a value, and the slots that can hold it under a name of so many bytes beside `used` others.
+/// The words of a value, and the slots that can hold it under a name of `name_bytes` bytes with `used` other entries.
+/// `None` if there are none.
 fn shape_for<'v>(
     shape: Shape,
     used: usize,
@@ -310,12 +313,12 @@ fn change<S: Store + ?Sized>(store: &mut S, mut change: impl FnMut(&mut [u8])) -
     })
 }
 
-/// Where to look for a free slot after this one was taken.
+/// The hint for the next search after this slot was taken.
 fn hint_after(slot: usize, slots: usize) -> usize {
     if slot + 1 >= slots { 0 } else { slot + 1 }
 }
 
-/// Looks at all entries that agree with a hash in as many bits as any fat ZAP can tell apart.
+/// Compares all entries that agree with a hash in as many bits as any fat ZAP can distinguish.
 fn meet(slots: &Slots<'_>, index: &Index, name: &[u8], hash: u64) -> Result<Meeting, Corrupt> {
     let bits = SHIFT_CERTAIN;
     let mut meeting = Meeting { found: None, neighbours: 0, lowest_cd: 0 };

@@ -1,13 +1,13 @@
-//! What a ZAP remembers about its removals: whether a look for a smaller form pays.
+//! Removals since the last rewrite of a ZAP: whether a scan for a smaller form pays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a ZAP remembers about its removals, and which state of it a plan was made of.
+/// The removals of a ZAP, and the state of the ZAP that a plan belongs to.
 #[derive(Debug)]
 pub(crate) struct Removals {
     count: AtomicU64,
-    /// A look pays after so many.
+    /// A scan pays after so many removals.
     wanted: AtomicU64,
     pub state: Arc<()>,
 }
@@ -19,9 +19,9 @@ impl Default for Removals {
 }
 
 impl Removals {
-    /// Every change of the ZAP makes plans of it void.
+    /// Makes plans void. Every change of the ZAP calls this.
     pub fn changed(&mut self) {
-        // Nobody holds it unless there is a plan, which then keeps its number from being used again.
+        // Only a plan holds a second reference, which keeps the address from being reused.
         if Arc::get_mut(&mut self.state).is_none() {
             self.state = Arc::new(());
         }
@@ -31,7 +31,7 @@ impl Removals {
         *self.count.get_mut() = self.count.get_mut().saturating_add(1);
     }
 
-    /// The ZAP of so many entries was written anew, or a look at them was in vain.
+    /// The ZAP of so many entries was rewritten, or a scan of them gained nothing.
     pub fn start_again(&self, entries: u64) {
         self.count.store(0, Ordering::Relaxed);
         self.wanted.store((entries / 2).max(1), Ordering::Relaxed);

@@ -1,18 +1,19 @@
-//! What is left of a ZAP, in less space: fat -> tiny -> micro -> nothing, smaller slots, a shorter block.
+//! Shrinking a ZAP: fat -> tiny -> micro -> no block, smaller slots, a shorter block.
 //!
-//! Removing a name never moves others. Whoever keeps a ZAP asks now and then, once for each transaction group that
-//! removed names, whether it would pay to write what is left anew:
+//! A removal never moves other names. So the owner of a ZAP asks once per txg that removed names whether it pays to
+//! rewrite the remaining entries:
 //!
 //! 1. [`Zap::shrink_due`] after a removal: a comparison or two, and block 0.
-//! 2. [`Zap::plan_shrink`] reads what is left and builds the smaller ZAP in memory. It takes `&self`, so readers go on.
-//! 3. [`Zap::apply_shrink`] puts it in place of the old one, unless that was changed in between.
+//! 2. [`Zap::plan_shrink`] reads the remaining entries and builds the smaller ZAP in memory. It takes `&self`, so
+//!    readers go on.
+//! 3. [`Zap::apply_shrink`] replaces the old ZAP, unless that was changed in between.
 //!
-//! [`Zap::shrink`] is all three for callers that are alone. Entries keep their hashes and differentiators, and the
-//! ZAP its salt, so cursors stay valid.
+//! [`Zap::shrink`] does all three for a caller with exclusive access. Entries keep their hashes and differentiators,
+//! and the ZAP its salt, so cursors stay valid.
 //!
-//! One entry over a line must not make a ZAP go to and fro. So a ZAP shrinks only into a half of what it may have or
-//! has, and a look at all its entries is paid for by removals: after a conversion, or a look that found
-//! nothing to gain, at least half as many names have to go as there were entries.
+//! **Hysteresis.** A ZAP must not oscillate around a limit. So it shrinks only into half of the space that it has or
+//! may have. A scan of all its entries must be earned by removals: after a conversion, or a scan that gained nothing,
+//! at least half as many names must be removed as there were entries.
 
 use crate::convert;
 use crate::cursor::Cursor;
@@ -29,19 +30,19 @@ use crate::zap::Zap;
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
-/// Entries of a fat ZAP that are looked at together: values may have 8 KiB each.
+/// Entries of a fat ZAP that are read at once: each value may have 8 KiB.
 const ENTRIES_AT_ONCE: usize = 32;
 
-/// A smaller ZAP, built but not in place.
+/// A smaller ZAP that is built, but not installed.
 #[derive(Debug)]
 pub struct Shrink {
-    /// No block at all: nothing is left.
+    /// Without any block if no entry is left.
     built: MemStore,
     of: Arc<()>,
 }
 
 impl Shrink {
-    /// Bytes that [`Zap::apply_shrink`] writes; beside that it only frees blocks.
+    /// Bytes that [`Zap::apply_shrink`] writes. Otherwise it only frees blocks.
     pub fn bytes(&self) -> usize {
         bytes_of(&self.built)
     }
@@ -52,8 +53,8 @@ fn bytes_of(built: &MemStore) -> usize {
 }
 
 impl Zap {
-    /// Whether [`plan_shrink`](Zap::plan_shrink) is worth its while. Cheap: to be asked after each removal, or once for
-    /// all of a transaction group; false where nothing was removed since this `Zap` was opened.
+    /// Whether [`plan_shrink`](Zap::plan_shrink) is worthwhile. It is cheap: to be called after each removal, or once
+    /// per txg. False if nothing was removed since this `Zap` was opened.
     pub fn shrink_due<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
         if !self.removals.are_enough() || store.block_count() == 0 {
             return Ok(false);
@@ -79,9 +80,9 @@ impl Zap {
         }
     }
 
-    /// Reads what is left and builds a smaller ZAP of it, if it is [due](Zap::shrink_due) and there is one. At most as
-    /// many bytes are read and built as a tiny ZAP may have. A plan is of one state of the ZAP: make it when nobody is
-    /// changing it, under the lock that readers share.
+    /// Reads the remaining entries and builds a smaller ZAP, if shrinking is [due](Zap::shrink_due) and a smaller one
+    /// exists. It reads and builds at most as many bytes as a tiny ZAP may have. A plan belongs to one state of the
+    /// ZAP, so it must be made under the lock that readers share.
     pub fn plan_shrink<S: Store + ?Sized>(&self, store: &S) -> Result<Option<Shrink>, Error<S::Error>> {
         if !self.shrink_due(store)? {
             return Ok(None);
@@ -97,9 +98,11 @@ impl Zap {
         Ok(built.map(|built| Shrink { built, of: Arc::clone(&self.removals.state) }))
     }
 
-    /// Puts a plan in place. False: the ZAP was changed since, or is another one; nothing was done, and if shrinking is
-    /// still due, another plan has to be made. Frees all blocks the ZAP had and writes [`Shrink::bytes`]; an emptied ZAP
-    /// has no block any more and is [`Kind::Nothing`](crate::Kind::Nothing).
+    /// Installs a plan: frees all blocks of the ZAP and writes [`Shrink::bytes`]. An empty ZAP then has no block and
+    /// is [`Kind::Nothing`](crate::Kind::Nothing).
+    ///
+    /// Returns false, and does nothing, if the ZAP was changed since or is another one. Then a new plan must be made,
+    /// if shrinking is still due.
     pub fn apply_shrink<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -114,7 +117,7 @@ impl Zap {
         Ok(true)
     }
 
-    /// Shrinks if it is due. For callers that are alone with the ZAP; whether it shrank.
+    /// Shrinks the ZAP if it is due, and returns whether it did. The caller needs exclusive access.
     pub fn shrink<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<bool, Error<S::Error>> {
         match self.plan_shrink(store)? {
             Some(plan) => self.apply_shrink(store, plan),
@@ -122,7 +125,7 @@ impl Zap {
         }
     }
 
-    /// Whether the options are enough to make the same ZAP again from nothing.
+    /// Whether the options suffice to create the same ZAP again.
     fn may_give_up(&self, norm: NormFlags) -> bool {
         self.options.salt != 0 && self.options.norm == norm
     }
@@ -138,7 +141,7 @@ impl Zap {
                 let header = fat::header(store)?;
                 let entries = entries_for_slots(store, &self.options)?;
                 let built = slots_of_entries(&entries, (header.salt, header.norm), &self.options);
-                // Long values in small blocks may need less room than slots that are all as wide as the widest.
+                // Long values in small blocks may need less space than slots that are all as wide as the widest.
                 let blocks = header.num_leafs.saturating_add(header.table_numblks).saturating_add(1);
                 Ok(built.filter(|built| {
                     bytes_of(built) as u64 <= blocks.saturating_mul(store.block_size() as u64)
@@ -148,8 +151,8 @@ impl Zap {
     }
 }
 
-/// The entries of a fat ZAP, or none as soon as there is one that no slot holds, or more than half a block may have: their
-/// values could take a thousand times what slots do.
+/// The entries of a fat ZAP. Empty if one of them fits no slot, or if there are more than half a block may have. It
+/// stops at the first such entry: values could take a thousand times the space of slots.
 fn entries_for_slots<S: Store + ?Sized>(
     store: &S,
     options: &ZapOptions,
@@ -172,7 +175,7 @@ fn entries_for_slots<S: Store + ?Sized>(
     }
 }
 
-/// Whether the block has room for twice as many entries as are left, and for a step of growth beside.
+/// Whether the block has space for twice the remaining entries, and for one step of growth.
 fn is_halved(slots: &Slots<'_>, used: usize) -> bool {
     let room = slots.shape.bytes_for(used.saturating_mul(2)).saturating_add(slots::GROWTH_BYTES);
     room <= slots.bytes()
@@ -192,7 +195,7 @@ fn smaller_slots(from: &Slots<'_>, tiny: bool) -> Result<Option<MemStore>, Corru
     Ok(Some(MemStore::from_image(&raw, raw.len())))
 }
 
-/// Nothing where these entries have no slots in common, or their block would take more than half of the limit.
+/// `None` if these entries have no shape of slots in common, or if their block would exceed half of the limit.
 fn slots_of_entries(
     entries: &[Entry],
     (salt, norm): (u64, NormFlags),
@@ -221,7 +224,8 @@ fn slots_of_entries(
     Some(MemStore::from_image(&raw, raw.len()))
 }
 
-/// The most entries that no fat ZAP is sure to part. They come in the order of their hashes.
+/// The maximum number of entries that a fat ZAP might be unable to separate. The entries are in the order of their
+/// hashes.
 fn neighbours_max(entries: &[Entry]) -> usize {
     let near = |hash| top_bits(hash, SHIFT_CERTAIN);
     let groups = entries.chunk_by(|a, b| near(a.hash) == near(b.hash));

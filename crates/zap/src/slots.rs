@@ -1,10 +1,10 @@
 //! Micro and tiny ZAPs: one block of slots of equal size.
 //!
-//! A slot holds value words, a collision differentiator and a name. Micro slots take 64 bytes with one word and a name
-//! of at most 49 bytes; a tiny ZAP's header says how large its slots are and how many words each value has. All
-//! that differs is the [`Shape`]. There is no count, no free list and no stored hash: a slot is free when its name
-//! is empty, and everything else is found by looking ([`Index`](crate::index::Index) remembers what was found). The
-//! block grows by 512 bytes at a time; what it has behind the last whole slot is unused.
+//! A slot holds value words, a collision differentiator and a name. Micro slots have 64 bytes, with one word and a
+//! name of at most 49 bytes. The header of a tiny ZAP gives the size of its slots and the words per value. They
+//! differ only in their [`Shape`]. There is no count, no free list and no stored hash. A slot is free if its name is
+//! empty, and everything else is found by a scan, whose result [`Index`](crate::index::Index) keeps. The block grows
+//! by 512 bytes at a time; its bytes after the last whole slot are unused.
 //!
 //! Invariant: no two slots of a block hold the same name, or the same (hash, differentiator).
 
@@ -20,13 +20,13 @@ use terrane_wire::{Corrupt, Field, layout};
 pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0003;
 /// Bytes by which the block grows.
 pub(crate) const GROWTH_BYTES: usize = 512;
-/// No block of slots is larger, whatever the options say: an index holds slots in 16 bits.
+/// Maximum size of a block of slots, whatever the options say: an index has 16 bits for a slot.
 pub(crate) const BYTES_LIMIT: usize = 1 << 20;
-/// Words a value may have in a tiny ZAP.
+/// Maximum words of a value in a tiny ZAP.
 const VALUE_INTS_MAX: usize = 31;
 /// Longest name in a micro ZAP, without its NUL.
 const MICRO_NAME_BYTES_MAX: usize = 49;
-/// A tiny slot has room for this many bytes of name, NUL included, or its shape is none of the table's.
+/// Minimum size of the name field of a tiny slot, NUL included. No shape has less.
 const NAME_FIELD_BYTES_MIN: usize = 4;
 const CD_BYTES: usize = 4;
 /// [`SlotsHeader::flags`]: the next two bytes are the shape of a tiny ZAP.
@@ -45,14 +45,14 @@ layout! {
     }
 }
 
-/// What block 0 says that it is.
+/// The kind of ZAP that block 0 belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     Slots,
     Fat,
 }
 
-/// Tells slots from fat by the first word of block 0.
+/// Distinguishes slots from fat by the first word of block 0.
 pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
     match get_u64(raw, 0) {
         BLOCK_TYPE => Ok(BlockKind::Slots),
@@ -64,22 +64,23 @@ pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
     }
 }
 
-/// How the slots of a block are cut.
+/// The layout of the slots of a block.
 ///
-/// Only shapes of the format's table exist: 64 bytes with one word is micro, and 64 with 2 to 7, 128 with 1 to 15 or
-/// 256 with 1 to 31 words are tiny.
+/// Only shapes of the format's table exist. 64 bytes with one word is micro. 64 bytes with 2 to 7 words, 128 with 1
+/// to 15 and 256 with 1 to 31 are tiny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     chunk_shift: u8,
     value_ints: u8,
-    /// Behind the words, the differentiator and, in a micro slot, two bytes of padding.
+    /// Offset of the name: after the words, the differentiator and, in a micro slot, two bytes of padding.
     name_at: u8,
 }
 
 impl Shape {
     pub const MICRO: Shape = Shape { chunk_shift: 6, value_ints: 1, name_at: 14 };
 
-    /// The shape of the table, if there is one. Takes any numbers: they are compared before they are used.
+    /// The shape with these numbers, if the table has it. Any numbers are allowed: they are compared before they are
+    /// used.
     fn tiny(chunk_shift: u8, value_ints: usize) -> Option<Shape> {
         let words = u8::try_from(value_ints)
             .ok()
@@ -92,7 +93,8 @@ impl Shape {
         Some(Shape { chunk_shift, value_ints: words, name_at })
     }
 
-    /// The smallest slots for such an entry; nothing where only a fat ZAP takes it. Micro alone unless `tiny`.
+    /// The smallest slots for such an entry; `None` if only a fat ZAP takes it. Without `tiny`, only micro slots are
+    /// tried.
     pub fn smallest(value_ints: usize, name_bytes: usize, tiny: bool) -> Option<Shape> {
         if value_ints == 1 && name_bytes <= MICRO_NAME_BYTES_MAX {
             return Some(Shape::MICRO);
@@ -101,7 +103,7 @@ impl Shape {
         shapes.find(|shape| name_bytes <= shape.name_bytes_max())
     }
 
-    /// The shape that a header says, judged.
+    /// The shape in a header, validated.
     pub fn of(header: &SlotsHeader) -> Result<Shape, Corrupt> {
         let SlotsHeader { flags, chunk_shift, value_ints, .. } = *header;
         let damage = |what, expected: &str, found: String| Corrupt::new("block 0", what, expected, found);
@@ -125,7 +127,7 @@ impl Shape {
         self == Shape::MICRO
     }
 
-    /// Bytes of a slot.
+    /// Size of a slot in bytes.
     pub fn chunk_bytes(self) -> usize {
         1 << self.chunk_shift
     }
@@ -139,18 +141,19 @@ impl Shape {
         self.chunk_bytes().saturating_sub(usize::from(self.name_at) + 1)
     }
 
-    /// Slots in a block of so many bytes.
+    /// Slots in a block of `bytes` bytes.
     pub fn slot_count(self, bytes: usize) -> usize {
         bytes.saturating_sub(SlotsHeader::SIZE) >> self.chunk_shift
     }
 
-    /// Bytes of the smallest block with so many slots. Takes any number: a header that lies may count that many entries.
+    /// Size in bytes of the smallest block with `slots` slots. Any number is allowed: a damaged header may count that
+    /// many entries.
     pub fn bytes_for(self, slots: usize) -> usize {
         let bytes = slots.saturating_mul(self.chunk_bytes()).saturating_add(SlotsHeader::SIZE);
         bytes.checked_next_multiple_of(GROWTH_BYTES).unwrap_or(usize::MAX)
     }
 
-    /// Chunks an entry takes in a leaf of a fat ZAP, at most.
+    /// Maximum chunks of an entry in a leaf of a fat ZAP.
     pub fn leaf_chunks_max(self) -> usize {
         1 + array_chunks(self.name_bytes_max() + 1) + array_chunks(self.value_ints() * 8)
     }
@@ -164,7 +167,7 @@ impl Shape {
     }
 }
 
-/// A micro or tiny ZAP's block, judged.
+/// A micro or tiny ZAP's block, its header validated.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slots<'a> {
     raw: &'a [u8],
@@ -190,7 +193,7 @@ impl<'a> Slot<'a> {
         get_u64(self.raw, 0)
     }
 
-    /// Words of the value.
+    /// Words per value.
     pub fn value_ints(&self) -> usize {
         self.shape.value_ints()
     }
@@ -209,7 +212,7 @@ impl<'a> Slot<'a> {
         Value::Ints { int_size: 8, big_endian }
     }
 
-    /// The name and the zeros behind it.
+    /// The name and the zeros after it.
     fn name_field(&self) -> &'a [u8] {
         self.raw.get(usize::from(self.shape.name_at)..).unwrap_or(&[])
     }
@@ -228,7 +231,7 @@ impl<'a> Slot<'a> {
         field.get(..len_to_nul(field)).unwrap_or(field)
     }
 
-    /// Bytes that nothing gives a meaning and that are not 0: padding, and what follows the name.
+    /// Count of nonzero bytes without a meaning: padding, and the bytes after the name.
     pub fn stray_bytes(&self) -> usize {
         let padding =
             self.raw.get(self.shape.cd_at() + CD_BYTES..usize::from(self.shape.name_at)).unwrap_or(&[]);
@@ -250,6 +253,8 @@ impl<'a> Slot<'a> {
 }
 
 impl<'a> Slots<'a> {
+    /// Parses block 0 of an object with `block_count` blocks, and validates its header. Slots are validated when they
+    /// are read.
     pub fn parse(raw: &'a [u8], block_count: u64) -> Result<Self, Error<Corrupt>> {
         let damage = |what, expected: &str, found: String| {
             Error::Store(Corrupt::new("block 0", what, expected, found))
@@ -290,7 +295,7 @@ impl<'a> Slots<'a> {
         self.shape.slot_count(self.raw.len())
     }
 
-    /// Bytes behind the last slot.
+    /// The bytes after the last slot.
     pub fn tail(&self) -> &'a [u8] {
         self.raw.get(self.shape.slot_at(self.slot_count())..).unwrap_or(&[])
     }
@@ -307,7 +312,7 @@ impl<'a> Slots<'a> {
         slots.map(move |raw| Slot { shape, raw })
     }
 
-    /// Used slots with their numbers, each judged: the name ends, and the differentiator fits an index.
+    /// Used slots with their numbers. Each one is validated: its name ends, and its differentiator fits an index.
     pub fn used_slots(&self) -> impl Iterator<Item = Result<(u16, Slot<'a>), Corrupt>> + use<'a> {
         self.slots().enumerate().filter(|(_, slot)| !slot.is_free()).map(|(number, slot)| {
             let at = || format!("block 0 slot {number}");
@@ -318,8 +323,8 @@ impl<'a> Slots<'a> {
         })
     }
 
-    /// Hash, differentiator and number of each used slot, judged as by [`used_slots`](Self::used_slots). An index is made of nothing else,
-    /// and whoever meets a directory waits for it, so nothing here is handed on that is not needed.
+    /// Hash, differentiator and number of each used slot, validated as by [`used_slots`](Self::used_slots). An index
+    /// needs nothing else, and every first use of a directory waits for it. So nothing else is passed on here.
     pub fn for_each_hash(&self, mut each: impl FnMut(u64, u16, u16)) -> Result<(), Corrupt> {
         let name_at = usize::from(self.shape.name_at);
         let slots = self.raw.get(SlotsHeader::SIZE..).unwrap_or(&[]).chunks_exact(self.shape.chunk_bytes());
@@ -338,7 +343,7 @@ impl<'a> Slots<'a> {
         Ok(())
     }
 
-    /// A used slot an index points at, judged.
+    /// The used slot that an index points at, validated.
     pub fn indexed_slot(&self, slot: u16) -> Result<Slot<'a>, Corrupt> {
         let at = || format!("block 0 slot {slot}");
         let found = self.slot(usize::from(slot)).filter(|s| !s.is_free());
@@ -348,13 +353,13 @@ impl<'a> Slots<'a> {
         Ok(found)
     }
 
-    /// The entry with this name, without an index.
+    /// Finds a name by a scan of all slots, without an index.
     pub fn scan(&self, name: &[u8]) -> Option<Slot<'a>> {
         let first = name.first()?;
         self.slots().find(|slot| slot.name_field().first() == Some(first) && slot.is_named(name))
     }
 
-    /// The first free slot from `hint` on, or else from the beginning.
+    /// The first free slot from `hint` on, else from the beginning.
     pub fn free_slot(&self, hint: usize) -> Option<usize> {
         let free_from = |first: usize| {
             let rest = self.raw.get(self.shape.slot_at(first)..).unwrap_or(&[]);
@@ -420,7 +425,7 @@ pub(crate) fn clear_slot(raw: &mut [u8], shape: Shape, slot: usize) {
 mod tests {
     use super::*;
 
-    /// FORMAT.md section 8.3: longest names for 64, 128 and 256 bytes; 0 where there is no such shape.
+    /// FORMAT.md section 8.3: longest names for 64, 128 and 256 bytes; 0 if there is no such shape.
     #[test]
     fn shapes_are_those_of_the_table() {
         for ints in 0..=300usize {

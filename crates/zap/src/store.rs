@@ -1,33 +1,34 @@
-//! The object a ZAP lives in, seen as an array of blocks.
+//! The object of a ZAP, seen as an array of blocks.
 //!
-//! The crate knows nothing of pools, caches or transactions: all of that is behind [`Store`]. A store hands out
-//! whole blocks to read and lets whole blocks be changed in place, which is what a copy-on-write object tree can
-//! do cheaply and what an in-memory test can do trivially ([`MemStore`]).
+//! The crate knows nothing of pools, caches or transactions: all of that is behind [`Store`]. A store returns whole
+//! blocks to readers, and lets a writer change whole blocks in place. A copy-on-write object does that cheaply, and a
+//! test in memory does it trivially ([`MemStore`]).
 
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
-/// Block 0, and how many blocks there are.
+/// Block 0, and the number of blocks.
 pub type First = (Arc<Vec<u8>>, u64);
 
-/// The object a ZAP lives in.
+/// The object of a ZAP.
 ///
-/// Reads may run concurrently; changes need the store alone. A block that was never written, was freed, or lies
+/// Reads may run concurrently; a change needs exclusive access. A block that was never written, was freed, or lies
 /// past the end reads as zeros.
 pub trait Store {
-    /// What can go wrong below; [`Corrupt`] is how this crate reports damage through it.
+    /// Errors of the layer below. Damage that this crate finds is converted from [`Corrupt`].
     type Error: From<Corrupt>;
 
-    /// Bytes of each block.
+    /// Size of each block in bytes.
     fn block_size(&self) -> usize;
 
-    /// Blocks up to the last one written. 0: nothing was ever written, so an empty directory needs no block.
+    /// Blocks up to the last one written. 0 if none was ever written, so an empty directory needs no block.
     fn block_count(&self) -> u64;
 
     /// The block's bytes, always [`block_size`](Store::block_size) of them.
     fn read(&self, block: u64) -> Result<Arc<Vec<u8>>, Self::Error>;
 
-    /// Block 0 and the number of blocks, as they are together; nothing if there is no block. Every operation begins here.
+    /// Block 0 and the number of blocks, both of one moment; `None` if there is no block. Every operation begins
+    /// here.
     fn first(&self) -> Result<Option<First>, Self::Error> {
         match self.block_count() {
             0 => Ok(None),
@@ -35,21 +36,22 @@ pub trait Store {
         }
     }
 
-    /// Calls `change` exactly once on the block's bytes, whose length it leaves alone, and keeps the result.
-    /// Extends [`block_count`](Store::block_count) where needed.
+    /// Calls `change` exactly once on the block's bytes, and keeps the result. `change` must keep the length. Extends
+    /// [`block_count`](Store::block_count) if needed.
     fn modify(&mut self, block: u64, change: &mut dyn FnMut(&mut Vec<u8>)) -> Result<(), Self::Error>;
 
-    /// Changes the size of blocks; legal only while there is at most one. Block 0 is kept, cut or zero extended.
+    /// Changes the block size; allowed only with at most one block. Block 0 is kept, and is truncated or
+    /// zero-extended.
     fn set_block_size(&mut self, bytes: usize) -> Result<(), Self::Error>;
 
     /// Makes the block a hole. `block_count` may stay as it is.
     fn free(&mut self, block: u64) -> Result<(), Self::Error>;
 
-    /// Frees every block from this one on; `block_count` is then at most `blocks`.
+    /// Frees every block from number `blocks` on; `block_count` is then at most `blocks`.
     fn truncate(&mut self, blocks: u64) -> Result<(), Self::Error>;
 }
 
-/// Changes a block by a function that may refuse what it finds there; it must then have changed nothing.
+/// Changes a block by a function that may refuse its content. If it refuses, it must have changed nothing.
 pub(crate) fn edit<S: Store + ?Sized, T>(
     store: &mut S,
     block: u64,
@@ -60,7 +62,7 @@ pub(crate) fn edit<S: Store + ?Sized, T>(
     outcome.expect("Store::modify calls its change exactly once").map_err(S::Error::from)
 }
 
-/// A store in memory: for tests, for benchmarks, and for building an image before it is sent.
+/// A store in memory: for tests, for benchmarks, and for building an image before it is written.
 #[derive(Clone, Debug)]
 pub struct MemStore {
     block_size: usize,
@@ -75,12 +77,12 @@ impl Default for MemStore {
 }
 
 impl MemStore {
-    /// An object to which nothing was written yet, with blocks of 512 bytes.
+    /// An object without blocks, of block size 512.
     pub fn new() -> Self {
         MemStore { block_size: 512, blocks: Vec::new(), hole: Arc::new(vec![0; 512]) }
     }
 
-    /// An object with these bytes; a last block that is short is zero extended.
+    /// An object with these bytes; a short last block is zero-extended.
     pub fn from_image(image: &[u8], block_size: usize) -> Self {
         let block_size = block_size.max(1);
         let whole = |piece: &[u8]| {
@@ -95,7 +97,7 @@ impl MemStore {
         }
     }
 
-    /// All blocks one after the other, holes as zeros.
+    /// All blocks in order, holes as zeros.
     pub fn image(&self) -> Vec<u8> {
         self.blocks.iter().flat_map(|b| b.as_ref().unwrap_or(&self.hole).iter().copied()).collect()
     }
@@ -105,7 +107,7 @@ impl MemStore {
         (0..).zip(&self.blocks).filter_map(|(number, block)| Some((number, block.as_ref()?.as_slice())))
     }
 
-    /// Blocks that are not holes.
+    /// The number of blocks that are not holes.
     pub fn blocks_used(&self) -> usize {
         self.blocks.iter().flatten().count()
     }

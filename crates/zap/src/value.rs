@@ -1,12 +1,12 @@
-//! What an entry holds: integers of one width.
+//! Values of entries: integers of one width.
 //!
-//! Stored integers are big-endian at their own width, packed; a [`Value`] keeps them so, because most are looked
-//! at once or never. The one case that matters, a single `u64`, is kept apart and costs no allocation.
+//! Stored integers are big-endian at their own width, packed. A [`Value`] keeps them so, because most are read once
+//! or never. The frequent case, a single `u64`, has a variant of its own and costs no allocation.
 
-/// Bytes one value may take.
+/// Maximum size of a value in bytes.
 pub const VALUE_BYTES_MAX: usize = 8192;
 
-/// How wide a value's integers are, in bytes, and how many it has.
+/// The width of a value's integers in bytes, and their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueShape {
     pub int_size: u8,
@@ -23,7 +23,7 @@ pub enum ValueRef<'a> {
 }
 
 impl<'a> ValueRef<'a> {
-    /// Bytes of each integer.
+    /// Width of each integer in bytes.
     pub fn int_size(&self) -> u8 {
         match self {
             ValueRef::U8s(_) => 1,
@@ -42,7 +42,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// Bytes of the stored form.
+    /// Size of the stored form in bytes.
     pub(crate) fn stored_len(&self) -> usize {
         self.num_ints().saturating_mul(usize::from(self.int_size()))
     }
@@ -56,7 +56,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
-    /// The integers, when they are `u64`s: only such can be in slots.
+    /// The integers if they are `u64`s. Slots hold no others.
     pub(crate) fn words(self) -> Option<&'a [u64]> {
         match self {
             ValueRef::U64s(words) => Some(words),
@@ -65,7 +65,7 @@ impl<'a> ValueRef<'a> {
     }
 }
 
-/// Integers that were read. One `u64` is always [`Value::U64`], whichever kind of ZAP it comes from.
+/// Integers that were read. One `u64` is always [`Value::U64`], in every kind of ZAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     U64(u64),
@@ -84,7 +84,7 @@ impl Value {
         }
     }
 
-    /// Bytes of each integer.
+    /// Width of each integer in bytes.
     pub fn int_size(&self) -> u8 {
         match self {
             Value::U64(_) => 8,
@@ -99,7 +99,7 @@ impl Value {
         }
     }
 
-    /// The integers, widened.
+    /// The integers, widened to 64 bits.
     pub fn ints(&self) -> Vec<u64> {
         match self {
             Value::U64(one) => vec![*one],
@@ -109,7 +109,7 @@ impl Value {
         }
     }
 
-    /// The first integer, widened: a directory entry's object, whatever others have put behind it.
+    /// The first integer, widened: the object of a directory entry. Other integers may follow it.
     pub fn first(&self) -> Option<u64> {
         match self {
             Value::U64(one) => Some(*one),

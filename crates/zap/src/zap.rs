@@ -1,4 +1,4 @@
-//! One ZAP: which kind it is now, and what is remembered about it.
+//! One ZAP: its current kind, and all operations on it.
 
 mod copied;
 
@@ -25,13 +25,13 @@ use copied::{ByteOrder, in_our_order};
 use std::fmt;
 use terrane_wire::Corrupt;
 
-/// The kind a ZAP has at present.
+/// The current kind of a ZAP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// No block was ever written. The first name to be added creates it.
+    /// No block was ever written. The first added name creates the ZAP.
     Nothing,
     Micro,
-    /// One block of slots of 64, 128 or 256 bytes, with 1 to 31 words in each value.
+    /// One block of slots of 64, 128 or 256 bytes, with 1 to 31 words per value.
     Tiny {
         chunk_bytes: u16,
         value_ints: u8,
@@ -61,11 +61,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Where an operation finds the entries, as it turns out from block 0.
+/// Where an operation finds the entries, by block 0.
 enum Form {
     Nothing,
     Slots,
-    /// With the flags that say which keys it takes, and what becomes of names.
+    /// With the flags for keys, and those for names.
     Fat(Flags, NormFlags),
 }
 
@@ -82,11 +82,11 @@ impl Form {
     }
 }
 
-/// What is kept in memory about one ZAP, beside its store.
+/// The in-memory state of one ZAP, beside its store.
 ///
-/// Lookups and lists take `&self` and may run at once; changes take `&mut self` and must be the only ones. The
-/// same `Zap` must be used for all changes of its object, or [`forget_index`](Zap::forget_index) be called
-/// after others: everything that is remembered here can be forgotten at any time, at the cost of building it again.
+/// Lookups and lists take `&self` and may run concurrently; a change takes `&mut self`, so it runs alone. All changes
+/// of an object must go through one `Zap`. After any other change [`forget_index`](Zap::forget_index) must be called.
+/// All that is kept here can be dropped at any time, at the cost of building it again.
 #[derive(Debug)]
 pub struct Zap {
     pub(crate) options: ZapOptions,
@@ -96,13 +96,13 @@ pub struct Zap {
 }
 
 impl Zap {
-    /// A ZAP to be read, or to be changed by the default options. One that was never created has to be opened by
+    /// Opens a ZAP to be read, or to be changed with the default options. An object without blocks must be opened by
     /// [`open_with`](Zap::open_with) or made by [`create`](Zap::create) before a name can be added.
     pub fn open<S: Store + ?Sized>(store: &S) -> Result<Zap, Error<S::Error>> {
         Self::open_with(store, ZapOptions::new(0))
     }
 
-    /// Judges the header; refuses by name what this version does not read.
+    /// Validates the header, and names what this version does not read.
     pub fn open_with<S: Store + ?Sized>(store: &S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         options.judge().map_err(Error::lift)?;
         let mut zap = Zap {
@@ -113,7 +113,7 @@ impl Zap {
         };
         if store.block_count() != 0 {
             zap.byte_order = ByteOrder::of(&store.read(0)?);
-            // Judges the header.
+            // Validates the header.
             if zap.kind(store)? == Kind::Fat {
                 zap.form(store)?;
             }
@@ -152,7 +152,7 @@ impl Zap {
         Ok(())
     }
 
-    /// How far a block of slots may grow from now on, and whether it may be tiny; what is there stays as it is.
+    /// Changes how far a block of slots may grow, and whether it may be tiny. Existing entries stay as they are.
     pub fn allow_growth(&mut self, options: &ZapOptions) {
         self.options.micro_max_bytes = options.micro_max_bytes;
         self.options.tiny = options.tiny;
@@ -162,6 +162,7 @@ impl Zap {
         &self.options
     }
 
+    /// The current kind, by block 0.
     pub fn kind<S: Store + ?Sized>(&self, store: &S) -> Result<Kind, Error<S::Error>> {
         in_our_order!(self, store, kind());
         if store.block_count() == 0 {
@@ -179,7 +180,7 @@ impl Zap {
         Form::of(store.first()?.as_ref()).map_err(Error::lift)
     }
 
-    /// The hash of a name; nothing where there is no entry at all.
+    /// The hash of a name; `None` if the object has no block.
     pub(crate) fn hash_of<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -196,7 +197,7 @@ impl Zap {
         }
     }
 
-    /// Which keys it takes.
+    /// Which keys the ZAP takes.
     fn flags_of(&self, form: &Form) -> Flags {
         match form {
             Form::Nothing => self.options.flags,
@@ -205,39 +206,40 @@ impl Zap {
         }
     }
 
-    /// Which keys it takes, and how they are hashed.
+    /// Which keys the ZAP takes, and how they are hashed.
     pub fn flags<S: Store + ?Sized>(&self, store: &S) -> Result<Flags, Error<S::Error>> {
         Ok(self.flags_of(&self.form(store)?))
     }
 
-    /// How many bits of a hash count: what a serialised cursor of this ZAP depends on.
+    /// How many bits of a hash count. A serialised cursor of this ZAP depends on it.
     pub fn hash_bits<S: Store + ?Sized>(&self, store: &S) -> Result<HashBits, Error<S::Error>> {
         Ok(self.flags(store)?.hash_bits())
     }
 
-    /// Drops what was remembered: because memory is wanted, or because the object changed behind our back.
+    /// Drops all state in memory: to free memory, or because the object was changed by other means.
     pub fn forget_index(&mut self) {
         self.remembered = Remembered::default();
         self.removals.changed();
         self.byte_order.forget_copy();
     }
 
-    /// Forgets what is costly to keep and cheap to make again: because memory is wanted.
+    /// Drops the index and the copy, which are large and quickly rebuilt: to free memory.
     pub fn drop_index(&mut self) {
         self.remembered.drop_index();
         self.byte_order.forget_copy();
     }
 
-    /// Says that a listing has ended: an index that served nothing but listings is forgotten.
+    /// Ends a listing: an index that served only listings is dropped.
     pub fn listed(&mut self) {
         self.remembered.listed();
     }
 
-    /// Bytes of memory the index takes.
+    /// Memory of the index in bytes.
     pub fn index_bytes(&self) -> usize {
         self.remembered.index().map_or(0, Index::bytes)
     }
 
+    /// The value of a key; `None` if the key does not exist or could not be stored.
     pub fn lookup<'k, S: Store + ?Sized>(
         &self,
         store: &S,
@@ -248,7 +250,8 @@ impl Zap {
         self.find(store, key, |slot| slot.value(), |at| fat::lookup(store, at, key))
     }
 
-    /// The first integer of the value, widened: a directory entry's object and type, whatever follows it.
+    /// The first integer of the value, widened: the object and type of a directory entry. Other integers may follow
+    /// it.
     pub fn lookup_u64<'k, S: Store + ?Sized>(
         &self,
         store: &S,
@@ -259,7 +262,7 @@ impl Zap {
         self.find(store, key, |slot| slot.first(), |at| fat::lookup_u64(store, at, key))
     }
 
-    /// Of what integers the value is, and of how many.
+    /// The width and the count of the value's integers.
     pub fn shape<'k, S: Store + ?Sized>(
         &self,
         store: &S,
@@ -296,7 +299,7 @@ impl Zap {
         }
     }
 
-    /// Adds a name with `u64`s; [`Error::Exists`] if it is there.
+    /// Adds a name with `u64`s; [`Error::Exists`] if the name exists.
     pub fn add<'k, S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -306,7 +309,7 @@ impl Zap {
         self.add_ints(store, key, ValueRef::U64s(value))
     }
 
-    /// Adds a name with integers of any size; [`Error::Exists`] if it is there.
+    /// Adds a name with integers of any width; [`Error::Exists`] if the name exists.
     pub fn add_ints<'k, S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -316,7 +319,7 @@ impl Zap {
         self.put(store, key.into(), value, Mode::Add).map(drop)
     }
 
-    /// Adds a name, or gives it another value; says whether the name is new.
+    /// Adds a name, or replaces its value; returns whether the name is new.
     pub fn update<'k, S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -326,7 +329,7 @@ impl Zap {
         self.update_ints(store, key, ValueRef::U64s(value))
     }
 
-    /// [`update`](Zap::update) with integers of any size.
+    /// [`update`](Zap::update) with integers of any width.
     pub fn update_ints<'k, S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -375,12 +378,12 @@ impl Zap {
                 Put::Outgrown => self.become_fat(store, (key, value), mode),
             };
         }
-        // Or the block would be copied when it is changed.
+        // Otherwise the store would have to copy the block to change it.
         drop(first);
         fat::put(store, key, value, mode)
     }
 
-    /// Stores an entry that slots cannot hold, in a fat ZAP that takes their place; says whether its name is new.
+    /// Converts slots to a fat ZAP to store an entry that slots cannot hold; returns whether its name is new.
     fn become_fat<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -403,7 +406,7 @@ impl Zap {
         Ok(is_new)
     }
 
-    /// Whether the name was there.
+    /// Removes a name; returns whether it existed.
     pub fn remove<'k, S: Store + ?Sized>(
         &mut self,
         store: &mut S,
@@ -422,7 +425,7 @@ impl Zap {
                 self.remembered.remove(store, first, name)?
             }
             _ => {
-                // Or the block would be copied when it is changed.
+                // Otherwise the store would have to copy the block to change it.
                 drop(first);
                 fat::remove(store, key)?
             }
@@ -433,7 +436,7 @@ impl Zap {
         Ok(removed)
     }
 
-    /// Entries.
+    /// The number of entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
         in_our_order!(self, store, len());
         if let Some(index) = self.remembered.index() {
@@ -449,12 +452,13 @@ impl Zap {
         }
     }
 
-    /// By the entries themselves, where their count says none: what goes because it is empty goes with all that is in it.
+    /// Whether there is no entry. A count of 0 is verified by the entries: a caller may destroy an empty directory
+    /// with all that is in it.
     pub fn is_empty<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
         Ok(self.len(store)? == 0 && self.next(store, Cursor::START)?.is_none())
     }
 
-    /// The first entry at or after the cursor, and the cursor past it.
+    /// The first entry at or after the cursor, and the cursor after it.
     pub fn next<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -471,8 +475,8 @@ impl Zap {
         }))
     }
 
-    /// Up to `max` entries from the cursor on, in the order of (hash, differentiator); go on at the last one's
-    /// [`cursor_after`](Entry::cursor_after). Fewer than `max` entries are all there are.
+    /// Up to `max` entries from the cursor on, in the order of (hash, differentiator). The next list starts at the
+    /// last entry's [`cursor_after`](Entry::cursor_after). Fewer than `max` entries mean that no more follow.
     pub fn list<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -486,7 +490,7 @@ impl Zap {
         Ok(entries)
     }
 
-    /// A listing that does not say which names are in conflict, and how names are normalized.
+    /// A listing that does not mark names in conflict, and how names are normalized.
     pub(crate) fn list_unmarked<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -506,8 +510,9 @@ impl Zap {
         }
     }
 
-    /// Shows entries from the cursor on, in the order of [`list`](Zap::list), until `each` says false; nothing is allocated for an
-    /// entry of a micro or tiny ZAP, and names in conflict are not marked. True: the last one was shown.
+    /// Passes entries from the cursor on to `each`, in the order of [`list`](Zap::list), until it returns false.
+    /// Nothing is allocated for an entry of a micro or tiny ZAP, and names in conflict are not marked. Returns true
+    /// if the last entry was passed.
     pub fn visit<S: Store + ?Sized>(
         &self,
         store: &S,
@@ -525,7 +530,7 @@ impl Zap {
         }
     }
 
-    /// Reads the whole ZAP and judges everything that must hold of it. Fails only where the store does.
+    /// Reads the whole ZAP and verifies all that must hold of it. Fails only if the store fails.
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
         in_our_order!(self, store, check());
         check::check(store, self.remembered.index())
@@ -536,7 +541,8 @@ fn slots_of<'a, S: Store + ?Sized>(block_0: &'a [u8], store: &S) -> Result<Slots
     Slots::parse(block_0, store.block_count()).map_err(Error::lift)
 }
 
-/// What cannot be stored is not there; a key of the wrong kind is a mistake all the same.
+/// Whether the ZAP could hold the key. A name that cannot be stored does not exist; a key of the wrong kind is an
+/// error.
 fn may_be_there<E: From<Corrupt>>(key: KeyRef<'_>, flags: Flags) -> Result<bool, Error<E>> {
     match key.fits(flags, LONG_NAME_BYTES_MAX) {
         Ok(()) => Ok(true),

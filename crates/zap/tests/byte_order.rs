@@ -87,7 +87,7 @@ fn a_change_writes_one_block_in_our_order_and_refuses_to_begin_with_many() {
         slots += 1;
         assert_eq!(there.add(&mut theirs, "", &[1]), Err(Error::NameInvalid));
         assert_eq!(theirs.image(), before, "{id}");
-        // What they had is what we have from now on, byte for byte.
+        // From now on the ZAP equals the original image, byte for byte.
         assert_eq!(there.remove(&mut theirs, "absent"), Ok(false));
         assert_eq!(theirs.image(), ours.image(), "{id}");
         for (name, words) in [("one", &[1][..]), ("two", &[1, 2]), ("one", &[3])] {
@@ -130,7 +130,7 @@ fn blocks_of_the_other_order_that_lie_are_named() {
     let twice = MemStore::from_image(&turned([&micro[..], &micro[..]].concat(), block_size), block_size);
     let Err(Error::Store(damage)) = Zap::open(&twice) else { panic!("two blocks") };
     assert_eq!(damage.what, "block count of a micro or tiny ZAP");
-    // A leaf in our order in a ZAP of theirs: no machine would read it.
+    // A little-endian leaf in a big-endian ZAP: no machine would read it.
     let (ours, block_size) = image("fat_collide");
     let mut raw = turned(ours.clone(), block_size);
     raw[block_size..].copy_from_slice(&ours[block_size..]);

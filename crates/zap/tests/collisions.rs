@@ -1,7 +1,7 @@
-//! Names that collide, many of them: what the format limits is limited, what it allows works, and what no leaf can hold is refused
-//! at once instead of growing a table for it.
+//! Many names that collide. The format's limits hold, all that it allows works, and names that no leaf can hold are
+//! refused at once, without growing a table for them.
 //!
-//! The hash is affine, so whoever can choose names can choose their hashes, under every salt ([`colliders`]).
+//! The hash is affine, so a user who can choose names can choose their hashes, under every salt ([`colliders`]).
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -32,23 +32,25 @@ fn judge(store: &Watched, zap: &Zap, entries: u64) {
     assert_eq!(listed, entries);
 }
 
-/// Header words of a fat ZAP: 2 to this power pointers, and leaves.
+/// Header words of a fat ZAP: the table shift, and the count of leaves.
 fn table(store: &Watched) -> (u64, u64) {
     let block_0 = store.inner.read(0).unwrap();
     let word = |at: usize| u64::from_le_bytes(block_0[at..at + 8].try_into().unwrap());
     (1 << word(32), word(64))
 }
 
-/// What leaves justify, as FORMAT.md has it.
+/// The number of pointers that the leaves justify, by FORMAT.md.
 fn pointers_max(store: &Watched) -> u64 {
     (64 * table(store).1).max(1 << 17)
 }
 
-/// The collision limit of the format: 127 names of one hash, whatever the slots are like and however the name is stored.
+/// The collision limit of the format: 127 names of one hash, whatever the shape of slots and the way the name is
+/// stored.
 #[test]
 fn slots_hold_127_names_of_one_hash_and_no_more() {
     let names: Vec<_> = colliders(28, 10).take(300).collect();
-    // Wider slots stop earlier: all that are in them must fit one leaf's 638 chunks, were every name as long as it may be.
+    // Wider slots have a lower limit: all their entries must fit one leaf's 638 chunks, even if every name had the
+    // maximum length.
     for (value, held_max) in [(&[7][..], 128), (&[7; 2], 128), (&[7; 3], 128), (&[7; 8], 80), (&[7; 20], 46)]
     {
         for by_update in [false, true] {
@@ -73,7 +75,8 @@ fn slots_hold_127_names_of_one_hash_and_no_more() {
     }
 }
 
-/// A thousand names of one hash and a thousand of another: refused from the one that does not fit on, at the cost of a lookup.
+/// A thousand names of one hash and a thousand of another. From the first one that does not fit, each is refused at
+/// the cost of a lookup.
 #[test]
 fn a_flood_is_refused_at_once_and_harms_no_other_name() {
     let (mut store, mut zap) = zap_of(131_072);
@@ -95,7 +98,7 @@ fn a_flood_is_refused_at_once_and_harms_no_other_name() {
             }
             assert!(cost <= 4000, "{cost} blocks for one name");
         }
-        // 638 chunks in a leaf, 3 an entry.
+        // 638 chunks per leaf, 3 per entry.
         assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
         assert_eq!(refused, 1000 - taken);
     }
@@ -106,7 +109,7 @@ fn a_flood_is_refused_at_once_and_harms_no_other_name() {
     }
 }
 
-/// The largest block of slots, full: with names like any others, and with 129 hashes of 127 names each.
+/// The largest block of slots, full: with ordinary names, and with 129 hashes of 127 names each.
 #[test]
 fn a_block_of_1_mib_holds_16_383_names() {
     let plain = (0..16_383u64).map(|i| format!("file-{i:05}").into_bytes()).collect::<Vec<_>>();
@@ -158,7 +161,7 @@ fn two_hundred_thousand_names_with_colliders_come_and_go() {
     judge(&store, &zap, 0);
 }
 
-/// All of one hash: as many as a leaf holds, then refusals, and never more than two blocks.
+/// All names of one hash: as many as a leaf holds, then refusals, and never more than two blocks.
 #[test]
 fn two_hundred_thousand_names_of_one_hash_are_refused_without_a_table() {
     let (mut store, mut zap) = zap_of(131_072);
@@ -175,7 +178,7 @@ fn two_hundred_thousand_names_of_one_hash_are_refused_without_a_table() {
     judge(&store, &zap, taken);
 }
 
-/// Names that agree in so many bits that only a table far too large for them could part them.
+/// Names that agree in so many bits that only a much too large table could separate them.
 #[test]
 fn names_that_nearly_collide_do_not_buy_a_table() {
     for bits in [27, 26, 25, 24, 20, 16, 10] {
@@ -192,7 +195,7 @@ fn names_that_nearly_collide_do_not_buy_a_table() {
         }
         assert!(taken >= 200, "{taken} that agree in {bits} bits");
         assert!(table(&store).0 <= pointers_max(&store), "{bits} bits: {} pointers", table(&store).0);
-        // Parted by the bits that tables have at any size, or refused.
+        // Separated by the bits that any table has, or refused.
         assert!(bits > 10 || refused == 0, "{refused} refused that agree in {bits} bits");
         judge(&store, &zap, taken);
     }

@@ -1,6 +1,7 @@
-//! Names made to collide: what a fat ZAP does with them costs no more than they do.
+//! Names made to collide: they cost a fat ZAP no more than their own space.
 //!
-//! Pre-hashed keys put an entry wherever a test wants it, as equal-length names can be made to do under any salt.
+//! Pre-hashed keys put an entry at any position that a test needs. Names of equal length can do the same under any
+//! salt.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -10,7 +11,7 @@ use terrane_zap::{Error, Flags, MemStore, Store, Zap, ZapOptions};
 struct Fat {
     zap: Zap,
     store: MemStore,
-    /// Added so far, in order.
+    /// Keys added so far, in order.
     keys: Vec<[u64; 2]>,
     refused: u64,
 }
@@ -49,7 +50,7 @@ impl Fat {
         self.header(64)
     }
 
-    /// The bound that `split.rs` promises, and every entry is where it was.
+    /// The bound that `split.rs` promises, and every entry is found.
     #[track_caller]
     fn check(&self) {
         assert!(self.table_pointers() <= (1 << 17).max(64 * self.leaves()));
@@ -72,7 +73,7 @@ fn two_hundred_thousand_with_and_without_colliders() {
         }
         fat.check();
         assert!(fat.table_pointers() <= 16 * fat.leaves(), "{} leaves", fat.leaves());
-        // 638 chunks, 4 an entry: what shares the leaf with them is moved away, and 159 of one hash are taken.
+        // 638 chunks, 4 per entry: entries that share the leaf with them are moved away, and 159 of one hash fit.
         let (pointers, before) = (fat.table_pointers(), fat.keys.len());
         while fat.try_add(0x1234_5678 << 32, &[fat.keys.len() as u64, 2, 3]).is_ok() {}
         assert_eq!(fat.keys.len() - before, 159);
@@ -84,7 +85,7 @@ fn two_hundred_thousand_with_and_without_colliders() {
     }
 }
 
-/// They agree in 26 bits and differ in the two after them: no table of a ZAP with 28 bits tells them apart.
+/// The keys agree in 26 bits and differ in the next two: no table of a ZAP with 28 bits separates them.
 #[test]
 fn names_that_nearly_collide_are_refused_without_a_table_for_them() {
     let mut fat = Fat::new(Flags::NONE);
@@ -97,23 +98,23 @@ fn names_that_nearly_collide_are_refused_without_a_table_for_them() {
         assert_eq!(fat.try_add(near(n), &[1, 2, 3]), Err(Error::Full));
     }
     assert_eq!((fat.store.block_count(), fat.table_pointers()), (blocks, pointers));
-    // An update that makes one longer is refused as well.
+    // An update that makes an entry longer is refused as well.
     let key = fat.keys[9];
     assert_eq!(fat.zap.update(&mut fat.store, &key[..], &[9; 40]), Err(Error::Full));
-    // Whoever does not collide is welcome.
+    // A key that does not collide is accepted.
     for n in 159..2000 {
         fat.try_add(scattered(n), &[n, 2, 3]).unwrap();
     }
     fat.check();
 }
 
-/// The worst that is known: groups that just exceed a leaf, each divided only by one of its last bits.
+/// The worst known case: sets of keys that just exceed a leaf, each separated only by one of its last bits.
 #[test]
 fn no_names_bring_a_table_that_they_do_not_justify() {
     for (shared_bits, groups) in [(16, 200), (21, 200), (25, 1250)] {
         let mut fat = Fat::new(Flags::NONE);
         for group in 0..groups {
-            // Eleven bits of its own, then what they share; every 160th is on the other side of the last bit.
+            // Eleven bits of its own, then the shared bits; every 160th key differs in the last bit.
             let own = (group << 53 | scattered(group + 1) >> 11) & !(u64::MAX >> shared_bits);
             for n in 0..160u64 {
                 let place = fat.keys.len() as u64;

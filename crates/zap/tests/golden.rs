@@ -1,7 +1,7 @@
-//! Images written by OpenZFS: read to the listed entries, and written again from their recipes, byte for byte.
+//! Images written by OpenZFS: they are read to the listed entries, and reproduced from their recipes, byte for byte.
 //!
-//! `tests/vectors/zap` holds the images and, but for the three largest, their entries; what those hold follows
-//! from the recipe. All files are gzip compressed for size only.
+//! `tests/vectors/zap` holds the images and, except for the three largest, their entries; those of the others follow
+//! from the recipe. All files are gzip-compressed, only for size.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -143,7 +143,7 @@ fn hashes_are_the_listed_ones() {
         assert_eq!(whole & HashBits::Bits28.mask(), hex(&case["h28"]));
         assert_eq!(whole & HashBits::Bits48.mask(), hex(&case["h48"]));
     }
-    // Through the only door there is: a ZAP with such keys lists their hashes.
+    // The only public access to these hashes: a ZAP with such keys lists them.
     let all_flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
     let kinds =
         [("plain", Flags::UINT64_KEY), ("h64", Flags::HASH64.and(Flags::UINT64_KEY)), ("pre", all_flags)];
@@ -158,7 +158,7 @@ fn hashes_are_the_listed_ones() {
     }
 }
 
-/// One object on its way through its recipe.
+/// One object during its recipe.
 struct Recipe {
     zap: Zap,
     store: MemStore,
@@ -405,7 +405,7 @@ fn word_keys_give_the_same_bytes() {
     r.gives("fat_prehashed_100");
 }
 
-/// A ZAP that may become tiny, on its way through its recipe.
+/// A ZAP that may become tiny, during its recipe.
 fn tiny(id: &str) -> Recipe {
     Recipe::with(id, |o| o.tiny = true)
 }
@@ -416,7 +416,7 @@ impl Recipe {
     }
 }
 
-/// Id, words in each value, bytes of each name. In each a limit of the table of shapes is met, or the byte past it.
+/// Id, words per value, bytes per name. Each meets a limit of the table of shapes, or exceeds it by a byte.
 const SHAPES: [(&str, u64, usize); 17] = [
     ("tiny_64_2", 2, 12),
     ("tiny_64_3", 3, 12),
@@ -477,7 +477,7 @@ fn tiny_zaps_that_are_laid_out_anew_give_the_same_bytes() {
     r.gives("tiny_2_256tofat");
 }
 
-/// The block does not get shorter, and the search for a free slot goes on behind the new entry.
+/// The block does not get shorter, and the search for a free slot continues after the new entry.
 #[test]
 fn slots_that_are_laid_out_anew_keep_their_block() {
     let mut r = tiny("tiny_before_reencode");
@@ -516,8 +516,8 @@ fn the_fullest_tiny_zap_and_the_fat_one_it_becomes_give_the_same_bytes() {
     r.gives("tiny_2048_fat");
 }
 
-/// Where the reference makes the 128th colliding name a reason for a tiny ZAP, and may lose entries when that becomes
-/// fat later, the limit holds here as it does without tiny ZAPs.
+/// In OpenZFS, the 128th colliding name makes a ZAP tiny, which may lose entries when it becomes fat later. Here the
+/// limit is the same with and without tiny ZAPs.
 #[test]
 fn the_collision_limit_is_not_bypassed_by_becoming_tiny() {
     let names = colliders("fat_flood_128", 0, 128);
@@ -526,7 +526,7 @@ fn the_collision_limit_is_not_bypassed_by_becoming_tiny() {
     assert_eq!(r.zap.kind(&r.store), Ok(Kind::Micro));
     r.add(&names[127].0, 127);
     r.gives("fat_flood_128");
-    // Slots for longer names hold fewer of them, so that they fit a leaf even if all were so long.
+    // Slots for longer names hold fewer entries, so that all fit a leaf even if every name had the maximum length.
     let mut r = tiny("fat_flood_128");
     r.add(&"L".repeat(100), 0);
     names[..79].iter().for_each(|(name, value)| r.add(name, *value));
@@ -534,7 +534,7 @@ fn the_collision_limit_is_not_bypassed_by_becoming_tiny() {
     r.add(&names[79].0, 79);
     assert_eq!(r.zap.kind(&r.store), Ok(Kind::Fat));
     assert!(r.zap.check(&r.store).unwrap().is_clean());
-    // Theirs, with more of them than we would have let in, becomes fat without a loss.
+    // OpenZFS's image has more colliding names than we would have accepted. It becomes fat without a loss.
     let v = vector("tiny_flood_128");
     let mut store = stored(v);
     let mut zap = Zap::open(&store).unwrap();
@@ -546,7 +546,7 @@ fn the_collision_limit_is_not_bypassed_by_becoming_tiny() {
     }));
 }
 
-/// Fewer names than any limit are left, but as many of one hash as slots do not take.
+/// The remaining names are fewer than any limit, but more of them share a hash than slots take.
 #[test]
 fn a_fat_zap_does_not_go_back_to_slots_that_would_refuse_its_names() {
     let mut r = tiny("fat_flood_128");
@@ -565,7 +565,7 @@ fn a_fat_zap_does_not_go_back_to_slots_that_would_refuse_its_names() {
     assert!(r.zap.check(&r.store).unwrap().is_clean());
 }
 
-/// The reference asks only when a name is added, so names that come by updates pass its limit.
+/// OpenZFS checks only an add, so names that come by updates exceed its limit.
 #[test]
 fn an_update_that_adds_a_name_meets_the_collision_limit() {
     for tiny in [false, true] {
@@ -578,7 +578,7 @@ fn an_update_that_adds_a_name_meets_the_collision_limit() {
     }
 }
 
-/// The reference makes this one fat: it never takes a shape back.
+/// OpenZFS makes this ZAP fat: it never changes a shape back.
 #[test]
 fn an_emptied_tiny_zap_takes_any_shape() {
     let mut r = tiny("tiny_emptied");
@@ -603,7 +603,7 @@ fn an_emptied_tiny_zap_takes_any_shape() {
     assert!(r.zap.check(&r.store).unwrap().is_clean());
 }
 
-/// Counts that a stride of 16 bits would take for small ones.
+/// Counts that 16-bit arithmetic would take for small ones.
 #[test]
 fn values_too_wide_for_slots_are_not_taken_for_narrow_ones() {
     for ints in [32, 255, 256, 257, 1023, 1024] {
@@ -638,7 +638,7 @@ fn without_the_option_no_zap_becomes_tiny_and_one_that_is_goes_on() {
     assert_eq!((zap.kind(&store), zap.len(&store)), (Ok(Kind::Fat), Ok(11)));
 }
 
-/// Images of attribute tables come from OpenZFS running; they are written again in the order of their slots.
+/// Images of attribute tables come from a running OpenZFS; they are reproduced in the order of their slots.
 #[test]
 fn attribute_tables_go_through_a_conversion() {
     for id in ["sa_master_node", "sa_attrs_node", "sa_registry"] {
@@ -657,8 +657,8 @@ fn attribute_tables_go_through_a_conversion() {
     assert_eq!(layout, Value::Ints { int_size: 2, big_endian: vec![0, 20] });
 }
 
-/// Others may have put more colliding names into a micro ZAP than one leaf holds; that is found out before anything
-/// is converted.
+/// Another implementation may have put more colliding names into a micro ZAP than one leaf holds. That is found
+/// before anything is converted.
 #[test]
 fn a_micro_zap_that_cannot_become_fat_stays_as_it_is() {
     let mut store = stored(vector("micro_flood_127"));

@@ -1,4 +1,4 @@
-//! Blocks of slots whose header lies: damage with a name, whatever is asked, and nothing is changed.
+//! Blocks of slots with a damaged header: every operation names the damage and changes nothing.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -26,7 +26,7 @@ fn micro() -> Vec<u8> {
     store.image()
 }
 
-/// Every operation names this damage: opening, and those of a ZAP opened before the block was what it is now.
+/// Every operation names this damage: an open, and operations of a ZAP that was opened before the block was damaged.
 #[track_caller]
 fn refused(raw: &[u8], block_size: usize, what: &str, expected: &str, found: &str) {
     let mut store = MemStore::from_image(raw, block_size);
@@ -145,8 +145,8 @@ fn other_blocks_are_not_taken_for_a_zap() {
     refused(&text, 512, "block type", types, "0x78657420656d6f73");
 }
 
-/// What reached the medium of a block written over zeros, word by word: never other entries than those written whole, or a check
-/// says so.
+/// Torn writes: a block written over zeros of which only some words reached the medium. A listing never shows other
+/// entries than the complete block has, or a check reports damage.
 #[test]
 fn half_written_blocks_are_not_taken_for_whole_ones() {
     for good in [micro(), tiny(2, 64), tiny(5, 128), tiny(1, 256)] {
@@ -165,7 +165,7 @@ fn half_written_blocks_are_not_taken_for_whole_ones() {
             let report = zap.check(&store).unwrap();
             let listed = zap.list(&store, Cursor::START, 99);
             if report.is_clean() {
-                // A name can be cut short; what comes before it cannot.
+                // A name can be truncated, but not the fields before it.
                 let listed = listed.unwrap();
                 let kept = listed.iter().filter(|entry| all.iter().any(|a| a == *entry)).count();
                 assert!(kept + 1 >= listed.len(), "cut at {cut}");
@@ -188,7 +188,7 @@ fn what_is_behind_the_last_slot_is_ignored_and_overwritten() {
         let found = report.damage.iter().map(|d| d.what).collect::<Vec<_>>();
         assert_eq!(found, ["bytes behind the last slot that are not 0"]);
         assert_eq!(zap.list(&store, Cursor::START, 99).unwrap().len(), 3);
-        // The block grows: what was behind the slots is in one now.
+        // The block grows: the bytes after the last slot are in a slot now.
         let mut added = 0;
         while store.block_size() == raw.len() {
             zap.add(&mut store, &format!("more {added}"), &vec![7; ints]).unwrap();
@@ -197,7 +197,7 @@ fn what_is_behind_the_last_slot_is_ignored_and_overwritten() {
         assert!(zap.check(&store).unwrap().is_clean());
         assert_eq!(zap.len(&store), Ok(3 + added));
 
-        // So it does for an update that needs no slot.
+        // It also grows for an update that needs no slot.
         let mut store = MemStore::from_image(&raw, raw.len());
         let mut zap = Zap::open(&store).unwrap();
         let name = zap.next(&store, Cursor::START).unwrap().unwrap().0.key;

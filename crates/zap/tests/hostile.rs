@@ -1,4 +1,4 @@
-//! Blocks that lie: every operation on them ends, with an answer or with damage named.
+//! Hostile blocks: every operation on them ends, with a result or with named damage.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -13,9 +13,9 @@ use terrane_zap::{Cursor, Error, Flags, MemStore, Store, Zap, ZapOptions};
 /// Images of every kind, each with the names "name 0", "name 1" and so on.
 struct Images {
     micro: Image,
-    /// In chunks of 64, 128 and 256 bytes.
+    /// In slots of 64, 128 and 256 bytes.
     tiny: [Image; 3],
-    /// One leaf, and blocks so small that a lie meets something.
+    /// One leaf, in small blocks, so that most damage is met.
     fat: Image,
     /// An external table, and one that is being doubled.
     large: [Image; 2],
@@ -53,8 +53,8 @@ fn images() -> Images {
     }
 }
 
-/// Changes of every sort that [`oracle::exercise`] makes: of names that are there and others, short and long, with one integer
-/// and many.
+/// Changes of every kind that [`oracle::exercise`] makes: of present and other names, short and long, with one
+/// integer and with many.
 const PROGRAM: [[u8; 4]; 26] = [
     [6, 128, 0, 0],
     [4, 129, 0, 0],
@@ -84,14 +84,14 @@ const PROGRAM: [[u8; 4]; 26] = [
     [0, 7, 4, 3],
 ];
 
-/// Says whether anything was found to be wrong. What was not must be a map in every respect.
+/// Returns whether anything wrong was found. A store without findings must be a map in every respect.
 fn exercise(store: MemStore) -> bool {
     let options =
         ZapOptions { tiny: true, micro_max_bytes: 2048, fat_block_shift: 10, ..ZapOptions::new(0x5a17) };
     oracle::exercise(store, options, PROGRAM.as_flattened()) != Verdict::Clean
 }
 
-/// Every bit of an image, of which nothing but free-form bytes may be flipped unnoticed.
+/// Flips every bit of an image. Only flips in bytes without structure may stay unnoticed.
 fn flip_every_bit(image: &Image) {
     assert!(!exercise(image.store()), "the image itself is good");
     for bit in 0..image.bytes.len() * 8 {
@@ -127,10 +127,10 @@ fn every_bit_flip_of_zaps_of_the_other_byte_order_ends_in_an_answer() {
 
 #[test]
 fn structure_that_is_flipped_is_noticed() {
-    // In a fat ZAP without free-form bytes: the whole header, and a leaf's header and buckets.
+    // In a fat ZAP, the bytes that all have a structure: the whole header, and a leaf's header and buckets.
     let Image { bytes: image, block_size } = images().fat;
     for byte in (0..104).filter(|b| !(80..88).contains(b)).chain(512 + 16..512 + 48 + 32) {
-        // What nobody has to read: the pad behind a leaf's flags.
+        // Ignored by readers: the padding after a leaf's flags.
         if (512 + 37..512 + 48).contains(&byte) {
             continue;
         }
@@ -144,7 +144,7 @@ fn structure_that_is_flipped_is_noticed() {
     }
 }
 
-/// Headers of slots, all that can be said in three bytes: the shapes of the table are taken, all others are refused by name.
+/// Headers of slots with all values of three bytes: shapes of the table are accepted, all others are refused by name.
 #[test]
 fn every_shape_of_slots_is_taken_or_named() {
     let image = images().tiny[0].clone();
@@ -165,7 +165,7 @@ fn every_shape_of_slots_is_taken_or_named() {
             Ok(zap) => {
                 assert!(in_table, "flags {flags}, shift {shift}, {ints} integers");
                 taken += 1;
-                // One that fits the bytes by chance is a map of other entries; nothing in the block tells.
+                // A shape that fits the bytes by chance is a map of other entries; nothing in the block shows that.
                 let clean = zap.check(&store).unwrap().is_clean();
                 assert!(clean || (flags, shift, ints) != (1, 6, 3));
             }
@@ -178,7 +178,7 @@ fn every_shape_of_slots_is_taken_or_named() {
     assert_eq!(taken, 6 + 15 + 31 + 1);
 }
 
-/// What block 0 may be instead: another object's block, a piece of the ZAP's own, an older half.
+/// Wrong content of block 0: another object's block, another part of the ZAP, an older half.
 #[test]
 fn foreign_and_half_written_blocks_do_not_pass() {
     let Images { micro, tiny, fat, large } = images();
@@ -199,7 +199,7 @@ fn foreign_and_half_written_blocks_do_not_pass() {
         }
     }
     foreign.clear();
-    // The first or last half of a sector's bytes, and of a block's, beside those of another ZAP.
+    // The first or last half of a sector or of a block, combined with those of another ZAP.
     let all = [&micro, &tiny[0], &tiny[1], &tiny[2], &fat, &large[0], &large[1]];
     for (which, image) in all.iter().enumerate() {
         for other in all.iter().take(which) {
@@ -217,7 +217,7 @@ fn foreign_and_half_written_blocks_do_not_pass() {
     }
 }
 
-/// The steps of a doubling would write pointers over leaves; until then nothing else tells.
+/// The steps of a doubling would write pointers over leaves; until then only a check finds it.
 #[test]
 fn a_next_table_laid_over_leaves_is_found_by_a_check() {
     let mut image = images().large[1].clone();
@@ -229,7 +229,7 @@ fn a_next_table_laid_over_leaves_is_found_by_a_check() {
     assert!(damage.iter().any(|d| d.what == "leaf block" && d.expected.contains("next table")), "{damage:?}");
 }
 
-/// A count is believed by nobody who multiplies it.
+/// No code multiplies a damaged count without a check.
 #[test]
 fn a_fat_zap_that_counts_too_many_entries_shrinks_no_sooner() {
     for count in [1 << 50, u64::MAX / 64, u64::MAX - 1, u64::MAX] {
@@ -243,7 +243,7 @@ fn a_fat_zap_that_counts_too_many_entries_shrinks_no_sooner() {
     }
 }
 
-/// A micro or tiny ZAP is one block, and a block is no larger than an index can say.
+/// A micro or tiny ZAP is one block, and is no larger than an index can address.
 #[test]
 fn slots_past_the_end_are_no_slots() {
     for image in [&images().micro, &images().tiny[1]] {
@@ -293,7 +293,7 @@ fn circles_and_pointers_to_nowhere_are_named() {
     assert!(damage.iter().any(|d| d.what == "ENTRY chunk" && d.at.contains("block 1")), "{damage:?}");
 }
 
-/// Where leaf 1 of the second image has its fields: 16 buckets, then 18 chunks.
+/// Offsets of the fields of leaf 1 of the second image: 16 buckets, then 18 chunks.
 const LEAF: usize = 512;
 const CHUNKS: usize = LEAF + 48 + 32;
 
@@ -301,7 +301,7 @@ fn chunk_of_kind(image: &[u8], kind: u8) -> usize {
     (0..18).map(|k| CHUNKS + 24 * k).find(|at| image[*at] == kind).unwrap()
 }
 
-/// Lies to one field, runs something that must refuse it by name, and sees that nothing was changed.
+/// Damages one field, runs an operation that must refuse it by name, and verifies that nothing was changed.
 fn refuses<T: std::fmt::Debug>(
     what: &str,
     lie: impl FnOnce(&mut [u8]),
@@ -339,7 +339,7 @@ fn a_lie_is_found_before_anything_is_changed() {
         image[at + 22..at + 24].copy_from_slice(&first.to_le_bytes());
     };
     refuses("free list", free_circle, |zap, store| zap.add(store, "one more", &[1]));
-    // 3 entries of 3 chunks leave 9 of 18 free; 15 are the most that a leaf with 3 entries could have.
+    // 3 entries of 3 chunks leave 9 of 18 free; a leaf with 3 entries could have at most 15.
     let nfree = |image: &mut [u8]| image[LEAF + 28] = 15;
     refuses("free chunks", nfree, |zap, store| zap.remove(store, "name 1"));
     let hash = |image: &mut [u8]| {
@@ -354,7 +354,7 @@ fn a_lie_is_found_before_anything_is_changed() {
         }
         Ok(())
     });
-    // What a leaf counts is compared when it is split.
+    // A leaf's counts are compared when it is split.
     let nentries = |image: &mut [u8]| image[LEAF + 30] += 1;
     refuses("ENTRY chunks", nentries, |zap, store| {
         let mut copy = store.clone();
@@ -362,7 +362,7 @@ fn a_lie_is_found_before_anything_is_changed() {
     });
 }
 
-/// A lookup of the name finds nothing there, and says so without noticing: only a check can.
+/// A lookup of the name finds nothing and cannot notice that: only a check can.
 #[test]
 fn an_entry_in_the_wrong_bucket_is_found_by_a_check() {
     let Image { bytes: mut image, block_size } = images().fat;
@@ -376,7 +376,7 @@ fn an_entry_in_the_wrong_bucket_is_found_by_a_check() {
     assert_eq!(damage.iter().map(|d| d.what).collect::<Vec<_>>(), ["bucket"]);
 }
 
-/// Two leaves, of which the first has lost its last pointer to the second.
+/// Two leaves; the first has lost its last pointer, which leads to the second.
 #[test]
 fn a_leaf_that_lost_a_pointer_is_neither_split_nor_merged() {
     let options = ZapOptions { flags: Flags::HASH64, fat_block_shift: 9, ..ZapOptions::new(0x5a17) };
@@ -394,7 +394,7 @@ fn a_leaf_that_lost_a_pointer_is_neither_split_nor_merged() {
     let last = 256 + 8 * 15;
     store.modify(0, &mut |raw| raw[last..last + 8].copy_from_slice(&2u64.to_le_bytes())).unwrap();
     let mut splitting = store.clone();
-    // Names that meet the lost pointer itself are refused by the leaf's prefix; a split, by the pointer.
+    // Names that meet the lost pointer itself are refused by the leaf's prefix, and a split by the pointer.
     let refused: Vec<_> = (0..99)
         .filter_map(|i| match zap.add(&mut splitting, &format!("more {i}"), &[i]) {
             Err(Error::Store(damage)) => Some(damage.what),
@@ -425,7 +425,7 @@ proptest! {
                 0 => image[at] = value as u8,
                 1 => image[at & !1..][..2].copy_from_slice(&(value % 40).to_le_bytes()),
                 2 => image[at & !7..][..8].copy_from_slice(&u64::from(value).to_le_bytes()),
-                // Header words, which chance alone seldom meets.
+                // Header words, which random offsets rarely hit.
                 _ => image[(at % 13) * 8..][..8].copy_from_slice(&u64::from(value % 64).to_le_bytes()),
             }
         }
@@ -437,7 +437,7 @@ proptest! {
         mut raw in prop::collection::vec(any::<u8>(), 1536),
         fat in any::<bool>(), sane in any::<bool>(),
     ) {
-        // With the right first words, or chance would never get past them.
+        // With valid first words, or random blocks would never pass them.
         let micro_type = 0x8000_0000_0000_0003u64;
         raw[..8].copy_from_slice(&(if fat { micro_type - 2 } else { micro_type }).to_le_bytes());
         if sane && !fat {

@@ -1,4 +1,4 @@
-//! Listings, and what they leave in memory.
+//! Listings, and the memory that they keep.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 

@@ -1,9 +1,10 @@
-//! Long lives of ZAPs beside the plainest thing that is right: a map.
+//! Long lives of ZAPs, compared with a map.
 //!
-//! A life is a ZAP with options of its own that grows, shrinks and changes what it holds in phases, so that it goes through every
-//! kind and every conversion, while cursors walk it. It follows from its number alone. The first ones are always lived, and must
-//! have gone everywhere: a test that cannot fail is none. `TERRANE_ZAP_LIVES` says how many others there are, from
-//! `TERRANE_SEED_BASE` on (soak: 500, a million operations); one that fails says its number.
+//! A life is a ZAP with its own options that grows, shrinks and changes its content in phases. So it goes through
+//! every kind and every conversion, while cursors walk it. Its number determines it completely. The first lives
+//! always run, and must cover every conversion: a test that cannot fail proves nothing. `TERRANE_ZAP_LIVES` is the
+//! number of other lives, from `TERRANE_SEED_BASE` on (soak: 500, a million operations). A failing life prints its
+//! number.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -20,12 +21,12 @@ use terrane_zap::{
     Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, ValueShape, Zap, ZapOptions,
 };
 
-/// Below so many entries everything is checked after each operation.
+/// Below so many entries, everything is checked after each operation.
 const CHECKED_ALWAYS: usize = 300;
-/// Above, after so many operations.
+/// Above it, after so many operations.
 const CHECKED_EACH: u64 = 1000;
 const OPERATIONS: u64 = 2000;
-/// Bits of a hash that a table of any ZAP may have.
+/// Bits of a hash that the table of any ZAP may have.
 const NEIGHBOUR_BITS: u32 = 17;
 /// Names of one hash that slots may hold.
 const COLLIDERS_MAX: usize = 127;
@@ -51,43 +52,43 @@ impl Numbers {
     }
 }
 
-/// What the names and values of a phase are like, and how many there shall be.
+/// The kind of names and values in a phase, and the number of entries to reach.
 #[derive(Clone, Copy, Debug)]
 struct Phase {
     entries: usize,
     name_bytes_max: usize,
-    /// Integers of 8 bytes in each value; 0: 1 to 32 of any size.
+    /// Integers of 8 bytes per value; 0: 1 to 32 integers of any width.
     ints: usize,
-    /// In a hundred names, those of one hash.
+    /// Percentage of names with one common hash.
     colliding: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Held {
     value: (u8, Vec<u64>),
-    /// Where it is among the present.
+    /// Its index among the present keys.
     at: usize,
 }
 
-/// A cursor on its way, and what it must and may find.
+/// A cursor during a walk, with the names it must find and those it has found.
 struct Walk {
     from: Cursor,
-    /// Names that are there since the walk began.
+    /// Names that are present since the walk began.
     throughout: BTreeSet<Key>,
     seen: BTreeSet<Key>,
 }
 
-/// What was gone through, and how often.
+/// The conversions and events of a life, and how often each occurred.
 type Visited = BTreeMap<String, u64>;
 
 struct Life {
     numbers: Numbers,
     options: ZapOptions,
-    /// One of many is about thousands of entries, where tables double and come back.
+    /// One of many has thousands of entries, where tables double and shrink back.
     is_large: bool,
     /// Whether it begins with [`TOURS`].
     makes_tours: bool,
-    /// Integers in the values of most phases, as [`Phase::ints`].
+    /// Integers in the values of most phases; see [`Phase::ints`].
     usual_ints: usize,
     store: MemStore,
     zap: Zap,
@@ -144,7 +145,7 @@ impl Life {
         if makes_tours {
             (options.tiny, options.flags, options.micro_max_bytes) = (true, Flags::NONE, 8192);
         }
-        // Not left to chance: a few lives in a row have all widths, made both ways.
+        // Not random: a few lives in a row have all widths, made both ways.
         let widths = [1, 3, 2, 31, 1, 8, 0, 7, 3, 15, 1, 16];
         let turn = usize::try_from(number % (2 * widths.len() as u64)).unwrap();
         let usual_ints = widths[turn / 2];
@@ -194,7 +195,7 @@ impl Life {
         self.judge_lists();
         self.remove_misfits(&everything);
         self.judge_lists();
-        // Emptied, it gives everything back: at the next removal, if it was opened since the last one.
+        // When it is empty, it frees everything: at the next removal, if it was opened since the last one.
         if self.options.flags == Flags::NONE {
             self.zap.add(&mut self.store, "the last", &[1]).unwrap();
             self.zap.remove(&mut self.store, "the last").unwrap();
@@ -205,7 +206,7 @@ impl Life {
         self.visited
     }
 
-    /// Up by one entry after the other, each making it another kind, and down again, under a walk.
+    /// Grows entry by entry, each of which changes the kind, and shrinks again, during a walk.
     fn tour(&mut self, tour: &[(usize, usize, &'static str)]) {
         let key = |name_bytes: usize| Key::Name(vec![b'a'; name_bytes]);
         for (ints, name_bytes, kind) in tour {
@@ -236,7 +237,7 @@ impl Life {
             false => self.numbers.one_of(&[1, 2, 3, 5, 9, 20, 31, 0]),
         };
         let colliding = self.numbers.one_of(&[0, 0, 0, 0, 5, 90]);
-        // Enough of them to meet the limit.
+        // Enough of them to reach the limit.
         let entries = if colliding > 50 { entries + 200 } else { entries };
         Phase {
             entries,
@@ -250,7 +251,7 @@ impl Life {
         self.options.flags.has(Flags::UINT64_KEY)
     }
 
-    /// A key such as the phase has, new or not.
+    /// A key of the phase's kind, new or not.
     fn some_key(&mut self, phase: &Phase) -> Key {
         let which = self.numbers.below(2 * phase.entries + 2);
         let mixed = (which as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -355,7 +356,7 @@ impl Life {
         (bytes - bytes / 16) / 24 - 2
     }
 
-    /// Chunks of all entries that a table may be too small to part from this one.
+    /// Chunks of all entries that a table may be too small to separate from this one.
     fn neighbours_chunks(&self, key: &Key, value: &(u8, Vec<u64>)) -> usize {
         let place = |key: &Key| match key {
             Key::Name(name) => crc64(self.options.salt, name) >> (64 - NEIGHBOUR_BITS),
@@ -401,7 +402,7 @@ impl Life {
         self.after();
     }
 
-    /// What the coming phase would not have: so a ZAP can become of a smaller kind.
+    /// Removes entries that do not fit the coming phase, so that the ZAP can become a smaller kind.
     fn remove_misfits(&mut self, phase: &Phase) {
         let fits = |key: &Key, held: &Held| match key {
             Key::Name(name) => {
@@ -436,7 +437,7 @@ impl Life {
         self.after();
     }
 
-    /// Begins a walk, or goes on with one.
+    /// Begins a walk, or continues one.
     fn walk(&mut self) {
         if self.walks.is_empty() || self.walks.len() < 3 && self.numbers.chance(10) {
             let throughout = self.model.keys().cloned().collect();
@@ -456,7 +457,7 @@ impl Life {
             assert_eq!(plain(&entry.value), held.value);
             let again = !walk.seen.insert(entry.key.clone());
             assert!(!(again && walk.throughout.contains(&entry.key)), "{:?} is listed twice", entry.key);
-            // As it is kept between two system calls.
+            // In the form that is kept between two system calls.
             let bits = self.zap.hash_bits(&self.store).unwrap();
             walk.from = Cursor::from_u64_with(entry.cursor_after().to_u64_with(bits), bits);
         }
@@ -469,7 +470,7 @@ impl Life {
         self.after();
     }
 
-    /// Builds something smaller while readers could go on, for now or for later.
+    /// Builds a smaller ZAP while readers could go on, to apply it now or later.
     fn plan(&mut self) {
         let due = self.zap.shrink_due(&self.store).unwrap();
         let plan = self.zap.plan_shrink(&self.store).unwrap();
@@ -482,7 +483,7 @@ impl Life {
         }
     }
 
-    /// Puts in place what was planned, which must be refused when anything was changed since.
+    /// Applies the plan. It must be refused if anything was changed since.
     fn apply(&mut self) {
         let Some((plan, is_void)) = self.plan.take() else { return };
         let bytes = |store: &MemStore| store.blocks_used() * store.block_size();
@@ -491,7 +492,7 @@ impl Life {
         assert!(!applied || !is_void, "a plan of another state was put in place");
         if applied {
             assert_eq!(bytes(&self.store), built);
-            // Smaller slots are room, also in a block of the same size.
+            // Smaller slots are a gain, even in a block of the same size.
             assert!(built <= before, "{before} bytes shrank to {built}");
             assert_eq!(self.zap.shrink(&mut self.store), Ok(false), "nothing is left to gain");
             self.visit("shrunk");
@@ -502,7 +503,7 @@ impl Life {
         self.after();
     }
 
-    /// The ZAP is another one now, as far as a plan can know.
+    /// Marks the plan as void: the ZAP has changed since.
     fn void_plan(&mut self) {
         if let Some((_, is_void)) = &mut self.plan {
             *is_void = true;
@@ -520,7 +521,7 @@ impl Life {
         *self.visited.entry(what.into()).or_default() += 1;
     }
 
-    /// Counts the operation and what it made of the ZAP, and checks everything where that is due.
+    /// Counts the operation and its effect on the kind, and checks everything when that is due.
     fn after(&mut self) {
         self.operations += 1;
         let kind = name_of(self.zap.kind(&self.store).unwrap());
@@ -545,7 +546,7 @@ impl Life {
         assert_eq!(self.zap.len(&self.store), Ok(entries as u64));
     }
 
-    /// Everything by one list, and by another ZAP on the same bytes.
+    /// All entries by one list, and by another ZAP on the same bytes.
     fn judge_lists(&self) {
         let image = MemStore::from_image(&self.store.image(), self.store.block_size());
         let opened = Zap::open_with(&image, self.options).unwrap();
@@ -570,7 +571,7 @@ fn number_from(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| crc64(1, text.as_bytes())))
 }
 
-/// Integers, bytes of name, and the kind that an entry makes of the ZAP.
+/// Integers, bytes of name, and the kind that an entry gives the ZAP.
 const TOURS: [&[(usize, usize, &str)]; 8] = [
     &[(3, 5, "tiny 64"), (3, 80, "tiny 128"), (3, 200, "tiny 256"), (1, 6, "fat")],
     &[(1, 5, "micro"), (1, 80, "tiny 128"), (1, 200, "tiny 256"), (2, 6, "fat")],
@@ -582,7 +583,7 @@ const TOURS: [&[(usize, usize, &str)]; 8] = [
     &[(31, 1, "tiny 256"), (1, 6, "fat")],
 ];
 
-/// What the first lives must have gone through, or they proved less than they say.
+/// What the first lives must cover; otherwise they prove less than they claim.
 const EVERYWHERE: [&str; 25] = [
     "nothing -> micro",
     "nothing -> tiny 64",
@@ -612,7 +613,8 @@ const EVERYWHERE: [&str; 25] = [
 ];
 
 const FIRST_LIVES: u64 = 24;
-/// A fat one of 160 KiB that became slots of 163.5 KiB: long values in small blocks need less room than slots as wide as the widest.
+/// A fat ZAP of 160 KiB that became slots of 163.5 KiB. Long values in small blocks need less space than slots as
+/// wide as the widest.
 const LIVES_THAT_FAILED: [u64; 1] = [18_003_333_916_632_999_159];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a fat ZAP gives back when entries go: leaves, block numbers, its table.
+//! What a fat ZAP frees when entries are removed: leaves, block numbers, its table.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -57,7 +57,7 @@ impl Fat {
         self.zap.list(&self.store, Cursor::START, usize::MAX).unwrap()
     }
 
-    /// What the header says at a byte.
+    /// The header word at a byte offset.
     fn header(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.store.read(0).unwrap()[at..at + 8].try_into().unwrap())
     }
@@ -90,7 +90,7 @@ impl Sequence {
     }
 }
 
-/// Our bytes are those of the golden image; the reference's image of the same entries can be gone on with.
+/// Our bytes equal the golden image; OpenZFS's image of the same entries can be changed further.
 fn ours_and_theirs(id: &str, ours: &Fat) {
     let path = root("golden/zap").join(format!("{id}.bin.gz"));
     let image = ours.store.image();
@@ -133,7 +133,7 @@ fn one_entry_over_the_line_does_not_make_leaves_flap() {
         let mut fat = Fat::new(12, 0xfeed ^ order);
         let leaves = |fat: &Fat| fat.header(NUM_LEAFS);
         let mut count = 0;
-        // At each step of growing and shrinking, its entry goes and comes five times.
+        // At each step of growing and shrinking, its entry is removed and added five times.
         let there_and_back = |fat: &mut Fat, i: u64| {
             let (mut before, mut changes) = (leaves(fat), 0);
             for _ in 0..5 {
@@ -144,7 +144,7 @@ fn one_entry_over_the_line_does_not_make_leaves_flap() {
                 changes += u32::from(leaves(fat) != before);
                 before = leaves(fat);
             }
-            // Its going may be what a merge waited for; then its coming finds the leaves as they are.
+            // Its removal may trigger a due merge; then its addition finds the leaves unchanged.
             assert!(changes <= 1, "{changes} changes of the leaves by one entry");
         };
         while leaves(&fat) < 6 {
@@ -161,7 +161,7 @@ fn one_entry_over_the_line_does_not_make_leaves_flap() {
     }
 }
 
-/// Grows and shrinks again and again; says the largest `freeblk`, and the blocks in use at the largest size.
+/// Grows and shrinks repeatedly; returns the largest `freeblk`, and the blocks in use at the largest size.
 fn cycles(fat: &mut Fat, count: u32, (adds, removes): (u64, u64)) -> (Vec<u64>, u64) {
     let mut there: Vec<u64> = Vec::new();
     let (mut next, mut sequence) = (0, Sequence(7));
@@ -189,7 +189,7 @@ fn cycles(fat: &mut Fat, count: u32, (adds, removes): (u64, u64)) -> (Vec<u64>, 
 fn block_numbers_stay_bounded_when_a_zap_grows_and_shrinks_for_ever() {
     let (freeblks, used_max) = cycles(&mut Fat::new(14, 0x5eed), 50, (3000, 2900));
     assert!(freeblks.iter().all(|f| *f <= 2 * used_max + 20), "{used_max} used, {freeblks:?}");
-    // Small blocks: the table is external, and comes and goes with the leaves.
+    // Small blocks: the table is external, and grows and shrinks with the leaves.
     for shift in [9, 10] {
         let (freeblks, used_max) = cycles(&mut Fat::new(shift, 0x5eed), 30, (2000, 2000));
         assert!(freeblks.iter().all(|f| *f <= 2 * used_max + 20), "{used_max} used, {freeblks:?}");
@@ -225,7 +225,7 @@ fn the_table_comes_back_into_block_0() {
     let (mut fat, mut doubling) = (Fat::new(10, 0x7ab1e), false);
     for round in 0..2 {
         let mut count = 0;
-        // Once at rest, once while a doubling is under way.
+        // Once at rest, once during a doubling.
         while fat.header(TABLE_NUMBLKS) < 8 || (round == 1) != (fat.header(TABLE_NEXTBLK) != 0) {
             fat.add(count);
             count += 1;
@@ -242,21 +242,21 @@ fn the_table_comes_back_into_block_0() {
     assert!(doubling);
 }
 
-/// The reference forgets the table being filled when it lowers `freeblk`, hands its blocks to leaves, and loses the
-/// table when it is complete. Pre-hashed keys put a name wherever a test wants it.
+/// OpenZFS forgets the table being filled when it lowers `freeblk`. It gives the table's blocks to leaves, and loses
+/// the table when it is complete. Pre-hashed keys put a name at any position that a test needs.
 #[test]
 fn a_table_being_filled_is_not_overwritten_after_a_shrink() {
     let flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
     for seed in [1, 2, 3] {
         let mut fat = Fat::with(9, flags, 0xfeed_5eed);
-        // Twelve keys that agree in four bits, in leaves with five or six: the table does not come back into block 0.
+        // Twelve keys that agree in four bits, in leaves with five or six: the table does not move back into block 0.
         let mut sequence = Sequence(seed);
         let far: Vec<u64> = (0..5000).map(|_| (sequence.below(1 << 31) as u64) << 33).collect();
         let key = |i: u64| if i <= 12 { i << 56 } else { far[i as usize] | i };
         let add = |fat: &mut Fat, i: u64| fat.zap.add(&mut fat.store, &[key(i)][..], &[i]).unwrap();
         (1..=12).for_each(|i| add(&mut fat, i));
         let mut last = 12;
-        // Until a leaf is split off behind a table of at least 8 blocks that is being filled.
+        // Until a leaf is allocated after a table of at least 8 blocks that is being filled.
         let next_end = loop {
             last += 1;
             let before = fat.header(FREEBLK);
@@ -281,7 +281,7 @@ fn a_table_being_filled_is_not_overwritten_after_a_shrink() {
     }
 }
 
-/// A removal needs nothing of the leaf beside its own.
+/// A removal needs nothing of the neighbouring leaf.
 #[test]
 fn a_damaged_neighbour_is_left_alone() {
     let mut fat = Fat::new(9, 0xdead);
@@ -290,7 +290,7 @@ fn a_damaged_neighbour_is_left_alone() {
         fat.add(count);
         count += 1;
     }
-    // The second leaf counts an entry too many: nothing but a split or a merge would notice.
+    // The second leaf counts an entry too many: only a split or a merge would notice.
     let lie = 512 * 2 + 30;
     let mut image = fat.store.image();
     image[lie] += 1;

@@ -1,7 +1,7 @@
-//! ZAPs beside the plainest thing that is right: a map.
+//! ZAPs compared with a map.
 //!
-//! Blocks are small here, so that a few hundred operations go through every conversion, split, table doubling and
-//! merge; after each step everything that must hold is checked.
+//! Blocks are small here, so a few hundred operations go through every conversion, split, table doubling and merge.
+//! After each step all invariants are checked.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -20,7 +20,7 @@ enum Op {
     Update(u16, u64),
     UpdateWide(u16, u8, Vec<u64>),
     Remove(u16),
-    /// Removes every name that is left: what makes leaves merge.
+    /// Removes all remaining names, so that leaves merge.
     RemoveAll,
     Lookup(u16),
     List(u64, usize),
@@ -62,7 +62,7 @@ fn narrow(size: u8, ints: &[u64]) -> (u8, Vec<u64>) {
     (size, ints.iter().map(|i| if size == 8 { *i } else { i & ((1 << (8 * u32::from(size))) - 1) }).collect())
 }
 
-/// Calls `use_it` with integers of this size.
+/// Calls `use_it` with integers of this width.
 fn with_ints<T>(size: u8, ints: &[u64], use_it: impl FnOnce(ValueRef<'_>) -> T) -> T {
     match size {
         1 => use_it(ValueRef::U8s(&ints.iter().map(|i| *i as u8).collect::<Vec<_>>())),
@@ -246,7 +246,7 @@ fn a_flood_of_one_hash_is_refused_and_harms_nobody() {
         }
     };
     assert_eq!(refused, Error::Full);
-    // 158 chunks, 3 an entry.
+    // 158 chunks, 3 per entry.
     assert_eq!(taken, 52);
     assert_eq!(store.block_count(), 2, "the table did not grow in vain");
     for i in 0..500u64 {
@@ -257,7 +257,7 @@ fn a_flood_of_one_hash_is_refused_and_harms_nobody() {
     zap.add(&mut store, &[FLOODED, taken][..], &[taken]).unwrap();
     let report = zap.check(&store).unwrap();
     assert!(report.is_clean(), "{:?}", report.damage);
-    // An update that makes one of them longer is refused as well, and leaves the old value.
+    // An update that makes one of them longer is refused as well, and keeps the old value.
     let longer = [1; 40];
     assert_eq!(zap.update(&mut store, &[FLOODED, 9][..], &longer), Err(Error::Full));
     assert_eq!(zap.lookup_u64(&store, &[FLOODED, 9][..]), Ok(Some(9)));
@@ -328,7 +328,7 @@ fn two_hundred_thousand_names_come_and_go() {
     assert!(store.blocks_used() <= 4, "header, table and a leaf are left, found {}", store.blocks_used());
 }
 
-/// Lookups share the index that one of them builds.
+/// Concurrent lookups share the index that one of them builds.
 #[test]
 fn lookups_run_at_once() {
     let mut store = MemStore::new();
@@ -351,7 +351,7 @@ fn lookups_run_at_once() {
     assert!((16_000..=20_000).contains(&bytes), "8 to 10 bytes a name, found {bytes}");
 }
 
-/// What is remembered of a micro ZAP never outlives the failure that made it wrong.
+/// The index of a micro ZAP never outlives the failure that made it wrong.
 #[test]
 fn a_failing_store_leaves_a_micro_zap_that_can_be_used() {
     for (changes_left, fails_after) in (1..60).flat_map(|left| [(left, false), (left, true)]) {

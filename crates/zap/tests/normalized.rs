@@ -1,4 +1,4 @@
-//! ZAPs whose names are normalized: what OpenZFS hashed and wrote, and what a map of normalized names would do.
+//! ZAPs with normalized names, compared with OpenZFS's hashes and bytes, and with a map of normalized names.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -68,7 +68,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// One of thirty words in one of six spellings, most of which mean the same somewhere.
+/// One of thirty words in one of six spellings, most of which are equivalent in some form.
 fn spelled(word: usize, spelling: usize) -> Vec<u8> {
     let accents = [("\u{e9}", "e\u{301}", "\u{c9}", "E\u{301}"), ("k", "\u{212a}", "K", "\u{ff4b}")];
     let (composed, decomposed, shouted, both) = accents[word % 2];
@@ -85,7 +85,7 @@ fn spelled(word: usize, spelling: usize) -> Vec<u8> {
     name.into_bytes()
 }
 
-/// By normalized form, then in the order in which differentiators are given.
+/// By normalized form, then in the order in which differentiators are assigned.
 type Model = BTreeMap<Vec<u8>, BTreeMap<u32, (Vec<u8>, u64)>>;
 
 fn place(model: &Model, form: &[u8], name: &[u8]) -> Option<u32> {
@@ -243,13 +243,13 @@ fn headers_that_lie_about_normalization_are_named() {
     // Two forms at once, and an unknown flag.
     assert!(matches!(Zap::open(&with(16, 0x70)), Err(Error::Store(Corrupt { .. }))));
     assert!(matches!(Zap::open(&with(16, 0x51)), Err(Error::Unsupported { .. })));
-    // Another form, and a name that is not UTF-8: the hash is that of another name, or nobody's.
+    // Another form, and a name that is not UTF-8: the hash belongs to another name, or to none.
     let report = zap.check(&with(64 + 14 + 2, 0xff)).unwrap();
     assert!(report.damage.iter().any(|damage| damage.to_string().contains("UTF-8")), "{:?}", report.damage);
     let words = ZapOptions { flags: Flags::UINT64_KEY, ..options };
     assert!(matches!(Zap::create(&mut MemStore::new(), words), Err(Error::Options { .. })));
 
-    // A leaf that does not say that its chains are sorted.
+    // A leaf without the flag that its chains are sorted.
     let mut store = MemStore::new();
     let mut zap = Zap::create(&mut store, ZapOptions { micro_max_bytes: 0, ..options }).unwrap();
     (0..8).for_each(|i| zap.add(&mut store, &format!("name{i}"), &[i]).unwrap());

@@ -1,4 +1,4 @@
-//! ZAPs that go all the way back, and do not go to and fro.
+//! ZAPs that shrink all the way back, and do not oscillate.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -40,7 +40,7 @@ impl Subject {
         self.zap.kind(&self.store).unwrap()
     }
 
-    /// Shrinks if it is due; the entries must be the same ones.
+    /// Shrinks if it is due; the entries must stay the same.
     #[track_caller]
     fn shrink(&mut self) -> bool {
         let before = self.all();
@@ -75,7 +75,7 @@ fn a_zap_goes_all_the_way_back() {
     (10..2500).for_each(|i| s.remove(&name(30, i)));
     assert!(s.shrink());
     assert_eq!((s.kind(), s.store.block_size(), s.store.block_count()), (tiny(256, 1), 5120, 1));
-    // A reader that was in the middle goes on where it was.
+    // A reader in the middle of a walk continues where it was.
     let rest =
         s.all().into_iter().filter(|e| Cursor { hash: e.hash, cd: e.cd } >= cursor).collect::<Vec<_>>();
     assert_eq!(s.zap.list(&s.store, cursor, 99).unwrap(), rest);
@@ -108,7 +108,7 @@ fn entries_of_several_words_go_back_to_slots() {
     assert_eq!((s.kind(), s.store.block_size(), s.store.block_count()), (tiny(64, 3), 1024, 1));
     assert_eq!(s.zap.lookup(&s.store, "fid-0000007").unwrap().unwrap().ints(), [7, 49, !7]);
     let image = s.store.image();
-    // The same slots as if they had been added in the order of the cursor.
+    // The same slots as if the entries had been added in cursor order.
     let order = s.all();
     let mut fresh = Subject::new();
     for entry in &order {
@@ -118,7 +118,7 @@ fn entries_of_several_words_go_back_to_slots() {
     assert_eq!(image, fresh.store.image());
 }
 
-/// However many names went: what is left must have room to double.
+/// However many names were removed, the remaining ones must have space to double.
 #[test]
 fn a_fat_zap_goes_back_when_half_of_the_limit_is_enough() {
     let mut s = Subject::with(|o| o.micro_max_bytes = 8192);
@@ -130,7 +130,7 @@ fn a_fat_zap_goes_back_when_half_of_the_limit_is_enough() {
     s.remove("63");
     assert!(s.shrink());
     assert_eq!((s.kind(), s.store.block_size()), (Kind::Micro, 4096));
-    // In larger slots there is room for half as many.
+    // Larger slots have space for half as many.
     let long = "n".repeat(60);
     s.add(&long, &[0]);
     (64..200).for_each(|i| s.add(&format!("{i}"), &[i]));
@@ -148,7 +148,7 @@ fn a_fat_zap_goes_back_when_half_of_the_limit_is_enough() {
     assert_eq!((s.kind(), s.store.block_size()), (tiny(128, 1), 4096));
 }
 
-/// Adds and removes one name over the line, many times, and asks each time.
+/// Adds and removes one name across the limit, many times, and tries to shrink each time.
 #[test]
 fn one_entry_over_a_line_does_not_make_a_zap_flap() {
     for (few, long) in [(2047, "one more".to_string()), (20, "n".repeat(60)), (20, "n".repeat(250))] {
@@ -200,7 +200,7 @@ fn a_plan_is_of_one_state_and_of_one_zap() {
     }
     let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
     assert_eq!(plan.bytes(), 1024);
-    // What changes nothing does not count.
+    // An operation that changes nothing does not void a plan.
     assert_eq!(s.zap.remove(&mut s.store, "absent"), Ok(false));
     assert_eq!(s.zap.add(&mut s.store, "3", &[1]), Err(Error::Exists));
     let mut other = s.store.clone();
@@ -214,7 +214,7 @@ fn a_plan_is_of_one_state_and_of_one_zap() {
 
 #[test]
 fn what_only_a_fat_zap_can_be_stays_fat() {
-    // Words of another size, values of different lengths, other keys, other hashes.
+    // Integers of another width, values of different lengths, other keys, other hashes.
     let mut s = Subject::new();
     s.add("stays", &[1]);
     s.zap.add_ints(&mut s.store, "narrow", ValueRef::U16s(&[1])).unwrap();
@@ -237,7 +237,7 @@ fn what_only_a_fat_zap_can_be_stays_fat() {
     assert_eq!(s.kind(), Kind::Fat);
 }
 
-/// A look at all entries that gains nothing is not repeated at every removal.
+/// A scan of all entries that gains nothing is not repeated at every removal.
 #[test]
 fn looks_in_vain_are_paid_for_by_removals() {
     let mut s = Subject::new();
@@ -279,7 +279,7 @@ fn names_stay_normalized() {
     let mut fresh = Subject::with(norm);
     fresh.add("Stays", &[1]);
     assert_eq!(s.store.image(), fresh.store.image());
-    // Opened by somebody who would make another ZAP of it.
+    // Opened by a caller whose options would create another ZAP.
     s.zap = Zap::open_with(&s.store, ZapOptions::new(5)).unwrap();
     s.remove("Stays");
     assert!(!s.shrink());
@@ -313,7 +313,7 @@ fn a_store_that_fails_in_the_middle_keeps_the_entries() {
             break;
         }
         steps += 1;
-        // The ZAP is as it was, and due again.
+        // The ZAP is as it was, and shrinking is due again.
         s.zap = Zap::open_with(&s.store, *s.zap.options()).unwrap();
         s.add("one more", &[0]);
         s.remove("one more");
@@ -321,7 +321,7 @@ fn a_store_that_fails_in_the_middle_keeps_the_entries() {
     assert_eq!(steps, 2);
 }
 
-/// Values may have 8 KiB each: a look that gathered all of them would take a thousand times what slots do.
+/// Each value may have 8 KiB: a scan that collected all of them would take a thousand times the space of slots.
 #[test]
 fn a_look_ends_at_the_first_value_that_no_slot_holds() {
     let mut s = Subject::new();
@@ -335,7 +335,7 @@ fn a_look_ends_at_the_first_value_that_no_slot_holds() {
     assert!(store.reads() < 20, "{} reads", store.reads());
 }
 
-/// A ZAP that was opened without a salt could not be made again.
+/// A ZAP that was opened without a salt could not be created again.
 #[test]
 fn an_empty_zap_is_given_up_only_if_it_can_be_made_again() {
     let mut s = Subject::new();

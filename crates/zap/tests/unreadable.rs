@@ -1,4 +1,5 @@
-//! Fat ZAPs in a store like an object of a pool: blocks that cannot be read, and an end that goes with its last block.
+//! Fat ZAPs in a store that behaves like an object of a pool: blocks may be unreadable, and it ends with its last
+//! block.
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
@@ -28,7 +29,7 @@ impl Fat {
         u64::from_le_bytes(self.store.inner.read(0).unwrap()[at..at + 8].try_into().unwrap())
     }
 
-    /// What the blocks hold, to somebody who has nothing in memory.
+    /// The entries of the blocks, for a reader without any state in memory.
     #[track_caller]
     fn holds(&self, there: &[u64]) {
         let store = &self.store.inner;
@@ -72,7 +73,7 @@ fn a_table_of_any_size_comes_back() {
     }
 }
 
-/// Whatever block cannot be read: a change that fails changed nothing, and one that does not was made.
+/// Whichever block cannot be read: a change that fails changed nothing, and one that succeeds is complete.
 #[test]
 fn a_change_that_meets_an_unreadable_block_is_made_or_not_made() {
     let mut fat = Fat::new();
@@ -122,7 +123,8 @@ fn a_change_that_meets_an_unreadable_block_is_made_or_not_made() {
     }
 }
 
-/// A moment's error in the middle of an operation: it is told, and whatever else was there is found by somebody who has nothing in memory.
+/// A transient error in the middle of an operation is reported. Every other name is still found by a reader without
+/// any state in memory.
 #[test]
 fn one_refused_change_costs_no_other_name() {
     let mut fat = Fat::new();
@@ -147,7 +149,7 @@ fn one_refused_change_costs_no_other_name() {
                 let found = zap.lookup_u64(&hurt.store, &name(*other));
                 assert_eq!(found, Ok(Some(*other)), "{i}, change {nth}, adds {adds}");
             }
-            // It goes on from there.
+            // Operations succeed again from there.
             hurt.zap = zap;
             hurt.add(count + i).unwrap_or_else(|error| panic!("{i}, change {nth}, adds {adds}: {error}"));
         }
@@ -166,7 +168,7 @@ fn one_refused_change_costs_no_other_name() {
     fat.holds(&[]);
 }
 
-/// A count that lies must not make anybody throw entries away.
+/// A damaged count must not lead to the loss of entries.
 #[test]
 fn a_zap_with_entries_is_not_empty_whatever_it_counts() {
     let options = ZapOptions { tiny: true, ..ZapOptions::new(0x0b5e) };
@@ -174,7 +176,7 @@ fn a_zap_with_entries_is_not_empty_whatever_it_counts() {
     let mut zap = Zap::create(&mut store, options).unwrap();
     zap.add(&mut store, "wide", &[1; 40]).unwrap();
     zap.add(&mut store, "goes", &[1]).unwrap();
-    // Counts one entry less than there are.
+    // The header counts one entry less than there are.
     store.inner.modify(0, &mut |raw| raw[72] -= 1).unwrap();
     zap.remove(&mut store, "goes").unwrap();
     assert_eq!(zap.is_empty(&store), Ok(false));

@@ -1,32 +1,35 @@
-//! How much comes in: bytes a second, now.
+//! The rate of input: bytes per second, now.
 //!
-//! A flood has to be seen while its first group fills, and a writer who brings some megabytes every second must not look like one when
-//! he just did. So two means are kept, a quick one and a slow one, and the larger counts: a flood is there at once, and has to be gone for
-//! a while before it is over.
+//! A flood must be seen while its first txg fills. A writer that brings some megabytes every second must not look
+//! like a flood just after it did. So there are two means, a fast one and a slow one, and the larger counts. A flood
+//! is seen at once, and it must be over for a while before it counts as over.
 
-/// What came in over so many seconds counts about half.
+/// Time constants of the two means, in seconds.
 const QUICK_S: f64 = 0.05;
 const SLOW_S: f64 = 1.0;
-/// What comes within so many nanoseconds is counted together: to add is cheap.
+/// Input within so many nanoseconds is counted together, so adding is cheap.
 const TOGETHER_NS: u64 = 5_000_000;
 
-/// Bytes that come in, by the time at which they do. Times are nanoseconds since any moment; an earlier one counts as the one before it.
+/// Input bytes by the time of their arrival. Times are nanoseconds since any fixed moment; an earlier time counts as
+/// the one before it.
 #[derive(Clone, Debug, Default)]
 pub struct Inflow {
     since_ns: u64,
-    /// Bytes since then.
+    /// Bytes since `since_ns`.
     bytes: u64,
-    /// Bytes a second before that.
+    /// Means before `since_ns`, in bytes per second.
     quick: f64,
     slow: f64,
 }
 
 impl Inflow {
+    /// Counts `bytes` that arrive at `now_ns`.
     pub fn add(&mut self, now_ns: u64, bytes: u64) {
         self.count(now_ns);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// The rate of input at `now_ns`: the larger of the two means.
     pub fn bytes_per_s(&mut self, now_ns: u64) -> f64 {
         self.count(now_ns);
         self.quick.max(self.slow)

@@ -1,29 +1,30 @@
-//! A pool in small: writers, memory for what is dirty, groups, workers; no bytes.
+//! A model of a pool: writers, a limit of dirty bytes, txgs and workers, but no data.
 
 use super::*;
 use proptest::prelude::*;
 
 const BLOCK: u64 = 128 << 10;
 const LIMIT: f64 = (128 << 20) as f64;
-/// How much smaller each step makes source code.
+/// Compression ratio of each step on source code.
 const RATIO: [f64; STEPS] = [
     3.57, 5.31, 5.5, 5.63, 5.7, 6.0, 6.2, 6.25, 6.3, 6.34, 6.36, 6.38, 6.5, 6.6, 6.7, 6.73, 6.75, 6.77, 6.78,
     6.79,
 ];
 
 struct World {
-    /// MB/s of one worker at each step, in truth, while it has a processor.
+    /// True MB/s of one worker at each step while it has a processor.
     speeds: [f64; STEPS],
     workers: u32,
-    /// For workers, the writers and the server that takes what they write. They share them fairly.
+    /// Processors for workers, writers and the server; they share them fairly.
     processors: u32,
-    /// Seconds of a processor that writers and server need for a MB. They take turns, so never more than one processor.
+    /// Processor seconds that writers and server need per MB. They alternate, so they never use more than one
+    /// processor.
     serve_s: f64,
     /// MB/s that the writers would bring.
     offered: fn(f64) -> f64,
-    /// Each group is waited for, and nothing is written meanwhile.
+    /// If set, a caller waits for each txg, and nothing is written meanwhile.
     awaited_bytes: Option<f64>,
-    /// What a measurement may be off by, as a factor.
+    /// The largest error of a measurement, as a factor.
     noise: f64,
     until_s: f64,
 }
@@ -33,7 +34,7 @@ struct Outcome {
     logical: f64,
     stored: f64,
     seconds: f64,
-    /// Seconds in which writers could not go on.
+    /// Seconds in which writers were blocked.
     waited_s: f64,
     steps: Vec<usize>,
 }
@@ -56,7 +57,7 @@ fn dice(state: &mut u64) -> f64 {
     (state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) as f64 / (1u64 << 53) as f64
 }
 
-/// What is being compressed.
+/// A block that a worker compresses.
 struct Job {
     step: usize,
     bytes: f64,
@@ -65,7 +66,7 @@ struct Job {
     had_s: f64,
 }
 
-/// Runs `choose` and `measured` of a controller, or one step for ever.
+/// Runs the model with a controller, or with one fixed step.
 fn run(world: &World, auto: Option<Auto>, fixed: usize) -> Outcome {
     let mut state = State {
         world,
@@ -81,7 +82,7 @@ fn run(world: &World, auto: Option<Auto>, fixed: usize) -> Outcome {
     };
     let mut group_began = 0.0f64;
     while state.now < world.until_s {
-        // Until there is a reason for a group.
+        // Fill the open txg until there is a reason to sync it.
         match world.awaited_bytes {
             Some(bytes) => {
                 state.arrive(bytes);
@@ -103,7 +104,7 @@ fn run(world: &World, auto: Option<Auto>, fixed: usize) -> Outcome {
     state.out
 }
 
-/// Between two looks at who wants a processor, in seconds.
+/// Seconds between two decisions of the scheduler.
 const SLICE_S: f64 = 0.000_1;
 
 struct State<'a> {
@@ -115,7 +116,7 @@ struct State<'a> {
     seed: u64,
     inflow: Inflow,
     open: f64,
-    /// What is not compressed, of the group that syncs.
+    /// Bytes of the syncing txg that are not compressed.
     syncing: f64,
     jobs: Vec<Option<Job>>,
 }
@@ -126,7 +127,7 @@ impl State<'_> {
         self.inflow.add((self.now * 1e9) as u64, bytes as u64);
     }
 
-    /// Writers go on for `seconds`, with this share of a processor.
+    /// Lets writers run for `seconds`, with this share of a processor.
     fn bring(&mut self, seconds: f64, share: f64) {
         self.now += seconds;
         if self.world.awaited_bytes.is_some() {
@@ -139,7 +140,7 @@ impl State<'_> {
         self.out.waited_s += if able > room { seconds * (1.0 - room / able) } else { 0.0 };
     }
 
-    /// Workers and writers go on for a while.
+    /// Lets workers and writers run for one slice.
     fn compress(&mut self) {
         let world = self.world;
         let unclaimed = self.syncing - self.jobs.iter().flatten().map(|job| job.bytes).sum::<f64>();
@@ -171,7 +172,7 @@ impl State<'_> {
         let claimed: f64 = self.jobs.iter().flatten().map(|job| job.bytes).sum();
         let bytes = (self.syncing - claimed).min(BLOCK as f64);
         if bytes < 1.0 {
-            // What is left by rounding.
+            // A remainder of rounding.
             self.syncing = claimed;
             return None;
         }
@@ -221,7 +222,7 @@ fn auto() -> Option<Auto> {
 
 #[test]
 fn flooded_it_is_as_quick_as_lz4() {
-    // Writers who could fill memory at once, and such whom the server of a mount keeps from it.
+    // Writers that could fill memory at once, and writers that the server of a mount slows down.
     for serve_s in [0.000_01, 0.001_3, 0.003] {
         for (processors, factor) in [(1, 1.0), (2, 1.0), (8, 1.0), (2, 0.1), (2, 4.0)] {
             let mut world = world(|_| 1e5);
@@ -235,7 +236,7 @@ fn flooded_it_is_as_quick_as_lz4() {
     }
 }
 
-/// What a file of 256 MB brings is over before it was ever steady.
+/// A file of 256 MB is written before the rate ever becomes steady.
 #[test]
 fn the_first_half_second_of_a_flood_is_compressed_by_lz4() {
     for (processors, before_s) in [(2, 0.0), (1, 0.0), (2, 30.0)] {
@@ -251,7 +252,7 @@ fn the_first_half_second_of_a_flood_is_compressed_by_lz4() {
     }
 }
 
-/// There the time of a processor is nobody else's.
+/// No other thread needs these processors.
 #[test]
 fn what_no_one_else_wants_is_used_in_a_flood_too() {
     let mut world = world(|_| 1e5);
@@ -281,7 +282,7 @@ fn trickled_it_saves_what_zstd_9_saves_and_nobody_waits() {
 #[test]
 fn with_little_to_do_it_reaches_the_highest_step_that_keeps_up() {
     let range = AutoRange::new(0, 19).unwrap();
-    // Two workers do 4 MB/s by zstd-19, 18 by zstd-15, 178 by zstd-9.
+    // Two workers compress 4 MB/s by zstd-19, 18 by zstd-15, 178 by zstd-9.
     for (offered, least) in [((|_| 0.2) as fn(f64) -> f64, 19), (|_| 1.0, 16), (|_| 6.0, 12), (|_| 40.0, 6)] {
         let mut world = world(offered);
         world.until_s = 400.0;
@@ -313,7 +314,7 @@ fn writers_that_lz4_would_not_stop_are_not_stopped() {
     }
 }
 
-/// A load is a step's in one world and another's in the next: guesses are made for a machine that there may not be.
+/// One step fits a load in one world and another step in the next. The initial speeds are those of another machine.
 #[test]
 fn how_quick_a_step_is_is_learned_and_half_of_the_workers_is_left_to_others() {
     for (factor, offered, least, most) in [
@@ -338,11 +339,11 @@ fn a_flood_out_of_a_calm_finds_no_high_level() {
     assert!(found.waited_s <= lz4.waited_s + 0.1, "{} and {} s", found.waited_s, lz4.waited_s);
 }
 
-/// How far the level moves. A controller that oscillates moves with every other block, or over half the
+/// Measures how far the level moves. A controller that oscillates moves with every other block, or over half the
 /// ladder again and again.
 #[test]
 fn a_steady_load_has_a_steady_level() {
-    // The guess is far off: steeper, and flat.
+    // The true speeds are far from the initial guess: steeper, and flat.
     let steep: [f64; STEPS] = std::array::from_fn(|step| GUESS[step] / (1.0 + step as f64 / 4.0));
     let flat: [f64; STEPS] = std::array::from_fn(|step| GUESS[0] / (1.0 + step as f64 / 8.0));
     for speeds in [GUESS, steep, flat] {
@@ -353,7 +354,7 @@ fn a_steady_load_has_a_steady_level() {
             let found = run(&world, auto(), 0);
             let end = &found.steps[found.steps.len() / 2..];
             let travel: usize = end.windows(2).map(|pair| pair[0].abs_diff(pair[1])).sum();
-            // In steps for each group of 38 MB.
+            // In steps for each txg of 38 MB.
             let groups = (end.len() as f64 * BLOCK as f64 / LIMIT / 0.3).max(1.0);
             assert!(
                 travel as f64 / groups < 6.0,

@@ -1,35 +1,35 @@
-//! When a smaller block is worth having.
+//! The acceptance rule: how much compression must save.
 //!
-//! A compressed block costs a decoder's time at every read, so it must save something real. What that is depends on how
-//! space is handed out: OpenZFS rounds every block up to a sector and asks for an eighth; we pack blocks on 16-byte
-//! granules, nothing is lost to rounding, and a sixteenth already pays.
+//! A compressed block costs decoding time at every read, so it must save space. How much depends on allocation.
+//! OpenZFS rounds every block up to a sector, and asks for an eighth. Terrane packs blocks on 16-byte granules and
+//! loses nothing to rounding, so a sixteenth pays already.
 
-/// Space is handed out in units of this many bytes.
+/// The allocation unit in bytes.
 pub const GRANULE_BYTES: usize = 16;
 
-/// Largest stored size that is accepted for a block of `lsize` bytes; above it the block is stored as it is.
+/// Maximum stored size that is accepted for a block of `lsize` bytes. Above it the block is stored uncompressed. 0
+/// means that nothing is accepted.
 ///
-/// At least a sixteenth and at least one granule must be saved, and the result is whole granules. Less is not worth a
-/// decoder: at a sixteenth of a 128 KiB record, lz4 needs 43 us to decode what a 2 GB/s device reads 4 us faster.
-/// 0 means that nothing is accepted.
+/// At least a sixteenth and at least one granule must be saved, and the result is whole granules. Less is not worth
+/// decoding: for a sixteenth of a 128 KiB record, lz4 decodes for 43 us, and a 2 GB/s device reads 4 us faster.
 pub const fn max_stored(lsize: usize) -> usize {
     let saved = if lsize / 16 > GRANULE_BYTES { lsize / 16 } else { GRANULE_BYTES };
     let max = lsize.saturating_sub(saved);
     max - max % GRANULE_BYTES
 }
 
-/// OpenZFS's rule for every algorithm but zle: an eighth must be saved, in whole allocation units of `alloc_bytes`; a
-/// result that would not fill one unit is only useful inside a pointer, which holds 112 bytes.
+/// OpenZFS's rule for every algorithm but zle: an eighth must be saved, in whole allocation units of `alloc_bytes`. A
+/// result below one unit is useful only inside a pointer, which holds 112 bytes.
 pub const fn max_stored_openzfs(lsize: usize, alloc_bytes: usize) -> usize {
     const EMBEDDED_BYTES_MAX: usize = 112;
     let max = lsize - lsize / 8;
     if alloc_bytes == 0 || max < alloc_bytes { EMBEDDED_BYTES_MAX } else { max - max % alloc_bytes }
 }
 
-/// Is every byte zero? Such a block becomes a hole and is not stored at all.
+/// Whether every byte is zero. Such a block becomes a hole and is not stored at all.
 ///
-/// Looks at 64 bytes at a time, which the compiler turns into vector instructions, and stops at the first that differ:
-/// real data costs next to nothing.
+/// It compares 64 bytes at a time, which the compiler turns into vector instructions, and stops at the first nonzero
+/// line. So ordinary data costs next to nothing.
 pub fn is_zero(raw: &[u8]) -> bool {
     let (lines, rest) = raw.as_chunks::<64>();
     lines.iter().all(|line| line.iter().fold(0, |any, byte| any | byte) == 0)

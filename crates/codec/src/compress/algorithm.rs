@@ -1,8 +1,8 @@
-//! Which algorithm, at which level: the words users type and the numbers that are stored.
+//! Algorithms and levels: the words that users type, and the numbers that are stored.
 //!
-//! The names, ids and level numbers are those of OpenZFS, so that properties and blocks mean the same in both. A block
-//! pointer holds only the 7-bit id: each level of gzip has its own; the level of a zstd block is in the block's own header (the
-//! *cookie*), and a property holds both as `id | level << 7`.
+//! Names, ids and level numbers are OpenZFS's, so properties and blocks mean the same in both. A block pointer holds
+//! only the 7-bit id. Each level of gzip has its own id. The level of a zstd block lies in the block's own header
+//! (the *cookie*), and a property holds both as `id | level << 7`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use std::str::FromStr;
 pub const ID_OFF: u8 = 2;
 /// Stored id of an lzjb block.
 pub const ID_LZJB: u8 = 3;
-/// Stored id of a gzip-1 block; the others follow.
+/// Stored id of a gzip-1 block; higher levels have the next ids.
 pub const ID_GZIP_1: u8 = 5;
 /// Stored id of a gzip-9 block.
 pub const ID_GZIP_9: u8 = 13;
@@ -22,23 +22,23 @@ pub const ID_LZ4: u8 = 15;
 /// Stored id of a zstd block of any level.
 pub const ID_ZSTD: u8 = 16;
 
-/// Bytes of a stored zstd block that say how it was made.
+/// Size of the header of a stored zstd block, in bytes.
 pub const ZSTD_HEAD_BYTES: usize = 8;
 
 const ID_ON: u8 = 1;
 const LEVEL_SHIFT: u32 = 7;
 const LEVEL_DEFAULT: u8 = 3;
 const COOKIE_FAST_1: u8 = 103;
-/// Property values may say "fast" or "the default" without a number; blocks may not.
+/// A property may say "fast" or "the default" without a number; a block may not.
 const COOKIE_FAST_UNNUMBERED: u8 = 102;
 const COOKIE_DEFAULT: u8 = 255;
-/// `zstd-fast-N` for each N, in the order of the cookies from [`COOKIE_FAST_1`] on.
+/// `zstd-fast-N` for each N, in the order of cookies from [`COOKIE_FAST_1`] on.
 const FAST: [u16; 21] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 500, 1000];
 
-/// What users may write; printed with every refusal.
+/// Accepted values of the property; every refusal prints them.
 pub const VALID: &str = "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), zstd-fast-500, zstd-fast-1000, zstd-auto, zstd-auto:lz4-19";
 
-/// Of the ids from [`ID_GZIP_1`] on.
+/// Names of the ids from [`ID_GZIP_1`] on.
 const GZIP_NAMES: [&str; 9] =
     ["gzip-1", "gzip-2", "gzip-3", "gzip-4", "gzip-5", "gzip-6", "gzip-7", "gzip-8", "gzip-9"];
 
@@ -47,10 +47,10 @@ const GZIP_NAMES: [&str; 9] =
 pub struct GzipLevel(u8);
 
 impl GzipLevel {
-    /// What `gzip` alone means.
+    /// The level of `gzip` without a number.
     pub const DEFAULT: GzipLevel = GzipLevel(6);
 
-    /// `gzip-1` to `gzip-9`.
+    /// Levels 1 to 9; `None` for others.
     pub fn new(level: u8) -> Option<Self> {
         (1..=9).contains(&level).then_some(GzipLevel(level))
     }
@@ -70,31 +70,32 @@ impl GzipLevel {
 pub struct ZstdLevel(u8);
 
 impl ZstdLevel {
-    /// What `zstd` alone means.
+    /// The level of `zstd` without a number.
     pub const DEFAULT: ZstdLevel = ZstdLevel(LEVEL_DEFAULT);
 
-    /// `zstd-1` to `zstd-19`.
+    /// Levels 1 to 19; `None` for others.
     pub fn new(level: u8) -> Option<Self> {
         (1..=19).contains(&level).then_some(ZstdLevel(level))
     }
 
-    /// `zstd-fast-1` to `zstd-fast-1000`, for the values that have a name.
+    /// `zstd-fast-1` to `zstd-fast-1000`; `None` for values without a name.
     pub fn fast(acceleration: u16) -> Option<Self> {
         let index = FAST.iter().position(|&n| n == acceleration)?;
         Some(ZstdLevel(COOKIE_FAST_1 + u8::try_from(index).ok()?))
     }
 
-    /// The level a block's header names.
+    /// The level that a block's header names.
     pub fn from_cookie(cookie: u8) -> Option<Self> {
         let level = ZstdLevel(cookie);
         (Self::new(cookie).is_some() || level.acceleration().is_some()).then_some(level)
     }
 
-    /// The level by which a zstd block was made, from its first [`ZSTD_HEAD_BYTES`] bytes as stored.
+    /// The level of a stored zstd block, from its first [`ZSTD_HEAD_BYTES`] bytes.
     pub fn of_stored(head: &[u8]) -> Option<Self> {
         Self::from_cookie(*head.get(4..ZSTD_HEAD_BYTES)?.first()?)
     }
 
+    /// The stored form of the level: 1 to 19, or 103 to 123 for the fast ones.
     pub fn cookie(self) -> u8 {
         self.0
     }
@@ -137,7 +138,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The 7-bit id block pointers hold.
+    /// The 7-bit id in block pointers.
     pub fn id(self) -> u8 {
         match self {
             Compression::Off => ID_OFF,
@@ -149,7 +150,7 @@ impl Compression {
         }
     }
 
-    /// The algorithm of a stored id, without the level of zstd: a block pointer does not hold it.
+    /// The algorithm of a stored id. The level of zstd is not in it.
     pub fn name_of_id(id: u8) -> Option<&'static str> {
         match id {
             ID_OFF => Some("off"),
@@ -162,7 +163,7 @@ impl Compression {
         }
     }
 
-    /// Whether the first versions of Terrane, which had `off`, `lz4` and `zstd`, read its blocks.
+    /// Whether the first versions of Terrane can read its blocks: they had `off`, `lz4` and `zstd`.
     pub fn is_of_the_first(self) -> bool {
         matches!(self, Compression::Off | Compression::Lz4 | Compression::Zstd(_))
     }
@@ -173,7 +174,8 @@ impl Compression {
         u64::from(self.id()) | u64::from(level) << LEVEL_SHIFT
     }
 
-    /// The other way. Accepts what OpenZFS stores for `on`, and for `zstd` and `zstd-fast` without a number.
+    /// The inverse of [`Compression::to_property`]. It also accepts what OpenZFS stores for `on`, and for `zstd` and
+    /// `zstd-fast` without a number.
     pub fn from_property(property: u64) -> Result<Self, PropertyError> {
         let unknown = || PropertyError::unknown("compression", property, VALID);
         let level = u8::try_from(property >> LEVEL_SHIFT).map_err(|_| unknown())?;
@@ -193,7 +195,7 @@ impl Compression {
     }
 }
 
-/// Whether blocks of both ids were made by one algorithm, at whatever level.
+/// Whether both ids belong to one algorithm, at any level.
 pub fn is_same_algorithm(a: u8, b: u8) -> bool {
     let is_gzip = |id: u8| (ID_GZIP_1..=ID_GZIP_9).contains(&id);
     a == b || is_gzip(a) && is_gzip(b)
@@ -203,7 +205,7 @@ impl FromStr for Compression {
     type Err = PropertyError;
 
     fn from_str(word: &str) -> Result<Self, PropertyError> {
-        // Only one spelling each: "zstd-03" or "zstd-+3" would print as something else than was typed.
+        // Only one spelling each: "zstd-03" or "zstd-+3" would be printed differently from what was typed.
         fn number<N: FromStr + ToString>(digits: &str) -> Option<N> {
             digits.parse().ok().filter(|n: &N| n.to_string() == digits)
         }
@@ -243,7 +245,7 @@ impl fmt::Display for Compression {
     }
 }
 
-/// Why a property value was refused. The message says what would be accepted.
+/// A refused property value. The message lists the accepted ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropertyError {
     Unknown { name: &'static str, value: String, valid: &'static str },

@@ -1,14 +1,14 @@
 //! gzip: a zlib stream, at one of nine levels.
 //!
-//! Which bytes come out depends on the library, so only what they mean is compared with OpenZFS's. The stream says itself where it ends,
-//! and has a checksum of the content.
+//! The compressed bytes depend on the library, so tests compare only the content with OpenZFS's. The stream marks its
+//! own end, and has a checksum of the content.
 
 use super::algorithm::GzipLevel;
 use super::corrupt;
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use terrane_wire::Corrupt;
 
-/// Contexts, each made when it is first needed: a quarter of a megabyte for each level that is in use.
+/// Contexts, made on first use: a quarter of a megabyte for each level in use.
 #[derive(Default)]
 pub struct Contexts {
     levels: [Option<Compress>; 9],
@@ -16,21 +16,21 @@ pub struct Contexts {
 }
 
 impl Contexts {
-    /// Compresses `src` into `out` (whose content is replaced) if that takes at most `max_out` bytes.
+    /// Compresses `src` into `out`, whose content is replaced. `None` if it takes more than `max_out` bytes.
     pub fn shrink(&mut self, level: GzipLevel, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
         let context = self.levels.get_mut(usize::from(level.number()) - 1)?;
         let context = context
             .get_or_insert_with(|| Compress::new(flate2::Compression::new(level.number().into()), true));
         context.reset();
-        // Not cleared first, so that a reused buffer is not zeroed only to be overwritten.
+        // Not cleared first, so a reused buffer is not zeroed only to be overwritten.
         out.resize(max_out.min(src.len()), 0);
-        // Ends in the middle as soon as the room is used up.
+        // Stops before the end of the input as soon as the output is full.
         let status = context.compress(src, out, FlushCompress::Finish).ok()?;
         out.truncate(usize::try_from(context.total_out()).ok()?);
         (status == Status::StreamEnd).then_some(())
     }
 
-    /// Fills `out` and returns what follows the stream.
+    /// Decompresses into `out`, which must be filled exactly, and returns the bytes after the stream.
     pub fn expand<'a>(&mut self, stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
         let context = self.expander.get_or_insert_with(|| Decompress::new(true));
         context.reset(true);

@@ -1,7 +1,8 @@
-//! lzjb: what OpenZFS compressed with before there was lz4. Kept so that its blocks can be taken over, and made again.
+//! lzjb: OpenZFS's algorithm before lz4. It is kept so that its blocks can be read and reproduced.
 //!
-//! A stream is groups: a control byte, then up to eight items, one for each of its bits from the lowest on. Bit 0: a byte as it is. Bit 1:
-//! two bytes, high first: 6 bits of length - 3, 10 bits of distance back. Nothing says where a stream ends: it does when the block is full.
+//! A stream is a sequence of groups: a control byte, then up to eight items, one per bit from the lowest on. Bit 0 is
+//! a literal byte. Bit 1 is a match of two bytes, high byte first: 6 bits of length - 3, 10 bits of distance back.
+//! The stream has no end mark; it ends when the block is full.
 
 use super::corrupt;
 use terrane_wire::Corrupt;
@@ -9,13 +10,14 @@ use terrane_wire::Corrupt;
 const LEN_MIN: usize = 3;
 const LEN_MAX: usize = 66;
 const DISTANCE_MASK: u16 = 0x3ff;
-/// A control byte and eight pairs.
+/// A control byte and eight matches.
 const GROUP_BYTES_MAX: usize = 17;
 
-/// Where three bytes that hash alike were seen last: the low 16 bits of their position.
+/// Hash table: the last position of three bytes with that hash, its low 16 bits.
 pub type Table = [u16; 1024];
 
-/// Compresses `src` into `out` (whose content is replaced) if that takes less than `max_out` bytes, as OpenZFS does byte for byte.
+/// Compresses `src` into `out`, whose content is replaced, byte for byte as OpenZFS does. `None` unless it takes less
+/// than `max_out` bytes.
 pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) -> Option<()> {
     table.fill(0);
     out.clear();
@@ -45,15 +47,15 @@ pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) 
     Some(())
 }
 
-/// Bytes that were seen before, so far back.
+/// A match: `len` bytes, `distance` bytes back.
 struct Copied {
     distance: u16,
     len: usize,
 }
 
-/// What was seen before and begins as `src` does at `at`.
+/// Finds an earlier match for the bytes of `src` at `at`.
 fn find(src: &[u8], at: usize, table: &mut Table) -> Option<Copied> {
-    // The longest match must fit: nearer to the end there is none.
+    // The longest match must fit into the block, so there is none near its end.
     let ahead = src.get(at..at + LEN_MAX)?;
     let mut hash = u32::from(ahead[0]) << 16 | u32::from(ahead[1]) << 8 | u32::from(ahead[2]);
     hash += hash >> 9;
@@ -66,7 +68,7 @@ fn find(src: &[u8], at: usize, table: &mut Table) -> Option<Copied> {
     (len >= LEN_MIN).then_some(Copied { distance, len })
 }
 
-/// Fills `out` and returns what follows the stream.
+/// Fills `out`, and returns the bytes after the stream.
 pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
     let ended = || corrupt("lzjb stream", "more of it", "its end");
     let mut rest = stream;
@@ -103,11 +105,12 @@ pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt>
     Ok(rest)
 }
 
-/// Writes again what stands `distance` bytes before `at`, and what that writes. All of it lies inside: `distance` to `at`, `len` behind.
+/// Copies `len` bytes to `at` from `distance` bytes before it; both may overlap. The caller checked that
+/// `distance <= at` and that `len` bytes fit.
 fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) {
     let mut done = 0;
     while done < len {
-        // What is there doubles with each step.
+        // The copied bytes can be a source too, so each step doubles.
         let step = (distance + done).min(len - done);
         out.copy_within(at - distance..at - distance + step, at + done);
         done += step;

@@ -1,21 +1,21 @@
-//! Blocks whose single bytes tell nothing.
+//! Noise: blocks for which an entropy code saves nothing.
 //!
-//! Of a block that zstd-1 makes smaller it first replaces what repeats, and then codes the bytes that are left by how often each of
-//! them comes. In random bytes (keys, hashes, compressed values) that gains nothing, and is most of the work: the code for the bytes
-//! of 340 bytes takes 4.4 us of 6.4. The library looks for this itself, but does not see it in blocks of few bytes. In what is compressed
-//! already it does gain a little, which is found not to be enough at the block's end: there a sample tells before.
+//! zstd-1 first replaces repeats, then codes the remaining bytes (literals) by their frequency. For random bytes
+//! (keys, hashes, compressed values) that saves nothing and is most of the work: 4.4 us of 6.4 for 340 bytes. The
+//! library looks for this itself, but misses it in small blocks. For content that is compressed already, the code
+//! saves a little, which is found to be too little only at the block's end. A sample shows that before.
 
 use std::num::NonZero;
 
-/// The code and what finds that it is useless cost about the same from here on, and the library's own look does it.
+/// From here on, the code costs about as much as this check, and the library's own check works.
 pub const NOISE_BYTES_MAX: usize = 8 << 10;
-/// The library does not code fewer.
+/// The library does not code fewer bytes.
 pub const NOISE_BYTES_MIN: usize = 64;
 
-/// Binary logarithm in 256ths, rounded down.
+/// Binary logarithm in units of 1/256, rounded down.
 const fn log2_256ths(number: NonZero<u32>) -> u32 {
     let whole = number.ilog2();
-    // A number from 1 to 2, with 30 bits behind the point: its square is past 2 if the next bit is set.
+    // A number from 1 to 2 as fixed point with 30 fraction bits. Its square is at least 2 if the next bit is set.
     let mut rest = ((number.get() as u64) << 30) >> whole;
     let (mut bits, mut done) = (whole, 0);
     while done < 8 {
@@ -49,12 +49,12 @@ fn log2(count: u32) -> u32 {
     }
 }
 
-/// Pieces of a block, evenly spread, that stand for all of it: a sixteenth of it, within these bounds.
+/// The sample: pieces spread evenly over the block, a sixteenth of it within these bounds.
 const PIECE_BYTES: usize = 512;
 const PIECES_MIN: usize = 4;
 const PIECES_MAX: usize = 16;
 
-/// Counts bytes, and says how many 256ths of a bit the best code for each of them takes for all.
+/// A byte histogram, and the length of the best code for the counted bytes.
 struct Census {
     counts: [u32; 256],
     len: u32,
@@ -85,28 +85,28 @@ impl Census {
     }
 }
 
-/// Whether a code for the bytes, as a sample of the block has it, leaves more than `max_out` of them: only what repeats could make it fit.
-/// So it is with random bytes, a JPEG, a zstd frame; not where a third is text.
+/// Whether the entropy of a sample leaves more than `max_out` bytes. Then only repeats could make the block fit. True
+/// for random bytes, a JPEG, a zstd frame; false where a third is text.
 pub fn is_coded(src: &[u8], max_out: usize) -> bool {
     let pieces = (src.len() / 16 / PIECE_BYTES).clamp(PIECES_MIN, PIECES_MAX);
     let mut census = Census::new();
     let starts = (0..pieces).map(|piece| src.len() / pieces * piece);
     starts.for_each(|at| census.add(src.get(at..at + PIECE_BYTES).unwrap_or(&[])));
     let code_bytes = census.code_256ths() / 256 / 8;
-    // Of as many bytes as were looked at, so many may be left.
+    // The limit, scaled to the length of the sample.
     let allowed = u64::from(census.len) * max_out as u64 / (src.len() as u64).max(1);
     code_bytes > allowed
 }
 
-/// Whether a code for the bytes, together with what it takes to write the code down, is no shorter than they are. Only of blocks from
-/// [`NOISE_BYTES_MIN`] to [`NOISE_BYTES_MAX`]; false for all others.
+/// Whether the best code, with its table, is no shorter than the bytes. It is only computed from [`NOISE_BYTES_MIN`]
+/// to [`NOISE_BYTES_MAX`], and false for other sizes.
 pub fn is_noise(src: &[u8]) -> bool {
     if !(NOISE_BYTES_MIN..=NOISE_BYTES_MAX).contains(&src.len()) {
         return false;
     }
     let mut census = Census::new();
     census.add(src);
-    // The length of each code, itself compressed, takes about half a byte.
+    // The table has about half a byte per distinct value.
     census.code_256ths() / 256 / 8 + census.distinct() as u64 / 2 >= src.len() as u64
 }
 
@@ -153,7 +153,7 @@ mod tests {
             assert!(is_coded(&noise, max), "{len}");
             assert!(!is_coded(&text[..len], max), "{len}");
             assert!(!is_coded(&[noise, text[..len].to_vec()].concat(), max * 2), "{len}: half of it is text");
-            // A code of 7.4 bits for a byte makes it fit, one of 7.7 does not.
+            // A code of 7.4 bits per byte makes it fit, one of 7.7 does not.
             let few = |symbols: u64| -> Vec<u8> {
                 let wide = random(len * 2);
                 let pairs = wide.chunks_exact(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(pair[1]));
@@ -173,7 +173,7 @@ mod tests {
         let twice = once.repeat(2);
         assert!(is_noise(&twice));
         assert_eq!(codec.compress(zstd, &once, max_stored(1000), &mut stored), Outcome::Incompressible);
-        // And a block after it is compressed as if it came first.
+        // A block after it is compressed as if it came first.
         for block in [&twice, &b"what people write ".repeat(90), &twice] {
             assert_eq!(
                 codec.compress(zstd, block, max_stored(block.len()), &mut stored),
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn random_bytes_in_a_frame_of_others_are_noise() {
-        // A list of attributes with one value, as a spill block has it.
+        // An nvlist with one value, as in a spill block.
         for len in [256, 1024, 4096] {
             let mut block = vec![0; 40];
             block.extend(b"user.fsbench");

@@ -96,7 +96,7 @@ fn lz4_blocks_decode_and_are_hardly_larger_than_those_of_openzfs() {
             "{}",
             v.id
         );
-        // The encoders choose other matches. On text ours is never larger; on blocks that are nearly all zeros it
+        // The encoders choose other matches. On text ours is never larger. On blocks that are nearly all zeros it
         // loses up to 19 bytes (sparse_4k 399 : 380).
         let slack = if v.id.starts_with("text") { 0 } else { 19 };
         assert!(stored.len() <= theirs.len() + slack, "{}: {} > {}", v.id, stored.len(), theirs.len());
@@ -105,7 +105,7 @@ fn lz4_blocks_decode_and_are_hardly_larger_than_those_of_openzfs() {
     }
 }
 
-/// The bytes are the library's own affair; how many there are is not.
+/// The bytes depend on the library, but their number must be close to OpenZFS's.
 #[test]
 fn gzip_blocks_decode_and_are_hardly_larger_than_those_of_openzfs() {
     let mut compressor = Compressor::new();
@@ -141,7 +141,7 @@ fn openzfs_accepts_the_sizes_of_its_table() {
     }
 }
 
-/// Nopwrite compares stored bytes: they must not depend on what a worker compressed before.
+/// nopwrite compares stored bytes, so they must not depend on what a worker compressed before.
 #[test]
 fn equal_content_gives_equal_bytes_whatever_came_before() {
     let (text, large) = (file("text_16k.in"), file("text_128k.in"));
@@ -178,7 +178,8 @@ fn every_bit_flip_in_a_header_is_refused_or_decodes_to_the_right_size() {
         ("zeros_4k.lzjb", ID_LZJB),
         ("zeros_4k.zle", ID_ZLE),
     ] {
-        // Their streams end when the block is full, and have no sum: what is damaged may be a stream of other content.
+        // Streams of lzjb and zle end when the block is full, and have no checksum. A damaged stream may be a valid
+        // stream of other content.
         let is_bare = id == ID_LZJB || id == ID_ZLE;
         let stored = file(name);
         let content = if name.starts_with("text") { file("text_4k.in") } else { file("zeros_4k.in") };
@@ -191,7 +192,7 @@ fn every_bit_flip_in_a_header_is_refused_or_decodes_to_the_right_size() {
                 assert!(result.is_err(), "{name}: a wrong length passed, bit {bit}");
             }
         }
-        // The context is not spoiled by what it refused.
+        // A refused block leaves the context usable.
         compressor.decompress(id, &stored, content.len(), &mut out).unwrap();
         assert_eq!(out, content);
         for len in 0..stored.len() {
@@ -202,7 +203,7 @@ fn every_bit_flip_in_a_header_is_refused_or_decodes_to_the_right_size() {
         }
         for lsize in [0, 1, content.len() - 1, content.len() + 1, BLOCK_BYTES_MAX] {
             if id == ID_LZJB && lsize == content.len() - 1 {
-                // The last item may be a byte that stands alone, and a zero is padding.
+                // The last item may be a literal byte, and a zero is padding.
                 continue;
             }
             assert!(compressor.decompress(id, &stored, lsize, &mut out).is_err(), "{name} as {lsize}");
@@ -229,7 +230,7 @@ fn hopeless_blocks_are_given_up_and_others_are_not() {
         {
             let block = file(name);
             let max = max_stored(block.len());
-            // Six bits in each byte: lz4 and lzjb find nothing that repeats.
+            // Six bits in each byte: lz4 and lzjb find no repeats.
             let is_hopeless = name.starts_with("rand") || word == "lzjb" && name.starts_with("sixbit");
             let hope = compressor.hope(level, &block, max, &mut out);
             assert_eq!(hope == Hope::None, is_hopeless, "{word} {name}");
@@ -239,7 +240,7 @@ fn hopeless_blocks_are_given_up_and_others_are_not() {
     }
 }
 
-/// Nothing but repeats can be saved, which the highest level does no better for ten times the price.
+/// Only repeats can be saved here. The highest level saves no more of them, at ten times the cost.
 #[test]
 fn what_is_coded_and_repeats_is_made_as_by_zstd_12_and_named_as_asked() {
     let mut compressor = Compressor::new();
@@ -252,7 +253,7 @@ fn what_is_coded_and_repeats_is_made_as_by_zstd_12_and_named_as_asked() {
         out.drain(..out.len().min(ZSTD_HEADER_BYTES));
         (cookie, out)
     };
-    // lz4 does not see as far as that; it must be what decides.
+    // lz4 does not see that far, so the probe must decide.
     assert_eq!(stored(19, &block).0, None);
     let block = random[..32 << 10].repeat(4);
     let (at_12, at_19) = (stored(12, &block), stored(19, &block));
@@ -303,7 +304,7 @@ proptest! {
         prop_assert_eq!(out.len(), if result.is_ok() { lsize } else { 0 });
     }
 
-    /// A sealed lie: the header is right, so that the stream itself is what is judged.
+    /// A sealed lie: the header is right, so the stream itself is judged.
     #[test]
     fn no_stream_makes_it_panic(stream in prop::collection::vec(any::<u8>(), 0..300), cookie in 1u8..=19, lsize in 0usize..5000) {
         let (mut compressor, mut out) = (Compressor::new(), Vec::new());

@@ -1,7 +1,7 @@
-//! zle: runs of zeros made short, everything else as it is. For data that is compressed already and has holes in it.
+//! zle: runs of zeros are shortened, everything else is copied. It is for compressed data with holes in it.
 //!
-//! A stream is a control byte c and what belongs to it, again and again: up to 63, c + 1 bytes follow that are as they are; from 64 on,
-//! c - 63 zeros that do not follow. Nothing says where a stream ends: it does when the block is full.
+//! A stream is a sequence of control bytes *c*. Up to 63, *c* + 1 literal bytes follow. From 64 on, it stands for
+//! *c* - 63 zeros. The stream has no end mark; it ends when the block is full.
 
 use super::corrupt;
 use terrane_wire::Corrupt;
@@ -9,7 +9,8 @@ use terrane_wire::Corrupt;
 const LITERALS_MAX: usize = 64;
 const ZEROS_MAX: usize = 192;
 
-/// Compresses `src` into `out` (whose content is replaced) if that takes at most `max_out` bytes, as OpenZFS does byte for byte.
+/// Compresses `src` into `out`, whose content is replaced, byte for byte as OpenZFS does. `None` if it takes more
+/// than `max_out` bytes.
 pub fn shrink(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let mut rest = src;
@@ -23,12 +24,12 @@ pub fn shrink(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
             rest = &rest[zeros..];
             continue;
         }
-        // Room for the longest run, whatever this one will have.
+        // OpenZFS checks for the longest run, whatever the length of this one.
         if max_out - (out.len() + 1) < LITERALS_MAX {
             return None;
         }
         let window = &rest[..rest.len().min(LITERALS_MAX)];
-        // One zero among others costs less than two control bytes: only two in a row end a run.
+        // A single zero costs less than two control bytes, so only two in a row end a run of literals.
         let count = match window.windows(2).position(|pair| pair == [0, 0]) {
             Some(before) => before,
             None if window.ends_with(&[0]) => window.len() - 1,
@@ -41,7 +42,7 @@ pub fn shrink(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
     Some(())
 }
 
-/// Fills `out` and returns what follows the stream.
+/// Fills `out`, and returns the bytes after the stream.
 pub fn expand<'a>(stream: &'a [u8], mut out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
     let mut rest = stream;
     while !out.is_empty() {

@@ -119,7 +119,7 @@ fn a_second_opener_is_refused_with_who_holds_it() {
     Backing::open(&path, OpenMode::ReadWrite).unwrap();
 }
 
-/// `flock(1)` holds the lock in a process that is not ours.
+/// `flock(1)` holds the lock in another process.
 #[test]
 fn a_holder_in_another_process_is_named_by_command() {
     let dir = TempDir::new();
@@ -185,7 +185,7 @@ fn a_device_opened_for_reading_is_not_written() {
     assert!(matches!(device.finish(ZoneIdx(0)), Err(DeviceError::Rule { .. })));
 }
 
-/// A medium that takes little at a time, is interrupted, and fails in the end.
+/// A medium that takes few bytes at a time, is interrupted, and fails in the end.
 struct Grudging {
     taken: std::cell::RefCell<Vec<u8>>,
     calls: std::cell::Cell<u32>,
@@ -259,7 +259,7 @@ fn direct_and_cached_requests_see_the_same_bytes() {
     }
     (0..16).for_each(|zone| device.reset(ZoneIdx(zone)).unwrap());
     let bytes = |seed: u8, len: usize| (0..len).map(|at| seed ^ (at / 7) as u8).collect::<Vec<u8>>();
-    // Aligned memory, memory that is not, and a write of one unit.
+    // Aligned memory, unaligned memory, and a write of one unit.
     let pieces = [(0u64, 65536usize, true), (65536, 8192, false), (73728, 4096, true)];
     for (zone, (offset, len, aligned)) in (0..16).flat_map(|zone| pieces.map(|piece| (zone, piece))) {
         let data = bytes(zone as u8, len);
@@ -271,7 +271,7 @@ fn direct_and_cached_requests_see_the_same_bytes() {
         written.unwrap();
     }
     device.flush().unwrap();
-    // In an order in which nothing follows anything, then in one in which everything does.
+    // First in an order without sequential reads, then in sequential order.
     for zone in (0..16).map(|at| at * 7 % 16).chain(0..16) {
         for (offset, len, _) in pieces {
             let mut aligned = AlignedBuf::new();
@@ -297,14 +297,14 @@ fn reads_that_follow_each_other_are_told_from_those_that_do_not() {
     assert!(!recent.follows(far(1) + 24_096, 4096), "forgotten by now");
 }
 
-/// What is looked at may be put in a file's place between the look and the opening.
+/// Another file may replace the inspected one before it is opened.
 #[test]
 fn no_pipe_is_waited_for() {
     let dir = TempDir::new();
     let (path, pipe) = (dir.path("image"), dir.path("pipe"));
     drop(FileDevice::create(&path, 4 * MIB, ZONE).unwrap());
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    // Both are looked at while they change places, as often as it takes to meet the moment between.
+    // Two paths are exchanged while they are inspected, until the moment in between is met.
     let (ends, place, other) = (std::sync::Arc::new(AtomicU32::new(0)), path.clone(), dir.path("other"));
     let changing = std::thread::spawn({
         let ends = ends.clone();

@@ -6,7 +6,7 @@ const CAPACITY: [u64; 4] = [8 * UNIT, 8 * UNIT, 5 * UNIT, UNIT];
 
 #[derive(Clone, Debug)]
 enum Op {
-    /// Zone, offset relative to the pointer, length, bytes the medium takes.
+    /// Zone, offset relative to the pointer, length, bytes that the medium takes.
     Write(u32, i64, u64, u64),
     Reset(u32, bool),
     Finish(u32),
@@ -30,7 +30,7 @@ fn ops() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// The plainest thing that is right: a state and a pointer per zone, everything counted afresh.
+/// The model: a state and a pointer per zone, with everything counted anew.
 #[derive(Clone)]
 struct Plain {
     zones: Vec<(ZoneState, u64)>,
@@ -43,7 +43,7 @@ impl Plain {
         self.max_open == 0 || open < self.max_open
     }
 
-    /// Whether the operation is allowed; does it if so.
+    /// Whether the operation is allowed; executes it if so.
     fn apply(&mut self, op: &Op) -> bool {
         use ZoneState::*;
         let zone = match *op {

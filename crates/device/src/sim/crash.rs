@@ -1,10 +1,9 @@
-//! What is left after a power loss.
+//! The state of a device after a power loss.
 //!
-//! A drive with write pointers keeps of each zone a prefix of the unflushed units; resets that it acknowledged happened,
-//! unless it is told to lie about them.
-//! The unit after the prefix may have been under the head: it holds some new bytes and then garbage, past the pointer. A
-//! file keeps any subset of the units and may tear one of them in each zone, new bytes before old; a zone whose hole
-//! was punched may be full again, with new data on top of old.
+//! A drive with write pointers keeps a prefix of the unflushed units of each zone. Resets that it acknowledged have
+//! happened, unless a fault makes the acknowledgement false. The unit after the prefix may have been torn: it then
+//! holds some new bytes and garbage, past the pointer. A file keeps any subset of the units. It may tear one of them
+//! in each zone, new bytes before old. A zone whose hole was punched may be full again, with new data over old.
 //!
 //! Half of the choices are extreme (nothing, everything): uniform chance alone rarely keeps just the one write that
 //! matters.
@@ -16,14 +15,14 @@ use std::sync::Arc;
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
-/// How much of what was not flushed is still there.
+/// How much of the unflushed data survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// All of it, whole: a clean restart.
     Everything,
     /// None of it (but a drive's acknowledged resets).
     Nothing,
-    /// By chance, the same for the same seed.
+    /// Random, the same for the same seed.
     Seeded(u64),
 }
 
@@ -41,7 +40,7 @@ impl Fate {
         }
     }
 
-    /// How many of `count` come through, as a prefix.
+    /// How many of `count` survive, as a prefix.
     fn prefix(&mut self, count: u64) -> u64 {
         match self.kept {
             Kept::Everything => count,
@@ -54,7 +53,7 @@ impl Fate {
         }
     }
 
-    /// How many of eight come through in this zone.
+    /// How many of eight survive in this zone.
     fn eighths(&mut self) -> u64 {
         match self.kept {
             Kept::Everything => 8,
@@ -69,13 +68,14 @@ impl Fate {
 }
 
 impl SimDevice {
-    /// The device as it is found after a power loss at this moment, by chance from `seed`: switched on, with no faults
-    /// armed and nothing pending. This one is left as it is.
+    /// The device after a power loss at this moment, random by `seed`. It is switched on, with no faults armed and
+    /// nothing pending. This device stays as it is.
     pub fn after_power_loss(&self, seed: u64) -> SimDevice {
         self.restarted(Kept::Seeded(seed))
     }
 
-    /// Likewise, with a say in what is kept. What shares its power supply is restarted with it.
+    /// As [`after_power_loss`](Self::after_power_loss), where the caller says what survives. Devices on its power
+    /// supply are restarted with it.
     pub fn restarted(&self, kept: Kept) -> SimDevice {
         let alone = self.restarted_alone(kept);
         let companion = |(nth, device): (u64, SimDevice)| {
@@ -115,8 +115,8 @@ impl SimDevice {
         Self::assemble(self.0.info.clone(), self.0.resets_keep_bytes, zones, seed ^ 0x7e44_a11e)
     }
 
-    /// A drive does not wake up with more open zones than it allows. Too many can only come from full zones that lost
-    /// their end while another was opened: so those keep theirs.
+    /// Enforces the limit of open zones: a drive never starts with more. Too many can only come from full zones that
+    /// lost their end while another zone was opened. So those keep their end.
     fn keep_to_limit(
         &self,
         zones: &mut [(u64, Durable)],
@@ -142,7 +142,7 @@ fn survive_drive(left: &mut Durable, capacity: u64, unit: u64, events: &[&What],
     for (at, what) in events.iter().enumerate() {
         let What::Reset { certain } = what else { continue };
         if !certain && !fate.coin() {
-            // It never happened: nor did what came after it, which it made room for.
+            // The reset never happened, nor did the writes that depend on it.
             end = at;
             break;
         }
@@ -186,7 +186,7 @@ fn survive_drive(left: &mut Durable, capacity: u64, unit: u64, events: &[&What],
     }
 }
 
-/// A unit that was being written: some of its bytes, then whatever.
+/// A torn unit: some of its bytes, then garbage.
 fn torn(data: &[u8], unit: u64, dice: &mut Dice) -> Vec<u8> {
     let mut bytes = vec![0; unit as usize];
     dice.fill(&mut bytes);

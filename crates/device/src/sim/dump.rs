@@ -1,8 +1,9 @@
-//! A device as bytes, to look at what a crash left with the ordinary commands.
+//! A device as bytes, to examine the result of a crash with the ordinary commands.
 //!
-//! Little-endian: magic; write unit u32; zone count u32; zone size u64; most open and most active zones u32; hardware pointers u8; name
-//! (length, bytes); then for each zone capacity u64, pointer u64, state u8, count of chunks, and each chunk as number and
-//! bytes (numbers, counts and lengths as varints). It is a tool for tests, not a format anybody keeps.
+//! Little-endian: magic; write unit u32; zone count u32; zone size u64; maximum open and active zones u32; hardware
+//! pointers u8; name (length, bytes). Then for each zone: capacity u64, pointer u64, state u8, count of chunks, and
+//! each chunk as number, length and bytes. Numbers, counts and lengths are varints. It is a tool for tests and not a
+//! stable format.
 
 use super::image::{CHUNK_BYTES, Image};
 use super::{Durable, SimDevice};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 use terrane_wire::{Corrupt, Reader, Truncated, Writer, ZoneIdx};
 
 const MAGIC: [u8; 8] = *b"TERRSIM1";
-/// Bytes that a zone takes at least.
+/// Minimum size of a zone in a dump, in bytes.
 const ZONE_BYTES_MIN: usize = 8 + 8 + 1 + 1;
 
 const STATES: [ZoneState; 6] = [
@@ -28,7 +29,8 @@ const STATES: [ZoneState; 6] = [
 ];
 
 impl SimDevice {
-    /// What reads see now, with states and pointers, as if all of it had been flushed. Faults and chance are not in it.
+    /// The content that reads see, with states and pointers, as if all of it had been flushed. Faults and the random
+    /// state are not in it.
     pub fn dump(&self) -> Vec<u8> {
         let medium = self.medium();
         let info = &self.0.info;
@@ -56,11 +58,11 @@ impl SimDevice {
         w.into_bytes()
     }
 
-    /// A device from what [`dump`](Self::dump) gave, just switched on: without hardware pointers its living zones are in
-    /// unknown state.
+    /// Loads a device from a [`dump`](Self::dump), as if it was just switched on. Without hardware pointers, its
+    /// healthy zones are in state unknown.
     ///
     /// # Errors
-    /// Any bytes that `dump` cannot have given are refused with the first thing that is wrong.
+    /// Bytes that `dump` cannot have written are refused with the first finding.
     pub fn load(raw: &[u8]) -> Result<SimDevice, Corrupt> {
         let mut r = Reader::new(raw);
         let short =
@@ -87,7 +89,7 @@ impl SimDevice {
             ));
         }
         let unit = u64::from(write_unit);
-        // As a bound on every offset below, so that sums of them cannot overflow.
+        // A bound on every offset below, so that their sums cannot overflow.
         if zone_size == 0 || !zone_size.is_multiple_of(unit) || zone_size > 1 << 48 {
             return Err(wrong(
                 "zone size",
@@ -132,7 +134,7 @@ impl SimDevice {
         Ok(device)
     }
 
-    /// Writes what reads see now to a new sparse file, zone after zone: such a file opens as a
+    /// Writes the content that reads see to a new sparse file, zone after zone. The file can be opened as a
     /// [`FileDevice`](crate::FileDevice).
     pub fn export_raw(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let medium = self.medium();

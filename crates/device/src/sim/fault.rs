@@ -1,41 +1,41 @@
-//! What a device may do wrong besides losing power.
+//! Faults of a device other than power loss.
 //!
-//! Each fault has a switch ([`SimDevice::inject`](super::SimDevice::inject) and the methods below) and a counter:
-//! a test that proves a fault is noticed first asserts that it *fired*, or it proves nothing (a *canary*).
+//! Each fault has a switch ([`SimDevice::inject`](super::SimDevice::inject) and the methods below) and a counter. A
+//! test that shows that a fault is noticed first asserts that it *fired*; otherwise it proves nothing (a *canary*).
 //!
-//! Scheduled faults count from the moment they are injected. Faults that change the medium at once (rot, pointers, dead
-//! zones) first make durable what the zone holds, so that a later crash cannot take the fault back.
+//! Scheduled faults count from their injection. Faults that change the medium at once (rot, pointers, dead zones)
+//! first make the zone's content durable, so that a later crash cannot undo the fault.
 
 use super::{Medium, SimDevice, io_error};
 use crate::zone::{DeviceError, ZoneState};
 use std::sync::Arc;
 use terrane_wire::ZoneIdx;
 
-/// A fault that waits for its moment.
+/// A fault that waits for its occasion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Reads of the zone (of any, without one) fail once in `one_in` times, by the device's seed; 1 is always.
+    /// Reads of the zone (of any zone, if `None`) fail once in `one_in` times, by the device's seed; 1 is always.
     ReadError { zone: Option<ZoneIdx>, one_in: u32 },
-    /// Likewise writes. If `partial`, a random prefix of whole units is written and the pointer moves over it before the
-    /// write fails; else nothing is.
+    /// The same for writes. If `partial`, a random prefix of whole units is written and the pointer moves over it
+    /// before the write fails; else nothing is written.
     WriteError { zone: Option<ZoneIdx>, one_in: u32, partial: bool },
     /// The `nth` write (1 is the next) succeeds and moves the pointer, but its bytes never reach the medium.
     LostWrite { nth: u64 },
-    /// The bytes of the `nth` write land at `offset` in zone `to` instead, over whatever is there.
+    /// The bytes of the `nth` write land at `offset` in zone `to` instead, and overwrite its content.
     MisdirectedWrite { nth: u64, to: ZoneIdx, offset: u64 },
     /// The `nth` flush succeeds and makes nothing durable. A later one does.
     LostFlush { nth: u64 },
-    /// The `nth` flush fails. What it should have made durable never will be, even by a later flush that succeeds: so
-    /// kernels treat pages whose write-back failed. A reset ends that for its zone.
+    /// The `nth` flush fails. The data that it should have made durable never will be, even by a later flush that
+    /// succeeds. Kernels do so to pages whose write-back failed. A reset ends that for its zone.
     FailingFlush { nth: u64 },
-    /// Resets of the zone (of any, without one) fail once in `one_in` times and change nothing.
+    /// Resets of the zone (of any zone, if `None`) fail once in `one_in` times and change nothing.
     ResetError { zone: Option<ZoneIdx>, one_in: u32 },
-    /// Resets say that they are done, once in `one_in` times without being so: until a flush, a crash may bring back what the zone held,
-    /// pointer and all.
+    /// Resets succeed, but once in `one_in` times the acknowledgement is false. Until a flush, a crash may bring back
+    /// the old content and pointer.
     LostReset { one_in: u32 },
-    /// After `after_ops` more writes, resets, finishes and flushes the zone is read-only.
+    /// After `after_ops` more writes, resets, finishes and flushes, the zone is read-only.
     TurnsReadOnly { zone: ZoneIdx, after_ops: u64 },
-    /// After as many the zone is offline.
+    /// After as many, the zone is offline.
     TurnsOffline { zone: ZoneIdx, after_ops: u64 },
 }
 
@@ -51,7 +51,7 @@ impl Fault {
     }
 }
 
-/// Names an injected fault on its device.
+/// Identifies an injected fault on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FaultId(pub(super) usize);
 
@@ -59,7 +59,7 @@ pub struct FaultId(pub(super) usize);
 pub(super) struct Armed {
     pub(super) fault: Fault,
     pub(super) on: bool,
-    /// Operations the device had done when it was injected.
+    /// Operations of the device before the injection.
     pub(super) since: u64,
     /// Occasions on which it could have fired.
     pub(super) seen: u64,
@@ -78,7 +78,7 @@ impl Armed {
     }
 }
 
-/// What becomes of a write.
+/// The outcome of a write.
 pub(super) enum WriteFate {
     Done,
     Lost,
@@ -87,16 +87,16 @@ pub(super) enum WriteFate {
     Failed(u64),
 }
 
-/// What becomes of a reset.
+/// The outcome of a reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResetFate {
     Done,
-    /// It is told to be done, and a crash may show that it is not.
+    /// It is acknowledged, and a crash may show that it did not happen.
     Lost,
     Failed,
 }
 
-/// What becomes of a flush.
+/// The outcome of a flush.
 pub(super) enum FlushFate {
     Done,
     Lost,
@@ -172,7 +172,7 @@ impl Medium {
         fate
     }
 
-    /// The zones whose time has come before the next operation.
+    /// The zones that die before the next operation.
     pub(super) fn deaths(&mut self) -> Vec<(ZoneIdx, ZoneState)> {
         let ops = self.power.ops();
         let due = self.faults.iter_mut().filter_map(|armed| {
@@ -189,7 +189,7 @@ impl Medium {
 }
 
 impl SimDevice {
-    /// Arms a fault; one that is not about a certain zone or command on all devices of this power supply.
+    /// Arms a fault. One without a zone, or about one kind of command, is armed on all devices of this power supply.
     pub fn inject(&self, fault: Fault) -> FaultId {
         // A fault has the same number on all of them.
         self.companions().iter().for_each(|device| {
@@ -214,7 +214,7 @@ impl SimDevice {
         self.all().map(|device| device.medium().faults.get(id.0).map_or(0, |armed| armed.fired)).sum()
     }
 
-    /// Disarms one fault; what it did stays, and so does its counter.
+    /// Disarms one fault. Its effects and its counter stay.
     pub fn disarm(&self, id: FaultId) {
         for device in self.all() {
             if let Some(armed) = device.medium().faults.get_mut(id.0) {
@@ -223,15 +223,15 @@ impl SimDevice {
         }
     }
 
-    /// Disarms all faults, as [`disarm`](Self::disarm) does one.
+    /// Disarms all faults; see [`disarm`](Self::disarm).
     pub fn clear_faults(&self) {
         self.all().for_each(|device| device.medium().faults.iter_mut().for_each(|armed| armed.on = false));
     }
 
-    /// Bit rot: every bit set in `mask` is flipped, on the medium, from `offset` on.
+    /// Bit rot: flips every bit that is set in `mask`, on the medium, from `offset` on.
     ///
     /// # Errors
-    /// `Rule` when the range is not within the zone's capacity.
+    /// `Rule` if the range is not within the zone's capacity.
     pub fn rot(&self, zone: ZoneIdx, offset: u64, mask: &[u8]) -> Result<(), DeviceError> {
         let mut medium = self.medium();
         self.0.rules.may_read(zone, offset, mask.len())?;
@@ -245,7 +245,7 @@ impl SimDevice {
         Ok(())
     }
 
-    /// The zone is read-only or offline from now on; other states are refused.
+    /// Makes the zone read-only or offline; other states are refused.
     pub fn kill_zone(&self, zone: ZoneIdx, state: ZoneState) -> Result<(), DeviceError> {
         if !matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
             return Err(io_error(zone, 0, "kill", "a dead zone is read-only or offline"));
@@ -262,16 +262,16 @@ impl SimDevice {
         self.settle(medium, zone);
     }
 
-    /// Somebody writes `bytes` of garbage at the write pointer behind the owner's back; clipped to the capacity.
+    /// Writes `bytes` of garbage at the write pointer, as another writer would; clipped to the capacity.
     ///
     /// # Errors
-    /// `Rule` for a device without hardware pointers: there nobody but the owner moves one.
+    /// `Rule` for a device without hardware pointers: there only the owner moves a pointer.
     pub fn advance_pointer(&self, zone: ZoneIdx, bytes: u64) -> Result<u64, DeviceError> {
         self.move_pointer(zone, "advance", |pointer, capacity| (pointer.saturating_add(bytes)).min(capacity))
     }
 
-    /// The zone forgets its last `bytes`, flushed or not: damage, which no drive may do and some did. What was there
-    /// becomes garbage. Clipped to the zone's start.
+    /// The zone loses its last `bytes`, flushed or not: damage that no drive may do, and some did. They become
+    /// garbage. Clipped to the zone's start.
     ///
     /// # Errors
     /// `Rule` as for [`advance_pointer`](Self::advance_pointer).
@@ -279,7 +279,7 @@ impl SimDevice {
         self.move_pointer(zone, "roll back", |pointer, _| pointer.saturating_sub(bytes))
     }
 
-    /// Puts the pointer elsewhere, in whole units, and garbage between the old and the new place. Returns the new one.
+    /// Moves the pointer by whole units, and writes garbage between the old and the new one. Returns the new pointer.
     fn move_pointer(
         &self,
         zone: ZoneIdx,
@@ -311,7 +311,8 @@ impl SimDevice {
 }
 
 impl Medium {
-    /// Changes what is read now and what survives a crash in the same way; the zone is settled.
+    /// Changes the content that reads see, and the content that survives a crash, in the same way. The zone is made
+    /// durable first.
     fn both_images(&mut self, zone: ZoneIdx, mut change: impl FnMut(&mut super::image::Image)) {
         if let (Some(now), Some(durable)) =
             (self.now.get_mut(zone.0 as usize), self.durable.get_mut(zone.0 as usize))

@@ -1,13 +1,13 @@
 //! The bytes of one zone, sparse and cheap to copy.
 //!
 //! A crash test copies a whole device thousands of times and changes little in each copy. So a zone is a map of
-//! shared chunks: a copy shares all of them, a write makes its own of the chunks it touches. A chunk is as long as what
-//! was written of it; the rest, and chunks that are not there, read as zeros.
+//! shared chunks: a copy shares all of them, and a write copies the chunks it touches. A chunk is as long as its
+//! written part. The rest, and missing chunks, read as zeros.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of a chunk at most.
+/// Maximum size of a chunk in bytes.
 pub(super) const CHUNK_BYTES: u64 = 64 << 10;
 
 #[derive(Clone, Debug, Default)]
@@ -15,7 +15,7 @@ pub(super) struct Image {
     chunks: BTreeMap<u64, Arc<Vec<u8>>>,
 }
 
-/// Cuts `len` bytes at `offset` into (chunk, first byte in the chunk, range of the buffer).
+/// Divides `len` bytes at `offset` into (chunk, first byte in the chunk, range of the buffer).
 fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -27,8 +27,8 @@ fn units(byte: u8, count: u64) -> Vec<u8> {
     vec![byte; (count * UNIT) as usize]
 }
 
-/// What the owner of a zone knows: what it wrote since the last reset, how much of that was flushed, and both as they
-/// were before that reset.
+/// What the owner of a zone knows: the bytes written since the last reset, how many of them were flushed, and both as
+/// they were before that reset.
 #[derive(Clone, Default)]
 struct Zone {
     written: Vec<u8>,
@@ -37,7 +37,7 @@ struct Zone {
 }
 
 impl Zone {
-    /// Whether a drive may be found with this pointer and these contents.
+    /// Whether a drive may be found with this pointer and content.
     fn allows(written: &[u8], flushed: usize, pointer: usize, image: &[u8]) -> bool {
         (flushed..=written.len()).contains(&pointer) && image[..pointer] == written[..pointer]
     }
@@ -56,7 +56,7 @@ impl Owner {
         Owner { device, zones, dice: Dice::new(seed) }
     }
 
-    /// One command; an error is returned after the record took note that it may have happened in part.
+    /// One command. An error is returned after the record notes that it may have happened in part.
     fn step(&mut self) -> Result<(), DeviceError> {
         let at = self.dice.below(self.zones.len() as u64) as usize;
         let zone = &mut self.zones[at];
@@ -96,7 +96,7 @@ impl Owner {
             if left.info().hardware_pointers {
                 let pointer = report.pointer as usize;
                 let fits = Zone::allows(&zone.written, zone.flushed, pointer, &image);
-                // Only a reset in which the power went may leave what was there before it.
+                // Only a reset in which the power failed may leave the old content.
                 let cut_off = !self.device.is_powered() && zone.written.is_empty();
                 let undone = zone.before_reset.as_ref().filter(|_| cut_off);
                 let undone = undone.is_some_and(|(w, flushed)| Zone::allows(w, *flushed, pointer, &image));
@@ -240,7 +240,7 @@ fn a_drives_reset_stays_even_when_nothing_else_does() {
     device.reset(z(0)).unwrap();
     device.write(z(0), 0, &units(2, 1)).unwrap();
     assert_eq!(device.restarted(Kept::Nothing).report(z(0)).unwrap().state, ZoneState::Empty);
-    // One that was cut off may have happened or not.
+    // A flush that was cut off may have happened or not.
     let device = self::device(true);
     device.write(z(0), 0, &units(1, 4)).unwrap();
     device.flush().unwrap();
@@ -262,7 +262,7 @@ fn a_snapshot_is_a_device_of_its_own() {
     assert_eq!(copy.report(z(0)).unwrap().pointer, UNIT);
     copy.reset(z(0)).unwrap();
     assert_eq!(bytes(&device, 0, 0, UNIT), units(1, 1));
-    // What was pending is pending in the copy too.
+    // Pending commands are pending in the copy too.
     let copy = device.snapshot();
     assert_eq!(copy.restarted(Kept::Nothing).report(z(0)).unwrap().pointer, 0);
 }
@@ -334,13 +334,13 @@ fn a_lost_reset_comes_to_light_in_a_crash_with_all_that_was_there() {
         let left = device.after_power_loss(seed);
         let pointer = left.report(z(0)).unwrap().pointer;
         let first = bytes(&left, 0, 0, 3 * UNIT);
-        // What came after the reset is never found above what it should have removed.
+        // Writes after the reset are never found above content that it should have removed.
         let is_old = pointer == 3 * UNIT && first == units(1, 3);
         outcomes[usize::from(is_old)] += 1;
         if !is_old {
             assert!(first.iter().take(pointer.min(3 * UNIT) as usize).all(|byte| *byte == 2), "seed {seed}");
         }
-        // Flushed, it has happened.
+        // After a flush, the reset has happened.
         device.flush().unwrap();
         assert_eq!(bytes(&device.restarted(Kept::Nothing), 0, 0, UNIT), units(2, 1));
     }
@@ -556,7 +556,7 @@ fn a_zone_dies_now_or_later_and_stays_dead() {
         assert!(device.kill_zone(z(0), ZoneState::Full).is_err());
 
         let id = device.inject(Fault::TurnsOffline { zone: z(1), after_ops: 2 });
-        // What the rules refuse is no operation.
+        // A command that the rules refuse is no operation.
         device.write(z(1), 0, &units(7, 1)).unwrap_err();
         device.write(z(1), UNIT, &units(7, 1)).unwrap();
         device.flush().unwrap();
@@ -691,7 +691,7 @@ fn devices_on_one_power_supply_lose_it_together() {
     first.flush().unwrap();
     assert!(second.write(z(1), 0, &[3; 4096]).is_err(), "all operations count");
     assert!(!first.is_powered() && first.read(z(0), 0, &mut buf).is_err());
-    // The flush was the first one's alone.
+    // The flush covered only the first device.
     let left = first.restarted(Kept::Nothing);
     let other = left.companions().remove(0);
     left.read(z(0), 0, &mut buf).unwrap();

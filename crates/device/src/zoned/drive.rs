@@ -1,7 +1,7 @@
-//! What the kernel does for a zoned drive: report, reset, finish, and direct reads and writes.
+//! The kernel interface of a zoned drive: report, reset, finish, and direct reads and writes.
 //!
-//! Behind a trait, so that the rules above it are tested against a drive in memory that misbehaves. The `unsafe` of zoned
-//! drives is here and in `zone_report`: an ioctl each.
+//! It is behind a trait, so that the rules above are tested against a misbehaving drive in memory. The `unsafe` of
+//! zoned drives is here and in `zone_report`: one ioctl each.
 
 #![expect(unsafe_code, reason = "ioctls have no safe face in std")]
 
@@ -15,40 +15,41 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
-// Linux's <linux/blkzoned.h>; the same numbers on every architecture Rust's standard library supports for Linux, except
-// those (mips, powerpc, sparc) whose ioctl encoding differs.
+// From Linux's <linux/blkzoned.h>. The numbers are the same on every architecture Rust's standard library supports
+// for Linux, except those (mips, powerpc, sparc) whose ioctl encoding differs.
 const BLKRESETZONE: libc::c_ulong = 0x4010_1283;
 const BLKFINISHZONE: libc::c_ulong = 0x4010_1288;
 
-/// Places are in bytes from the start of the drive.
+/// The commands of a zoned drive. Offsets are in bytes from the start of the drive.
 pub(crate) trait Drive: Send + Sync + Debug {
-    /// Up to `zones` zones from the one that begins at `start`; fewer where the drive ends or as it pleases.
+    /// Up to `zones` zones from the one that begins at `start`. There are fewer at the drive's end, or if the drive
+    /// chooses so.
     fn report(&self, start: u64, zones: usize) -> io::Result<Vec<RawZone>>;
     fn reset(&self, start: u64, len: u64) -> io::Result<()>;
     fn finish(&self, start: u64, len: u64) -> io::Result<()>;
-    /// Memory, place and length are aligned for direct I/O.
+    /// Memory, offset and length are aligned for direct I/O.
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()>;
-    /// The same; how many bytes were taken, and why not more.
+    /// As `read`; returns the number of bytes taken, and the error if these are not all.
     fn write(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>);
-    /// Nobody needs what is in the range, of a conventional zone.
+    /// Discards a range of a conventional zone.
     fn discard(&self, start: u64, len: u64) -> io::Result<()>;
     fn flush(&self) -> io::Result<()>;
     fn unlock(&self) -> io::Result<()>;
 }
 
-/// What the kernel knows of the whole drive.
+/// The kernel's facts about the whole drive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub size: u64,
     pub zone_size: u64,
-    /// What a write begins and ends at, in bytes.
+    /// Writes begin and end at multiples of this, in bytes.
     pub write_granularity: u64,
     pub max_open: u32,
     pub max_active: u32,
 }
 
 impl Facts {
-    /// Out of the queue's directory in sysfs. A file that is not there says 0, as older kernels did.
+    /// Reads the queue directory in sysfs. A missing file means 0, as on older kernels.
     pub fn of(backing: &Backing) -> Facts {
         let number = |name: &str| {
             let text = fs::read_to_string(backing.sysfs().join("queue").join(name)).unwrap_or_default();
@@ -65,7 +66,7 @@ impl Facts {
     }
 }
 
-/// A drive that the kernel drives.
+/// A drive behind the kernel's block layer.
 #[derive(Debug)]
 pub(crate) struct KernelDrive {
     backing: Backing,
@@ -78,11 +79,11 @@ impl KernelDrive {
         Ok(KernelDrive { backing, direct })
     }
 
-    /// A command for a range of whole zones.
+    /// Executes a command for a range of whole zones.
     fn manage(&self, request: libc::c_ulong, start: u64, len: u64) -> io::Result<()> {
         let range: [u64; 2] = [start / SECTOR, len / SECTOR];
-        // SAFETY: the descriptor is open as long as `self` is borrowed; the requests read two 64-bit integers from the
-        // address given, which is that of a live local array of exactly those.
+        // SAFETY: the descriptor is open as long as `self` is borrowed; the requests read two 64-bit integers from
+        // the address given, which is that of a live local array of exactly those.
         let rc = unsafe { libc::ioctl(self.backing.file().as_raw_fd(), request as _, range.as_ptr()) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }

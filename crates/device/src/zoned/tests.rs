@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 const UNIT: u64 = 4096;
 const ZONE: u64 = 16 * UNIT;
-/// What a zone of the drive takes.
+/// Capacity of a zone of the drive.
 const CAPACITY: u64 = 12 * UNIT;
 const ZONES: u64 = 6;
 /// Zone 0 is conventional.
@@ -17,12 +17,12 @@ struct Slot {
     bytes: Vec<u8>,
 }
 
-/// What goes wrong with the next command.
+/// The fault of the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     /// A write takes so many bytes and fails.
     Short(u64),
-    /// The zone dies under the command.
+    /// The zone dies during the command.
     ReadOnly,
     Offline,
     /// The command fails and nothing happens.
@@ -31,7 +31,7 @@ enum Trouble {
     Mute,
 }
 
-/// A drive in memory, as strict as the strictest.
+/// A drive in memory that is as strict as the strictest.
 #[derive(Debug)]
 struct Medium {
     zones: Vec<Slot>,
@@ -53,7 +53,7 @@ impl Medium {
         self.zones.iter().filter(|slot| slot.raw.kind == 2 && matches!(slot.raw.condition, 2..=4)).count()
     }
 
-    /// The trouble planned for the zone's next command, which happens now.
+    /// The fault planned for the zone's next command, which happens now.
     fn suffers(&mut self, zone: usize) -> Option<Trouble> {
         let trouble = self.trouble.take()?;
         match trouble {
@@ -110,7 +110,7 @@ impl Drive for Fake {
         if std::mem::take(&mut medium.mute) {
             return Err(eio());
         }
-        // Two at once, so that the loop around it is needed.
+        // Two at once, so that the caller's loop is needed.
         let first = (start / ZONE) as usize;
         Ok(medium.zones.iter().skip(first).take(zones.min(2)).map(|slot| slot.raw).collect())
     }
@@ -142,7 +142,7 @@ impl Drive for Fake {
         assert!(buf.as_ptr().addr().is_multiple_of(ALIGN));
         let slot = &self.medium().zones[(at / ZONE) as usize];
         let (from, to) = ((at % ZONE) as usize, (at % ZONE) as usize + buf.len());
-        // Above the pointer it answers with an error, as some do.
+        // Above the pointer it replies with an error, as some drives do.
         if to as u64 > slot.raw.readable() {
             return Err(eio());
         }
@@ -181,7 +181,7 @@ impl Drive for Fake {
         if slot.raw.pointer == slot.raw.start + slot.raw.capacity {
             slot.raw.condition = 0xe;
         }
-        // What the kernel says of a write that failed in part: nothing was taken.
+        // The kernel's result of a write that failed in part: no byte was taken.
         if taken < data.len() as u64 { (0, Err(eio())) } else { (taken, Ok(())) }
     }
 
@@ -247,7 +247,7 @@ fn what_is_not_zones_of_one_size_is_refused() {
     assert!(over(Facts { zone_size: 0, ..facts }).contains("zones of 0"));
     assert!(over(Facts { write_granularity: 5000, ..facts }).contains("5000"));
     fake.medium().zones[3].raw.start -= 512;
-    // The drive ends before it should.
+    // The drive ends too early.
     assert!(over(Facts { size: 100 * ZONE, ..facts }).contains("says nothing of zone 6"));
 }
 
@@ -255,7 +255,7 @@ fn what_is_not_zones_of_one_size_is_refused() {
 fn reads_stop_at_the_pointer_and_need_no_alignment() {
     let device = Fake::new(0).open(OpenMode::ReadWrite);
     let data: Vec<u8> = (0..3 * UNIT).map(|at| (at % 251) as u8).collect();
-    // From memory that begins anywhere, too.
+    // Also from unaligned memory.
     let shifted = [&[0], &data[..]].concat();
     device.write(ZoneIdx(1), 0, &shifted[1..]).unwrap();
     let mut buf = vec![9; 5 * UNIT as usize];
@@ -316,7 +316,7 @@ fn a_zone_that_died_by_itself_is_known_by_asking() {
     let mut byte = [0];
     device.read(ZoneIdx(1), UNIT - 1, &mut byte).unwrap();
     assert_eq!(byte, [1], "a read-only zone gives what it holds");
-    // Who is not answered knows what it knew.
+    // Without a reply, the rules keep their state.
     fake.medium().mute = true;
     assert_eq!(device.ask(ZoneIdx(3)).unwrap().state, ZoneState::Full);
     assert_eq!(device.rules.check(), Ok(()));
@@ -333,13 +333,13 @@ fn the_limit_of_active_zones_is_refused_by_name() {
         matches!(refused, DeviceError::Rule { .. }) && refused.to_string().contains("at most 2"),
         "{refused}"
     );
-    // Conventional zones do not count, finished ones no more.
+    // Conventional and finished zones do not count.
     device.reset(ZoneIdx(0)).unwrap();
     device.write(ZoneIdx(0), 0, &[1; UNIT as usize]).unwrap();
     device.finish(ZoneIdx(1)).unwrap();
     assert_eq!(fake.medium().zones[1].raw.condition, 0xe);
     device.write(ZoneIdx(3), 0, &[1; UNIT as usize]).unwrap();
-    // Somebody else took the places: then the drive refuses, and the limit is named too.
+    // Another writer took the places. Then the drive refuses, and the error names the limit too.
     device.finish(ZoneIdx(3)).unwrap();
     fake.set(4, 2, UNIT);
     let refused = device.write(ZoneIdx(5), 0, &[1; UNIT as usize]).unwrap_err().to_string();
@@ -350,7 +350,7 @@ fn the_limit_of_active_zones_is_refused_by_name() {
 #[test]
 fn places_held_for_nothing_are_freed_when_a_drive_is_taken_up() {
     let fake = Fake::new(2);
-    // Opened by command and never written; a half unit that somebody wrote.
+    // Zones that were opened by command and never written, and a half unit of another writer.
     fake.set(1, 3, 0);
     fake.set(2, 4, UNIT + 512);
     drop(fake.open(OpenMode::ReadOnly));
@@ -411,7 +411,7 @@ enum Op {
     Write(u32, u64),
     Reset(u32),
     Finish(u32),
-    /// Somebody else writes or finishes, behind our back.
+    /// Another program writes or finishes zones.
     Behind(u32, bool),
 }
 
@@ -433,7 +433,8 @@ fn ops() -> impl Strategy<Value = (Op, Option<Trouble>)> {
 }
 
 proptest! {
-    /// Whatever fails, and whoever else writes: after a command to a zone, ours or one that failed, the rules are the drive's.
+    /// Whatever fails, and whatever another writer does: after a command to a zone, successful or failed, the rules
+    /// equal the drive's state.
     #[test]
     fn the_rules_stay_equal_to_the_drive(steps in prop::collection::vec(ops(), 0..60), max_active in 0usize..4) {
         let fake = Fake::new(max_active);
@@ -445,7 +446,7 @@ proptest! {
                 Op::Write(zone, units) => {
                     let at = state(&device, zone).1;
                     let done = device.write(ZoneIdx(zone), at, &vec![zone as u8; (units * UNIT) as usize]);
-                    // What the rules refuse never reaches the drive, which could have told us better.
+                    // A command that the rules refuse never reaches the drive, so its state is not reported.
                     if !matches!(done, Err(DeviceError::Rule { .. })) {
                         behind.remove(&zone);
                     }

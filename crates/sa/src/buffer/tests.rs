@@ -3,7 +3,7 @@ use crate::{AttrList, Registry, ZplAttrs};
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-/// `zap/sa_layouts`: the layouts of the data set the buffers come from.
+/// `zap/sa_layouts`: the layouts of the dataset that the buffers come from.
 const OPENZFS_LAYOUTS: [(&str, &[u16]); 6] = [
     ("3", &[5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 20]),
     ("4", &[20]),
@@ -13,7 +13,7 @@ const OPENZFS_LAYOUTS: [(&str, &[u16]); 6] = [
     ("6", &[5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 17]),
 ];
 
-/// Buffer, its layout, and its header size.
+/// A buffer's name, its layout, and its header size.
 const BUFFERS: [(&str, u16, usize); 11] = [
     ("dir.bonus", 2, 8),
     ("reg.bonus", 2, 8),
@@ -57,7 +57,7 @@ fn buffers_of_openzfs_come_back_byte_for_byte() {
     }
 }
 
-/// The data set that they come from, had it given other numbers to its attributes.
+/// The dataset of the vectors, as if it had given other numbers to its attributes.
 #[test]
 fn buffers_do_not_depend_on_the_numbers_of_attributes() {
     let other = |number: u16| (number * 7 + 11) % 31;
@@ -209,7 +209,7 @@ fn values_that_do_not_fit_their_attribute_are_not_stored() {
 proptest! {
     #[test]
     fn any_layout_comes_back(values in prop::collection::btree_map(100u16..160, prop::collection::vec(any::<u8>(), 0..40), 0..20), order in any::<u64>()) {
-        // Attributes below 130 have a fixed length, the others each their own; the order is anything.
+        // Attributes below 130 have a fixed length, the others a length per value; the order is arbitrary.
         let mut values: Vec<_> = values.into_iter().collect();
         values.sort_by_key(|(attr, _)| (u64::from(*attr) + 1).wrapping_mul(order | 1));
         let rows = values.iter().map(|(attr, value)| {

@@ -13,7 +13,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 3 + 1) as u8).collect()
 }
 
-/// The lists that OpenZFS packed, and what it packed into them.
+/// The lists that OpenZFS packed, and their content.
 fn vectors() -> Vec<(&'static str, Pairs)> {
     let pair = |name: &str, value: &[u8]| (name.as_bytes().to_vec(), value.to_vec());
     let padding = (0..9).map(|len| pair(&format!("user.{}", &"abcdefgh"[..len]), &pattern(len))).collect();
@@ -64,7 +64,7 @@ fn lists_of_openzfs_are_read_and_written_byte_for_byte() {
     }
 }
 
-/// The operations that made `replaced.xdr` of `four.xdr`.
+/// The operations that made `replaced.xdr` from `four.xdr`.
 #[test]
 fn a_pair_that_is_set_again_is_the_last() {
     let four = file("four.xdr");
@@ -91,7 +91,7 @@ fn the_last_byte_of_an_attribute_is_used() {
     let list = NvList::parse(&raw).unwrap();
     assert_eq!(NvList::default().with(b"user.max", &pattern(largest + 1)), None);
     assert_eq!(list.with(b"u", b""), None);
-    // What it replaces does not count.
+    // The replaced value does not count.
     assert!(list.with(b"user.max", &pattern(largest)).is_some());
     assert_eq!(list.with(b"user.max", &vec![0; usize::from(u16::MAX) + 1]), None);
     assert_eq!(list.with(&vec![b'n'; 70_000], b""), None);
@@ -120,7 +120,7 @@ fn lies_are_refused() {
     let good = file("one_small.xdr");
     for len in 0..good.len() {
         assert!(NvList::parse(&good[..len]).is_err(), "{len} bytes");
-        // Up to the end of the pair, padding included, there is none.
+        // Before the end of the pair, padding included, there is no pair.
         assert_eq!(get(&good[..len], b"user.a").is_err(), len < good.len() - END.len(), "{len} bytes");
     }
     let damage = |at: usize, byte: u8| {
@@ -138,7 +138,7 @@ fn lies_are_refused() {
     refuse(&damage(19, 0x28), "sizes");
     refuse(&damage(20, 0x80), "pair"); // length of the name
     refuse(&damage(23, 0), "pair");
-    refuse(&damage(23, 7), "name"); // its padding becomes a part of it
+    refuse(&damage(23, 7), "name"); // its padding becomes part of it
     refuse(&damage(24, 0), "name");
     refuse(&damage(35, 8), "pair"); // type
     refuse(&damage(36, 0x80), "pair"); // length of the value
@@ -147,7 +147,7 @@ fn lies_are_refused() {
     refuse(&damage(48, 1), "pair"); // no end
     refuse(&[&good[..], &[0]].concat(), "length");
     refuse(&vec![0; PACKED_BYTES_MAX + 1], "length");
-    // What is no lie: padding, and who wrote it.
+    // Changes that are accepted: padding, and the byte order of the writer.
     for (at, byte) in [(30, 1), (31, 255), (45, 7), (1, 0)] {
         assert_eq!(NvList::parse(&damage(at, byte)).unwrap().get(b"user.a"), Some(&b"hello"[..]));
     }
@@ -155,7 +155,7 @@ fn lies_are_refused() {
 
 #[test]
 fn a_name_is_there_once() {
-    // With few names they are compared, with many sorted: both find one in the first and the last pair.
+    // Few names are compared pairwise, many are sorted. Both find a duplicate in the first and the last pair.
     for count in [2, COMPARED_MAX, COMPARED_MAX + 1, 200] {
         let pairs: Pairs = (0..count).map(|i| (format!("user.{i:03}").into_bytes(), pattern(i))).collect();
         let mut raw = pack(&pairs);
@@ -164,7 +164,7 @@ fn a_name_is_there_once() {
         raw[at..at + 8].copy_from_slice(b"user.000");
         assert_eq!(NvList::parse(&raw).unwrap_err().what, "names", "{count}");
         assert_eq!(get(&raw, b"user.000"), Ok(Some(&[][..])), "the first is found");
-        // Who asks for no judgement gets pairs all the same, of whatever bytes.
+        // Without validation, well-formed pairs of any bytes are returned.
         assert_eq!(NvList::judged(&raw).iter().count(), count);
         for len in [0, 11, 12, 19, 20, raw.len() - 1] {
             assert!(NvList::judged(&raw[..len]).iter().count() < count);

@@ -20,14 +20,15 @@ fn boundaries_are_those_of_the_rule() {
     // A second one: 16 + 8 + n, and one byte must be left over.
     assert_eq!(place(&[(Attr::SYMLINK, 8), (Attr::DXATTR, 295)], 320), 2);
     assert_eq!(place(&[(Attr::SYMLINK, 8), (Attr::DXATTR, 296)], 320), 1);
-    // Only at that attribute: what follows may use the last byte.
+    // That holds only at that attribute: a later fixed one may use the last byte.
     assert_eq!(place(&[(Attr::SYMLINK, 8), (Attr::DXATTR, 288), (Attr::SEQ, 8)], 320), 3);
-    // Without spill all 320 bytes serve, with it 192: the attribute that reaches past them goes, and all after it.
+    // Without a spill there are 320 bytes, with one 192. The attribute that reaches past 192 moves to the spill, with
+    // all after it.
     let long = [(Attr::MTIME, 16), (Attr::SYMLINK, 169), (Attr::SIZE, 8), (Attr::DXATTR, 10)];
     assert_eq!(place(&long, 320), 4);
     assert_eq!(place(&[&long[..], &[(Attr::DACL_ACES, 200)]].concat(), 320), 1);
     assert_eq!(place(&[(Attr::MTIME, 16), (Attr::SYMLINK, 168), (Attr::DXATTR, 200)], 320), 2);
-    // The first attribute can go too.
+    // The first attribute can move too.
     assert_eq!(place(&[(Attr::DXATTR, 400), (Attr::SIZE, 8)], 320), 0);
     assert_eq!(place(&[], 320), 0);
 }
@@ -44,7 +45,7 @@ fn what_no_header_describes_is_too_large() {
     refuse(&[(Attr::DXATTR, 65535), (Attr::SYMLINK, 65521)], 320, SA_BYTES_MAX + 1);
     refuse(&[(Attr::DXATTR, 65536)], 320, 65536);
     refuse(&[(Attr::DXATTR, 65536)], 1 << 20, 65536);
-    // A bonus area that holds a spill's pointer and nothing else.
+    // A bonus that holds only the pointer to a spill block.
     refuse(&[(Attr::DXATTR, 200)], 135, 208);
     assert_eq!(place(&list(&[(Attr::DXATTR, 200)]), &registry, 136), Ok(0));
     let unknown = list(&[(Attr(500), 8)]);
@@ -52,7 +53,7 @@ fn what_no_header_describes_is_too_large() {
 }
 
 proptest! {
-    /// Attributes below 130 have a fixed length, the others each their own.
+    /// Attributes below 130 have a fixed length, the others a length per value.
     #[test]
     fn bonus_and_spill_hold_the_list(values in prop::collection::vec((100u16..160, 0usize..700), 0..25), slots in 0usize..32, odd in 0usize..100) {
         let bonus_max = 192 + slots * 512 + odd;
@@ -78,7 +79,7 @@ proptest! {
         if count == list.len() {
             prop_assert!(bonus.len() <= bonus_max);
         } else {
-            // Without spill it would not fit, and with it no further attribute would.
+            // Without the spill the list would not fit, and with it no further attribute would fit.
             prop_assert!(all.len() >= bonus_max);
             prop_assert!(bonus.len() <= bonus_max - SPILL_POINTER_BYTES);
             prop_assert!(encode(list.split_at(count + 1).0).len() > bonus_max - SPILL_POINTER_BYTES);

@@ -1,7 +1,8 @@
-//! What must hold of any bytes that claim to be attributes, shared by hostile tests and fuzz targets.
+//! What must hold of any bytes that claim to be attributes; shared by hostile tests and fuzz targets.
 //!
-//! Two promises. Whatever the bytes are, each parser ends with an answer or a named error, and takes no more memory than they do. And
-//! what a parser accepts *is* what it claims to be: every lookup agrees with the walk, and a change is seen as on a vector of pairs.
+//! There are two promises. For any bytes, each parser ends with a result or a named error, and its memory is bounded
+//! by their length. And an accepted structure is consistent: every lookup agrees with the walk, and changes behave as
+//! on a vector of pairs.
 
 #![allow(clippy::unwrap_used, reason = "a part of tests")]
 #![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
@@ -14,7 +15,7 @@ use terrane_sa::{
 /// Longer lists are only walked: trying every name of one is quadratic.
 const TRIED_MAX: usize = 64;
 
-/// The layouts of the data set that `tests/vectors/sa` comes from.
+/// The layouts of the dataset that `tests/vectors/sa` comes from.
 pub const OPENZFS_LAYOUTS: [(&str, &[u16]); 6] = [
     ("2", &[5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19]),
     ("3", &[5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 16, 19, 20]),
@@ -24,7 +25,7 @@ pub const OPENZFS_LAYOUTS: [(&str, &[u16]); 6] = [
     ("7", &[5, 6, 4, 12, 13, 7, 11, 0, 1, 2, 3, 8, 21, 10, 16, 19]),
 ];
 
-/// Reads a packed list and changes it; `false`: it was refused.
+/// Parses a packed list and changes it; `false` if it was refused.
 pub fn list(raw: &[u8]) -> bool {
     // The name that a first pair would have, and one that no list has.
     for name in [raw.get(24..30).unwrap_or(b"?"), b"user.none"] {
@@ -44,7 +45,7 @@ pub fn list(raw: &[u8]) -> bool {
             assert_pairs(&raw, &others);
         }
     }
-    // The list is what its pairs make, but for padding and who wrote it.
+    // The pairs reproduce the list, except for padding and the writer's byte order.
     let packed = pairs.iter().take(TRIED_MAX).fold(NvList::default().to_bytes(), |raw, (name, value)| {
         NvList::parse(&raw).unwrap().with(name, value).unwrap()
     });
@@ -57,10 +58,10 @@ fn assert_pairs(raw: &[u8], pairs: &[(&[u8], &[u8])]) {
     assert!(NvList::parse(raw).unwrap().iter().eq(pairs.iter().copied()));
 }
 
-/// The registry and the layouts that some bytes describe; `None`: they were refused.
+/// The registry and the layouts that some bytes describe; `None` if they were refused.
 ///
-/// A row is 0 or 2, 4 .., the index of a name and five bytes of its word; a layout 1 or 3, 5 .., how many attributes, its number, and
-/// theirs. What is cut off does not count.
+/// A row has a tag of 0 or another even number, the index of a name, and five bytes of its word. A layout has an odd
+/// tag, the count of its attributes, its number, and theirs. An incomplete record at the end is ignored.
 pub fn table(mut raw: &[u8]) -> Option<LayoutTable> {
     if raw.is_empty() {
         return LayoutTable::load(Registry::built_in(), OPENZFS_LAYOUTS).ok();
@@ -101,7 +102,7 @@ pub fn table(mut raw: &[u8]) -> Option<LayoutTable> {
     Some(table)
 }
 
-/// Reads a bonus area and a spill block, changes them in place and stores them anew; `false`: one was refused.
+/// Parses a bonus and a spill block, changes them in place and stores them again; `false` if one was refused.
 pub fn buffers(bonus: &[u8], spill: &[u8], table: &LayoutTable) -> bool {
     let both = (buffer(bonus, table), buffer(spill, table));
     let (Some(bonus), Some(spill)) = both else { return false };
@@ -109,7 +110,7 @@ pub fn buffers(bonus: &[u8], spill: &[u8], table: &LayoutTable) -> bool {
     for bonus_max in [192, 320, 832] {
         let count = match place(&list, table.registry(), bonus_max) {
             Ok(count) => count,
-            // The spill would have both buffers' values.
+            // The spill would hold the values of both buffers.
             Err(SaError::TooLarge { bytes }) => {
                 assert!(bytes > 128 << 10);
                 continue;
@@ -149,7 +150,7 @@ fn buffer<'a>(raw: &'a [u8], table: &'a LayoutTable) -> Option<Attrs<'a>> {
         assert!(changed.set_bytes(attr, &turned));
         assert_eq!(changed.attrs().get(attr), Some(&turned[..]));
     }
-    // Values, and nothing else, were turned around.
+    // Values were byte-swapped, and nothing else.
     let turned = raw.iter().zip(changed.as_bytes()).filter(|(before, after)| before != after).count();
     assert_eq!(turned, attrs.iter().map(|(_, value)| value.len()).sum::<usize>());
     let _ = ZplAttrs::from_attrs(&attrs);

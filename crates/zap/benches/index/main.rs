@@ -1,9 +1,10 @@
-//! Structures for the index of a micro or tiny ZAP, side by side: `cargo bench -p terrane-zap --bench index -- [--names N,N,..]`.
+//! Structures for the index of a micro or tiny ZAP, compared.
 //!
-//! Elements are those of names `file-000000` and on. `B built`: memory of an element after building, capacity and the allocator's
-//! rounding counted; `B grown`: the most after any of as many random insertions. Times are nanoseconds an operation, the best of many
-//! rounds, except `build`: microseconds for all elements, given in the order of slots, with their hashes known. `crowd`: insert and
-//! remove where all hashes share their first 16 bits, as an adversary's may. The choice is `decisions/0017-an-index-in-hash-order.md`.
+//! `cargo bench -p terrane-zap --bench index -- [--names N,N,..]`. Elements are those of names from `file-000000` on.
+//! `B built` is memory per element after building, with capacity and the allocator's rounding. `B grown` is its
+//! maximum during as many random insertions. Times are nanoseconds per operation, the best of many rounds. `build` is
+//! in microseconds for all elements, in slot order, with known hashes. `crowd` inserts and removes where all hashes
+//! share their first 16 bits, as an attacker could choose. The choice is `decisions/0017-an-index-in-hash-order.md`.
 
 #[path = "../../src/ordered.rs"]
 mod ordered;
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::time::Instant;
 
-/// What an index asks of its elements' structure.
+/// What an index needs of its structure.
 pub trait Structure: Default {
     const NAME: &'static str;
     fn build(elements: &[u64]) -> Self;
@@ -23,13 +24,13 @@ pub trait Structure: Default {
     fn remove(&mut self, element: u64);
     /// The first element that is not smaller.
     fn first_from(&self, element: u64) -> Option<u64>;
-    /// The sum of all elements, taken in order.
+    /// The sum of all elements, read in order.
     fn sum_in_order(&self) -> u64;
-    /// Bytes asked of the allocator, each piece as it is given out.
+    /// Allocated bytes, with the allocator's rounding.
     fn bytes(&self) -> usize;
 }
 
-/// What the usual allocators give out for a request: steps of 16 with 8 of their own.
+/// The usual allocators' size for a request: steps of 16, with 8 bytes of overhead.
 pub fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
@@ -64,7 +65,8 @@ impl Structure for Ordered {
     }
 }
 
-/// The standard library's tree, whose nodes have 5 to 11 elements. Its memory is not known; these are its nodes at their fullest.
+/// The standard library's tree, whose nodes have 5 to 11 elements. Its memory cannot be measured; these are its nodes
+/// when full.
 impl Structure for BTreeSet<u64> {
     const NAME: &'static str = "BTreeSet";
 
@@ -106,7 +108,7 @@ fn elements(names: usize) -> Vec<u64> {
     (0..names).map(|slot| hash(slot) >> 36 << 36 | slot as u64).collect()
 }
 
-/// Every place below `count` once, scattered.
+/// Every index below `count` once, scattered.
 fn scattered(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| i * 7_919 % count)
 }
@@ -135,7 +137,7 @@ fn row<S: Structure>(elements: &[u64]) {
     let rounds = (2_000_000 / count).clamp(20, 20_000);
     let per = |ns: f64| ns / count as f64;
     let built = S::build(elements);
-    // Twice as many are added to see the most it takes between two growths.
+    // Twice as many are added to find the maximum between two growths.
     let mut grown = built_half::<S>(elements);
     let mut most: f64 = 0.0;
     for (added, at) in scattered(count).filter(|at| at % 2 == 1).enumerate() {

@@ -1,4 +1,4 @@
-//! What was not chosen.
+//! The structures that were not chosen.
 
 use crate::{Structure, allocated};
 
@@ -43,9 +43,9 @@ impl Structure for SortedArray {
     }
 }
 
-/// Elements of a leaf of 512 bytes beside their count.
+/// Elements of a leaf of 512 bytes, which also has their count.
 const LEAF_ELEMENTS: usize = 63;
-/// As many are built into one, so that not every leaf splits at once.
+/// Elements per leaf after a build, so that not every leaf splits at once.
 const LEAF_BUILT: usize = 58;
 
 struct Leaf {
@@ -65,7 +65,7 @@ impl Leaf {
     }
 }
 
-/// A tree of two levels: leaves of 512 bytes, and the first element of each in one array.
+/// A tree of two levels: leaves of 512 bytes, and one array with the first element of each.
 #[derive(Default)]
 pub struct Leaves {
     firsts: Vec<u64>,
@@ -146,7 +146,7 @@ impl Structure for Leaves {
 
 const FREE: u64 = u64::MAX;
 
-/// A hash table with linear probing, at most 7/8 full, and sorted whenever it is listed.
+/// A hash table with linear probing, at most 7/8 full, and sorted for every listing.
 #[derive(Default)]
 pub struct Hashed {
     places: Vec<u64>,
@@ -158,7 +158,7 @@ impl Hashed {
         Hashed { places: vec![FREE; (count * 8 / 7 + 2).next_power_of_two()], count: 0 }
     }
 
-    /// The low bits of the hashed 28, stirred: the high ones are the order's.
+    /// The low bits of the 28 hash bits, mixed: the high ones define the order.
     fn home(&self, element: u64) -> usize {
         ((element >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.places.len() - 1)
     }
@@ -211,7 +211,7 @@ impl Structure for Hashed {
         self.count -= 1;
     }
 
-    /// With the same hash, which is all it can find.
+    /// Only an element with the same hash can be found.
     fn first_from(&self, element: u64) -> Option<u64> {
         let held = self.probe(element).map(|place| self.places[place]).take_while(|held| *held != FREE);
         held.filter(|held| held >> 32 == element >> 32).min()

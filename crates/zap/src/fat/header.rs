@@ -1,10 +1,10 @@
-//! Block 0 of a fat ZAP: geometry, counts, and where the pointer table is.
+//! Block 0 of a fat ZAP: geometry, counts, and the position of the pointer table.
 //!
-//! Everything that later code divides, shifts or indexes by comes from here, so it is judged here, once: the
-//! table's place and size against each other and against the object's blocks, the high-water mark against both.
+//! Later code divides, shifts and indexes by these fields, so they are validated here, once. Position and size of the
+//! table are checked against each other and against the object's blocks, and the high-water mark against both.
 //!
-//! Invariant of a parsed header: every block it speaks of is below `freeblk`, and `freeblk` is no further past
-//! the object's end than a table under way explains; a damaged number cannot make the object grow without bound.
+//! Invariant of a parsed header: every block that it names is below `freeblk`. And `freeblk` is past the object's end
+//! only as far as a table being filled explains. So a damaged number cannot make the object grow without bound.
 
 use crate::bytes::put;
 use crate::error::Error;
@@ -17,7 +17,7 @@ pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0001;
 const MAGIC: u64 = 0x2_F52A_B2AB;
 
 layout! {
-    /// The start of block 0 of a fat ZAP; the embedded pointer table is the block's second half.
+    /// The start of block 0 of a fat ZAP. The second half of the block is the embedded pointer table.
     FatHeader, 104 bytes {
         0  block_type: u64,
         8  magic: u64,
@@ -35,10 +35,10 @@ layout! {
     }
 }
 
-/// What follows from the block size alone.
+/// Sizes that follow from the block size alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
-    /// Blocks have 2 to this power bytes; 9..=20.
+    /// The block size as a power of two, 9..=20.
     pub block_shift: u32,
 }
 
@@ -69,34 +69,37 @@ impl Geometry {
         self.block_shift - 5
     }
 
-    /// Chunks of a leaf: what the hash table and the 48-byte header (two chunks) leave.
+    /// Chunks of a leaf: the space that the hash table and the 48-byte header (two chunks) leave.
     pub fn chunks(self) -> usize {
         (self.block_bytes() - 2 * self.buckets()) / 24 - 2
     }
 
-    /// The embedded table has 2 to this power pointers.
+    /// Pointers of the embedded table, as a power of two.
     pub fn embedded_shift(self) -> u32 {
         self.block_shift - 4
     }
 
-    /// A whole table block has 2 to this power pointers.
+    /// Pointers of a whole table block, as a power of two.
     pub fn table_block_shift(self) -> u32 {
         self.block_shift - 3
     }
 }
 
-/// A fat ZAP's header, judged.
+/// A fat ZAP's header, validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     pub geometry: Geometry,
-    /// First block of the external table; 0 while it is embedded.
+    /// First block of the external table; 0 while the table is embedded.
     pub table_blk: u64,
+    /// Blocks of the external table, a power of two; 0 while the table is embedded.
     pub table_numblks: u64,
+    /// Pointers of the table, as a power of two.
     pub table_shift: u32,
-    /// First block of the table twice as large that is being filled; 0 when none is.
+    /// First block of the next table, of twice the size, while it is being filled; else 0.
     pub table_nextblk: u64,
+    /// Blocks of the table that are copied into the next one.
     pub table_blks_copied: u64,
-    /// The first block never used.
+    /// The first block that was never used.
     pub freeblk: u64,
     pub num_leafs: u64,
     pub num_entries: u64,
@@ -124,6 +127,7 @@ impl Header {
         }
     }
 
+    /// Parses and validates block 0 of an object with `block_count` blocks.
     pub fn parse(raw: &[u8], block_count: u64) -> Result<Header, Error<Corrupt>> {
         let geometry = Geometry::of_block(raw.len())?;
         let phys = FatHeader::decode(raw)
@@ -161,13 +165,13 @@ impl Header {
         })
     }
 
-    /// The masked hash of a key. Ask [`KeyRef::fits`] first whether it is a key of such a ZAP at all.
+    /// The masked hash of a key. The caller must first check by [`KeyRef::fits`] that the ZAP can have such a key.
     pub fn hash(&self, key: KeyRef<'_>) -> u64 {
         self.norm.hash(self.flags, self.salt, key)
     }
 
-    /// What every leaf says of itself: where names are normalized, that its chains are in the order of their differentiators. They
-    /// are so everywhere; the reference sets the flag and keeps the order only there.
+    /// The flags of every leaf. If names are normalized, they say that chains are in the order of their
+    /// differentiators. Terrane's chains always are; OpenZFS keeps the order only with the flag.
     pub fn leaf_flags(&self) -> u8 {
         u8::from(!self.norm.is_none())
     }
@@ -181,13 +185,13 @@ impl Header {
         self.table_nextblk != 0
     }
 
-    /// Whether a block belongs to the table that is being filled, from its first step on.
+    /// Whether a block belongs to the table being filled, from its first step on.
     pub fn is_next_table(&self, block: u64) -> bool {
         let past = self.table_nextblk.saturating_add(self.table_numblks.saturating_mul(2));
         self.is_growing() && (self.table_nextblk..past).contains(&block)
     }
 
-    /// The pointer that covers a hash.
+    /// The index of the pointer for a hash.
     pub fn table_index(&self, hash: u64) -> u64 {
         hash.checked_shr(64 - self.table_shift).unwrap_or(0)
     }
@@ -211,7 +215,7 @@ impl Header {
         put(raw, 0, &phys.encode());
     }
 
-    /// Takes `blocks` blocks at the high-water mark.
+    /// Allocates `blocks` blocks at the high-water mark.
     pub fn allocate(&mut self, blocks: u64) -> Result<u64, Corrupt> {
         let first = self.freeblk;
         // Far above any object, far below overflow of `freeblk * block size`.
@@ -225,7 +229,8 @@ fn damage(what: &'static str, expected: impl std::fmt::Display, found: impl std:
     Corrupt::new("block 0", what, expected, found)
 }
 
-/// The table's size must follow from where it is, and must be one that hashes of this ZAP can use.
+/// Validates the table's size: it must follow from the table's position, and hashes of this ZAP must have the bits
+/// for it.
 fn judge_table(phys: &FatHeader, geometry: Geometry, hash_bits: HashBits) -> Result<u32, Corrupt> {
     let shift_max = hash_bits.table_shift_max();
     let numblks = phys.table_numblks;
@@ -268,7 +273,7 @@ fn judge_blocks(phys: &FatHeader, block_count: u64) -> Result<(), Corrupt> {
     let mut explained = block_count;
     if phys.table_nextblk != 0 {
         within("block of the next table", phys.table_nextblk, 1, block_count)?;
-        // Both counts were judged: this is at most 2^47.
+        // Both counts were validated: this is at most 2^47.
         let past = within("block of the next table", phys.table_nextblk, 2 * phys.table_numblks, freeblk)?;
         let (table, next) = (phys.table_blk, phys.table_nextblk);
         if next < table + phys.table_numblks && table < past {

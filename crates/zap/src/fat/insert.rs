@@ -1,4 +1,4 @@
-//! Adding to a fat ZAP, and what that makes grow.
+//! Storing in a fat ZAP, with the splits and the table growth that it needs.
 
 use crate::error::Error;
 use crate::fat::header::Header;
@@ -11,25 +11,25 @@ use crate::store::{Store, edit};
 use crate::value::ValueRef;
 use terrane_wire::Corrupt;
 
-/// What to do about a key that is there, or about its differentiator.
+/// What to do if the key exists, and which differentiator a new key gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// The key must be new.
     Add,
-    /// A new key with this differentiator, which it had before a conversion.
+    /// The key is new and gets this differentiator, which it had before a conversion.
     AddWithCd(u32),
-    /// Adds, or replaces the value.
+    /// Adds the key, or replaces its value.
     Update,
 }
 
-/// What one look at the leaf decided.
+/// The result of examining the leaf.
 enum Decision {
     Insert,
     Replace(Found),
     Split,
 }
 
-/// Stores a value under a key; says whether the key is new.
+/// Stores a value under a key; returns whether the key is new.
 pub(crate) fn put<S: Store + ?Sized>(
     store: &mut S,
     key: KeyRef<'_>,
@@ -68,7 +68,7 @@ pub(crate) fn put<S: Store + ?Sized>(
             Decision::Split => split(store, &mut header, block, &raw)?,
             Decision::Insert => {
                 let nfree = leaf.nfree.saturating_sub(new.chunks());
-                // The block is let go first: a store that shares it would have to copy it.
+                // The reference to the block is dropped first, else the store would have to copy it.
                 drop(raw);
                 edit(store, block, |raw| leaf_edit::insert(raw, block, &header, &new))?;
                 header.num_entries = header.num_entries.saturating_add(1);

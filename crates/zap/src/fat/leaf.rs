@@ -1,9 +1,9 @@
-//! One leaf, read: entries whose hashes begin with its prefix.
+//! Reading a leaf: the entries whose hashes begin with its prefix.
 //!
-//! A leaf is a small hash table of 16-bit chunk numbers and an array of 24-byte chunks: an ENTRY chunk for each
-//! entry, ARRAY chunks with 21 bytes each of its name and value, and FREE chunks in a list. All of them are
-//! linked by number, so a damaged leaf can point anywhere and in circles. Every number is compared with the
-//! chunk count before it is used, every chunk's type with what the walk expects, and every walk is bounded.
+//! A leaf is a small hash table of 16-bit chunk numbers and an array of 24-byte chunks. An entry has an ENTRY chunk,
+//! and ARRAY chunks with 21 bytes each of its name and value; FREE chunks form a list. All are linked by number, so a
+//! damaged leaf can point anywhere and in cycles. So every number is compared with the chunk count before use, every
+//! chunk's type is verified, and every walk is bounded.
 
 use crate::bytes::{get_u16, get_u32, get_u64};
 use crate::fat::header::{Geometry, Header};
@@ -24,7 +24,7 @@ pub(crate) const ARRAY: u8 = 251;
 pub(crate) const ENTRY: u8 = 252;
 pub(crate) const FREE: u8 = 253;
 
-/// Where a chunk's link to the next one is: in ENTRY chunks, and in ARRAY and FREE chunks.
+/// Offset of a chunk's link to the next one: in ENTRY chunks, and in ARRAY and FREE chunks.
 pub(crate) const ENTRY_NEXT_AT: usize = 2;
 pub(crate) const ARRAY_NEXT_AT: usize = 22;
 
@@ -44,13 +44,13 @@ layout! {
     }
 }
 
-/// Chunks that `bytes` bytes of a name or a value take.
+/// Chunks for `bytes` bytes of a name or a value.
 pub(crate) fn array_chunks(bytes: usize) -> usize {
     bytes.div_ceil(ARRAY_BYTES)
 }
 
 impl Geometry {
-    /// Offset of a chunk in its block; the chunk number must be below [`Geometry::chunks`].
+    /// Offset of a chunk in its block. The chunk number must be below [`Geometry::chunks`].
     pub fn chunk_at(self, chunk: u16) -> usize {
         LeafHeader::SIZE + 2 * self.buckets() + CHUNK_BYTES * usize::from(chunk)
     }
@@ -60,7 +60,7 @@ impl Geometry {
         LeafHeader::SIZE + 2 * (bucket & (self.buckets() - 1))
     }
 
-    /// The bucket of a hash in a leaf that has used up `prefix_len` of its bits.
+    /// The bucket of a hash in a leaf whose prefix has `prefix_len` of its bits.
     pub fn bucket(self, hash: u64, prefix_len: u32) -> usize {
         let shift = 64u32.saturating_sub(self.bucket_bits()).saturating_sub(prefix_len);
         let low = hash.checked_shr(shift).unwrap_or(0) & (self.buckets() as u64 - 1);
@@ -68,7 +68,7 @@ impl Geometry {
     }
 }
 
-/// An ENTRY chunk.
+/// A decoded ENTRY chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryChunk {
     pub chunk: u16,
@@ -88,14 +88,14 @@ impl EntryChunk {
     }
 }
 
-/// An entry and the offset of the link that leads to it.
+/// An entry, and the offset of the link to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub entry: EntryChunk,
     pub link_at: usize,
 }
 
-/// A leaf, its header judged; chunks are judged when they are reached.
+/// A leaf, its header validated. Chunks are validated when they are reached.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf<'a> {
     pub raw: &'a [u8],
@@ -107,7 +107,7 @@ pub(crate) struct Leaf<'a> {
     pub nentries: usize,
     pub freelist: u16,
     pub hash_bits: HashBits,
-    /// Bytes of each integer of a name: 1, or 8 where keys are words.
+    /// Width of each integer of a name in bytes: 1, or 8 if keys are words.
     pub name_int_size: usize,
 }
 
@@ -136,7 +136,7 @@ impl<'a> Leaf<'a> {
         if phys.prefix >> prefix_len != 0 {
             return Err(damage("prefix", format!("below 2^{prefix_len}"), phys.prefix.to_string()));
         }
-        // Set only where names are normalized, and such ZAPs were refused by their header.
+        // The flag for sorted chains must be set if names are normalized, and only then.
         if phys.flags != header.leaf_flags() {
             let expected = format!("{:#x}, as normalization wants it", header.leaf_flags());
             return Err(damage("flags", expected, format!("{:#x}", phys.flags)));
@@ -160,7 +160,7 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Parses a leaf that was reached by way of a hash, and so must own it.
+    /// Parses a leaf that was reached through a hash, so it must own that hash.
     pub fn parse_for(raw: &'a [u8], block: u64, header: &Header, hash: u64) -> Result<Self, Corrupt> {
         let leaf = Self::parse(raw, block, header)?;
         let expected = top_bits(hash, leaf.prefix_len);
@@ -174,6 +174,7 @@ impl<'a> Leaf<'a> {
         Ok(leaf)
     }
 
+    /// A finding of damage in this leaf.
     pub fn damage(
         &self,
         what: &'static str,
@@ -193,7 +194,7 @@ impl<'a> Leaf<'a> {
         Corrupt::new(format_args!("{} chunk {chunk}", leaf_name(self.block)), what, expected, found)
     }
 
-    /// The type of a chunk; 0, which is none, for one that does not exist.
+    /// The type of a chunk; 0, which is no type, if the chunk does not exist.
     pub fn kind(&self, chunk: u16) -> u8 {
         if usize::from(chunk) >= self.geometry.chunks() {
             return 0;
@@ -201,7 +202,7 @@ impl<'a> Leaf<'a> {
         self.raw.get(self.geometry.chunk_at(chunk)).copied().unwrap_or(0)
     }
 
-    /// Offset of a chunk that must exist and be of this type.
+    /// Offset of a chunk, which must exist and have this type.
     pub fn chunk(&self, chunk: u16, kind: u8) -> Result<usize, Corrupt> {
         if usize::from(chunk) >= self.geometry.chunks() {
             return Err(self.damage("chunk number", format_args!("below {}", self.geometry.chunks()), chunk));
@@ -257,7 +258,7 @@ impl<'a> Leaf<'a> {
         Ok(None)
     }
 
-    /// The lowest differentiator no entry with this hash has.
+    /// The lowest differentiator that no entry with this hash has.
     pub fn lowest_cd(&self, hash: u64) -> Result<u32, Corrupt> {
         let mut used = Vec::new();
         for found in self.chain(self.bucket(hash)) {
@@ -266,7 +267,7 @@ impl<'a> Leaf<'a> {
                 used.push(entry.cd);
             }
         }
-        // Chains are sorted by it already; a damaged one must not make two entries look the same.
+        // Chains are sorted by it already, but a damaged one must not lead to a duplicate.
         used.sort_unstable();
         let mut lowest = 0;
         for cd in used {
@@ -283,12 +284,12 @@ impl<'a> Leaf<'a> {
         self.geometry.chunks().saturating_sub(self.nfree)
     }
 
-    /// Chunks that an entry takes, by its lengths.
+    /// Chunks of an entry, by its lengths.
     pub fn chunks_of(&self, entry: &EntryChunk) -> usize {
         1 + array_chunks(self.name_len(entry)) + array_chunks(entry.value_len())
     }
 
-    /// Bytes of an entry's stored name.
+    /// Size of an entry's stored name in bytes.
     pub fn name_len(&self, entry: &EntryChunk) -> usize {
         usize::from(entry.name_ints) * self.name_int_size
     }
@@ -308,7 +309,7 @@ impl<'a> Leaf<'a> {
         Ok(true)
     }
 
-    /// The chunks of a name or value of `len` bytes, each with the bytes it holds.
+    /// The chunks of a name or value of `len` bytes, each with its data bytes.
     pub fn array(&self, first: u16, len: usize) -> Array<'a> {
         Array { leaf: *self, next: first, left: len, done: false }
     }
@@ -328,7 +329,7 @@ impl<'a> Leaf<'a> {
         Ok(numbers)
     }
 
-    /// [`array_chunk_numbers`](Leaf::array_chunk_numbers) in place of what was in `numbers`.
+    /// As [`array_chunk_numbers`](Leaf::array_chunk_numbers), into `numbers`, whose content is replaced.
     pub fn read_chunk_numbers(&self, first: u16, len: usize, numbers: &mut Vec<u16>) -> Result<(), Corrupt> {
         self.judge_array_len(len)?;
         numbers.clear();
@@ -338,13 +339,13 @@ impl<'a> Leaf<'a> {
         Ok(())
     }
 
-    /// The data of an ARRAY chunk, of a name or value that has `left` bytes from there on.
+    /// The data of an ARRAY chunk, if `left` bytes of the name or value remain from there on.
     pub fn array_data(&self, chunk: u16, left: usize) -> &'a [u8] {
         let at = self.geometry.chunk_at(chunk) + 1;
         self.raw.get(at..).and_then(|rest| rest.get(..left.min(ARRAY_BYTES))).unwrap_or(&[])
     }
 
-    /// A length no leaf can hold is refused before anything is allocated by it.
+    /// A length that no leaf can hold is refused before memory is allocated for it.
     fn judge_array_len(&self, len: usize) -> Result<(), Corrupt> {
         let len_max = self.geometry.chunks() * ARRAY_BYTES;
         if len > len_max {
@@ -385,14 +386,14 @@ impl<'a> Leaf<'a> {
         }
     }
 
-    /// The first integer, which never straddles chunks: all that a directory lookup wants.
+    /// The first integer, which never straddles chunks. A directory lookup needs no more.
     pub fn first_integer(&self, entry: &EntryChunk) -> Option<u64> {
         let (_, data) = self.array(entry.value_chunk, entry.value_len()).next()?.ok()?;
         let big_endian = data.get(..usize::from(entry.value_int_size))?;
         Some(big_endian.iter().fold(0, |value, byte| value << 8 | u64::from(*byte)))
     }
 
-    /// The lowest hash above this leaf's range; `None` when it is the last one.
+    /// The lowest hash above this leaf's range; `None` for the last leaf.
     pub fn first_hash_after(&self) -> Option<u64> {
         if self.prefix_len == 0 {
             return None;
@@ -401,7 +402,7 @@ impl<'a> Leaf<'a> {
         if next >> self.prefix_len != 0 { None } else { next.checked_shl(64 - self.prefix_len) }
     }
 
-    /// Judges that an entry is in the bucket where a lookup would seek it.
+    /// Verifies that an entry lies in the bucket where a lookup would search it.
     pub fn judge_place(&self, entry: &EntryChunk, bucket: usize) -> Result<(), Corrupt> {
         if entry.hash & !self.hash_bits.mask() != 0 {
             let expected = format_args!("{} bits", self.hash_bits.count());
@@ -417,7 +418,7 @@ impl<'a> Leaf<'a> {
         Ok(())
     }
 
-    /// The next `count` chunks of the free list, in the order in which they would be taken, and what follows them.
+    /// The next `count` chunks of the free list in the order of allocation, and the chunk after them.
     pub fn free_chunks(&self, count: usize) -> Result<(Vec<u16>, u16), Corrupt> {
         if count > self.nfree {
             return Err(self.damage("free chunks", format_args!("at least {count}"), self.nfree));
@@ -446,7 +447,7 @@ fn leaf_name(block: u64) -> String {
     format!("block {block} (leaf)")
 }
 
-/// Which chunks of a leaf were seen.
+/// A set of chunks of a leaf.
 #[derive(Clone, Debug)]
 pub(crate) struct ChunkSet {
     bits: Vec<u64>,
@@ -457,7 +458,7 @@ impl ChunkSet {
         ChunkSet { bits: Vec::new() }
     }
 
-    /// Whether the chunk is new.
+    /// Adds a chunk; returns whether it is new.
     pub fn insert(&mut self, chunk: u16) -> bool {
         let (word, bit) = (usize::from(chunk / 64), 1u64 << (chunk % 64));
         if word >= self.bits.len() {
@@ -509,7 +510,7 @@ impl Iterator for Chain<'_> {
     }
 }
 
-/// Walks the chunks of a name or value, which must end exactly where its length says.
+/// Walks the chunks of a name or value, which must end exactly after its length.
 pub(crate) struct Array<'a> {
     leaf: Leaf<'a>,
     next: u16,

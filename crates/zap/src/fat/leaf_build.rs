@@ -1,8 +1,8 @@
-//! Leaves built anew: the two that a full one is divided into, the one that two small ones become.
+//! Building leaves: the two results of a split, and the result of a merge.
 //!
-//! Entries are taken by the numbers of their chunks, not by bucket: that fixes the order in which leaves are linked.
-//! What is read is judged as everywhere; what is built here is known to be sound, so it is linked without
-//! being judged again for each entry, of which a leaf has hundreds.
+//! Entries are taken in the order of their chunk numbers, not by bucket: that fixes the order of links. Source leaves
+//! are validated as everywhere. A leaf built here is known to be sound, so its links are not validated again for each
+//! of its hundreds of entries.
 
 use crate::bytes::{get_u16, get_u32, put_u16};
 use crate::fat::header::{Geometry, Header};
@@ -12,11 +12,11 @@ use crate::fat::leaf_edit::{
 };
 use terrane_wire::Corrupt;
 
-/// Where an ENTRY chunk has its differentiator.
+/// Offset of the differentiator in an ENTRY chunk.
 const ENTRY_CD_AT: usize = 12;
 
-/// Divides a leaf by the next bit of its hashes: what stays, and what moves to a new one. Entries that stay do so in
-/// their chunks, and the others' are given back as if removed one by one.
+/// Splits a leaf by the next bit of its hashes into the old leaf and a new one. Entries that stay keep their chunks.
+/// The chunks of the others are freed as if removed one by one.
 pub(crate) fn split(leaf: &Leaf<'_>, header: &Header) -> Result<(Vec<u8>, Vec<u8>), Corrupt> {
     let (geometry, prefix_len) = (leaf.geometry, leaf.prefix_len + 1);
     let high_bit = 1u64.checked_shl(64 - prefix_len).unwrap_or(0);
@@ -49,7 +49,7 @@ pub(crate) fn split(leaf: &Leaf<'_>, header: &Header) -> Result<(Vec<u8>, Vec<u8
     Ok((low, high.finish()))
 }
 
-/// The leaf that two siblings become: the first one's entries, then the other's. Refuses what does not belong there.
+/// Merges two siblings: the first one's entries, then the other's. An entry that does not belong there is refused.
 pub(crate) fn merge(siblings: [&Leaf<'_>; 2], header: &Header) -> Result<Vec<u8>, Corrupt> {
     let [first, _] = siblings;
     let mut merged = Filling::new(header, first.prefix >> 1, first.prefix_len - 1);
@@ -64,7 +64,7 @@ pub(crate) fn merge(siblings: [&Leaf<'_>; 2], header: &Header) -> Result<Vec<u8>
     Ok(merged.finish())
 }
 
-/// All ENTRY chunks by number, which must be as many as the leaf counts.
+/// Passes all ENTRY chunks to `each`, by number. There must be as many as the leaf counts.
 fn for_each_entry(
     leaf: &Leaf<'_>,
     mut each: impl FnMut(&EntryChunk) -> Result<(), Corrupt>,
@@ -80,7 +80,7 @@ fn for_each_entry(
     if entries_left != 0 { Err(miscounted(format!("{entries_left} fewer"))) } else { Ok(()) }
 }
 
-/// The chunk numbers of one entry's name and value; kept from one entry to the next for their memory.
+/// The chunk numbers of one entry's name and value; reused for the next entry to save allocations.
 #[derive(Default)]
 struct Chains {
     name: Vec<u16>,
@@ -94,7 +94,7 @@ impl Chains {
     }
 }
 
-/// An empty leaf that is filled from its first chunk on.
+/// A leaf that is filled from its first chunk on.
 struct Filling {
     raw: Vec<u8>,
     geometry: Geometry,
@@ -114,7 +114,7 @@ impl Filling {
     fn push(&mut self, from: &Leaf<'_>, entry: &EntryChunk, chains: &Chains) -> Result<(), Corrupt> {
         let end = self.chunks + 1 + chains.name.len() + chains.value.len();
         if end > self.geometry.chunks() {
-            // Chains that share chunks have more of them together than the leaf has.
+            // Chains that share chunks have together more chunks than the leaf.
             let expected = format_args!("at most {}", self.geometry.chunks());
             return Err(from.damage("chunks of all entries", expected, end));
         }
@@ -137,7 +137,7 @@ impl Filling {
         Ok(())
     }
 
-    /// Copies chunks into as many, one after the other from `first` on.
+    /// Copies chunks into consecutive ones from `first` on.
     fn copy_array(&mut self, from: &Leaf<'_>, chunks: &[u16], first: u16, len: usize) {
         let mut left = len;
         for (chunk, to) in chunks.iter().zip(first..) {
@@ -156,7 +156,7 @@ impl Filling {
     }
 }
 
-/// Links an entry into a chain that was built here: before the first one with a greater differentiator.
+/// Links an entry into a chain built here, before the first one with a greater differentiator.
 fn link(raw: &mut [u8], geometry: Geometry, bucket: usize, chunk: u16, cd: u32) {
     let mut link_at = geometry.bucket_at(bucket);
     let mut next = get_u16(raw, link_at);

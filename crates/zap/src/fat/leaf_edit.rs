@@ -1,9 +1,9 @@
-//! One leaf, changed.
+//! Changing a leaf.
 //!
-//! Each change first reads everything it is going to touch and only then writes, so that damage found on the way
-//! leaves the block as it was. The order in which chunks are taken and given back is part of the format as far
-//! as equal bytes go: an entry takes its ENTRY chunk, then the name's, then the value's, each from the head of
-//! the free list; a chain that is freed is put before the head and keeps its inner order.
+//! Each change first reads all that it will touch, and only then writes, so damage found on the way leaves the block
+//! as it was. The order in which chunks are allocated and freed decides the bytes, which must equal OpenZFS's. An
+//! entry takes its ENTRY chunk, then the name's, then the value's, each from the head of the free list. A freed chain
+//! is put before the head and keeps its inner order.
 
 use crate::bytes::{get_u16, put, put_u16, put_u64};
 use crate::fat::header::{Geometry, Header};
@@ -17,7 +17,7 @@ const NFREE_AT: usize = 28;
 const NENTRIES_AT: usize = 30;
 const FREELIST_AT: usize = 34;
 
-/// An entry in stored form, on its way into a leaf.
+/// A new entry in stored form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry<'a> {
     pub hash: u64,
@@ -66,13 +66,13 @@ pub(crate) fn clear_buckets(raw: &mut [u8], geometry: Geometry) {
     }
 }
 
-/// Gives the leaf another prefix.
+/// Changes the prefix of the leaf.
 pub(crate) fn put_prefix(raw: &mut [u8], prefix: u64, prefix_len: u32) {
     put_u64(raw, 16, prefix);
     put_u16(raw, 32, u16::try_from(prefix_len).unwrap_or(u16::MAX));
 }
 
-/// Adds an entry; the caller has seen that enough chunks are free.
+/// Adds an entry. The caller has checked that enough chunks are free.
 pub(crate) fn insert(raw: &mut [u8], block: u64, header: &Header, new: &NewEntry<'_>) -> Result<(), Corrupt> {
     let leaf = Leaf::parse(raw, block, header)?;
     let (taken, freelist) = leaf.free_chunks(new.chunks())?;
@@ -115,7 +115,7 @@ pub(crate) fn remove(raw: &mut [u8], block: u64, header: &Header, found: &Found)
     Ok(())
 }
 
-/// Puts another value into an entry, which stays where it is and keeps its differentiator.
+/// Replaces the value of an entry, which stays in its chunk and keeps its differentiator.
 pub(crate) fn replace_value(
     raw: &mut [u8],
     block: u64,
@@ -128,7 +128,7 @@ pub(crate) fn replace_value(
     judge_distinct(&leaf, old.iter())?;
     let needed = array_chunks(new.value.len());
     let more = needed.saturating_sub(old.len());
-    // The old chain goes to the head of the list first, and the new one comes back from there.
+    // The old chain goes to the head of the free list first, and the new one is taken from there.
     let (fresh, _) = leaf.free_chunks(more)?;
     let mut list = FreeList::of(&leaf);
     let (geometry, nentries) = (leaf.geometry, leaf.nentries);
@@ -151,7 +151,8 @@ pub(crate) fn replace_value(
     Ok(())
 }
 
-/// The link to change, and what it leads to now: before the first entry with a greater differentiator.
+/// The offset of the link to change, and its present target. The new entry goes before the first one with a greater
+/// differentiator.
 fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), Corrupt> {
     let bucket = leaf.bucket(hash);
     let mut place = (leaf.geometry.bucket_at(bucket), get_u16(leaf.raw, leaf.geometry.bucket_at(bucket)));
@@ -165,7 +166,7 @@ fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), C
     Ok(place)
 }
 
-/// The chunk numbers of an entry's name and value; refused when they share one.
+/// The chunk numbers of an entry's name and value; refused if they share one.
 fn chains_of(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<(Vec<u16>, Vec<u16>), Corrupt> {
     let name = leaf.array_chunk_numbers(entry.name_chunk, leaf.name_len(entry))?;
     let value = leaf.array_chunk_numbers(entry.value_chunk, entry.value_len())?;
@@ -173,7 +174,7 @@ fn chains_of(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<(Vec<u16>, Vec<u16>)
     Ok((name, value))
 }
 
-/// A chunk given back twice would make the free list a circle.
+/// A chunk freed twice would make the free list a cycle.
 fn judge_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) -> Result<(), Corrupt> {
     let mut seen = ChunkSet::new();
     for chunk in chunks {
@@ -184,7 +185,7 @@ fn judge_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) ->
     Ok(())
 }
 
-/// The free list while chains are given back to it.
+/// The free list while chains are added to it.
 pub(crate) struct FreeList {
     pub head: u16,
     pub nfree: usize,
@@ -195,7 +196,7 @@ impl FreeList {
         FreeList { head: leaf.freelist, nfree: leaf.nfree }
     }
 
-    /// Whether `more` chunks can be given back: those that `nentries` entries need at least cannot be free.
+    /// Whether `more` chunks can be freed. The chunks that `nentries` entries need at least cannot be free.
     pub fn fits(&self, leaf: &Leaf<'_>, more: usize, nentries: usize) -> Result<(), Corrupt> {
         let (nfree, nfree_max) =
             (self.nfree.saturating_add(more), leaf.geometry.chunks().saturating_sub(nentries));
@@ -228,7 +229,7 @@ fn put_array(raw: &mut [u8], geometry: Geometry, chunks: &[u16], data: &[u8]) {
     }
 }
 
-/// Up to 21 bytes of a name or a value; what they leave of the chunk is zeros.
+/// Writes up to 21 bytes of a name or a value; the rest of the chunk is zeros.
 pub(crate) fn put_array_chunk(raw: &mut [u8], geometry: Geometry, chunk: u16, next: u16, piece: &[u8]) {
     let mut bytes = [0; CHUNK_BYTES];
     bytes[0] = ARRAY;
@@ -257,7 +258,8 @@ pub(crate) fn put_counts(raw: &mut [u8], nfree: usize, nentries: usize, freelist
     put_u16(raw, FREELIST_AT, freelist);
 }
 
-/// A count or a chunk number; all of them are bounded by a leaf's chunks, or were compared with limits far below.
+/// A count or a chunk number as 16 bits. All of them are bounded by a leaf's chunks, or were compared with much lower
+/// limits.
 pub(crate) fn number(value: usize) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }

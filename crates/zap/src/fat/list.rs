@@ -1,8 +1,8 @@
-//! Entries of a fat ZAP in the order of (hash, differentiator).
+//! Listing a fat ZAP in the order of (hash, differentiator).
 //!
-//! Leaves follow each other by prefix and buckets by the next bits of the hash, so a walk over both is already
-//! sorted but for the few entries that share a bucket. Each entry is judged to be where its hash belongs;
-//! this is also what guarantees that a walk advances, whatever the blocks hold.
+//! Leaves are ordered by prefix, and buckets by the next bits of the hash. So a walk over both is sorted, except for
+//! the few entries that share a bucket. The walk verifies that each entry lies where its hash belongs. That also
+//! guarantees that it advances, whatever the blocks hold.
 
 use crate::cursor::Cursor;
 use crate::error::Error;
@@ -14,36 +14,37 @@ use crate::store::Store;
 use crate::value::Value;
 use terrane_wire::Corrupt;
 
-/// One entry, read.
+/// An entry that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub key: Key,
     pub value: Value,
-    /// The masked hash; with `cd` it is where a cursor finds the entry.
+    /// The masked hash; with `cd` it is the entry's position for a cursor.
     pub hash: u64,
     pub cd: u32,
-    /// Another entry's name has the same normalized form: who ignores case, or normalizes in another place, sees one of them.
+    /// Another entry's name has the same normalized form. A caller that ignores case or normalizes otherwise sees
+    /// only one of them.
     pub conflict: bool,
 }
 
 impl Entry {
-    /// Where to go on after this entry.
+    /// The cursor after this entry.
     pub fn cursor_after(&self) -> Cursor {
         Cursor::after(self.hash, self.cd)
     }
 }
 
-/// An entry as it is shown to those who keep nothing of it.
+/// An entry, borrowed for the time of a callback.
 #[derive(Clone, Copy, Debug)]
 pub struct Visited<'a> {
     pub key: KeyRef<'a>,
-    /// The first integer of the value, widened, if it has any.
+    /// The first integer of the value, widened, if there is one.
     pub first: Option<u64>,
-    /// Where to go on after this entry.
+    /// The cursor after this entry.
     pub after: Cursor,
 }
 
-/// Shows entries from the cursor on until `each` says false; true: to the last.
+/// Passes entries from the cursor on to `each` until it returns false. Returns true if the last entry was passed.
 pub(crate) fn visit<S: Store + ?Sized>(
     store: &S,
     from: Cursor,
@@ -68,7 +69,7 @@ pub(crate) fn visit<S: Store + ?Sized>(
 pub(crate) fn next<S: Store + ?Sized>(store: &S, from: Cursor) -> Result<Option<Entry>, Error<S::Error>> {
     let mut one = None;
     walk(store, from, |leaf, found| {
-        // Entries of a later bucket are greater, whatever they are.
+        // All entries of a later bucket are greater.
         one = found.first().map(|entry| read(leaf, entry)).transpose()?;
         Ok(one.is_none())
     })?;
@@ -107,7 +108,7 @@ fn read(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<Entry, Corrupt> {
     })
 }
 
-/// Gives `each` the entries of one bucket after the other, sorted, until it has enough.
+/// Passes the entries of one bucket after the other to `each`, sorted, until it returns false.
 fn walk<S: Store + ?Sized>(
     store: &S,
     from: Cursor,

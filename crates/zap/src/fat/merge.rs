@@ -1,12 +1,12 @@
-//! Leaves that came to hold little become one again.
+//! Merging leaves that hold little.
 //!
-//! Two siblings (prefixes that differ in their last bit only) are merged when both together take at most half a leaf.
-//! The other half is the hysteresis: after a merge half a leaf of entries has to come before the next split, and
-//! after a split half a leaf has to go before the next merge. The leaf in the lower block stays, so that what is freed
-//! lies near the end of the object; the reference merges only leaves that are empty.
+//! Two siblings (prefixes that differ only in their last bit) are merged if both together take at most half a leaf.
+//! The other half is the hysteresis. After a merge, half a leaf of entries must be added before the next split; after
+//! a split, half a leaf must be removed before the next merge. The leaf in the lower block survives, so freed blocks
+//! lie near the end of the object. OpenZFS merges only empty leaves.
 //!
-//! Merging is a service, not a duty: all that a step touches is read and judged before it changes anything, and a
-//! neighbour that cannot be read is left alone. It is named when an operation needs it; a removal does not.
+//! Merging is optional: all blocks that a step needs are read and validated before it changes anything. A sibling
+//! that cannot be read is left alone. An operation that needs it will report it; a removal does not.
 
 use crate::error::Error;
 use crate::fat::header::Header;
@@ -16,30 +16,30 @@ use crate::store::{Store, edit};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A removal asks for a merge when the chunks in use fall below a multiple of this part of a leaf: asking costs a look
-/// at the sibling, and each entry that goes changes little.
+/// A removal tries a merge when the used chunks fall below a multiple of this fraction of a leaf. A try costs a read
+/// of the sibling, and each removed entry changes little.
 const ASKED_PER_LEAF: usize = 16;
 
-/// Whether the removal that left `used_after` of a leaf's chunks in use is one that asks for a merge.
+/// Whether the removal that left `used_after` used chunks should try a merge.
 pub(crate) fn is_due(chunks: usize, used_before: usize, used_after: usize) -> bool {
     let step = (chunks / ASKED_PER_LEAF).max(1);
-    // Rounded up, so that the last entry's removal always asks.
+    // Rounded up, so that the last entry's removal always tries.
     used_after <= chunks / 2 && used_before.div_ceil(step) != used_after.div_ceil(step)
 }
 
-/// Two siblings that are to become one leaf, and its bytes.
+/// Two siblings to be merged, and the bytes of the result.
 struct Plan {
     survivor: u64,
     freed: u64,
-    /// Pointers to the leaf that goes.
+    /// Pointers to the freed leaf.
     pointers: Range<u64>,
     merged: Vec<u8>,
-    /// What the survivor holds now.
+    /// The present bytes of the survivor.
     before: Arc<Vec<u8>>,
 }
 
-/// Merges the leaf of a hash with its sibling, and what comes of it with its own, while they are small enough. Every name is found
-/// wherever a change is refused, and the header is always right about the blocks there are.
+/// Merges the leaf of a hash with its sibling, then the result with its own sibling, while they are small enough. If
+/// a change fails, every name is still found, and the header is right about the blocks.
 pub(crate) fn merge<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -56,7 +56,7 @@ pub(crate) fn merge<S: Store + ?Sized>(
         };
         write(store, &plan.merged)?;
         if let Err(error) = table::set_range(store, header, plan.pointers.clone(), plan.survivor) {
-            // If this fails too, the survivor lists names a second time, but all are found.
+            // If this fails too, the survivor lists names twice, but all are found.
             table::set_range(store, header, plan.pointers, plan.freed)?;
             write(store, &plan.before)?;
             return Err(error);

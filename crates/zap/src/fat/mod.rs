@@ -1,12 +1,12 @@
 //! Fat ZAPs: an extendible hash table in blocks.
 //!
-//! Block 0 is the [`header`]; the [`table`] takes the top bits of a hash to the block of a [`leaf`], which holds
-//! every entry whose hash begins with its prefix. A leaf that is full is split in two by the next bit of the
-//! hash, and the table doubles when a leaf wants a longer prefix than the table has bits. Leaves that came to hold
-//! little are merged again, and the table moves back into block 0 when that holds it.
+//! Block 0 is the [`header`]. The [`table`] maps the top bits of a hash to the block of a [`leaf`], which holds every
+//! entry whose hash begins with its prefix. A full leaf is split in two by the next bit of the hash. The table
+//! doubles when a leaf needs a longer prefix than the table has bits. Leaves that hold little are merged again, and
+//! the table moves back into block 0 when it fits.
 //!
 //! Invariants: leaves own disjoint ranges of the table that cover all of it; no prefix is longer than the table's
-//! shift; block numbers handed out are below `freeblk`.
+//! shift; allocated block numbers are below `freeblk`.
 
 mod blocks;
 pub(crate) mod header;
@@ -37,7 +37,7 @@ use header::{Geometry, Header};
 use leaf::{Found, Leaf};
 use std::sync::Arc;
 
-/// A fat ZAP's header, read and judged.
+/// A fat ZAP's header, read and validated.
 pub(crate) fn header<S: Store + ?Sized>(store: &S) -> Result<Header, Error<S::Error>> {
     Header::parse(&store.read(0)?, store.block_count()).map_err(Error::lift)
 }
@@ -49,7 +49,7 @@ fn store_header<S: Store + ?Sized>(store: &mut S, header: &Header) -> Result<(),
     })?)
 }
 
-/// Makes the object an empty fat ZAP. Its block size must be set, and nothing but block 0 may have been written.
+/// Makes the object an empty fat ZAP. Its block size must be set, and only block 0 may have been written.
 pub(crate) fn create<S: Store + ?Sized>(
     store: &mut S,
     salt: u64,
@@ -87,7 +87,7 @@ fn leaf_of<S: Store + ?Sized>(
     Ok((block, store.read(block)?))
 }
 
-/// Finds a key, with the header and the bytes of block 0 at hand, and takes from its entry what `get` takes.
+/// Finds a key and returns what `get` reads from its entry. The caller has the header and block 0 already.
 fn look<S: Store + ?Sized, T>(
     store: &S,
     at: (&Header, &[u8]),
@@ -120,12 +120,12 @@ pub(crate) fn lookup_u64<S: Store + ?Sized>(
 ) -> Result<Option<u64>, Error<S::Error>> {
     look(store, at, key, |leaf, found| match leaf.first_integer(&found.entry) {
         Some(first) => Ok(first),
-        // Either there is none, or what holds it is damaged and says so.
+        // Either there is none, or its chunk is damaged and the error says so.
         None => leaf.value(&found.entry).map_err(Error::damage)?.first().ok_or(Error::NoInteger),
     })
 }
 
-/// Of what integers a value is, and of how many.
+/// The width and the count of a value's integers.
 pub(crate) fn shape<S: Store + ?Sized>(
     store: &S,
     at: (&Header, &[u8]),

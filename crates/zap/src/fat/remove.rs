@@ -1,4 +1,4 @@
-//! Removing from a fat ZAP.
+//! Removal from a fat ZAP.
 
 use crate::error::Error;
 use crate::fat::header::Header;
@@ -7,7 +7,7 @@ use crate::fat::{leaf_edit, leaf_of, merge, store_header};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
 
-/// Whether the key was there.
+/// Removes a key; returns whether it existed.
 pub(crate) fn remove<S: Store + ?Sized>(store: &mut S, key: KeyRef<'_>) -> Result<bool, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
@@ -23,7 +23,7 @@ pub(crate) fn remove<S: Store + ?Sized>(store: &mut S, key: KeyRef<'_>) -> Resul
     header.num_entries = header.num_entries.saturating_sub(1);
     store_header(store, &header)?;
     if merge::is_due(header.geometry.chunks(), used, used_after) {
-        // The name is gone, whatever becomes of the room it leaves.
+        // The name is removed even if the merge fails.
         let _ = merge::merge(store, &mut header, hash);
     }
     Ok(true)

@@ -1,4 +1,4 @@
-//! Dividing a leaf, and the table's growth that it may need.
+//! Splitting a leaf, and the growth of the table that it may need.
 
 use crate::error::Error;
 use crate::fat::header::Header;
@@ -7,25 +7,25 @@ use crate::fat::{blocks, leaf_build, store_header, table};
 use crate::store::{Store, edit};
 use terrane_wire::Corrupt;
 
-/// Free chunks below which a leaf with no prefix bits left makes the table grow ahead of need.
+/// If a leaf with as many prefix bits as the table has fewer free chunks, the table starts to grow early.
 const GROW_BELOW_FREE_CHUNKS: usize = 20;
-/// Any table may have 2 to this power pointers, 1 MiB of them.
+/// Any table may have 2 to this power pointers (1 MiB).
 pub(crate) const SHIFT_CERTAIN: u32 = 17;
-/// Pointers beyond that which each leaf justifies.
+/// Beyond that, each leaf justifies so many pointers.
 const POINTERS_PER_LEAF: u64 = 64;
 
-/// Refuses an entry for which no number of splits makes room.
+/// Refuses an entry for which no number of splits makes space.
 ///
-/// Entries that agree in as many bits as a prefix may have stay in one leaf for ever. The reference finds out by growing
-/// the table to 512 MiB for each such insert; here a directory flooded with names that collide, or nearly do,
-/// refuses the next one and stays as it was.
+/// Entries that agree in as many bits as a prefix may have stay in one leaf for ever. OpenZFS finds out by growing
+/// the table to 512 MiB for each such insert. Here a ZAP flooded with names that collide, or nearly do, refuses the
+/// next one and stays as it was.
 pub(crate) fn judge_room<E: From<Corrupt>>(
     leaf: &Leaf<'_>,
     header: &Header,
     hash: u64,
     needed: usize,
 ) -> Result<(), Error<E>> {
-    // What the table has already, nobody has to justify.
+    // Bits that the table has already need no justification.
     let bits = header.table_shift.max(shift_justified(header));
     let mut chunks = needed;
     for bucket in 0..leaf.geometry.buckets() {
@@ -41,19 +41,21 @@ pub(crate) fn judge_room<E: From<Corrupt>>(
 
 /// The largest table, as a power of two, that a ZAP with so many leaves may have.
 ///
-/// Names hashed at random want 4 to 16 pointers for each leaf. What wants more are names made to agree in many bits: a
-/// leaf full of them, divided only by its last bit, would double the table for each. They get
-/// [`SHIFT_CERTAIN`] whatever the leaves, for few and very long values too meet by chance, and then
-/// [`POINTERS_PER_LEAF`]. A leaf divided in vain leaves an empty one at each bit, but to fill it again takes a
-/// leaf of names: 200,000 names, made to agree in groups that just exceed a leaf, bring 2^19 pointers (4 MiB), where
-/// they would bring the reference to 2^26.
+/// Randomly hashed names need 4 to 16 pointers per leaf. Only names made to agree in many bits need more: a leaf full
+/// of them, split only by its last bit, would double the table each time. So a table is limited to [`SHIFT_CERTAIN`],
+/// because few names with very long values can agree by chance, and beyond it to [`POINTERS_PER_LEAF`].
+///
+/// A leaf that is split in vain leaves an empty leaf at each bit, but to fill it again takes a leaf of names. So
+/// 200,000 names, made to agree in sets that just exceed a leaf, lead to 2^19 pointers (4 MiB). In OpenZFS they would
+/// lead to 2^26.
 fn shift_justified(header: &Header) -> u32 {
     let pointers = header.num_leafs.saturating_mul(POINTERS_PER_LEAF).max(1 << SHIFT_CERTAIN);
     pointers.ilog2().min(header.hash_bits().table_shift_max())
 }
 
-/// After every add and update: one step of a doubling under way, or the first one ahead of need. Whether the
-/// header changed. The entry is in: a table that cannot be read, or grow, concerns whoever needs it later.
+/// After every add and update: one step of a doubling in progress, or its first step if it is due early. Returns
+/// whether the header changed. Errors are dropped: the entry is stored, and the next operation that needs the table
+/// meets them.
 pub(crate) fn grow_if_due<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -70,7 +72,7 @@ pub(crate) fn grow_if_due<S: Store + ?Sized>(
     table::grow_step(store, header).is_ok()
 }
 
-/// Splits the leaf in `block` by the next bit of its hashes; stores the header.
+/// Splits the leaf in `block` by the next bit of its hashes, and stores the header.
 pub(crate) fn split<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -79,7 +81,7 @@ pub(crate) fn split<S: Store + ?Sized>(
 ) -> Result<(), Error<S::Error>> {
     let leaf = Leaf::parse(raw, block, header).map_err(Error::damage)?;
     let (prefix, prefix_len) = (leaf.prefix, leaf.prefix_len);
-    // A leaf that does not own what its prefix says would take pointers from others.
+    // A leaf that does not own the range of its prefix would take pointers from others.
     let owned = table::range_of(header, prefix, prefix_len);
     for index in [owned.start, owned.end.saturating_sub(1)] {
         let found = table::pointer(store, header, index)?;
@@ -88,12 +90,12 @@ pub(crate) fn split<S: Store + ?Sized>(
             return Err(Error::damage(Corrupt::new(at, "leaf block", block, found)));
         }
     }
-    // Before anything grows: a leaf that turns out to be damaged changes nothing.
+    // Before anything grows: a damaged leaf changes nothing.
     let (low, high) = leaf_build::split(&leaf, header).map_err(Error::damage)?;
     while prefix_len >= header.table_shift {
         table::grow_step(store, header)?;
     }
-    // From here on nothing is met that cannot be read.
+    // From here on, every block that is needed is known to be readable.
     let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
     table::read_range(store, header, &moved)?;
     let high_block = blocks::take_leaf(store, header)?;
@@ -107,11 +109,12 @@ pub(crate) fn split<S: Store + ?Sized>(
     };
     write(store, high_block, &high)?;
     store_header(store, header)?;
-    // Last the old leaf: until nothing leads to it for what moved, it holds that as well.
+    // The old leaf comes last. It keeps the moved entries until no pointer leads to it for them.
     let done = table::set_range(store, header, moved.clone(), high_block)
         .and_then(|()| Ok(write(store, block, &low)?));
     if done.is_err() {
-        // A leaf that does not own what its prefix says could not be split again. If this fails too, names are found all the same.
+        // A leaf that does not own the range of its prefix could not be split again. If this fails too, names are
+        // still found.
         table::set_range(store, header, moved, block)?;
         header.num_leafs = header.num_leafs.saturating_sub(1);
         blocks::lower_freeblk(store, header, |block| block == high_block);

@@ -1,11 +1,11 @@
-//! The pointer table: top bits of a hash to leaf block.
+//! The pointer table: it maps the top bits of a hash to a leaf block.
 //!
-//! It begins in the second half of block 0, moves out to a block of its own when that is too small, and then
-//! doubles. Doubling is spread over many inserts, one old block each, so no insert pays for all of it: until it
-//! is complete, reads use the old table, and stores go to both.
+//! It begins in the second half of block 0, moves to a block of its own when that is too small, and then doubles. A
+//! doubling is spread over many inserts, one old block each, so no insert pays for all of it. Until it is complete,
+//! reads use the old table, and stores go to both.
 //!
-//! Invariant: during a doubling, pointers 2i and 2i+1 of the next table equal pointer i of this one, for all i
-//! in blocks already copied. What is stored beyond them is overwritten when its turn comes.
+//! Invariant: during a doubling, pointers 2i and 2i+1 of the next table equal pointer i of this one, for all i in
+//! blocks already copied. Pointers stored beyond them are overwritten when their block is copied.
 
 use crate::bytes::{get_u64, put_u64};
 use crate::error::Error;
@@ -15,7 +15,7 @@ use crate::store::{Store, edit};
 use std::ops::Range;
 use terrane_wire::Corrupt;
 
-/// Where pointer `index` is: a block, and a byte in it.
+/// The position of pointer `index`: a block, and a byte offset in it.
 fn place(header: &Header, table_blk: u64, index: u64) -> (u64, usize) {
     let geometry = header.geometry;
     if table_blk == 0 {
@@ -27,7 +27,7 @@ fn place(header: &Header, table_blk: u64, index: u64) -> (u64, usize) {
     (table_blk + (index >> shift), usize::try_from(in_block * 8).unwrap_or(usize::MAX))
 }
 
-/// The leaf block at `index`, judged to be a block that a leaf can be in.
+/// The leaf block at `index`, validated to be a possible block of a leaf.
 pub(crate) fn pointer<S: Store + ?Sized>(
     store: &S,
     header: &Header,
@@ -38,7 +38,7 @@ pub(crate) fn pointer<S: Store + ?Sized>(
     judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
 }
 
-/// As [`pointer`], where block 0 is at hand already and usually holds the table.
+/// As [`pointer`], if the caller has block 0 already, which usually holds the table.
 pub(crate) fn pointer_with_block_0<S: Store + ?Sized>(
     store: &S,
     header: &Header,
@@ -52,7 +52,7 @@ pub(crate) fn pointer_with_block_0<S: Store + ?Sized>(
     judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
 }
 
-/// A pointer of 0 is damage like any other: no range of hashes is without a leaf.
+/// Validates a pointer. 0 is damage too: every range of hashes has a leaf.
 pub(crate) fn judge_pointer(
     header: &Header,
     block_count: u64,
@@ -74,7 +74,7 @@ pub(crate) fn range_of(header: &Header, prefix: u64, prefix_len: u32) -> Range<u
     first..first.saturating_add(1 << shift)
 }
 
-/// Points a range of the table, and of the one that is to replace it, at a leaf.
+/// Points a range of the table at a leaf, and the same range of the next table.
 pub(crate) fn set_range<S: Store + ?Sized>(
     store: &mut S,
     header: &Header,
@@ -111,8 +111,9 @@ fn fill<S: Store + ?Sized>(
     Ok(())
 }
 
-/// One step towards a table twice as large; `Full` when hashes have no more bits for it. Changes `header` only in
-/// memory, the last step of a doubling aside, and not at all if it fails: the caller stores it.
+/// One step towards a table of twice the size; `Full` if hashes have no more bits. Except for the last step of a
+/// doubling, it changes `header` only in memory, and the caller stores it. If a read or a write fails, `header` is
+/// unchanged. Only the last step can fail later, when it frees the old table.
 pub(crate) fn grow_step<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -145,7 +146,7 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
     after.table_shift += 1;
     after.table_nextblk = 0;
     after.table_blks_copied = 0;
-    // The header no longer speaks of them when they become holes.
+    // The stored header does not name the old blocks any more when they become holes.
     edit(store, 0, |raw| {
         after.store(raw);
         Ok(())
@@ -157,7 +158,7 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
     Ok(())
 }
 
-/// The embedded table becomes a block of its own, each pointer twice. What is left of it in block 0 is ignored.
+/// Moves the embedded table to a block of its own, each pointer twice. Its bytes in block 0 are ignored from then on.
 fn move_out<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(), Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut after = *header;
@@ -170,7 +171,7 @@ fn move_out<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(),
     Ok(())
 }
 
-/// Fills a block with each of these pointers twice.
+/// Fills a block with these pointers, each twice.
 fn double_into<S: Store + ?Sized>(store: &mut S, block: u64, half: &[u8]) -> Result<(), Error<S::Error>> {
     Ok(edit(store, block, |raw| {
         for (twice, pointer) in raw.chunks_exact_mut(16).zip(half.chunks_exact(8)) {
@@ -182,7 +183,7 @@ fn double_into<S: Store + ?Sized>(store: &mut S, block: u64, half: &[u8]) -> Res
     })?)
 }
 
-/// All pointers in order, unjudged. Reads each block of the table once.
+/// Passes all pointers in order, not validated, to `each`. It reads each block of the table once.
 pub(crate) fn for_each_pointer<S: Store + ?Sized>(
     store: &S,
     header: &Header,
@@ -215,7 +216,7 @@ pub(crate) fn owns<S: Store + ?Sized>(
         && pointer(store, header, range.end.saturating_sub(1))? == leaf)
 }
 
-/// Reads every block that [`set_range`] would change, so that it finds nothing that cannot be read half way.
+/// Reads every block that [`set_range`] would change, so that no read error can stop it midway.
 pub(crate) fn read_range<S: Store + ?Sized>(
     store: &S,
     header: &Header,
@@ -233,15 +234,15 @@ pub(crate) fn read_range<S: Store + ?Sized>(
     Ok(())
 }
 
-/// Moves the table back into block 0 when that holds it with one bit to spare, and gives up its blocks and those of a
-/// larger one under way. Stores the header with it.
+/// Moves the table back into block 0 if it fits there with one bit to spare. Frees its blocks and those of a table
+/// being filled, and stores the header.
 ///
-/// There is no step from an external table to one of half its size: that would rewrite the table in one operation,
-/// where doubling takes one for each of its blocks, and to save what are runs of equal pointers, which compress to
-/// next to nothing. What counts is that a ZAP that has become small is small.
+/// An external table is never halved. That would rewrite the table in one operation, while a doubling has one
+/// operation per block. And it would save only runs of equal pointers, which compress to almost nothing. What counts
+/// is that a ZAP that has become small is small.
 ///
-/// Asked after each merge, but read only when the count of leaves passes a power of two: a table kept large by a
-/// few long prefixes is not read again and again.
+/// Called after each merge, but it reads the table only if the count of leaves is a power of two. So a table that a
+/// few long prefixes keep large is not read again and again.
 pub(crate) fn come_back<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
@@ -251,7 +252,7 @@ pub(crate) fn come_back<S: Store + ?Sized>(
     if header.table_blk == 0 || !fits {
         return Ok(());
     }
-    // As with merging: a table that cannot be read stays where it is.
+    // As for merging: a table that cannot be read stays where it is.
     let Ok(Some(pointers)) = shortened(store, header, bits) else { return Ok(()) };
     let table = header.table_blk..header.table_blk + header.table_numblks;
     let next = if header.is_growing() { 2 * header.table_numblks } else { 0 };
@@ -272,7 +273,7 @@ pub(crate) fn come_back<S: Store + ?Sized>(
     Ok(())
 }
 
-/// The table as one with 2^`bits` pointers, if no leaf wants more.
+/// The table shortened to 2^`bits` pointers; `None` if a leaf needs more.
 fn shortened<S: Store + ?Sized>(
     store: &S,
     header: &Header,

@@ -1,12 +1,12 @@
 //! Upper case, one character for one.
 //!
-//! A hash on disk depends on this table, so it is ours: that of a compiler or of a library grows when Unicode does, and a name
-//! that has got another hash is lost. It is the property `Simple_Uppercase_Mapping` of Unicode 17.0.0.
+//! Hashes on disk depend on this table, so Terrane has its own. The tables of a compiler or a library grow with
+//! Unicode, and a name whose hash changes is lost. It is the property `Simple_Uppercase_Mapping` of Unicode 17.0.0.
 
-/// `(first, last, step, delta)`: every `step`th character from the first to the last has its upper case `delta` further on.
+/// `(first, last, step, delta)`: every `step`th character of `first..=last` has its upper case at distance `delta`.
 type Run = (u32, u32, u32, i32);
 
-/// The upper case of a character, or itself.
+/// The upper case of a character, or the character itself.
 pub(super) fn upper(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_uppercase();
@@ -18,7 +18,7 @@ pub(super) fn upper(c: char) -> char {
     mapped.and_then(char::from_u32).unwrap_or(c)
 }
 
-// A table is read by columns; one run to a line would be two hundred lines.
+// The table is read by columns; one run per line would take two hundred lines.
 #[rustfmt::skip]
 static RUNS: &[Run] = &[
     (0x0061, 0x007a, 1, -32), (0x00b5, 0x00b5, 1, 743), (0x00e0, 0x00f6, 1, -32), (0x00f8, 0x00fe, 1, -32),
@@ -85,8 +85,8 @@ static RUNS: &[Run] = &[
 mod tests {
     use super::*;
 
-    /// What the standard library knows of later versions is left out of the comparison, and so are the characters for which it
-    /// gives several: they are theirs by special rules, not by this property.
+    /// The comparison leaves out what the standard library knows of later versions. It also leaves out characters
+    /// that map to several: those mappings are special rules, not this property.
     #[test]
     fn the_standard_library_agrees_where_it_gives_one_character() {
         assert!(RUNS.is_sorted_by(|a, b| a.1 < b.0) && RUNS.iter().all(|run| run.0 <= run.1));
@@ -103,7 +103,7 @@ mod tests {
             }
         }
         assert_eq!(mapped, 1505);
-        // The special rules would say SS, and alpha with iota as two letters.
+        // Special rules would give SS, and alpha with iota as two letters.
         assert_eq!(
             (upper('\u{df}'), upper('\u{1fb3}'), upper('\u{1f80}')),
             ('\u{df}', '\u{1fbc}', '\u{1f88}')

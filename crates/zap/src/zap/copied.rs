@@ -1,4 +1,4 @@
-//! A ZAP of the other byte order, served from a copy in ours.
+//! A ZAP of the other byte order, served from a copy in little-endian order.
 
 use super::Zap;
 use crate::byte_order;
@@ -7,14 +7,14 @@ use crate::error::Error;
 use crate::store::{MemStore, Store};
 use std::sync::OnceLock;
 
-/// A ZAP of the other order, in ours.
+/// The copy of a ZAP in little-endian order.
 #[derive(Debug)]
 pub(crate) struct Copied {
     pub zap: Box<Zap>,
     pub store: MemStore,
 }
 
-/// What is known of a ZAP's byte order.
+/// The byte order of a ZAP, and its copy if it is swapped.
 #[derive(Debug, Default)]
 pub(crate) struct ByteOrder {
     pub is_swapped: bool,
@@ -31,7 +31,7 @@ impl ByteOrder {
     }
 }
 
-/// Leaves the function with what this method answers for the copy, if the ZAP is of the other byte order.
+/// Returns from the function with the result of this method on the copy, if the ZAP is of the other byte order.
 macro_rules! in_our_order {
     ($zap:ident, $store:ident, $method:ident($($argument:expr),*)) => {
         if $zap.byte_order.is_swapped {
@@ -52,7 +52,7 @@ impl Zap {
         Ok(self.byte_order.copied.get_or_init(|| Copied { zap, store: in_our_order }))
     }
 
-    /// Before a change: writes the ZAP in our order, if it is in the other one.
+    /// Rewrites the ZAP in little-endian order before its first change, if it is of the other order.
     pub(crate) fn turn_around<S: Store + ?Sized>(&mut self, store: &mut S) -> Result<(), Error<S::Error>> {
         if !self.byte_order.is_swapped {
             return Ok(());

@@ -1,15 +1,16 @@
 //! Names whose hashes agree.
 //!
-//! The hash of a name is affine in the name's bits, and so are its top bits: names of one length whose *differences* hash to 0
-//! from salt 0 share these bits under every salt. Such differences are the kernel of a matrix over GF(2).
+//! The hash of a name is affine in the name's bits, and so are its top bits. So names of one length whose
+//! *differences* hash to 0 from salt 0 share these bits under every salt. Such differences are the kernel of a matrix
+//! over GF(2).
 
 use terrane_zap::hash::crc64;
 
 /// The high nibble of every byte; any low nibble makes it printable.
 const LETTERS: u8 = 0x60;
 
-/// Names of `len` bytes, all different, whose hashes agree in the top `bits` bits: 2^(4 `len` - `bits`) of them, if not fewer
-/// columns depend on each other.
+/// Different names of `len` bytes whose hashes agree in the top `bits` bits. There are at least 2^(4 `len` - `bits`)
+/// of them, more if columns are dependent.
 pub fn colliders(bits: u32, len: usize) -> impl Iterator<Item = Vec<u8>> {
     let kernel = kernel(bits, len);
     assert!(kernel.len() < 64 && !kernel.is_empty(), "{len} bytes give {} names", kernel.len());
@@ -22,9 +23,9 @@ pub fn colliders(bits: u32, len: usize) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// Differences that leave the top `bits` bits of a hash alone, none of them a sum of others.
+/// Differences that do not change the top `bits` bits of a hash; they are linearly independent.
 fn kernel(bits: u32, len: usize) -> Vec<Vec<u8>> {
-    // Rows in echelon form: what a difference does to the hash's top bits, and the difference.
+    // Rows in echelon form: the effect of a difference on the hash's top bits, and the difference.
     let mut rows: Vec<(u64, Vec<u8>)> = Vec::new();
     let mut kernel = Vec::new();
     for bit in 0..4 * len {

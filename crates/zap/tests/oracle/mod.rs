@@ -1,8 +1,8 @@
-//! What must hold of any store that claims to be a ZAP, shared by hostile tests and fuzz targets.
+//! What must hold of any store that claims to be a ZAP; shared by hostile tests and fuzz targets.
 //!
-//! Two promises. Whatever the blocks hold, every operation ends, within bounds, with an answer or a named error. And
-//! blocks that a check calls clean *are* a map: lists, lookups and counts agree, and changes behave as on a `BTreeMap`.
-//! The second makes the check itself the subject: damage that it overlooks shows as an answer that differs.
+//! There are two promises. Whatever the blocks hold, every operation ends, within bounds, with a result or a named
+//! error. And blocks that a check calls clean *are* a map: lists, lookups and counts agree, and changes behave as on
+//! a `BTreeMap`. The second promise tests the check itself: damage that it overlooks shows as a different result.
 
 #![allow(clippy::unwrap_used, reason = "a part of tests")]
 #![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Key, MemStore, Store, Value, ValueRef, ValueShape, Zap, ZapOptions};
 
-/// Integer size and integers by key.
+/// Integer width and integers by key.
 pub type Model = BTreeMap<Key, (u8, Vec<u64>)>;
 
-/// What became of a store that lied, or did not.
+/// The result for a store that may be damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Refused when it was opened.
     Refused,
     /// Opened; a check names damage.
     Damaged,
-    /// A map, for as long as it was used.
+    /// It behaved as a map in all operations.
     Clean,
 }
 
-/// Reads everything there is; then changes it as `program` says, four bytes a change.
+/// Reads everything, then changes it as `program` says, four bytes per change.
 pub fn exercise(mut store: MemStore, options: ZapOptions, program: &[u8]) -> Verdict {
     let mut zap = match Zap::open_with(&store, options) {
         Ok(zap) => zap,
@@ -55,7 +55,7 @@ pub fn exercise(mut store: MemStore, options: ZapOptions, program: &[u8]) -> Ver
     Verdict::Damaged
 }
 
-/// Damage says where, what, what was expected and what was found; everything else says what by its variant.
+/// Damage names its place, the property, the expected and the found value; every other error is named by its variant.
 fn is_named(error: &Error<Corrupt>) -> bool {
     match error {
         Error::Store(damage) => ![damage.what, &damage.at, &damage.expected, &damage.found].contains(&""),
@@ -72,20 +72,21 @@ fn check(zap: &Zap, store: &MemStore) -> bool {
     report.is_clean()
 }
 
-/// A change may take blocks for one leaf's splits and one step of a table; damage must not make it take more than the table of 2^17
-/// pointers (1 MiB) that every ZAP may have, and the smaller ones before it.
+/// Bounds the blocks that changes allocate. A change may take blocks for one leaf's splits and one step of a table.
+/// Damage must not make it take more than the table of 2^17 pointers (1 MiB) that every ZAP may have, and the smaller
+/// ones before it.
 fn bounded(store: &MemStore, blocks_before: u64, changes: usize) {
     let table = (3 << 20) / store.block_size() as u64;
     let (now, allowed) = (store.block_count(), 4 * blocks_before + 64 * changes as u64 + 64 + table);
     assert!(now <= allowed, "{blocks_before} blocks became {now} by {changes} changes");
 }
 
-/// Walks with cursors, forward only; fills in the model when the ZAP is clean, and compares what it finds with lookups.
+/// Walks with cursors, forward only. Fills in the model if the ZAP is clean, and compares the entries with lookups.
 fn walk(zap: &Zap, store: &MemStore, model: Option<&mut Model>) {
     let clean = model.is_some();
     let mut found = Model::new();
     let mut from = Cursor::START;
-    // No entry takes less than two chunks or one slot.
+    // Every entry takes at least two chunks or one slot.
     let steps_max = store.block_count() * store.block_size() as u64 / 48 + 1;
     for steps in 0.. {
         assert!(steps <= steps_max, "a walk takes more steps than there are entries");
@@ -139,13 +140,13 @@ fn listed(zap: &Zap, store: &MemStore) -> Model {
     entries.into_iter().map(|entry| (entry.key, plain(&entry.value))).collect()
 }
 
-/// What can be listed, for changes to aim at.
+/// Keys that can be listed, as targets of changes.
 fn names(zap: &Zap, store: &MemStore) -> Vec<Key> {
     zap.list(store, Cursor::START, 256)
         .map_or_else(|_| Vec::new(), |all| all.into_iter().map(|e| e.key).collect())
 }
 
-/// One that is there, or one of 16 short and long names, or words.
+/// A present key, or one of 16 short and long names, or words.
 fn key_of(known: &[Key], which: u8) -> Key {
     if which >= 128 && !known.is_empty() {
         return known[usize::from(which - 128) % known.len()].clone();
@@ -159,7 +160,7 @@ fn key_of(known: &[Key], which: u8) -> Key {
     Key::Name(name)
 }
 
-/// One change or question.
+/// One change or query.
 fn step(zap: &mut Zap, store: &mut MemStore, model: Option<&mut Model>, known: &[Key], op: [u8; 4]) {
     let key = key_of(known, op[1]);
     let (shift, count) = (op[2] % 4, usize::from(op[2] / 4 % 40));
@@ -187,7 +188,7 @@ fn step(zap: &mut Zap, store: &mut MemStore, model: Option<&mut Model>, known: &
     }
 }
 
-/// Refusals that a clean ZAP may give; each leaves it as it was. A fat one of the other byte order is only read.
+/// Errors that a clean ZAP may return; each leaves it as it was. A fat one of the other byte order is only read.
 fn is_refusal(error: &Error<Corrupt>) -> bool {
     let foreign = |what: &str| what.ends_with("of the other byte order");
     matches!(error, Error::Full | Error::EntryTooLarge { .. } | Error::KeyKind { .. })
@@ -217,7 +218,7 @@ fn put(
     }
 }
 
-/// Calls `use_it` with integers of this size.
+/// Calls `use_it` with integers of this width.
 pub fn with_ints<T>(size: u8, ints: &[u64], use_it: impl FnOnce(ValueRef<'_>) -> T) -> T {
     match size {
         1 => use_it(ValueRef::U8s(&ints.iter().map(|i| *i as u8).collect::<Vec<_>>())),

@@ -1,6 +1,6 @@
-//! ZAPs of the other byte order: which bytes of a block are turned around.
+//! ZAPs of the other byte order: which bytes of a block are swapped.
 
-/// Turns the fields of a structure around: their widths in order, 1 for a byte that stays.
+/// Swaps the fields of a structure, given their widths in order; 1 is a byte.
 fn turn(raw: &mut [u8], widths: &[usize]) {
     let mut at = 0;
     for width in widths {
@@ -30,7 +30,7 @@ fn turn_leaf(raw: &mut [u8]) {
     }
 }
 
-/// An image as such a machine would have written it.
+/// An image as a machine of the other byte order would have written it.
 pub fn turned(mut image: Vec<u8>, block_size: usize) -> Vec<u8> {
     let is_fat = image[0] == 1;
     for (number, block) in image.chunks_exact_mut(block_size).enumerate() {

@@ -1,21 +1,21 @@
-//! A store that behaves like an object, counts what is asked of it, and fails where a test wants it to.
+//! A store that behaves like an object, counts reads and changes, and fails where a test plans it.
 
 use std::cell::Cell;
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 use terrane_zap::{MemStore, Store};
 
-/// Like an object in a pool it ends where its last block ends: one that is freed there makes it shorter.
+/// Like an object of a pool it ends with its last block: freeing that block makes it shorter.
 #[derive(Clone)]
 pub struct Watched {
     pub inner: MemStore,
-    /// Changes that work from now on; each one after them is refused.
+    /// Changes that succeed from now on; each later one is refused.
     pub changes_left: u32,
-    /// Changes until one is refused, and those after it are taken again.
+    /// Changes until one is refused; later ones succeed again.
     pub refused_once: Option<u32>,
-    /// The changes that are refused are made all the same: nobody knows what a failed write left.
+    /// A refused change is made nevertheless: the result of a failed write is unknown.
     pub fails_after: bool,
-    /// Whoever reads or changes this block is told that it is damaged.
+    /// A read or change of this block reports damage.
     pub unreadable: Option<u64>,
     reads: Cell<u64>,
     changes: u64,
