@@ -3,7 +3,7 @@
 //! A killed server loses all changes that no commit contains. After a power cut the programs that made them are
 //! dead too. Here they live on. A program that keeps writing would leave a file with a hole in its history, and
 //! see no error. So each kind of call fails once. The first change of such a file is refused. `fsync` is
-//! refused until a change was refused too: a program that repeats `fsync` has not written its data again, so
+//! refused until a change was refused too. A program that repeats `fsync` has not written its data again, so
 //! the repeat must not succeed.
 //!
 //! A loss no longer matters once the file is truncated to 0 or destroyed. Otherwise it stays in the pool's
