@@ -1,4 +1,4 @@
-//! One variant for each thing a caller would do differently.
+//! Errors of objects: one variant for each thing a caller would do differently.
 
 use std::fmt;
 use terrane_store::PoolError;
