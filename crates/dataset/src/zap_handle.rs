@@ -19,8 +19,8 @@ const ITER_BATCH: usize = 256;
 /// Limit of ZAPs noted for shrinking; one beyond it is noted when it loses another entry.
 const DUE_MAX: usize = 4096;
 
-/// The planned changes of a batch, for which space is reserved. Further changes reserve theirs late, so the
-/// pool may fill up without an error in time. Count the large changes; a few more names do not matter.
+/// The planned changes of a batch, for which space is reserved. Other changes reserve theirs late, so the pool
+/// may fill up without an error in time. Count the large changes; a few more names do not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     created: u32,

@@ -453,8 +453,8 @@ const GROWTH_OF_OTHERS: u64 = 8 << 10;
 const FAT_BLOCK_BYTES: u64 = 16 << 10;
 /// Pointers in an indirect block.
 const POINTERS: u64 = 128;
-/// Blocks of one change: a splitting leaf and its new neighbour (or two merging leaves), the header, one block
-/// of the pointer table, two of its replacement, and indirect blocks above them.
+/// Blocks of one change: a splitting leaf and its new neighbour (or two merging leaves), and the header. Also
+/// one block of the pointer table, two of its replacement, and indirect blocks above them.
 const FAT_CHANGE_BLOCKS: u64 = 8;
 /// Two leaves, and an indirect block above them.
 const FAT_CHANGE_BLOCKS_AGAIN: u64 = 3;
