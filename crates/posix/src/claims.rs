@@ -96,6 +96,7 @@ impl Claims {
         }
     }
 
+    /// Claims what this operation has reserved in the txg.
     pub fn add(&self, group: u64, need: &Need) {
         let mut claimed = self.claimed.lock();
         if claimed.group > group {
@@ -121,6 +122,7 @@ fn len(range: &Range<u64>) -> u64 {
 }
 
 impl Need {
+    /// Attributes only.
     pub fn attrs() -> Self {
         Need::default()
     }

@@ -79,6 +79,7 @@ impl UnlinkedSet {
         }
     }
 
+    /// Whether the object waits for its destruction.
     pub fn contains(&self, ino: Ino) -> Result<bool, Errno> {
         Ok(self.fresh.lock().contains(&ino) || self.queue.lock().lookup_u64(name(ino).as_bytes())?.is_some())
     }
@@ -97,6 +98,7 @@ impl UnlinkedSet {
         (&self.claims, Need::names(self.queue.lock().remove_cost()))
     }
 
+    /// Number of objects that wait for their destruction.
     pub fn len(&self) -> Result<usize, Errno> {
         Ok(self.queue.lock().entries()?.len() + self.fresh.lock().len())
     }
@@ -107,6 +109,7 @@ impl UnlinkedSet {
         Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
     }
 
+    /// The next stored entries to drain, at most [`DRAIN_STEP`].
     pub fn next_step(&self) -> Result<Vec<Ino>, Errno> {
         let mut drained = self.drained.lock();
         let entries = self.queue.lock().list(*drained, DRAIN_STEP)?;

@@ -78,6 +78,7 @@ impl Fs {
         Ok((&dir.claims, Need::names(dir.read().names()?.remove_cost())))
     }
 
+    /// The target of a symlink. `EINVAL`: another inode.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let inode = self.hold(ino)?;
         let target = {

@@ -93,10 +93,12 @@ impl Fs {
             .unwrap_or_default()
     }
 
+    /// Inode number of the root directory.
     pub fn root(&self) -> Ino {
         self.root
     }
 
+    /// The mounted data set.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }

@@ -79,6 +79,7 @@ impl InodeRef<'_> {
         self.lookups.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Subtracts lookups that the kernel forgot.
     pub fn uncount_lookups(&self, count: u64) {
         let less = |lookups: u64| Some(lookups.saturating_sub(count));
         let before = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);

@@ -211,6 +211,7 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
+    /// The inode with this number, added to the map if necessary.
     pub fn live(&mut self, ino: Ino) -> &Arc<Inode> {
         let entry = self.entries.entry(ino).or_insert(Entry::Told(0));
         if let Entry::Told(lookups) = entry {

@@ -126,6 +126,7 @@ pub struct RewriteFigures {
     pub errors: u64,
 }
 
+/// State of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RewriteState {
     Going,
@@ -146,6 +147,7 @@ impl RewriteState {
     }
 }
 
+/// A rewrite, its state and its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteStatus {
     pub spec: RewriteSpec,

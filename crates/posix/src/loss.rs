@@ -1,10 +1,10 @@
 //! Changes that a predecessor server lost, and how programs learn of it.
 //!
 //! A killed server loses all changes that no commit contains. After a power cut the programs that made them are
-//! dead too. Here they live on. A program that keeps writing would leave a file with a hole in its history, and
-//! see no error. So each kind of call fails once. The first change of such a file is refused. `fsync` is
-//! refused until a change was refused too. A program that repeats `fsync` has not written its data again, so
-//! the repeat must not succeed.
+//! dead too. Here they live on. A program that keeps writing would leave a file with a missing part, and see no
+//! error. So each kind of call fails once. The first change of such a file is refused. `fsync` is refused until
+//! a change was refused too. A program that repeats `fsync` has not written its data again, so the repeat must
+//! not succeed.
 //!
 //! A loss no longer matters once the file is truncated to 0 or destroyed. Otherwise it stays in the pool's
 //! error log until an administrator clears it ([`Fs::clear_losses`]). The log also lists files whose dirty
@@ -124,7 +124,7 @@ impl Fs {
         self.hold(ino).ok().map(|inode| inode.read().attrs.zpl.generation)
     }
 
-    /// The predecessor resigned in order: requests that are repeated were not carried out.
+    /// The predecessor handed over in order, so repeated requests were not carried out.
     pub fn predecessor_stepped_back(&self) {
         if let Some(losses) = &self.losses {
             losses.all_answered.store(true, Ordering::Relaxed);

@@ -229,6 +229,7 @@ impl Fs {
         self.carry_out(&Make { dir, name, file: NewFile::node(mode, rdev, cred)? })
     }
 
+    /// Creates an empty directory. `EEXIST`: the name exists.
     pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&Make { dir, name, file: NewFile::directory(mode, cred) })
     }

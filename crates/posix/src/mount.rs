@@ -266,6 +266,7 @@ impl Fs {
         format!("{start}{} (inode {ino})", names.join("/"))
     }
 
+    /// Space and number of files, for `statvfs`.
     pub fn statfs(&self) -> StatFs {
         let usage = self.set.usage();
         let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);

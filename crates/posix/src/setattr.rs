@@ -89,6 +89,7 @@ impl Operation for SetAttributes<'_> {
 }
 
 impl Fs {
+    /// The attributes of an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();

@@ -61,6 +61,7 @@ pub struct Attr {
     pub btime: Time,
 }
 
+/// A timestamp to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     Now,
@@ -94,6 +95,7 @@ pub struct DirEntry<'a> {
     pub next: u64,
 }
 
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
     /// Ignores the offset and writes at the end, atomically.

@@ -106,6 +106,7 @@ impl State {
         Ok(true)
     }
 
+    /// Removes a name. `ENOENT`: there is none.
     pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
         let stored = self.names()?.other_name(name)?;
         if !self.names_mut()?.remove(tx, stored.as_deref().unwrap_or(name))? {

@@ -53,6 +53,7 @@ impl Settling {
         self.0.lock().len()
     }
 
+    /// Up to `STEP` directories that were noted before this txg.
     pub fn due_before(&self, group: u64) -> Vec<Ino> {
         self.0.lock().iter().filter(|(_, noted)| **noted < group).map(|(ino, _)| *ino).take(STEP).collect()
     }

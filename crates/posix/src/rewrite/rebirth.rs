@@ -46,6 +46,7 @@ impl Job for Rebirth<'_> {
 }
 
 impl Fs {
+    /// The job that rewrites old blocks at new addresses.
     pub fn rebirth(&self) -> Rebirth<'_> {
         Rebirth { fs: self }
     }

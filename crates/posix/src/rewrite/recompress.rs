@@ -36,6 +36,7 @@ impl Job for Recompress<'_> {
 }
 
 impl Fs {
+    /// The job that recompresses cold files.
     pub fn recompress(&self) -> Recompress<'_> {
         Recompress { fs: self }
     }

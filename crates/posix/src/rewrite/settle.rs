@@ -28,6 +28,7 @@ impl Job for Settle<'_> {
 }
 
 impl Fs {
+    /// The job that shrinks directories.
     pub fn settle(&self) -> Settle<'_> {
         Settle { fs: self }
     }
