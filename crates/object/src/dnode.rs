@@ -22,8 +22,9 @@ pub const SLOTS_MAX: u8 = 32;
 pub const DNODE_BLOCK_BYTES: u32 = 16 << 10;
 /// Slots in a dnode block.
 pub const SLOTS_PER_BLOCK: u64 = DNODE_BLOCK_BYTES as u64 / SLOT_BYTES as u64;
-/// Bytes of an indirect block, and of one above small blocks of a file.
+/// Bytes of a normal indirect block.
 pub const INDIRECT_BYTES: u32 = 1 << INDIRECT_SHIFT;
+/// Bytes of an indirect block above small blocks of a file.
 pub const SMALL_INDIRECT_BYTES: u32 = 1 << SMALL_INDIRECT_SHIFT;
 /// Largest file block in bytes with small indirect blocks above it. An overwrite of a single block also
 /// rewrites its indirect block, in two copies. With large ones, that would cost as much as the block or more.
@@ -322,6 +323,7 @@ pub struct DnodeSlot {
     pub offset: usize,
 }
 
+/// Position of the dnode with this object number.
 pub fn slot_of(id: ObjectId) -> DnodeSlot {
     DnodeSlot { block: id.0 / SLOTS_PER_BLOCK, offset: (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES }
 }

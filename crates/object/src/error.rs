@@ -4,6 +4,7 @@ use std::fmt;
 use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId};
 
+/// Why an object could not be read, changed or created.
 #[derive(Clone, Debug)]
 pub enum ObjectError {
     /// See [`PoolError`].

@@ -22,6 +22,7 @@ use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 /// Two dnodes of the meta object set.
 const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, frees: true, ..Cost::NOTHING };
 
+/// All object sets of a pool.
 pub struct Objects {
     pool: Arc<Pool>,
     mos: Arc<ObjectSet>,
@@ -53,6 +54,7 @@ impl Objects {
         &self.pool
     }
 
+    /// The meta object set.
     pub fn mos(&self) -> &Arc<ObjectSet> {
         &self.mos
     }

@@ -64,6 +64,7 @@ struct Syncing {
     numbers: StoredNumbers,
 }
 
+/// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
     pool: Arc<Pool>,
     id: ObjsetId,
@@ -185,6 +186,7 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
+    /// Space of the pool and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.

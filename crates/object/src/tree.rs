@@ -176,6 +176,7 @@ impl<'a> ChangeWalk<'a> {
         ChangeWalk { pool, whose, dnode, since, from, left: most.max(1), runs: Vec::new(), to: u64::MAX }
     }
 
+    /// Walks until everything was visited or the limit is reached.
     pub fn run(&mut self) -> Result<(), PoolError> {
         let dnode = self.dnode;
         if dnode.root.logical_birth() < self.since || dnode.root.logical_birth() == Txg(0) {

@@ -1,8 +1,8 @@
 //! Stored form of the free queue: detached subtrees that wait to be freed.
 //!
 //! An entry has the txg (group) that detached the subtree: a snapshot refers to its blocks only if it was
-//! created before. It also has the birth below which blocks belong to another tree: a clone shares blocks with
-//! its origin, and only younger ones are freed with it.
+//! created before. It also has the birth below which blocks belong to another tree. A clone shares old blocks
+//! with its origin, and only younger ones are freed with it.
 
 use crate::dnode::DNODE_BLOCK_BYTES;
 use terrane_format::BlockPtr;

@@ -9,6 +9,7 @@ use terrane_format::directory::SPILL;
 use terrane_pool::Tx;
 
 impl Object {
+    /// The bonus, as the open txg sees it.
     pub fn bonus(&self) -> Arc<Vec<u8>> {
         self.state.read().dnode.bonus.clone()
     }

@@ -188,6 +188,7 @@ impl Object {
         self.with_block(tx, block, bytes, |data| change(data))
     }
 
+    /// Writes `data` at `offset`. `TooBig`: the end exceeds [`OBJECT_BYTES_MAX`].
     pub fn write(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<(), ObjectError> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
         if end.is_none() {

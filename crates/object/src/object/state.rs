@@ -91,6 +91,7 @@ impl State {
         freeing
     }
 
+    /// What unsynced txgs know of a block, the newest first.
     pub fn known(&self, block: u64) -> Known {
         for dirty in self.layers() {
             match dirty.known(block) {

@@ -28,6 +28,7 @@ pub struct ObjectSpec {
 }
 
 impl ObjectSet {
+    /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         if spec.dnode_slots == 0 || spec.dnode_slots > SLOTS_MAX {
