@@ -274,6 +274,7 @@ impl Dataset {
         Ok(ObjectZap::create(&self.set, &self.zap_policy, tx, kind)?)
     }
 
+    /// When reads update access times.
     pub fn access_time(&self) -> AccessTime {
         AccessTime::from_stored(self.hot.access_time.load(Ordering::Relaxed))
     }
@@ -304,6 +305,7 @@ impl Dataset {
         self.naming
     }
 
+    /// The value of a property. `UnknownProperty`: there is none with this name.
     pub fn get(&self, name: &str) -> Result<PropertyValue, DatasetError> {
         self.props.lock().show(Property::find(name)?)
     }

@@ -223,6 +223,7 @@ impl Recorder {
         Ok(())
     }
 
+    /// Stores the pool's current log, if it differs enough from the stored one.
     pub fn record(&self, what: What) -> Result<(), DatasetError> {
         let pool = self.mos.pool();
         let mut known = self.known.lock();

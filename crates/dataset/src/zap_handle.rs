@@ -297,6 +297,7 @@ impl ZapHandle {
         })
     }
 
+    /// The value of an entry; `None`: there is no such key.
     pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
         self.read(|zap| zap.lookup(key))
     }

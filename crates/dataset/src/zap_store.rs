@@ -25,10 +25,12 @@ pub struct ObjectStore<'a> {
 }
 
 impl<'a> ObjectStore<'a> {
+    /// A read-only view.
     pub fn reader(object: &'a Arc<Object>) -> Self {
         ObjectStore { object, tx: None }
     }
 
+    /// A view that changes the object in this transaction.
     pub fn writer(object: &'a Arc<Object>, tx: &'a Tx) -> Self {
         ObjectStore { object, tx: Some(tx) }
     }
@@ -137,6 +139,7 @@ impl ObjectZap {
         Ok(self.zap.get_or_init(|| Box::new(opened)))
     }
 
+    /// The value of an entry; `None`: there is no such key.
     pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
         self.zap()?.lookup(&ObjectStore::reader(&self.object), key)
     }
