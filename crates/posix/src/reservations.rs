@@ -8,7 +8,7 @@
 //!
 //! A first write moves the bytes of its records from holes to partial, and subtracts the written bytes from
 //! partial. So a range that is written once, in any pieces, ends at zero. Overwrites subtract some bytes too
-//! early. Until nothing is left, writes into the ranges may also use the GC reserve.
+//! early. Until nothing is left, writes into the ranges may also use part of the GC reserve.
 //!
 //! Reservations are stored in a ZAP of the data set (`FORMAT.md` section 8.2), at the end of each txg that
 //! changed them.

@@ -211,7 +211,7 @@ fn what_is_written_again_needs_room_like_any_other() {
     assert!(m.fs().promised().by_pool < MIB, "zeros count as written");
     fill(m.fs(), &mut rng, "fill");
     let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
-    // While something is left, writes may use the GC reserve.
+    // While something is left, writes may use part of the GC reserve.
     assert_eq!(again(0), Ok(4096));
     put(m.fs(), file, MIB / 2, &rng.noise(MIB as usize / 2));
     // The space reserved for its metadata is not needed any more.
