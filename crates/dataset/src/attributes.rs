@@ -1,11 +1,11 @@
-//! What the properties `xattr`, `acltype` and `dnodesize` say of an object's attributes.
+//! Properties of attributes: `xattr`, `acltype` and `dnodesize`.
 //!
-//! They decide about what is written from now on, never about what is there: an extended attribute is found
-//! wherever it was put, and a dnode keeps its size for life. Their numbers are those of OpenZFS.
+//! They apply to later writes, never to existing data. An extended attribute is found wherever it is stored,
+//! and a dnode keeps its size for life. The stored numbers are those of OpenZFS.
 //!
-//! Whether there are extended attributes and access control lists at all is agreed upon with the kernel when a data set is mounted. If a
-//! list were obeyed here and not there, a file would be open to those whom only the list keeps out. So that much of a change waits
-//! until the data set is opened again.
+//! Whether extended attributes and ACLs exist at all is agreed with the kernel at mount. If only we obeyed an
+//! ACL and the kernel did not, a file would be open to users whom only the ACL keeps out. So this part of a
+//! change waits until the data set is opened again.
 
 use terrane_object::dnode::{SLOT_BYTES, SLOTS_MAX};
 
@@ -13,11 +13,11 @@ pub(crate) const XATTR: &str = "xattr";
 pub(crate) const ACL_TYPE: &str = "acltype";
 pub(crate) const DNODE_SIZE: &str = "dnodesize";
 
-/// A number's first word is how it is shown, another is taken too.
+/// The first word of a number is the printed one; others are accepted too.
 pub(crate) const XATTR_WORDS: [(&str, u64); 4] = [("off", 0), ("dir", 1), ("sa", 2), ("on", 2)];
-/// 1 would be NFSv4's, which Linux does not know.
+/// 1 would be NFSv4 ACLs, which Linux does not support.
 pub(crate) const ACL_WORDS: [(&str, u64); 3] = [("off", 0), ("posix", 2), ("posixacl", 2)];
-/// All but the first two in bytes.
+/// All but the first two are in bytes.
 pub(crate) const DNODE_WORDS: [(&str, u64); 7] = [
     ("legacy", 0),
     ("auto", 1),
@@ -28,31 +28,31 @@ pub(crate) const DNODE_WORDS: [(&str, u64); 7] = [
     ("16k", 16 << 10),
 ];
 
-/// Where new extended attributes go: the property `xattr`.
+/// Place of new extended attributes: the property `xattr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrHome {
-    /// Beside the other attributes, in the dnode or its spill, as long as they fit.
+    /// In the attribute list of the dnode or its spill, while they fit.
     Sa,
-    /// In a hidden directory of the file, each a file of its own.
+    /// In a hidden directory of the file, each in its own object.
     Dir,
-    /// Nowhere: nothing is set, and nothing is found.
+    /// Disabled: none can be set or read.
     Off,
 }
 
-/// Which access control lists there are: the property `acltype`.
+/// Supported ACLs: the property `acltype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclType {
     Posix,
-    /// None: those that are stored are neither shown nor obeyed.
+    /// None: stored ACLs are neither shown nor obeyed.
     Off,
 }
 
-/// How large the dnodes of new files and directories are: the property `dnodesize`.
+/// Size of the dnodes of new files and directories: the property `dnodesize`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DnodeSize {
-    /// As whoever makes the object thinks best.
+    /// Chosen by the layer that creates the object.
     Auto,
-    /// So many slots of 512 bytes, 1 to 32.
+    /// Number of slots of 512 bytes, 1 to 32.
     Slots(u8),
 }
 

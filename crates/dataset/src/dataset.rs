@@ -1,4 +1,4 @@
-//! The root data set: made, found again, and told what to do.
+//! The root data set: creating and opening it, and its properties.
 
 use crate::attributes::{self, AclType, DnodeSize, XattrHome};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
@@ -24,9 +24,9 @@ use terrane_wire::ObjectId;
 /// The master ZAP in a data set.
 pub const MASTER: ObjectId = ObjectId(1);
 
-/// What making a data set, or setting a property, may dirty.
+/// Cost of creating a data set, or of setting a property.
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
-/// A property that gives space back must be settable when there is none.
+/// As [`COST`], using the GC reserve: a property that frees space must be settable when the pool is full.
 const COST_SET: Cost = Cost { frees: true, ..COST };
 
 /// An open data set.
@@ -38,11 +38,11 @@ pub struct Dataset {
     hot: Hot,
     naming: Naming,
     recorder: Recorder,
-    /// The ZAPs of programs that have a handle.
+    /// ZAPs for which programs have handles.
     pub(crate) open_zaps: Mutex<Weak<Open>>,
 }
 
-/// Properties that are asked for with every request, as stored: whoever asks does not wait for `props`.
+/// Properties read with every request, as stored numbers; reading them takes no lock.
 #[derive(Default)]
 struct Hot {
     access_time: AtomicU64,
@@ -55,7 +55,7 @@ struct Hot {
 struct Props {
     zap: ObjectZap,
     local: BTreeMap<&'static str, u64>,
-    /// Obeyed before what is stored, and never stored.
+    /// Override the stored values; never stored.
     temporary: BTreeMap<&'static str, u64>,
 }
 
@@ -107,7 +107,8 @@ impl Props {
     }
 }
 
-/// Whether this pool can obey it. Older versions are kept away before anything is written that they cannot read.
+/// Checks that the pool supports a value, and enables the feature that it needs. So older versions refuse the
+/// pool before anything is written that they cannot read.
 fn admit(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
     let max_block = u64::from(set.pool().max_block());
     if property.name == props::RECORD_SIZE && number > max_block {
@@ -125,7 +126,8 @@ fn admit(set: &ObjectSet, property: &Property, number: u64) -> Result<(), Datase
 }
 
 impl Dataset {
-    /// Makes the root data set of a new pool, with these properties. Nothing is durable before the next commit.
+    /// Creates the root data set of a new pool, with these properties. Nothing is durable before the next
+    /// commit.
     pub fn create_root(objects: &Arc<Objects>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
         let mut wanted = Vec::with_capacity(props.len());
         for (name, value) in props {
@@ -170,7 +172,7 @@ impl Dataset {
         Dataset::open_root(objects)
     }
 
-    /// Finds the root data set through the pool directory.
+    /// Opens the root data set through the pool directory.
     pub fn open_root(objects: &Arc<Objects>) -> Result<Dataset, DatasetError> {
         let mos = Arc::clone(objects.mos());
         let meta = ZapPolicy::of(&mos);
@@ -190,7 +192,7 @@ impl Dataset {
             let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
             match property.print(number) {
                 Ok(_) => drop(local.insert(property.name, number)),
-                // A newer version wrote it. The data stays readable: blocks say themselves how they were made.
+                // A newer version wrote it. Data stays readable: block pointers describe their own form.
                 Err(error) => log::warn!("the default is used: {error}"),
             }
         }
@@ -198,7 +200,7 @@ impl Dataset {
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
         for property in PROPERTIES.iter().filter(|property| property.fixed) {
             if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
-                // What a newer version wrote cannot be replaced by a default here: no name would be found.
+                // Here a default cannot replace the value of a newer version: no name would be found.
                 property.print(number)?;
                 local.insert(property.name, number);
             }
@@ -220,7 +222,8 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// What holds from the moment on when a kernel is told of it, for as long as that kernel may remember it.
+    /// Applies the properties that hold from the moment the kernel learns of them, for as long as it may cache
+    /// them.
     fn begin(&self, props: &Props) -> Result<(), DatasetError> {
         self.hot.acl_type.store(props.number_of(attributes::ACL_TYPE)?.0, Ordering::Relaxed);
         self.hot.xattr_home.store(props.number_of(attributes::XATTR)?.0, Ordering::Relaxed);
@@ -239,73 +242,75 @@ impl Dataset {
         self.hot.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
         self.hot.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
         let home = number(attributes::XATTR)?;
-        // Where they go, not whether there are any.
+        // Changes the place only, not whether they are enabled.
         if [home, self.hot.xattr_home.load(Ordering::Relaxed)].iter().all(|home| *home != 0) {
             self.hot.xattr_home.store(home, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// The objects of this data set.
+    /// The object set of this data set.
     pub fn objects(&self) -> &Arc<ObjectSet> {
         &self.set
     }
 
-    /// The ZAP through which the floor above finds its objects.
+    /// The ZAP through which the layer above finds its objects.
     pub fn master(&self) -> Result<ObjectZap, DatasetError> {
         self.open_zap(MASTER)
     }
 
-    /// The ZAP in an object. All changes of one go through the same `ObjectZap`.
+    /// The ZAP in an object. All changes of a ZAP must go through the same `ObjectZap`.
     pub fn open_zap(&self, id: ObjectId) -> Result<ObjectZap, DatasetError> {
         Ok(ObjectZap::new(&self.zap_policy, self.set.hold(id)?))
     }
 
-    /// How its ZAPs may grow.
+    /// Growth limits of its ZAPs.
     pub fn zap_policy(&self) -> &Arc<ZapPolicy> {
         &self.zap_policy
     }
 
-    /// Makes an object that will be a ZAP; it has no block before its first entry.
+    /// Creates an object that will be a ZAP; it has no block before its first entry.
     pub fn new_zap(&self, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
         Ok(ObjectZap::create(&self.set, &self.zap_policy, tx, kind)?)
     }
 
+    /// When reads update access times.
     pub fn access_time(&self) -> AccessTime {
         AccessTime::from_stored(self.hot.access_time.load(Ordering::Relaxed))
     }
 
-    /// Where new extended attributes go.
+    /// Place of new extended attributes.
     pub fn xattr_home(&self) -> XattrHome {
         XattrHome::from_stored(self.hot.xattr_home.load(Ordering::Relaxed))
     }
 
-    /// Whether access control lists are obeyed, and can be set.
+    /// Whether ACLs are obeyed and can be set.
     pub fn acl_type(&self) -> AclType {
         AclType::from_stored(self.hot.acl_type.load(Ordering::Relaxed))
     }
 
-    /// How large the dnodes of new files and directories are.
+    /// Size of the dnodes of new files and directories.
     pub fn dnode_size(&self) -> DnodeSize {
         DnodeSize::from_stored(self.hot.dnode_size.load(Ordering::Relaxed))
     }
 
-    /// After how many days without a change files are compressed well when nobody wants anything; `None`: they are not.
+    /// Days without a change after which idle time recompresses a file; `None`: off.
     pub fn recompress_days(&self) -> Option<u32> {
         let days = self.hot.recompress.load(Ordering::Relaxed).checked_sub(1)?;
         u32::try_from(days).ok()
     }
 
-    /// Which names it takes, and which of them are one.
+    /// Which names are valid, and which of them are equal.
     pub fn naming(&self) -> Naming {
         self.naming
     }
 
+    /// The value of a property. `UnknownProperty`: there is none with this name.
     pub fn get(&self, name: &str) -> Result<PropertyValue, DatasetError> {
         self.props.lock().show(Property::find(name)?)
     }
 
-    /// Whether its value waits for the next [`Dataset::open_root`]: see [`Dataset::set`].
+    /// Whether its value takes effect at the next [`Dataset::open_root`]; see [`Dataset::set`].
     pub fn waits(&self, name: &str) -> bool {
         let obeyed = match name {
             attributes::ACL_TYPE => &self.hot.acl_type,
@@ -322,8 +327,9 @@ impl Dataset {
         PROPERTIES.iter().map(|property| props.show(property)).collect()
     }
 
-    /// Stores the value and obeys it from now on: what is written already stays as it is. Whether there are extended attributes and
-    /// access control lists at all (`xattr=off`, `acltype`) waits for the next [`Dataset::open_root`], since a kernel remembers it.
+    /// Stores a value and obeys it from now on; existing data stays as it is. Whether extended attributes and
+    /// ACLs exist at all (`xattr=off`, `acltype`) waits for the next [`Dataset::open_root`], since the kernel
+    /// caches it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
         property.judge_change()?;
@@ -337,8 +343,8 @@ impl Dataset {
         self.obey(&props)
     }
 
-    /// Obeys the value from now on, until it is set or this process closes the data set; nothing is stored. For use before a
-    /// kernel is told of the data set.
+    /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored. To be
+    /// called before the kernel learns of the data set.
     pub fn obey_for_now(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
         property.judge_change()?;
@@ -350,7 +356,7 @@ impl Dataset {
         self.obey(&props)
     }
 
-    /// Back to the default.
+    /// Resets a property to its default.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
         property.judge_change()?;
@@ -362,13 +368,14 @@ impl Dataset {
         self.obey(&props)
     }
 
-    /// Stores what is new in the pool's error log; in the open group, so that it is durable with the next commit. Does nothing where
-    /// nothing is new, or where the pool is only read.
+    /// Stores what is new in the pool's error log in the open txg, durable with the next commit. Does nothing
+    /// if nothing is new, or if the pool is read-only.
     pub fn record_errors(&self) -> Result<(), DatasetError> {
         self.recorder.record(What::All)
     }
 
-    /// The same, to be called every few seconds: where only counts of errors changed, nothing is stored until one has doubled.
+    /// The same, to be called every few seconds. If only error counts changed, nothing is stored until one has
+    /// doubled.
     pub fn record_new_errors(&self) -> Result<(), DatasetError> {
         self.recorder.record(What::New)
     }

@@ -1,4 +1,4 @@
-//! The pool directory: what a pool needs to find its root data set again.
+//! The pool directory, by which a pool finds its root data set.
 
 use terrane_wire::ObjectId;
 

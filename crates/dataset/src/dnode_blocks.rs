@@ -1,18 +1,18 @@
-//! Blocks that the newest group has reserved room for.
+//! Blocks for which the newest txg (group) has reserved space.
 //!
-//! Neighbours share a block of dnodes, and records of a file a block of pointers. Such a block is written once in a group, however much
-//! of it changes, so its room is reserved once.
+//! Neighbouring dnodes share a dnode block, and records of a file share an indirect block. A txg writes such a
+//! block once, however much of it changes. So its space is reserved once.
 
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hash};
 use terrane_object::slot_of;
 use terrane_wire::{NumberSet, ObjectId};
 
-/// Bytes of a block of dnodes, and of a block of pointers above it.
+/// Bytes of a dnode block, and of an indirect block above it.
 pub const DNODE_BLOCK_BYTES: u64 = 16 << 10;
 const SHARDS: usize = 16;
 
-/// Blocks by some number. Leaf locks.
+/// Blocks by a key. Leaf locks.
 #[derive(Debug)]
 pub struct ClaimedBlocks<K>([Mutex<(u64, NumberSet<K>)>; SHARDS]);
 
@@ -34,7 +34,7 @@ impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
         claimed.0 == group && claimed.1.contains(&block)
     }
 
-    /// True: it was not claimed before in this group.
+    /// Claims a block. True: it was not claimed before in this txg.
     pub fn claim(&self, group: u64, block: K) -> bool {
         let mut claimed = self.shard(block).lock();
         if claimed.0 < group {
@@ -45,7 +45,7 @@ impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
     }
 }
 
-/// Blocks of dnodes, by the objects in them.
+/// Dnode blocks, by the objects in them.
 #[derive(Debug, Default)]
 pub struct DnodeBlocks(ClaimedBlocks<u64>);
 
@@ -54,7 +54,7 @@ impl DnodeBlocks {
         self.0.is_claimed(group, slot_of(id).block)
     }
 
-    /// True: it was not claimed before in this group.
+    /// Claims the dnode block of an object. True: it was not claimed before in this txg.
     pub fn claim(&self, group: u64, id: ObjectId) -> bool {
         self.0.claim(group, slot_of(id).block)
     }
@@ -75,7 +75,7 @@ mod tests {
             "its neighbour lies in the same block"
         );
         assert!(blocks.claim(7, id(64)) && !blocks.is_claimed(8, id(64)));
-        // A shard forgets an old group, and is not taken back to it.
+        // A shard forgets an old txg, and does not return to it.
         assert!(blocks.claim(8, id(33)) && !blocks.is_claimed(7, id(33)) && !blocks.claim(7, id(33)));
     }
 }

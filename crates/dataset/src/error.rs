@@ -1,36 +1,36 @@
-//! One variant for each thing a caller would do differently.
+//! Errors of data sets: one variant for each thing a caller would do differently.
 
 use std::fmt;
 use terrane_object::ObjectError;
 use terrane_wire::ObjectId;
 
-/// What a ZAP in an object can answer.
+/// Errors of a ZAP in an object.
 pub type ZapError = terrane_zap::Error<ObjectError>;
 
-/// Why a data set could not be made, opened or changed.
+/// Why a data set could not be created, opened or changed.
 #[derive(Debug)]
 pub enum DatasetError {
     /// The object set failed.
     Object(ObjectError),
-    /// A ZAP refused, for a reason of its own.
+    /// A ZAP refused the operation.
     Zap(ZapError),
-    /// There is no such property; `valid` lists those there are.
+    /// There is no such property; `valid` lists all names.
     UnknownProperty { name: String, valid: String },
-    /// The property takes other values.
+    /// The property does not accept this value.
     BadValue { name: &'static str, found: String, expected: String },
-    /// The property was chosen when the data set was made.
+    /// The property is fixed when the data set is created.
     Fixed { name: &'static str },
-    /// The pool directory or the properties do not say what they must.
+    /// The pool directory or the properties are invalid.
     Damaged { at: &'static str, expected: String, found: String },
 }
 
 impl DatasetError {
-    /// The device failed under a read, and a later try may succeed.
+    /// Whether a device read failed, so that a retry may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.may_pass())
     }
 
-    /// A new object set numbers its objects from 1, and where an object is found later depends on it.
+    /// A new object set must number its objects from 1, since the object is found by its number later.
     pub(crate) fn first_object(at: &'static str, found: ObjectId) -> Self {
         DatasetError::Damaged {
             at,

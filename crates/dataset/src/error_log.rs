@@ -1,9 +1,9 @@
-//! The error log, as it is stored.
+//! The stored error log of a pool.
 //!
-//! The pool directory's entry `errors` names a ZAP in the meta object set, made when there is first something to say. Its entries are those
-//! of [`Errors`]: one for each finding, block, file and device, with names that say which. What cannot be read as one is passed over, so
-//! that a later version may add kinds. Nothing depends on the log, so where it is damaged another one is begun, and a pool is opened
-//! without one that cannot be read now.
+//! The pool directory's entry `errors` names a ZAP in the MOS, which is created with the first error. Its
+//! entries are those of [`Errors`]: one for each finding, block, file and device, with names that identify
+//! them. Invalid entries are skipped, so that a later version may add kinds. Nothing depends on the log. If it
+//! is damaged, a new one is begun. A pool whose log is temporarily unreadable opens without it.
 //!
 //! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and
 //! [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
@@ -25,19 +25,19 @@ use terrane_store::errors::{
 use terrane_wire::{DeviceIdx, ObjectId};
 use terrane_zap::{Value, ValueRef};
 
-/// Entries that are looked at: more than there can be of all kinds together, as long as no version adds one.
+/// Maximum of entries that are read: more than all known kinds can have together.
 const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
-/// Longer than any text or list of ours.
+/// Longer than any text of ours, in bytes; `NUMBERS_MAX` likewise for lists.
 const SAID_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
 const NUMBERS_MAX: usize = 16;
 /// Entries that change in one transaction.
 const STEP: usize = 16;
-/// The longest name: `block.` and four numbers in hexadecimal.
+/// Longest name in bytes: `block.` and four numbers in hexadecimal.
 const NAME_BYTES_MAX: usize = 6 + 4 * 17;
-/// Making the ZAP and its entry in the pool directory.
+/// Cost of creating the ZAP and its entry in the pool directory.
 const COST_NEW: Cost = Cost { meta_blocks: 20, objects: 2, ..Cost::NOTHING };
 
-/// What an entry says.
+/// Content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Said {
     Text(String),
@@ -52,7 +52,7 @@ impl Said {
         }
     }
 
-    /// `None`: it says nothing, or far more than any of ours.
+    /// `None`: it is empty, or far larger than any of ours.
     fn of(value: &Value) -> Option<Said> {
         match (value.int_size(), value.bytes()) {
             (_, Some(bytes)) if bytes.len() <= SAID_BYTES_MAX => {
@@ -66,7 +66,7 @@ impl Said {
 
 type Entries = BTreeMap<String, Said>;
 
-/// The entries of a log.
+/// Encodes a log as entries.
 fn entries(errors: &Errors) -> Entries {
     let mut entries = Entries::new();
     for (number, text) in errors.findings.iter().enumerate() {
@@ -98,7 +98,7 @@ fn numbers(rest: &str) -> Option<Vec<u64>> {
     rest.split('.').map(number).collect()
 }
 
-/// The log that these entries are of. What is none of it is left out.
+/// Decodes a log from entries, and skips unknown ones.
 fn errors(entries: &Entries) -> Errors {
     let mut errors = Errors::default();
     let mut findings = BTreeMap::new();
@@ -141,32 +141,32 @@ fn errors(entries: &Entries) -> Errors {
     errors
 }
 
-/// What of the log is stored.
+/// The log as stored.
 struct Stored {
     zap: ObjectZap,
     entries: Entries,
 }
 
-/// What a recorder knows.
+/// State of a recorder.
 #[derive(Default)]
 struct Known {
-    /// `None`: there is no log yet, or it could not be read.
+    /// `None`: there is no log yet, or it is unreadable.
     stored: Option<Stored>,
-    /// The pool has what was stored before.
+    /// The pool has received the stored log.
     is_recalled: bool,
-    /// This is stored, and nothing else; `None`: that is not known.
+    /// The stored log; `None`: unknown.
     last: Option<Errors>,
 }
 
-/// What of a log is to be stored.
+/// Which changes of a log are to be stored.
 #[derive(Clone, Copy)]
 pub(crate) enum What {
     All,
     New,
 }
 
-/// Whether the stored log differs from the other at the most in counts that are less than doubled. A device that fails in each commit
-/// would have another one each time, of a pool that nobody uses.
+/// Whether the logs are equal, except for counts that have not doubled. Otherwise a device that fails in each
+/// commit would cause a write each time, even in an idle pool.
 fn says_as_much(stored: &Errors, found: &Errors) -> bool {
     let is_near = |stored: u64, found: u64| stored == found || stored < found && found / 2 < stored;
     let are_near = |(stored, found): (&DeviceErrors, &DeviceErrors)| {
@@ -186,7 +186,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Gives the pool what is stored. Where that cannot be read now the pool does without, and it is tried again before anything is stored.
+    /// Passes the stored log to the pool. If it is unreadable now, the pool goes without, and loading is
+    /// retried before anything is stored.
     pub fn open(mos: &Arc<ObjectSet>) -> Recorder {
         let recorder = Recorder { mos: Arc::clone(mos), known: Mutex::default() };
         let loaded = recorder.load(&mut recorder.known.lock());
@@ -222,6 +223,7 @@ impl Recorder {
         Ok(())
     }
 
+    /// Stores the pool's current log, if it differs enough from the stored one.
     pub fn record(&self, what: What) -> Result<(), DatasetError> {
         let pool = self.mos.pool();
         let mut known = self.known.lock();
@@ -245,16 +247,16 @@ impl Recorder {
             Some(stored) => stored,
             None => Stored { zap: self.begin()?, entries: Entries::new() },
         };
-        // If it fails, what is there is looked at again the next time.
+        // If storing fails, the next call compares again.
         known.last = None;
         self.store(&mut stored, entries(&found))?;
         (known.stored, known.last) = (Some(stored), Some(found));
         Ok(())
     }
 
-    /// An empty log, in the place of the one before, if there was any.
+    /// Creates an empty log, and destroys the previous one.
     fn begin(&self) -> Result<ObjectZap, DatasetError> {
-        // What can fail by a read comes first: an object that nobody names would stay.
+        // Reads come first: if they failed later, an object without a reference would stay.
         let mut directory = self.directory()?;
         let before = directory.lookup_u64(ERRORS)?;
         let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
@@ -272,7 +274,7 @@ impl Recorder {
     }
 
     fn store(&self, stored: &mut Stored, mut wanted: Entries) -> Result<(), DatasetError> {
-        // An entry that no version of ours makes is another's.
+        // An entry of an unknown kind belongs to another version.
         let is_ours = |name: &str| {
             let kind = name.split_once('.').map(|(kind, _)| kind);
             matches!(kind, Some("finding" | "block" | "pool" | "file" | "device"))

@@ -1,14 +1,16 @@
-//! Roots that are kept.
+//! Data sets: object sets with a name, properties, ZAPs, and an error log for the pool.
 //!
-//! A pool holds numbered objects in numbered object sets; a *data set* is what gives one of them a name,
-//! properties and a life of its own. Today there is one, the root data set, and what a pool needs to find it
-//! again: object 1 of the meta object set is the *pool directory*, a ZAP with the entries `root_dataset` (the
-//! object whose bonus holds the root of the object set) and `root_props` (a ZAP: property name to number).
+//! A pool has numbered objects in numbered object sets. A *data set* gives one object set a name, properties
+//! and a life of its own. Today there is one, the root data set. A pool finds it through object 1 of the meta
+//! object set (MOS), the *pool directory*. That is a ZAP with the entries `root_dataset` and `root_props`. The
+//! first names the object whose bonus holds the root of the object set. The second names a ZAP of properties,
+//! from name to number.
 //!
-//! In the data set itself object 1 is the *master ZAP*, through which the floor above finds its own objects.
+//! Object 1 of the data set is the *master ZAP*, through which the layer above finds its objects.
 //!
-//! Invariant: a property that is not in the properties ZAP has its default; one that is there is obeyed by the
-//! object set from the moment [`Dataset::set`] or [`Dataset::open_root`] returns; two wait for the latter, see [`Dataset::set`].
+//! Invariant: a property without an entry in the properties ZAP has its default. The object set obeys the
+//! others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
+//! [`Dataset::set`].
 
 mod attributes;
 mod dataset;

@@ -1,8 +1,8 @@
-//! Which names a data set takes, and which of them are one.
+//! Which names a data set accepts, and which of them are equal.
 //!
-//! Three properties say it: `utf8only`, `normalization` and `casesensitivity`. Every name of a directory was placed by its hash, and
-//! the hash by these, so they are chosen when a data set is made and never again. They are entries of the master ZAP, as in OpenZFS,
-//! and only those that are not the default are written: a data set that says nothing of names is as it always was.
+//! Three properties decide: `utf8only`, `normalization` and `casesensitivity`. A directory places each name by
+//! its hash, which depends on them. So they are fixed when a data set is created. They are entries of the
+//! master ZAP, as in OpenZFS. Only values other than the default are written, so the default needs no feature.
 
 use terrane_zap::{Match, NormFlags};
 
@@ -10,17 +10,17 @@ pub(crate) const UTF8_ONLY: &str = "utf8only";
 pub(crate) const NORMALIZATION: &str = "normalization";
 pub(crate) const CASE: &str = "casesensitivity";
 
-/// `normalization`: the number of OpenZFS, which are a ZAP's flags as well.
+/// Values of `normalization`: OpenZFS's numbers, which are also a ZAP's flags.
 pub(crate) const FORM_WORDS: [(&str, u64); 5] =
     [("none", 0), ("formC", 0x50), ("formD", 0x10), ("formKC", 0x60), ("formKD", 0x20)];
 const SENSITIVE: u64 = 0;
 const INSENSITIVE: u64 = 1;
 const MIXED: u64 = 2;
-/// `casesensitivity`
+/// Values of `casesensitivity`.
 pub(crate) const CASE_WORDS: [(&str, u64); 3] =
     [("sensitive", SENSITIVE), ("insensitive", INSENSITIVE), ("mixed", MIXED)];
 
-/// The names of a data set.
+/// Naming rules of a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Naming {
     utf8_only: bool,
@@ -32,13 +32,13 @@ impl Naming {
     /// Names are bytes.
     pub const BYTES: Naming = Naming { utf8_only: false, norm: NormFlags::NONE, matching: Match::Exact };
 
-    /// From the numbers of the three properties. `None`: `normalization` has no such number.
+    /// From the numbers of the three properties. `None`: `normalization` has no such value.
     pub(crate) fn of(utf8_only: u64, form: u64, case: u64) -> Option<Naming> {
         let form = NormFlags::parse(form).ok()?;
         let utf8_only = utf8_only != 0 || form.needs_utf8();
         let norm = if case == SENSITIVE { form } else { form.ignoring_case() };
         let matching = match case {
-            // Those who want case ignored say so with each request; the kernel never does.
+            // Case would be ignored per request, and the kernel never requests it.
             MIXED => Match::SameCase,
             _ if norm.is_none() => Match::Exact,
             _ => Match::Normalized,
@@ -46,32 +46,33 @@ impl Naming {
         Some(Naming { utf8_only, norm, matching })
     }
 
-    /// How directories hash names.
+    /// Normalization of names before directories hash them.
     pub fn norm(&self) -> NormFlags {
         self.norm
     }
 
-    /// Which stored name a given one means.
+    /// How a given name is matched with stored ones.
     pub fn matching(&self) -> Match {
         self.matching
     }
 
-    /// Whether every name means itself alone.
+    /// Whether two different byte strings are always different names.
     pub fn is_exact(&self) -> bool {
         self.meaning().is_none()
     }
 
-    /// Whether such a name may be made.
+    /// Whether such a name may be created.
     pub fn takes(&self, name: &[u8]) -> bool {
         !self.utf8_only || std::str::from_utf8(name).is_ok()
     }
 
-    /// Whether nothing else can be called so: what is known of this name holds until this name changes. In doubt it says no.
+    /// Whether no other spelling means this name: a cache entry for it stays valid until this name changes.
+    /// False in doubt.
     pub fn is_alone(&self, name: &[u8]) -> bool {
         self.meaning().is_alone(name)
     }
 
-    /// What counts when two names are compared.
+    /// Normalization that applies when two names are compared.
     fn meaning(&self) -> NormFlags {
         match self.matching {
             Match::Exact => NormFlags::NONE,
@@ -91,7 +92,8 @@ mod tests {
         let insensitive = Naming::of(0, 0, INSENSITIVE).unwrap();
         assert_eq!((insensitive.norm(), insensitive.matching()), (NormFlags::TO_UPPER, Match::Normalized));
         assert!(insensitive.takes(b"\xff") && !insensitive.is_exact() && !insensitive.is_alone(b"a"));
-        // Two names that differ in case are two names, but hash alike for those who will ignore it.
+        // Names that differ in case are different names, but have equal hashes for callers that will ignore
+        // case.
         let mixed = Naming::of(0, 0, MIXED).unwrap();
         assert!(mixed.is_exact() && mixed.is_alone(b"a") && mixed.norm() == NormFlags::TO_UPPER);
         let form = Naming::of(0, 0x50, SENSITIVE).unwrap();

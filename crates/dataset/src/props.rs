@@ -1,8 +1,8 @@
-//! Properties: one table of names, defaults, and what may be written.
+//! Properties: one table of names, defaults, and values.
 //!
-//! A property is stored as one number, so that the properties of a data set fit a micro ZAP and old software
-//! can show the raw number of a value it does not know. Everything about a property, its default included, is
-//! in its row of [`PROPERTIES`]; a property stands there only if something obeys it.
+//! A property is stored as one number. So the properties of a data set fit a micro ZAP, and old software can
+//! show the raw number of a value it does not know. Everything about a property, default included, is in its
+//! row of [`PROPERTIES`]. Only properties that have an effect are in the table.
 
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::error::DatasetError;
@@ -15,7 +15,7 @@ use terrane_store::patience::FailMode;
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
-/// Largest record size in bytes, in pools whose blocks may be as large.
+/// Largest record size in bytes, in pools that support such blocks.
 pub const RECORD_SIZE_MAX: u64 = 16 << 20;
 
 pub(crate) const COMPRESSION: &str = "compression";
@@ -25,38 +25,38 @@ pub(crate) const GC_POLICY: &str = "gc_policy";
 pub(crate) const FAIL_MODE: &str = "failmode";
 pub(crate) const GC_IDLE: &str = "gc_idle";
 pub(crate) const RECOMPRESS: &str = "recompress";
-/// What `recompress=idle` means without a number.
+/// Days that `recompress=idle` means without a number.
 const RECOMPRESS_DAYS: u64 = 7;
 const RECOMPRESS_DAYS_MAX: u64 = 3650;
 
-/// One row: a property and how its words become the stored number and words again.
+/// A property, and the conversion between its words and the stored number.
 pub struct Property {
     pub name: &'static str,
-    /// What may be written, for messages and help.
+    /// The accepted values, for messages and help.
     pub values: &'static str,
     pub default: u64,
-    /// Chosen when a data set is made, and not to be changed.
+    /// Set when a data set is created, and then unchangeable.
     pub fixed: bool,
-    /// `None`: the value is not valid.
+    /// `None`: the value is invalid.
     parse: fn(&str) -> Option<u64>,
-    /// `None`: no version of this program wrote that number.
+    /// `None`: this version does not know that number.
     print: fn(u64) -> Option<String>,
 }
 
-/// When a read changes the access time: the property `atime`.
+/// When a read updates the access time: the property `atime`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessTime {
     /// Never.
     Off,
-    /// With every read.
+    /// On every read.
     On,
-    /// When it is not later than the last change, or a day old: enough to see whether something was read since
-    /// it was written.
+    /// If it is not later than the last change, or a day old. That shows whether a file was read since it was
+    /// written.
     Relative,
 }
 
 const SWITCH_WORDS: [(&str, u64); 2] = [("off", 0), ("on", 1)];
-/// The properties that are about the whole pool.
+/// Values of properties of the whole pool.
 const GC_WORDS: [(&str, u64); 2] = [("cost-benefit", 0), ("greedy", 1)];
 const FAIL_MODE_WORDS: [(&str, u64); 2] = [("wait", 0), ("continue", 1)];
 const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
@@ -67,7 +67,7 @@ pub static PROPERTIES: &[Property] = &[
         name: COMPRESSION,
         values: "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
                  zstd-fast-500, zstd-fast-1000, zstd-auto, zstd-auto:LOWEST-HIGHEST (lz4, 1..19)",
-        // lz4, as a block pointer numbers it.
+        // lz4, as numbered in block pointers.
         default: 15,
         fixed: false,
         parse: |word| word.parse::<CompressionPolicy>().ok().map(CompressionPolicy::to_property),
@@ -84,7 +84,7 @@ pub static PROPERTIES: &[Property] = &[
     Property {
         name: "zapsize",
         values: "a multiple of 512 from 512 to 1M (suffixes K and M)",
-        // As OpenZFS has it.
+        // As in OpenZFS.
         default: 128 << 10,
         fixed: false,
         parse: |word| parse_size(word).filter(is_zap_size),
@@ -93,7 +93,7 @@ pub static PROPERTIES: &[Property] = &[
     Property {
         name: "checksum",
         values: "on, blake3, sha256, fletcher4",
-        // blake3, as a block pointer numbers it.
+        // blake3, as numbered in block pointers.
         default: 14,
         fixed: false,
         parse: |word| word.parse::<ChecksumKind>().ok().map(|kind| u64::from(kind.id())),
@@ -213,15 +213,15 @@ pub static PROPERTIES: &[Property] = &[
     },
 ];
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Default,
     /// Set on this data set.
     Local,
-    /// Said with the mount, and forgotten with it.
+    /// Set by a mount option, until the unmount.
     Temporary,
-    /// Chosen when the data set was made, for good.
+    /// Set when the data set was created, for good.
     Creation,
 }
 
@@ -253,17 +253,17 @@ impl Property {
         })
     }
 
-    /// The number to store for what a user wrote.
+    /// Converts a user's word to the stored number.
     pub fn parse(&self, word: &str) -> Result<u64, DatasetError> {
         (self.parse)(word).ok_or_else(|| self.bad(word))
     }
 
-    /// A stored number in words, or an error if this version cannot obey it.
+    /// Converts a stored number to a word. Fails if this version does not know it.
     pub fn print(&self, stored: u64) -> Result<String, DatasetError> {
         (self.print)(stored).ok_or_else(|| self.bad(stored))
     }
 
-    /// Refuses to change what is fixed.
+    /// Refuses to change a fixed property.
     pub(crate) fn judge_change(&self) -> Result<(), DatasetError> {
         if self.fixed { Err(DatasetError::Fixed { name: self.name }) } else { Ok(()) }
     }
@@ -277,7 +277,7 @@ impl Property {
     }
 }
 
-/// What creation stores: `normalization` wants UTF-8, and says so itself.
+/// Adds `utf8only=on` if `normalization` is set, which requires it. Refuses an explicit `utf8only=off`.
 pub(crate) fn complete_names(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
     let number = |name| wanted.iter().find(|(property, _)| property.name == name).map(|(_, number)| *number);
     if number(NORMALIZATION).unwrap_or(0) == 0 {
@@ -307,7 +307,7 @@ impl AccessTime {
     }
 }
 
-/// What a block of slots may have at most.
+/// Whether a micro or tiny ZAP's block may have this size limit.
 fn is_zap_size(bytes: &u64) -> bool {
     bytes.is_multiple_of(512) && (512..=1 << 20).contains(bytes)
 }
@@ -324,18 +324,18 @@ fn is_record_size(bytes: &u64) -> bool {
     bytes.is_power_of_two() && (RECORD_SIZE_MIN..=RECORD_SIZE_MAX).contains(bytes)
 }
 
-/// What a pool must have before this number of the property is obeyed.
+/// The feature that a pool needs before it obeys this value.
 pub(crate) fn feature_of(property: &Property, stored: u64) -> Option<Feature> {
     let is_new = || CompressionPolicy::from_property(stored).is_ok_and(|policy| !policy.is_of_the_first());
     (property.name == COMPRESSION && is_new()).then_some(Feature::Codecs)
 }
 
-/// How victims are chosen by this number of the property `gc_policy`.
+/// The victim policy of this value of the property `gc_policy`.
 pub(crate) fn victim_policy(stored: u64) -> Option<VictimPolicy> {
     word_of(&GC_WORDS, stored).and_then(|word| VictimPolicy::from_name(&word))
 }
 
-/// What a commit does when a device cannot be read, by this number of the property `failmode`.
+/// The behavior of commits on read errors, by this value of the property `failmode`.
 pub(crate) fn fail_mode(stored: u64) -> Option<FailMode> {
     match word_of(&FAIL_MODE_WORDS, stored)?.as_str() {
         "wait" => Some(FailMode::Wait),
@@ -343,7 +343,8 @@ pub(crate) fn fail_mode(stored: u64) -> Option<FailMode> {
     }
 }
 
-/// A window is stored as its first minute times a day's minutes, and its end. No window begins and ends at midnight, so 0 is none.
+/// Decodes a window: first minute times the minutes of a day, plus the end. No window begins and ends at
+/// midnight, so 0 means none.
 pub(crate) fn idle_window(stored: u64) -> Option<IdleWindow> {
     let day = u64::from(IdleWindow::DAY_MINUTES);
     IdleWindow::new(u16::try_from(stored / day).ok()?, u16::try_from(stored % day).ok()?)
@@ -371,7 +372,7 @@ fn print_idle(window: IdleWindow) -> String {
     format!("{}-{}", time(window.first()), time(window.end()))
 }
 
-/// `512`, `16K`, `1M`; also with `KB`/`KiB` and in lower case, as people write it.
+/// `512`, `16K`, `1M`; also with `KB`/`KiB`, and in lower case.
 fn parse_size(word: &str) -> Option<u64> {
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let shift = match word.get(digits.len()..)?.to_ascii_lowercase().as_str() {

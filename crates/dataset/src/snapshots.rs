@@ -1,9 +1,9 @@
-//! What decides whether a block of a data set is freed.
+//! Decides whether a block that leaves a data set is freed.
 //!
-//! A block that leaves the live trees of a data set may still belong to a snapshot. The object set asks here, once for each such block
-//! ([`FreePolicy`]). There are no snapshots yet, so the answer is always that nothing refers to it.
+//! A block that leaves the live trees of a data set may still belong to a snapshot. The object set asks here,
+//! once per block ([`FreePolicy`]). There are no snapshots yet, so every block is freed.
 //!
-//! Invariant: object sets of data sets are opened by [`open_set`] and by nothing else, so each of their frees is judged here.
+//! Invariant: object sets of data sets are opened only by [`open_set`], so all their frees are judged here.
 
 use std::sync::Arc;
 use terrane_format::BlockPtr;
@@ -19,10 +19,10 @@ impl FreePolicy for NoSnapshots {
     }
 }
 
-/// Opens the object set of a data set; `id` is the object of the meta object set that holds its root.
+/// Opens the object set of a data set; `id` is the MOS object that holds its root.
 ///
 /// # Errors
-/// The object, or what its bonus names, cannot be read.
+/// The object is unreadable, or what its bonus refers to.
 pub fn open_set(objects: &Objects, id: ObjectId) -> Result<Arc<ObjectSet>, ObjectError> {
     objects.open_objset(id, Arc::new(NoSnapshots))
 }

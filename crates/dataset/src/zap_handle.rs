@@ -1,4 +1,4 @@
-//! Handles of ZAPs that threads share, and the batches that change them.
+//! ZAP handles shared by threads, and the batches that change ZAPs.
 //!
 //! Invariant: there is one `ObjectZap` for an object, so its lock is the object's lock.
 
@@ -16,11 +16,11 @@ use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef, ValueShape};
 
 /// Entries that [`ZapHandle::iter`] reads at a time.
 const ITER_BATCH: usize = 256;
-/// ZAPs that wait to give back what they do not need; what is more is noted again when it loses another entry.
+/// Limit of ZAPs noted for shrinking; one beyond it is noted when it loses another entry.
 const DUE_MAX: usize = 4096;
 
-/// What a batch is going to do, so that room for it can be reserved. What it does beyond that finds room, or the pool fills
-/// up without saying so in time: count what is large, and do not mind a name more.
+/// The planned changes of a batch, for which space is reserved. Other changes reserve theirs late, so the pool
+/// may fill up without an error in time. Count the large changes; a few more names do not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Work {
     created: u32,
@@ -34,9 +34,10 @@ impl Work {
         Work::default()
     }
 
-    /// New ZAPs, each with so many entries of `entry_bytes`: those of name and value.
+    /// Plans new ZAPs, each with `entries` entries of `entry_bytes` bytes of name and value.
     pub fn create(mut self, zaps: u32, entries: u64, entry_bytes: u64) -> Self {
-        // Half of a slot is used at the worst, and a fat ZAP has a header, a leaf, and blocks that are half full.
+        // In the worst case half of a slot is used. A fat ZAP has a header, a leaf, and blocks that are half
+        // full.
         let slots = entries.saturating_mul(entry_bytes.saturating_add(16)).saturating_mul(2);
         let fat = if slots > SLOTS_BYTES_LIKELY { slots.saturating_mul(2) } else { 0 };
         self.created = self.created.saturating_add(zaps);
@@ -46,24 +47,24 @@ impl Work {
         self
     }
 
-    /// So many entries are added or get another value.
+    /// Plans to add or replace `entries` entries.
     pub fn put(self, zap: &ZapHandle, entries: u64, name_bytes: usize, value: ValueRef<'_>) -> Self {
         let cost = zap.0.state.read().zap.put_cost(name_bytes, value);
         self.change(cost, entries)
     }
 
-    /// So many entries are removed. It may use the reserve of a full pool.
+    /// Plans to remove `entries` entries. The batch may use the GC reserve.
     pub fn remove(self, zap: &ZapHandle, entries: u64) -> Self {
         let cost = zap.0.state.read().zap.remove_cost();
         Work { frees: true, ..self.change(cost, entries) }
     }
 
-    /// A ZAP goes. It may use the reserve of a full pool.
+    /// Plans to destroy a ZAP. The batch may use the GC reserve.
     pub fn destroy(self) -> Self {
         Work { frees: true, changed: self.changed.saturating_add(1), ..self }
     }
 
-    /// What is left of a ZAP is written in so many bytes.
+    /// Plans to shrink a ZAP to `bytes` bytes.
     pub(crate) fn settle(bytes: u64) -> Self {
         Work { bytes, changed: 1, frees: true, ..Work::new() }
     }
@@ -75,7 +76,7 @@ impl Work {
     }
 
     pub(crate) fn cost(&self) -> Cost {
-        // New objects lie side by side, others anywhere.
+        // New objects are adjacent, others anywhere.
         let dnode_blocks = u64::from(self.created / DNODES_PER_BLOCK) + 2 + u64::from(self.changed) * 2;
         Cost {
             meta_bytes: self.bytes.saturating_add(dnode_blocks * DNODE_BLOCK_BYTES),
@@ -86,28 +87,28 @@ impl Work {
     }
 }
 
-/// More is likely to be a fat ZAP.
+/// Larger ZAPs are likely to be fat.
 const SLOTS_BYTES_LIKELY: u64 = 128 << 10;
 const DNODES_PER_BLOCK: u32 = 32;
-/// A block of dnodes, and one above it.
+/// Bytes of a dnode block, and of one indirect block above it.
 pub(crate) const DNODE_BLOCKS_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
 
-/// Changes that become durable together. Drop it when they are done: groups wait for it. A thread has one at a time. There is no way
-/// back: an operation that fails changes nothing itself, and what was done before it in the same batch stays.
+/// Changes that become durable together. Drop it when they are done: the txg waits for it. A thread has one at
+/// a time. There is no rollback: a failed operation changes nothing, but earlier ones of the batch stay.
 #[must_use]
 pub struct Batch {
     tx: Tx,
-    /// Bytes that were reserved and not needed yet.
+    /// Reserved bytes that are not used yet.
     left: Mutex<u64>,
 }
 
 impl Batch {
-    /// With so many bytes reserved.
+    /// Takes a transaction with `reserved` bytes.
     pub(crate) fn new(tx: Tx, reserved: u64) -> Batch {
         Batch { tx, left: Mutex::new(reserved) }
     }
 
-    /// The group it belongs to.
+    /// The txg (group) that it belongs to.
     pub fn group(&self) -> u64 {
         self.tx.txg().0
     }
@@ -116,13 +117,13 @@ impl Batch {
         &self.tx
     }
 
-    /// What another pool's batch changed, no group of this one would wait for, and perhaps none would store.
+    /// Refuses a batch of another pool: this pool would not wait for its changes, and might never store them.
     pub(crate) fn judge(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
         let what = "the batch should be one of the same pool";
         if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Options { what }) }
     }
 
-    /// Takes from what was reserved; what is missing is reserved now.
+    /// Uses reserved bytes; a shortfall is reserved now.
     pub(crate) fn cover(&self, bytes: u64) {
         let mut left = self.left.lock();
         let missing = bytes.saturating_sub(*left);
@@ -135,7 +136,7 @@ impl Batch {
 
 pub(crate) struct State {
     pub zap: ObjectZap,
-    /// The newest group in which it was changed, and bytes that this group has reserved for it.
+    /// The newest txg that changed it, and the bytes that this txg has reserved for it.
     claimed: (u64, u64),
 }
 
@@ -152,7 +153,7 @@ impl State {
 
 pub(crate) struct Shared {
     id: ObjectId,
-    /// Only it knows whether it was destroyed: somebody may have opened it before, and made a handle of it afterwards.
+    /// Knows whether it was destroyed. A handle may be created from an object that was opened before that.
     object: Arc<Object>,
     pub state: RwLock<State>,
     open: Arc<Open>,
@@ -177,7 +178,7 @@ impl Drop for Shared {
 #[derive(Default)]
 pub(crate) struct Open {
     zaps: Mutex<NumberMap<u64, Weak<Shared>>>,
-    /// Those that lost entries and may take more space than they need, and in which group; kept in memory for that.
+    /// ZAPs that lost entries and may be shrunk, with the txg of the loss. They are kept in memory for that.
     pub due: Mutex<BTreeMap<u64, (u64, Arc<Shared>)>>,
     pub dnode_blocks: DnodeBlocks,
 }
@@ -187,7 +188,7 @@ impl Open {
         self.zaps.lock().get(&id.0).and_then(Weak::upgrade)
     }
 
-    /// The caller holds its lock.
+    /// The caller holds the ZAP's lock.
     fn note_due(&self, zap: &Arc<Shared>, group: u64) {
         let mut due = self.due.lock();
         if due.len() < DUE_MAX || due.contains_key(&zap.id.0) {
@@ -196,13 +197,13 @@ impl Open {
     }
 
     pub(crate) fn forget_due(&self, zap: &Shared) {
-        // What is dropped takes locks of its own.
+        // Dropped outside the lock: the drop takes locks.
         let forgotten = self.due.lock().remove(&zap.id.0);
         drop(forgotten);
     }
 }
 
-/// A ZAP. Clones are the same one.
+/// A ZAP. Clones share it.
 #[derive(Clone)]
 pub struct ZapHandle(pub(crate) Arc<Shared>);
 
@@ -211,18 +212,18 @@ impl ZapHandle {
         let (id, object) = (zap.object().id(), Arc::clone(zap.object()));
         let state = RwLock::new(State { zap, claimed: (0, 0) });
         let new = Arc::new(Shared { id, object, state, open: Arc::clone(open) });
-        // Whichever goes is dropped after the lock: it takes the lock.
+        // Dropped after the lock is released: the drop takes that lock.
         let known;
         {
             let mut zaps = open.zaps.lock();
             known = zaps.get(&id.0).and_then(Weak::upgrade);
-            // A number comes again when what it named was destroyed; who still has the old handle keeps it.
+            // A number is reused after its object was destroyed. Old handles keep the destroyed object.
             if known.as_ref().is_none_or(|known| known.is_destroyed()) {
                 zaps.insert(id.0, Arc::downgrade(&new));
                 return ZapHandle(new);
             }
         }
-        // Somebody else was faster: there is one for all.
+        // Another thread was faster: all share its handle.
         ZapHandle(known.unwrap_or(new))
     }
 
@@ -237,7 +238,7 @@ impl ZapHandle {
         read(self.alive(&self.0.state.read())?)
     }
 
-    /// Names it for ever, until it is destroyed.
+    /// Identifies the ZAP until it is destroyed.
     pub fn id(&self) -> ObjectId {
         self.0.id
     }
@@ -262,7 +263,7 @@ impl ZapHandle {
         change(&mut state.zap, &batch.tx)
     }
 
-    /// Adds an entry with integers of 1, 2, 4 or 8 bytes. `Exists`: the key is there.
+    /// Adds an entry with integers of 1, 2, 4 or 8 bytes. `Exists`: the key exists.
     pub fn add<'k>(
         &self,
         batch: &Batch,
@@ -273,7 +274,7 @@ impl ZapHandle {
         self.change(batch, |zap| zap.put_cost(key_bytes(key), value), |zap, tx| zap.add(tx, key, value))
     }
 
-    /// Adds an entry, or gives it another value; says whether the key is new.
+    /// Adds an entry or replaces its value; returns whether the key is new.
     pub fn update<'k>(
         &self,
         batch: &Batch,
@@ -284,7 +285,7 @@ impl ZapHandle {
         self.change(batch, |zap| zap.put_cost(key_bytes(key), value), |zap, tx| zap.update(tx, key, value))
     }
 
-    /// Whether the key was there.
+    /// Removes an entry; returns whether it existed.
     pub fn remove<'k>(&self, batch: &Batch, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
         let key = key.into();
         self.change(batch, ObjectZap::remove_cost, |zap, tx| {
@@ -296,6 +297,7 @@ impl ZapHandle {
         })
     }
 
+    /// The value of an entry; `None`: there is no such key.
     pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
         self.read(|zap| zap.lookup(key))
     }
@@ -309,12 +311,12 @@ impl ZapHandle {
         Ok(self.shape(key)?.is_some())
     }
 
-    /// Bytes of each integer of the value, and how many there are.
+    /// Size in bytes and number of the value's integers.
     pub fn shape<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<ValueShape>, ZapError> {
         self.read(|zap| zap.shape(key))
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn len(&self) -> Result<u64, ZapError> {
         self.read(|zap| zap.len())
     }
@@ -323,13 +325,13 @@ impl ZapHandle {
         self.read(|zap| zap.is_empty())
     }
 
-    /// Micro, tiny or fat, for those who want to see it.
+    /// Micro, tiny or fat.
     pub fn kind(&self) -> Result<Kind, ZapError> {
         self.read(|zap| zap.kind())
     }
 
-    /// Up to `max` entries from `from` on, in the order of their hashes. Fewer only at the end. A walk over several calls shows every
-    /// entry that was there throughout, once, whatever happens to others meanwhile.
+    /// Up to `max` entries from `from` on, in hash order; fewer only at the end. A walk over several calls
+    /// shows an entry that exists throughout exactly once, whatever happens to others.
     pub fn list(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, ZapError> {
         self.read(|zap| zap.list(from, max))
     }
@@ -355,8 +357,8 @@ impl ZapHandle {
         })
     }
 
-    /// Reads its blocks into the cache, in their order, so that lookups and lists need not wait for the device. For a thread that has
-    /// nothing else to do.
+    /// Reads its blocks into the cache, in order, so that lookups and lists need not wait for the device. For a
+    /// background thread.
     pub fn prefetch(&self) -> Result<(), ZapError> {
         let object = self.read(|zap| Ok(Arc::clone(zap.object())))?;
         for block in 0..object.block_count() {
@@ -365,7 +367,7 @@ impl ZapHandle {
         Ok(())
     }
 
-    /// Stored bytes of its blocks, all copies, as of the last commit, and bytes that are dirty now.
+    /// Stored bytes of its blocks as of the last commit, all copies, plus the bytes that are dirty now.
     pub fn used_bytes(&self) -> Result<u64, ZapError> {
         self.read(|zap| Ok(zap.object().used_bytes()))
     }

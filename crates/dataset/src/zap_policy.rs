@@ -1,7 +1,7 @@
-//! How the ZAPs of an object set may grow.
+//! Growth limits of the ZAPs of an object set.
 //!
-//! The limit is a property, and whether a ZAP may be tiny is a feature of the pool that can come while it is open. So both are asked for
-//! by each change, and what was written before stays as it is.
+//! The limit is a property. Whether a ZAP may be tiny depends on a feature that can be enabled while the pool
+//! is open. So each change checks both, and existing ZAPs stay as they are.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,14 +13,14 @@ use terrane_zap::ZapOptions;
 /// Shared by all ZAPs of one object set.
 pub struct ZapPolicy {
     pool: Arc<Pool>,
-    /// The meta object set: read by whatever opens the pool, so it keeps to the forms of the first version.
+    /// The meta object set: every version must be able to read it, so it uses the first version's encodings.
     is_meta: bool,
-    /// Bytes beyond which a block of slots becomes a fat ZAP.
+    /// Bytes beyond which a micro or tiny ZAP becomes fat.
     slots_bytes_max: AtomicU32,
 }
 
 impl ZapPolicy {
-    /// With the default limit.
+    /// Starts with the default limit.
     pub fn of(set: &ObjectSet) -> Arc<ZapPolicy> {
         let defaults = ZapOptions::new(1);
         let policy = ZapPolicy {
@@ -32,7 +32,7 @@ impl ZapPolicy {
         Arc::new(policy)
     }
 
-    /// For all growth from now on. No block is larger than the pool takes.
+    /// Sets the limit for later growth, bounded by the pool's block size.
     pub fn set_slots_bytes_max(&self, bytes: u32) {
         self.slots_bytes_max.store(bytes.min(self.pool.max_block()), Ordering::Relaxed);
     }
@@ -41,19 +41,19 @@ impl ZapPolicy {
         self.slots_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Whether blocks of slots may have other slots than the first version knew.
+    /// Whether ZAPs may become tiny, which the first version does not know.
     pub fn may_be_tiny(&self) -> bool {
         !self.is_meta && self.pool.has(Feature::TinyZap)
     }
 
-    /// Whether a transaction's group is one of the pool that these ZAPs are in.
+    /// Whether a transaction belongs to the pool of these ZAPs.
     pub(crate) fn is_of_pool(&self, tx: &Tx) -> bool {
         Arc::ptr_eq(tx.pool(), &self.pool)
     }
 
-    /// For a ZAP that has no salt of its own yet.
+    /// A salt for a ZAP that has none yet.
     pub(crate) fn new_salt(&self) -> u64 {
-        // Bit 0 keeps it from being 0, which means that there is none.
+        // Bit 0 keeps it from being 0, which means none.
         self.pool.env().random_u64() | 1
     }
 

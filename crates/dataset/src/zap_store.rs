@@ -1,11 +1,11 @@
 //! A ZAP in an object.
 //!
-//! `terrane_zap` knows blocks and no transactions; `terrane_object` knows transactions and no names.
-//! [`ObjectStore`] puts one on the other, and [`ObjectZap`] keeps an object together with the state its ZAP has
-//! in memory.
+//! `terrane_zap` knows blocks but no transactions; `terrane_object` knows transactions but no names.
+//! [`ObjectStore`] connects them, and [`ObjectZap`] keeps an object together with the in-memory state of its
+//! ZAP.
 //!
-//! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed half way; then
-//! it is thrown away and read afresh before the next use.
+//! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed halfway. Then
+//! it is dropped, and read again before the next use.
 
 use crate::error::ZapError;
 use crate::naming::Naming;
@@ -18,17 +18,19 @@ use terrane_zap::{
     Zap, ZapOptions,
 };
 
-/// An object as `terrane_zap` sees it: readable, and changeable when there is a transaction.
+/// An object as `terrane_zap` sees it: readable, and writable with a transaction.
 pub struct ObjectStore<'a> {
     object: &'a Arc<Object>,
     tx: Option<&'a Tx>,
 }
 
 impl<'a> ObjectStore<'a> {
+    /// A read-only view.
     pub fn reader(object: &'a Arc<Object>) -> Self {
         ObjectStore { object, tx: None }
     }
 
+    /// A view that changes the object in this transaction.
     pub fn writer(object: &'a Arc<Object>, tx: &'a Tx) -> Self {
         ObjectStore { object, tx: Some(tx) }
     }
@@ -69,7 +71,7 @@ impl Store for ObjectStore<'_> {
     fn free(&mut self, block: u64) -> Result<(), ObjectError> {
         let size = u64::from(self.object.block_size());
         match block.checked_mul(size) {
-            // The last block goes with the object's length, so that an empty ZAP can have no block at all.
+            // Freeing the last block shortens the object, so that an empty ZAP can have no block at all.
             Some(offset) if block.checked_add(1) == Some(self.object.block_count()) => {
                 self.object.truncate(self.tx(), offset)
             }
@@ -84,13 +86,13 @@ impl Store for ObjectStore<'_> {
     }
 }
 
-/// An object and the ZAP in it. Callers lock around it: readers share, a writer is alone.
+/// An object and the ZAP in it. Callers lock around it: readers share, a writer is exclusive.
 pub struct ObjectZap {
     object: Arc<Object>,
     policy: Arc<ZapPolicy>,
-    /// Filled by the first use, emptied by a change that failed.
+    /// Filled by the first use, cleared by a failed change.
     zap: OnceLock<Box<Zap>>,
-    /// For an object to which nothing was written yet.
+    /// Used if nothing was written to the object yet.
     salt: u64,
     naming: Naming,
 }
@@ -101,13 +103,13 @@ impl ObjectZap {
         ObjectZap::with_names(policy, object, Naming::BYTES)
     }
 
-    /// The same for a directory of a data set with such names.
+    /// The same for a directory with these naming rules.
     pub fn with_names(policy: &Arc<ZapPolicy>, object: Arc<Object>, naming: Naming) -> Self {
         let salt = policy.new_salt();
         ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt, naming }
     }
 
-    /// Makes an object that will be a ZAP; it has no block before its first entry.
+    /// Creates an object that will be a ZAP; it has no block before its first entry.
     pub(crate) fn create(
         set: &ObjectSet,
         policy: &Arc<ZapPolicy>,
@@ -133,10 +135,11 @@ impl ObjectZap {
         }
         let options = ZapOptions { norm: self.naming.norm(), ..self.policy.options(self.salt) };
         let opened = Zap::open_with(&ObjectStore::reader(&self.object), options)?;
-        // Two readers may both come here: they opened the same bytes.
+        // Two readers may race here: they opened the same bytes.
         Ok(self.zap.get_or_init(|| Box::new(opened)))
     }
 
+    /// The value of an entry; `None`: there is no such key.
     pub fn lookup<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<Value>, ZapError> {
         self.zap()?.lookup(&ObjectStore::reader(&self.object), key)
     }
@@ -146,7 +149,7 @@ impl ObjectZap {
         self.zap()?.lookup_u64(&ObjectStore::reader(&self.object), key)
     }
 
-    /// Bytes of each integer of the value, and how many there are.
+    /// Size in bytes and number of the value's integers.
     pub fn shape<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<Option<ValueShape>, ZapError> {
         self.zap()?.shape(&ObjectStore::reader(&self.object), key)
     }
@@ -155,13 +158,13 @@ impl ObjectZap {
         self.zap()?.kind(&ObjectStore::reader(&self.object))
     }
 
-    /// Entries.
+    /// Number of entries.
     pub fn len(&self) -> Result<u64, ZapError> {
         self.zap()?.len(&ObjectStore::reader(&self.object))
     }
 
-    /// The first integer of the entry that a name means, by the rules of [`with_names`](Self::with_names). Everything else here goes
-    /// by the bytes of a name.
+    /// The first integer of the entry that matches a name, by the rules of [`with_names`](Self::with_names).
+    /// All other methods compare bytes.
     pub fn meaning_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
         if self.naming.is_exact() {
             return self.lookup_u64(name);
@@ -170,7 +173,7 @@ impl ObjectZap {
         found.map(|entry| entry.value.first().ok_or(ZapError::NoInteger)).transpose()
     }
 
-    /// The stored name that this one means, if there is one and its bytes are others.
+    /// The stored name that matches this one, if its bytes differ.
     pub fn other_name(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ZapError> {
         if self.naming.is_exact() {
             return Ok(None);
@@ -182,7 +185,7 @@ impl ObjectZap {
     fn meaning(&self, name: &[u8]) -> Result<Option<Entry>, ZapError> {
         let store = ObjectStore::reader(&self.object);
         match self.zap()?.find_match(&store, name, self.naming.matching()) {
-            // What cannot be stored is not there.
+            // A name that cannot be stored does not exist.
             Err(ZapError::NameNotUtf8) => Ok(None),
             outcome => outcome,
         }
@@ -192,29 +195,31 @@ impl ObjectZap {
         self.zap()?.is_empty(&ObjectStore::reader(&self.object))
     }
 
-    /// Up to `max` entries from `from` on, in cursor order. Fewer only at the end.
+    /// Up to `max` entries from `from` on, in cursor order; fewer only at the end.
     pub fn list(&self, from: Cursor, max: usize) -> Result<Vec<Entry>, ZapError> {
         self.zap()?.list(&ObjectStore::reader(&self.object), from, max)
     }
 
-    /// Shows entries from `from` on, in cursor order, until `each` says false. True: the last one was shown.
+    /// Calls `each` for entries from `from` on, in cursor order, until it returns false. True: the last entry
+    /// was shown.
     pub fn visit(&self, from: Cursor, each: &mut dyn FnMut(Visited<'_>) -> bool) -> Result<bool, ZapError> {
         self.zap()?.visit(&ObjectStore::reader(&self.object), from, each)
     }
 
-    /// Remembers what another thread prepared, if it still describes the object.
+    /// Takes over what another thread prepared, if it still describes the object.
     pub fn adopt(&self, prepared: Prepared) -> Result<(), ZapError> {
         self.zap()?.adopt(&ObjectStore::reader(&self.object), prepared).map(drop)
     }
 
-    /// Says that a listing has ended: what only listings need is forgotten.
+    /// A listing has ended: drops what only listings need.
     pub fn listed(&mut self) {
         if let Some(zap) = self.zap.get_mut() {
             zap.listed();
         }
     }
 
-    /// Shows up to `max` entries with their values. A value may be as large as a block, so only some are in memory at once.
+    /// Calls `each` for up to `max` entries. Values may be as large as a block, so only some are in memory at
+    /// once.
     pub fn each(&self, max: usize, each: &mut dyn FnMut(&Entry)) -> Result<(), ZapError> {
         let (mut cursor, mut left) = (Cursor::START, max);
         loop {
@@ -222,19 +227,20 @@ impl ObjectZap {
             step.iter().for_each(&mut *each);
             left -= step.len().min(left);
             match step.last().map(Entry::cursor_after) {
-                // A ZAP that leads back would never end.
+                // A damaged ZAP whose cursor goes back would never end.
                 Some(next) if step.len() == EACH_STEP && left > 0 && next > cursor => cursor = next,
                 _ => return Ok(()),
             }
         }
     }
 
-    /// All entries. For ZAPs that we fill ourselves with a few of them.
+    /// All entries. For small ZAPs that only we fill.
     pub fn entries(&self) -> Result<Vec<Entry>, ZapError> {
         self.list(Cursor::START, usize::MAX)
     }
 
-    /// Writes an empty fat ZAP with these flags into an object without blocks. Without flags the first entry does what is needed.
+    /// Writes an empty fat ZAP with these flags into an object without blocks. Without flags the first entry
+    /// does that.
     pub fn write_empty(&mut self, tx: &Tx, flags: Flags, fat_block_shift: u32) -> Result<(), ZapError> {
         let options = ZapOptions { flags, fat_block_shift, ..self.policy.options(self.salt) };
         let created = Zap::create(&mut ObjectStore::writer(&self.object, tx), options)?;
@@ -242,7 +248,7 @@ impl ObjectZap {
         Ok(())
     }
 
-    /// Refuses a key that is there.
+    /// Adds an entry; refuses an existing key.
     pub fn add<'k>(
         &mut self,
         tx: &Tx,
@@ -256,7 +262,7 @@ impl ObjectZap {
         self.add(tx, name, ValueRef::U64s(&[value]))
     }
 
-    /// Replaces the value, or adds the key; says whether it is new.
+    /// Adds an entry or replaces its value; returns whether the key is new.
     pub fn update<'k>(
         &mut self,
         tx: &Tx,
@@ -266,16 +272,16 @@ impl ObjectZap {
         self.change(tx, |zap, store| zap.update_ints(store, key, value))
     }
 
-    /// Replaces the value, or adds the name.
+    /// Adds a name or replaces its value.
     pub fn update_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
         self.update(tx, name, ValueRef::U64s(&[value])).map(drop)
     }
 
-    /// False: there was no such key. A ZAP of names that lost its last one has no block any more.
+    /// Removes an entry. False: there was no such key. A ZAP of names without entries has no block.
     pub fn remove<'k>(&mut self, tx: &Tx, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
         let removed = self.change(tx, |zap, store| zap.remove(store, key))?;
-        // Flags stand in the blocks only, so with flags they stay.
-        // What cannot be read stays; the key is gone all the same.
+        // Flags are stored in the blocks only, so a ZAP with flags keeps them. An unreadable ZAP keeps its
+        // blocks too, although the key was removed.
         if removed && self.is_empty().unwrap_or(false) && self.has_no_flags().unwrap_or(false) {
             self.object.truncate(tx, 0)?;
             self.object.set_block_size(tx, BLOCK_BYTES_FIRST)?;
@@ -286,17 +292,17 @@ impl ObjectZap {
 
     /// Whether [`plan_shrink`](Self::plan_shrink) might find something, after removals.
     pub fn is_shrink_due(&self) -> bool {
-        // One that cannot be read stays as it is; whoever reads it next is told.
+        // An unreadable ZAP is not shrunk; the next reader gets the error.
         self.zap.get().is_some_and(|zap| zap.shrink_due(&ObjectStore::reader(&self.object)).unwrap_or(false))
     }
 
-    /// What is left, in less space, built in memory.
+    /// Builds a smaller ZAP of the remaining entries in memory.
     pub fn plan_shrink(&self) -> Result<Option<Shrink>, ZapError> {
         self.zap()?.plan_shrink(&ObjectStore::reader(&self.object))
     }
 
-    /// Puts a plan in place, unless the ZAP was changed since it was made; whether it did. Dirties
-    /// [`Shrink::bytes`], and frees what was there.
+    /// Applies a plan, unless the ZAP changed since; returns whether it did. Dirties [`Shrink::bytes`], and
+    /// frees the old blocks.
     pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, ZapError> {
         self.change(tx, |zap, store| zap.apply_shrink(store, plan))
     }
@@ -320,20 +326,20 @@ impl ObjectZap {
         outcome
     }
 
-    /// Forgets the index of a micro or tiny ZAP: memory is wanted. It is built again when it is needed.
+    /// Drops the index of a micro or tiny ZAP to save memory. It is rebuilt on demand.
     pub fn drop_index(&mut self) {
         if let Some(zap) = self.zap.get_mut() {
             zap.drop_index();
         }
     }
 
-    /// Bytes of memory that the index of a micro or tiny ZAP takes; 0 while it has none.
+    /// Memory in bytes of the index of a micro or tiny ZAP; 0 without one.
     pub fn index_bytes(&self) -> usize {
         self.zap.get().map_or(0, |zap| zap.index_bytes())
     }
 
-    /// What adding a name, or giving it another value, dirties at most. Cheap for an entry of one integer whose name is short, which
-    /// fits whatever slots there are; else it asks the ZAP which it has.
+    /// Upper bound of what adding or replacing an entry dirties. Cheap for one integer and a short name, which
+    /// fit any slot. Otherwise it checks the ZAP's encoding.
     pub fn put_cost(&self, name_bytes: usize, value: ValueRef<'_>) -> ChangeCost {
         let has_one_word = matches!(value, ValueRef::U64s([_]));
         let fits_any_slot = has_one_word && name_bytes <= MICRO_NAME_BYTES_MAX;
@@ -343,7 +349,7 @@ impl ObjectZap {
         }
         let limit = u64::from(self.policy.slots_bytes_max());
         let growth = if fits_any_slot { 1 } else { self.growth(name_bytes, value) };
-        // Others may fill it before this change has its turn: what is near the limit counts as if it were there.
+        // Other changes may fill it before this one: a ZAP near the limit counts as if it had reached it.
         let grown = size.block_bytes.saturating_mul(growth).saturating_add(GROWTH_BYTES);
         if growth == 0 || grown.saturating_add(GROWTH_OF_OTHERS) > limit {
             return size.conversion_cost();
@@ -351,7 +357,7 @@ impl ObjectZap {
         ChangeCost::once(grown)
     }
 
-    /// By how much the block may grow when an entry is added for which its slots may be too small; 0: it may become fat.
+    /// Factor by which the block may grow when an entry does not fit its slots; 0: it may become fat.
     fn growth(&self, name_bytes: usize, value: ValueRef<'_>) -> u64 {
         let ValueRef::U64s(words) = value else { return 0 };
         let kind = self.zap().and_then(|zap| zap.kind(&ObjectStore::reader(&self.object)));
@@ -359,7 +365,7 @@ impl ObjectZap {
             Ok(Kind::Nothing) => (64, words.len()),
             Ok(Kind::Micro) => (64, 1),
             Ok(Kind::Tiny { chunk_bytes, value_ints }) => (u64::from(chunk_bytes), usize::from(value_ints)),
-            // What cannot be read cannot be changed either.
+            // An unreadable ZAP cannot be changed either.
             Ok(Kind::Fat) | Err(_) => return 0,
         };
         let needs =
@@ -372,7 +378,7 @@ impl ObjectZap {
         }
     }
 
-    /// What removing a name dirties at most.
+    /// Upper bound of what removing an entry dirties.
     pub fn remove_cost(&self) -> ChangeCost {
         let size = self.size();
         match size.blocks {
@@ -386,7 +392,7 @@ impl ObjectZap {
     }
 }
 
-/// An object, as far as costs depend on it.
+/// Size of an object, on which costs depend.
 #[derive(Clone, Copy)]
 struct Size {
     block_bytes: u64,
@@ -394,10 +400,10 @@ struct Size {
 }
 
 impl Size {
-    /// A block of slots that becomes fat: leaves that are half full, the header, a table of pointers, and blocks of pointers above them.
+    /// Conversion to a fat ZAP: half-full leaves, the header, a pointer table, and indirect blocks above them.
     ///
-    /// Names that somebody chose can force leaves that are all but empty between full ones. Those are stored in some hundred bytes each,
-    /// and half full ones in half of what is counted for them, so the sum holds for them too.
+    /// Maliciously chosen names can force almost empty leaves between full ones. Almost empty leaves take some
+    /// hundred bytes each, and half-full ones half of what is counted for them. So the sum holds for them too.
     fn conversion_cost(self) -> ChangeCost {
         let slots = self.block_bytes / SLOT_BYTES[0];
         let leaves = 2 * slots.saturating_mul(LEAF_CHUNKS_OF_A_SLOT).div_ceil(LEAF_CHUNKS) + 2;
@@ -413,58 +419,58 @@ impl Size {
     }
 }
 
-/// What changing one name costs, in bytes of metadata blocks.
+/// Cost of changing one name, in bytes of metadata blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeCost {
     pub bytes: u64,
-    /// Of another change in the same transaction group: it finds some of them dirty.
+    /// Cost of another change in the same txg, which finds some blocks dirty.
     pub bytes_again: u64,
-    /// However many changes there are in one transaction group, they dirty no more.
+    /// Upper bound for any number of changes in one txg.
     pub bytes_max: u64,
 }
 
 impl ChangeCost {
-    /// What one more change needs when the group has reserved so much already.
+    /// Cost of one more change if the txg has reserved so many bytes already.
     pub fn missing(&self, reserved: u64) -> u64 {
         let again = self.bytes_again.min(self.bytes_max.saturating_sub(reserved));
         again.max(self.bytes.saturating_sub(reserved))
     }
 
-    /// Of so many changes.
+    /// Cost of so many changes in one txg.
     pub fn of_many(&self, changes: u64) -> u64 {
         let again = self.bytes_again.saturating_mul(changes.saturating_sub(1));
         self.bytes.saturating_add(again).min(self.bytes_max)
     }
 
-    /// Another change in the same transaction group dirties the same blocks.
+    /// Another change in the same txg dirties the same blocks.
     fn once(bytes: u64) -> Self {
         ChangeCost { bytes, bytes_again: bytes, bytes_max: bytes }
     }
 }
 
-/// A block of slots grows by so much in one change.
+/// Bytes by which a block of slots grows in one change.
 const GROWTH_BYTES: u64 = 512;
-/// By which others may grow it between the reservation and the change.
+/// Bytes by which other changes may grow it between the reservation and the change.
 const GROWTH_OF_OTHERS: u64 = 8 << 10;
-/// Of a fat ZAP, and of a block of pointers.
+/// Bytes of a fat ZAP's block, and of an indirect block.
 const FAT_BLOCK_BYTES: u64 = 16 << 10;
-/// Pointers in a block of them.
+/// Pointers in an indirect block.
 const POINTERS: u64 = 128;
-/// A leaf that splits and its new neighbour (or its sibling, when they merge), the header, one block of the pointer table and two of the
-/// table that will replace it, and blocks of pointers above them.
+/// Blocks of one change: a splitting leaf and its new neighbour (or two merging leaves), and the header. Also
+/// one block of the pointer table, two of its replacement, and indirect blocks above them.
 const FAT_CHANGE_BLOCKS: u64 = 8;
-/// Two leaves, and a block of pointers above them.
+/// Two leaves, and an indirect block above them.
 const FAT_CHANGE_BLOCKS_AGAIN: u64 = 3;
-/// Chunks of a leaf of 16 KiB, and how many an entry takes there at most for each 64 bytes of its slot.
+/// Chunks of a leaf of 16 KiB, and the maximum that an entry takes there per 64 bytes of its slot.
 const LEAF_CHUNKS: u64 = 638;
 const LEAF_CHUNKS_OF_A_SLOT: u64 = 5;
-/// Bytes of the slots there are.
+/// Possible slot sizes in bytes.
 const SLOT_BYTES: [u64; 3] = [64, 128, 256];
-/// Of a tiny slot, beside words and name: differentiator and NUL.
+/// Bytes of a tiny slot beside words and name: differentiator and NUL.
 const TINY_BYTES_BESIDE: usize = 5;
-/// The longest name in a slot of the smallest kind.
+/// The longest name in bytes in the smallest slot.
 const MICRO_NAME_BYTES_MAX: usize = 49;
-/// Entries that are in memory at once while all are shown.
+/// Entries in memory at once during [`ObjectZap::each`].
 const EACH_STEP: usize = 64;
-/// Block size of an object that will be a ZAP.
+/// Block size in bytes of an object that will be a ZAP.
 pub const BLOCK_BYTES_FIRST: u32 = 512;

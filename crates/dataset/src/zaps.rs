@@ -1,22 +1,23 @@
-//! ZAPs for programs: names and numbers of their own, in a data set, without files.
+//! ZAPs for programs: key-value stores in a data set, without files.
 //!
-//! A metadata server, an index or a queue keeps its state in ZAPs: small ones cost what they hold, large ones stay fast, and what is
-//! done in one [`Batch`] is there whole after a crash, or not at all. [`Zaps`] gives out one [`ZapHandle`] for each object, which threads
-//! share: readers run beside one another, changes of one ZAP one after another. What was done is durable when
-//! [`commit`](Zaps::commit) has returned, and else within the pool's commit period.
+//! A metadata server, an index or a queue keeps its state in ZAPs. Small ones cost what they hold, large ones
+//! stay fast. The changes of one [`Batch`] survive a crash as a whole, or not at all. [`Zaps`] gives out one
+//! [`ZapHandle`] per object, shared by threads. Readers run concurrently; changes of one ZAP are serialized.
+//! Changes are durable when [`commit`](Zaps::commit) has returned, and otherwise within the pool's commit
+//! period.
 //!
-//! Objects are found by their numbers, which the program keeps in other ZAPs; those it begins with have a name among the *roots*.
-//! Files of the same data set live beside them and know nothing of them.
+//! Objects are found by number, and programs store the numbers in other ZAPs. The first ones have a name among
+//! the *roots*. Files of the same data set are independent of them.
 //!
 //! | error | what to do |
 //! |---|---|
-//! | [`Exists`](terrane_zap::Error::Exists) | [`update`](ZapHandle::update), or take another name |
-//! | `NameInvalid`, `NameTooLong`, `KeyKind`, `ValueTooLong`, `EntryTooLarge` | ask for something else: nothing was changed |
+//! | [`Exists`](terrane_zap::Error::Exists) | [`update`](ZapHandle::update), or use another name |
+//! | `NameInvalid`, `NameTooLong`, `KeyKind`, `ValueTooLong`, `EntryTooLarge` | change the request: nothing was changed |
 //! | `Full` | remove names: too many share one hash |
-//! | `Store(ObjectError::NotFound)` | the object is gone: drop the handle |
-//! | `Store(ObjectError::Pool(PoolError::NoSpace))` | remove something; only [`begin`](Zaps::begin) says so |
+//! | `Store(ObjectError::NotFound)` | the object was destroyed: drop the handle |
+//! | `Store(ObjectError::Pool(PoolError::NoSpace))` | remove something; only [`begin`](Zaps::begin) returns it |
 //! | `Store(ObjectError::Pool(PoolError::ReadOnly))` | import the pool for writing |
-//! | `Store(ObjectError::Pool(PoolError::Failed))` | the pool writes no more: import it again, and go on from the last commit |
+//! | `Store(ObjectError::Pool(PoolError::Failed))` | the pool has stopped: import it again, and continue from the last commit |
 //! | `Store`, anything else | this ZAP is damaged, or its device failed; others can be used |
 //!
 //! Invariant: there is one `ObjectZap` for an object, so its lock is the object's lock.
@@ -31,18 +32,18 @@ use terrane_pool::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::Flags;
 
-/// The entry of the master ZAP that says that programs keep objects here.
+/// The entry of the master ZAP for objects of programs.
 pub const OBJECTS: &[u8] = b"OBJECTS";
-/// ZAPs settled by one call.
+/// ZAPs shrunk by one call.
 const SETTLE_STEP: usize = 64;
 
-/// How a ZAP is made. What is not said here is the data set's: the property `zapsize`, and whether ZAPs may be tiny.
+/// Options of a new ZAP. The data set decides the rest: the property `zapsize`, and whether ZAPs may be tiny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZapSpec {
-    /// Which keys it takes, and how they are hashed. With [`Flags::NONE`] it takes names, and is small while it can be. With any
-    /// flag it is fat from the beginning, and has two blocks.
+    /// Which keys it takes, and how they are hashed. With [`Flags::NONE`] it takes names, and stays small while
+    /// it can. With any flag it starts as a fat ZAP of two blocks.
     pub flags: Flags,
-    /// A fat ZAP's blocks have 2 to this power bytes, 9 to 20; counts only if there are flags.
+    /// Log2 of a fat ZAP's block size in bytes, 9 to 20. Used only with flags.
     pub fat_block_shift: u32,
 }
 
@@ -61,9 +62,10 @@ pub struct Zaps {
 }
 
 impl Zaps {
-    /// Finds them, or prepares the data set for them. Each `Zaps` of an open data set gives out the same handles.
+    /// Opens the ZAPs of a data set, and prepares it the first time. All `Zaps` of an open data set share their
+    /// handles.
     pub fn open(dataset: &Arc<Dataset>) -> Result<Arc<Zaps>, DatasetError> {
-        // Held throughout: two who prepare the data set at once would both add the entry.
+        // Held throughout: two threads that prepare the data set at once would both add the entry.
         let mut known = dataset.open_zaps.lock();
         let mut master = dataset.master()?;
         let id = match master.lookup_u64(OBJECTS)? {
@@ -76,7 +78,7 @@ impl Zaps {
                 roots
             }
         };
-        // Handles outlive the `Zaps` they came from, and a second one for an object would believe what it remembers of it.
+        // Handles outlive their `Zaps`. A second handle for an object would rely on stale state.
         let open = known.upgrade().unwrap_or_default();
         *known = Arc::downgrade(&open);
         let roots = ZapHandle::new(&open, dataset.open_zap(id)?);
@@ -87,13 +89,13 @@ impl Zaps {
         &self.dataset
     }
 
-    /// Names of the objects a program begins with, to numbers.
+    /// Maps names of a program's first objects to numbers.
     pub fn roots(&self) -> &ZapHandle {
         &self.roots
     }
 
-    /// Joins the open group, and may wait for room: not while this thread holds another batch, or a lock that somebody with a batch
-    /// may want.
+    /// Joins the open txg, and may wait for space. Not to be called while this thread holds another batch, or a
+    /// lock that a thread with a batch may need.
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Failed`: nothing was begun.
@@ -103,12 +105,12 @@ impl Zaps {
         Ok(Batch::new(tx, cost.meta_bytes))
     }
 
-    /// Everything that was done before is durable when it returns.
+    /// Makes everything done before durable.
     pub fn commit(&self) -> Result<(), ZapError> {
         Ok(self.dataset.objects().commit()?)
     }
 
-    /// A new, empty ZAP. Its number must be kept in another one, or nobody finds it again.
+    /// Creates an empty ZAP. Its number must be stored in another ZAP, or it can never be found again.
     pub fn create(&self, batch: &Batch, spec: ZapSpec) -> Result<ZapHandle, ZapError> {
         batch.judge(self.dataset.zap_policy())?;
         let mut zap = self.dataset.new_zap(batch.tx(), ObjectKind::Zap).map_err(into_zap_error)?;
@@ -123,10 +125,10 @@ impl Zaps {
         Ok(ZapHandle::new(&self.open, zap))
     }
 
-    /// The ZAP with this number; nothing but its dnode is read.
+    /// The ZAP with this number; only its dnode is read.
     ///
     /// # Errors
-    /// `NotFound`: there is no such object, or it is no ZAP.
+    /// `NotFound`: there is no such object, or it is not a ZAP.
     pub fn zap(&self, id: ObjectId) -> Result<ZapHandle, ZapError> {
         if let Some(shared) = self.open.get(id).filter(|shared| !shared.is_destroyed()) {
             return Ok(ZapHandle(shared));
@@ -138,8 +140,8 @@ impl Zaps {
         Ok(ZapHandle::new(&self.open, zap))
     }
 
-    /// Removes a ZAP with all that is in it. Its other handles answer `NotFound` from then on. `Options`: the roots cannot be removed,
-    /// without them the data set could not be opened again.
+    /// Destroys a ZAP with its content. Its other handles return `NotFound` from then on. `Options`: the roots
+    /// cannot be destroyed, as the data set needs them when it is opened.
     pub fn destroy(&self, batch: &Batch, zap: &ZapHandle) -> Result<(), ZapError> {
         if zap.id() == self.roots.id() {
             return Err(ZapError::Options { what: "the ZAP should not be that of the roots" });
@@ -153,9 +155,9 @@ impl Zaps {
         Ok(())
     }
 
-    /// Gives back what up to 64 ZAPs no longer need that lost entries in a group before the open one; true: there may be more of
-    /// them. Readers go on meanwhile, and a ZAP that cannot be written anew now stays as it is. For a thread that does so once a
-    /// second, and before the pool is exported; not while this thread has a batch.
+    /// Shrinks up to 64 ZAPs that lost entries in a txg before the open one. True: there may be more. Readers
+    /// continue meanwhile, and a ZAP that cannot be rewritten now stays as it is. To be called once a second by
+    /// a background thread, and before the pool is exported. This thread must not have a batch.
     pub fn settle(&self) -> bool {
         let group = self.dataset.objects().open_txg().0;
         let due: Vec<ZapHandle> = {
@@ -167,7 +169,7 @@ impl Zaps {
             if let Err(error) = self.settle_one(zap) {
                 log::debug!("ZAP {} keeps space that it does not need: {error}", zap.id());
             }
-            // What was changed meanwhile is noted again by its next removal.
+            // A change in the meantime notes it again with the next removal.
             self.open.forget_due(&zap.0);
         }
         due.len() == SETTLE_STEP
@@ -187,7 +189,7 @@ impl Zaps {
 
 impl Drop for Zaps {
     fn drop(&mut self) {
-        // They hold each other.
+        // The set and its entries refer to each other.
         let due = std::mem::take(&mut *self.open.due.lock());
         drop(due);
     }
@@ -214,7 +216,7 @@ mod tests {
     use super::*;
     use terrane_zap::{Error, Value, ValueRef};
 
-    /// A thread may look a ZAP up, be held up, and go on when the number names another one.
+    /// A thread looks a ZAP up, is delayed, and continues when the number belongs to another ZAP.
     #[test]
     fn who_opened_a_zap_before_it_was_destroyed_is_not_taken_for_the_next_of_its_number() {
         let machine = Machine::new(1);

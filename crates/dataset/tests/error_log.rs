@@ -1,4 +1,4 @@
-//! The error log through the life of a pool.
+//! The error log across the life of a pool.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -29,7 +29,7 @@ fn fill(pool: &Pool) {
     log.note_file((2, 9), LostFile { generation: 4, cause: LossCause::NotWrittenBack });
 }
 
-/// What is committed, imported again.
+/// Imports the committed state again.
 fn again(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset) {
     let (pool, dataset, _) = again_with_objects(device, read_only);
     (pool, dataset)
@@ -58,7 +58,7 @@ fn what_was_found_stays_until_it_is_cleared() {
     m.pool.commit().unwrap();
     drop(dataset);
     let m = m.crash();
-    // Before the data set is opened something is found again, and something new.
+    // Before the data set is opened, one known and one new error occur.
     m.pool.error_log().note_block(block(7, 3), "again");
     m.pool.error_log().note_block(block(7, 4), "new");
     let dataset = Dataset::open_root(&m.objects).unwrap();
@@ -72,7 +72,7 @@ fn what_was_found_stays_until_it_is_cleared() {
     assert_eq!(recalled.blocks.len(), 3);
     dataset.record_errors().unwrap();
 
-    // The first thing after an import.
+    // Export right after the import.
     m.pool.export().unwrap();
     let device = m.device.clone();
     drop((m, dataset));
@@ -101,7 +101,7 @@ fn errors_of_devices_are_added_up() {
     let fail = |pool: &Pool| {
         let before = pool.errors().devices.get(&DeviceIdx(0)).copied().unwrap_or_default();
         let zone = pool.device_handles()[0].clone();
-        // Below its zones: no device has that.
+        // No device has this zone.
         assert!(zone.read(terrane_wire::ZoneIdx(u32::MAX), 0, &mut [0; 512]).is_err());
         let after = pool.errors().devices[&DeviceIdx(0)];
         assert_eq!(after, DeviceErrors { read: before.read + 1, ..before });
@@ -116,7 +116,7 @@ fn errors_of_devices_are_added_up() {
     assert_eq!(pool.errors().devices[&DeviceIdx(0)], first);
     let second = fail(&pool);
     assert_eq!(second.read, first.read + 1);
-    // As a check of a pool that is mounted does.
+    // As a check of a mounted pool does.
     let other = Dataset::open_root(&objects).unwrap();
     assert_eq!(pool.errors().devices[&DeviceIdx(0)], second, "they are not counted twice");
     drop((other, objects));
@@ -190,7 +190,7 @@ fn a_log_that_is_damaged_itself_is_begun_anew() {
     m.pool.export().unwrap();
     let device = m.device.clone();
     drop((directory, dataset, m));
-    // It does not keep the pool from being opened.
+    // The pool opens in spite of it.
     let (pool, dataset) = again(&device, false);
     let errors = pool.errors();
     assert!(errors.blocks.iter().all(|block| block.reason.contains("checksum")), "{errors:?}");

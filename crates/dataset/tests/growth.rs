@@ -1,4 +1,4 @@
-//! How ZAPs of a data set grow: as features and the property `zapsize` allow, and within what was reserved.
+//! Growth of ZAPs in a data set: by features and the property `zapsize`, and within what was reserved.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -68,7 +68,7 @@ fn the_meta_object_set_has_no_tiny_zap() {
 
 #[test]
 fn a_block_of_slots_grows_as_far_as_the_property_says() {
-    // Its zones take blocks of 2 MiB.
+    // Its zones support blocks of 2 MiB.
     let machine = Machine::new(3);
     let dataset = Dataset::create_root(&machine.objects, &[("zapsize", "1536")]).unwrap();
     let fill = |zap: &mut ObjectZap, names: usize| {
@@ -112,7 +112,7 @@ fn the_property_is_clipped_by_the_largest_block_of_the_pool() {
     assert!(number > 4000, "{number} names in a block of 256 KiB");
 }
 
-/// Every change in a group of its own, so that what is dirty is its doing.
+/// Each change in its own txg, so that it alone causes all dirty blocks.
 #[test]
 fn no_change_dirties_more_than_it_is_said_to_cost() {
     let machine = Machine::new(5);
@@ -126,7 +126,7 @@ fn no_change_dirties_more_than_it_is_said_to_cost() {
         let mut names = 0;
         let mut longest = 3;
         while names < 5000 && zap.kind().unwrap() != Kind::Fat {
-            // Mostly as long as they were, sometimes longer; and when there are many, one that no slot takes.
+            // Mostly unchanged lengths, sometimes longer ones, and once a name that no slot can hold.
             let value = vec![names; ints];
             let len = match names % 97 {
                 96 => (longest * 2).min(100),
@@ -149,7 +149,7 @@ fn no_change_dirties_more_than_it_is_said_to_cost() {
             reshaped += u32::from(size_before.0 != zap.kind().unwrap());
             drop(tx);
             names += 1;
-            // Many at once to where it comes to an end, and from there one by one.
+            // Many at once up to near the limit, and then one by one.
             let tx = set.begin(COST).unwrap();
             let is_small = |zap: &ObjectZap| {
                 u64::from(zap.object().block_size()) * 2 < u64::from(dataset.zap_policy().slots_bytes_max())

@@ -1,4 +1,4 @@
-//! The root data set through the life of a pool.
+//! The root data set across the life of a pool.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -273,7 +273,7 @@ fn threaded() -> Arc<dyn Env> {
     Arc::new(SystemEnv::new())
 }
 
-/// Nobody has to hold what a data set is made of, nor the data set itself until its changes are committed.
+/// Changes commit even if all handles of the data set are dropped.
 #[test]
 fn changes_do_not_go_with_the_last_handle() {
     let Machine { device, pool, objects, .. } = Machine::new(40);
@@ -294,7 +294,7 @@ fn changes_do_not_go_with_the_last_handle() {
     pool.abandon();
 }
 
-/// Its device is locked as long as somebody holds it: an import right afterwards must find it free.
+/// A device is locked while its pool exists: an import right afterwards must find it free.
 #[test]
 fn nothing_of_a_pool_outlives_its_end_and_its_handles() {
     let Machine { device, pool, objects, .. } = Machine::new(41);
@@ -317,7 +317,7 @@ fn nothing_of_a_pool_outlives_its_end_and_its_handles() {
         }
         drop((pool, dataset));
         assert_eq!(Arc::strong_count(&device), 1, "in round {round}");
-        // Nothing of one that was only read waits for its end.
+        // A read-only pool must not leave anything running either.
         drop(import(true));
         assert_eq!(Arc::strong_count(&device), 1, "read only, in round {round}");
     }

@@ -1,4 +1,5 @@
-//! ZAPs for programs: what is stored is found again, alone and by threads, after a crash and when the pool is full.
+//! ZAPs for programs: what is stored can be read back, with several threads, after a crash, and when the pool
+//! is full.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -84,7 +85,7 @@ fn small_zaps_are_tiny_and_keys_may_be_words() {
     assert!(matches!(small.add(&batch, &[1u64][..], ValueRef::U64s(&[1])), Err(Error::KeyKind { .. })));
     let first = words.list(Cursor::START, 1).unwrap();
     assert!(matches!(&first[0].key, Key::U64s(words) if words.len() == 2));
-    // Emptied, one with flags stays what it is: they stand in its blocks alone.
+    // An empty ZAP with flags keeps its blocks, since only they store the flags.
     for number in 0..10u64 {
         assert!(words.remove(&batch, &[number, number * 7][..]).unwrap());
     }
@@ -149,7 +150,7 @@ fn handles_of_one_zap_are_one_and_die_with_it() {
     assert!(not_found(zaps.zap(zap.id()).map(|_| ())));
     zaps.commit().unwrap();
     zaps.commit().unwrap();
-    // Its number comes again, and the old handle does not mean the new one.
+    // Its number is reused, and the old handle does not refer to the new ZAP.
     let numbers: Vec<ZapHandle> = (0..40).map(|_| create(&zaps, ZapSpec::NAMES)).collect();
     assert!(not_found(zap.len()));
     for new in &numbers {
@@ -175,7 +176,7 @@ fn what_lost_entries_gives_back_what_it_does_not_need() {
     drop(batch);
     assert!(!zaps.settle());
     assert_eq!(zap.kind().unwrap(), Kind::Fat, "not in the same group");
-    // Whoever made it lets it go meanwhile.
+    // The test drops its handle meanwhile.
     let id = zap.id();
     drop(zap);
     zaps.commit().unwrap();
@@ -185,7 +186,7 @@ fn what_lost_entries_gives_back_what_it_does_not_need() {
     assert_eq!(zap.len().unwrap(), 10);
     zaps.commit().unwrap();
     assert!(zap.used_bytes().unwrap() < 1024);
-    // One that is destroyed meanwhile is left alone.
+    // A ZAP that is destroyed meanwhile is skipped.
     let batch = zaps.begin(Work::new().remove(&zap, 9).destroy()).unwrap();
     (0..9).for_each(|number| assert!(zap.remove(&batch, &format!("{number}")).unwrap()));
     zaps.destroy(&batch, &zap).unwrap();
@@ -238,7 +239,7 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
     let env = machine.objects.pool().env().clone();
     let mut names = 0u64;
     let full = loop {
-        // Values that no codec makes smaller.
+        // Incompressible values.
         let value: Vec<u64> = (0..30).map(|_| env.random_u64()).collect();
         let value = ValueRef::U64s(&value);
         match zaps.begin(Work::new().put(&zap, 50, 12, value)) {
@@ -266,7 +267,7 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
     drop(zaps.begin(Work::new().create(100, 10, 40)).unwrap());
 }
 
-/// Two that remember different things of one object would write over one another.
+/// Two handles with different state of one object would overwrite each other.
 #[test]
 fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
     let machine = Machine::new(77);
@@ -278,7 +279,7 @@ fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
         zap.add(&batch, name, ValueRef::U64s(&[1]))
     };
     add(&first, &mine, "mine").unwrap();
-    // Also when nobody has a `Zaps` meanwhile.
+    // Also if no `Zaps` exists meanwhile.
     for zaps in [Zaps::open(&dataset).unwrap(), {
         drop(first);
         Zaps::open(&dataset).unwrap()

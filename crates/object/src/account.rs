@@ -1,11 +1,11 @@
-//! What the blocks of an object set take: counted with every group, and stored in the set's header.
+//! Space accounting of an object set: updated by every sync, and stored in the set's header.
 //!
-//! Every block that a tree gets and every block that leaves one passes here, in the sync that does it; so the sums cost nothing to
-//! know, and `check` compares them with what it finds by walking. Subtrees that wait in the free queue count until they are freed.
-//! The header's own block is not in it: it holds the sums.
+//! Each block that enters or leaves a tree passes here, in the sync that does it. So the sums are always known,
+//! and `check` compares them with a walk. Subtrees in the free queue count until they are freed. The header's
+//! own block is not included, since it holds the sums.
 //!
-//! *Records* are the blocks of level 0 of files: what users wrote. Only they say how well something was compressed; metadata is
-//! compressed too, but nobody knows how large it would have been elsewhere.
+//! *Records* are level-0 blocks of files: what users wrote. The compression ratio is that of records alone.
+//! Metadata is compressed too, but its size in other file systems is unknown.
 
 use crate::kind::ObjectKind;
 use std::ops::AddAssign;
@@ -15,28 +15,28 @@ use terrane_wire::Corrupt;
 /// Sums over the blocks of a set, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// What all blocks take on devices: records and metadata, all copies, each in whole granules.
+    /// Device space of all blocks: records and metadata, all copies, each in whole granules.
     pub used_bytes: u64,
-    /// Records before compression. The last of a file is as long as it is stored; holes are none.
+    /// Logical size of records. A file's last record counts as stored; holes do not count.
     pub logical_bytes: u64,
-    /// Records after compression, one copy; those in their pointers too.
+    /// Compressed size of records, one copy; embedded ones included.
     pub physical_bytes: u64,
 }
 
 impl Account {
-    /// How many times larger records would be without compression; `None`: there are none.
+    /// Compression ratio of records; `None`: there are none.
     pub fn ratio(&self) -> Option<f64> {
         (self.physical_bytes > 0).then(|| self.logical_bytes as f64 / self.physical_bytes as f64)
     }
 
-    /// Counts a block. `is_record`: of level 0 of a file, and no spill.
+    /// Counts a block. `is_record`: it is of level 0 of a file, and not a spill.
     pub fn add(&mut self, ptr: &BlockPtr, is_record: bool) {
         let stored = match ptr {
             BlockPtr::Hole(_) => return,
             BlockPtr::Embedded(embedded) => embedded.payload.len() as u64,
             BlockPtr::Normal(normal) => u64::from(normal.psize),
         };
-        // Pointers may lie about sizes.
+        // Pointers may contain wrong sizes.
         self.used_bytes = self.used_bytes.saturating_add(ptr.allocated_bytes());
         if is_record {
             self.logical_bytes = self.logical_bytes.saturating_add(u64::from(ptr.lsize()));
@@ -44,7 +44,7 @@ impl Account {
         }
     }
 
-    /// The same of a block in a tree of files' blocks, or in a subtree that was cut off one.
+    /// Counts a block of an object's tree, or of a subtree that was detached.
     pub fn add_of_tree(&mut self, ptr: &BlockPtr) {
         let is_file = ObjectKind::from_id(ptr.kind()).is_some_and(|kind| !kind.is_metadata());
         self.add(ptr, is_file && ptr.level() == 0);
@@ -67,15 +67,15 @@ impl AddAssign for Account {
     }
 }
 
-/// In the flags of a header: the sums are counted. Sets from before have none, and get none.
+/// Flag of a header: the sums are valid. Sets of older versions lack it for good.
 pub(crate) const COUNTED: u64 = 1;
 
-/// The words of a header; all 0 where nothing is counted.
+/// The words of a header; all 0 if nothing is counted.
 pub(crate) fn words(account: Option<Account>) -> (u64, [u64; 3]) {
     account.map_or((0, [0; 3]), |all| (COUNTED, [all.used_bytes, all.logical_bytes, all.physical_bytes]))
 }
 
-/// The other way.
+/// Parses the words of a header. Refuses unknown flags.
 pub(crate) fn parse(flags: u64, words: [u64; 3], at: &str) -> Result<Option<Account>, Corrupt> {
     let [used_bytes, logical_bytes, physical_bytes] = words;
     match flags {

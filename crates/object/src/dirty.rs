@@ -1,10 +1,10 @@
-//! What one group changed in one object.
+//! Changes of one object in one txg (group).
 //!
-//! Dirty blocks are whole blocks in memory, perhaps without their trailing zeros. Freed ranges are kept as ranges, so that cutting off
-//! a terabyte costs nothing until the group syncs.
+//! Dirty blocks are whole blocks in memory, possibly without trailing zeros. Freed blocks are kept as ranges,
+//! so that truncating a terabyte costs nothing until the sync.
 //!
-//! Invariants: a block in `blocks` was written after any free that covers it; what is in `restored` is in `blocks`, with the same
-//! content.
+//! Invariants: a block in `blocks` was written after any free that covers it. A block in `restored` is also in
+//! `blocks`, with unchanged content.
 
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrane_store::pipeline::Made;
 use terrane_wire::Txg;
 
-/// Block numbers as sorted, separate `first..end` ranges.
+/// Block numbers as sorted, disjoint `first..end` ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges {
     ends: BTreeMap<u64, u64>,
@@ -43,7 +43,7 @@ impl Ranges {
         self.ends.range(..=at).next_back().is_some_and(|(_, end)| at < *end)
     }
 
-    /// The end of the range that holds `at`.
+    /// The end of the range that contains `at`.
     pub fn end_of(&self, at: u64) -> Option<u64> {
         self.ends.range(..=at).next_back().map(|(_, end)| *end).filter(|end| at < *end)
     }
@@ -53,12 +53,12 @@ impl Ranges {
     }
 }
 
-/// A block of an object's tree; those of one level are neighbours.
+/// A block of an object's tree. The order is by level, then by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TreeBlock {
-    /// 0: of content.
+    /// 0: content.
     pub level: u8,
-    /// In its level.
+    /// Index in its level.
     pub index: u64,
 }
 
@@ -66,29 +66,29 @@ pub(crate) struct TreeBlock {
 pub(crate) struct Dirty {
     pub txg: Txg,
     pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
-    /// Those of them whose content is as it was.
+    /// Those blocks whose content is unchanged.
     pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
-    /// Blocks of pointers that are written anew whether anything below them changes or not.
+    /// Indirect blocks to rewrite even if nothing below them changes.
     pub pointers: BTreeSet<TreeBlock>,
     pub spill: Spill,
-    /// Its block covers other bytes than before: no pointer may stay, not even of a hole.
+    /// The block size changed: no pointer may stay, not even a hole's.
     pub is_resized: bool,
     pub destroyed: bool,
-    /// Stored bytes that this group frees, as far as that can be known before it syncs.
+    /// Stored bytes that this txg frees, as estimated before the sync.
     pub freeing: u64,
 }
 
-/// A block that is stored anew with what it holds.
+/// A block that is rewritten with the same content.
 #[derive(Clone, Debug)]
 pub(crate) struct Restored {
-    /// The group that its content is from.
+    /// Txg in which its content was born.
     pub birth: Txg,
-    /// How it shall be stored from now on; `None`: as any other of its kind.
+    /// The stored form to use; `None`: compress it as usual.
     pub made: Option<Made>,
 }
 
-/// What the syncing group takes from an object: its changes, and the dnode as that group leaves it (with the old tree).
+/// What the sync takes from an object: its changes, and the dnode as that txg leaves it, with the old tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Frozen {
     pub dirty: Dirty,
@@ -96,7 +96,7 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
-    /// The group gives it these blocks and no others.
+    /// Replaces the whole content by these blocks.
     pub fn replace_content(&mut self, blocks: Vec<Vec<u8>>) {
         self.dnode.block_count = blocks.len() as u64;
         self.dirty.restored.clear();
@@ -105,7 +105,7 @@ impl Frozen {
     }
 }
 
-/// What became of the spill block.
+/// Change of the spill block.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Spill {
     #[default]
@@ -114,7 +114,7 @@ pub(crate) enum Spill {
     Gone,
 }
 
-/// What a group knows of a block.
+/// What a txg knows of a block.
 pub(crate) enum Known {
     Data(Arc<Vec<u8>>),
     Zeros,

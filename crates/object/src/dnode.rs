@@ -1,10 +1,10 @@
-//! Dnodes and object set headers, as stored.
+//! Stored forms of dnodes and object set headers.
 //!
-//! A dnode takes one to 32 slots of 512 bytes: a head, a block pointer, and the bonus in all the rest. Blocks of 16 KiB
-//! hold 32 slots; a dnode never crosses one.
+//! A dnode takes 1 to 32 slots of 512 bytes: a head, a block pointer, and the bonus in the rest. Blocks of 16
+//! KiB hold 32 slots; a dnode never crosses a block.
 //!
-//! Attributes that do not fit the bonus go to one *spill block*. Its pointer takes the last 128 bytes of the dnode, so that who has
-//! none pays nothing for it.
+//! Attributes that do not fit the bonus go to one *spill block*. Its pointer takes the last 128 bytes of the
+//! dnode, so a dnode without a spill pays nothing for it.
 
 use crate::account::{self, Account};
 use crate::error::ObjectError;
@@ -18,27 +18,28 @@ use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 pub const SLOT_BYTES: usize = 512;
 /// Slots of the largest dnode.
 pub const SLOTS_MAX: u8 = 32;
-/// Bytes of a block of dnodes.
+/// Bytes of a dnode block.
 pub const DNODE_BLOCK_BYTES: u32 = 16 << 10;
-/// Slots in a block of dnodes.
+/// Slots in a dnode block.
 pub const SLOTS_PER_BLOCK: u64 = DNODE_BLOCK_BYTES as u64 / SLOT_BYTES as u64;
-/// Bytes of an indirect block, and of one above small blocks of a file.
+/// Bytes of a normal indirect block.
 pub const INDIRECT_BYTES: u32 = 1 << INDIRECT_SHIFT;
+/// Bytes of an indirect block above small blocks of a file.
 pub const SMALL_INDIRECT_BYTES: u32 = 1 << SMALL_INDIRECT_SHIFT;
-/// The largest blocks of a file above which indirect blocks are small, in bytes: each of those that is overwritten alone stores a block
-/// of pointers anew, in two copies, which would be as large as itself or larger.
+/// Largest file block in bytes with small indirect blocks above it. An overwrite of a single block also
+/// rewrites its indirect block, in two copies. With large ones, that would cost as much as the block or more.
 pub const SMALL_BLOCK_BYTES: u32 = 16 << 10;
-/// The smallest and largest block of an object, in bytes.
+/// Smallest block of an object in bytes.
 pub const BLOCK_BYTES_MIN: u32 = 512;
 const INDIRECT_SHIFT: u8 = 14;
 const SMALL_INDIRECT_SHIFT: u8 = 12;
-/// Most bytes of a spill block.
+/// Maximum size of a spill block in bytes.
 pub const SPILL_BYTES_MAX: usize = 128 << 10;
-/// In the flags of a head: the last bytes of the dnode are a spill pointer.
+/// Flag of a head: the dnode ends with a spill pointer.
 const HAS_SPILL: u8 = 1;
-/// Levels of the tallest tree: it spans more blocks of the smallest size than an object can have.
+/// Maximum number of tree levels: more than an object of the smallest blocks can need.
 pub const TREE_LEVELS_MAX: u8 = 12;
-/// The largest offset in an object, in bytes: with the last block it still fits 64 bits.
+/// Maximum size of an object in bytes: offsets with the last block still fit 64 bits.
 pub const OBJECT_BYTES_MAX: u64 = (1 << 63) + (1 << 24);
 
 layout! {
@@ -60,7 +61,7 @@ layout! {
         16 block_count: u64,
         /// Stored bytes of all blocks, all copies, the spill's too.
         24 used: u64,
-        /// The group that made the object; of a copy beside a file that lost changes, the group that lost them.
+        /// Txg that created the object. In a second copy that lost changes: the txg that lost them.
         32 birth: Txg,
         40 reserved3: [u64; 3],
     }
@@ -75,25 +76,25 @@ layout! {
         16 high_water: u64,
         /// bit 0: the sums that follow are counted
         24 flags: u64,
-        /// What all blocks take but the header's own, all copies, in granules.
+        /// Space of all blocks except the header's own, all copies, in granules.
         32 used: u64,
-        /// Records of files before compression.
+        /// Logical size of records.
         40 logical: u64,
-        /// Records of files after compression, one copy.
+        /// Compressed size of records, one copy.
         48 physical: u64,
         56 reserved: u64,
     }
 }
 
-/// Where a head says how many slots follow its own.
+/// Offset of the head's field `extra_slots`.
 const EXTRA_SLOTS_AT: usize = 6;
 
 pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
-/// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved), each at a multiple
-/// of 512 bytes.
+/// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved).
+/// Each part is at a multiple of 512 bytes.
 pub const OBJSET_BYTES: usize = 6 * SLOT_BYTES;
 
-/// A dnode, alive.
+/// A dnode in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dnode {
     pub kind: ObjectKind,
@@ -107,7 +108,7 @@ pub struct Dnode {
     pub birth: Txg,
     pub root: BlockPtr,
     pub bonus: Arc<Vec<u8>>,
-    /// A hole: none.
+    /// A hole if there is no spill.
     pub spill: BlockPtr,
 }
 
@@ -128,33 +129,33 @@ impl Dnode {
         }
     }
 
-    /// Bytes of bonus that fit a dnode of so many slots without a spill.
+    /// Bonus bytes that fit a dnode of so many slots without a spill.
     pub fn bonus_max(slots: u8) -> usize {
         usize::from(slots) * SLOT_BYTES - DnodeHead::SIZE - BlockPtr::SIZE
     }
 
-    /// Bytes of bonus that fit beside what else the dnode holds.
+    /// Bonus bytes that fit a dnode of so many slots, with or without a spill.
     pub fn bonus_room(slots: u8, has_spill: bool) -> usize {
         Self::bonus_max(slots) - if has_spill { BlockPtr::SIZE } else { 0 }
     }
 
-    /// Pointers in an indirect block.
+    /// Number of pointers in an indirect block.
     pub fn pointers(&self) -> u64 {
         u64::from(self.indirect_bytes) / BlockPtr::SIZE as u64
     }
 
-    /// Blocks of the lowest level that are below one block of this level.
+    /// Number of level-0 blocks below one block of this level.
     pub fn span(&self, level: u8) -> u64 {
         self.pointers().saturating_pow(u32::from(level))
     }
 
-    /// Bytes of the blocks of pointers above one of this level.
+    /// Bytes of the indirect blocks above one block of this level.
     pub(crate) fn pointers_above(&self, level: u8) -> u64 {
         u64::from(self.indirect_bytes) * u64::from(self.levels.saturating_sub(level + 1))
     }
 
-    /// Bytes of the indirect blocks that it has, or will have when it has so large blocks and its tree begins; `has_small`: the pool may
-    /// hold small ones.
+    /// Indirect block size in bytes: the current one, or while there is none, the one for blocks of this size.
+    /// `has_small`: the pool may hold small ones.
     pub fn indirect_bytes_of(&self, block_bytes: u32, has_small: bool) -> u32 {
         let is_small = has_small && self.kind == ObjectKind::File && block_bytes <= SMALL_BLOCK_BYTES;
         match self.levels {
@@ -164,7 +165,7 @@ impl Dnode {
         }
     }
 
-    /// Bytes it takes in its block.
+    /// Bytes that it takes in its dnode block.
     pub fn stored_bytes(&self) -> usize {
         usize::from(self.slots) * SLOT_BYTES
     }
@@ -207,7 +208,8 @@ impl Dnode {
         }
     }
 
-    /// Judges a slot; `raw` runs from its start to the end of its block. `None`: the slot is free.
+    /// Parses and validates a slot; `raw` runs from its start to the end of its block. `None`: the slot is
+    /// free.
     pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Option<Dnode>, Corrupt> {
         let head =
             DnodeHead::decode(raw).ok_or_else(|| Corrupt::new(at, "dnode length", SLOT_BYTES, raw.len()))?;
@@ -312,21 +314,22 @@ fn parse_spill(raw: &[u8], kind: ObjectKind, at: &dyn std::fmt::Display) -> Resu
     Ok(spill)
 }
 
-/// Where an object's dnode is stored.
+/// Position of an object's dnode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnodeSlot {
-    /// Of the blocks of dnodes.
+    /// Index of the dnode block.
     pub block: u64,
-    /// In that block, in bytes.
+    /// Byte offset in that block.
     pub offset: usize,
 }
 
+/// Position of the dnode with this object number.
 pub fn slot_of(id: ObjectId) -> DnodeSlot {
     DnodeSlot { block: id.0 / SLOTS_PER_BLOCK, offset: (id.0 % SLOTS_PER_BLOCK) as usize * SLOT_BYTES }
 }
 
-/// Bytes where a block's dnodes begin, by their heads alone. Walked from the start, because only a dnode's head says how many slots
-/// are its own: what lies inside a larger dnode is bonus, whatever it looks like.
+/// Offsets in bytes of the dnodes in a block, from their heads alone. The walk starts at the beginning, as only
+/// a head gives the number of its slots. Whatever lies inside a larger dnode is bonus.
 pub fn dnode_offsets(raw: &[u8]) -> impl Iterator<Item = usize> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || {
@@ -343,7 +346,7 @@ pub fn dnode_offsets(raw: &[u8]) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// The dnode that begins at this byte of its block; `None`: none does.
+/// The dnode that begins at this offset of its block; `None`: there is none.
 pub fn dnode_at(raw: &[u8], offset: usize, at: &dyn std::fmt::Display) -> Result<Option<Dnode>, Corrupt> {
     if dnode_offsets(raw).take_while(|begin| *begin <= offset).last() != Some(offset) {
         return Ok(None);
@@ -351,7 +354,7 @@ pub fn dnode_at(raw: &[u8], offset: usize, at: &dyn std::fmt::Display) -> Result
     Dnode::parse(raw.get(offset..).unwrap_or(&[]), at)
 }
 
-/// The dnodes in a block, with the byte at which each begins.
+/// The dnodes in a block, with their offsets in bytes.
 pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, Dnode)>, Corrupt> {
     let mut found = Vec::new();
     for offset in dnode_offsets(raw) {
@@ -362,12 +365,12 @@ pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, D
     Ok(found)
 }
 
-/// An object set's header, alive.
+/// An object set's header in memory.
 #[derive(Clone, Debug)]
 pub struct ObjsetHeader {
     pub objects: u64,
     pub high_water: u64,
-    /// `None`: it was made before sums were counted.
+    /// `None`: the set was created before sums were counted.
     pub account: Option<Account>,
     pub dnodes: Dnode,
     pub free_queue: Dnode,
@@ -377,7 +380,7 @@ impl ObjsetHeader {
     pub fn empty() -> ObjsetHeader {
         ObjsetHeader {
             objects: 0,
-            // Slot 0 stays free: number 0 names the dnodes themselves.
+            // Slot 0 stays unused: number 0 is that of the dnodes object.
             high_water: 1,
             account: None,
             dnodes: Dnode::new(ObjectKind::Dnodes, 1, DNODE_BLOCK_BYTES, Txg(0)),
@@ -443,7 +446,7 @@ impl ObjsetHeader {
     }
 }
 
-/// Checks a block size somebody asks for.
+/// Checks a requested block size in bytes.
 pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
     if bytes < BLOCK_BYTES_MIN || bytes > max || !bytes.is_multiple_of(512) {
         return Err(ObjectError::TooBig {
@@ -499,7 +502,7 @@ mod tests {
                 let raw = dnode.encode();
                 assert_eq!(raw[5], HAS_SPILL);
                 assert_eq!(&raw[raw.len() - BlockPtr::SIZE..], dnode.spill.encode());
-                // The next dnode of the block is not its own.
+                // The next dnode of the block does not belong to it.
                 let raw = [raw, sample(1, 320).encode()].concat();
                 assert_eq!(Dnode::parse(&raw, &"here").unwrap(), Some(dnode));
             }
@@ -533,7 +536,7 @@ mod tests {
         );
         refused(&|raw| raw[12] = 193, "bonus length");
         refused(&|raw| raw[5] |= 4, "unknown feature");
-        // What no caller can change has no attributes either.
+        // Objects that callers cannot change have no attributes.
         let BlockPtr::Embedded(embedded) = spill(1) else { panic!("embedded") };
         let kind = ObjectKind::Dnodes;
         let spill = BlockPtr::Embedded(Embedded { kind: kind as u8, ..embedded });
@@ -549,7 +552,7 @@ mod tests {
             let dnode = sample(slots, if slots == 3 { 1000 } else { 200 });
             dnode.encode_into(&mut block[slot * SLOT_BYTES..(slot + usize::from(slots)) * SLOT_BYTES]);
         }
-        // What looks like a dnode inside a larger one is bonus.
+        // Bytes inside a larger dnode that look like a dnode are bonus.
         block[3 * SLOT_BYTES..4 * SLOT_BYTES].swap_with_slice(&mut inner);
         let all = dnodes_in(&block, &"here").unwrap();
         assert_eq!(all.iter().map(|(at, _)| at / SLOT_BYTES).collect::<Vec<_>>(), [1, 2, 7, 31]);
@@ -559,7 +562,7 @@ mod tests {
                 all.iter().find(|(at, _)| *at == slot * SLOT_BYTES).map(|(_, dnode)| dnode.clone());
             assert_eq!(one, expected, "slot {slot}");
         }
-        // Slots past the block's end.
+        // A dnode whose slots reach past the block's end.
         block[31 * SLOT_BYTES + EXTRA_SLOTS_AT] = 1;
         assert!(dnode_at(&block, 31 * SLOT_BYTES, &"here").is_err());
         assert!(dnode_at(&block, 7 * SLOT_BYTES, &"here").unwrap().is_some(), "the others can be read");
@@ -575,7 +578,7 @@ mod tests {
                 for lie in [0u8, 1, 0x7f, 0xff].into_iter().chain(flips) {
                     let mut bad = raw.clone();
                     bad[at] = lie;
-                    // What parses can be written again, and is the same.
+                    // What parses can be encoded again, with the same result.
                     if let Ok(Some(dnode)) = Dnode::parse(&bad, &"here") {
                         let again = Dnode::parse(&dnode.encode(), &"here").unwrap();
                         assert_eq!(again, Some(dnode), "byte {at}");

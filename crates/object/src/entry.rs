@@ -1,15 +1,16 @@
-//! What the meta object set says of another set: the bonus of the object that stands for it.
+//! Entry of an object set in the meta object set: the bonus of the object that stands for it.
 //!
-//! It begins with the root pointer, which the sync of each group replaces. Behind it stands who the set is ([`Identity`]), which the
-//! sync leaves as it is, whatever a later version has added there. Sets that were made before the feature `datasets` have a root alone.
+//! It starts with the root pointer, which every sync replaces. Then comes the set's [`Identity`], which the
+//! sync never changes, including fields that later versions add. Sets created before the feature `datasets`
+//! have only a root.
 
 use terrane_format::BlockPtr;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 layout! {
-    /// Who an object set is. `FORMAT.md` section "The meta object set".
+    /// Identity of an object set. `FORMAT.md` section "The meta object set".
     ObjsetInfo, 32 bytes {
-        /// Of this structure, with what later versions added behind it.
+        /// Size of this structure, with fields of later versions.
         0  bytes: u32,
         4  flags: u32,
         8  guid: u64,
@@ -18,14 +19,14 @@ layout! {
     }
 }
 
-/// Who an object set is.
+/// Identity of an object set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// A random number, not 0: no other set has it, in whatever pool.
+    /// A random number, not 0; unique over all pools.
     pub guid: u64,
-    /// The group that made the set; of one that is older than these words, the group that gave it the guid.
+    /// Txg that created the set. For a set older than this field, the txg that assigned the guid.
     pub created: Txg,
-    /// The object of the meta object set with the subtrees of this set that wait to be freed.
+    /// Object of the meta object set that stores this set's free queue.
     pub free_queue: ObjectId,
 }
 
@@ -36,7 +37,7 @@ impl Identity {
     }
 }
 
-/// A set's root, and who it is; `None`: nobody has said so yet.
+/// Parses a set's root and identity. `None`: it has no identity yet.
 pub(crate) fn parse_entry(bonus: &[u8], id: ObjectId) -> Result<(BlockPtr, Option<Identity>), Corrupt> {
     let at = format!("object set {id}, root in the meta object set");
     let (root, info) = bonus.split_at_checked(BlockPtr::SIZE).unwrap_or((bonus, &[]));
@@ -92,7 +93,7 @@ mod tests {
         }
     }
 
-    /// A later version adds to it, and an older one commits: what was added is still there.
+    /// A later version adds a field, and an older one commits: the field is still there.
     #[test]
     fn another_root_leaves_what_stands_behind_it() {
         let mut info = [&IDENTITY.encode()[..], &[1, 2, 3, 4, 5]].concat();

@@ -1,9 +1,10 @@
-//! One variant for each thing a caller would do differently.
+//! Errors of objects: one variant for each thing a caller would do differently.
 
 use std::fmt;
 use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId};
 
+/// Why an object could not be read, changed or created.
 #[derive(Clone, Debug)]
 pub enum ObjectError {
     /// See [`PoolError`].

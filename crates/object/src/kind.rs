@@ -1,6 +1,6 @@
 //! Kinds of objects, as stored in dnodes and block pointers.
 
-/// What an object is for.
+/// The purpose of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ObjectKind {
@@ -8,7 +8,7 @@ pub enum ObjectKind {
     Dnodes = 1,
     /// Subtrees that wait to be freed.
     FreeQueue = 2,
-    /// An object set's header; never a dnode's kind, but that of its pointer.
+    /// An object set's header. It is never a dnode's kind, only that of a pointer.
     Objset = 3,
     Zap = 4,
     Master = 5,
@@ -38,12 +38,12 @@ impl ObjectKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == id)
     }
 
-    /// Dnodes and free queue belong to the sync alone.
+    /// False for dnodes and free queue, which only the sync changes.
     pub(crate) fn is_changed_by_callers(self) -> bool {
         !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue)
     }
 
-    /// Everything but file contents: two copies, always compressed.
+    /// True for everything but file contents: two copies, always compressed.
     pub fn is_metadata(self) -> bool {
         self != ObjectKind::File
     }

@@ -1,14 +1,26 @@
-//! Dnodes and their block trees.
+//! Objects: dnodes and their block trees.
 //!
-//! An *object* is an array of blocks with a few bytes of its own (the *bonus*), described by a *dnode*; an *object set* is an array of
-//! dnodes, itself described by a dnode in its header. Changes are kept as dirty blocks in memory until their
-//! group syncs; then new blocks are written, the trees above them are rewritten from the leaves up, and the old
-//! blocks are released.
+//! An *object* is an array of blocks with a few bytes of its own (the *bonus*), described by a *dnode*. An
+//! *object set* is an array of dnodes, described by a dnode in the set's header. Changes stay in memory as
+//! dirty blocks until their txg (group) syncs. The sync writes new blocks, rewrites the trees above them from
+//! the leaves up, and frees the old blocks.
 //!
-//! Modules, in reading order: `kind` and [`dnode`] (bytes as stored), `account` (what a set takes), [`entry`] (who a set is), [`waiting`]
-//! and `freeing` (how blocks leave it), `dirty` (what a group changed), `tree` (from changed blocks to a new root), `outlook` (what is
-//! known of life times), `streams` (what readers will ask for next), [`object`] (one object, alive), `numbers` (which are free),
-//! [`objset`] (many objects), [`objects`] (all sets of a pool, and their sync). Each knows only those before it.
+//! Modules, in reading order; each uses only those before it:
+//!
+//! | module | what it is about |
+//! |---|---|
+//! | `kind`, [`dnode`] | bytes as stored |
+//! | `account` | space that a set takes |
+//! | [`entry`] | identity of a set |
+//! | [`waiting`], `freeing` | how blocks leave a set |
+//! | `dirty` | what a txg changed |
+//! | `tree` | from changed blocks to a new root |
+//! | `outlook` | expected lifetimes |
+//! | `streams` | prediction of reads, for prefetch |
+//! | [`object`] | one object, alive |
+//! | `numbers` | free object numbers |
+//! | [`objset`] | many objects |
+//! | [`objects`] | all sets of a pool, and their sync |
 
 mod account;
 mod dirty;

@@ -1,15 +1,15 @@
-//! Object numbers: which are free, as far as is known.
+//! Object numbers: which are known to be free.
 //!
-//! An object's number is that of its dnode's first slot, and a block of dnodes has as many slots as a word has bits. So what is free
-//! is a word for each block, and a dnode of several slots takes a run of ones. Nothing of this is stored: after an import free slots
-//! are known only where somebody looked.
+//! An object's number is that of its dnode's first slot. A dnode block has as many slots as a word has bits, so
+//! free slots are one word per block. A dnode of several slots takes a run of ones. Nothing of this is stored.
+//! After an import, only blocks that were searched have known free slots.
 //!
-//! The lowest free slot is that of the first block. A run is found through the blocks by the longest that each may have: taking only
-//! shortens runs, so that bound is made exact by who looks for a run and finds none, and each take and each free is paid for by
-//! one such correction at the most.
+//! A single slot is taken from the first block with one. A run is found through an upper bound of the longest
+//! run in each block. Taking slots only shortens runs, so the bound is corrected when a search finds no run.
+//! Each take or free causes at most one such correction.
 //!
-//! Invariants: a number is handed out again only after the group that freed it has committed; a block stands in `runs` exactly once
-//! if it has free slots, at no less than its longest run, and otherwise nowhere.
+//! Invariants: a number is reused only after the txg (group) that freed it has committed. A block with free
+//! slots is in `runs` exactly once, under a bound of at least its longest run. Other blocks are not in `runs`.
 
 use crate::dnode::SLOTS_PER_BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,11 +20,11 @@ const _: () = assert!(SLOTS_PER_BLOCK == u32::BITS as u64, "a block's slots are 
 /// Every number is below this one.
 pub(crate) const NUMBERS_END: u64 = ObjectId::MASK + 1;
 
-/// Searches that find nothing come ever more seldom, up to this many creations apart: a set of large dnodes looks as if it had many free
-/// slots.
+/// Maximum of creations between searches. Unsuccessful searches become rarer, up to this: a set of large dnodes
+/// seems to have many free slots.
 const PAUSE_MAX: u32 = 63;
 
-/// The bits at which so many ones in a row begin.
+/// The bits at which runs of `slots` ones begin.
 fn runs_of(bits: u32, slots: u32) -> u32 {
     let (mut starts, mut len) = (bits, 1);
     while len < slots {
@@ -47,14 +47,14 @@ fn longest_run(bits: u32) -> u32 {
 #[derive(Clone, Copy, Default)]
 struct Word {
     bits: u32,
-    /// Where the block stands in `runs`.
+    /// Index of the set in `runs` that holds the block.
     run_max: u32,
 }
 
-/// Slots that are free for certain.
+/// Slots that are known to be free.
 struct FreeSlots {
     words: BTreeMap<u64, Word>,
-    /// Blocks by the longest run that they may have.
+    /// Blocks by an upper bound of their longest run.
     runs: [BTreeSet<u64>; SLOTS_PER_BLOCK as usize + 1],
 }
 
@@ -77,8 +77,8 @@ impl FreeSlots {
         }
     }
 
-    /// The block and the bit at which the slots of the next dnode of so many begin: of one, the lowest free; of more, in a block whose
-    /// runs are not longer than need be.
+    /// Block and first bit for the next dnode of `slots` slots. One slot: the lowest free one. More: in a block
+    /// with the shortest sufficient runs.
     fn find(&mut self, slots: u32) -> Option<(u64, u32)> {
         if slots == 1 {
             let (block, word) = self.words.first_key_value()?;
@@ -99,7 +99,7 @@ impl FreeSlots {
         None
     }
 
-    /// The lowest, as `find` says, and found once: most dnodes are of one slot.
+    /// The lowest free slot, as `find` defines it, in one lookup: most dnodes have one slot.
     fn take_one(&mut self) -> Option<u64> {
         let mut first = self.words.first_entry()?;
         let (block, word) = (*first.key(), first.get_mut());
@@ -132,16 +132,16 @@ pub(crate) struct Numbers {
     /// Slots below this one may be in use.
     pub high_water: u64,
     free: FreeSlots,
-    /// The block where the search for free slots goes on.
+    /// The block at which the search for free slots continues.
     search_at: u64,
-    /// Creations until then, and after the last search that found nothing.
+    /// Creations until the next search, and that number after the last unsuccessful one.
     wait: u32,
     pause: u32,
-    /// Slots handed out in the open group and in the syncing one: the dnode blocks do not show them yet.
+    /// Slots given out in the open txg and in the syncing one: dnode blocks do not show them yet.
     given: [NumberMap<u64, u32>; 2],
-    /// Slots of objects whose destruction is in the newest group that synced, or is about to have: not durable yet.
+    /// Slots of objects destroyed in the last synced txg, or in the one being synced: not durable yet.
     resting: NumberMap<u64, u32>,
-    /// Numbers that are not given out at all.
+    /// Numbers that are never given out.
     withheld: BTreeSet<u64>,
 }
 
@@ -175,7 +175,7 @@ impl Numbers {
         loop {
             let inside = self.high_water % SLOTS_PER_BLOCK;
             if inside + u64::from(slots) > SLOTS_PER_BLOCK {
-                // A dnode never crosses its block: smaller ones will take what is left of it.
+                // A dnode never crosses its block: smaller ones will use the rest.
                 self.free.add(self.high_water / SLOTS_PER_BLOCK, u32::MAX << inside);
                 self.high_water += SLOTS_PER_BLOCK - inside;
             }
@@ -200,7 +200,7 @@ impl Numbers {
         number
     }
 
-    /// What the next dnode of so many slots will get, unless a search finds another.
+    /// The number that the next dnode of so many slots gets, unless a search finds another.
     pub fn likely(&mut self, slots: u32) -> u64 {
         let found = self.free.find(slots);
         found.map_or(self.high_water, |(block, first)| block * SLOTS_PER_BLOCK + u64::from(first))
@@ -210,8 +210,8 @@ impl Numbers {
         self.withheld.extend(numbers);
     }
 
-    /// Many slots below the high water are free, nobody knows which, and looking was worth it lately. Asked once by each creation for which
-    /// none is known.
+    /// Whether to search: many slots below the high water are free but unknown, and recent searches were
+    /// successful. Called once per creation without a known free slot.
     pub fn wants_search(&mut self) -> bool {
         if self.objects >= self.high_water / 8 * 7 || self.search_at >= self.high_water / SLOTS_PER_BLOCK {
             return false;
@@ -230,35 +230,36 @@ impl Numbers {
         })
     }
 
-    /// Slots of a block that no stored dnode has are free, unless an unstored one has them. Returns whether any is.
+    /// Marks slots as free that no stored dnode uses, unless an unstored one does. Returns whether there are
+    /// any.
     pub fn found(&mut self, block: u64, unused: u32) -> bool {
         let taken = |slots: &NumberMap<u64, u32>| slots.get(&block).copied().unwrap_or(0);
         let free = self.given.iter().chain([&self.resting]).fold(unused, |free, slots| free & !taken(slots));
-        // Slot 0 stays free: number 0 names the dnodes themselves.
+        // Slot 0 stays unused: number 0 is that of the dnodes object.
         let free = if block == 0 { free & !1 } else { free };
         self.free.add(block, free);
         free != 0
     }
 
-    /// A search is over.
+    /// Ends a search.
     pub fn searched(&mut self, found: bool) {
         self.pause = if found { 0 } else { (2 * self.pause + 1).min(PAUSE_MAX) };
         self.wait = self.pause;
     }
 
-    /// The open group has quiesced.
+    /// The open txg has quiesced.
     pub fn quiesced(&mut self) {
         for (block, bits) in std::mem::take(&mut self.given[0]) {
             *self.given[1].entry(block).or_default() |= bits;
         }
     }
 
-    /// The syncing group's dnodes are in their blocks.
+    /// The dnodes of the syncing txg are in their blocks.
     pub fn stored(&mut self) {
         self.given[1].clear();
     }
 
-    /// What was freed by the group before has committed, what this one frees has not.
+    /// Slots freed by the previous txg are committed and become free; those freed by this txg wait.
     pub fn rest(&mut self, freed: NumberMap<u64, u32>) {
         for (block, bits) in std::mem::replace(&mut self.resting, freed) {
             self.free.add(block, bits);
@@ -266,7 +267,7 @@ impl Numbers {
     }
 }
 
-/// The bits of a dnode's slots in their block's word.
+/// The bits of a dnode's slots in its block's word.
 fn slots_at(number: u64, slots: u32) -> u32 {
     u32::MAX >> (u32::BITS - slots) << (number % SLOTS_PER_BLOCK)
 }
@@ -318,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Sets of up to 2000 objects that come and go, a million times, in groups of every length.
+    /// Up to 2000 objects are created and destroyed, a million times, in txgs of every length.
     #[test]
     fn numbers_are_used_again_whatever_the_sizes_of_the_dnodes() {
         for (seed, widths) in
@@ -328,7 +329,7 @@ mod tests {
             let pick = |n: usize| env.random_u64() as usize % n;
             let mut numbers = Numbers::new(0, 1);
             let (mut live, mut freed) = (Vec::<(u64, u8)>::new(), NumberMap::default());
-            // Slots that a crash could still bring back, or that an object has.
+            // Slots that an object has, or that a crash could bring back.
             let mut taken: BTreeSet<u64> = BTreeSet::from([0]);
             let mut freed_now: [Vec<u64>; 2] = Default::default();
             let mut most = 0;
@@ -381,12 +382,12 @@ mod tests {
         let mut numbers = Numbers::new(0, 1);
         let all: Vec<u64> = (0..3).map(|_| numbers.take_new(2).unwrap()).collect();
         assert_eq!(all, [1, 3, 5]);
-        // No stored dnode has them, in the open group and in the syncing one.
+        // No stored dnode has them, in the open txg and in the syncing one.
         assert!(!numbers.found(0, 0x7e));
         numbers.quiesced();
         assert!(!numbers.found(0, 0x7e));
         numbers.stored();
-        // Destroyed in a group that has synced, and may not be durable.
+        // Destroyed in a txg that has synced, and may not be durable.
         let mut freed = NumberMap::default();
         add_slots(&mut freed, 3, 2);
         numbers.rest(freed);
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(searches, 500);
         assert!(creations > 400 * PAUSE_MAX && creations < 500 * PAUSE_MAX, "{creations}");
         assert!(!numbers.wants_search(), "all was looked at");
-        // One that finds something is worth the next.
+        // A successful search triggers the next one at once.
         let mut numbers = Numbers::new(32_000, 64_000);
         for block in 0..100 {
             assert!(numbers.wants_search());
@@ -425,7 +426,7 @@ mod tests {
         assert_eq!(numbers.take_free(1), Some(1));
     }
 
-    /// Names and nodes of the kernel have no room for larger ones.
+    /// Directory entries and the kernel's inode numbers cannot hold larger ones.
     #[test]
     fn no_number_is_given_past_the_last() {
         let mut numbers = Numbers::new(9, NUMBERS_END - 3);

@@ -1,11 +1,18 @@
 //! One object, alive.
 //!
-//! Reads look at what the open group changed, then at what the syncing group changed, then at the tree. When the tree of the syncing
-//! group has been rewritten its new root replaces the old one in one step.
+//! A read checks the changes of the open txg (group), then those of the syncing txg, then the tree. When the
+//! sync has rewritten the tree, the new root replaces the old one in one step.
 //!
-//! In reading order: `state` (what is in memory of it), `blocks` (read and written), `attributes` (bonus and spill), `seek`, `readahead`,
-//! `form` (the same content stored otherwise), `again` (metadata written anew), `beside` (a second object that gets the content), and
-//! `table` (the objects of a set that are in memory).
+//! Submodules, in reading order:
+//! * `state`: an object's state in memory
+//! * `blocks`: reading and writing
+//! * `attributes`: bonus and spill
+//! * `seek`: data and holes
+//! * `readahead`: prefetch
+//! * `form`: the same content in another stored form
+//! * `again`: rewrite of metadata
+//! * `beside`: a second copy of the content
+//! * `table`: the objects of a set in memory
 
 mod again;
 mod attributes;
@@ -49,11 +56,11 @@ pub type FirstBlock = (Arc<Vec<u8>>, u64);
 pub struct Object {
     table: Weak<ObjectTable>,
     own: Whose,
-    /// The object whose blocks these will be; 0: they are its own.
+    /// The object that will get these blocks; 0: they are its own.
     written_for: AtomicU64,
     kind: ObjectKind,
     pub(crate) outlook: Outlook,
-    /// Of a file that somebody reads.
+    /// Read streams; `None` until a file is read.
     streams: Mutex<Option<Box<Streams>>>,
     pub(crate) state: RwLock<State>,
 }
@@ -95,19 +102,19 @@ impl Object {
         self.kind
     }
 
-    /// What somebody said about the life time of its blocks: holds for what is stored from now on, until this `Object` is dropped.
-    /// Where nobody said anything the set's policy says it.
+    /// Sets the lifetime hint for blocks that are stored from now on, until this `Object` is dropped. Without a
+    /// hint, the set's policy applies.
     pub fn set_hint(&self, hint: Hint) {
         self.outlook.set_hint(hint);
     }
 
-    /// As it was set: [`Hint::NotSet`] if it was not.
+    /// The hint, or [`Hint::NotSet`].
     pub fn hint(&self) -> Hint {
         self.outlook.hint()
     }
 
-    /// How long its blocks will live, in bytes that users write to the pool meanwhile, as far as somebody can tell; forgotten when
-    /// this `Object` is dropped.
+    /// Sets the expected lifetime of its blocks, in bytes that users write to the pool meanwhile. `None`:
+    /// unknown. It is forgotten when this `Object` is dropped.
     pub fn expect_life(&self, bytes: Option<u64>) {
         self.outlook.expect_life(bytes);
     }
@@ -116,7 +123,7 @@ impl Object {
         self.outlook.expected_life()
     }
 
-    /// In whose name its blocks are written: its own, unless another object will have them.
+    /// The owner of its blocks: itself, unless it is filled for another object.
     pub(crate) fn whose(&self) -> Whose {
         match self.written_for.load(Ordering::Relaxed) {
             0 => self.own,
@@ -130,7 +137,7 @@ impl Object {
             .ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
     }
 
-    /// Bytes of the blocks of pointers that it has or will have, with level-0 blocks of so many bytes.
+    /// Bytes of its indirect blocks, now or in the future, with level-0 blocks of `block_bytes` bytes.
     pub fn indirect_bytes(&self, block_bytes: u32) -> u32 {
         let has_small = self.table().is_ok_and(|table| table.pool().has(Feature::Pointers));
         self.state.read().dnode.indirect_bytes_of(block_bytes, has_small)
@@ -140,40 +147,40 @@ impl Object {
         self.state.read().dnode.block_bytes
     }
 
-    /// Highest block ever written and not cut off, plus one.
+    /// Highest block ever written and not truncated, plus one.
     pub fn block_count(&self) -> u64 {
         self.state.read().dnode.block_count
     }
 
-    /// The group that made the object; of one that is filled for another ([`write_for`](Self::write_for)) and lost changes, the group
-    /// of those.
+    /// Txg that created the object. If it is filled for another ([`write_for`](Self::write_for)) and lost
+    /// changes, the txg that lost them.
     pub fn birth(&self) -> Txg {
         self.state.read().dnode.birth
     }
 
-    /// The dnode as the open group sees it, with the tree of the last sync. For `check` and `debug`.
+    /// The dnode as the open txg sees it, with the tree of the last sync. For `check` and `debug`.
     pub fn dnode(&self) -> Dnode {
         self.state.read().dnode.clone()
     }
 
-    /// It was destroyed: its number may name another object by now.
+    /// Whether it was destroyed: its number may belong to another object by now.
     pub fn is_destroyed(&self) -> bool {
         self.state.read().destroyed
     }
 
-    /// Blocks that the group of `tx` has changed: what it reserved for others, nobody needs.
+    /// Number of blocks that the txg of `tx` has changed. What `tx` reserved beyond them is not needed.
     pub fn dirty_blocks(&self, tx: &Tx) -> usize {
         let state = self.state.read();
         state.open.as_ref().filter(|open| open.txg == tx.txg()).map_or(0, |open| open.blocks.len())
     }
 
-    /// Stored bytes, all copies, as of the last sync, and bytes that are dirty now.
+    /// Stored bytes as of the last sync, all copies, plus the bytes that are dirty now.
     pub fn used_bytes(&self) -> u64 {
         let state = self.state.read();
         state.dnode.used.saturating_add(state.layers().map(Dirty::bytes).sum::<u64>())
     }
 
-    /// The same with what lies in the dnode: a block that fits its pointer takes none of its own, and is not nothing.
+    /// As [`used_bytes`](Self::used_bytes), plus content embedded in the root pointer, which takes no block.
     pub fn occupied_bytes(&self) -> u64 {
         let state = self.state.read();
         let embedded = match &state.dnode.root {
@@ -184,14 +191,14 @@ impl Object {
         self.used_bytes().saturating_add(embedded)
     }
 
-    /// Runs `change` on the open group's changes, and has the object synced with that group.
+    /// Runs `change` on the open txg's changes, and adds the object to that txg's sync.
     fn change<R>(self: &Arc<Self>, tx: &Tx, change: impl FnOnce(&mut State) -> R) -> Result<R, ObjectError> {
         let mut state = self.state.write();
         if state.destroyed {
             return Err(ObjectError::NotFound(self.id()));
         }
         let first = state.open.as_ref().is_none_or(|open| open.txg < tx.txg());
-        // Asked for only then: all objects of a set count at one place.
+        // Taken only then: it is shared by all objects of the set, and its reference count is contended.
         let table = if first { Some(self.table()?) } else { None };
         state.dirty(tx.txg());
         let result = change(&mut state);
@@ -202,7 +209,7 @@ impl Object {
         Ok(result)
     }
 
-    /// The tree of the finished sync replaces the one before.
+    /// Replaces the tree by that of the finished sync.
     pub(crate) fn install(&self, new: &Dnode) {
         let mut state = self.state.write();
         if state.dnode.root != new.root {
@@ -226,13 +233,13 @@ impl Object {
         state.syncing = None;
     }
 
-    /// A group synced without what it changed here.
+    /// Drops the changes of a txg that synced without them.
     pub(crate) fn forget_changes(&self) {
         self.state.write().syncing = None;
     }
 
-    /// Changes that a group should have stored were lost, because all copies of the object's dnode or of a part of its tree are damaged.
-    /// That holds as long as the set is open: no later commit brings them back.
+    /// Whether changes that a txg should have stored were lost, as all copies of its dnode or of a part of its
+    /// tree are damaged. True as long as the set is open: no later commit brings them back.
     pub fn has_lost_changes(&self) -> bool {
         self.table().is_ok_and(|table| table.has_lost_changes(self.id()))
     }

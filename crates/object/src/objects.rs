@@ -1,8 +1,8 @@
-//! All object sets of a pool, and their sync in one group.
+//! All object sets of a pool, and their sync in one txg (group).
 //!
-//! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has an object in the
-//! MOS whose bonus has its root pointer and says who it is ([`Identity`]). A group syncs the other sets first, then the MOS with their
-//! new roots.
+//! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has
+//! an object in the MOS. Its bonus has the set's root pointer and [`Identity`]. A sync handles the other sets
+//! first, then the MOS with their new roots.
 
 use crate::dnode::DNODE_BLOCK_BYTES;
 use crate::entry::{Identity, parse_entry};
@@ -22,25 +22,26 @@ use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 /// Two dnodes of the meta object set.
 const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, frees: true, ..Cost::NOTHING };
 
+/// All object sets of a pool.
 pub struct Objects {
     pool: Arc<Pool>,
     mos: Arc<ObjectSet>,
     /// Open sets by their MOS object.
     sets: Mutex<BTreeMap<ObjectId, Arc<ObjectSet>>>,
-    /// Those that were open when the group that syncs now quiesced. One that was opened since has nothing in that group, and its own object
-    /// may be of the next.
+    /// Sets that were open when the syncing txg quiesced. A set opened later has nothing in that txg, and its
+    /// MOS object may be of the next one.
     syncing: Mutex<Vec<(ObjectId, Arc<ObjectSet>)>>,
-    /// One set is opened after the other. Who holds it waits for no group: a thread that is in one may want it.
+    /// Serializes opening. Its holder must not wait for a txg: a thread that has joined one may want this lock.
     opening: Mutex<()>,
 }
 
 impl Objects {
-    /// Starts the meta object set of a fresh pool.
+    /// Starts the meta object set of a new pool.
     pub fn create(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
         Self::open(pool)
     }
 
-    /// The object sets of an imported pool.
+    /// Opens the object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<Objects>, ObjectError> {
         let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
         let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
@@ -53,11 +54,12 @@ impl Objects {
         &self.pool
     }
 
+    /// The meta object set.
     pub fn mos(&self) -> &Arc<ObjectSet> {
         &self.mos
     }
 
-    /// Makes an empty object set; returns the MOS object that stands for it.
+    /// Creates an empty object set; returns the MOS object that stands for it.
     pub fn create_objset(&self, tx: &Tx) -> Result<ObjectId, ObjectError> {
         let bonus = BlockPtr::default().encode().to_vec();
         let spec =
@@ -69,8 +71,8 @@ impl Objects {
         Ok(object.id())
     }
 
-    /// Says who a set is that has not been said of yet, and gives it a place for what waits to be freed. It must not be open: a set that is
-    /// has its place already.
+    /// Assigns an identity to a set, and a free queue in the MOS. The set must not be open: an open set has
+    /// loaded its queue already.
     fn identify(&self, tx: &Tx, object: &Arc<Object>) -> Result<Identity, ObjectError> {
         let kind = ObjectKind::FreeQueue;
         let (block_size, bonus) = (DNODE_BLOCK_BYTES, Vec::new());
@@ -87,20 +89,20 @@ impl Objects {
         Ok(identity)
     }
 
-    /// The same for a set of an older pool, durably, if it can be said.
+    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it.
     fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
         if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
             return Ok(());
         }
         let tx = match self.mos.begin(IDENTIFY_COST) {
-            // A pool without room for it can be used as it is.
+            // A pool without space for it can be used as it is.
             Err(ObjectError::Pool(PoolError::NoSpace { .. })) => return Ok(()),
             begun => begun?,
         };
         {
             let _opening = self.opening.lock();
             let is_open = self.sets.lock().contains_key(&id);
-            // Another thread may have come first.
+            // Another thread may have done it.
             if !is_open && self.identity(id)?.is_none() {
                 self.identify(&tx, &self.mos.hold(id)?)?;
             }
@@ -109,8 +111,8 @@ impl Objects {
         self.mos.commit()
     }
 
-    /// The object set that an object of the MOS stands for. Where it is not open yet, `free_policy` judges its blocks from now on. A set
-    /// of an older pool may wait for a group, so who opens one must not be in any.
+    /// The object set of an MOS object. If it is not open yet, `free_policy` judges its blocks from now on. A
+    /// set of an older pool may have to wait for a txg, so the caller must not have joined one.
     pub fn open_objset(
         &self,
         id: ObjectId,
@@ -155,7 +157,7 @@ impl Objects {
         Ok(queue)
     }
 
-    /// Who a set is; `None`: nobody has said so yet.
+    /// Identity of a set; `None`: it has none yet.
     pub fn identity(&self, id: ObjectId) -> Result<Option<Identity>, ObjectError> {
         Ok(parse_entry(&self.mos.hold(id)?.bonus(), id)?.1)
     }

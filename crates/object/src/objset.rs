@@ -1,12 +1,13 @@
 //! Object sets: many objects, and their sync.
 //!
-//! The dnodes of a set are the blocks of its object 0; the header block holds the dnode of those. When a group syncs, the blocks of
-//! all its dirty objects are written in one stream of parallel work, then each tree is rewritten, then the dnodes, then the header.
+//! The dnodes of a set are the blocks of its object 0; the header block holds the dnode of those. The sync of a
+//! txg (group) writes the blocks of all dirty objects in one parallel stream. Then it rewrites each tree, then
+//! the dnodes, then the header.
 //!
-//! Freeing is bounded: subtrees that are too large wait in the *free queue*, an object beside the set, and a piece of them goes with
-//! every group.
+//! Freeing is bounded: large subtrees wait in the *free queue*, an object outside the set, and each txg frees a
+//! piece.
 //!
-//! Invariant: an object number is handed out again only after the group that freed it has committed (see `numbers`).
+//! Invariant: an object number is reused only after the txg that freed it has committed (see `numbers`).
 
 mod again;
 mod create;
@@ -34,9 +35,9 @@ use terrane_format::{BlockPtr, Feature, Owner};
 use terrane_pool::{Cost, Pool, Tx};
 use terrane_wire::{ObjectId, ObjsetId, Txg};
 
-/// The free queue's number: far above any that is handed out.
+/// The free queue's number, far above all others.
 pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
-/// The header's number, as owner of its block.
+/// The header's object number, as owner of its block.
 pub const HEADER: u64 = u64::MAX - 1;
 
 /// Space, for `statfs`.
@@ -49,20 +50,21 @@ pub struct Usage {
     pub objects: u64,
 }
 
-/// What the header counts.
+/// Counts in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoredNumbers {
     pub objects: u64,
-    /// No object has a higher number.
+    /// Object numbers are below this.
     pub high_water: u64,
 }
 
-/// What the group that syncs takes.
+/// Input of the syncing txg.
 struct Syncing {
     objects: Vec<Arc<Object>>,
     numbers: StoredNumbers,
 }
 
+/// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
     pool: Arc<Pool>,
     id: ObjsetId,
@@ -70,12 +72,12 @@ pub struct ObjectSet {
     pub(crate) table: Arc<ObjectTable>,
     numbers: Mutex<Numbers>,
     dnodes: Arc<Object>,
-    /// In the header.
+    /// The queue in the header.
     free_queue: Arc<Object>,
-    /// The object of the meta object set that has the queue instead.
+    /// The object of the MOS that holds the queue instead.
     queue_outside: Option<Arc<Object>>,
     queue: Mutex<Vec<Waiting>>,
-    /// A part of it could not be read: it is tried again in a group that others ask for.
+    /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
     queue_rests: AtomicBool,
     account: Mutex<Option<Account>>,
     syncing: Mutex<Syncing>,
@@ -85,11 +87,11 @@ pub struct ObjectSet {
     last_changes: Mutex<Vec<LastChanges>>,
 }
 
-/// What somebody still changes in a group before it syncs; false: in no other.
+/// Last changes to a txg before it syncs. Returns false to be called no more.
 type LastChanges = Box<dyn FnMut(&Tx) -> bool + Send>;
 
 impl ObjectSet {
-    /// The set behind a root pointer; a hole is an empty set.
+    /// Opens the set behind a root pointer; a hole is an empty set.
     pub(crate) fn open(
         pool: Arc<Pool>,
         id: ObjsetId,
@@ -134,7 +136,7 @@ impl ObjectSet {
         self.id
     }
 
-    /// The meta object set: that of the pool itself.
+    /// Whether this is the meta object set of the pool.
     pub fn is_meta(&self) -> bool {
         self.id == ObjsetId(0)
     }
@@ -143,12 +145,13 @@ impl ObjectSet {
         &self.pool
     }
 
-    /// How often a commit went without what it should have stored of an object, because all copies of what that belongs into are damaged.
+    /// How often a commit lost changes of an object, as all copies of a block that they belong into are
+    /// damaged.
     pub fn lost_changes(&self) -> u64 {
         self.table.lost_changes()
     }
 
-    /// The object of the meta object set that has its free queue.
+    /// The object of the MOS that holds its free queue.
     pub(crate) fn queue_outside(&self) -> Option<ObjectId> {
         self.queue_outside.as_ref().map(|object| object.id())
     }
@@ -158,12 +161,13 @@ impl ObjectSet {
         self.root.lock().clone()
     }
 
-    /// Joins the open group. May wait: take it before any lock, and never a second one while holding one.
+    /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
+    /// transaction.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
         Ok(self.pool.begin(cost)?)
     }
 
-    /// Group commit: all that was done before is durable when it returns.
+    /// Commits: everything done before is durable on return.
     pub fn commit(&self) -> Result<(), ObjectError> {
         self.pool.commit()?;
         Ok(())
@@ -173,7 +177,7 @@ impl ObjectSet {
         self.pool.open_txg()
     }
 
-    /// Waits until group `txg` is durable, committing it if need be.
+    /// Waits until `txg` is durable, committing it if necessary.
     pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
         Ok(self.pool.commit_txg(txg)?)
     }
@@ -182,24 +186,25 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
+    /// Space of the pool and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
-        // A writer that needs this room waits for the group that frees it, and does not fail.
+        // A writer that needs this space waits for the txg that frees it, and does not fail.
         let freeing = self.table.freeing_bytes();
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
-        // What files were promised is taken from whoever asks.
+        // Bytes promised to files count as used.
         let used_bytes = used_bytes.saturating_add(self.pool.promised_bytes());
         Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
     }
 
-    /// The object with this number. While somebody holds it, everybody gets the same.
+    /// The object with this number. While it is held, every caller gets the same one.
     pub fn hold(&self, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
         self.table.hold(id, || self.stored_dnode(id))
     }
 
-    /// Has another thread read an object's dnode and its first block into the cache, if one has time for it, and do `then` with them. That
-    /// must not begin a transaction, as the thread may be wanted for a commit.
+    /// Prefetches an object's dnode and first block on another thread, and calls `then` with them. `then` must
+    /// not begin a transaction: a commit may need that thread.
     pub fn read_ahead(&self, id: ObjectId, then: impl FnOnce(&Object, &Arc<Vec<u8>>) + Send + 'static) {
         let known = self.table.find(id);
         if known.is_some_and(|object| object.has_read(0)) {
@@ -208,7 +213,7 @@ impl ObjectSet {
         let set = self.me.clone();
         self.pool.offer(move || {
             let Some(set) = set.upgrade() else { return };
-            // Whoever asks for the object meets the same error, and reports it.
+            // Errors are ignored: a caller that wants the object meets and reports the same one.
             let _ = set.hold(id).and_then(|object| {
                 then(&object, &object.read_block(0)?);
                 Ok(())
@@ -216,34 +221,35 @@ impl ObjectSet {
         });
     }
 
-    /// What the set takes, as of the last sync. `None`: it was made by a version that did not count.
+    /// Space that the set takes, as of the last sync. `None`: it was created by a version that did not count.
     pub fn account(&self) -> Option<Account> {
         *self.account.lock()
     }
 
-    /// A set without a header begins to count, where older versions need not read it.
+    /// The account before the sync. A set without a header starts counting, unless older versions must be able
+    /// to read it.
     fn account_before(&self) -> Option<Account> {
         let is_new = self.root.lock().is_hole() && self.pool.has(Feature::Accounts);
         self.account().or(is_new.then(Account::default))
     }
 
-    /// The dnodes of the header, and the subtrees that wait to be freed: for `check`.
+    /// The dnodes of the header, and the subtrees that wait to be freed. For `check`.
     pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<Waiting>) {
         (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
     }
 
-    /// As of the last sync.
+    /// Counts in the header as of the last sync.
     pub fn stored_numbers(&self) -> StoredNumbers {
         self.syncing.lock().numbers
     }
 
-    /// Calls `changes` for every group when nobody else is in it any more, until it returns false: for what is only worth storing if
-    /// it is still true then. Everybody waits for it.
+    /// Calls `changes` for every txg after all operations have left it, until it returns false. For changes
+    /// that only matter if they are still true then. All operations wait for it.
     pub fn at_the_end_of_groups(&self, changes: impl FnMut(&Tx) -> bool + Send + 'static) {
         self.last_changes.lock().push(Box::new(changes));
     }
 
-    /// The group has quiesced: what is dirty now, and after the last changes, is its.
+    /// The txg has quiesced: after the last changes, everything dirty belongs to it.
     pub(crate) fn quiesced(&self, last: &Tx) {
         self.last_changes.lock().retain_mut(|changes| changes(last));
         let mut numbers = self.numbers.lock();
@@ -257,7 +263,7 @@ impl ObjectSet {
         self.table.synced(txg);
     }
 
-    /// Whether the queue will need another group.
+    /// Whether the queue needs another txg.
     pub(crate) fn has_queue(&self) -> bool {
         !self.queue.lock().is_empty() && !self.queue_rests.load(Ordering::Relaxed)
     }

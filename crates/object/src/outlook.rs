@@ -1,9 +1,10 @@
-//! What is known of when an object's blocks will die, from those who know it to where blocks are placed.
+//! Expected lifetimes of an object's blocks, passed from the sources to placement.
 //!
-//! Users and data sets say it, files that died taught it, and each block that is written again tells how long the version
-//! before it lived. It is advice: nothing is stored here, and what counts is what is known at the moment when a group syncs.
+//! Sources are hints of users and data sets, predictions from files that died, and each overwrite: it shows how
+//! long the old version lived. It is advice: nothing is stored here, and the values at the moment of the sync
+//! count.
 //!
-//! Invariant: asking costs no read that the sync would not do anyway.
+//! Invariant: it causes no read that the sync would not do anyway.
 
 use crate::dirty::Frozen;
 use crate::dnode::Dnode;
@@ -15,16 +16,16 @@ use terrane_pool::Pool;
 use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Txg;
 
-/// A file whose first blocks are no more bytes than this, all of them of one group, is taken for finished: mounts are not told when
-/// files are closed, and whoever still writes a file of this size wrote little of it in a whole group.
+/// A file counts as finished if its first sync writes at most this many bytes. Mounts do not report when files
+/// are closed, and a writer still at work would have written little in a whole txg.
 const SMALL_BYTES: u64 = 1 << 20;
 
-/// What somebody said about one object. Leaf atomics: a race costs a bad place.
+/// Lifetime advice for one object. Leaf atomics: a race costs a bad placement.
 #[derive(Debug, Default)]
 pub(crate) struct Outlook {
     /// The number of a [`Hint`].
     hint: AtomicU8,
-    /// Bytes and one more, or the most there is; 0: nobody knows.
+    /// Bytes plus one, saturated; 0: unknown.
     expected_life: AtomicU64,
 }
 
@@ -48,13 +49,13 @@ impl Outlook {
         }
     }
 
-    /// What goes with all blocks that a group changed in the object; `default` is what its set says of objects of which nobody said
-    /// anything.
+    /// Placement of all blocks that the sync writes for the object. `default` is the set's hint for objects
+    /// without one.
     pub fn placement(&self, whose: Whose, aside: &Frozen, default: Hint) -> Placement {
         let burst_bytes = aside.dirty.bytes();
         let hint = self.hint();
         Placement {
-            // Unique in the set; that two sets may have one of the same number does no harm.
+            // Unique in the set; equal numbers in two sets are harmless.
             file: whose.object.0,
             hint: if hint == Hint::NotSet { default } else { hint },
             burst_bytes,
@@ -65,18 +66,18 @@ impl Outlook {
     }
 }
 
-/// When a block was born; 0: it is none.
+/// Birth of a block's content; 0: a hole.
 pub(crate) fn born(ptr: &BlockPtr) -> Txg {
     if ptr.is_hole() { Txg(0) } else { ptr.logical_birth() }
 }
 
-/// The pointers that a group's blocks replace, asked for in the order of blocks.
+/// Looks up the pointers that new blocks replace, in the order of blocks.
 pub(crate) struct Replaced<'a> {
     pool: &'a Pool,
     whose: Whose,
-    /// With the tree before the group.
+    /// With the tree before the sync.
     old: &'a Dnode,
-    /// The number of the indirect block of level 1 that was looked at last, and its bytes.
+    /// Index and content of the last level-1 indirect block.
     leaf: Option<(u64, Option<Arc<Vec<u8>>>)>,
 }
 
@@ -85,7 +86,7 @@ impl<'a> Replaced<'a> {
         Replaced { pool, whose, old, leaf: None }
     }
 
-    /// `None`: it cannot be read, which is for the rewriting of the tree to report.
+    /// `None`: it is unreadable, which the rewrite of the tree will report.
     pub fn pointer(&mut self, block: u64) -> Option<BlockPtr> {
         if self.old.root.is_hole() {
             return Some(BlockPtr::default());
@@ -98,7 +99,7 @@ impl<'a> Replaced<'a> {
         pointer_at(&leaf, block % pointers, &"pointer of a replaced block").ok()
     }
 
-    /// The block of pointers; nothing for a hole.
+    /// An indirect block of level 1; empty for a hole.
     fn leaf(&mut self, index: u64) -> Option<Arc<Vec<u8>>> {
         if let Some((_, leaf)) = self.leaf.as_ref().filter(|(held, _)| *held == index) {
             return leaf.clone();
@@ -154,7 +155,7 @@ mod tests {
         let noise = |at: u64| (0..4096u64).map(|i| (i.wrapping_mul(i + at) >> 3) as u8).collect::<Vec<u8>>();
         let mut born = std::collections::BTreeMap::new();
         let object = set.create(&set.begin(COST).unwrap(), spec).unwrap();
-        // One block is one pointer; then a level of pointers, of which some are under another block, and holes.
+        // A single block is the root. Then come one level of indirect blocks, a second level, and holes.
         for (round, blocks) in (1..).zip([vec![0], vec![0, 1], vec![3, 130, 131], vec![1, 131], vec![300]]) {
             let before = object.dnode();
             let mut replaced = Replaced::new(set.pool(), whose(&object), &before);

@@ -1,30 +1,30 @@
-//! What readers of a file will ask for next.
+//! Read prediction: which blocks of a file to prefetch.
 //!
-//! A reader that goes on where it ended, forward or backward, or in equal steps, is a *stream*; each file has several, told apart by where
-//! they are, because nobody says which reader a request is from. What a stream will read is asked for ahead of it, as far as its window
-//! reaches. That begins with twice a request, doubles each time its half is used up, and halves when blocks left the cache before they
-//! were read. It is a guess about time alone: nothing depends on it.
+//! A reader that proceeds forward, backward, or in equal steps is a *stream*. Each file has several. Requests
+//! do not identify their reader, so streams are told apart by position. Blocks are prefetched up to a stream's
+//! window. It starts at twice the request and doubles each time its half is used up. It halves when blocks were
+//! evicted before they were read. A wrong guess costs time only.
 //!
-//! Pure: offsets in, numbers of blocks out.
+//! Pure code: offsets in, block numbers out.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 const STREAMS_MAX: usize = 8;
-/// Reads that belong to no stream, remembered: four in equal steps are one.
+/// Number of remembered reads that belong to no stream: four in equal steps become one.
 const LONE_MAX: usize = 8;
-/// Ranges that are asked for at once.
+/// Maximum of ranges prefetched at once.
 const RANGES_MAX: u64 = 256;
 
-/// What bounds reading ahead.
+/// Bounds of prefetch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub block_bytes: u64,
     /// Blocks of the file.
     pub block_count: u64,
-    /// Bytes a window may have.
+    /// Maximum window in bytes.
     pub window_max: u64,
-    /// Blocks that ever left the cache before somebody read them.
+    /// Number of blocks evicted before they were read, ever.
     pub wasted: u64,
 }
 
@@ -50,18 +50,18 @@ impl Bounds {
 enum Way {
     Forward,
     Backward,
-    /// In steps of so many bytes, which leave something out.
+    /// In steps of so many bytes, with gaps.
     Steps(i64),
 }
 
 #[derive(Debug)]
 struct Stream {
     way: Way,
-    /// What was read last; pieces of one read, and those that overtook each other, are one.
+    /// The last read. Pieces of one read, and reads that overtook each other, count as one.
     last: Range<u64>,
-    /// What was asked for ends here: above `last`, or below it. In steps it is where the last of them began.
+    /// End of what was prefetched: above `last`, or below it. In steps: start of the last step.
     asked: u64,
-    /// Bytes.
+    /// In bytes.
     window: u64,
     wasted: u64,
 }
@@ -76,7 +76,7 @@ impl Stream {
         Stream { way, last, asked, window: 2 * len, wasted: bounds.wasted }
     }
 
-    /// Whether this is what was to be read next, or near that: requests may overtake each other.
+    /// Whether `read` is the expected next read, or close to it: requests may overtake each other.
     fn goes_on(&self, read: &Range<u64>) -> bool {
         match self.way {
             Way::Forward => {
@@ -92,7 +92,7 @@ impl Stream {
         }
     }
 
-    /// It was read a moment ago, or belongs to that.
+    /// Whether `read` was covered by the last read or closely precedes it.
     fn has_passed(&self, read: &Range<u64>) -> bool {
         match self.way {
             Way::Forward => read.end <= self.last.end && read.end + self.window >= self.last.end,
@@ -101,7 +101,7 @@ impl Stream {
         }
     }
 
-    /// It goes on with `read`: what should be asked for now, nearest first.
+    /// Continues with `read`. Returns the ranges to prefetch, nearest first.
     fn advance(&mut self, read: Range<u64>, bounds: &Bounds) -> Vec<Range<u64>> {
         self.last = read;
         if bounds.wasted > self.wasted {
@@ -158,7 +158,7 @@ impl Stream {
             let Some(next) = step_from(self.asked, step).filter(|next| *next < bounds.end()) else { break };
             self.asked = next;
             let blocks = bounds.blocks(next..next.saturating_add(len));
-            // Small steps meet a block more than once.
+            // Small steps hit a block more than once.
             if ranges.last() != Some(&blocks) {
                 ranges.push(blocks);
             }
@@ -174,13 +174,13 @@ fn step_from(at: u64, step: i64) -> Option<u64> {
 /// The streams of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    /// The one that went on last is last.
+    /// Ordered by use, the most recent last.
     streams: VecDeque<Stream>,
     lone: VecDeque<Range<u64>>,
 }
 
 impl Streams {
-    /// Somebody reads these bytes: the blocks that should be read ahead now, nearest first.
+    /// Records a read. Returns the blocks to prefetch, nearest first.
     pub fn note(&mut self, read: Range<u64>, bounds: &Bounds) -> Vec<Range<u64>> {
         if read.is_empty() || bounds.window_max < bounds.block_bytes {
             return Vec::new();
@@ -211,7 +211,7 @@ impl Streams {
         asked
     }
 
-    /// How this read follows from lone ones.
+    /// The stream that this read forms with lone ones.
     fn way_to(&self, read: &Range<u64>) -> Option<Way> {
         if self.lone.iter().any(|before| read.start == before.end) {
             return Some(Way::Forward);
@@ -222,7 +222,7 @@ impl Streams {
         let begins_before = |end: usize, at: Option<u64>| {
             self.lone.iter().take(end).rposition(|before| Some(before.start) == at)
         };
-        // Four in equal steps: of three there are some in any file that is small or read at random for long.
+        // Four in equal steps: three occur by chance in small files, and in long random reads.
         let step_of = |(at, before): (usize, &Range<u64>)| {
             let step = i64::try_from(read.start).ok()?.checked_sub(i64::try_from(before.start).ok()?)?;
             let second = begins_before(at, step_from(before.start, -step)).filter(|_| step != 0)?;

@@ -1,11 +1,11 @@
 //! From changed blocks to a new root.
 //!
-//! The tree over an object's blocks has 128 pointers to an indirect block, 32 above small blocks of files. A group's changes come in as
-//! new pointers of level 0 and as ranges that were freed; the tree is rewritten level by level, every level in one parallel write, and
-//! each old block is released when its pointer is replaced. Subtrees that are freed whole and are too large to walk at once go to the
-//! free queue as they are.
+//! An indirect block has 128 pointers, or 32 above small blocks of files. The input is new level-0 pointers and
+//! freed ranges. The tree is rewritten level by level, each level in one parallel write. Each old block is
+//! freed when its pointer is replaced. Freed subtrees that are too large to walk at once go to the free queue
+//! as a whole.
 //!
-//! Invariant: every pointer that leaves the tree is released exactly once, or queued exactly once.
+//! Invariant: every pointer that leaves the tree is freed exactly once, or queued exactly once.
 
 use crate::dirty::{Ranges, TreeBlock};
 use crate::dnode::Dnode;
@@ -21,7 +21,7 @@ use terrane_store::PoolError;
 use terrane_store::patience::Patience;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
-/// Whose tree it is, for owners and messages.
+/// Set and object of a tree, for owners and messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Whose {
     pub objset: ObjsetId,
@@ -34,13 +34,13 @@ impl Whose {
     }
 }
 
-/// How metadata is compressed: measured on trees of small files, zstd-1 takes about half the space of lz4 and still
-/// writes faster than the device.
+/// Compression of metadata. On trees of small files, zstd-1 takes about half the space of lz4. It still writes
+/// faster than the device.
 pub(crate) fn metadata_compression() -> Compression {
     Compression::Zstd(ZstdLevel::new(1).expect("1 is a level"))
 }
 
-/// The pointers in an indirect block; what the block does not hold any more is holes.
+/// A pointer in an indirect block; beyond the stored bytes, all pointers are holes.
 pub(crate) fn pointer_at(
     block: &[u8],
     index: u64,
@@ -85,7 +85,7 @@ fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Re
     Ok(ptr)
 }
 
-/// The pointer of one block, found from the root.
+/// The pointer of one block, looked up from the root.
 pub(crate) fn lookup(
     pool: &Pool,
     whose: Whose,
@@ -145,7 +145,7 @@ fn scan(
     Ok(None)
 }
 
-/// Neighbouring blocks that were all made, or all freed, since some group.
+/// Neighbouring blocks that were all written, or all freed, since a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub first: u64,
@@ -153,11 +153,11 @@ pub(crate) struct Run {
     pub is_hole: bool,
 }
 
-/// A walk through what changed since a group, from a block on, as far as it goes.
+/// A bounded walk over everything changed since a txg (group), starting at a block.
 ///
-/// A pointer is born with the group that changed anything below it, so what is older is passed over whole. A hole says when it came to be
-/// only until something is written into it: a block of pointers that begins there knows nothing of its others. So below a pointer that is
-/// young enough every hole of unknown birth counts as changed.
+/// A pointer carries the birth of the newest change below it, so older subtrees are skipped. A hole keeps its
+/// birth only until something below it is written: the new indirect block does not know the births of its other
+/// holes. So below a young pointer, every hole of unknown birth counts as changed.
 pub(crate) struct ChangeWalk<'a> {
     pool: &'a Pool,
     whose: Whose,
@@ -167,7 +167,7 @@ pub(crate) struct ChangeWalk<'a> {
     /// Blocks and holes that it may still find.
     left: u64,
     pub runs: Vec<Run>,
-    /// Everything before this block was looked at.
+    /// Everything before this block was visited.
     pub to: u64,
 }
 
@@ -176,6 +176,7 @@ impl<'a> ChangeWalk<'a> {
         ChangeWalk { pool, whose, dnode, since, from, left: most.max(1), runs: Vec::new(), to: u64::MAX }
     }
 
+    /// Walks until everything was visited or the limit is reached.
     pub fn run(&mut self) -> Result<(), PoolError> {
         let dnode = self.dnode;
         if dnode.root.logical_birth() < self.since || dnode.root.logical_birth() == Txg(0) {
@@ -183,7 +184,7 @@ impl<'a> ChangeWalk<'a> {
         }
         let top = dnode.levels - 1;
         self.look(&dnode.root, TreeBlock { level: top, index: 0 })?;
-        // What the tree does not span any more was cut off.
+        // Blocks beyond the span of the tree were truncated.
         self.found(dnode.span(top), u64::MAX, true);
         Ok(())
     }
@@ -237,26 +238,26 @@ pub(crate) struct Rewrite<'a, 'g, 'l> {
     whose: Whose,
     checksum: ChecksumKind,
     ledger: &'a mut Ledger<'l>,
-    /// The tree before this group.
+    /// The tree before this sync.
     old: Dnode,
     /// New pointers by level.
     changes: Vec<BTreeMap<u64, BlockPtr>>,
-    /// Blocks of pointers that are written anew in any case.
+    /// Indirect blocks to rewrite even without changes below.
     anew: BTreeSet<TreeBlock>,
-    /// Blocks that were taken out with all that is below them: their old pointers are released or queued already.
+    /// Blocks detached with everything below: their old pointers are freed or queued already.
     detached: Vec<BTreeSet<u64>>,
-    /// Pointers that leave the tree, subtrees that go to the queue, and blocks written: handed on only when the whole tree
-    /// is done, so that an object whose tree cannot be read keeps the old one.
+    /// Pointers that leave the tree, subtrees for the queue, and written blocks. They are passed on only when
+    /// the whole tree is done. So an object with an unreadable tree keeps the old one.
     leaving: Vec<BlockPtr>,
     queued: Vec<BlockPtr>,
     made: Vec<BlockPtr>,
     freed_bytes: u64,
-    /// Level-0 blocks under queued subtrees: what those take is known only when they are walked.
+    /// Level-0 blocks under queued subtrees. Their size is known only when they are walked.
     queued_fill: u64,
 }
 
 impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
-    /// Subtrees too large to free at once are pushed to the ledger's queue.
+    /// Starts a rewrite. Subtrees too large to free at once go to the ledger's queue.
     pub fn new(
         group: &'a mut Group<'g>,
         whose: Whose,
@@ -264,7 +265,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         checksum: ChecksumKind,
         ledger: &'a mut Ledger<'l>,
     ) -> Self {
-        // As long as there is no indirect block, they may be of any size.
+        // Without indirect blocks, their size can still change.
         old.indirect_bytes = old.indirect_bytes_of(old.block_bytes, group.pool().has(Feature::Pointers));
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
@@ -285,14 +286,14 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         }
     }
 
-    /// Writes these blocks of pointers anew as well, if they are still in the tree.
+    /// Also rewrites these indirect blocks, if they are still in the tree.
     pub fn with_pointers(mut self, anew: &BTreeSet<TreeBlock>) -> Self {
         self.anew.clone_from(anew);
         self
     }
 
-    /// Takes the freed ranges out, puts the new level-0 pointers in, and returns the dnode with its new root.
-    /// On an error nothing has changed: the new blocks are released, the old tree stands.
+    /// Detaches the freed ranges, inserts the new level-0 pointers, and returns the dnode with its new root. On
+    /// an error nothing has changed: the new blocks are freed, and the old tree stays.
     pub fn run(mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
         self.made.extend(new.values().cloned());
         let rebuilt = self.rebuild(freed, new);
@@ -332,9 +333,9 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
             dnode.root = BlockPtr::Hole(Hole { level: 0, ..*hole });
             dnode.levels = 1;
         }
-        // Queued subtrees give back their share by the count of their blocks; it is exact when they were all there was.
+        // Queued subtrees give back a share by their block count; exact if they were the whole tree.
         let spill_bytes = dnode.spill.allocated_bytes();
-        // What was stored may lie.
+        // The stored value may be damaged.
         let old = dnode.used.saturating_sub(self.freed_bytes).saturating_sub(spill_bytes);
         let fill_before = self.old.root.fill().max(1);
         let queued =
@@ -377,7 +378,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
                 };
                 match children {
                     Ok(children) => children.iter().for_each(|child| self.let_go(child)),
-                    // What cannot be read now is freed when it can be.
+                    // After a transient read error, it is freed later.
                     Err(error) if error.may_pass() => {
                         self.queued_fill += ptr.fill();
                         self.queued.push(ptr.clone());
@@ -393,7 +394,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         Ok(())
     }
 
-    /// A hole stands where this pointer was.
+    /// Puts a hole in place of this pointer.
     fn note_detached(&mut self, level: u8, index: u64, ptr: &BlockPtr) {
         let hole = Hole { kind: self.old.kind as u8, level, lsize: ptr.lsize(), birth: self.group.txg() };
         self.changes[usize::from(level)].insert(index, BlockPtr::Hole(hole));
@@ -405,7 +406,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         self.leaving.push(ptr.clone());
     }
 
-    /// Releases the pointer that a block had before this group, unless that was done.
+    /// Frees the pointer that a block had before this sync, unless that is done.
     fn release_old(&mut self, level: u8, index: u64) -> Result<(), PoolError> {
         match self.old_pointer(level, index) {
             Ok(old) => self.let_go(&old),
@@ -414,7 +415,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         Ok(())
     }
 
-    /// The pointer a block had before this group, if nothing took it out of the tree.
+    /// The pointer that a block had before this sync; a hole if it was detached.
     fn old_pointer(&self, level: u8, index: u64) -> Result<BlockPtr, PoolError> {
         let mut above = index;
         for level in usize::from(level)..self.detached.len() {
@@ -426,12 +427,12 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         lookup(self.group.pool(), self.whose, &self.old, level, index)
     }
 
-    /// Writes the parents of all changed blocks of a level; returns the bytes they take.
+    /// Writes the parents of all changed blocks of a level; returns their stored bytes.
     fn rewrite_level(&mut self, level: u8) -> Result<u64, PoolError> {
         let changed = std::mem::take(&mut self.changes[usize::from(level)]);
         let mut parents: BTreeMap<u64, Vec<(u64, BlockPtr)>> = BTreeMap::new();
         if level + 1 == self.old.levels && !self.old.root.is_hole() && !changed.contains_key(&0) {
-            // The tree grows over a root that stays: it becomes the first child as it is.
+            // The tree grows over an unchanged root, which becomes the first child.
             parents.entry(0).or_default().push((0, self.old.root.clone()));
         }
         let is_top = level + 1 >= self.old.levels;
@@ -458,7 +459,7 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
             let patched = self.patched(above, parent, new);
             drop(patience);
             let pointers = match patched {
-                // Nobody changed it, so nothing is lost if it stays.
+                // It has no changes, so nothing is lost if it stays.
                 Err(error) if is_as_it_was => {
                     if !error.may_pass() {
                         self.lost(error)?;
@@ -498,8 +499,8 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         Ok(bytes)
     }
 
-    /// An indirect block's pointers with new ones put in, for which the old ones are released; without trailing holes that were never
-    /// written.
+    /// An indirect block's pointers with the new ones in place. The old ones are freed. Trailing holes that
+    /// were never written are omitted.
     fn patched(
         &mut self,
         level: u8,
@@ -528,13 +529,14 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
 }
 
 impl Rewrite<'_, '_, '_> {
-    /// What cannot be read cannot be freed: its space is lost, and named, and must not stop the group.
+    /// An unreadable block cannot be freed: its space is reported as lost, and the txg goes on.
     fn lost(&self, error: PoolError) -> Result<(), PoolError> {
         damage_only(self.group.pool(), error)
     }
 }
 
-/// Takes note of damage, and of zones that are gone; anything else is the caller's business. A read error is neither.
+/// Reports damage, and device errors that no retry can clear, like a missing zone. Returns all other errors,
+/// including read errors.
 pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError> {
     match error {
         PoolError::Corrupt(corrupt) => pool.report_damage(corrupt),
@@ -544,7 +546,7 @@ pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError
     Ok(())
 }
 
-/// Frees some of a subtree that waits: what is left of it goes back to the queue. Returns blocks released.
+/// Frees part of a queued subtree; the rest goes back to the queue. Returns the number of freed blocks.
 pub(crate) fn free_subtree(
     group: &mut Group<'_>,
     whose: Whose,
@@ -562,7 +564,7 @@ pub(crate) fn free_subtree(
             } else {
                 match free_subtree(group, whose, &child, ledger) {
                     Ok(below) => released += below,
-                    // Its siblings can be freed all the same, and it later.
+                    // Its siblings can still be freed now, and it later.
                     Err(error) if error.may_pass() => ledger.queue.push(child),
                     Err(error) => damage_only(group.pool(), error)?,
                 }

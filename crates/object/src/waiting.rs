@@ -1,8 +1,8 @@
-//! Subtrees that nothing refers to any more and that wait to be freed, as they are stored.
+//! Stored form of the free queue: detached subtrees that wait to be freed.
 //!
-//! An entry says when the subtree left the live trees, because what refers to one of its blocks from elsewhere (a snapshot) counts only
-//! if it was made before that. And it says below which birth the subtree is somebody else's: a tree that was cloned has blocks of its
-//! origin, and only what came since goes with it.
+//! An entry has the txg (group) that detached the subtree: a snapshot refers to its blocks only if it was
+//! created before. It also has the birth below which blocks belong to another tree. A clone shares old blocks
+//! with its origin, and only younger ones are freed with it.
 
 use crate::dnode::DNODE_BLOCK_BYTES;
 use terrane_format::BlockPtr;
@@ -21,35 +21,35 @@ layout! {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
     pub root: BlockPtr,
-    /// The group that removed it from the live trees; 0: one before there were snapshots.
+    /// Txg that removed it from the live trees; 0: a txg before snapshots existed.
     pub detached: Txg,
-    /// Blocks below it that were born before this group belong to another tree as well, with all that is below them.
+    /// Blocks born before this txg also belong to another tree, with everything below them.
     pub prune_below: Txg,
 }
 
 impl Waiting {
-    /// A block of this subtree, or the root of one below.
+    /// The entry for another block of this subtree as root.
     pub(crate) fn below(&self, root: BlockPtr) -> Waiting {
         Waiting { root, ..*self }
     }
 
-    /// Whether a block of the subtree is its own.
+    /// Whether a block of the subtree belongs to it alone.
     pub fn owns(&self, block: &BlockPtr) -> bool {
         !block.is_hole() && block.latest_birth() >= self.prune_below
     }
 }
 
-/// How queues are stored.
+/// Stored forms of queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueForm {
-    /// As bare pointers, in an object of the set itself.
+    /// Bare pointers, in an object of the set itself.
     Pointers,
-    /// As entries, in an object of the meta object set.
+    /// Entries, in an object of the MOS.
     Entries,
 }
 
 impl QueueForm {
-    /// The blocks of a queue.
+    /// Encodes a queue as blocks.
     pub fn encode(self, queue: &[Waiting]) -> Vec<Vec<u8>> {
         let entry_bytes = match self {
             QueueForm::Pointers => BlockPtr::SIZE,
@@ -68,7 +68,7 @@ impl QueueForm {
         blocks.map(|block| block.iter().flat_map(encode).collect()).collect()
     }
 
-    /// The entries in a block. Holes are passed over.
+    /// Parses the entries in a block, and skips holes.
     pub fn parse(self, raw: &[u8], at: &str) -> Result<Vec<Waiting>, Corrupt> {
         let mut found = Vec::new();
         match self {

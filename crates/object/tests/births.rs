@@ -1,4 +1,4 @@
-//! The two births of a block: the group its content is from, and the one that wrote it.
+//! The two births of a block: the txg that wrote its content, and the txg that wrote the block.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ fn pointer(object: &Arc<Object>, block: u64) -> BlockPtr {
     object.stored_pointer(block).unwrap().unwrap()
 }
 
-/// Stores a block in another form, in a group of its own.
+/// Stores a block in another form, in its own txg.
 fn store_anew(pool: &Arc<Pool>, object: &Arc<Object>, block: u64, word: &str) {
     let (ptr, content) = object.stored_block(block).unwrap().unwrap();
     let made = Made::of(&mut Compressor::new(), &content, word.parse().unwrap());
@@ -33,7 +33,7 @@ fn blocks_changed_since(object: &Arc<Object>, since: Txg) -> Vec<u64> {
     changes.written.into_iter().flat_map(|range| range.start / 512..range.end / 512).collect()
 }
 
-/// Words, so that another form is another block.
+/// Words, so that another form gives other bytes.
 fn text(seed: u64) -> Vec<u8> {
     noise(seed, 512).into_iter().map(|byte| b"abcdefgh"[usize::from(byte % 8)]).collect()
 }
@@ -56,7 +56,7 @@ fn what_is_stored_anew_is_as_old_as_its_content() {
     let since = world.pool.status().txg.next();
     let before: Vec<BlockPtr> = (0..9).map(|block| pointer(&object, block)).collect();
     store_anew(&world.pool, &object, 3, "gzip-9");
-    // The first form again: nothing of it is there any more, but its content is as old as ever.
+    // Back to the first form: the block is new, but the birth of its content is unchanged.
     store_anew(&world.pool, &object, 3, "zstd-3");
     let after = pointer(&object, 3);
     assert_ne!(after, before[3]);
@@ -64,7 +64,7 @@ fn what_is_stored_anew_is_as_old_as_its_content() {
     assert!(after.block_birth() > before[3].block_birth());
     assert_eq!(after.latest_birth(), after.block_birth());
     assert_eq!(blocks_changed_since(&object, since), Vec::<u64>::new());
-    // A writer that comes after it has the block changed, also in the group that stores it anew.
+    // A write after the rewrite changes the block's content birth, even in the same txg.
     let (ptr, content) = object.stored_block(5).unwrap().unwrap();
     let made = Made::of(&mut Compressor::new(), &content, "gzip-9".parse().unwrap());
     let tx = world.pool.begin(COST).unwrap();
@@ -75,7 +75,7 @@ fn what_is_stored_anew_is_as_old_as_its_content() {
     assert_eq!(pointer(&object, 5).logical_birth(), pointer(&object, 5).block_birth());
     assert_eq!(blocks_changed_since(&object, since), vec![5]);
     assert_eq!(world.pool.check_tables(), vec![]);
-    // It is so on the device, and a cache that was emptied says the same.
+    // The births are on the device: an import reads the same ones.
     let id = object.id();
     drop(object);
     world.pool.export().unwrap();
@@ -86,7 +86,7 @@ fn what_is_stored_anew_is_as_old_as_its_content() {
     assert_eq!(blocks_changed_since(&object, since), vec![5]);
 }
 
-/// Who does not know the feature takes a pointer that is younger than its content for damage.
+/// A version without the feature takes a pointer that is younger than its content for damage.
 #[test]
 fn a_pool_that_older_versions_can_read_gets_equal_births() {
     let device = sim(42);

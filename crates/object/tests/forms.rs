@@ -1,4 +1,4 @@
-//! How records are stored changes, and what they hold and take is told as before.
+//! Records change their stored form; content and space accounting stay correct.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -43,7 +43,7 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
         assert!(recode(block));
         assert!(object.stored_block(block).unwrap().is_none(), "it is under way");
     }
-    // One of them is written again in the same group, a piece of it, and one goes.
+    // In the same txg, a part of one is overwritten, and another one is freed.
     let tx = world.pool.begin(COST).unwrap();
     object.write(&tx, (16 << 10) + 5, b"WRITTEN").unwrap();
     object.free_block(&tx, 2).unwrap();
@@ -61,7 +61,7 @@ fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write
     let mut found = vec![0; text.len()];
     object.read(0, &mut found).unwrap();
     assert!(found == expected);
-    // The next write is made as the set says.
+    // The next write follows the set's policy.
     let tx = world.pool.begin(COST).unwrap();
     object.write(&tx, 0, b"written").unwrap();
     drop(tx);

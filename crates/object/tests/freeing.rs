@@ -1,4 +1,4 @@
-//! Which blocks leave an object set, and what becomes of those that a policy keeps.
+//! Which blocks leave an object set, and what happens to those that a policy keeps.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,14 +12,14 @@ use terrane_pool::Cost;
 use terrane_wire::ObjectId;
 
 const LARGE: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };
-/// Two levels of pointers, so that a file that goes waits in the free queue.
+/// Two levels of indirect blocks, so that a destroyed file waits in the free queue.
 const RECORDS: u64 = 40;
 
 fn commit(world: &World) {
     world.pool.commit_txg(world.pool.open_txg()).unwrap();
 }
 
-/// From now on what was born before is kept.
+/// From now on, blocks born before are kept.
 fn keep_all(world: &World) {
     commit(world);
     world.judge.judged.lock().unwrap().clear();
@@ -30,7 +30,7 @@ fn judged(world: &World) -> Vec<BlockPtr> {
     std::mem::take(&mut *world.judge.judged.lock().unwrap())
 }
 
-/// The tree of an object, as it is stored: level, number, pointer.
+/// The tree of an object as stored: level, index, pointer.
 fn tree_of(world: &World, object: &Object) -> Vec<(u8, u64, BlockPtr)> {
     let dnode = object.dnode();
     let mut found = vec![(dnode.levels - 1, 0, dnode.root.clone())];
@@ -84,7 +84,7 @@ fn a_block_that_a_policy_keeps_stays_allocated_and_readable() {
         };
         let stored = world.pool.read(&root, header).unwrap();
         let before = used(&world);
-        // Overwritten, cut off, and gone.
+        // Overwritten, truncated, and destroyed.
         let tx = world.pool.begin(LARGE).unwrap();
         file.write(&tx, 3 * 512, &noise(1000, 512)).unwrap();
         file.set_attributes(&tx, Vec::new(), None).unwrap();

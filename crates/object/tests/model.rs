@@ -1,4 +1,5 @@
-//! Objects beside plain byte arrays: random writes, holes, cuts, spills, creations and destructions, across groups, imports and crashes.
+//! Objects compared with byte arrays, across txgs, imports and crashes. Random operations: writes, holes,
+//! truncation, spills, creation and destruction.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +16,7 @@ use terrane_store::env::{Env, SeededEnv};
 use terrane_store::pipeline::Made;
 use terrane_wire::ObjectId;
 
-/// An object as its bytes, at most a few MiB of them, and its spill.
+/// The model of an object: a few MiB of bytes, and its spill.
 #[derive(Clone, Default)]
 struct Thing {
     bytes: Vec<u8>,
@@ -50,7 +51,7 @@ fn compare_spill(object: &Object, expected: Option<&Vec<u8>>) {
     assert!(object.spill().unwrap().as_deref() == expected, "the spill of object {id} differs");
 }
 
-/// Data lies only where the object says so.
+/// Data exists only where the object reports it.
 fn check_holes(object: &Object, bytes: &[u8]) {
     let mut at = 0u64;
     while let Some(data) = object.next_data(at).unwrap() {
@@ -132,7 +133,7 @@ fn step(world: &World, oracle: &mut Oracle, env: &SeededEnv) {
     }
 }
 
-/// Stores some blocks in another form. Nobody must see that but who looks at pointers.
+/// Stores some blocks in another form. Only their pointers change visibly.
 fn recode(object: &Arc<Object>, tx: &Tx, env: &SeededEnv) {
     let mut codec = Compressor::new();
     let words = ["off", "lz4", "gzip-1", "zstd-3", "zstd-fast-10", "zle"];
@@ -144,7 +145,7 @@ fn recode(object: &Arc<Object>, tx: &Tx, env: &SeededEnv) {
         let word = words[env.random_u64() as usize % words.len()];
         let made = Made::of(&mut codec, &content, word.parse().unwrap());
         if env.random_u64().is_multiple_of(4) {
-            // Somebody changes it meanwhile, to what it is.
+            // A concurrent write of the same content.
             let whole = object.read_block(block).unwrap();
             object.write(tx, block * u64::from(object.block_size()), &whole).unwrap();
             assert!(!object.recode_block(tx, block, (&ptr, content), made).unwrap(), "writers win");
@@ -154,7 +155,7 @@ fn recode(object: &Arc<Object>, tx: &Tx, env: &SeededEnv) {
     }
 }
 
-/// From a few bytes, which fit the pointer, to as much as there may be.
+/// From a few bytes, which are embedded, to the maximum.
 fn some_spill(env: &SeededEnv) -> Vec<u8> {
     let len = 1 + env.random_u64() % [100, 700, 5000, 128 << 10][env.random_u64() as usize % 4];
     let mask = if env.random_u64().is_multiple_of(2) { 0xff } else { 3 };
@@ -177,7 +178,7 @@ fn objects_behave_like_byte_arrays() {
                     world.pool.commit().unwrap();
                 }
             }
-            // What is dirty, then what is stored, then what an import finds.
+            // First dirty state, then stored state, then the state after an import.
             for (id, Thing { bytes, spill }) in &oracle {
                 let mut found = vec![0; bytes.len()];
                 let object = world.set.hold(ObjectId(*id)).unwrap();
@@ -312,7 +313,7 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     };
     let (bad, good) = (make(1), make(2));
     world.pool.commit().unwrap();
-    // Both copies of the indirect blocks of one object rot.
+    // Both copies of one object's indirect block are corrupted.
     let terrane_format::BlockPtr::Normal(root) = bad.dnode().root else { panic!("a tree of two levels") };
     for copy in root.copies() {
         let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
@@ -391,7 +392,7 @@ fn what_lost_changes_takes_no_files_place() {
         found
     };
     assert!(content(&file, 100_000) == noise(1, 100_000));
-    // A server that comes later finds it as well.
+    // A later server finds it too.
     let ids = [file.id(), copy.id(), whole.id()];
     drop((file, copies));
     world.pool.export().unwrap();
@@ -432,7 +433,7 @@ fn slots_given_out_and_not_stored_yet_are_never_found_free() {
     }
     drop(made);
     world.pool.export().unwrap();
-    // After an import nobody knows which slots are free: they are searched for.
+    // After an import, free slots are unknown: they are searched for.
     let world = import(&device, 12);
     let mut taken = std::collections::BTreeSet::new();
     let mut searched = [false; 2];
@@ -448,7 +449,7 @@ fn slots_given_out_and_not_stored_yet_are_never_found_free() {
     assert_eq!(searched, [true; 2], "the canary: free slots were found by searching");
 }
 
-/// Destroys most objects of a freshly imported set in one group, and makes new ones while that group syncs.
+/// Destroys most objects of a freshly imported set in one txg, and creates new ones while that txg syncs.
 #[test]
 fn a_number_is_not_given_twice_while_its_end_is_synced() {
     const OLD: u64 = 24_000;
@@ -472,7 +473,7 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
         world.pool.export().unwrap();
         drop(world);
 
-        // What is free is not known after an import, and is looked for.
+        // Free slots are unknown after an import, and are searched for.
         let world = import(&device, seed);
         for ids in old.chunks(1000) {
             let tx = world.pool.begin(COST).unwrap();
@@ -483,7 +484,7 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
         let mut live: Vec<u64> = old.iter().map(|id| id.0).filter(|id| id % 8 == 0).collect();
         std::thread::scope(|scope| {
             let committing = scope.spawn(|| world.pool.commit().unwrap());
-            // Each looks through a few blocks; spread over the time that the sync takes.
+            // Each creation searches a few blocks; the pause spreads them over the time of the sync.
             while !committing.is_finished() {
                 let tx = world.pool.begin(COST).unwrap();
                 let dnode_slots = 1 + live.len() as u8 % 3;
@@ -513,7 +514,7 @@ fn a_spill_is_stored_twice_and_given_back_once() {
     let device = sim(21);
     let world = create(&device, 21);
     let live = || {
-        // What one group frees is counted by the next.
+        // Space freed by one txg is counted by the next.
         (0..3).for_each(|_| world.pool.commit_txg(world.pool.open_txg()).unwrap());
         assert_eq!(world.pool.check_tables(), vec![]);
         world.pool.status().live_bytes
@@ -523,7 +524,7 @@ fn a_spill_is_stored_twice_and_given_back_once() {
     let object = world.set.create(&tx, spec(300, None)).unwrap();
     drop(tx);
     let without = live();
-    // Records and tables of the pool come and go; a copy of a spill is twice that.
+    // Records and tables of the pool vary; a copy of a spill is twice as large.
     let slack = 50_000;
     for turn in 0..6 {
         let bytes = noise(turn, 100_000);
@@ -561,7 +562,7 @@ fn bytes_of_files_count_as_the_users_and_others_do_not() {
     let directory =
         world.set.create(&tx, ObjectSpec { kind: ObjectKind::Directory, ..spec(0, None) }).unwrap();
     directory.write(&tx, 0, &noise(1, 3000)).unwrap();
-    // A piece in two blocks, and once more over the first: what a user gave is counted, not what is stored.
+    // A write across two blocks, and another over the first part. User bytes are counted, not stored ones.
     let at = u64::from(file.block_size()) - 100;
     file.write(&tx, at, &noise(2, 300)).unwrap();
     file.write(&tx, at, &noise(3, 50)).unwrap();
@@ -592,7 +593,7 @@ fn what_is_stored_already_is_not_written_again() {
     assert_eq!((object.dnode().spill == stored, object.bonus().len()), (true, 101));
     set(Some(noise(2, 5000)));
     assert!(object.dnode().spill != stored);
-    // Nothing, in two spellings.
+    // Empty and all-zero spills count as none.
     for none in [None, Some(Vec::new()), Some(vec![0; 700])] {
         set(Some(noise(1, 50)));
         assert!(matches!(object.dnode().spill, terrane_format::BlockPtr::Embedded(_)), "it fits the pointer");
@@ -712,7 +713,7 @@ fn small_blocks_of_a_file_have_small_blocks_of_pointers() {
         [&small, &grows, &shrinks, &zap].map(|object| bytes(object)),
         [(4096, 3), (16384, 2), (4096, 3), (16384, 2)]
     );
-    // A tree keeps its shape when it is cut to one block of another size.
+    // A tree keeps its shape when the object is truncated to one block and gets another block size.
     let tx = world.pool.begin(COST).unwrap();
     small.truncate(&tx, 4096).unwrap();
     small.set_block_size(&tx, 64 << 10).unwrap();

@@ -1,4 +1,4 @@
-//! Overwrites that change nothing leave everything as it is, and nothing else does.
+//! Nopwrite: overwrites with the same content keep all pointers, and no others do.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use terrane_wire::ObjectId;
 
 const COST: Cost = Cost { write_bytes: 6 << 20, meta_blocks: 64, ..Cost::NOTHING };
 const RECORD: usize = 4 << 10;
-/// Several blocks of pointers, the last of them not full.
+/// Several indirect blocks, the last of them not full.
 const RECORDS: usize = 300;
 
 struct World {
@@ -45,7 +45,7 @@ fn seeded() -> World {
     world(Arc::new(SeededEnv::new(7)))
 }
 
-/// What each level of each algorithm makes something else of.
+/// Text that compresses differently with each algorithm and level.
 fn text(records: usize, salt: u64) -> Vec<u8> {
     let env = SeededEnv::new(salt);
     let mut words: Vec<[u8; 6]> = Vec::new();
@@ -55,7 +55,7 @@ fn text(records: usize, salt: u64) -> Vec<u8> {
         if words.len() < 3000 && dice.is_multiple_of(3) || words.is_empty() {
             words.push(std::array::from_fn(|at| b'a' + (dice >> (8 * at) & 3) as u8));
         }
-        // Some words come far more often than others.
+        // Some words are far more frequent than others.
         let at = (dice >> 32) as usize % words.len() * ((dice >> 8) as usize % 100) / 100;
         out.extend_from_slice(&words[at]);
         out.push(b' ');
@@ -64,7 +64,7 @@ fn text(records: usize, salt: u64) -> Vec<u8> {
     out
 }
 
-/// Blocks of data that were read from the device.
+/// Number of data blocks read from the device.
 fn data_reads(stats: &Stats) -> u64 {
     let classes = Class::ALL.iter().zip(&stats.reads);
     classes.filter(|(class, _)| **class == Class::Data).map(|(_, reads)| reads.blocks).sum()
@@ -97,7 +97,7 @@ impl World {
         self.commit();
     }
 
-    /// What a group did, and the blocks that stayed.
+    /// Runs work in one txg; returns statistics and the number of blocks kept by nopwrite.
     fn group(&self, work: impl FnOnce()) -> (Stats, u64) {
         let before = self.pool.stats().nopwrite_blocks;
         work();
@@ -122,12 +122,12 @@ impl World {
         assert_eq!(self.pool.errors().findings, Vec::<String>::new());
     }
 
-    /// Blocks of a file that another write of `data` leaves as they are.
+    /// Writes `data` again; returns the number of blocks kept.
     fn kept_by(&self, file: &Arc<Object>, data: &[u8]) -> u64 {
         let (root, account, stored) = (file.dnode().root, self.set.account(), self.data_bytes());
         let (_, kept) = self.group(|| self.write(file, 0, data));
         if kept as usize * RECORD == data.len() {
-            // Blocks of pointers neither.
+            // Indirect blocks are kept too.
             assert_eq!(file.dnode().root, root);
             assert_eq!(self.data_bytes(), stored);
             assert_eq!(self.set.account(), account);
@@ -146,7 +146,7 @@ fn the_same_contents_written_again_leave_everything_where_it_is() {
             let (file, data) = (world.file(), text(RECORDS, 1));
             world.stored(&file, &data);
             assert_eq!(world.kept_by(&file, &data), RECORDS as u64, "{compression} {checksum}");
-            // By pieces of records too.
+            // Also if only parts of records are written at a time.
             let root = file.dnode().root;
             world.group(|| {
                 for (at, piece) in data.chunks(5000).enumerate() {
@@ -218,7 +218,7 @@ fn another_level_of_the_same_algorithm_leaves_blocks_as_they_are() {
         world.stored(&file, &data);
         world.policy(after, "blake3");
         assert_eq!(world.kept_by(&file, &data), RECORDS as u64, "{before}, then {after}");
-        // What differs is written, by the new level, and the rest found all the same.
+        // Changed records are written with the new level, and the others are still recognized.
         let mut other = data.clone();
         for record in [0, 5, 200, RECORDS - 1] {
             other[record * RECORD + 77] ^= 1;
@@ -275,7 +275,7 @@ fn small_blocks_and_holes_stay_too() {
     let world = seeded();
     world.policy("zstd-3", "blake3");
     let file = world.file();
-    // In its pointer, first as it is, then compressed; then with a second block behind a hole.
+    // Embedded: first uncompressed, then compressed. Later with a second block behind a hole.
     for data in [b"a few bytes".to_vec(), b"1234567 ".repeat(60)] {
         world.stored(&file, &data);
         let ptr = file.dnode().root;
@@ -296,7 +296,7 @@ fn small_blocks_and_holes_stay_too() {
     let (_, kept) = world.group(|| world.write(&file, RECORD, &[0; 2 * RECORD]));
     assert_eq!((kept, &file.dnode().root), (0, &root), "holes over holes");
     assert!(world.pool.synced_txg() > txg);
-    // A hole that nobody made, beyond what the tree reaches.
+    // A hole that was never written, beyond the span of the tree.
     world.group(|| world.write(&file, 1000 * RECORD, &[0; RECORD]));
     assert_eq!((file.dnode().root, file.block_count()), (root.clone(), 1001));
     // Zeros over data, and data over zeros, are changes.
@@ -322,18 +322,18 @@ fn what_was_freed_in_between_is_written_anew() {
         drop(tx);
         world.write(&file, 10 * RECORD, &data[10 * RECORD..]);
     });
-    // The record that was cut is whole again.
+    // The truncated record is whole again.
     assert_eq!(kept, 1);
     assert!(file.dnode().used.abs_diff(used) < 1000, "{used} before, {} after", file.dnode().used);
     world.reads(&file, &data);
-    // Cut alone, a record is another one.
+    // A record that is only truncated differs.
     let (_, kept) = world.group(|| {
         let tx = world.set.begin(COST).unwrap();
         file.truncate(&tx, 10 * RECORD as u64 + 100).unwrap();
     });
     assert_eq!(kept, 0);
     let mut data = data[..10 * RECORD + 100].to_vec();
-    // The last one is as long as it is stored.
+    // The last record has its stored length.
     assert_eq!(world.group(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 1);
     data.resize(11 * RECORD, 0);
     assert_eq!(world.group(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 0, "a longer one");
@@ -374,7 +374,7 @@ fn a_block_that_is_known_to_be_damaged_is_mended() {
             assert!(file.read(0, &mut [0; 8]).is_err());
         }
         world.policy(compression, "blake3");
-        // By another level the damage is found by looking.
+        // With another level, the damage is found by reading.
         let (_, kept) = world.group(|| world.write(&file, 0, &data));
         assert_eq!(kept, 0);
         world.reads(&file, &data);
@@ -393,7 +393,7 @@ fn a_record_that_rotted_unnoticed_is_mended_by_writing_the_file_again() {
         let write = |file| world.group(|| world.write(file, 0, &data)).1;
         let before = reads();
         assert_eq!((write(&good), reads() - before), (1, 0), "what is in memory is not read");
-        // Nobody heard of it since, or it was heard of before a restart.
+        // No read has found the damage, or it was found before a restart.
         let BlockPtr::Normal(ptr) = bad.dnode().root else { panic!("one block") };
         let (_, home, offset) = world.pool.whereabouts(ptr.addrs[0], ptr.psize).unwrap();
         world.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
@@ -426,7 +426,7 @@ fn random_overwrites_are_hardly_ever_compared() {
     let looks = data_reads(&world.pool.stats()) - before;
     assert!((8..=1500 / 50).contains(&looks), "{looks} looks at {} records", written.len());
     assert_eq!(world.pool.stats().nopwrite_blocks, 0);
-    // Nothing is known of how blocks by the next level fare.
+    // There are no statistics yet for the next level.
     let (other, data) = (world.file(), text(RECORDS, 13));
     world.stored(&other, &data);
     world.policy("zstd-5", "blake3");
@@ -439,7 +439,8 @@ fn what_stays_is_collected_like_everything_else() {
     world.policy("zstd-3", "blake3");
     let env = SeededEnv::new(5);
     let noise = |len: usize| (0..len / 8).flat_map(|_| env.random_u64().to_le_bytes()).collect::<Vec<u8>>();
-    // Two thirds of what users may fill are overwritten in pieces, and zones with what stays are emptied meanwhile.
+    // Two thirds of the users' space are overwritten in pieces. Meanwhile GC empties zones that hold the kept
+    // blocks.
     let records = (world.set.usage().size_bytes * 2 / 3) as usize / RECORD;
     let (quiet, busy) = (world.file(), world.file());
     let same = text(RECORDS, 14);

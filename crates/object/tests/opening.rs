@@ -1,4 +1,4 @@
-//! Object sets that are made and opened while groups go by.
+//! Creating and opening object sets while txgs sync.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::ObjectId;
 
-/// Does something when a group has quiesced and does not sync yet: it looks at the clock then.
+/// Runs a function once, between quiescing and sync of a txg: the sync reads the clock then.
 struct Between {
     env: SeededEnv,
     is_armed: AtomicBool,
@@ -58,7 +58,8 @@ fn sets(objects: &Objects) -> Vec<ObjectId> {
     found
 }
 
-/// A crash before the next group leaves nothing of it: nobody names it, and no number is beyond what the set of sets counts.
+/// A crash before the next txg leaves nothing of the new set: no reference to it, and no object number above
+/// the counts.
 #[test]
 fn a_set_that_is_made_while_a_group_syncs_belongs_to_the_next() {
     let device = sim(61);
@@ -95,7 +96,7 @@ fn a_set_that_is_made_while_a_group_syncs_belongs_to_the_next() {
     }
 }
 
-/// A pool of two sets as an older version leaves it, and with all features from now on.
+/// A pool of two sets as an older version leaves it, now with all features enabled.
 fn upgraded(env: Arc<dyn Env>) -> (SimDevice, Arc<Objects>, [ObjectId; 2]) {
     let device = sim(62);
     let devices = || -> Vec<Arc<dyn Device>> { vec![Arc::new(device.clone())] };
@@ -114,7 +115,7 @@ fn upgraded(env: Arc<dyn Env>) -> (SimDevice, Arc<Objects>, [ObjectId; 2]) {
     (device, objects, ids)
 }
 
-/// Whoever is in a group may open a set that says who it is, also while another thread has an older one say so.
+/// A thread in a txg may open a set with an identity, while another thread assigns one to an older set.
 #[test]
 fn opening_waits_for_no_group() {
     let (_device, objects, [first, second]) = upgraded(Arc::new(SystemEnv::new()));
@@ -136,7 +137,7 @@ fn opening_waits_for_no_group() {
     objects.pool().export().unwrap();
 }
 
-/// All who open a set at the same time get the same one, and it has one identity and one queue.
+/// All threads that open a set at the same time get the same one. It has one identity and one queue.
 #[test]
 fn an_older_set_says_once_who_it_is() {
     let (device, objects, ids) = upgraded(Arc::new(SystemEnv::new()));

@@ -1,4 +1,4 @@
-//! Large records are compressed by all workers, not by the thread that syncs.
+//! Large records are compressed by all workers, not only by the sync thread.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -15,7 +15,7 @@ use terrane_store::env::{Env, SystemEnv};
 
 const RECORD_BYTES: u32 = 16 << 20;
 
-/// Two workers. Whoever compresses a block for `zstd-auto` looks at the clock.
+/// Two workers. A thread that compresses a block for `zstd-auto` reads the clock.
 struct Watched {
     env: SystemEnv,
     threads: Mutex<BTreeSet<String>>,

@@ -1,12 +1,16 @@
-//! What a file system does with POSIX ACLs, as a page to compare: the same changes on each, drawn from one seed.
+//! How a file system treats POSIX ACLs, as a page to compare: the same changes everywhere, drawn from one seed.
 //!
-//!     cargo run -p terrane-posix --example acl_vectors -- DIR
+//! ```text
+//! cargo run -p terrane-posix --example acl_vectors -- DIR
+//! ```
 //!
-//! `tests/golden/acls_of_ext4` is what ext4 says (Linux 6.18; before 6.13 its ctimes are too coarse). The same page is wanted of `Fs` in
-//! process (`tests/acls.rs`) and of a mount (`scripts/xattrs.sh`, where ext4 is asked again, which proves the page).
+//! `tests/golden/acls_of_ext4` is ext4's page (Linux 6.18; before 6.13 its ctimes are too coarse). The same
+//! page is required of `Fs` in process (`tests/acls.rs`) and of a mount (`scripts/xattrs.sh`). That script also
+//! runs on ext4, which checks the page itself.
 //!
-//! A line is a new file (`file 640`), or a change of it and what came of it: an error or `ok`, the mode, the access ACL, the default
-//! ACL, and whether its ctime changed; for a file made in it, those of the new one.
+//! A line is a new file (`file 640`), or a change of it and its result. The result is an error or `ok`, the
+//! mode, the access ACL, the default ACL, and whether the ctime changed. For a file created in the file, these
+//! are the new file's.
 
 #![allow(clippy::unwrap_used, reason = "a failed step ends the program")]
 
@@ -16,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 pub type Outcome<T> = Result<T, i32>;
 
-/// Which list.
+/// Which of a file's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     Access,
@@ -33,7 +37,7 @@ pub enum Kind {
     Tmp,
 }
 
-/// What there is of a file to see.
+/// The visible state of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Seen {
     pub mode: u32,
@@ -42,14 +46,14 @@ pub struct Seen {
     pub ctime: (i64, u32),
 }
 
-/// A file system with one file to try things on. Errors are those of Linux.
+/// A file system with one test file. Errors are those of Linux.
 pub trait Subject {
     /// Replaces the file by a new one.
     fn begin(&mut self, kind: Kind, mode: u32);
-    /// `None`: removes the list.
+    /// Sets an ACL; `None` removes it.
     fn set(&mut self, list: List, value: Option<&[u8]>) -> Outcome<()>;
     fn chmod(&mut self, mode: u32) -> Outcome<()>;
-    /// Makes a file in the file, shows it, removes it.
+    /// Creates a file in the file, returns its state, and removes it.
     fn make(&mut self, kind: Kind, mode: u32, umask: u32) -> Outcome<Seen>;
     fn seen(&mut self) -> Seen;
 }
@@ -78,7 +82,7 @@ fn value(rows: &[Row]) -> Vec<u8> {
     raw
 }
 
-/// As setfacl takes it, but with numbers for permissions.
+/// In the form of setfacl, but with numbers for permissions.
 fn text(value: Option<&[u8]>) -> String {
     let Some(raw) = value else { return "-".to_string() };
     let number = |at: &[u8]| at.iter().rev().fold(0u32, |number, byte| number << 8 | u32::from(*byte));
@@ -94,7 +98,7 @@ fn text(value: Option<&[u8]>) -> String {
     raw[4..].chunks(8).map(row).collect::<Vec<_>>().join(",")
 }
 
-/// What may be wrong with a list.
+/// Possible errors in an ACL.
 #[derive(Clone, Copy)]
 enum Wrong {
     Tag,
@@ -106,7 +110,7 @@ enum Wrong {
 
 const WRONGS: [Wrong; 5] = [Wrong::Tag, Wrong::Id, Wrong::Permissions, Wrong::Missing, Wrong::Twice];
 
-/// The same numbers for every file system.
+/// A random generator with the same numbers for every file system.
 struct Drawn(u64);
 
 impl Drawn {
@@ -125,7 +129,7 @@ impl Drawn {
         (0..self.below(3)).map(|_| (tag, self.permissions(), 1000 + self.below(3))).collect()
     }
 
-    /// One in eight has something wrong with it, mostly.
+    /// Rows of an ACL; mostly, one in eight has an error.
     fn rows(&mut self, wrongs: &[Wrong]) -> Vec<Row> {
         let mut rows = vec![(1, self.permissions(), NOBODY)];
         if self.below(2) == 0 {
@@ -171,7 +175,7 @@ impl Drawn {
     }
 }
 
-/// The page.
+/// Builds the page.
 pub fn page(subject: &mut dyn Subject) -> String {
     let mut page = String::new();
     let mut drawn = Drawn(0x7465_7272_616e_6501);
@@ -205,7 +209,7 @@ fn change(subject: &mut dyn Subject, kind: Kind, drawn: &mut Drawn, page: &mut S
         let is_access = if kind == Kind::Dir { drawn.below(3) == 0 } else { drawn.below(4) > 0 };
         let (list, there) =
             if is_access { (List::Access, before.access) } else { (List::Default, before.default) };
-        // Which of two refusals comes first is nobody's promise.
+        // The order of two refusals is not specified.
         let is_refused = kind == Kind::Symlink || kind != Kind::Dir && !is_access;
         let value = drawn.value(if is_refused { &WRONGS[..2] } else { &WRONGS }, there);
         (format!("{} {}", word(list), text(value.as_deref())), subject.set(list, value.as_deref()))

@@ -1,34 +1,36 @@
-//! POSIX access control lists: what acl(5) says, as a value.
+//! POSIX access control lists, as acl(5) defines them, as values.
 //!
-//! An ACL says who may do what in more words than nine bits have: owner, named users, the owning group, named groups, others,
-//! and a mask that bounds all but owner and others. The mode's bits stay a view of it: owner and others are theirs, the
-//! group's bits are the mask if there is one. So a change of the mode changes the ACL, and the other way round; a list that
-//! says no more than a mode does (a *minimal* one) is stored as a mode alone.
+//! An ACL refines the nine permission bits of a mode. Its entries are: owner, named users, owning group, named
+//! groups, mask, others. The mask bounds all entries except owner and others. The mode's bits are a view of the
+//! ACL: its owner and other bits are those entries. Its group bits are the mask, or the owning group if there
+//! is no mask. So changing one changes the other. An ACL that a mode can express (a *minimal* one) is stored as
+//! a mode alone.
 //!
-//! The kernel decides by it who may do what (it asks for the list, as it was set); what is left for us is to judge lists that
-//! are set, to keep list and mode one, and to give new files what their directory says.
+//! The kernel checks access with the ACL that we return to it. We validate ACLs that are set, keep ACL and mode
+//! consistent, and let new files inherit from their directory.
 //!
-//! Stored and set is the kernel's form: a version, then entries in the order above, each a tag, permissions and an id.
+//! The stored form is the kernel's: a version, then entries in the order above. Each has a tag, permissions and
+//! an id.
 //!
-//! Invariant: an [`Acl`] that exists is valid, so it has no place for a second owner or a missing group; named entries have
-//! a mask beside them.
+//! Invariant: an existing [`Acl`] is valid. The type cannot hold a second owner or lack a group; named entries
+//! imply a mask.
 
 use crate::errno::Errno;
 use std::iter::Peekable;
 use terrane_wire::{Reader, Writer};
 
-/// What the access ACL is called as an extended attribute.
+/// Name of the access ACL as an extended attribute.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
-/// What a directory's default ACL is called as one.
+/// Name of a directory's default ACL as an extended attribute.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Most bytes that an ACL takes as a value, 511 entries: a mounted kernel reads no larger one, and refuses the file to everybody if
-/// it has one.
+/// Largest ACL value in bytes, 511 entries. The kernel rejects larger values and then refuses access to the
+/// file.
 pub const ACL_BYTES_MAX: usize = 4096;
 
 const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
-/// The id of an entry that names nobody.
+/// The id of entries without a named user or group.
 const NOBODY: u32 = u32::MAX;
 
 const OWNER: u16 = 0x01;
@@ -45,19 +47,19 @@ pub struct Acl {
     users: Vec<Named>,
     group: u32,
     groups: Vec<Named>,
-    /// Always there with named entries.
+    /// `Some` if there are named entries.
     mask: Option<u32>,
     other: u32,
 }
 
-/// One user's or group's entry. One id may have several: the first of a user's counts, all of a group's.
+/// An entry of a named user or group. Ids may repeat: the first entry of a user counts, and all of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Named {
     id: u32,
     permissions: u32,
 }
 
-/// One entry as it is stored.
+/// One entry, as stored.
 #[derive(Clone, Copy)]
 struct Entry {
     tag: u16,
@@ -66,8 +68,8 @@ struct Entry {
 }
 
 impl Acl {
-    /// Judges a value. `None`: it has no entry, which means that there shall be no ACL. `EOPNOTSUPP`: a version that is not 2;
-    /// `E2BIG`: more than [`ACL_BYTES_MAX`]; `EINVAL`: any other damage.
+    /// Parses and validates a value. `None`: it has no entry, which removes the ACL. `EOPNOTSUPP`: the version
+    /// is not 2. `E2BIG`: more than [`ACL_BYTES_MAX`]. `EINVAL`: any other violation.
     pub fn parse(raw: &[u8]) -> Result<Option<Acl>, Errno> {
         if raw.is_empty() {
             return Ok(None);
@@ -105,7 +107,7 @@ impl Acl {
         if is_bounded && entries.next().is_none() { Ok(acl) } else { Err(Errno::EINVAL) }
     }
 
-    /// The value that [`parse`](Self::parse) understands as this ACL.
+    /// Encodes the ACL, so that [`parse`](Self::parse) returns it.
     pub fn to_bytes(&self) -> Vec<u8> {
         let one = |tag, permissions| Entry { tag, permissions, id: NOBODY };
         let named = |tag| move |named: &Named| Entry { tag, permissions: named.permissions, id: named.id };
@@ -123,25 +125,25 @@ impl Acl {
         writer.into_bytes()
     }
 
-    /// Whether nine bits of a mode say all that it says.
+    /// Whether the nine mode bits express the whole ACL.
     pub fn is_minimal(&self) -> bool {
         self.mask.is_none()
     }
 
-    /// The nine bits of the mode of a file that has it as its access ACL.
+    /// The nine mode bits of a file with this access ACL.
     pub fn permissions(&self) -> u32 {
         self.owner << 6 | self.mask.unwrap_or(self.group) << 3 | self.other
     }
 
-    /// `chmod`: nine bits become those of owner, others, and mask, or group where there is no mask.
+    /// `chmod`: sets owner and others, and the mask, or the group if there is no mask.
     pub fn set_permissions(&mut self, bits: u32) {
         self.owner = bits >> 6 & 7;
         *self.group_class_mut() = bits >> 3 & 7;
         self.other = bits & 7;
     }
 
-    /// The access ACL of a file that is made with these nine bits in a directory whose default ACL this is: nobody gets what the
-    /// bits do not have. It may be minimal.
+    /// Access ACL of a new file with mode `bits`, in a directory with this default ACL. It grants nothing
+    /// beyond `bits`. The result may be minimal.
     pub fn for_new(&self, bits: u32) -> Acl {
         let mut new = self.clone();
         new.owner &= bits >> 6;
@@ -150,7 +152,7 @@ impl Acl {
         new
     }
 
-    /// What the mode's group bits are a view of.
+    /// The entry that the mode's group bits show.
     fn group_class_mut(&mut self) -> &mut u32 {
         self.mask.as_mut().unwrap_or(&mut self.group)
     }
@@ -170,12 +172,12 @@ impl Entry {
     }
 }
 
-/// The permissions of the entry that comes next, if it is of this kind.
+/// Takes the next entry if it has this tag, and returns its permissions. `EINVAL`: it has another tag.
 fn take_one(entries: &mut Peekable<impl Iterator<Item = Entry>>, tag: u16) -> Result<u32, Errno> {
     entries.next_if(|entry| entry.tag == tag).map(|entry| entry.permissions).ok_or(Errno::EINVAL)
 }
 
-/// All entries of this kind that come next. The order of ids is nobody's business, nor is one that comes twice.
+/// Takes all next entries with this tag. Ids may be in any order and may repeat.
 fn take_named(entries: &mut Peekable<impl Iterator<Item = Entry>>, tag: u16) -> Result<Vec<Named>, Errno> {
     let mut named = Vec::new();
     while let Some(Entry { permissions, id, .. }) = entries.next_if(|entry| entry.tag == tag) {

@@ -1,10 +1,10 @@
-//! What access control lists do to files: setting one changes the mode, changing the mode changes one, new files inherit.
+//! ACLs of files: setting an ACL changes the mode, setting the mode changes the ACL, new files inherit.
 //!
-//! Lists are kept as extended attributes, always beside the other attributes (unless those are full), whatever `xattr` says: the
-//! kernel asks for a file's list before it lets anybody but the owner in. (`xattr=off` means no lists either.)
+//! ACLs are stored as extended attributes in the inode's list if they fit, whatever `xattr` says. The kernel
+//! reads a file's ACL before it lets any user but the owner in. `xattr=off` disables ACLs too.
 //!
-//! Invariant: the mode's nine bits are those of the access list, where one is stored. A change of the mode keeps it even while
-//! `acltype` is off, or a file that was made private then would be open again when it is on.
+//! Invariant: if an access ACL is stored, the mode's nine bits match it. A `chmod` maintains this even while
+//! `acltype` is off. Otherwise a file that was made private then would open up once `acltype` is on again.
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::claims::Need;
@@ -20,22 +20,22 @@ use terrane_pool::{Cost, Tx};
 use terrane_sa::NvList;
 
 const PERMISSIONS: u32 = 0o777;
-/// What frames inherited lists in a spill block, and the attributes that move there with them.
+/// Bytes of framing around inherited ACLs in a spill block, and of the attributes that move there with them.
 const INHERITED_OVERHEAD: u64 = 256;
-/// Two blocks hold a list and what else is in its spill block, nearly always.
+/// Blocks that hold an ACL and the rest of its spill block, nearly always.
 const LATE_META_BLOCKS: u32 = 2;
 
-/// Which of a file's two lists.
+/// Which of a file's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
-    /// Who may do what with it.
+    /// Controls access to the file.
     Access,
-    /// A directory's: what new files in it begin with.
+    /// Of a directory: new files in it inherit this one.
     Default,
 }
 
 impl List {
-    /// The list that goes by this name as an extended attribute.
+    /// The ACL with this name as an extended attribute.
     pub fn of(name: &[u8]) -> Option<Self> {
         match name {
             ACL_ACCESS => Some(List::Access),
@@ -52,11 +52,11 @@ impl List {
     }
 }
 
-/// What setting a list comes to.
+/// Result of setting an ACL.
 #[derive(PartialEq, Eq)]
 struct NewAcl {
     mode: u32,
-    /// `None`: no list is stored.
+    /// `None`: no ACL is stored.
     stored: Option<Vec<u8>>,
 }
 
@@ -75,8 +75,8 @@ impl NewAcl {
 }
 
 impl Acl {
-    /// The extended attributes that a file begins with in a directory whose default ACL this is; its permissions are
-    /// [`permissions`](Acl::permissions) of [`for_new`](Acl::for_new). `None`: none.
+    /// Extended attributes of a new file, in a directory with this default ACL. `None`: it has none. The file's
+    /// permissions are [`permissions`](Acl::permissions) of [`for_new`](Acl::for_new).
     pub(crate) fn inherited(&self, bits: u32) -> Option<Vec<u8>> {
         let access = self.for_new(bits);
         let mut packed = None;
@@ -91,7 +91,7 @@ impl Acl {
     }
 }
 
-/// An access control list that is set; `None`: it is removed.
+/// Sets an ACL, or removes it (`None`).
 #[derive(Debug)]
 pub(crate) struct SetAcl {
     pub ino: Ino,
@@ -100,7 +100,7 @@ pub(crate) struct SetAcl {
     pub kill_sgid: bool,
 }
 
-/// An inode, and what setting a list of it costs.
+/// An inode, and the cost of setting its ACL.
 pub(crate) struct Listed<'f> {
     inode: InodeRef<'f>,
     cost: Cost,
@@ -174,7 +174,7 @@ impl Operation for SetAcl {
 }
 
 impl Fs {
-    /// `EOPNOTSUPP`: the data set has none, by its properties.
+    /// `EOPNOTSUPP`: the data set's properties disable ACLs.
     fn check_acls(&self) -> Result<(), Errno> {
         if self.has_acls() { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
     }
@@ -183,7 +183,7 @@ impl Fs {
         self.dataset().acl_type() == AclType::Posix && self.dataset().xattr_home() != XattrHome::Off
     }
 
-    /// As [`getxattr`](Self::getxattr). `EOPNOTSUPP`, too: of a symbolic link.
+    /// As [`getxattr`](Self::getxattr). Also `EOPNOTSUPP` for a symbolic link.
     pub(crate) fn get_acl(&self, ino: Ino, list: List, out: &mut Vec<u8>) -> Result<(), Errno> {
         self.check_acls()?;
         let inode = self.hold(ino)?;
@@ -192,23 +192,23 @@ impl Fs {
         self.value(&inode, &state, list.name(), out)
     }
 
-    /// Sets a list, or removes it, which a value without entries does as well. `EOPNOTSUPP`: of a symbolic link; `EACCES`: a default
-    /// list of what is no directory; other refusals: [`Acl::parse`].
+    /// Sets an ACL. A value without entries removes it. `EOPNOTSUPP`: a symbolic link. `EACCES`: a default ACL
+    /// on a file that is not a directory. Other errors are those of [`Acl::parse`].
     ///
-    /// An access list says what the mode shall be; one that says no more than that is not stored.
+    /// An access ACL also sets the mode. A minimal one is not stored.
     pub(crate) fn set_acl(&self, ino: Ino, list: List, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
         self.check_acls()?;
         let acl = Acl::parse(value)?;
         self.carry_out(&SetAcl { ino, list, acl, kill_sgid })
     }
 
-    /// What [`chmod`](Self::chmod) dirties at most, beside the inode's attributes.
+    /// Upper bound of what [`chmod`](Self::chmod) dirties beside the inode's attributes.
     pub(crate) fn chmod_cost(&self, inode: &InodeRef<'_>) -> Result<Cost, Errno> {
         let access = self.stored_value(inode, &inode.read(), List::Access)?;
         access.map_or(Ok(Cost::NOTHING), |value| self.set_cost(inode, XattrHome::Sa, (ACL_ACCESS, &value)))
     }
 
-    /// Sets permission bits, in the access list too; `reserved` is what `chmod_cost` said.
+    /// Sets permission bits, in the access ACL too. `reserved` is the result of `chmod_cost`.
     pub(crate) fn chmod(
         &self,
         tx: &Tx,
@@ -228,8 +228,8 @@ impl Fs {
         put.inspect_err(|_| state.attrs.zpl.mode = mode)
     }
 
-    /// What a new file with these bits begins with in this directory, instead of what its maker's umask leaves. A directory without
-    /// any attributes says so at once.
+    /// The default ACL that a new file with these bits inherits; it replaces the caller's umask. Cheap for a
+    /// directory without extended attributes.
     pub(crate) fn default_acl(&self, dir: &Inode, state: &State, bits: u32) -> Result<Option<Acl>, Errno> {
         let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
         if is_symlink || !Fs::may_have_xattrs(dir, state) || !self.has_acls() {
@@ -238,7 +238,7 @@ impl Fs {
         self.stored_acl(dir, state, List::Default)
     }
 
-    /// What the lists that a new file begins with dirty at most.
+    /// Upper bound of what inherited ACLs dirty in a new file.
     pub(crate) fn inherit_cost(default: Option<&Acl>) -> Cost {
         let meta_bytes = default.map_or(0, |acl| 2 * acl.to_bytes().len() as u64 + INHERITED_OVERHEAD);
         Cost { meta_bytes, ..Cost::NOTHING }
@@ -260,14 +260,14 @@ impl Fs {
     }
 }
 
-/// For a list that came after its cost was looked up, as nothing.
+/// Reserves space for an ACL that was set after `reserved` was computed as nothing.
 pub(crate) fn reserve_late(tx: &Tx, reserved: Cost) {
     if reserved.meta_bytes == 0 {
         tx.reserve_more(LATE_META_BLOCKS);
     }
 }
 
-/// A symbolic link has neither list: its mode means nothing.
+/// Symbolic links have no ACLs, since their mode has no meaning.
 fn check_type(state: &State) -> Result<(), Errno> {
     if state.attrs.file_type() == mode::S_IFLNK { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
 }

@@ -1,11 +1,11 @@
-//! Walks of trees, read ahead.
+//! Prefetch of directories in tree walks.
 //!
-//! Whoever lists a directory's subdirectories one after the other, in the order in which they were shown or in that of their
-//! numbers (GNU find sorts many by it), is taken to be walking the tree: the directories that come next are read by another
-//! thread while this one is being listed. Without that a walk waits for two reads of the device, and for decompression, in each
-//! directory. The other thread also sorts the names, so that the listing finds their order ready.
+//! A caller may list the subdirectories of a directory one by one, in readdir order or in inode order. GNU find
+//! sorts many by inode number. Such a caller is taken to walk the tree, and another thread prefetches the next
+//! directories. Without prefetch, a walk waits in each directory for two device reads and for decompression.
+//! The prefetch also sorts the names, so that a listing finds their order ready.
 //!
-//! It is a guess, kept in a bounded memory; a wrong one costs a few reads.
+//! The walk is a guess. It is kept in bounded memory, and a wrong guess costs a few reads.
 
 use crate::types::Ino;
 use parking_lot::Mutex;
@@ -15,29 +15,30 @@ use terrane_object::{Object, ObjectKind, ObjectSet};
 use terrane_wire::ObjectId;
 use terrane_zap::Prepared;
 
-/// Directories read ahead of the one that is being listed.
+/// Directories prefetched ahead of the listed one.
 const AHEAD: usize = 4;
-/// Directories whose subdirectories are remembered: one for each level of a deep tree.
+/// Parents whose subdirectories are remembered: one per level of a deep tree.
 const PARENTS_MAX: usize = 16;
-/// Subdirectories remembered of one directory; a walk of more is not read ahead to its end.
+/// Subdirectories remembered per directory; prefetch stops beyond them.
 const CHILDREN_MAX: usize = 16 << 10;
 
-/// A directory that was listed.
+/// A listed directory.
 #[derive(Debug)]
 struct Parent {
     dir: Ino,
-    /// Its subdirectories in the order of the walk, as far as it was listed.
+    /// Its subdirectories in walk order, as far as it was listed.
     children: Vec<Ino>,
-    /// Where a listing goes on that adds to them.
+    /// The offset at which a continued listing adds to `children`.
     next_offset: u64,
-    /// The child that was listed last.
+    /// The child listed last.
     last: Option<usize>,
-    /// Children before this one were read ahead or listed.
+    /// Children before this index were prefetched or listed.
     done: usize,
 }
 
 impl Parent {
-    /// The place of a child if it follows the last one in the order of the walk, which may turn out to be that of numbers.
+    /// The index of a child that follows the last one in walk order. Switches to inode order if that fits the
+    /// caller.
     fn place_in_walk(&mut self, child: Ino) -> Option<usize> {
         let expected = self.last.map_or(0, |last| last + 1);
         if self.children.get(expected) == Some(&child) {
@@ -55,7 +56,7 @@ impl Parent {
     }
 }
 
-/// Has the directories that come next read, and leaves what it prepared of them in `ready`.
+/// Prefetches these directories, and puts their sorted names into `ready`.
 pub(crate) fn read(set: &ObjectSet, ready: &Ready, dirs: Vec<Ino>) {
     for dir in dirs {
         let ready = Arc::clone(ready);
@@ -73,17 +74,18 @@ pub(crate) fn read(set: &ObjectSet, ready: &Ready, dirs: Vec<Ino>) {
     }
 }
 
-/// Directories that were read ahead and nobody lists yet, oldest first.
+/// Prefetched directories that are not listed yet, oldest first.
 pub(crate) type Ready = Arc<Mutex<VecDeque<(Ino, Prepared)>>>;
 
-/// What was listed lately, newest last.
+/// Recently listed directories, newest last.
 #[derive(Debug, Default)]
 pub(crate) struct Ahead {
     parents: VecDeque<Parent>,
 }
 
 impl Ahead {
-    /// A listing of `dir` from `offset` on showed these subdirectories, and goes on at `next_offset`.
+    /// Records that a listing of `dir` from `offset` returned the subdirectories `shown`. It continues at
+    /// `next_offset`.
     pub fn listed(&mut self, dir: Ino, offset: u64, shown: &[Ino], next_offset: u64) {
         let known = self.parents.iter().position(|parent| parent.dir == dir);
         if let Some(known) = known.filter(|_| offset == 0) {
@@ -107,7 +109,7 @@ impl Ahead {
         }
     }
 
-    /// A listing of `dir` begins: the directories that should be read now.
+    /// Records that a listing of `dir` begins. Returns the directories to prefetch now.
     pub fn begins(&mut self, dir: Ino, parent: Ino) -> Vec<Ino> {
         let Some(parent) = self.parents.iter_mut().find(|known| known.dir == parent) else {
             return Vec::new();

@@ -1,12 +1,12 @@
-//! Attributes: the bonus area's bytes, alive.
+//! Inode attributes, decoded from the bonus area.
 //!
-//! An inode in memory holds its attributes both as numbers and as the bytes they came from. A change of numbers writes
-//! them over the bytes, which keeps every attribute that this version does not know, and costs no search
-//! for a layout. What comes and goes, or has no fixed length (a symbolic link's target, extended attributes), is in the bytes
-//! alone, and may lie in the spill block: [`further`](crate::further) has the way there.
+//! An inode in memory has its attributes both as numbers and as the bytes they came from. A change writes the
+//! numbers into those bytes. That keeps attributes which this version does not know, and needs no search for a
+//! layout. Optional attributes and those of variable length (symlink targets, extended attributes) are in the
+//! bytes alone. They may lie in the spill block; see [`further`](crate::further).
 //!
-//! Invariant: an [`Attributes`] that exists has a known file type, a size that fits `off_t` and 32-bit ids;
-//! what a device said otherwise was refused when it was decoded.
+//! Invariant: an existing [`Attributes`] has a known file type, a size that fits `off_t`, and 32-bit ids.
+//! Decoding refuses anything else.
 
 use crate::errno::Errno;
 use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
@@ -15,7 +15,7 @@ use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, SaBuffer, Timestamp, ZplAtt
 use terrane_space::policy::Hint;
 use terrane_wire::Corrupt;
 
-/// Longest symbolic link target that is stored beside the other attributes.
+/// Longest symlink target in bytes that is stored beside the other attributes.
 pub(crate) const SYMLINK_INLINE_BYTES: usize = 160;
 /// `ZFS_XATTR`: the object is a hidden directory of extended attributes, or a value in one.
 pub const FLAG_XATTR: u64 = 1;
@@ -23,13 +23,13 @@ pub const FLAG_XATTR: u64 = 1;
 /// One inode's attributes.
 #[derive(Clone, Debug)]
 pub(crate) struct Attributes {
-    /// The numbers. What else [`ZplAttrs`] can hold is `None` here.
+    /// The numbers. The other fields of [`ZplAttrs`] are `None` here.
     pub zpl: ZplAttrs,
     bonus: SaBuffer,
 }
 
 impl Attributes {
-    /// Of an inode whose bonus was encoded from these numbers.
+    /// Takes numbers and the bonus that was encoded from them.
     pub fn new(zpl: ZplAttrs, bonus: SaBuffer) -> Self {
         Attributes { zpl: ZplAttrs { symlink: None, dxattr: None, xattr: None, ..zpl }, bonus }
     }
@@ -57,13 +57,13 @@ impl Attributes {
         Ok(Attributes::new(zpl, bonus))
     }
 
-    /// The bonus area for what `zpl` says now.
+    /// Encodes the bonus area with the current numbers.
     pub fn bonus_now(&mut self) -> Result<Vec<u8>, Errno> {
         self.write_numbers()?;
         Ok(self.bonus.as_bytes().to_vec())
     }
 
-    /// All attributes for what `zpl` says now, those in the spill block included.
+    /// All attributes with the current numbers, including those of the spill block.
     pub fn list_now(&mut self, spill: Option<&Attrs<'_>>) -> Result<AttrList, Errno> {
         self.write_numbers()?;
         let bonus = self.bonus.attrs();
@@ -73,12 +73,12 @@ impl Attributes {
         })
     }
 
-    /// The bonus area was encoded anew.
+    /// Replaces the bonus area after it was encoded again.
     pub fn set_bonus(&mut self, bonus: SaBuffer) {
         self.bonus = bonus;
     }
 
-    /// An attribute's bytes, if it lies in the bonus area.
+    /// The bytes of an attribute in the bonus area.
     pub fn get(&self, attr: Attr) -> Option<&[u8]> {
         self.bonus.attrs().get(attr)
     }
@@ -101,7 +101,7 @@ impl Attributes {
         let bonus = &mut self.bonus;
         let done = numbers.into_iter().all(|(attr, value)| bonus.set_u64(attr, value))
             && times.into_iter().all(|(attr, value)| bonus.set_pair(attr, value));
-        // They were there when it was decoded.
+        // Decoding has checked that all of them exist.
         if done { Ok(()) } else { Err(Corrupt::new("attributes", "numbers", "in the bonus area", "not all")) }
     }
 
@@ -124,8 +124,8 @@ impl Attributes {
     }
 }
 
-/// The orders of attributes that inodes without extended attributes have: plain, device, symbolic link. A data set is given
-/// them when it is made.
+/// Attribute orders of inodes without extended attributes: plain, device, symlink. A new data set starts with
+/// these.
 pub(crate) fn orders() -> [Vec<Attr>; 3] {
     let plain = ZplAttrs::default();
     let device = ZplAttrs { rdev: Some(0), ..ZplAttrs::default() };
@@ -166,7 +166,7 @@ pub(crate) fn stored(time: Time) -> Timestamp {
 }
 
 pub(crate) fn time([secs, nanos]: Timestamp) -> Time {
-    // A damaged part of a second is no reason to refuse a file.
+    // Damaged nanoseconds do not make a file unreadable.
     Time { secs: secs.cast_signed(), nanos: low32(nanos.min(999_999_999)) }
 }
 
@@ -175,7 +175,7 @@ const HINT_SHIFT: u32 = 24;
 const HINT_BITS: u64 = 7 << HINT_SHIFT;
 
 impl Attributes {
-    /// Numbers that nobody writes say nothing.
+    /// The stored write hint; unknown ids count as none.
     pub fn hint(&self) -> Hint {
         Hint::from_id((self.zpl.flags & HINT_BITS) >> HINT_SHIFT).unwrap_or_default()
     }
@@ -185,7 +185,7 @@ impl Attributes {
     }
 }
 
-/// The flags of an inode that say this.
+/// The inode flags that encode this hint.
 pub(crate) fn hint_flags(hint: Hint) -> u64 {
     (hint as u64) << HINT_SHIFT
 }

@@ -1,4 +1,4 @@
-//! How operations join a group: with room for what their inodes have not claimed in it.
+//! How an operation joins a txg, and reserves what its inodes have not claimed there yet.
 
 use crate::claims::{Claims, DNODE_META_BLOCKS, Need, sum};
 use crate::errno::Errno;
@@ -21,8 +21,8 @@ impl Fs {
         missing
     }
 
-    /// Begins a transaction that has room for `extra` and for what these inodes need. May wait: no lock may be held,
-    /// and no other transaction.
+    /// Begins a transaction with space for `extra` and for the needs of these inodes. It may wait, so the
+    /// caller holds no lock and no other transaction.
     pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
         let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
         let guess = if makes { self.set.likely_number(1).0 } else { 0 };
@@ -37,7 +37,7 @@ impl Fs {
             let asked = missing(group);
             let tx = self.set.begin(asked)?;
             if tx.txg().0 != group {
-                // The group changed meanwhile: what was claimed in the old one does not count in the new one.
+                // The txg changed in between: claims of the old one do not count in the new one.
                 group = tx.txg().0;
                 let now = missing(group);
                 if now.write_bytes > asked.write_bytes
@@ -60,7 +60,7 @@ impl Fs {
         }
     }
 
-    /// An object was made and has this number: room for its dnode's block was reserved if the guess was right.
+    /// Claims the dnode block of a new object. It is already reserved if the guessed number was right.
     pub(crate) fn claim_new(&self, tx: &Tx, ino: Ino) {
         if self.dnode_blocks.claim(tx.txg().0, ObjectId(ino)) {
             tx.reserve_more(DNODE_META_BLOCKS);

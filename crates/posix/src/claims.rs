@@ -1,16 +1,18 @@
-//! What an operation reserves, once in each transaction group.
+//! What operations reserve, counted once per inode and txg.
 //!
-//! An operation reserves its worst case before it joins a group, and the group keeps that until it was committed. But a dnode, a
-//! directory's only block or a file's record that was dirtied in a group is written once, however often it changes before the
-//! commit: 32 writes of 4 KiB into one record dirty one record. So each inode remembers what was reserved for it in the newest
-//! group, and asks for the difference only. And 32 dnodes share a block, and 32 or 128 records a block of pointers, which are written
-//! once as well, so those blocks are remembered too. Without that, small changes would fill groups with reservations thirty times
-//! larger than what is written, and each of these groups costs two flushes.
+//! An operation reserves its worst case before it joins a txg, and the txg keeps that until it commits. But a
+//! dnode, a small directory or a record that is dirtied often in a txg is written once. For example, 32 writes
+//! of 4 KiB into one record dirty one record. So each inode remembers what the newest txg has reserved for it,
+//! and asks for the difference only.
 //!
-//! Above small records blocks of pointers are small as well, so each is counted with its own size.
+//! Shared blocks are remembered too: 32 dnodes share a block, and 32 or 128 records share an indirect block.
+//! Otherwise small changes would fill txgs with reservations 30 times larger than what is written. Each such
+//! txg costs two flushes.
 //!
-//! Invariant: what is claimed in a group was reserved by a transaction of that group. The block of a new dnode is a
-//! guess until the object has its number; when the guess was wrong the rest is reserved then.
+//! Above small records indirect blocks are small as well, so each is counted with its own size.
+//!
+//! Invariant: what is claimed in a txg was reserved by a transaction of that txg. The block of a new dnode is a
+//! guess until the object has its number. If the guess was wrong, the rest is reserved then.
 
 use crate::types::Ino;
 use parking_lot::Mutex;
@@ -19,32 +21,32 @@ use terrane_dataset::ChangeCost;
 use terrane_object::Object;
 use terrane_pool::Cost;
 
-/// A block of dnodes, and one above it.
+/// A dnode block, and one indirect block above it.
 pub(crate) const DNODE_META_BLOCKS: u32 = 2;
-/// Of a pointer.
+/// Bytes of a block pointer.
 const POINTER_BYTES: u64 = 128;
 
-/// What one operation needs of one inode (always its attributes), at the worst.
+/// Worst case of one operation on one inode. Its attributes are always included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Need {
-    /// A name is added, replaced or removed.
+    /// Cost of adding, replacing or removing a name.
     pub names: Option<ChangeCost>,
-    /// Bytes of the file that are dirtied, whole blocks.
+    /// Byte range of the file that is dirtied, in whole blocks.
     pub data: Range<u64>,
-    /// Bytes of one of these blocks; 0 without data.
+    /// Block size of the file in bytes; 0 without data.
     pub block_bytes: u64,
-    /// Bytes of a block of pointers above them.
+    /// Bytes of an indirect block above them.
     pub pointer_block_bytes: u64,
-    /// Bytes the file will have, on which the height of its tree depends.
+    /// Size of the file afterwards in bytes. It decides the height of the tree.
     pub file_bytes: u64,
 }
 
-/// A block of pointers: file, level from 1 on, and number in its level.
+/// An indirect block: file, level from 1 on, and index in its level.
 pub(crate) type PointerBlock = (Ino, u32, u64);
 
 #[derive(Debug, Default)]
 struct Claimed {
-    /// 0: none yet.
+    /// The txg (group); 0: none yet.
     group: u64,
     /// Bytes of blocks for names.
     names: u64,
@@ -57,10 +59,10 @@ impl Claimed {
     }
 }
 
-/// What one inode has claimed in the newest group. A leaf lock.
+/// What one inode has claimed in the newest txg. A leaf lock.
 #[derive(Debug)]
 pub(crate) struct Claims {
-    /// `None`: an object that is still to be made.
+    /// `None`: an object that is not created yet.
     pub ino: Option<Ino>,
     claimed: Mutex<Claimed>,
 }
@@ -70,12 +72,13 @@ impl Claims {
         Claims { ino: Some(ino), claimed: Mutex::default() }
     }
 
-    /// Of every object that is about to be made.
+    /// Claims shared by all objects that are not created yet.
     pub fn of_new() -> Self {
         Claims { ino: None, claimed: Mutex::default() }
     }
 
-    /// What is not claimed yet in this group, but for the dnode's block; `objects` says whether its dnode is.
+    /// What is not claimed yet in this txg, except for the dnode's block. `objects` is 1 if the dnode is
+    /// missing.
     pub fn missing(&self, group: u64, need: &Need) -> Cost {
         let claimed = self.claimed.lock();
         let nothing = Claimed::default();
@@ -93,10 +96,11 @@ impl Claims {
         }
     }
 
+    /// Claims what this operation has reserved in the txg.
     pub fn add(&self, group: u64, need: &Need) {
         let mut claimed = self.claimed.lock();
         if claimed.group > group {
-            // Somebody was faster, in the next group.
+            // Another thread has already claimed in the next txg.
             return;
         }
         if claimed.group < group {
@@ -118,11 +122,12 @@ fn len(range: &Range<u64>) -> u64 {
 }
 
 impl Need {
+    /// Attributes only.
     pub fn attrs() -> Self {
         Need::default()
     }
 
-    /// Whole records of a file that will have so many bytes, and the blocks of pointers above them.
+    /// Whole records of a file of `file_bytes` bytes, and the indirect blocks above them.
     pub fn records(object: &Object, data: Range<u64>, record_bytes: u32, file_bytes: u64) -> Self {
         let pointer_block_bytes = object.indirect_bytes(record_bytes).into();
         Need { data, block_bytes: record_bytes.into(), pointer_block_bytes, file_bytes, names: None }
@@ -132,7 +137,7 @@ impl Need {
         Need { names: Some(names), ..Need::default() }
     }
 
-    /// Blocks of pointers above the data: level, and numbers in it.
+    /// The indirect blocks above the data: level, and range of indices in it.
     pub fn pointer_blocks(&self) -> impl Iterator<Item = (u32, RangeInclusive<u64>)> + use<> {
         let block_bytes = self.block_bytes.max(1);
         let has_any = !self.data.is_empty() && self.file_bytes.max(self.data.end) > block_bytes;
@@ -140,13 +145,13 @@ impl Need {
         let blocks = self.file_bytes.max(self.data.end).div_ceil(block_bytes);
         let pointers = (self.pointer_block_bytes / POINTER_BYTES).max(2);
         let span = move |level: u32| pointers.saturating_pow(level);
-        // One block is the root when all are below it.
+        // The level that fits into one block is the root.
         let levels = (1..).take_while(move |level| has_any && (*level == 1 || span(level - 1) < blocks));
         levels.map(move |level| (level, first / span(level)..=last / span(level)))
     }
 }
 
-/// Costs of several steps in one transaction.
+/// Total cost of several steps in one transaction.
 pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
     costs.into_iter().fold(Cost::NOTHING, |total, cost| Cost {
         write_bytes: total.write_bytes.saturating_add(cost.write_bytes),
@@ -160,11 +165,11 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
     })
 }
 
-/// An operation that gives space back, and may use the reserve for it.
+/// An operation that frees space, and so may use the GC reserve.
 pub(crate) const FREES: Cost = Cost { frees: true, ..Cost::NOTHING };
-/// One that may put an object into the delete queue, which changes a block there.
+/// As [`FREES`], for an operation that may add an object to the delete queue and so dirties a block there.
 pub(crate) const FREES_LINK: Cost = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..FREES };
-/// Given back when the object goes before its group ends.
+/// Given back if the object is destroyed before its txg ends.
 pub(crate) const UNLINKED_META_BLOCKS: u32 = 1;
 
 #[cfg(test)]

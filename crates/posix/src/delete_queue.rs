@@ -1,14 +1,15 @@
-//! Objects without a name.
+//! The delete queue: objects without a name.
 //!
-//! A file that is unlinked while it is open lives on until it is closed; a crash closes everything. So an
-//! object whose last link goes is written into the *delete queue* in the same transaction, and is taken out of
-//! it together with its destruction (or when a file that was made without a name gets one). What stands there
-//! when a data set is mounted was left by a crash, and is destroyed.
+//! A file that is unlinked while open lives until it is closed; a crash closes everything. So losing the last
+//! link writes an object into the *delete queue* in the same transaction. Destroying the object, or naming a
+//! file that was made without a name, removes the entry. Entries found at mount were left by a crash, and their
+//! objects are destroyed.
 //!
-//! Most unlinked files are closed a moment later, and whether one stands in the queue matters only at the end of a group, so what
-//! was unlinked in the open group is remembered, and written into the queue when everybody has left the group.
+//! Most unlinked files are closed a moment later, and the queue only matters when a txg ends. So objects
+//! unlinked in the open txg are kept in memory. They are written to the queue once all operations have left the
+//! txg.
 //!
-//! Invariant: at the end of every group an inode's link count is 0 if and only if it is in the queue.
+//! Invariant: at the end of every txg, an inode's link count is 0 if and only if it is in the queue.
 
 use crate::claims::{Claims, Need, UNLINKED_META_BLOCKS};
 use crate::errno::Errno;
@@ -19,15 +20,15 @@ use terrane_pool::Tx;
 use terrane_wire::NumberSet;
 use terrane_zap::{Cursor, ValueRef};
 
-/// Objects destroyed by one call of [`Fs::drain_unlinked`](crate::Fs::drain_unlinked), at most.
+/// Maximum of objects destroyed by one call of [`Fs::drain_unlinked`](crate::Fs::drain_unlinked).
 pub(crate) const DRAIN_STEP: usize = 256;
 
-/// The delete queue. Its locks are taken last: under those of inodes, above none.
+/// The delete queue. Its locks are leaf locks, taken after those of inodes.
 pub(crate) struct UnlinkedSet {
-    /// Unlinked in the open group.
+    /// Unlinked in the open txg.
     fresh: Mutex<NumberSet<Ino>>,
     pub queue: Mutex<ObjectZap>,
-    /// How far draining came; what is in use stays behind it.
+    /// Position of draining. Objects in use are skipped and stay behind it.
     drained: Mutex<Cursor>,
     claims: Claims,
 }
@@ -43,23 +44,23 @@ impl UnlinkedSet {
         }
     }
 
-    /// Its transaction is under way, and reserved what [`need`](Self::need) says and
-    /// [`UNLINKED_META_BLOCKS`] beside that.
+    /// Adds an object. The caller's transaction has reserved [`need`](Self::need) and [`UNLINKED_META_BLOCKS`].
     pub fn add(&self, ino: Ino) {
         self.fresh.lock().insert(ino);
     }
 
-    /// False: it was not there.
+    /// Removes an object. False: it was not in the queue.
     pub fn remove(&self, tx: &Tx, ino: Ino) -> Result<bool, Errno> {
         if self.fresh.lock().remove(&ino) {
-            // What was unlinked in this group was reserved in this group.
+            // Unlinked in this txg, so also reserved in it.
             tx.give_back(UNLINKED_META_BLOCKS);
             return Ok(true);
         }
         Ok(self.queue.lock().remove(tx, name(ino).as_bytes())?)
     }
 
-    /// Nobody else is in the group any more: what it unlinked and nobody has destroyed goes into the queue.
+    /// Writes objects of this txg that still exist to the queue. `last` is the only transaction left in the
+    /// txg.
     pub fn store(&self, last: &Tx) {
         let fresh = std::mem::take(&mut *self.fresh.lock());
         if fresh.is_empty() {
@@ -78,17 +79,18 @@ impl UnlinkedSet {
         }
     }
 
+    /// Whether the object waits for its destruction.
     pub fn contains(&self, ino: Ino) -> Result<bool, Errno> {
         Ok(self.fresh.lock().contains(&ino) || self.queue.lock().lookup_u64(name(ino).as_bytes())?.is_some())
     }
 
-    /// What any number of new entries needs in one group, beside [`UNLINKED_META_BLOCKS`] for each.
+    /// What any number of new entries in one txg needs, beside [`UNLINKED_META_BLOCKS`] for each.
     pub fn need(&self) -> (&Claims, Need) {
         let cost = self.queue.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0]));
         (&self.claims, Need::names(ChangeCost { bytes_again: 0, bytes_max: cost.bytes, ..cost }))
     }
 
-    /// What taking this entry out needs.
+    /// What removing this entry needs.
     pub fn need_of_one(&self, ino: Ino) -> (&Claims, Need) {
         if self.fresh.lock().contains(&ino) {
             return (&self.claims, Need::attrs());
@@ -96,16 +98,18 @@ impl UnlinkedSet {
         (&self.claims, Need::names(self.queue.lock().remove_cost()))
     }
 
+    /// Number of objects that wait for their destruction.
     pub fn len(&self) -> Result<usize, Errno> {
         Ok(self.queue.lock().entries()?.len() + self.fresh.lock().len())
     }
 
-    /// The first `max` of them.
+    /// The first `max` entries.
     pub fn list(&self, max: usize) -> Result<Vec<Ino>, Errno> {
         let entries = self.queue.lock().list(Cursor::START, max)?;
         Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
     }
 
+    /// The next stored entries to drain, at most [`DRAIN_STEP`].
     pub fn next_step(&self) -> Result<Vec<Ino>, Errno> {
         let mut drained = self.drained.lock();
         let entries = self.queue.lock().list(*drained, DRAIN_STEP)?;
@@ -116,10 +120,10 @@ impl UnlinkedSet {
     }
 }
 
-/// An inode's number in hexadecimal.
+/// Digits of an inode number in hexadecimal.
 const NAME_BYTES_MAX: usize = 16;
 
-/// OpenZFS's names for integer keys.
+/// An integer key as OpenZFS names it.
 fn name(ino: Ino) -> String {
     format!("{ino:x}")
 }

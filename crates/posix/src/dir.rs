@@ -1,8 +1,7 @@
-//! Directories: finding names, and listing them.
+//! Directories: lookup and listing of names.
 //!
-//! A directory's blocks are a ZAP from names to (object, file type); "." and ".." are not stored. One that
-//! holds nothing has no block. Its size attribute is the number of entries + 2, its link count that of
-//! subdirectories + 2.
+//! A directory is a ZAP from names to (object, file type). "." and ".." are not stored. An empty directory has
+//! no block. Its size attribute is the number of entries + 2, its link count the number of subdirectories + 2.
 
 use crate::ahead;
 use crate::claims::{Claims, Need};
@@ -14,16 +13,18 @@ use crate::types::{Attr, DirEntry, Ino, Reading, SYMLINK_MAX, mode};
 use terrane_sa::Attr as SaAttr;
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 
-/// Offsets of "." and "..", and the first ones after them. Every offset after a name is at least 2^28.
+/// Offsets of ".." and of the first name. Offset 3 also stands for the first name. Later offsets are at least
+/// 2^28.
 const OFFSET_PARENT: u64 = 1;
 const OFFSET_NAMES: u64 = 2;
 const OFFSET_NAMES_LAST: u64 = 3;
-/// Entries read under one lock.
+/// Entries read under one lock: the first batch, and the largest.
 const BATCH_FIRST: usize = 32;
 const BATCH_MAX: usize = 1024;
 
 impl Fs {
-    /// A name that is to be made: "." and ".." are always there. `EILSEQ`: it is not UTF-8, and the data set takes nothing else.
+    /// Checks a name that is to be created. `EEXIST`: "." or "..". `EILSEQ`: the data set requires UTF-8, and
+    /// it is not.
     pub(crate) fn check_new_name(&self, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
         if is_dots(name) {
@@ -32,14 +33,16 @@ impl Fs {
         if self.naming.takes(name) { Ok(()) } else { Err(Errno::EILSEQ) }
     }
 
-    /// Whether no other name can mean what this one does: then all that is known of this name is true until it changes itself.
+    /// Whether this spelling is the only one for the name. If so, a cache entry for it stays valid until the
+    /// name changes.
     pub fn is_alone(&self, name: &[u8]) -> bool {
         self.naming.is_alone(name)
     }
 
-    /// What a name means; "." and ".." are understood. Adds one to the lookup count.
+    /// Looks up a name, including "." and "..". Adds one to the lookup count.
     ///
-    /// "." of whatever has a number means that itself: so the kernel asks for an inode that it knows by a file handle only.
+    /// "." of any inode, directory or not, is the inode itself. The kernel uses it for an inode known by file
+    /// handle only.
     pub fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
         let dir = self.hold(dir)?;
         check_name(name)?;
@@ -60,7 +63,7 @@ impl Fs {
         Ok(self.attr(&inode, &state))
     }
 
-    /// What adding a name to `dir` needs, or giving it another meaning.
+    /// What adding or replacing a name in `dir` needs.
     pub(crate) fn need_to_name<'a>(
         &self,
         dir: &'a InodeRef<'_>,
@@ -75,6 +78,7 @@ impl Fs {
         Ok((&dir.claims, Need::names(dir.read().names()?.remove_cost())))
     }
 
+    /// The target of a symlink. `EINVAL`: another inode.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>, Errno> {
         let inode = self.hold(ino)?;
         let target = {
@@ -96,9 +100,9 @@ impl Fs {
         Ok(target)
     }
 
-    /// Shows the names from `offset` on (0: all) until `each` says false. Offsets are places in the order of
-    /// names' hashes: a name that is there during the whole walk is shown once, whatever happens to others. No
-    /// lock is held while `each` runs.
+    /// Calls `each` for the names from `offset` on (0: all) until it returns false. Offsets are positions in
+    /// the order of name hashes. So a name that exists during the whole walk is shown once, whatever happens to
+    /// others. No lock is held while `each` runs.
     pub fn readdir(
         &self,
         dir: Ino,
@@ -108,7 +112,7 @@ impl Fs {
         self.readdir_as(dir, offset, Reading::default(), each)
     }
 
-    /// The same, by what the directory was opened with.
+    /// The same, with the options of the open directory.
     pub fn readdir_as(
         &self,
         dir: Ino,
@@ -120,9 +124,9 @@ impl Fs {
         self.walk(&dir, offset, how, &mut |_| (), &mut |entry, ()| each(entry))
     }
 
-    /// As [`readdir`](Self::readdir), with the attributes of what the names mean; "." and "..", and names whose inode was removed
-    /// meanwhile or cannot be read, come without. Each attribute that `each` took (it said true) adds one to the
-    /// lookup count.
+    /// As [`readdir`](Self::readdir), with the attributes of each inode. They are `None` for "." and "..", and
+    /// for inodes that were removed meanwhile or cannot be read. If `each` returns true, each inode with
+    /// attributes has its lookup count raised by one.
     pub fn readdir_plus(
         &self,
         dir: Ino,
@@ -132,7 +136,7 @@ impl Fs {
         self.readdir_plus_as(dir, offset, Reading::default(), each)
     }
 
-    /// The same, by what the directory was opened with.
+    /// The same, with the options of the open directory.
     pub fn readdir_plus_as(
         &self,
         dir: Ino,
@@ -155,7 +159,7 @@ impl Fs {
         self.walk(&dir, offset, how, &mut |ino| Some(self.enter(ino)), &mut show)
     }
 
-    /// `hold` is called for each name's object while the directory is locked, `each` when it is not.
+    /// Calls `hold` for each object while the directory is locked, and `each` while it is not.
     fn walk<T: Default>(
         &self,
         dir: &InodeRef<'_>,
@@ -208,7 +212,7 @@ impl Fs {
     }
 }
 
-/// The names of a directory that are stored, from `offset` on (0: all).
+/// Shows the stored names of a directory from `offset` on (0: all).
 fn show_names<T>(
     dir: &InodeRef<'_>,
     offset: u64,
@@ -238,7 +242,7 @@ fn show_names<T>(
             }
         }
         if is_last {
-            // The indexes of directories that are listed once would fill the memory.
+            // Drop the index: those of directories that are listed only once would fill memory.
             if let Some(mut state) = dir.try_write() {
                 state.names_mut()?.listed();
             }

@@ -1,7 +1,7 @@
-//! The numbers of Linux, and the one place where our errors become them.
+//! Linux error numbers, and the only place where our errors become them.
 //!
-//! A caller of the kernel sees a number only; the reason behind `EIO` is written to the log where it becomes one,
-//! because that is the last place that knows it.
+//! Callers see a number only. The reason behind an `EIO` is logged here, because this is the last place that
+//! knows it.
 
 use std::fmt;
 use terrane_dataset::ZapError;
@@ -19,7 +19,7 @@ macro_rules! errnos {
         impl Errno {
             $(pub const $name: Errno = Errno($number);)*
 
-            /// `ENOENT` and the like; `None` for a number that this crate never gives.
+            /// The symbolic name, like `ENOENT`; `None` for a number that this crate never returns.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Errno::$name => Some(stringify!($name)),)*
@@ -110,7 +110,7 @@ impl From<SaError> for Errno {
     }
 }
 
-/// Says why, then what every caller gets to see of it.
+/// Logs the reason, and returns `EIO`.
 pub(crate) fn damaged(reason: impl fmt::Display) -> Errno {
     log::error!("EIO: {reason}");
     Errno::EIO

@@ -1,8 +1,8 @@
-//! Regular files: what is read of them.
+//! Regular files: reading.
 //!
-//! The size is an attribute; blocks may end before it (a hole at the end) but never hold anything behind it:
-//! what shrinks a file zeroes the tail of its last block, so what grows it later shows zeros. A file is one
-//! block that grows in steps of 512 bytes until it has the record size; then it gets more blocks.
+//! The size is an attribute. Blocks may end before it (a hole at the end), but hold only zeros behind it.
+//! Truncation zeroes the tail of the last block, so a file that grows later shows zeros. A file has one block
+//! that grows in steps of 512 bytes up to the record size. Then it gets more blocks.
 
 use crate::attr::stored;
 use crate::claims::Need;
@@ -15,10 +15,10 @@ use crate::types::{AccessTimes, Ino, Reading, Time, mode};
 use terrane_dataset::AccessTime;
 use terrane_pool::Cost;
 
-/// Relative access times are renewed after this, changed or not.
+/// Age in seconds at which a relative access time is renewed even if the file did not change.
 const ACCESS_TIME_SECS: i64 = 24 * 3600;
 
-/// Somebody read, and it is worth to be remembered.
+/// Stores an access time.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     ino: Ino,
@@ -45,7 +45,7 @@ impl Operation for Access {
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let state = change.locked.get(inode.ino);
         state.attrs.zpl.atime = stored(self.at);
-        // A crash may cost it without anybody missing it.
+        // Loss of an access time in a crash is acceptable.
         if let Err(errno) = change.fs.save_read(change.tx, inode, state) {
             log::warn!("access time of object {} not stored: {errno}", inode.ino);
         }
@@ -58,7 +58,7 @@ impl Operation for Access {
 }
 
 impl State {
-    /// `EISDIR`, `EINVAL`: only regular files hold bytes.
+    /// `EISDIR`: a directory. `EINVAL`: any other inode that is not a regular file.
     pub(crate) fn check_file(&self) -> Result<(), Errno> {
         match self.attrs.file_type() {
             mode::S_IFREG => Ok(()),
@@ -74,13 +74,13 @@ impl State {
 }
 
 impl Fs {
-    /// Appends to `out` what there is from `offset` on, up to `len` bytes; fewer only at the end of the file. Who goes on where an earlier
-    /// read ended, or in equal steps, has what follows read ahead.
+    /// Appends up to `len` bytes from `offset` on to `out`; fewer only at the end of the file. Sequential and
+    /// strided reads are prefetched.
     pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
         self.read_as(ino, offset, len, Reading::default(), out)
     }
 
-    /// The same, by what a file was opened with.
+    /// The same, with the options of the open file.
     pub fn read_as(
         &self,
         ino: Ino,
@@ -112,15 +112,15 @@ impl Fs {
             read.inspect_err(|_| out.truncate(start)).err()
         };
         if let Some(error) = failed {
-            // With no lock held: the way to the root takes those of the directories.
+            // No lock is held here: building the path locks the directories up to the root.
             log::error!("reading {} at byte {offset} failed", self.path_of(inode.ino));
             return Err(error.into());
         }
         Ok(())
     }
 
-    /// Renews the access time where mount and property ask for it. Reading never fails because of it: not on a full
-    /// pool, not on one that is read-only.
+    /// Renews the access time if mount options and property ask for it. A failure does not fail the read, for
+    /// example on a full or read-only pool.
     pub(crate) fn note_access(&self, inode: &InodeRef<'_>) {
         let is_dir = || inode.read().attrs.is_dir();
         let policy = match self.access_times() {
@@ -139,7 +139,7 @@ impl Fs {
         let _ = self.carry_out(&Access { ino: inode.ino, at: now });
     }
 
-    /// `SEEK_DATA`; `ENXIO`: there is no data at or after `offset`.
+    /// `SEEK_DATA`. `ENXIO`: no data at or after `offset`.
     pub fn seek_data(&self, ino: Ino, offset: u64) -> Result<u64, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -151,7 +151,7 @@ impl Fs {
         inode.object().next_data(offset)?.filter(|at| *at < size).ok_or(Errno::ENXIO)
     }
 
-    /// `SEEK_HOLE`; the end of the file counts as one. `ENXIO`: `offset` is not in the file.
+    /// `SEEK_HOLE`; the end of the file counts as a hole. `ENXIO`: `offset` is beyond the end.
     pub fn seek_hole(&self, ino: Ino, offset: u64) -> Result<u64, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -164,7 +164,7 @@ impl Fs {
     }
 }
 
-/// Not later than the last change, or a day old.
+/// True if the access time is not later than the last change, or is a day old.
 fn is_access_time_old(state: &State, now: Time) -> bool {
     let zpl = &state.attrs.zpl;
     let [atime, mtime, ctime] = [zpl.atime, zpl.mtime, zpl.ctime].map(crate::attr::time);

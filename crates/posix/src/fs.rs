@@ -1,6 +1,7 @@
-//! One mounted data set: what all operations on it share.
+//! One mounted data set: the state that all operations share.
 //!
-//! Invariant: this module knows what is kept in memory, and no operation. Operations are methods of [`Fs`] in modules above this one.
+//! Invariant: this module defines state in memory, and no operation. Operations are methods of [`Fs`] in
+//! modules above.
 
 use crate::ahead::{Ahead, Ready};
 use crate::claims::{Claims, PointerBlock};
@@ -21,9 +22,9 @@ use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
 use terrane_object::ObjectSet;
 
-/// A mounted data set. Shared by threads; every method takes its own locks.
+/// A mounted data set. It is shared by threads; every method takes its own locks.
 ///
-/// Every operation that changes something is one transaction: after a crash all of it is there, or nothing.
+/// Each operation that changes something is one transaction: after a crash all of it exists, or nothing.
 pub struct Fs {
     pub(crate) dataset: Arc<Dataset>,
     pub(crate) set: Arc<ObjectSet>,
@@ -41,35 +42,36 @@ pub struct Fs {
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,
-    /// Held while a directory moves to another parent: nobody else's move can then put it under itself. Taken
-    /// before the transaction begins.
+    /// Held while a directory moves to another parent, so that no concurrent move can put a directory under
+    /// itself. Taken before the transaction begins.
     pub(crate) directory_moves: Mutex<()>,
     pub(crate) ledger: OnceLock<Box<dyn Ledger>>,
     /// An [`AccessTimes`].
     pub(crate) access_times: AtomicU8,
-    /// How many of the set's losses [`sync`](Fs::sync) has told of.
+    /// Number of the object set's losses that [`sync`](Fs::sync) has reported.
     pub(crate) losses_told: AtomicU64,
     pub(crate) ahead: Mutex<Ahead>,
     pub(crate) ready: Ready,
-    /// Of a predecessor that died while its mount stands.
+    /// Losses of a predecessor that died while the mount stayed.
     pub(crate) losses: Option<Losses>,
     pub(crate) root: Ino,
-    /// Destroys the object of an unlinked inode whose last holder went.
+    /// Destroys the object of an unlinked inode when its last reference is dropped.
     pub(crate) reap: fn(&Fs, Ino) -> Result<(), Errno>,
 }
 
-/// Told of the first change of an inode in each group, so that a successor knows what a crash cost.
+/// Notes the first change of an inode in each txg, so that a successor server knows what a crash lost.
 pub trait Ledger: Send + Sync {
     fn note(&self, group: u64, ino: Ino);
 
-    /// Who was told by now that this inode lost changes: a further successor need not say it again. `None`: nobody asks any more.
+    /// Notes which callers were told of this inode's loss; a later successor does not tell them again. `None`:
+    /// no caller is to be told any more.
     fn told(&self, _ino: Ino, _loss: Option<Loss>) {}
 }
 
 impl Fs {
-    /// Has every first change of an inode in a group noted from now on.
+    /// Notes the first change of every inode per txg in `ledger` from now on.
     pub fn keep_ledger(&self, ledger: Box<dyn Ledger>) {
-        // A second one would know half of it.
+        // The first ledger stays: a second one would lack the earlier notes.
         let _ = self.ledger.set(ledger);
     }
 
@@ -77,7 +79,7 @@ impl Fs {
         self.losses.is_some()
     }
 
-    /// What a mount says about times of access, from now on.
+    /// Sets the mount option for access times.
     pub fn set_access_times(&self, times: AccessTimes) {
         self.access_times.store(times as u8, Ordering::Relaxed);
     }
@@ -91,10 +93,12 @@ impl Fs {
             .unwrap_or_default()
     }
 
+    /// Inode number of the root directory.
     pub fn root(&self) -> Ino {
         self.root
     }
 
+    /// The mounted data set.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
@@ -103,7 +107,8 @@ impl Fs {
         Time::from_ns(self.set.pool().env().wall_ns())
     }
 
-    /// The pool's clock for measuring, in nanoseconds: cheaper than the kernel's where that takes a system call.
+    /// The pool's monotonic clock in nanoseconds. Cheaper than the kernel's clock where that takes a system
+    /// call.
     pub fn monotonic_ns(&self) -> u64 {
         self.set.pool().env().monotonic_ns()
     }

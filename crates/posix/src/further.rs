@@ -1,7 +1,7 @@
-//! Attributes that are no numbers: where they lie, and how they come and go.
+//! Attributes that are not plain numbers: where they lie, and how they are added and removed.
 //!
-//! They follow the numbers in the bonus area, and go to the spill block when that is full. Whoever only wants numbers never reads
-//! the spill block.
+//! They follow the numbers in the bonus area, and move to the spill block when the bonus is full. Reading only
+//! numbers never reads the spill block.
 
 use crate::attr::Attributes;
 use crate::errno::Errno;
@@ -22,14 +22,15 @@ impl<'a> Look<'a> {
         self.attrs.get(attr).or_else(|| self.spill.as_ref()?.get(attr))
     }
 
-    /// An attribute of one number.
+    /// The value of an attribute that is one number.
     pub fn number(&self, attr: Attr) -> Option<u64> {
         Some(u64::from_le_bytes(self.get(attr)?.try_into().ok()?))
     }
 }
 
 impl Fs {
-    /// Shows all attributes of an inode. A leaf lock is held meanwhile: `look` must not come back here.
+    /// Calls `look` with all attributes of an inode. A leaf lock is held meanwhile, so `look` must not call
+    /// this again.
     pub(crate) fn look<R>(
         &self,
         inode: &Inode,
@@ -44,7 +45,7 @@ impl Fs {
         Ok(look(&Look { attrs, spill: Some(spill) }))
     }
 
-    /// The hidden directory that an object nobody has loaded names.
+    /// The number of an object's hidden directory, if any. The inode need not be loaded.
     pub(crate) fn hidden_number(&self, object: &Object) -> Option<u64> {
         let table = self.layouts.table();
         let number = |raw: &[u8]| Attrs::decode(raw, &table).map(|attrs| attrs.u64(Attr::XATTR));
@@ -59,7 +60,7 @@ impl Fs {
         })
     }
 
-    /// All attributes with the numbers as they are now, to be changed and stored.
+    /// All attributes with the current numbers, to be changed and stored.
     pub(crate) fn list_of(&self, inode: &Inode, state: &mut State) -> Result<AttrList, Errno> {
         let Some(raw) = inode.object().spill()? else { return state.attrs.list_now(None) };
         let table = self.layouts.table();
@@ -68,8 +69,8 @@ impl Fs {
         state.attrs.list_now(Some(&spill))
     }
 
-    /// Stores a list that [`list_of`](Self::list_of) gave, wherever it fits. `EFBIG`: nowhere; nothing is changed. The caller holds
-    /// the inode's lock and has reserved room for a spill block.
+    /// Stores a list from [`list_of`](Self::list_of) in bonus and spill. `EFBIG`: it does not fit, and nothing
+    /// changed. The caller holds the inode's lock and has reserved space for a spill block.
     pub(crate) fn store(
         &self,
         tx: &Tx,

@@ -1,10 +1,12 @@
-//! Hidden directories: extended attributes that are objects of their own.
+//! Hidden directories: extended attributes stored as objects.
 //!
-//! An inode that has attributes which do not fit its list (or may not: `xattr=dir`) names a directory that nothing else names.
-//! Its entries are the attributes' full names, their objects hold the values. All of them bear `ZFS_XATTR` in their flags, belong to
-//! the inode, are changed under its lock alone, and go with it; no caller ever sees their numbers.
+//! An inode gets a hidden directory if an attribute does not fit its list, or if `xattr=dir`. Only that inode
+//! refers to the directory. Its entries are the full attribute names, and their objects hold the values. All
+//! these objects carry `ZFS_XATTR` in their flags, change under the inode's lock alone, and are destroyed with
+//! it. Callers never see their numbers.
 //!
-//! A value is replaced by making a new object and giving it the name, so that whatever fails leaves the old one.
+//! A value is replaced by creating a new object and pointing the name to it. So any failure leaves the old
+//! value.
 
 use crate::attr::{Attributes, FLAG_XATTR, stored};
 use crate::claims::FREES;
@@ -21,14 +23,14 @@ use terrane_sa::ZplAttrs;
 use terrane_wire::{Corrupt, ObjectId};
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 
-/// Values destroyed in one transaction: each may dirty a block of dnodes of its own.
+/// Values destroyed in one transaction. Each may dirty its own dnode block.
 const DESTROY_STEP: usize = 16;
-/// What the first name of a new hidden directory dirties.
+/// Bytes that the first name of a new hidden directory dirties.
 const FIRST_NAME_BYTES: u64 = 1024;
-/// A block of dnodes, and one above it.
+/// A dnode block, and one indirect block above it.
 const DNODE_META_BLOCKS: u32 = 2;
 
-/// One inode's hidden directory, open.
+/// The open hidden directory of one inode.
 pub(crate) struct Hidden {
     names: ObjectZap,
     attrs: Attributes,
@@ -39,12 +41,12 @@ impl Hidden {
         self.names.object().id().0
     }
 
-    /// The object that holds a name's value.
+    /// The object that holds the value of a name.
     pub fn find(&self, name: &[u8]) -> Result<Option<Ino>, Errno> {
         Ok(self.names.lookup_u64(name)?.map(|value| Named::from_value(value).ino))
     }
 
-    /// Shows all names.
+    /// Calls `each` for all names.
     pub fn each_name(&self, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
         self.names.visit(Cursor::START, &mut |entry| {
             if let KeyRef::Name(name) = entry.key {
@@ -55,7 +57,7 @@ impl Hidden {
         Ok(())
     }
 
-    /// How many names there are.
+    /// Number of names.
     pub fn count(&self) -> Result<u64, Errno> {
         Ok(self.names.len()?)
     }
@@ -71,14 +73,14 @@ impl Hidden {
 }
 
 impl Fs {
-    /// The hidden directory that `owner` names.
+    /// Opens the hidden directory of `owner`.
     pub(crate) fn hidden(&self, owner: Ino, number: u64) -> Result<Hidden, Errno> {
         let (object, attrs) = self.hidden_object(number, ObjectKind::Directory, owner)?;
         let names = ObjectZap::with_names(self.dataset().zap_policy(), object, Naming::BYTES);
         Ok(Hidden { names, attrs })
     }
 
-    /// An object of a hidden directory. Whatever else is found is damage.
+    /// Opens an object of a hidden directory. `EIO`: it is of another kind, or not owned by `parent`.
     fn hidden_object(
         &self,
         number: u64,
@@ -119,7 +121,8 @@ impl Fs {
         Ok(())
     }
 
-    /// What [`put_hidden`](Self::put_hidden) dirties at most. Dnodes are claimed on the way.
+    /// Upper bound of what [`put_hidden`](Self::put_hidden) dirties. Dnode blocks are claimed when objects are
+    /// created.
     pub(crate) fn hidden_cost(hidden: Option<&Hidden>, name: &[u8], value: &[u8]) -> Cost {
         let names = hidden
             .map_or(FIRST_NAME_BYTES, |hidden| hidden.names.put_cost(name.len(), ValueRef::U64s(&[0])).bytes);
@@ -171,7 +174,8 @@ impl Fs {
         Ok((object, Attributes::new(zpl, encoded.bonus)))
     }
 
-    /// Gives a name this value, in the hidden directory of `owner` or in a new one, which the caller has to note with the inode.
+    /// Sets a value in the hidden directory of `owner`, or in a new one. The caller stores a new one's number
+    /// in the inode.
     pub(crate) fn put_hidden(
         &self,
         tx: &Tx,
@@ -225,7 +229,7 @@ impl Fs {
         self.save_hidden(tx, hidden)
     }
 
-    /// The names changed.
+    /// Stores the directory's attributes after its names changed.
     fn save_hidden(&self, tx: &Tx, hidden: &mut Hidden) -> Result<(), Errno> {
         let now = stored(self.now());
         (hidden.attrs.zpl.mtime, hidden.attrs.zpl.ctime) = (now, now);
@@ -234,7 +238,8 @@ impl Fs {
         Ok(())
     }
 
-    /// The name is gone already: what cannot be read any more must not keep anybody from replacing or removing it.
+    /// Destroys a value whose name was removed. An unreadable value is left behind, so that the name can still
+    /// be replaced or removed.
     fn destroy_value(&self, tx: &Tx, hidden: Ino, number: Ino) -> Result<(), Errno> {
         match self.hidden_object(number, ObjectKind::File, hidden) {
             Ok((object, _)) => {
@@ -246,7 +251,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Removes a name that is there. True: it was the last one, and the hidden directory is gone; the caller has to note it.
+    /// Removes an existing name. True: it was the last one, and the hidden directory was destroyed. The caller
+    /// then removes its number from the inode.
     pub(crate) fn remove_hidden(&self, tx: &Tx, hidden: &mut Hidden, name: &[u8]) -> Result<bool, Errno> {
         let number = hidden.find(name)?.ok_or(Errno::ENODATA)?;
         hidden.names.remove(tx, name)?;
@@ -261,24 +267,25 @@ impl Fs {
         Ok(false)
     }
 
-    /// What removing a name dirties at most.
+    /// Upper bound of what removing a name dirties.
     pub(crate) fn hidden_remove_cost(hidden: &Hidden) -> Cost {
         Cost { meta_bytes: hidden.names.remove_cost().bytes, objects: 2, ..FREES }
     }
 
-    /// What destroying the last piece of a hidden directory dirties, and it itself.
+    /// Upper bound of what destroying the last piece of a hidden directory dirties, directory included.
     pub(crate) fn hidden_destroy_cost() -> Cost {
         let objects = DESTROY_STEP as u32 + 1;
         Cost { meta_blocks: objects * DNODE_META_BLOCKS, objects, ..FREES }
     }
 
-    /// Destroys a piece of a hidden directory whose inode is about to go. True: all of it, the directory included.
+    /// Destroys a piece of the hidden directory of an inode that is being destroyed. True: all of it, directory
+    /// included.
     pub(crate) fn destroy_hidden_piece(&self, tx: &Tx, owner: Ino, number: u64) -> Result<bool, Errno> {
         let mut hidden = self.hidden(owner, number)?;
         let piece = hidden.numbers(DESTROY_STEP + 1)?;
         let is_last = piece.len() <= DESTROY_STEP;
         for (name, value) in piece.iter().take(DESTROY_STEP) {
-            // Or the same piece would come again for ever.
+            // Otherwise the next call would find the same names again.
             if !is_last && !hidden.names.remove(tx, &name[..])? {
                 let at = format!("object {number}, extended attributes of object {owner}");
                 return Err(Corrupt::new(at, "name", "one that can be found", name.escape_ascii()).into());
@@ -294,7 +301,7 @@ impl Fs {
         Ok(is_last)
     }
 
-    /// Destroys a hidden directory of which not all can be read, if it is one: its values stay, and nobody names them.
+    /// Destroys a hidden directory that cannot be read in full. Its values are leaked.
     pub(crate) fn give_up_hidden(&self, tx: &Tx, owner: Ino, number: u64) -> Result<(), Errno> {
         log::error!("extended attributes of object {owner}: the space of some is lost");
         if let Ok((object, _)) = self.hidden_object(number, ObjectKind::Directory, owner) {

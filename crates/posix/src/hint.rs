@@ -1,10 +1,10 @@
-//! Write hints: what somebody said about how long a file's bytes will live.
+//! Write hints: expected lifetimes of a file's bytes, as users state them.
 //!
-//! A hint is three bits of an inode's flags, so that whoever loads the inode knows it without a further look. Programs see it as
-//! the extended attribute `user.terrane.write_hint`, wherever other attributes are put, and by a call. New files and directories
-//! take their directory's. Where there is none, the data set's property counts.
+//! A hint is three bits of an inode's flags, so it is known once the inode is loaded. Programs see it as the
+//! extended attribute `user.terrane.write_hint`, and through [`Fs::set_write_hint`]. New files and directories
+//! inherit it from their directory. Without a hint, the data set's property applies.
 //!
-//! Invariant: an inode in memory has told its object what its flags say.
+//! Invariant: the object of a loaded inode has the hint that the inode's flags state.
 
 use crate::attr::hint_flags;
 use crate::claims::Need;
@@ -17,10 +17,10 @@ use crate::types::{Ino, SetXattr, mode};
 use terrane_pool::Cost;
 use terrane_space::policy::Hint;
 
-/// What the hint is called as an extended attribute; its value is [`Hint::name`].
+/// Name of the hint as an extended attribute; its value is [`Hint::name`].
 pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";
 
-/// The flags that a new file with these bits begins with.
+/// The flags that a new file with these bits inherits.
 pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
     match bits & mode::S_IFMT {
         mode::S_IFREG | mode::S_IFDIR => hint_flags(parent.attrs.hint()),
@@ -33,20 +33,20 @@ pub(crate) fn listed_bytes(state: &State) -> usize {
     if state.attrs.hint() == Hint::NotSet { 0 } else { WRITE_HINT.len() + 1 }
 }
 
-/// How long the bytes of a file will live that are written from now on.
+/// Sets the expected lifetime of bytes that are written to a file from now on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetHint {
     pub ino: Ino,
-    /// `NotSet` takes it back.
+    /// `NotSet` removes the hint.
     pub hint: Hint,
-    /// As an extended attribute, which changes the change time.
+    /// Set through the extended attribute, which changes the change time.
     pub as_xattr: Option<AsXattr>,
 }
 
-/// How a hint is changed as an extended attribute.
+/// A change of the hint through its extended attribute.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AsXattr {
-    /// Not set: removed.
+    /// False: the attribute is removed.
     pub is_set: bool,
     pub how: SetXattr,
 }
@@ -101,8 +101,8 @@ impl Operation for SetHint {
 }
 
 impl Fs {
-    /// What somebody said about this file or directory, or about the directory it was made in; [`Hint::NotSet`]: nobody did. `EINVAL`:
-    /// it is neither.
+    /// The hint of this file or directory, possibly inherited; [`Hint::NotSet`]: none. `EINVAL`: neither file
+    /// nor directory.
     pub fn write_hint(&self, ino: Ino) -> Result<Hint, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -110,9 +110,9 @@ impl Fs {
         Ok(state.attrs.hint())
     }
 
-    /// Says how long the bytes of a file will live that are written from now on, or those of files that will be made in a directory;
-    /// [`Hint::NotSet`] takes it back. It stays until it is changed. No time stamp changes: a program that opens its files and says
-    /// so each time has changed nothing that others look at. `EINVAL`: neither file nor directory.
+    /// Sets the expected lifetime of bytes written to a file from now on. On a directory it applies to files
+    /// created later. [`Hint::NotSet`] removes it; otherwise it is kept until changed. Timestamps do not
+    /// change, so programs may set it on each open. `EINVAL`: neither file nor directory.
     pub fn set_write_hint(&self, ino: Ino, hint: Hint) -> Result<(), Errno> {
         self.carry_out(&SetHint { ino, hint, as_xattr: None })
     }
@@ -127,14 +127,15 @@ impl Fs {
         Ok(())
     }
 
-    /// As [`setxattr`](Self::setxattr), and [`removexattr`](Self::removexattr) with no value. `EINVAL`: no hint has this name.
+    /// As [`setxattr`](Self::setxattr), or as [`removexattr`](Self::removexattr) without a value. `EINVAL`: no
+    /// such hint.
     pub(crate) fn put_hint(&self, ino: Ino, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
         let named = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
         let hint = value.map_or(Ok(Hint::NotSet), named)?;
         self.carry_out(&SetHint { ino, hint, as_xattr: Some(AsXattr { is_set: value.is_some(), how }) })
     }
 
-    /// Whether the list of names has no room for the hint's.
+    /// Whether the list of names has no space for the hint's name.
     fn names_would_fill(&self, inode: &Inode, state: &mut State) -> Result<bool, Errno> {
         if !Fs::may_have_xattrs(inode, state) {
             return Ok(false);

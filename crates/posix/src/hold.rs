@@ -1,7 +1,7 @@
-//! Inodes held by operations: found, read, changed and let go.
+//! References to inodes: taking, loading, changing and dropping them.
 //!
-//! Invariant: the last reference of an unlinked inode has its object destroyed, which takes a transaction of its own. So references are
-//! dropped when no lock is held and no transaction is open.
+//! Invariant: dropping the last reference of an unlinked inode destroys its object, in a transaction of its
+//! own. So references are dropped while no lock is held and no transaction is open.
 
 use crate::attr::{Attributes, FLAG_XATTR, object_kind};
 use crate::errno::Errno;
@@ -17,10 +17,10 @@ use terrane_object::{Object, ObjectKind};
 use terrane_pool::Tx;
 use terrane_wire::{Corrupt, ObjectId};
 
-/// Keeps an inode in the map and its object from being destroyed. Not loaded yet if it comes from [`Fs::enter`].
+/// Keeps an inode in the map and its object from being destroyed. After [`Fs::enter`] it is not loaded yet.
 pub(crate) struct InodeRef<'a> {
     fs: &'a Fs,
-    /// `None` only while it is dropped.
+    /// `None` only during `drop`.
     inode: Option<Arc<Inode>>,
 }
 
@@ -38,9 +38,10 @@ impl Drop for InodeRef<'_> {
         let sheds = self.fs.note_index(&inode);
         let last = {
             let mut shard = self.fs.inodes.shard(inode.ino).lock();
-            // All references are made and dropped under this lock: the map's and ours are the last.
+            // References are created and dropped under this lock: only the map and this drop hold one now.
             let alone = inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2;
-            // What a predecessor told the kernel is not in our count: only its FORGET says that an unlinked inode is closed.
+            // Lookups that a predecessor counted are unknown here. Only the kernel's FORGET shows that an
+            // unlinked inode is closed.
             let may_be_open =
                 || self.fs.is_successor() && !inode.settled.load(Ordering::Acquire) && inode.is_unlinked();
             if alone && !inode.is_due() && !may_be_open() {
@@ -66,18 +67,19 @@ impl Drop for InodeRef<'_> {
         if inode.is_unlinked()
             && let Err(errno) = (self.fs.reap)(self.fs, inode.ino)
         {
-            // It stays in the set of unlinked objects, and the next mount tries again.
+            // It stays in the delete queue, and the next mount tries again.
             log::warn!("unlinked object {} was not destroyed: {errno}", inode.ino);
         }
     }
 }
 
 impl InodeRef<'_> {
-    /// The kernel was told of it once more.
+    /// Counts one more lookup by the kernel.
     pub fn count_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Subtracts lookups that the kernel forgot.
     pub fn uncount_lookups(&self, count: u64) {
         let less = |lookups: u64| Some(lookups.saturating_sub(count));
         let before = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
@@ -90,13 +92,13 @@ impl InodeRef<'_> {
         self.body.get().is_some()
     }
 
-    /// Keeps everybody from reading the dnode, if nobody has.
+    /// Locks an inode that is not loaded, so that no thread reads its dnode. `None`: it is loaded.
     pub fn lock_unloaded(&self) -> Option<MutexGuard<'_, ()>> {
         let loading = self.loading.lock();
         (!self.is_loaded()).then_some(loading)
     }
 
-    /// Reads the dnode, unless somebody did. `ESTALE`: there is no such inode (any more).
+    /// Reads the dnode, unless it is loaded. `ESTALE`: there is no such inode (any more).
     pub fn load(self) -> Result<Self, Errno> {
         if self.is_loaded() {
             return Ok(self);
@@ -111,7 +113,7 @@ impl InodeRef<'_> {
                 }
                 let attrs = Attributes::decode(self.ino, &object.bonus(), &self.fs.layouts.table())?;
                 if attrs.zpl.flags & FLAG_XATTR != 0 {
-                    // Part of another inode.
+                    // It belongs to another inode's extended attributes.
                     return Err(Errno::ESTALE);
                 }
                 let kind = object_kind(attrs.mode());
@@ -121,11 +123,11 @@ impl InodeRef<'_> {
                     return Err(Corrupt::new(at, "object kind", expected, found).into());
                 }
                 if attrs.zpl.links == 0 && !self.fs.is_successor() {
-                    // Unlinked, and in nobody's hands: it waits for its destruction.
+                    // Unlinked and unused: it waits for its destruction.
                     return Err(Errno::ESTALE);
                 }
-                // It may have been changed in the open group, forgotten and read again: the first fsync must
-                // commit.
+                // It may have been changed in the open txg, dropped from memory and read again. So the first
+                // fsync must commit.
                 self.changed.store(self.fs.set.open_txg().0, Ordering::Release);
                 self.fill(object, attrs);
             }
@@ -139,7 +141,8 @@ impl InodeRef<'_> {
         });
         object.set_hint(attrs.hint());
         self.set_reserved(self.fs.reservations.has(self.ino));
-        // Read by a successor, it may have been made without a name, and only the kernel remembers: it refuses a link to any other.
+        // In a successor, it may have been made without a name. Only the kernel knows, and it refuses a link to
+        // any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });
         let filled = self.body.set(Body { object, state });
@@ -148,36 +151,38 @@ impl InodeRef<'_> {
 }
 
 impl Fs {
-    /// Inodes in memory.
+    /// Number of inodes in memory, as entries of the map.
     pub fn cached_inodes(&self) -> usize {
         self.inodes.len()
     }
 
-    /// How many of them are in memory whole; bounded, however many the kernel keeps.
+    /// Number of fully loaded inodes. It is bounded, however many the kernel keeps.
     pub fn live_inodes(&self) -> usize {
         self.inodes.live()
     }
 
-    /// How many inodes nobody uses stay in memory whole, about a KiB each; 32,768 unless told. Others go at once, and are read again when
-    /// they are asked for.
+    /// Sets how many unused inodes stay fully in memory, about 1 KiB each; default 32,768. Others are dropped
+    /// at once, and read again on demand.
     pub fn keep_inodes(&self, count: usize) {
         self.inodes.keep(count);
     }
 
-    /// Bytes that the indexes of all directories in memory may take, 48 MiB unless told; a single one may exceed it.
+    /// Sets the bound in bytes for all directory indexes in memory, default 48 MiB. A single index may exceed
+    /// it.
     pub fn keep_indexes(&self, bytes: usize) {
         self.indexes.set_bytes_max(bytes);
         self.shed_indexes();
     }
 
-    /// Bytes that the indexes of directories take.
+    /// Bytes of all directory indexes in memory.
     pub fn index_bytes(&self) -> usize {
         self.indexes.bytes()
     }
 
-    /// Counts what a directory's index takes now; true: all together take too much. The caller holds the inode, and no lock.
+    /// Counts a directory's current index bytes. True: the sum exceeds its bound. The caller holds the inode,
+    /// and no lock.
     fn note_index(&self, dir: &Inode) -> bool {
-        // Whoever changes it now will say so.
+        // If the directory is locked, the thread that changes it counts it later.
         dir.index_bytes().is_some_and(|bytes| self.indexes.note(dir.ino, &dir.index_share, bytes))
     }
 
@@ -193,40 +198,39 @@ impl Fs {
         });
     }
 
-    /// The kernel no longer knows `count` of the times it was told of an inode. One that is unlinked is
-    /// destroyed when the last of them goes.
+    /// The kernel drops `count` of its lookups of an inode. An unlinked inode is destroyed with the last one.
     pub fn forget(&self, ino: Ino, count: u64) {
         if let Some(inode) = self.hold_cached(ino) {
             inode.uncount_lookups(count);
         }
     }
 
-    /// Puts an inode into the map without reading anything: for callers that hold the lock of the directory that
-    /// names it. To be followed by `load`.
+    /// Adds an inode to the map without reading it; `load` must follow. For callers that hold the lock of the
+    /// directory which names it.
     pub(crate) fn enter(&self, ino: Ino) -> InodeRef<'_> {
         let mut shard = self.inodes.shard(ino).lock();
         InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) }
     }
 
-    /// The inode of this number.
+    /// The inode with this number, loaded.
     pub(crate) fn hold(&self, ino: Ino) -> Result<InodeRef<'_>, Errno> {
         self.enter(ino).load()
     }
 
-    /// The inode, if it is in memory.
+    /// The inode with this number, if it is in the map.
     pub(crate) fn hold_cached(&self, ino: Ino) -> Option<InodeRef<'_>> {
         let mut shard = self.inodes.shard(ino).lock();
         let known = shard.entries.contains_key(&ino);
         known.then(|| InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) })
     }
 
-    /// An inode whose object was made a moment ago, in `tx`.
+    /// The inode of an object that `tx` has just created.
     pub(crate) fn hold_new(&self, tx: &Tx, object: Arc<Object>, attrs: Attributes) -> InodeRef<'_> {
         let inode = self.enter(object.id().0);
         {
             let unloaded = inode.lock_unloaded();
             inode.settled.store(true, Ordering::Release);
-            // Filled already: by somebody who read the new object through its number.
+            // It may be filled already, by a thread that read the new object through its number.
             if unloaded.is_some() {
                 inode.fill(object, attrs);
             }
@@ -235,9 +239,9 @@ impl Fs {
         inode
     }
 
-    /// Looks a name up under the directory's lock and holds what it names. `None`: there is no such name.
+    /// Looks up a name under the directory's lock, and holds its inode. `None`: there is no such name.
     pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<(InodeRef<'_>, u8)>, Errno> {
-        // What a name means can be unlinked between the look and the load, but not for ever.
+        // The inode can be unlinked between lookup and load, but not on every try.
         for _ in 0..8 {
             let found = {
                 let state = dir.read();
@@ -255,7 +259,7 @@ impl Fs {
             .into())
     }
 
-    /// Stores what the state says. The caller holds the inode's lock.
+    /// Stores the inode's attributes. The caller holds its lock.
     pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         let bonus = state.attrs.bonus_now()?;
         inode.object().set_bonus(tx, bonus)?;
@@ -263,7 +267,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The same for what a crash may cost without anybody missing it: that somebody read.
+    /// The same for an access time, which a crash may lose.
     pub(crate) fn save_read(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
         let bonus = state.attrs.bonus_now()?;
         inode.object().set_bonus(tx, bonus)?;
@@ -280,14 +284,14 @@ impl Fs {
     }
 }
 
-/// Several inodes, locked for writing in ascending order of their numbers.
+/// Several inodes, write-locked in ascending order of their numbers.
 pub(crate) struct Locked<'a> {
     fs: &'a Fs,
     held: Vec<(&'a Inode, RwLockWriteGuard<'a, State>)>,
 }
 
 impl<'a> Locked<'a> {
-    /// The same inode may be given more than once.
+    /// Locks these inodes, which may contain duplicates.
     pub fn new(fs: &'a Fs, mut order: Vec<&'a Inode>) -> Self {
         order.sort_by_key(|inode| inode.ino);
         order.dedup_by_key(|inode| inode.ino);
@@ -303,7 +307,7 @@ impl<'a> Locked<'a> {
         self.held.iter().find(|(inode, _)| inode.ino == ino).expect("it was given to Locked::new").0
     }
 
-    /// Stores all of them.
+    /// Stores the attributes of all of them.
     pub fn save(&mut self, tx: &Tx) -> Result<(), Errno> {
         self.held.iter_mut().try_for_each(|(inode, state)| self.fs.save(tx, inode, state))
     }

@@ -1,10 +1,11 @@
-//! Memory that directories' indexes take.
+//! A memory bound for the name indexes of directories.
 //!
-//! A directory whose names are looked up one by one remembers where each is: some ten bytes a name, which a thousand directories of ten
-//! thousand names make a hundred megabytes. An index is built again in a fraction of a millisecond, so the sum is bounded, and the
-//! directory goes without that has had its index longest. One that is being used may exceed the bound alone.
+//! A directory whose names are looked up one by one keeps an index of their positions, some 10 bytes per name.
+//! A thousand directories of ten thousand names take 100 MB. Rebuilding an index takes a fraction of a
+//! millisecond. So the sum is bounded, and the oldest index is dropped first. A single index in use may exceed
+//! the bound.
 //!
-//! Invariant: `bytes` is the sum of what the shares of all inodes in memory have counted.
+//! Invariant: `bytes` is the sum of the shares of all inodes in memory.
 
 use crate::types::Ino;
 use parking_lot::Mutex;
@@ -12,17 +13,17 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bound in bytes, unless [`Fs::keep_indexes`](crate::Fs::keep_indexes) says otherwise: four million names.
+/// Default bound in bytes, for four million names. [`Fs::keep_indexes`](crate::Fs::keep_indexes) changes it.
 const BYTES_DEFAULT: usize = 48 << 20;
 
 pub(crate) struct Indexes {
     bytes: Arc<AtomicUsize>,
     bytes_max: AtomicUsize,
-    /// Directories with an index, the one that has had it longest first; some may be gone. A leaf lock.
+    /// Directories with an index, oldest index first; some may no longer exist. A leaf lock.
     queue: Mutex<VecDeque<Ino>>,
 }
 
-/// An inode's part of the sum, which goes with it.
+/// The part of the sum that one inode has counted; subtracted when it is dropped.
 #[derive(Default)]
 pub(crate) struct Share {
     counted: AtomicUsize,
@@ -30,7 +31,7 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// Says what was counted before.
+    /// Sets the counted bytes, and returns the previous ones.
     fn count(&self, bytes: usize, sum: &Arc<AtomicUsize>) -> usize {
         let before = self.counted.swap(bytes, Ordering::AcqRel);
         let sum = self.sum.get_or_init(|| Arc::clone(sum));
@@ -56,7 +57,8 @@ impl Indexes {
         Indexes { bytes: Arc::default(), bytes_max: AtomicUsize::new(BYTES_DEFAULT), queue: Mutex::default() }
     }
 
-    /// Counts what a directory's index takes now; true: all together take too much. The caller holds the inode, and no lock.
+    /// Counts a directory's current index bytes. True: the sum exceeds its bound. The caller holds the inode,
+    /// and no lock.
     pub fn note(&self, dir: Ino, share: &Share, bytes: usize) -> bool {
         if bytes == share.counted.load(Ordering::Acquire) {
             return false;
@@ -71,7 +73,7 @@ impl Indexes {
         self.bytes.load(Ordering::Acquire)
     }
 
-    /// The directory to go without, unless it is the only one.
+    /// Takes the directory that loses its index next, unless it is the only one.
     fn oldest(&self) -> Option<Ino> {
         let mut queue = self.queue.lock();
         if queue.len() > 1 { queue.pop_front() } else { None }
@@ -81,14 +83,15 @@ impl Indexes {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
 
-    /// What a directory's share has counted goes: it went without its index.
+    /// Subtracts the share of a directory whose index was dropped.
     pub fn forget(&self, share: &Share) {
         share.count(0, &self.bytes);
     }
 
-    /// Has directories go without their index until the others fit. `forget` says whether one did; `None`: it is not in memory.
+    /// Drops indexes until the sum fits. `forget` returns whether it dropped one; `None`: the directory is not
+    /// in memory.
     pub fn shed(&self, forget: impl Fn(Ino) -> Option<bool>) {
-        // Those that are being changed keep theirs.
+        // Directories that are being changed keep their index.
         let tries = self.queue.lock().len();
         for _ in 0..tries {
             if self.bytes() <= self.bytes_max.load(Ordering::Relaxed) {

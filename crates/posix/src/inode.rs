@@ -1,19 +1,19 @@
-//! Inodes in memory: one for each object that somebody uses, and the order of their locks.
+//! Inodes in memory, one per object in use, and their lock order.
 //!
-//! The kernel counts how often it was told of an inode, and says when it forgets; until then an unlinked inode
-//! lives. So an inode stays in the map while its lookup count is not 0 or an operation holds it, and leaves it
-//! with the last of both. What the kernel keeps may be millions, so an inode that nobody holds is soon reduced to
-//! its number and its count ([`Entry::Told`]) and read again when it is asked for.
+//! The kernel counts its lookups of an inode and says when it forgets them. Until then an unlinked inode lives.
+//! So an inode stays in the map while its lookup count is not 0, or an operation holds it. The kernel may keep
+//! millions. So an unused inode is soon reduced to its number and count ([`Entry::Told`]), and read again on
+//! demand.
 //!
 //! Invariants:
 //! * There is at most one [`Inode`] for an object, so its lock is the object's lock.
-//! * Whoever holds an [`InodeRef`](crate::hold::InodeRef) keeps the object from being destroyed, and so its number from being used
-//!   again. An entry is put into the map while the directory that names it is locked, and only then read.
-//! * An object is destroyed while its inode is in the map, not loaded, and kept from being loaded. So nobody
-//!   reads an object that goes, and a number that comes again finds no trace of the old one.
-//! * Locks of several inodes are taken in ascending order of their numbers, after the transaction was begun,
-//!   and never while the map is locked. References are taken before the transaction begins and dropped after it
-//!   ended, because the last one of an unlinked inode destroys its object, which takes a transaction of its
+//! * An [`InodeRef`](crate::hold::InodeRef) keeps the object from being destroyed, and so its number from being
+//!   reused. An entry is added to the map while the directory that names it is locked, and read only then.
+//! * An object is destroyed while its inode is in the map, not loaded, and kept from loading. So no thread
+//!   reads an object that is being destroyed, and a reused number finds no trace of the old object.
+//! * Several inodes are locked in ascending order of their numbers, after the transaction began, and never
+//!   while the map is locked. References are taken before the transaction begins and dropped after it ended.
+//!   The reason: the last reference of an unlinked inode destroys its object, which takes a transaction of its
 //!   own.
 
 mod names;
@@ -34,37 +34,37 @@ use terrane_pool::Tx;
 use terrane_wire::NumberMap;
 
 const SHARDS: usize = 64;
-/// Inodes that stay in memory while nobody holds them, unless [`Fs::keep_inodes`](crate::Fs::keep_inodes) says otherwise.
+/// Default number of unused inodes kept in memory. [`Fs::keep_inodes`](crate::Fs::keep_inodes) changes it.
 const IDLE_DEFAULT: usize = 32 << 10;
 
 pub(crate) struct Inode {
     pub ino: Ino,
-    /// What the kernel was told minus what it forgot.
+    /// Lookups that the kernel has counted and not forgotten.
     pub lookups: AtomicU64,
-    /// `lookups` is all that the kernel was ever told and has not forgotten. Not so at first in a mount that was taken over: see
+    /// `lookups` includes every lookup of the kernel. False at first in a mount that was taken over; see
     /// [`Fs::take_over`](crate::Fs::take_over).
     pub settled: AtomicBool,
-    /// The group of the last change that may not be durable; 0: none.
+    /// Txg (group) of the last change that may not be durable; 0: none.
     pub changed: AtomicU64,
-    /// The newest group for which the ledger has it.
+    /// Newest txg that the ledger has noted for this inode.
     noted: AtomicU64,
     pub loading: Mutex<()>,
     pub body: OnceLock<Body>,
-    /// A change of its content took set-id bits away, and the kernel was not told of the new mode.
+    /// A write cleared the set-id bits, and the kernel does not know the new mode yet.
     set_ids_went: AtomicBool,
-    /// Room is kept for it: see [`Reservations`](crate::reservations::Reservations).
+    /// It has a reservation; see [`Reservations`](crate::reservations::Reservations).
     reserved: AtomicBool,
-    /// What the newest group has reserved for it.
+    /// What the newest txg has reserved for this inode.
     pub claims: Claims,
-    /// In the set of directories that are to be settled, and kept in memory for that.
+    /// It is in the set of directories to shrink, and kept in memory for that.
     due: AtomicBool,
-    /// What its index takes, if it is a directory.
+    /// Counted bytes of its index, if it is a directory.
     pub index_share: Share,
-    /// Stands in its shard's queue of idle inodes. Changed under the shard's lock only.
+    /// It is in its shard's queue of idle inodes. Changes under the shard's lock only.
     idle: AtomicBool,
 }
 
-/// What there is once the dnode was read.
+/// The part that exists once the dnode was read.
 pub(crate) struct Body {
     pub object: Arc<Object>,
     pub state: RwLock<State>,
@@ -75,7 +75,7 @@ pub(crate) struct State {
     pub attrs: Attributes,
     /// Directories only.
     pub names: Option<ObjectZap>,
-    /// Made without a name, so that a link may give it one although it has none.
+    /// Made without a name (`O_TMPFILE`), so a link may give it one although its link count is 0.
     pub linkable: bool,
 }
 
@@ -116,7 +116,8 @@ impl Inode {
         self.reserved.load(Ordering::Relaxed)
     }
 
-    /// Whoever changes a program's bytes does not get the identity it ran under. The caller saves the state, and holds its lock.
+    /// Clears set-id bits, so that a writer does not gain the identity of a program it changes. True: some were
+    /// set. The caller holds the inode's lock and saves the state.
     pub fn lose_set_ids(&self, state: &mut State) -> bool {
         let went = perm::clear_set_ids(&mut state.attrs);
         if went {
@@ -125,7 +126,7 @@ impl Inode {
         went
     }
 
-    /// Whether that happened since this was last asked.
+    /// Whether set-id bits were cleared since the last call.
     pub fn take_set_ids_went(&self) -> bool {
         self.set_ids_went.load(Ordering::Acquire) && self.set_ids_went.swap(false, Ordering::AcqRel)
     }
@@ -146,19 +147,19 @@ impl Inode {
         self.body().state.write()
     }
 
-    /// Not if somebody else has it.
+    /// `None` if another thread has the lock.
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, State>> {
         self.body().state.try_write()
     }
 
-    /// Bytes of its index, unless somebody changes it; `None` also for what is no directory.
+    /// Bytes of its index. `None`: another thread has the lock, or it is not a loaded directory.
     pub fn index_bytes(&self) -> Option<usize> {
         let body = self.body.get().filter(|body| body.object.kind() == ObjectKind::Directory)?;
         let state = body.state.try_read()?;
         state.names.as_ref().map(ObjectZap::index_bytes)
     }
 
-    /// Forgets its index; false: somebody uses it.
+    /// Drops its index. False: another thread uses it.
     pub fn forget_index(&self) -> bool {
         let Some(body) = self.body.get() else { return true };
         let Some(mut state) = body.state.try_write() else { return false };
@@ -168,22 +169,22 @@ impl Inode {
         true
     }
 
-    /// The group of the last change that may not be durable.
+    /// Txg of the last change that may not be durable.
     pub fn changed(&self) -> Option<u64> {
         Some(self.changed.load(Ordering::Acquire)).filter(|group| *group != 0)
     }
 
-    /// Its last name went; false if it was never read.
+    /// Whether it has lost its last name; false if it was never read.
     pub fn is_unlinked(&self) -> bool {
         self.body.get().is_some_and(|body| body.state.read().attrs.zpl.links == 0)
     }
 
-    /// Everything up to this group is durable.
+    /// Everything up to this txg is durable.
     pub fn unchanged_since(&self, group: u64) {
         let _ = self.changed.compare_exchange(group, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// It is changed in this transaction. True: for the first time in its group.
+    /// Records a change in this transaction. True: the first one in its txg.
     pub fn touch(&self, tx: &Tx) -> bool {
         self.change(tx);
         let group = tx.txg().0;
@@ -195,9 +196,9 @@ impl Inode {
     }
 }
 
-/// What the map knows of a number.
+/// What the map knows of an inode number.
 pub(crate) enum Entry {
-    /// The kernel was told of it so many times more than it forgot; nobody uses it now.
+    /// Lookups of the kernel that are not forgotten. No thread uses the inode now.
     Told(u64),
     Live(Arc<Inode>),
 }
@@ -205,11 +206,12 @@ pub(crate) enum Entry {
 #[derive(Default)]
 pub(crate) struct Shard {
     pub entries: NumberMap<Ino, Entry>,
-    /// Live inodes nobody held when they were queued, oldest first.
+    /// Inodes that were unused when they were queued, oldest first.
     idle: VecDeque<Ino>,
 }
 
 impl Shard {
+    /// The inode with this number, added to the map if necessary.
     pub fn live(&mut self, ino: Ino) -> &Arc<Inode> {
         let entry = self.entries.entry(ino).or_insert(Entry::Told(0));
         if let Entry::Told(lookups) = entry {
@@ -223,7 +225,7 @@ impl Shard {
         }
     }
 
-    /// Queues an inode that nobody holds, and reduces the oldest of too many.
+    /// Queues an inode that no operation holds, and reduces the oldest if there are too many.
     pub fn rest(&mut self, inode: &Inode, idle_max: usize) {
         if !inode.idle.swap(true, Ordering::AcqRel) {
             self.idle.push_back(inode.ino);
@@ -237,7 +239,7 @@ impl Shard {
             let Some(entry) = self.entries.get_mut(&oldest) else { continue };
             let Entry::Live(inode) = entry else { continue };
             inode.idle.store(false, Ordering::Release);
-            // An unlinked inode, or one that may still be linked, is more than what its dnode says.
+            // An unlinked or still linkable inode has state in memory that its dnode lacks.
             let plain = inode.body.get().is_none_or(|body| {
                 body.state.try_read().is_some_and(|state| state.attrs.zpl.links > 0 && !state.linkable)
             });
@@ -252,7 +254,7 @@ impl Shard {
 /// All inodes in use.
 pub(crate) struct InodeCache {
     shards: Vec<Mutex<Shard>>,
-    /// Idle inodes kept in each shard.
+    /// Unused inodes kept in each shard.
     pub idle_max: AtomicUsize,
 }
 
@@ -277,13 +279,13 @@ impl InodeCache {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
 
-    /// Those of them that are in memory whole.
+    /// Number of those fully in memory.
     pub fn live(&self) -> usize {
         let is_live = |entry: &&Entry| matches!(entry, Entry::Live(_));
         self.shards.iter().map(|shard| shard.lock().entries.values().filter(is_live).count()).sum()
     }
 
-    /// Looks at an inode that is in memory whole. `look` must not wait for anything: the map is locked.
+    /// Calls `look` on an inode that is fully in memory. It must not wait: the map is locked.
     pub fn with_live<T>(&self, ino: Ino, look: impl FnOnce(&Inode) -> T) -> Option<T> {
         match self.shard(ino).lock().entries.get(&ino) {
             Some(Entry::Live(inode)) => Some(look(inode)),

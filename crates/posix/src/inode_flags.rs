@@ -1,8 +1,8 @@
-//! Inode flags: what chattr(1) sets and lsattr(1) shows.
+//! Inode flags, as chattr(1) sets and lsattr(1) shows them.
 //!
-//! They are bits of an inode's flags, with OpenZFS's numbers. The kernel knows nothing of them, whatever it checks besides: so they are
-//! obeyed here, for root as for others, and errors are those of ext4 wherever there is a request to refuse. Only who may set them is
-//! the kernel's to judge. What is done to how files are stored (rewrites, collection) changes nothing that they protect.
+//! They are bits of the inode's flags, with OpenZFS's numbers. The kernel does not know them, so they are
+//! enforced here, for root as well. Errors are those of ext4. Only the permission to set them is checked by the
+//! kernel. Rewrites and GC are not restricted: they change nothing that the flags protect.
 
 use crate::attr::Attributes;
 use crate::claims::Need;
@@ -20,14 +20,14 @@ const APPEND_ONLY: u64 = 1 << 38;
 const NO_DUMP: u64 = 1 << 39;
 const ALL: u64 = IMMUTABLE | APPEND_ONLY | NO_DUMP;
 
-/// Flags of a file or directory.
+/// The flags of a file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InodeFlags {
-    /// `chattr +i`: nothing about it changes, names of a directory included.
+    /// `chattr +i`: nothing changes, including the names of a directory.
     pub immutable: bool,
-    /// `chattr +a`: bytes are added behind those that are there, names to those of a directory, and nothing else changes.
+    /// `chattr +a`: appends to a file and new names in a directory are allowed, and no other change.
     pub append_only: bool,
-    /// `chattr +d`: backups should leave it out. Nothing here goes by it, and new files take it from their directory.
+    /// `chattr +d`: backups should skip it. It has no effect here; new files inherit it from their directory.
     pub no_dump: bool,
 }
 
@@ -43,7 +43,7 @@ impl InodeFlags {
     }
 }
 
-/// Those that a new file with these permission bits begins with.
+/// The flags that a new file with these mode bits inherits.
 pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
     match bits & mode::S_IFMT {
         mode::S_IFREG | mode::S_IFDIR => parent.attrs.zpl.flags & NO_DUMP,
@@ -60,32 +60,33 @@ impl State {
         if self.has(bits) { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Its attributes, what it holds by now, and its names in directories.
+    /// Checks a change of attributes, existing content, or the inode's names in directories.
     pub fn check_changeable(&self) -> Result<(), Errno> {
         self.unless(IMMUTABLE | APPEND_ONLY)
     }
 
-    /// Bytes from `offset` on.
+    /// Checks a write from `offset` on.
     pub fn check_writable(&self, offset: u64) -> Result<(), Errno> {
         self.unless(if offset < self.attrs.zpl.size { IMMUTABLE | APPEND_ONLY } else { IMMUTABLE })
     }
 
-    /// Space, but not what is there: `fallocate` without holes and zeros.
+    /// Checks an allocation that keeps existing bytes: `fallocate` without holes and zeroing.
     pub fn check_extensible(&self) -> Result<(), Errno> {
         self.unless(IMMUTABLE)
     }
 
-    /// Of a directory: one name more.
+    /// Checks that a directory may get one more name.
     pub fn check_takes_names(&self) -> Result<(), Errno> {
         self.unless(IMMUTABLE)
     }
 
-    /// Of a directory: one name less, or with another meaning.
+    /// Checks that a directory may lose a name, or change its target.
     pub fn check_gives_names(&self) -> Result<(), Errno> {
         self.unless(IMMUTABLE | APPEND_ONLY)
     }
 
-    /// `utimes` with the time as it is now is no change of attributes, and the change time alone is a cache's.
+    /// Checks a `setattr`. Setting times to now counts as no change of attributes. Nor does the change time
+    /// alone, which the kernel's cache writes back.
     pub fn check_settable(&self, set: &SetAttr) -> Result<(), Errno> {
         let is_said = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
@@ -96,7 +97,7 @@ impl State {
     }
 }
 
-/// What chattr(1) asks for.
+/// The request of chattr(1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetInodeFlags {
     pub ino: Ino,
@@ -136,7 +137,7 @@ impl Operation for SetInodeFlags {
 }
 
 impl Fs {
-    /// `ENOTTY`: neither file nor directory.
+    /// The inode's flags. `ENOTTY`: neither file nor directory.
     pub fn inode_flags(&self, ino: Ino) -> Result<InodeFlags, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -144,7 +145,7 @@ impl Fs {
         Ok(InodeFlags::of(&state.attrs))
     }
 
-    /// Whoever calls has judged who may. `ENOTTY`: neither file nor directory.
+    /// Sets the inode's flags. The caller has checked permission. `ENOTTY`: neither file nor directory.
     pub fn set_inode_flags(&self, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
         self.carry_out(&SetInodeFlags { ino, flags })
     }

@@ -1,17 +1,17 @@
-//! Work that goes on beside requests: what is to be done, how far it came, and what it has done.
+//! Background jobs: what they have to do, how far they are, and what they have done.
 //!
-//! Each kind is a [`Job`], which does nothing by itself: who has time for it takes steps, and rests in between as long as others shall
-//! have. No step waits for another job, and what one did stays done whatever becomes of the next.
+//! Each kind is a [`Job`], which does nothing by itself. The caller runs steps, and pauses between them to
+//! leave time for requests. No step waits for another job. What a step did is kept, whatever the next one does.
 //!
-//! | job | what a step takes | how far it came |
+//! | job | one step | progress |
 //! |---|---|---|
-//! | [`Rewrite`](crate::Rewrite): somebody wants files stored in another form | as much content as the caller says | in the master ZAP |
-//! | [`Recompress`](crate::Recompress): cold files compressed well | a record | in the master ZAP |
-//! | [`Rebirth`](crate::Rebirth): blocks written anew for the run index | a MiB | the pool names again what is left |
-//! | [`Settle`](crate::Settle): directories that lost names made smaller | 64 directories | gone with the mount, which settles all |
+//! | [`Rewrite`](crate::Rewrite): store files in another form, on request | as much content as the caller says | in the master ZAP |
+//! | [`Recompress`](crate::Recompress): compress cold files well | a record | in the master ZAP |
+//! | [`Rebirth`](crate::Rebirth): rewrite blocks to shrink the relocation index | a MiB | none: the pool names the rest again |
+//! | [`Settle`](crate::Settle): shrink directories that lost names | 64 directories | none: unmount shrinks all |
 //!
-//! What is stored in the master ZAP is a [`Cursor`](crate::master::Cursor), as of the end of each group in which the job went on: it never
-//! says more than the group holds.
+//! Progress in the master ZAP is a [`Cursor`](crate::master::Cursor). It is stored at the end of each txg in
+//! which the job advanced, so it never claims more than the txg holds.
 
 mod beside;
 mod idle;
@@ -35,23 +35,23 @@ use terrane_dataset::DatasetError;
 use terrane_pool::Tx;
 pub(crate) use walk::{File, Found, Level, Met, Walk};
 
-/// Work that goes on beside requests, by steps of whoever has time for it.
+/// Background work in steps, which the caller runs when it has time.
 pub trait Job {
-    /// How far it is.
+    /// Type of the progress report.
     type Progress;
 
-    /// Goes on by about so many bytes of content, where it is measured by them, and by a little in any case.
+    /// Advances by about `bytes` of content, if the job counts bytes. It always advances a little.
     fn step(&self, bytes: u64) -> Result<JobStep, Errno>;
 
     fn progress(&self) -> Self::Progress;
 
-    /// Ends what somebody began; what was done stays. False: nobody began it.
+    /// Cancels a job that was started; what was done is kept. False: none was started.
     fn cancel(&self) -> Result<bool, Errno> {
         Ok(false)
     }
 }
 
-/// What one step of a job came to.
+/// Result of one step of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobStep {
     /// Nothing is left to do for now.
@@ -63,7 +63,7 @@ pub enum JobStep {
 }
 
 impl JobStep {
-    /// Of a step that says whether there may be more.
+    /// From the result of a step, which is whether there may be more.
     pub(crate) fn of(outcome: Result<bool, Errno>) -> Result<JobStep, Errno> {
         match outcome {
             Ok(true) => Ok(JobStep::Went),
@@ -74,19 +74,19 @@ impl JobStep {
     }
 }
 
-/// What shall be stored in which form.
+/// Which files are to be stored in which form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteSpec {
     /// A regular file, or a directory.
     pub root: Ino,
-    /// Everything below the directory.
+    /// Includes everything below the directory.
     pub recursive: bool,
     pub compression: Option<Compression>,
-    /// Bytes of a record: as the property `recordsize` may be.
+    /// Record size in bytes, with the limits of the property `recordsize`.
     pub record_size: Option<u32>,
 }
 
-/// What a rewrite is at.
+/// The pass that a rewrite is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RewritePass {
     Count,
@@ -104,21 +104,21 @@ impl RewritePass {
     }
 }
 
-/// How far a rewrite is. Sizes are bytes.
+/// Progress of a rewrite. Sizes are bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RewriteFigures {
-    /// Files, and what they took when they were counted.
+    /// Number of files, and their stored size, when they were counted.
     pub files_total: u64,
     pub stored_total: u64,
-    /// Of this pass: files that are done, and what records took that were looked at.
+    /// In this pass: files done, and the stored size of records that were checked.
     pub files: u64,
     pub stored_bytes: u64,
-    /// Content of records that were looked at or made anew.
+    /// Logical size of records that were checked or rewritten.
     pub logical_bytes: u64,
-    /// Records that were stored by another algorithm: what they took before and after it.
+    /// Records stored with another algorithm: their stored size before and after.
     pub before_bytes: u64,
     pub after_bytes: u64,
-    /// Files that got another record size; those for a second copy of which there was no room, and those that were changed too fast.
+    /// Files with a new record size; files whose second copy did not fit the pool; files that changed too fast.
     pub reshaped: u64,
     pub no_room: u64,
     pub busy: u64,
@@ -126,10 +126,11 @@ pub struct RewriteFigures {
     pub errors: u64,
 }
 
+/// State of a rewrite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RewriteState {
     Going,
-    /// The pool is full; it goes on when there is room.
+    /// The pool is full. The job continues when there is space.
     NoRoom,
     Done,
     Cancelled,
@@ -146,6 +147,7 @@ impl RewriteState {
     }
 }
 
+/// A rewrite, its state and its progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RewriteStatus {
     pub spec: RewriteSpec,
@@ -154,13 +156,13 @@ pub struct RewriteStatus {
     pub figures: RewriteFigures,
 }
 
-/// Where a walk is, as it is stored.
+/// The position of a walk, as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The directory, and the offset of the next name in it; 0 and 0: at the beginning.
+    /// The directory, and the offset of its next name; 0 and 0: the start.
     pub dir: Ino,
     pub offset: u64,
-    /// The file that was begun, and its next record; 0: none.
+    /// The current file and its next record; 0: none.
     pub file: Ino,
     pub record: u64,
     pub beside: Beside,
@@ -170,7 +172,7 @@ pub(crate) struct Place {
 pub(crate) struct RewriteJob {
     pub spec: RewriteSpec,
     pub pass: RewritePass,
-    /// Records born in this group or later are left as they are.
+    /// Records born in this txg or later are left as they are.
     pub since: u64,
     pub place: Place,
     pub figures: RewriteFigures,
@@ -197,29 +199,30 @@ impl RewriteJob {
     }
 }
 
-/// What others see of a job. A leaf lock, never held over a transaction's begin.
+/// The visible state of a job. A leaf lock, never held while a transaction begins.
 pub(crate) struct Shown {
     pub job: RewriteJob,
     pub state: RewriteState,
-    /// Which job it is: a step of one that was cancelled must not advance the next.
+    /// Identifies the job: a late step of a cancelled job must not advance the next one.
     pub number: u64,
 }
 
 pub(crate) struct Rewriting {
     pub words: Words<RewriteJob, { words::WORDS }>,
     pub idle: Idle,
-    /// For the next job.
+    /// Number of the next job.
     pub numbers: AtomicU64,
     pub shown: Mutex<Option<Shown>>,
     pub last: Mutex<Option<RewriteStatus>>,
-    /// Of who takes steps. Taken before transactions begin.
+    /// Used by the thread that runs steps. Taken before transactions begin.
     pub walk: Mutex<Walk>,
-    /// The object that is filled beside a file; 0: none. It stands in the delete queue, and must not be destroyed.
+    /// Object of the second copy that is being filled; 0: none. It is in the delete queue, but must not be
+    /// destroyed.
     pub beside: AtomicU64,
 }
 
 impl Rewriting {
-    /// With the job that the master ZAP holds.
+    /// Loads the job that the master ZAP holds.
     pub fn load(master: &Master) -> Result<Rewriting, DatasetError> {
         let (words, job) = Words::load(master)?;
         let beside = AtomicU64::new(job.map_or(0, |job: RewriteJob| job.place.beside.object));
@@ -235,17 +238,17 @@ impl Rewriting {
         })
     }
 
-    /// Whether this object, which has no name, is a file's second copy that goes on growing.
+    /// Whether this nameless object is a file's second copy that is still being filled.
     pub fn is_beside(&self, ino: Ino) -> bool {
         self.beside.load(Ordering::Acquire) == ino
     }
 
-    /// The record size that files may get any moment.
+    /// The record size that files may get at any moment.
     pub fn record_size(&self) -> Option<u32> {
         self.shown.lock().as_ref().and_then(|shown| shown.job.spec.record_size)
     }
 
-    /// Nobody else is in the group any more: how far it came in it.
+    /// Stores the progress of this txg. `last` is the only transaction left in the txg.
     pub fn store(&self, last: &Tx) {
         let job = self.shown.lock().as_ref().map(|shown| shown.job);
         if let Some(job) = job {
@@ -254,7 +257,7 @@ impl Rewriting {
         self.idle.store(last);
     }
 
-    /// Changes the job, if it is still this one.
+    /// Changes the job, unless another one has replaced it.
     pub fn advance(&self, number: u64, change: impl FnOnce(&mut RewriteJob)) {
         if let Some(shown) = self.shown.lock().as_mut().filter(|shown| shown.number == number) {
             change(&mut shown.job);
@@ -262,7 +265,7 @@ impl Rewriting {
     }
 }
 
-/// Whether a pool whose blocks take at most `max_block` bytes may have such records.
+/// Whether records of this size are valid in a pool with blocks of at most `max_block` bytes.
 pub(crate) fn is_record_size(bytes: u32, max_block: u32) -> bool {
     bytes.is_power_of_two() && (512..=max_block.min(16 << 20)).contains(&bytes)
 }

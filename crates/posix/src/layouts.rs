@@ -1,8 +1,8 @@
-//! The layouts of a data set: which attributes its inodes have, in which order.
+//! The SA layouts of a data set: which attributes its inodes have, in which order.
 //!
-//! All inodes of one shape share a layout. A shape that no inode had before gets a layout on the way, in the transaction that
-//! stores the first inode of that shape. Groups come one after the other (nobody joins one before all have left the one before),
-//! so no inode is ever durable before its layout.
+//! All inodes of one shape share a layout. A new shape gets a layout in the transaction that stores its first
+//! inode. Txgs are strictly ordered: an operation joins one only after all have left the one before. So no
+//! inode is durable before its layout.
 
 use crate::attr::orders;
 use crate::errno::Errno;
@@ -24,10 +24,10 @@ pub(crate) struct Layouts {
     zap: Mutex<ObjectZap>,
 }
 
-/// One inode's attributes, as they are stored.
+/// The attributes of one inode, as stored.
 pub(crate) struct Encoded {
     pub bonus: SaBuffer,
-    /// What does not fit the bonus area.
+    /// Attributes that do not fit the bonus area.
     pub spill: Option<SaBuffer>,
 }
 
@@ -50,7 +50,7 @@ impl Layouts {
         Ok(Layouts { table: RwLock::new(table), zap: Mutex::new(layouts) })
     }
 
-    /// The layouts that every data set has from its beginning.
+    /// The layouts that every data set starts with.
     pub fn first() -> Result<LayoutTable, Corrupt> {
         let mut table = LayoutTable::new(Registry::built_in());
         for order in orders() {
@@ -69,7 +69,7 @@ impl Layouts {
         self.table.read()
     }
 
-    /// The layout of this order; made and stored if there is none.
+    /// The layout of this order; created and stored if there is none.
     fn of(&self, tx: &Tx, list: AttrSlice<'_>) -> Result<Arc<Layout>, Errno> {
         if let Some(layout) = self.table.read().find(list.order()) {
             return Ok(Arc::clone(layout));
@@ -90,8 +90,8 @@ impl Layouts {
         Ok(layout)
     }
 
-    /// Lays attributes out over a bonus area of `bonus_max` bytes and, where they need it, a spill block. `EFBIG`: not even that
-    /// holds them; nothing was changed.
+    /// Lays attributes out over a bonus area of `bonus_max` bytes and, if needed, a spill block. `EFBIG`: they
+    /// do not fit both, and nothing changed.
     pub fn encode(&self, tx: &Tx, list: &AttrList, bonus_max: usize) -> Result<Encoded, Errno> {
         let in_bonus = place(list, self.table.read().registry(), bonus_max)?;
         if in_bonus == list.len() {

@@ -1,38 +1,38 @@
-//! What the manual pages promise.
+//! POSIX semantics over object sets: inodes, names, permissions, extended attributes, ACLs.
 //!
-//! The floor below has objects and transactions; the kernel above wants files. [`Fs`] is one mounted data set,
-//! and its methods are the requests of a kernel, in the kernel's terms: inode numbers, lookup counts, `errno`.
+//! The layer below offers objects and transactions; the kernel above wants files. [`Fs`] is one mounted data
+//! set. Its methods are the requests of a kernel, in the kernel's terms: inode numbers, lookup counts, `errno`.
 //!
-//! What is kept in memory lies below [`Fs`], and its operations above:
+//! State in memory lies below [`Fs`] in this table, operations above it:
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | `types`, `errno` | what callers hand in and get back |
-//! | `attr`, `layouts` | attributes as bytes and as a struct, and which inodes have |
-//! | `acl`, `perm` | access control lists as values; what the kernel leaves of permissions |
+//! | `types`, `errno` | arguments and results of calls |
+//! | `attr`, `layouts` | attributes as bytes and as a struct, and their layouts |
+//! | `acl`, `perm` | access control lists as values; the permission checks that the kernel leaves to us |
 //! | `claims` | what an operation reserves before it begins |
-//! | `inode` | inodes in memory, their locks and their order; the names of a directory |
-//! | `indexes` | what directories remember of their names, within a bound |
-//! | `ahead`, `widths` | which directories a walk comes to next; how large new dnodes are |
-//! | `master` | words in the master ZAP |
-//! | `delete_queue`, `reservations`, `losses` | objects without a name; room kept for files; what a dead server lost |
-//! | `jobs` | work that goes on beside requests, as it is remembered |
-//! | **`fs`** | all that together: one mounted data set |
-//! | `begin`, `hold` | how operations join a group, and hold inodes |
+//! | `inode` | inodes in memory, their locks and lock order; the names of a directory |
+//! | `indexes` | a memory bound for the name indexes of directories |
+//! | `ahead`, `widths` | prefetch of directories in tree walks; sizes of new dnodes |
+//! | `master` | entries of the master ZAP |
+//! | `delete_queue`, `reservations`, `losses` | unlinked objects; space reserved for files; what a dead server lost |
+//! | `jobs` | background work, as it is stored |
+//! | **`fs`** | all of the above in one mounted data set |
+//! | `begin`, `hold` | how operations join a txg, and hold inodes |
 //! | `operation` | changes as values, and how they are carried out |
-//! | `mount`, `sync` | made, opened, ended; durable |
-//! | `setattr`, `further` | attributes shown and changed, and those that are no numbers |
-//! | `dir`, `make`, `link`, `rename` | finding and listing names; new files; more, fewer, moved names |
-//! | `file`, `write`, `reserved` | bytes read, written and cut; room that `fallocate` keeps |
-//! | `xattr`, `hidden`, `acl_files` | extended attributes: in a list, or in objects of their own; access control lists of files |
-//! | `hint`, `siblings` | what users said about life times, and what those of other files tell |
-//! | `inode_flags` | what chattr(1) forbids |
-//! | `unlinked`, `loss` | objects without a name destroyed; who is told of losses |
-//! | `rewrite` | records stored otherwise or elsewhere, and directories made smaller, while programs see no difference |
+//! | `mount`, `sync` | create, mount and unmount; durability |
+//! | `setattr`, `further` | attributes read and changed; attributes that are not numbers |
+//! | `dir`, `make`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
+//! | `file`, `write`, `reserved` | read, write, truncate; space that `fallocate` reserves |
+//! | `xattr`, `hidden`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
+//! | `hint`, `siblings` | lifetime hints given by users; lifetimes inferred from other files |
+//! | `inode_flags` | the flags of chattr(1) |
+//! | `unlinked`, `loss` | destroying unlinked objects; reporting losses to callers |
+//! | `rewrite` | online rewrite of records and shrinking of directories, invisible to programs |
 //!
-//! Every change follows one order: hold the inodes (which may read), begin the transaction (which may wait),
-//! lock in ascending order, judge again, change, and let go in reverse. So nobody waits for space or for a
-//! group while he holds a lock that somebody in the group needs.
+//! Every change follows one order. It holds the inodes (which may read) and begins the transaction (which may
+//! wait). It locks the inodes in ascending order, checks again and changes them. Then it releases in reverse
+//! order. So no thread waits for space or for a txg while it holds a lock that a thread in that txg needs.
 
 mod acl;
 mod acl_files;
@@ -75,7 +75,7 @@ mod widths;
 mod write;
 mod xattr;
 
-// The pool in memory that the tests of the whole crate have: they know this crate by its name.
+// The in-memory pool of the integration tests, shared with unit tests. It names this crate from outside.
 #[cfg(test)]
 extern crate self as terrane_posix;
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! One more name, one name less.
+//! Adding and removing names.
 //!
-//! Whoever removes a name does it in three steps: look (and hold what the name means), begin the transaction
-//! and lock in order, look again. If the name means something else by then, all starts over: somebody else made
-//! progress.
+//! Removing a name takes three steps. First it looks the name up and holds the inode; then it begins the
+//! transaction and locks in order; then it looks again. If the name has another target by then, it starts over:
+//! another operation made progress.
 
 use crate::claims::{FREES_LINK, Need};
 use crate::errno::Errno;
@@ -21,7 +21,7 @@ pub(crate) struct Link<'a> {
     pub name: &'a [u8],
 }
 
-/// A file, and the directory that has or gets a name for it.
+/// A file, and the directory in which it has or gets a name.
 pub(crate) struct Pair<'f> {
     inode: InodeRef<'f>,
     dir: InodeRef<'f>,
@@ -157,12 +157,13 @@ impl Operation for Remove<'_> {
 }
 
 impl Fs {
-    /// One more name for a file. `EPERM`: a directory has one. Adds one to the lookup count.
+    /// Adds a name to a file, and adds one to the lookup count. `EPERM`: a directory.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
         self.carry_out(&Link { ino, dir, name })
     }
 
-    /// Removes a name that is no directory's (`EISDIR`). The file goes when its last name and its last user did.
+    /// Removes a name of an inode that is not a directory (`EISDIR`). The file is destroyed with its last name
+    /// and last user.
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Errno> {
         check_name(name)?;
         if name == b"." || name == b".." {
@@ -181,7 +182,7 @@ impl Fs {
         }
     }
 
-    /// An inode lost this name: a directory its only one.
+    /// An inode lost this name; a directory loses its only one.
     pub(crate) fn drop_link(
         &self,
         locked: &mut Locked<'_>,
@@ -191,7 +192,7 @@ impl Fs {
     ) {
         let inode = locked.inode(ino);
         if locked.get(ino).attrs.is_dir() {
-            // What it keeps goes with it.
+            // A destroyed directory need not shrink.
             self.settling.forget(inode);
         }
         let state = locked.get(ino);

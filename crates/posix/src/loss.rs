@@ -1,16 +1,19 @@
-//! What a predecessor died with, and who was told.
+//! Changes that a predecessor server lost, and how programs learn of it.
 //!
-//! A server that is killed takes the changes with it that no commit has. After a power cut the programs that made them are gone too; here
-//! they live on, and one that goes on writing would leave a file whose middle was never stored, with no error anywhere. So programs are
-//! told, each kind of call once: the first change of such a file is refused, and so is `fsync`, again and again, until a change was refused
-//! as well. A program that tries `fsync` again has written nothing anew, so it must not succeed the second time.
+//! A killed server loses all changes that no commit contains. After a power cut the programs that made them are
+//! dead too. Here they live on. A program that keeps writing would leave a file with a missing part, and see no
+//! error. So each kind of call fails once. The first change of such a file is refused. `fsync` is refused until
+//! a change was refused too. A program that repeats `fsync` has not written its data again, so the repeat must
+//! not succeed.
 //!
-//! What was lost does not matter any more when the file is cut to nothing or goes. Otherwise it stands in the pool's error log until an
-//! administrator has read it ([`Fs::clear_losses`]). So do files of which the kernel's cache held changes that could not be stored: a store
-//! into a shared mapping fails nowhere when it is made. The kernel writes it back later, and where that finds no room the store is gone:
-//! `msync` and `fsync` say so, but `munmap`, `close` and the end of a program do not.
+//! A loss no longer matters once the file is truncated to 0 or destroyed. Otherwise it stays in the pool's
+//! error log until an administrator clears it ([`Fs::clear_losses`]). The log also lists files whose dirty
+//! pages the kernel could not write back. A store into a shared mapping never fails by itself. If the later
+//! writeback finds no space, the store is lost. `msync` and `fsync` report that, but `munmap`, `close` and exit
+//! do not.
 //!
-//! A directory that lost changes is in nobody's way: who made a name that is gone is told when it uses the name. Its first `fsync` fails.
+//! A directory that lost changes blocks no caller: a program that uses a lost name gets an error then. Its
+//! first `fsync` fails.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -21,7 +24,8 @@ use terrane_dataset::DatasetError;
 use terrane_store::errors::{Errors, FILES_MAX, LossCause, LostFile};
 
 impl Fs {
-    /// What a predecessor changed and did not commit, as [`take_over`](Self::take_over) was told, as far as not everybody was told of it.
+    /// Inodes with lost changes, as passed to [`take_over`](Self::take_over), of which some caller was not told
+    /// yet.
     pub fn lost_inodes(&self) -> Vec<Ino> {
         let untold = |(ino, loss): (&Ino, &Loss)| (!loss.is_told()).then_some(*ino);
         self.losses
@@ -29,13 +33,13 @@ impl Fs {
             .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(untold).collect())
     }
 
-    /// Files that lost changes, of this mount and of earlier ones, until an administrator says that they were read; and why.
+    /// Files that lost changes in this mount and earlier ones, and why, until an administrator clears them.
     pub fn lost_files(&self) -> Vec<(Ino, LossCause)> {
         self.log_losses();
         let set = self.set.id().0;
         let files = self.set.pool().errors().files;
         let mine = files.into_iter().filter(|((objset, _), _)| *objset == set);
-        // The number may have another file by now.
+        // The number may belong to another file by now.
         let is_same = |(ino, file): &(Ino, LostFile)| self.generation_of(*ino) == Some(file.generation);
         mine.map(|((_, ino), file)| (ino, file))
             .filter(is_same)
@@ -43,16 +47,19 @@ impl Fs {
             .collect()
     }
 
-    /// Somebody has read the error log, and it is empty now; nobody is told any more. What was in it. Durable when it returns.
+    /// Clears the error log after an administrator has read it, and returns its content. No caller is told of
+    /// these losses any more. Durable on return.
     ///
     /// # Errors
-    /// The log is empty, but what was in it is still stored: it comes back when the pool is imported again.
+    /// The log in memory is empty, but its content is still stored. It comes back when the pool is imported
+    /// again.
     pub fn clear_losses(&self) -> Result<Errors, DatasetError> {
         self.log_losses();
         let errors = self.set.pool().clear_errors();
         let known =
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
-        // Where appends go must still be looked at: the kernel's size of such a file may be old.
+        // The entries stay: the kernel may have an old size of such a file, so the position of appends must
+        // still be checked.
         let read = Loss { change_told: true, sync_told: true, is_read: true };
         known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
             self.note_told(ino, |loss| std::mem::replace(loss, read) != read);
@@ -62,7 +69,7 @@ impl Fs {
         Ok(errors)
     }
 
-    /// Stores what is new in the pool's error log. Before the pool is exported.
+    /// Stores new entries of the pool's error log. Called before the pool is exported.
     pub fn record_errors(&self) -> Result<(), DatasetError> {
         self.log_losses();
         self.dataset().record_errors()
@@ -74,7 +81,8 @@ impl Fs {
         self.dataset().record_new_errors()
     }
 
-    /// What a predecessor lost, in the error log. It takes reads, so it is not done while the kernel waits for a successor.
+    /// Adds a predecessor's losses to the error log. It reads, so it does not run while the kernel waits for a
+    /// successor.
     fn log_losses(&self) {
         let Some(losses) =
             self.losses.as_ref().filter(|losses| !losses.is_logged.swap(true, Ordering::AcqRel))
@@ -83,26 +91,26 @@ impl Fs {
         };
         let unread = |(ino, loss): (&Ino, &Loss)| (!loss.is_read).then_some(*ino);
         let unread: Vec<Ino> = losses.list.lock().iter().filter_map(unread).collect();
-        // The log takes no more, and the end of the housekeeping waits for this.
+        // The log takes no more, and the end of a housekeeping step waits for this.
         for ino in unread.into_iter().take(FILES_MAX) {
             match self.hold(ino) {
                 Ok(inode) if inode.read().attrs.file_type() == mode::S_IFREG => {
                     self.log_loss(ino, LossCause::ServerKilled);
                 }
-                // A read error says nothing of what it is.
+                // After a read error, it is unknown whether this is a file.
                 Err(Errno::EIO) => losses.is_logged.store(false, Ordering::Release),
                 Ok(_) | Err(_) => {}
             }
         }
     }
 
-    /// False: it is in the log already, or cannot be.
+    /// False: it is in the log already, or cannot be added.
     fn log_loss(&self, ino: Ino, cause: LossCause) -> bool {
         let Some(generation) = self.generation_of(ino) else { return false };
         self.set.pool().error_log().note_file((self.set.id().0, ino), LostFile { generation, cause })
     }
 
-    /// What the kernel's cache held of this file was to be written back, and could not be.
+    /// Records that the kernel could not write back cached changes of this file.
     pub fn note_unwritten(&self, ino: Ino, errno: Errno) {
         if self.log_loss(ino, LossCause::NotWrittenBack) {
             log::warn!(
@@ -116,14 +124,14 @@ impl Fs {
         self.hold(ino).ok().map(|inode| inode.read().attrs.zpl.generation)
     }
 
-    /// The predecessor stepped back: what is asked again was not carried out.
+    /// The predecessor handed over in order, so repeated requests were not carried out.
     pub fn predecessor_stepped_back(&self) {
         if let Some(losses) = &self.losses {
             losses.all_answered.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether a predecessor may have carried out what is asked again.
+    /// Whether a predecessor may have carried out a request that is repeated.
     pub fn may_be_done(&self) -> bool {
         self.losses.as_ref().is_some_and(|losses| !losses.all_answered.load(Ordering::Relaxed))
     }
@@ -133,17 +141,17 @@ impl Fs {
         self.losses.as_ref().is_some_and(|losses| !losses.list.lock().is_empty())
     }
 
-    /// Whether this inode lost changes and nobody has said since that it does not matter.
+    /// Whether this inode lost changes that still matter.
     pub fn is_lost(&self, ino: Ino) -> bool {
         self.losses.as_ref().is_some_and(|losses| losses.list.lock().contains_key(&ino))
     }
 
-    /// For whoever is about to change this inode, or to publish it under a name. `EIO`, once: it is a file that lost earlier changes, which
-    /// the caller believes to be there.
+    /// To be called before this inode is changed or gets a new name. `EIO`, once: it is a file that lost
+    /// earlier changes, which the caller believes to exist.
     pub fn refuse_change(&self, ino: Ino) -> Result<(), Errno> {
         let Some(losses) = &self.losses else { return Ok(()) };
         let untold = losses.list.lock().get(&ino).is_some_and(|loss| !loss.change_told);
-        // Looked at with no lock held: it may have to be read.
+        // No lock is held here: this may read the inode.
         if !untold || !self.is_file(ino) {
             return Ok(());
         }
@@ -157,7 +165,7 @@ impl Fs {
         Err(Errno::EIO)
     }
 
-    /// For `fsync`. `EIO`: changes are lost that the caller wants to be durable.
+    /// For `fsync`. `EIO`: changes that should become durable are lost.
     pub(crate) fn refuse_sync(&self, ino: Ino) -> Result<(), Errno> {
         let Some(losses) = &self.losses else { return Ok(()) };
         if !losses.list.lock().contains_key(&ino) {
@@ -171,7 +179,7 @@ impl Fs {
             })
         } else {
             let told = losses.list.lock().remove(&ino);
-            // The number of one that is not there stays lost, for as long as the mount stands.
+            // The number of an inode that does not exist stays lost for the life of the mount.
             if told.is_some() && self.hold(ino).is_ok() {
                 self.write_down(ino, None);
             }
@@ -184,8 +192,8 @@ impl Fs {
         Err(Errno::EIO)
     }
 
-    /// It holds nothing of what it held when changes were lost, it is gone, or somebody knows: nobody is told any more, and its number may
-    /// get another one.
+    /// Forgets a loss, because the old content is gone or the loss was reported. The number may then get
+    /// another inode.
     pub(crate) fn forget_loss(&self, ino: Ino) {
         self.set.pool().error_log().forget_object(self.set.id().0, ino);
         if let Some(losses) = &self.losses
@@ -195,7 +203,7 @@ impl Fs {
         }
     }
 
-    /// What `tell` makes of a loss is written down. `None`: there is none, or `tell` says that there was nothing to tell.
+    /// Applies `tell` to a loss and records it. `None`: there is no loss, or `tell` returned false.
     fn note_told(&self, ino: Ino, tell: impl FnOnce(&mut Loss) -> bool) -> Option<Loss> {
         let mut list = self.losses.as_ref()?.list.lock();
         let loss = list.get_mut(&ino)?;

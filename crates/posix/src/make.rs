@@ -1,4 +1,4 @@
-//! New files and directories, with a name and without.
+//! New files and directories, with and without a name.
 
 use crate::acl_files::reserve_late;
 use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, kind_of, object_kind, stored};
@@ -18,7 +18,7 @@ use terrane_object::{Object, ObjectSpec};
 use terrane_pool::{Cost, Tx};
 use terrane_sa::{SaBuffer, ZplAttrs};
 
-/// A file to be made.
+/// A file to be created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewFile<'a> {
     /// File type and permissions.
@@ -37,9 +37,9 @@ impl<'a> NewFile<'a> {
         NewFile { bits: mode::S_IFDIR | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
     }
 
-    /// Any file but a directory or a symbolic link.
+    /// Any file except a directory or a symlink.
     fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
-        // No type at all means a regular file, as in mknod(2).
+        // No type means a regular file, as in mknod(2).
         let file_type = if bits & mode::S_IFMT == 0 { mode::S_IFREG } else { bits & mode::S_IFMT };
         let rdev = match file_type {
             mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
@@ -64,16 +64,16 @@ impl<'a> NewFile<'a> {
         self.bits & mode::S_IFMT == mode::S_IFDIR
     }
 
-    /// Bytes of a symbolic link's target.
+    /// Bytes of a symlink's target.
     fn target_bytes(&self) -> u64 {
         self.target.map_or(0, <[u8]>::len) as u64
     }
 }
 
-/// The directory in which a file is made.
+/// The directory in which a file is created.
 pub(crate) struct Place<'f> {
     dir: InodeRef<'f>,
-    /// Of the lists that the file begins with.
+    /// Cost of the ACLs that the file inherits.
     lists: Cost,
 }
 
@@ -147,10 +147,11 @@ impl Operation for Make<'_> {
         (object, attrs): Self::Done,
     ) -> Result<Attr, Errno> {
         let Change { fs, tx, locked, new, .. } = change;
-        // In the map while the directory is locked.
+        // Added to the map while the directory is locked.
         let inode = new.insert(fs.hold_new(tx, object, attrs));
         inode.count_lookup();
-        // The new number may be smaller than the directory's: its lock comes first, or alone.
+        // The new number may be smaller than the directory's. Lock order then demands that this lock is taken
+        // alone.
         drop(locked);
         let state = inode.read();
         fs.note_name(inode, &state, place.dir.ino, self.name);
@@ -180,7 +181,7 @@ impl Operation for MakeNameless<'_> {
         Ok(Room { cost: sum([unlinked, place.lists]), needs })
     }
 
-    /// The directory does not change.
+    /// None: the directory does not change.
     fn locks<'h>(_: &'h Place<'_>) -> Vec<&'h Inode> {
         Vec::new()
     }
@@ -206,7 +207,7 @@ impl Operation for MakeNameless<'_> {
         (object, attrs): Self::Done,
     ) -> Result<Attr, Errno> {
         let Change { fs, tx, new, .. } = change;
-        // In the map before it is in the queue: draining destroys what is in the queue alone.
+        // In the map before it is in the queue: draining destroys objects that are in the queue only.
         let inode = new.insert(fs.hold_new(tx, object, attrs));
         let mut state = inode.write();
         state.linkable = true;
@@ -218,36 +219,38 @@ impl Operation for MakeNameless<'_> {
 }
 
 impl Fs {
-    /// A regular file. `EEXIST` if the name is there.
+    /// Creates a regular file. `EEXIST`: the name exists.
     pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&Make { dir, name, file: NewFile::regular(mode, cred) })
     }
 
-    /// Any file but a directory or a symbolic link. `rdev` counts for devices only.
+    /// Creates any file except a directory or a symlink. `rdev` matters for devices only.
     pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&Make { dir, name, file: NewFile::node(mode, rdev, cred)? })
     }
 
+    /// Creates an empty directory. `EEXIST`: the name exists.
     pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&Make { dir, name, file: NewFile::directory(mode, cred) })
     }
 
-    /// `target` is kept as it is: 1 to 4095 bytes without NUL.
+    /// Creates a symlink. `target` is stored as is: 1 to 4095 bytes without NUL.
     pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&Make { dir, name, file: NewFile::symlink(target, cred)? })
     }
 
-    /// A regular file without a name, which a link may give it. It is destroyed when it is forgotten before that.
+    /// Creates a regular file without a name, which a link may give it. It is destroyed if it is forgotten
+    /// before that.
     pub fn tmpfile(&self, dir: Ino, mode: u32, cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&MakeNameless { dir, file: NewFile::regular(mode, cred) })
     }
 
-    /// What the lists that a file with these bits inherits from a directory dirty at most.
+    /// Upper bound of what the ACLs dirty that a file with these bits inherits.
     pub(crate) fn inherit_cost_in(&self, dir: &InodeRef<'_>, bits: u32) -> Result<Cost, Errno> {
         Ok(Fs::inherit_cost(self.default_acl(dir, &dir.read(), bits)?.as_ref()))
     }
 
-    /// The object of a new file, with what it inherits from its directory; `reserved` is what its lists were said to cost.
+    /// Creates the object of a new file, with what it inherits. `reserved` is the computed cost of its ACLs.
     pub(crate) fn new_object(
         &self,
         (tx, now): (&Tx, Time),
@@ -267,7 +270,7 @@ impl Fs {
         let zpl = ZplAttrs {
             mode: u64::from(bits),
             size: if is_dir { 2 } else { file.target_bytes() },
-            // With the number it names the inode for ever: a number is not given twice in a group.
+            // Number and generation identify the inode for good: a number is not reused within a txg.
             generation: tx.txg().0,
             uid: u64::from(file.cred.uid),
             gid,

@@ -1,4 +1,4 @@
-//! The master ZAP, and words of others in it.
+//! The master ZAP, and the progress of jobs in it.
 
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
@@ -10,31 +10,31 @@ use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
 use terrane_pool::{Cost, Tx};
 use terrane_zap::ValueRef;
 
-/// The master ZAP, of which several have words. Its lock is taken last.
+/// The master ZAP, shared by several users. Its lock is taken last.
 pub(crate) type Master = Arc<Mutex<ObjectZap>>;
 
-/// How far a job came, as words in it, each under a name of its own.
+/// The progress of a job as words in the master ZAP, each under its own name.
 pub(crate) trait Cursor<const N: usize>: Sized {
-    /// In the order of the words.
+    /// Names, in the order of the words.
     const NAMES: [&'static str; N];
 
     fn to_words(&self) -> [u64; N];
 
-    /// `None`: there is none, or one that this version cannot go on from. A word that is not there is 0.
+    /// `None`: there is no progress, or this version cannot continue from it. A missing word is 0.
     fn from_words(words: [u64; N]) -> Option<Self>;
 }
 
-/// Where a cursor is stored. All its words are written at once.
+/// Stores a cursor in the master ZAP. All its words are written at once.
 pub(crate) struct Words<C, const N: usize> {
     zap: Master,
     claims: Claims,
-    /// The newest group in which there is room for all of them.
+    /// The newest txg that has space reserved for all words.
     reserved: AtomicU64,
     of: PhantomData<fn(C)>,
 }
 
 impl<C: Cursor<N>, const N: usize> Words<C, N> {
-    /// With what is stored.
+    /// Loads the stored cursor.
     pub fn load(zap: &Master) -> Result<(Self, Option<C>), DatasetError> {
         let mut words = [0; N];
         let locked = zap.lock();
@@ -52,18 +52,18 @@ impl<C: Cursor<N>, const N: usize> Words<C, N> {
         self.zap.lock().put_cost(longest, ValueRef::U64s(&[0])).of_many(N as u64)
     }
 
-    /// Of putting all of them, or of taking them out.
+    /// Cost of writing all words, or of removing them.
     pub fn cost_of_all(&self) -> Cost {
         Cost { meta_bytes: self.bytes_of_all(), meta_blocks: 4, objects: 1, ..Cost::NOTHING }
     }
 
-    /// What writing all of them needs, once in each group.
+    /// What writing all words needs, once per txg.
     pub fn need(&self) -> (&Claims, Need) {
         let bytes = self.bytes_of_all();
         (&self.claims, Need::names(ChangeCost { bytes, bytes_again: 0, bytes_max: bytes }))
     }
 
-    /// The group of `tx` has room for them.
+    /// Records that the txg of `tx` has space for all words.
     pub fn reserved(&self, tx: &Tx) {
         self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
@@ -78,14 +78,14 @@ impl<C: Cursor<N>, const N: usize> Words<C, N> {
 
     pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
-        // The last one first: without it the others are no job.
+        // Remove the last word first: without it the others are not a job.
         for name in C::NAMES.iter().rev() {
             zap.remove(tx, name.as_bytes())?;
         }
         Ok(())
     }
 
-    /// At the end of a group in which it went on.
+    /// Stores the cursor at the end of a txg in which it advanced.
     pub fn store(&self, last: &Tx, cursor: &C) {
         if self.reserved.load(Ordering::Acquire) == last.txg().0
             && let Err(errno) = self.put(last, cursor)

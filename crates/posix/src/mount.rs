@@ -1,4 +1,4 @@
-//! A file system made, opened, taken over and ended; and what concerns it as a whole.
+//! A file system: format, open, take-over and unmount, and calls on it as a whole.
 
 use crate::ahead::Ready;
 use crate::attr::stored;
@@ -34,14 +34,15 @@ const VERSION: &[u8] = b"VERSION";
 /// The attribute encodings of ZPL version 5.
 const VERSION_NUMBER: u64 = 5;
 
-/// Unit of `statvfs` numbers.
+/// Unit of `statvfs` numbers, in bytes.
 const STAT_BLOCK_BYTES: u32 = 4096;
-/// Unlinked inodes that a successor keeps in memory for those who may have them open, each one to two KiB.
+/// Unlinked inodes that a successor keeps in memory, because programs may have them open. Each takes 1 to 2
+/// KiB.
 const UNLINKED_HELD_MAX: usize = 32 << 10;
 
 impl Fs {
-    /// Writes an empty file system into a new data set; its root directory has mode 0755 and this owner.
-    /// Durable when it returns.
+    /// Writes an empty file system into a new data set. Its root directory has mode 0755 and this owner.
+    /// Durable on return.
     pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
         let set = dataset.objects();
         {
@@ -111,32 +112,36 @@ impl Fs {
         Ok(set.commit()?)
     }
 
-    /// Opens what [`format`](Self::format) made, and destroys up to 256 objects that a crash left without a
-    /// name; for the others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
+    /// Opens a formatted data set, and destroys up to 256 objects that a crash left without a name. For the
+    /// others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
     pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
         let fs = Fs::open_as(dataset, None)?;
-        // A read-only or full pool is no reason not to mount.
+        // A read-only or full pool can still be mounted.
         if let Err(errno) = fs.drain_unlinked() {
             log::warn!("unlinked objects were not destroyed: {errno}");
         }
         Ok(fs)
     }
 
-    /// Opens it for a mount that stands: the kernel knows inodes of which nobody told us, and may have unlinked ones open.
+    /// Opens the file system for an existing mount. The kernel has inodes in its cache that this server has not
+    /// looked up, and unlinked ones may be open.
     ///
-    /// So an unlinked inode lives until the kernel forgets it. `lost` are the inodes whose last changes did not survive a
-    /// predecessor, and who was told of it: see [`refuse_change`](Self::refuse_change) and [`fsync`](Self::fsync).
+    /// So an unlinked inode lives until the kernel forgets it. `lost` lists the inodes whose last changes did
+    /// not survive a predecessor, and which calls have reported that. See
+    /// [`refuse_change`](Self::refuse_change) and [`fsync`](Self::fsync).
     ///
-    /// One of them that is not there at all was made by changes that are gone, and the kernel knows its number: that answers `ESTALE`
-    /// for as long as this `Fs` lives, and is given to nobody else. Which is why an object's number comes free only when its
-    /// destruction is committed: a number in `lost` that is there is the inode that the kernel means.
+    /// An inode in `lost` that does not exist was created by lost changes, and the kernel knows its number.
+    /// That number answers `ESTALE` and is not reused, as long as this `Fs` lives. This works because an
+    /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
+    /// names the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
         dataset.objects().withhold(lost.keys().copied());
         let fs = Fs::open_as(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
-            // Counted once, so that the kernel's FORGET finds them; what it does not know waits for the end of the mount.
+            // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for
+            // the unmount.
             Ok(unlinked) => {
-                // What is built beside a file the kernel was never told of.
+                // The kernel was never told of a rewrite's second copy.
                 for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_beside(*ino)) {
                     match fs.hold(ino) {
                         Ok(inode) => inode.count_lookup(),
@@ -197,7 +202,7 @@ impl Fs {
         });
         let record_size = fs.rewriting.record_size();
         record_size.into_iter().for_each(|bytes| fs.set.pool().expect_blocks_of(bytes));
-        // It outlives this Fs by one group: what was unlinked last is in none yet.
+        // It outlives this Fs by one txg: the last unlinked objects are not stored in any txg yet.
         let unlinked = Arc::clone(&fs.unlinked);
         fs.set.at_the_end_of_groups(move |last| {
             let is_used = Arc::strong_count(&unlinked) > 1;
@@ -229,7 +234,7 @@ impl Fs {
         Ok(fs)
     }
 
-    /// The kernel forgot everything: at unmount. Directories give back what they no longer need.
+    /// Forgets all lookups at unmount. Directories that are due are shrunk first.
     pub fn forget_all(&self) {
         self.settle_all();
         for ino in self.inodes.numbers() {
@@ -237,12 +242,12 @@ impl Fs {
         }
     }
 
-    /// A path that leads to the inode, as far as directories can be read; with its number. For messages: it looks through all
-    /// names on the way.
+    /// A path to the inode with its number, as far as directories can be read. For messages: it scans all names
+    /// on the way.
     pub fn path_of(&self, ino: Ino) -> String {
         let mut names = Vec::new();
         let mut at = ino;
-        // Deeper than any path a system call takes; a damaged parent may lead in circles.
+        // Deeper than any path of a system call. A damaged parent may lead in circles.
         while at != self.root() && names.len() < 4096 {
             let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
             let mut found = None;
@@ -261,11 +266,12 @@ impl Fs {
         format!("{start}{} (inode {ino})", names.join("/"))
     }
 
+    /// Space and number of files, for `statvfs`.
     pub fn statfs(&self) -> StatFs {
         let usage = self.set.usage();
         let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
         let free = blocks(usage.available_bytes);
-        // A dnode takes 512 bytes before it is compressed.
+        // A dnode takes 512 bytes before compression.
         let files_free = usage.available_bytes / 512;
         StatFs {
             block_size: STAT_BLOCK_BYTES,

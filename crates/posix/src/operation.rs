@@ -1,10 +1,12 @@
-//! Changes of a file system as values, and the one way by which they are carried out.
+//! Changes of a file system as values, and the one way to carry them out.
 //!
-//! An operation is plain: numbers, names, bytes. So it can be compared, shown, written down, and carried out again.
-//! [`Fs::carry_out`] follows one order for all: hold (which may read), say the cost, begin (which may wait), lock in ascending order, judge
-//! again and change, save, end. Where what was held is not true any more once the locks are taken, all starts over.
+//! An operation is plain data: numbers, names, bytes. So it can be compared, printed, stored, and repeated.
+//! [`Fs::carry_out`] runs all operations in one order. It holds inodes (which may read), computes the cost, and
+//! begins the transaction (which may wait). Then it locks in ascending order, checks again and changes, saves,
+//! and ends. If the held state is stale once the locks are taken, it starts over.
 //!
-//! Invariant: nothing is changed before `run`, and after it returned an error the transaction holds nothing that programs can see.
+//! Invariant: nothing changes before `run`. If `run` fails, the transaction has no change that programs can
+//! see.
 
 use crate::attr::stored;
 use crate::claims::{Claims, Need};
@@ -15,31 +17,31 @@ use crate::inode::Inode;
 use crate::types::Time;
 use terrane_pool::{Cost, Tx};
 
-/// A change that programs can ask for.
+/// A change that programs can request.
 pub(crate) trait Operation {
-    /// What it found before it began: the inodes that it holds, and what `run` goes by.
+    /// What `hold` found: the inodes that are held, and input for `run`.
     type Held<'f>;
-    /// What `run` leaves for `end`.
+    /// Result of `run`, passed to `end`.
     type Done;
     type Answer;
 
     /// Finds and holds inodes. No transaction is open and no lock is held, so it may read and wait.
     fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Self::Held<'f>, Self::Answer>, Errno>;
 
-    /// What it reserves, at the worst.
+    /// What the operation reserves in the worst case.
     fn cost<'h>(&self, fs: &'h Fs, held: &'h Self::Held<'_>) -> Result<Room<'h>, Errno>;
 
     /// The inodes that it changes.
     fn locks<'h>(held: &'h Self::Held<'_>) -> Vec<&'h Inode>;
 
-    /// Judges again, and changes. All that is locked is saved after it.
+    /// Checks again under locks, and changes. All locked inodes are saved afterwards.
     fn run<'f>(
         &self,
         change: &mut Change<'_, 'f>,
         held: &Self::Held<'f>,
     ) -> Result<Outcome<Self::Done>, Errno>;
 
-    /// The answer, once everything is saved. Locks are held until it drops them.
+    /// Builds the answer after everything is saved. Locks are held until it drops them.
     fn end<'f>(
         &self,
         change: Change<'_, 'f>,
@@ -62,25 +64,25 @@ pub(crate) struct Room<'h> {
 
 pub(crate) enum Outcome<D> {
     Changed(D),
-    /// Nothing is left to be saved.
+    /// Everything is saved already.
     Saved(D),
-    /// What was held is not true any more, and nothing was changed.
+    /// The held state is stale, and nothing was changed.
     Again,
 }
 
-/// A change under way: its transaction, and its locks.
+/// A running change: its transaction, and its locks.
 pub(crate) struct Change<'c, 'f> {
     pub fs: &'f Fs,
     pub tx: &'c Tx,
     pub locked: Locked<'c>,
-    /// When it happens.
+    /// Time of the change.
     pub now: Time,
-    /// An inode that it makes, which is dropped after the transaction has ended.
+    /// An inode that the operation creates. It is dropped after the transaction has ended.
     pub new: &'c mut Option<InodeRef<'f>>,
 }
 
 impl Change<'_, '_> {
-    /// Its time, as attributes hold it.
+    /// The time of the change, as attributes store it.
     pub fn stamp(&self) -> [u64; 2] {
         stored(self.now)
     }
@@ -89,7 +91,8 @@ impl Change<'_, '_> {
 impl Fs {
     pub(crate) fn carry_out<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
         loop {
-            // What is held is dropped after the transaction: the last holder of an unlinked inode destroys it in one of its own.
+            // References are dropped after the transaction: dropping the last one of an unlinked inode begins
+            // its own.
             let held = match operation.hold(self)? {
                 Found::Held(held) => held,
                 Found::Nothing(answer) => return Ok(answer),

@@ -1,22 +1,22 @@
-//! What the kernel leaves of permissions.
+//! Permission effects that the kernel leaves to the file system.
 //!
-//! The mount uses the kernel's own checks (`default_permissions`): who may search, read, write, delete in a
-//! sticky directory or change an owner is decided before a request comes here. What remains are the effects:
-//! which group a new file gets, and which bits go when a file is written, truncated or given away.
+//! The mount uses the kernel's checks (`default_permissions`). They decide before a request arrives whether a
+//! caller may search, read, write, delete in a sticky directory or change an owner. The effects remain: which
+//! group a new file gets, and which bits are cleared when a file is written, truncated or given away.
 
 use crate::acl::Acl;
 use crate::attr::Attributes;
 use crate::types::{Cred, mode};
 
-/// What a new inode gets of its directory.
+/// What a new inode inherits from its directory.
 pub(crate) struct Inherited {
     pub gid: u64,
     /// Its mode.
     pub bits: u32,
 }
 
-/// The directory's default ACL says what a umask would say otherwise. In a set-gid directory
-/// everything takes the directory's group, and directories the bit as well.
+/// The directory's default ACL replaces the umask. In a set-gid directory, all new inodes take the directory's
+/// gid, and directories also the set-gid bit.
 pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Option<&Acl>) -> Inherited {
     let is_symlink = bits & mode::S_IFMT == mode::S_IFLNK;
     let bits = match default {
@@ -31,7 +31,8 @@ pub(crate) fn inherit(parent: &Attributes, bits: u32, cred: &Cred, default: Opti
     Inherited { gid: parent.zpl.gid, bits: if is_dir { bits | mode::S_ISGID } else { bits } }
 }
 
-/// Set-uid goes, and set-gid where it means an identity: without group execution it is (mandatory) locking. True: one of them was there.
+/// Clears set-uid, and set-gid if the group may execute; without that it means mandatory locking. True: a bit
+/// was set.
 pub(crate) fn clear_set_ids(attrs: &mut Attributes) -> bool {
     if attrs.is_dir() {
         return false;

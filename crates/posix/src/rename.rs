@@ -1,10 +1,10 @@
-//! Moving names.
+//! Renames.
 //!
-//! A rename touches up to four inodes: two directories, what moves, and what is replaced or exchanged. They are
-//! locked together, in order, and everything is judged again under those locks. One thing cannot be judged
-//! there: whether a directory would end up below itself, because that depends on all directories above. So
-//! directories change their parents one at a time, under `directory_moves`, and the way up is walked before the
-//! locks are taken; nothing else can change it.
+//! A rename touches up to four inodes: two directories, the moved inode, and one that is replaced or exchanged.
+//! They are locked together, in order, and everything is checked again under the locks. One check is impossible
+//! there: whether a directory would become its own descendant, since that depends on all directories above. So
+//! directories change parents one at a time, under `directory_moves`. The parents are walked before the locks
+//! are taken, and no other operation can change them meanwhile.
 
 use crate::claims::{FREES_LINK, Need, sum};
 use crate::errno::{Errno, damaged};
@@ -17,13 +17,13 @@ use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode}
 use parking_lot::MutexGuard;
 use terrane_pool::Cost;
 
-/// Directories above one another, at most: a longer way up is a circle.
+/// Maximum depth of a directory: a longer chain of parents is a cycle.
 const DEPTH_MAX: usize = 1 << 20;
 
 /// `DT_CHR`
 const KIND_WHITEOUT: u8 = 2;
 
-/// What a name meant when we looked.
+/// The target of a name when it was looked up.
 struct Meaning<'f> {
     inode: InodeRef<'f>,
     kind: u8,
@@ -39,7 +39,7 @@ impl Meaning<'_> {
     }
 }
 
-/// `rename`: a name moves, or two are exchanged.
+/// `rename`: a name moves, or two names are exchanged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rename<'a> {
     pub dir: Ino,
@@ -47,26 +47,26 @@ pub(crate) struct Rename<'a> {
     pub new_dir: Ino,
     pub new_name: &'a [u8],
     pub flags: u32,
-    /// Whose whiteout is left, if one is.
+    /// Leaves a whiteout with this owner.
     pub whiteout: Option<&'a Cred>,
 }
 
-/// The inodes of a rename. They are dropped in this order, the directories last.
+/// The inodes of a rename. They are dropped in this order, directories last.
 pub(crate) struct Moved<'f> {
     target: Option<Meaning<'f>>,
     source: Meaning<'f>,
-    /// Both names are one.
+    /// Both names are the same entry in different spelling.
     respells: bool,
-    /// Of the lists that a whiteout inherits.
+    /// Cost of the ACLs that a whiteout inherits.
     lists: Cost,
-    /// Keeps directories from moving, where there are two.
+    /// Keeps directories from moving, if there are two.
     _moves: Option<MutexGuard<'f, ()>>,
     to: InodeRef<'f>,
     from: InodeRef<'f>,
 }
 
 impl<'a> Rename<'a> {
-    /// Refuses what no rename can be.
+    /// Refuses invalid flags and names.
     fn check(&self, fs: &Fs) -> Result<(), Errno> {
         let knows = matches!(self.flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
         if !knows || self.whiteout.is_some() && self.exchanges() {
@@ -85,7 +85,7 @@ impl<'a> Rename<'a> {
         self.flags == RENAME_EXCHANGE
     }
 
-    /// What is left in the name's place.
+    /// The whiteout that is left under the old name.
     fn left(&self) -> Option<NewFile<'a>> {
         let file = |cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred };
         self.whiteout.map(file)
@@ -120,7 +120,7 @@ impl<'a> Rename<'a> {
         }
     }
 
-    /// Both names are one: it gets the spelling of the new one, where that is another.
+    /// Both names are one entry: changes its spelling if it differs.
     fn respell(&self, change: &mut Change<'_, '_>, held: &Moved<'_>) -> Result<Outcome<()>, Errno> {
         let (tx, now) = (change.tx, change.stamp());
         let dir = change.locked.get(self.dir);
@@ -190,7 +190,7 @@ impl<'a> Rename<'a> {
         Ok(())
     }
 
-    /// Moves the name, and leaves a whiteout in its place if one is asked for.
+    /// Moves the name, and leaves a whiteout under the old one if requested.
     fn leave<'f>(&self, change: &mut Change<'_, 'f>, held: &Moved<'f>) -> Result<(), Errno> {
         let (fs, tx) = (change.fs, change.tx);
         let made = match self.left() {
@@ -229,14 +229,14 @@ impl Operation for Rename<'_> {
         let target = meaning(&to, self.new_name)?;
         let respells = from.ino == to.ino && from.read().is_same_name(self.name, self.new_name)?;
         if respells && self.whiteout.is_some() {
-            // Where it went from is where it goes to.
+            // The whiteout and the moved name would need the same entry.
             return Err(Errno::EINVAL);
         }
         let mut lists = Cost::NOTHING;
         if !respells {
             self.judge(fs, &source, target.as_ref())?;
             if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
-                // Two names of one file: POSIX wants nothing to happen.
+                // Two names of one file: POSIX requires that nothing happens.
                 return Ok(Found::Nothing(()));
             }
             if let Some(file) = self.left() {
@@ -260,7 +260,7 @@ impl Operation for Rename<'_> {
         let mut needs = vec![leaves, gets, moved];
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
         if target.is_some() && !fs.naming.is_exact() {
-            // It may be spelled anew: one name more, and one less.
+            // It may change its spelling: one name is added, and one removed.
             needs.push(fs.need_to_remove(to)?);
         }
         if self.whiteout.is_some() {
@@ -330,8 +330,9 @@ impl Operation for Rename<'_> {
 }
 
 impl Fs {
-    /// Moves a name, replacing what has the new one: a file by a file, an empty directory by a directory. With
-    /// `RENAME_NOREPLACE` nothing is replaced (`EEXIST`), with `RENAME_EXCHANGE` both keep a name (`ENOENT`).
+    /// Moves a name. It replaces the target: a file replaces a file, a directory an empty directory.
+    /// `RENAME_NOREPLACE` refuses to replace (`EEXIST`). `RENAME_EXCHANGE` swaps both names (`ENOENT`: one is
+    /// missing).
     pub fn rename(
         &self,
         dir: Ino,
@@ -343,8 +344,9 @@ impl Fs {
         self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: None })
     }
 
-    /// The same, and in the name's place a *whiteout* is left, in the same step: a character device 0:0 without permissions, by which a
-    /// file system of several layers says that there is no such name. It is the caller's.
+    /// As [`rename`](Self::rename), and leaves a *whiteout* under the old name in the same step. It is a
+    /// character device 0:0 without permissions, owned by the caller. Overlay file systems use it to hide a
+    /// name of a lower layer.
     pub fn rename_with_whiteout(
         &self,
         dir: Ino,
@@ -357,7 +359,7 @@ impl Fs {
         self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(cred) })
     }
 
-    /// Is `dir` the directory `above`, or somewhere in it? The caller keeps directories from moving.
+    /// Whether `dir` is `above` or a descendant of it. The caller keeps directories from moving.
     fn is_below(&self, dir: Ino, above: Ino) -> Result<bool, Errno> {
         let mut at = dir;
         for _ in 0..DEPTH_MAX {
@@ -373,7 +375,7 @@ impl Fs {
     }
 }
 
-/// What moved has another parent, and a directory counts as a link of its parent.
+/// Updates the parent of a moved inode. A directory also counts as a link of its parent.
 fn move_parent(locked: &mut Locked<'_>, moved: &Meaning<'_>, from: Ino, to: Ino) {
     if from == to {
         return;

@@ -1,18 +1,22 @@
-//! Room that `fallocate` keeps for a file.
+//! Space that `fallocate` reserves for files.
 //!
-//! Every write goes to new space, so no place can be set aside; but room can. A file has the ranges for which somebody asked, and two
-//! counts of bytes in them: *holes*, in records that nobody has written, and *partial*, those of written records that nobody has written
-//! yet. What both need at the worst (records that no codec makes smaller, and the pointers to them) is promised to the file: others find
-//! it taken (see [`Cost::promises`](terrane_pool::Cost::promises)), and a write into the ranges does not.
+//! Copy-on-write means every write goes to new space, so no fixed place can be reserved, only an amount. A file
+//! has the requested ranges, and two byte counts in them. *Holes* are bytes in records that were never written.
+//! *Partial* bytes lie in written records, but were not written themselves yet. The pool promises the worst
+//! case of both to the file: incompressible records, and the pointers to them. Other writers find that space
+//! taken (see [`Cost::promises`](terrane_pool::Cost::promises)), but a write into the ranges does not.
 //!
-//! A first write moves the bytes of its records from the holes to the partial ones, and each written byte takes one from those. So what is
-//! written in order or in pieces ends at nothing. What is written again takes some too early; the ranges keep their way into the
-//! reserve until nothing is left.
+//! A first write moves the bytes of its records from holes to partial, and subtracts the written bytes from
+//! partial. So a range that is written once, in any pieces, ends at zero. Overwrites subtract some bytes too
+//! early. Until nothing is left, writes into the ranges may also use part of the GC reserve.
 //!
-//! Stored in a ZAP of the data set (`FORMAT.md` section 8.2), at the end of each group in which it changed.
+//! Reservations are stored in a ZAP of the data set (`FORMAT.md` section 8.2), at the end of each txg that
+//! changed them.
 //!
-//! Invariants: what the pool has promised is the sum of what the files have; a reservation changes in the transaction that changes its
-//! file, and under the lock of its inode. The lock here is taken after that one, and before none but those of a ZAP and of the pool.
+//! Invariants:
+//! * The bytes that the pool has promised are the sum over all files.
+//! * A reservation changes in the transaction that changes its file, under the inode's lock. The lock here is
+//!   taken after that one. Only locks of a ZAP and of the pool are taken after it.
 
 use crate::attr::Attributes;
 use crate::inode::Inode;
@@ -31,37 +35,37 @@ use terrane_wire::ObjectId;
 use terrane_zap::{Entry, ValueRef};
 
 pub(crate) const RESERVED: &[u8] = b"RESERVED";
-/// Ranges of one file; of more the nearest are joined.
+/// Maximum of ranges per file; beyond it the nearest are joined.
 const RANGES_MAX: usize = 64;
-/// Files of which reservations are read at a mount.
+/// Maximum of reservations that a mount reads.
 const FILES_MAX: usize = 1 << 20;
 /// Words of an entry before its ranges.
 const WORDS_FIRST: usize = 4;
 pub(crate) const WORDS_MAX: usize = WORDS_FIRST + 2 * RANGES_MAX;
-/// An inode's number in hexadecimal.
+/// Digits of an inode number in hexadecimal.
 pub(crate) const NAME_BYTES_MAX: usize = 16;
 const RECORD_BYTES: std::ops::RangeInclusive<u64> = 512..=16 << 20;
-/// Of a pointer, in both copies, with a little for those above it.
+/// Bytes per pointer: both copies, with a little for the levels above.
 const POINTER_BYTES: u64 = 2 * 130;
-/// Blocks of pointers that a range may fill in part only, in both copies.
+/// Bytes per range for indirect blocks that it only partly fills, both copies.
 const RANGE_BYTES: u64 = 2 * 4 * (16 << 10);
-/// Of the file's last block.
+/// Bytes for the file's last block.
 const TAIL_BYTES: u64 = 512;
-/// Records looked at under an inode's lock, at most: the rest counts as holes.
+/// Records that are checked under an inode's lock; the rest counts as holes.
 pub(crate) const STEPS_MAX: u32 = 64 << 10;
-/// Blocks of the ZAP that the first change in a group may dirty beside the entry's: above it, and of its object.
+/// Blocks that the first change in a txg may dirty beside the entry's: above it, and of the ZAP's object.
 const ZAP_BLOCKS: u32 = 4;
 
-/// What one file has.
+/// The reservation of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
     pub generation: u64,
     pub record_bytes: u64,
     pub holes: u64,
     pub partial: u64,
-    /// In order, apart from each other.
+    /// Sorted and disjoint.
     pub ranges: Vec<Range<u64>>,
-    /// What the pool has promised; not stored.
+    /// Bytes that the pool has promised; not stored.
     pub charge: u64,
 }
 
@@ -70,7 +74,7 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> u64 {
 }
 
 impl Reservation {
-    /// Bytes that may still be written for the first time.
+    /// Bytes that are not written for the first time yet.
     fn left(&self) -> u64 {
         self.holes.saturating_add(self.partial)
     }
@@ -83,7 +87,7 @@ impl Reservation {
         self.ranges.iter().map(|range| overlap(range, with)).sum()
     }
 
-    /// Bytes that what is left takes at the worst.
+    /// Bytes that `left` takes in the worst case.
     pub fn worst(&self) -> u64 {
         let (left, record) = (self.left(), self.record_bytes.max(1));
         let Some(last) = self.ranges.last().filter(|_| left > 0) else { return 0 };
@@ -98,7 +102,7 @@ impl Reservation {
         left.saturating_add(edges).saturating_add(pointers).saturating_add(ranges * RANGE_BYTES)
     }
 
-    /// What of a range is in none of its own.
+    /// The parts of `range` that are not reserved.
     pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = range.start;
@@ -114,7 +118,7 @@ impl Reservation {
         missing
     }
 
-    /// One more range, in which so many bytes are new holes.
+    /// Adds a range, of which `holes` bytes are new holes.
     pub fn add(&mut self, range: Range<u64>, holes: u64) {
         let mut joined = range;
         self.ranges.retain(|own| {
@@ -130,7 +134,7 @@ impl Reservation {
         self.holes = self.holes.saturating_add(holes);
     }
 
-    /// Joins ranges until there are few enough. What lies between them is not counted.
+    /// Joins ranges until there are at most `RANGES_MAX`. The gaps between them are not counted.
     fn join_nearest(&mut self) {
         while self.ranges.len() > RANGES_MAX {
             let gap = |pair: &[Range<u64>]| match pair {
@@ -146,7 +150,7 @@ impl Reservation {
         }
     }
 
-    /// Without this range, in which so many bytes were holes, and so many at the most are counted as partial.
+    /// Removes a range. `holes` of its bytes were holes, and at most `partial` were counted as partial.
     pub fn remove(&mut self, range: &Range<u64>, holes: u64, partial: u64) {
         let mut kept = Vec::with_capacity(self.ranges.len() + 1);
         for own in self.ranges.drain(..) {
@@ -160,7 +164,7 @@ impl Reservation {
         self.partial = self.partial.saturating_sub(partial).min(len - self.holes);
     }
 
-    /// These bytes were written, in records of which these parts were holes.
+    /// Records a write, whose records were holes in the parts `holes`.
     pub fn write(&mut self, written: &Range<u64>, holes: &[Range<u64>]) {
         let new = holes.iter().map(|hole| self.overlap(hole)).fold(0, u64::saturating_add).min(self.holes);
         self.holes -= new;
@@ -192,7 +196,7 @@ impl Reservation {
     }
 }
 
-/// What an entry of the ZAP says.
+/// Decodes an entry of the ZAP.
 fn of_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
     let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
     let ino = Ino::from_str_radix(&name, 16).ok();
@@ -205,7 +209,7 @@ fn of_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
     said
 }
 
-/// Whether these words are what the ZAP of reservations has of a file.
+/// Whether these words are a valid entry of the ZAP of reservations.
 pub fn is_reservation(words: &[u64]) -> bool {
     Reservation::from_words(words).is_some()
 }
@@ -213,11 +217,11 @@ pub fn is_reservation(words: &[u64]) -> bool {
 #[derive(Default)]
 pub(crate) struct Files {
     pub all: BTreeMap<Ino, Reservation>,
-    /// In the open group.
+    /// Files whose reservation changed in the open txg.
     pub changed: BTreeSet<Ino>,
-    /// Blocks of the ZAP for which it has room.
+    /// Blocks of the ZAP for which the open txg has space.
     pub blocks: u32,
-    /// Of all files.
+    /// Sum over all files.
     pub partial: u64,
 }
 
@@ -243,21 +247,21 @@ impl Stored {
     }
 }
 
-/// Those of all files.
+/// The reservations of all files.
 #[derive(Default)]
 pub(crate) struct Reservations {
     pub files: Mutex<Files>,
-    /// How many there are: while there is none nobody takes the lock.
+    /// Number of reservations: while it is 0, the lock is never taken.
     pub count: AtomicUsize,
     pub stored: OnceLock<Stored>,
-    /// Held while the ZAP is made.
+    /// Held while the ZAP is created.
     pub making: Mutex<()>,
-    /// The ZAP cannot be read: there will be no more.
+    /// The ZAP is unreadable: this mount makes no reservations.
     pub is_broken: bool,
 }
 
 impl Reservations {
-    /// Those that are stored, of inodes that are there. None of them keeps a data set from being mounted.
+    /// Loads the stored reservations of existing inodes. Damage never fails the mount.
     pub fn load(dataset: &Dataset, master: &Master, layouts: &Layouts) -> Result<Reservations, DatasetError> {
         let Some(number) = master.lock().lookup_u64(RESERVED)? else { return Ok(Reservations::default()) };
         let mut all = Vec::new();
@@ -275,15 +279,15 @@ impl Reservations {
             }
         };
         let set = dataset.objects();
-        // Zones that cannot be read now may be most of the pool.
+        // Twice the size: zones that are unreadable now may be most of the pool.
         let most = set.usage().size_bytes.saturating_mul(2);
         let (mut files, mut sum) = (Files::default(), 0u64);
-        // Many dnodes are read with each block of them.
+        // In number order, a block of dnodes is read once for all its inodes.
         all.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, found) in all {
             let raw = match set.hold(ObjectId(ino)) {
                 Ok(object) => object.bonus(),
-                // An older version destroys files and leaves what they reserved.
+                // An older version destroys files and leaves their reservations.
                 Err(ObjectError::NotFound(_)) => continue,
                 Err(error) => {
                     log::warn!(
@@ -296,7 +300,7 @@ impl Reservations {
             if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
                 continue;
             }
-            // No version promises more than there is.
+            // No version promises more space than exists.
             if sum.saturating_add(found.charge) > most {
                 log::warn!("the reservation of inode {ino} is larger than the pool and is ignored");
                 continue;
@@ -317,7 +321,7 @@ impl Reservations {
         self.files.lock().all.get(&ino).cloned()
     }
 
-    /// Bytes that may still be written for the first time.
+    /// Bytes of the inode that are not written for the first time yet.
     pub fn left(&self, inode: &Inode) -> u64 {
         if !inode.is_reserved() {
             return 0;
@@ -325,8 +329,8 @@ impl Reservations {
         self.files.lock().all.get(&inode.ino).map_or(0, Reservation::left)
     }
 
-    /// Bytes that are promised to a write of this range. `is_plain`: nothing is compressed, so that the first bytes of a record take the
-    /// room of all. What is left for the rest of it then is room that nobody needs.
+    /// Bytes that are promised to a write of this range. `is_plain`: compression is off, so the first bytes of
+    /// a record take the space of all. The partial bytes of other files are then not needed and count here.
     pub fn promised_to(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
         if !inode.is_reserved() {
             return None;
@@ -342,7 +346,7 @@ impl Reservations {
         inode.is_reserved() && self.files.lock().all.get(&inode.ino).is_some_and(|own| own.holes > 0)
     }
 
-    /// The caller holds the inode's lock.
+    /// Changes a reservation. The caller holds the inode's lock.
     pub fn change(&self, tx: &Tx, inode: &Inode, change: impl FnOnce(&mut Reservation)) {
         let mut files = self.files.lock();
         let Some(before) = files.all.get(&inode.ino) else { return };
@@ -351,7 +355,7 @@ impl Reservations {
         if own == *before {
             return;
         }
-        // What is left never needs more than was promised, however it is cut up.
+        // The rest never needs more than was promised, however it is fragmented.
         own.charge = own.worst().min(charged);
         let freed = charged - own.charge;
         let is_left = own.left() > 0;
@@ -365,7 +369,7 @@ impl Reservations {
         tx.pool().end_promise(freed);
     }
 
-    /// It is to be stored at the end of the group, in which room is needed for that.
+    /// Marks a reservation to be stored at the end of the txg, and reserves space for that.
     pub fn note(&self, tx: &Tx, files: &mut Files, ino: Ino) {
         if !files.changed.insert(ino) {
             return;
@@ -379,7 +383,7 @@ impl Reservations {
         }
     }
 
-    /// Nobody else is in the group any more.
+    /// Stores the changed reservations. `last` is the only transaction left in the txg.
     pub fn store(&self, last: &Tx) {
         let changed: Vec<(Ino, Option<Vec<u64>>)> = {
             let mut files = self.files.lock();
@@ -405,16 +409,16 @@ impl Reservations {
         }
     }
 
-    /// The sum of what all have.
+    /// Bytes that are promised to all files.
     pub fn sum(&self) -> u64 {
         self.files.lock().all.values().map(|own| own.charge).sum()
     }
 
-    /// The file system ends: nobody writes any more.
+    /// Ends all promises when the file system is closed.
     pub fn end(&self, pool: &Pool) {
         let mut files = self.files.lock();
         let sum = files.all.values().map(|own| own.charge).sum();
-        // What changed in the open group is still stored with it.
+        // Changes of the open txg are still stored with it.
         files.all.values_mut().for_each(|own| own.charge = 0);
         drop(files);
         pool.end_promise(sum);
@@ -505,10 +509,10 @@ mod tests {
             let data = vec![7; (to - from) as usize];
             fs.write(ino, from, &data, crate::types::WriteFlags::default()).unwrap();
         };
-        // From here on its records are as large as they will be.
+        // From here on, its records have their final size.
         put(0, 8192);
         std::thread::scope(|scope| {
-            // It has counted what is not stored by then.
+            // The thread counts holes before it waits for this lock.
             let making = fs.reservations.making.lock();
             let asks = scope.spawn(|| fs.fallocate(ino, 0, 0, size));
             std::thread::sleep(std::time::Duration::from_millis(200));

@@ -1,4 +1,5 @@
-//! Room kept for files by `fallocate`, taken by writes and given back: what [`reservations`](crate::reservations) hold.
+//! Reserving space for files by `fallocate`, using it in writes, and releasing it. See
+//! [`reservations`](crate::reservations).
 
 use crate::attr::stored;
 use crate::claims::Need;
@@ -17,23 +18,23 @@ use terrane_object::{Object, ObjectKind};
 use terrane_pool::{Cost, Pool, Tx};
 use terrane_zap::ValueRef;
 
-/// Bytes that are promised: equal, or something is wrong.
+/// Promised bytes by both counts, which must be equal.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promised {
     pub by_pool: u64,
-    /// The sum of what files have.
+    /// The sum over all files.
     pub to_files: u64,
 }
 
-/// What was promised by a transaction, until somebody has it.
+/// Bytes that a transaction promised and no reservation holds yet. The rest is released on drop.
 struct Promise<'a> {
     pool: &'a Pool,
     bytes: u64,
 }
 
 impl Promise<'_> {
-    /// So much of it has somebody.
+    /// Passes `bytes` of the promise to a reservation.
     fn keep(mut self, bytes: u64) {
         self.bytes = self.bytes.saturating_sub(bytes);
     }
@@ -45,7 +46,7 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// The parts of a range that are holes; after so many records the rest counts as one.
+/// The holes in a range. After `steps` records the rest counts as one hole.
 fn holes_in(object: &Object, range: Range<u64>, mut steps: u32) -> Result<Vec<Range<u64>>, Errno> {
     let record = u64::from(object.block_size());
     let mut holes = Vec::new();
@@ -66,32 +67,32 @@ fn sum_of(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// Room kept for what is not stored of a range.
+/// Reserves space for the parts of a range that are not stored.
 #[derive(Clone, Debug)]
 pub(crate) struct Reserve {
     pub ino: Ino,
     pub range: Range<u64>,
-    /// The file gets as long: what others can see changes.
+    /// The file grows to the end of the range, which programs can see.
     pub extends: bool,
 }
 
-/// A reservation that was counted without a lock, and what it goes by.
+/// A reservation counted without a lock, and the state that it was computed from.
 pub(crate) struct Counted<'f> {
     inode: InodeRef<'f>,
     block_bytes: u32,
-    /// What the file has.
+    /// The file's reservation at that time.
     before: Option<Reservation>,
     /// The same, or an empty one.
     first: Reservation,
-    /// Of records that the file gets for it.
+    /// Record size that the file will have.
     record_bytes: u64,
-    /// The parts of the range that are in no reservation, and how many of their bytes are holes.
+    /// The parts of the range that are not reserved yet, and the number of hole bytes in them.
     missing: Vec<Range<u64>>,
     holes: u64,
 }
 
 impl Counted<'_> {
-    /// What the file has if so many bytes of the range are new holes.
+    /// The file's reservation if `holes` bytes of the range are new holes.
     fn with(&self, range: &Range<u64>, holes: u64) -> Reservation {
         let mut after = self.first.clone();
         after.record_bytes = after.record_bytes.max(self.record_bytes);
@@ -100,7 +101,7 @@ impl Counted<'_> {
         after
     }
 
-    /// What the pool has to promise beyond what it did.
+    /// Bytes that the pool has to promise in addition.
     fn more(&self, range: &Range<u64>) -> u64 {
         if self.holes > 0 { self.with(range, self.holes).charge - self.first.charge } else { 0 }
     }
@@ -162,7 +163,7 @@ impl Operation for Reserve {
         if object.block_size() != held.block_bytes || fs.reservations.get(inode.ino) != held.before {
             return Ok(Outcome::Again);
         }
-        // What others have written since it was counted would never be written for the first time.
+        // Parts that were written since then would never be written for the first time.
         let mut holes_now = 0;
         for part in held.missing.iter().filter(|_| held.holes > 0) {
             holes_now += sum_of(&holes_in(object, part.clone(), STEPS_MAX)?);
@@ -176,7 +177,7 @@ impl Operation for Reserve {
         } else if set_ids_went {
             state.attrs.zpl.ctime = stored(now);
         }
-        // Nothing else that anybody could see has changed.
+        // No other change is visible to programs.
         if grows || set_ids_went {
             fs.save(tx, inode, state)?;
         }
@@ -202,14 +203,14 @@ impl Operation for Reserve {
 
 impl Fs {
     pub(crate) fn promised_to(&self, inode: &Inode, range: Range<u64>) -> Option<u64> {
-        // Asked for only where there is something.
+        // Checked only if the file has a reservation.
         let is_plain = inode.is_reserved()
             && matches!(self.set.policy().compression, CompressionPolicy::As(Compression::Off));
         self.reservations.promised_to(inode, range, is_plain)
     }
 
-    /// The parts of the records of a write that are holes in what is reserved. To be asked before the write, and before the records get
-    /// `grown` bytes, if the file has one record only.
+    /// The holes in the records of a write. To be called before the write. Also before the file's only record
+    /// grows to `grown` bytes.
     pub(crate) fn holes_before(
         &self,
         inode: &Inode,
@@ -226,15 +227,15 @@ impl Fs {
         Ok(holes)
     }
 
-    /// These bytes were written. The caller holds the inode's lock.
+    /// Records a write of these bytes. The caller holds the inode's lock.
     pub(crate) fn wrote_reserved(&self, tx: &Tx, inode: &Inode, written: &Range<u64>, holes: &[Range<u64>]) {
         if inode.is_reserved() {
             self.reservations.change(tx, inode, |own| own.write(written, holes));
         }
     }
 
-    /// Nothing is kept for whole records of this range any more, and of one that ends the file nothing behind its end: what is written of
-    /// it would not take that. To be asked before they become holes, under the inode's lock.
+    /// Releases the reservation of all whole records in this range. If the range cuts the file, everything
+    /// behind its start is released. To be called before the records become holes, under the inode's lock.
     pub(crate) fn end_reservation(&self, tx: &Tx, inode: &Inode, range: Range<u64>) -> Result<(), Errno> {
         if !inode.is_reserved() {
             return Ok(());
@@ -268,14 +269,14 @@ impl Fs {
         Ok(())
     }
 
-    /// The file goes, and is in nobody's hands.
+    /// Releases the reservation of a file that is being destroyed.
     pub(crate) fn drop_reservation(&self, tx: &Tx, inode: &Inode) {
         if self.reservations.has(inode.ino) {
             self.reservations.change(tx, inode, |own| own.remove(&(0..u64::MAX), u64::MAX, 0));
         }
     }
 
-    /// The file has other records. The caller holds the inode's lock.
+    /// Recounts the holes after the file's record size changed. The caller holds the inode's lock.
     pub(crate) fn recount_reservation(&self, tx: &Tx, inode: &Inode) -> Result<(), Errno> {
         let Some(own) = self.reservations.get(inode.ino).filter(|_| inode.is_reserved()) else {
             return Ok(());
@@ -287,7 +288,7 @@ impl Fs {
         self.reservations.change(tx, inode, |own| {
             let written = own.holes.saturating_sub(holes);
             own.holes -= written;
-            // They lie in a record that others have written a part of.
+            // They lie in a record of which another part was written.
             own.partial = own.partial.saturating_add(written);
         });
         Ok(())

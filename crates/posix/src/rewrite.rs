@@ -1,18 +1,21 @@
-//! Files stored in another form, in place, while they are used.
+//! Online rewrite: stores files in another form, in place, while they are used.
 //!
-//! A *rewrite* goes through a file, or through all files below a directory, and has what is stored there stored by another algorithm, or
-//! in records of another size. It goes on by steps, in the thread of whoever takes them, so that it is as slow as that one likes: a
-//! record is read and compressed outside of any group, and the group has only to append it. Nothing that programs can see changes but
-//! `st_blocks` and, with another record size, `st_blksize`: no content, and no time. Not even the change time, which says that content or
-//! attributes changed: backups go by it, and would copy again all that they have.
+//! A *rewrite* goes through a file, or through all files below a directory. It stores their records with
+//! another algorithm, or with another record size. It advances in steps on the calling thread, so the caller
+//! sets the pace. A record is read and compressed outside any txg; the txg only appends it.
 //!
-//! A writer wins: what was written since the rewrite began is as the data set's property says, and stays so.
+//! Programs see only `st_blocks` change, and `st_blksize` with another record size. Content and times do not
+//! change, not even the change time: backup programs rely on it, and would copy everything again.
 //!
-//! One rewrite goes on at a time. Its job and how far it came stand in the data set's master ZAP, as of the end of each group, so it goes
-//! on after an unmount and after a crash ([`Cursor`]). It first counts what there is to do, then changes record sizes ([`shape`]), then
-//! algorithms ([`record`]); each is a walk of its own ([`walk`]).
+//! Writers win: data written since the rewrite began has the form that the data set's properties demand, and
+//! keeps it.
 //!
-//! Invariant: what is stored says of no record that it is done which is not in the same group, or in one before.
+//! One rewrite runs at a time. Its job and progress are stored in the data set's master ZAP at the end of each
+//! txg. So it continues after an unmount or a crash ([`Cursor`]). It first counts the work, then changes record
+//! sizes ([`shape`]), then algorithms ([`record`]). Each pass is a separate walk ([`walk`]).
+//!
+//! Invariant: stored progress covers a record only if the rewritten record is in the same txg or an earlier
+//! one.
 
 mod beside;
 mod rebirth;
@@ -39,16 +42,16 @@ use std::sync::atomic::Ordering;
 use terrane_format::Feature;
 use terrane_pool::{Cost, Tx};
 
-/// A form that somebody wants files to be stored in.
+/// Access to the rewrite of this file system.
 #[derive(Clone, Copy)]
 pub struct Rewrite<'f> {
     fs: &'f Fs,
 }
 
 impl Rewrite<'_> {
-    /// Has files rewritten by [`step`](Job::step); durable with the next commit. The same that goes on already is no
-    /// error. `EBUSY`: another one goes on. `EISDIR`: a directory, not recursively. `EINVAL`: neither file nor directory, no form, or a
-    /// record size that the pool cannot have. `EROFS`.
+    /// Starts a rewrite, which [`step`](Job::step) advances; durable with the next commit. If the same one is
+    /// running, the call succeeds. `EBUSY`: another one is running. `EISDIR`: a directory without `recursive`.
+    /// `EINVAL`: neither file nor directory, no form, or an invalid record size. `EROFS`: a read-only pool.
     pub fn begin(&self, spec: &RewriteSpec) -> Result<(), Errno> {
         {
             let inode = self.fs.hold(spec.root)?;
@@ -90,7 +93,7 @@ impl Rewrite<'_> {
         Ok(())
     }
 
-    /// Whether there is a rewrite to take steps of.
+    /// Whether a rewrite is running.
     pub fn goes_on(&self) -> bool {
         self.fs.rewriting.shown.lock().is_some()
     }
@@ -99,8 +102,9 @@ impl Rewrite<'_> {
 impl Job for Rewrite<'_> {
     type Progress = Option<RewriteStatus>;
 
-    /// Goes on for as many records as hold so many bytes, if they are to be compressed: by as many threads as there are processors, which
-    /// are as eager as this one. Else for one small file, or a piece of a large one. `NoRoom`: some of it may be done.
+    /// In the compression pass, rewrites records with `bytes` of content. It uses one thread per processor,
+    /// with this thread's priority. In other passes, it handles a small file or a piece of a large one.
+    /// `NoRoom`: part may be done.
     fn step(&self, bytes: u64) -> Result<JobStep, Errno> {
         let rewriting = &self.fs.rewriting;
         let mut walk = rewriting.walk.lock();
@@ -129,7 +133,7 @@ impl Job for Rewrite<'_> {
         }
     }
 
-    /// The rewrite that goes on, or else the last one since this data set was opened.
+    /// The running rewrite, or else the last one since this data set was opened.
     fn progress(&self) -> Option<RewriteStatus> {
         let shown = self.fs.rewriting.shown.lock();
         let going = shown.as_ref().map(|Shown { job, state, .. }| RewriteStatus {
@@ -141,22 +145,22 @@ impl Job for Rewrite<'_> {
         going.or(*self.fs.rewriting.last.lock())
     }
 
-    /// Ends the rewrite that goes on; what was rewritten stays so. False: none goes on.
+    /// Cancels the running rewrite; rewritten records are kept. False: none is running.
     fn cancel(&self) -> Result<bool, Errno> {
-        // First of all: a job that is begun at once has a copy of its own.
+        // Locked first: a job that starts right after has its own second copy.
         let mut walk = self.fs.rewriting.walk.lock();
         let Some(number) = self.fs.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
             return Ok(false);
         };
         *walk = Walk::default();
-        // As long as there is a job it says which copy is nobody's.
+        // While the job exists, it identifies the copy that has no owner.
         self.fs.destroy_beside(self.fs.rewriting.beside.load(Ordering::Acquire));
         self.fs.end_rewrite(number, RewriteState::Cancelled)
     }
 }
 
 impl Fs {
-    /// The rewrite that goes on, or can begin.
+    /// The running rewrite, or one to start.
     pub fn rewrite(&self) -> Rewrite<'_> {
         Rewrite { fs: self }
     }
@@ -175,7 +179,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// False: this pass has seen everything.
+    /// Runs one step. False: this pass is complete.
     fn step(
         &self,
         job: &RewriteJob,
@@ -201,7 +205,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// What became of going on with the file that the walk is at; true: it is done.
+    /// Handles the result of a step on the current file; `Ok(true)`: the file is done.
     fn went(
         &self,
         outcome: Result<bool, Errno>,
@@ -218,7 +222,7 @@ impl Fs {
             // The pool is full, has stopped, or is closed.
             Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
             Err(errno) => {
-                // Removed meanwhile is no error.
+                // A file removed in the meantime is not an error.
                 if errno != Errno::ESTALE {
                     figures.errors += 1;
                     let ino = walk.file.as_ref().map_or(0, |file| file.ino);
@@ -233,7 +237,7 @@ impl Fs {
         Ok(())
     }
 
-    /// A file is done, or can go no further.
+    /// Leaves a file that is done, or cannot be continued.
     fn leave(&self, walk: &mut Walk) {
         if let Some(mut file) = walk.file.take() {
             self.give_up_beside(&mut file);
@@ -241,8 +245,8 @@ impl Fs {
     }
 
     fn end_of_pass(&self, number: u64, job: &RewriteJob) -> Result<JobStep, Errno> {
-        // Who is told that it is done finds it done after a crash. And what a pass made has no pointers before it is committed, and would
-        // be passed over by the next one.
+        // A caller that sees "done" must find it done after a crash. Also, records of a pass have no pointers
+        // before they are committed, and the next pass would skip them.
         self.set.commit()?;
         let Some(pass) = job.next_pass() else {
             self.end_rewrite(number, RewriteState::Done)?;
@@ -257,7 +261,7 @@ impl Fs {
         Ok(JobStep::Went)
     }
 
-    /// A transaction at the end of whose group these words are stored.
+    /// Begins a transaction, at the end of whose txg these words are stored.
     fn begin_rewriting<C: Cursor<N>, const N: usize>(
         &self,
         words: &Words<C, N>,

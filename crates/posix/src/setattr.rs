@@ -1,4 +1,4 @@
-//! Attributes shown and changed.
+//! Reading and changing attributes.
 
 use crate::attr::{low32, stored, time};
 use crate::claims::sum;
@@ -10,14 +10,14 @@ use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::Zeroed;
 use terrane_pool::Cost;
 
-/// `setattr`: `chmod`, `chown`, `truncate`, `utimes`, all in one.
+/// `setattr`: `chmod`, `chown`, `truncate` and `utimes` in one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetAttributes<'a> {
     pub ino: Ino,
     pub set: &'a SetAttr,
 }
 
-/// An inode, and what changing its mode costs, its access list too.
+/// An inode, and the cost of changing its mode and its access ACL.
 pub(crate) struct Settable<'f> {
     file: Zeroed<'f>,
     chmod: Cost,
@@ -89,6 +89,7 @@ impl Operation for SetAttributes<'_> {
 }
 
 impl Fs {
+    /// The attributes of an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr, Errno> {
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -116,14 +117,14 @@ impl Fs {
         }
     }
 
-    /// Changes attributes, all of them or none. `EISDIR`, `EINVAL`: a size for what is no regular file.
+    /// Changes attributes, all or none. `EISDIR`, `EINVAL`: a size for an inode that is not a regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
         self.carry_out(&SetAttributes { ino, set })
     }
 
     /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or
-    /// [`setattr`](Self::setattr) took set-id bits away since this was last asked. Their answers to the kernel hold no mode, or may
-    /// not: who keeps modes must be told.
+    /// [`setattr`](Self::setattr) cleared set-id bits since the last call. Their replies may not contain a
+    /// mode. So a kernel that caches modes must be notified.
     pub fn take_set_ids_went(&self, ino: Ino) -> bool {
         self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_went())
     }

@@ -1,10 +1,10 @@
-//! Files come and go under names, and the pool learns how long those live that are named alike.
+//! Lifetime prediction: the pool learns how long files with similar names live.
 //!
-//! What is learned goes with a file's bytes as long as its inode is in memory: it is advice about where they are stored. A file that
-//! gets another name is taken for one of those it is among then: what was written under a temporary name in the same group is stored
-//! as what it became. One without a name dies with its last user, which is soon.
+//! What it learns is attached to a file while its inode is in memory. It advises where the file's blocks are
+//! placed. A renamed file takes the prediction of its new name. So data written under a temporary name in the
+//! same txg is placed like the final file. A file without a name dies with its last user, which is soon.
 //!
-//! Only regular files count, as only their bytes lie where life times matter.
+//! Only regular files count: placement by lifetime applies to their blocks only.
 
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
@@ -18,7 +18,7 @@ impl Fs {
         SiblingKey::new(self.set.id().0.rotate_right(16) ^ dir, name)
     }
 
-    /// A file was made under this name, or has it now.
+    /// A file was created under this name, or got it.
     pub(crate) fn note_name(&self, inode: &Inode, state: &State, dir: Ino, name: &[u8]) {
         if is_file(state) {
             let expected = self.set.pool().file_born(self.sibling_key(dir, name));
@@ -26,7 +26,7 @@ impl Fs {
         }
     }
 
-    /// A file moved. Among its like it was counted already.
+    /// A file was renamed. It has been counted under its old name.
     pub(crate) fn note_move(&self, inode: &Inode, state: &State, from: (Ino, &[u8]), to: (Ino, &[u8])) {
         let (from, to) = (self.sibling_key(from.0, from.1), self.sibling_key(to.0, to.1));
         if is_file(state) && from != to {
@@ -34,7 +34,7 @@ impl Fs {
         }
     }
 
-    /// The last name of a file was this one. It may live on for a moment, while somebody has it open.
+    /// A file lost its last name. It may live on while a program has it open.
     pub(crate) fn note_death(&self, inode: &Inode, state: &State, dir: Ino, name: &[u8]) {
         if is_file(state) {
             self.set.pool().file_died(self.sibling_key(dir, name), Txg(state.attrs.zpl.generation));
@@ -42,7 +42,7 @@ impl Fs {
         }
     }
 
-    /// Nobody can find the file: it goes with its last user.
+    /// The file has no name, so it is destroyed with its last user.
     pub(crate) fn expect_soon(inode: &Inode) {
         inode.object().expect_life(Some(0));
     }

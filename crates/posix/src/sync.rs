@@ -1,4 +1,4 @@
-//! What makes changes durable.
+//! Durability: fsync and sync.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -6,21 +6,21 @@ use crate::types::Ino;
 use std::sync::atomic::Ordering;
 
 impl Fs {
-    /// What was done to this inode before is durable when it returns. (So is everything else of its group.) `EIO`: a predecessor died with
-    /// changes of it; so until a change was refused as well, and for a directory once.
+    /// Makes earlier changes of this inode durable, and with them the rest of their txg. `EIO`: a predecessor
+    /// lost changes of it. That repeats until a change was refused too; for a directory it happens once.
     pub fn fsync(&self, ino: Ino, _data_only: bool) -> Result<(), Errno> {
         self.refuse_sync(ino)?;
         self.make_durable(ino)
     }
 
-    /// The same for a caller that speaks of what it has just done, and of nothing that a predecessor may have lost.
+    /// The same for a caller that only asks about its own recent changes, not about a predecessor's losses.
     pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
         if let Some(group) = inode.changed() {
             self.set.commit()?;
             inode.unchanged_since(group);
         }
-        // Of this commit or of an earlier one: no later one brings them back.
+        // Lost in this commit or an earlier one: no later commit brings the changes back.
         if inode.object().has_lost_changes() {
             log::error!("fsync of inode {ino}: changes were lost to damage; answered EIO");
             return Err(Errno::EIO);
@@ -28,8 +28,8 @@ impl Fs {
         Ok(())
     }
 
-    /// Everything that was done before is durable when it returns. `EIO`, once: a commit went without changes of some file, because of
-    /// damage; `fsync` of that file says so each time.
+    /// Makes all earlier changes durable. `EIO`, once: a commit lost changes of some file to damage. `fsync` of
+    /// that file reports it each time.
     pub fn sync(&self) -> Result<(), Errno> {
         self.set.commit()?;
         let lost = self.set.lost_changes();

@@ -1,9 +1,9 @@
-//! What callers hand in and get back: attributes, credentials, directory entries.
+//! Arguments and results of calls: attributes, credentials, directory entries.
 
-/// An inode's number: its object's number in the data set.
+/// An inode number: its object's number in the data set.
 pub type Ino = u64;
 
-/// Nanosecond time stamp; `secs` counts from 1970 and may be negative, `nanos` is below 10^9.
+/// Nanosecond timestamp; `secs` counts from 1970 and may be negative, `nanos` is below 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     pub secs: i64,
@@ -11,29 +11,29 @@ pub struct Time {
 }
 
 impl Time {
-    /// Of nanoseconds since 1970.
+    /// From nanoseconds since 1970.
     pub(crate) fn from_ns(ns: u64) -> Time {
         Time { secs: (ns / 1_000_000_000) as i64, nanos: (ns % 1_000_000_000) as u32 }
     }
 }
 
-/// Who asks.
+/// Credentials of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
     pub uid: u32,
     pub gid: u32,
-    /// Permission bits that new files do not get, unless the directory's default ACL says which they get.
+    /// Permission bits that new files do not get. A default ACL of the directory replaces it.
     pub umask: u32,
 }
 
 /// How an extended attribute is set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetXattr {
-    /// `XATTR_CREATE`: not if it is there (`EEXIST`).
+    /// `XATTR_CREATE`: fails if it exists (`EEXIST`).
     pub create: bool,
-    /// `XATTR_REPLACE`: only if it is there (`ENODATA`).
+    /// `XATTR_REPLACE`: fails unless it exists (`ENODATA`).
     pub replace: bool,
-    /// The kernel asks for the set-gid bit to be cleared with the access ACL (its caller is not in the file's group).
+    /// The kernel asks to clear the set-gid bit with the access ACL: the caller is not in the file's group.
     pub kill_sgid: bool,
 }
 
@@ -41,18 +41,18 @@ pub struct SetXattr {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
     pub ino: Ino,
-    /// Tells two inodes apart that had the same number one after the other.
+    /// Distinguishes inodes that had the same number one after the other.
     pub generation: u64,
     /// Permission bits and `S_IFMT`.
     pub mode: u32,
     pub nlink: u32,
     pub uid: u32,
     pub gid: u32,
-    /// Linux `dev_t` in the 32-bit form FUSE carries; 0 for what is no device.
+    /// Linux `dev_t` in the 32-bit form FUSE carries; 0 unless it is a device.
     pub rdev: u32,
     /// Bytes; for a directory its entries + 2.
     pub size: u64,
-    /// 512-byte units of storage.
+    /// Storage in units of 512 bytes.
     pub blocks: u64,
     pub blksize: u32,
     pub atime: Time,
@@ -61,13 +61,14 @@ pub struct Attr {
     pub btime: Time,
 }
 
+/// A timestamp to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
     Now,
     At(Time),
 }
 
-/// What to change; `None` leaves a field alone.
+/// Changes of attributes; `None` keeps a field.
 #[derive(Clone, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits; file type bits are ignored.
@@ -79,50 +80,51 @@ pub struct SetAttr {
     pub mtime: Option<SetTime>,
     /// Only for callers that keep their own clock; otherwise every change sets it to now.
     pub ctime: Option<Time>,
-    /// The kernel asks for set-id bits to be cleared (a size change by somebody unprivileged).
+    /// The kernel asks to clear set-id bits, as an unprivileged caller changes the size.
     pub kill_suidgid: bool,
 }
 
-/// One name, borrowed while a walk is going on.
+/// One name, borrowed during a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
     pub name: &'a [u8],
     pub ino: Ino,
     /// `DT_*`
     pub kind: u8,
-    /// The offset to go on after this entry.
+    /// Offset that continues behind this entry.
     pub next: u64,
 }
 
+/// Options of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// Ignore the offset and write at the end, as one step.
+    /// Ignores the offset and writes at the end, atomically.
     pub append: bool,
     pub kill_suidgid: bool,
-    /// The kernel writes its cache back: nobody waits for the answer, so some of what is kept for deletes may be used.
+    /// The kernel writes back its cache, and no program gets the error. So part of the GC reserve may be used.
     pub writes_back: bool,
 }
 
-/// How something is read.
+/// Options of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// `O_DIRECT`: nothing more is read than was asked for.
+    /// `O_DIRECT`: no prefetch.
     pub alone: bool,
-    /// `O_NOATIME`: nobody shall see it by the time of access.
+    /// `O_NOATIME`: the access time does not change.
     pub quiet: bool,
 }
 
-/// What the flags of a mount say about times of access, beside the property `atime`.
+/// Mount options for access times, beside the property `atime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// Nothing: the property decides.
+    /// The property decides.
     #[default]
     AsProperty,
-    /// They stay.
+    /// They never change.
     Never,
-    /// The property decides, and those of directories stay.
+    /// The property decides for files; those of directories never change.
     NotOfDirectories,
-    /// Each read sets them.
+    /// Every read updates them.
     Always,
 }
 
@@ -145,7 +147,7 @@ pub const RENAME_EXCHANGE: u32 = 2;
 /// `RENAME_WHITEOUT`
 pub const RENAME_WHITEOUT: u32 = 4;
 
-/// `fallocate`: the size stays.
+/// `fallocate`: keep the size.
 pub const FALLOC_KEEP_SIZE: u32 = 0x01;
 /// `fallocate`: make a hole.
 pub const FALLOC_PUNCH_HOLE: u32 = 0x02;
@@ -163,10 +165,10 @@ pub const NAME_MAX: usize = 255;
 pub const SYMLINK_MAX: usize = 4095;
 /// Most hard links a file, or subdirectories + 2 a directory, may have.
 pub const LINK_MAX: u32 = 1 << 30;
-/// Largest file.
+/// Largest file size in bytes.
 pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
-/// File type bits of a mode, and what they mean.
+/// File type and permission bits of a mode.
 pub mod mode {
     pub const S_IFMT: u32 = 0o170_000;
     pub const S_IFSOCK: u32 = 0o140_000;
@@ -180,6 +182,6 @@ pub mod mode {
     pub const S_ISGID: u32 = 0o2000;
     pub const S_ISVTX: u32 = 0o1000;
     pub const S_IXGRP: u32 = 0o010;
-    /// Everything that `chmod` may change.
+    /// All bits that `chmod` may change.
     pub const PERMISSIONS: u32 = 0o7777;
 }

@@ -1,4 +1,4 @@
-//! Objects without a name, destroyed: those whose last holder went, and those that a crash left.
+//! Destroying unlinked objects: those that lost their last reference, and those that a crash left.
 
 use crate::claims::{FREES, Need};
 use crate::delete_queue::DRAIN_STEP;
@@ -9,25 +9,25 @@ use terrane_object::ObjectError;
 use terrane_wire::ObjectId;
 
 impl Fs {
-    /// Destroys up to 256 of the objects that a crash left without a name; true: there may be more. Calls may
-    /// come from a thread of their own, beside everything else; what is in use is passed over.
+    /// Destroys up to 256 of the objects that a crash left without a name. True: there may be more. It may run
+    /// on its own thread, concurrently with everything else; objects in use are skipped.
     pub fn drain_unlinked(&self) -> Result<bool, Errno> {
         let step = self.unlinked.next_step()?;
         for ino in &step {
             if let Err(errno) = self.destroy(*ino) {
-                // The others must not wait for the next mount because of this one.
+                // One failure must not delay the others until the next mount.
                 log::error!("unlinked object {ino} was not destroyed: {errno}");
             }
         }
         Ok(step.len() == DRAIN_STEP)
     }
 
-    /// Objects that wait for their destruction, those in use included.
+    /// Number of objects that wait for destruction, including those in use.
     pub fn unlinked_count(&self) -> Result<usize, Errno> {
         self.unlinked.len()
     }
 
-    /// Gives an unlinked object's space back, unless somebody has it.
+    /// Destroys an unlinked object and frees its space, unless it is in use.
     pub(crate) fn destroy(&self, ino: Ino) -> Result<(), Errno> {
         if self.rewriting.is_beside(ino) {
             return Ok(());
@@ -38,9 +38,9 @@ impl Fs {
             let dnode = (&entered.claims, Need::attrs());
             let tx = self.begin(cost, &[self.unlinked.need_of_one(ino), dnode])?;
             let Some(_unloaded) = entered.lock_unloaded() else { return Ok(()) };
-            // Whoever takes it out of the queue destroys it: draining and the last close may both come here, and the
-            // number may have been given to a new inode since the caller looked.
-            // The object first: one that cannot be read stays in the queue, or nobody would know of it.
+            // The thread that removes the queue entry destroys the object. Draining and the last close may race
+            // here, and the number may have been reused since the caller looked. The object is opened first: an
+            // unreadable one stays in the queue, or its space would be forgotten.
             let object = match self.set.hold(ObjectId(ino)) {
                 Ok(object) => object,
                 Err(ObjectError::NotFound(_)) => return Ok(()),
@@ -54,11 +54,11 @@ impl Fs {
                 if !self.unlinked.contains(ino)? {
                     return Ok(());
                 }
-                // Piece by piece, each in a transaction of its own: the queue has the inode until the last.
+                // Piece by piece, each in its own transaction. The inode stays in the queue until the last one.
                 match self.destroy_hidden_piece(&tx, ino, hidden) {
                     Ok(true) => {}
                     Ok(false) => continue,
-                    // Who cannot read the names does not know the values. The inode's own space can be given back.
+                    // The values cannot be found without the names. The inode's own space can still be freed.
                     Err(Errno::EIO) => self.give_up_hidden(&tx, ino, hidden)?,
                     Err(errno) => return Err(errno),
                 }
@@ -66,7 +66,7 @@ impl Fs {
             if !self.unlinked.remove(&tx, ino)? {
                 return Ok(());
             }
-            // Before its number can have another file.
+            // Before its number can be reused.
             self.drop_reservation(&tx, &entered);
             self.set.destroy(&tx, &object)?;
             self.forget_loss(ino);
@@ -98,7 +98,7 @@ mod tests {
         let queue = fs.unlinked.queue.lock();
         std::thread::scope(|scope| {
             let cancelling = scope.spawn(|| fs.rewrite().cancel());
-            // It wants to take the copy out of the queue, and a group is stored meanwhile, the last one.
+            // The cancel waits to remove the copy from the queue. Meanwhile a txg is stored, the last one.
             std::thread::sleep(Duration::from_millis(100));
             m.pool().commit().unwrap();
             m.pool().abandon();

@@ -1,10 +1,11 @@
-//! How large new dnodes are, where the property leaves it to us (`dnodesize=auto`).
+//! Sizes of new dnodes, where the property leaves it to us (`dnodesize=auto`).
 //!
-//! A dnode keeps its size for life. One slot holds all numbers and 184 bytes beside them; whoever gives every new file a
-//! label, ACLs and some attributes of a program needs more, and then each look at them costs a second read. So a new inode gets
-//! two slots if it begins with attributes that need them, or if inodes that were made lately came to need them.
+//! A dnode keeps its size for life. One slot holds all numbers and 184 bytes beside them. If every new file
+//! gets a label, ACLs and some user attributes, they need more, and each access costs a second read. So a new
+//! inode gets two slots in two cases: its initial attributes need them, or recent inodes came to need them.
 //!
-//! Lately: each inode that outgrows one slot in the group of its birth or the next pays for a few that follow it.
+//! Recent means: each inode that outgrows one slot in the txg of its birth or the next pays for a few later
+//! ones.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_dataset::DnodeSize;
@@ -15,9 +16,9 @@ use terrane_sa::AttrList;
 
 /// Slots of a larger dnode.
 const WIDE: u8 = 2;
-/// Made one slot more likely by an inode that outgrew its dnode, by one that did not.
+/// Score that an inode adds if it outgrows one slot. Each new inode subtracts 1.
 const OUTGROWN: u32 = 4;
-/// From here on new dnodes are wide.
+/// From this score on, new dnodes are wide.
 const ENOUGH: u32 = 16;
 const MOST: u32 = 64;
 
@@ -34,7 +35,7 @@ impl Widths {
             DnodeSize::Auto => {
                 let score = self.outgrown.load(Ordering::Relaxed);
                 if score > 0 {
-                    // A race loses a count, which does no harm.
+                    // A race loses a count, which is harmless.
                     self.outgrown.store(score - 1, Ordering::Relaxed);
                 }
                 let bytes = list.iter().fold(8usize, |end, (_, value)| end.next_multiple_of(8) + value.len());
@@ -43,9 +44,9 @@ impl Widths {
         }
     }
 
-    /// An inode's attributes were stored anew, in so many bytes.
+    /// Records that an inode's attributes were stored in `bytes` bytes.
     pub fn note(&self, tx: &Tx, object: &Object, bytes: usize) {
-        // A birth in the future is a lie.
+        // A birth in the future is damage.
         let is_new = tx.txg().0.saturating_sub(object.birth().0) <= 1;
         if needs_wide(bytes) && is_new {
             let score = self.outgrown.load(Ordering::Relaxed);
@@ -54,7 +55,8 @@ impl Widths {
     }
 }
 
-/// More than one slot holds, no more than a wide one does: what does not fit that either goes to the spill block all the same.
+/// More bytes than one slot holds, but no more than a wide one does. Beyond that, a spill block is needed
+/// anyway.
 fn needs_wide(bytes: usize) -> bool {
     (Dnode::bonus_max(1) + 1..=Dnode::bonus_max(WIDE)).contains(&bytes)
 }

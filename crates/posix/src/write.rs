@@ -1,6 +1,6 @@
-//! Regular files: what is written to them, and how long they are.
+//! Regular files: writing, truncating and allocating.
 //!
-//! A write larger than 1 MiB is several operations, each with the size and times that fit what it wrote.
+//! A write larger than 1 MiB runs as several operations. Each updates size and times for what it wrote.
 
 use crate::claims::Need;
 use crate::errno::Errno;
@@ -13,20 +13,20 @@ use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_
 use std::ops::Range;
 use terrane_pool::{Cost, Tx};
 
-/// Bytes written in one transaction, at most.
+/// Maximum of bytes written in one transaction.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// `write`, of so many bytes as one transaction takes.
+/// `write`, up to the bytes of one transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write<'a> {
     pub ino: Ino,
-    /// Nothing, if it appends.
+    /// Unused for appends.
     pub offset: u64,
     pub data: &'a [u8],
     pub flags: WriteFlags,
 }
 
-/// A file, and the records that a write was found to need.
+/// A file, and the records that a write needs.
 pub(crate) struct Records<'f> {
     inode: InodeRef<'f>,
     need: Need,
@@ -73,7 +73,7 @@ impl Operation for Write<'_> {
         let wanted = fs.block_for(inode, end.max(state.attrs.zpl.size));
         let block = wanted.unwrap_or(inode.object().block_size());
         if u64::from(block) > held.need.block_bytes {
-            // While room was waited for the file got larger records.
+            // The file got larger records while the operation waited for space.
             return Ok(Outcome::Again);
         }
         let holes = fs.holes_before(inode, blocks_of(block.into(), offset, end), wanted)?;
@@ -95,10 +95,10 @@ impl Operation for Write<'_> {
     }
 }
 
-/// A file of which a range is zeroed. What lies between the range's edges becomes a hole.
+/// A file of which a range is zeroed. Whole records inside the range become holes.
 pub(crate) struct Zeroed<'f> {
     pub inode: InodeRef<'f>,
-    /// Bytes of its records when the cost was asked for.
+    /// Bytes of its records when the cost was computed.
     record_bytes: u32,
 }
 
@@ -107,7 +107,7 @@ impl<'f> Zeroed<'f> {
         Zeroed { record_bytes: inode.object().block_size(), inode }
     }
 
-    /// A rewrite gave it larger records while room was waited for.
+    /// Whether a rewrite gave it larger records while the operation waited for space.
     pub fn has_larger_records(&self) -> bool {
         self.inode.object().block_size() > self.record_bytes
     }
@@ -154,7 +154,8 @@ impl Operation for Empty {
     }
 }
 
-/// `fallocate` with holes or zeros: a range becomes zeros as far as the file goes, and the file as long if it says so.
+/// `fallocate` with holes or zeros: zeroes a range up to the end of the file. Without `keeps_size`, the file
+/// grows to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Zero {
     pub ino: Ino,
@@ -171,7 +172,7 @@ impl Operation for Zero {
 
     fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Zeroed<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
-        // What it holds and what is kept for it comes back, or is asked for again.
+        // The space that it holds or has reserved is freed, or reserved again.
         let own = inode.object().used_bytes().saturating_add(fs.reservations.left(&inode));
         let available = fs.set.usage().available_bytes.saturating_add(own);
         if !self.punches && self.range.end - self.range.start > available {
@@ -214,21 +215,22 @@ impl Operation for Zero {
     }
 }
 
-/// The blocks of `block` bytes that hold these bytes.
+/// The byte range of whole blocks of `block` bytes that contains these bytes.
 fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
     let end = end.checked_next_multiple_of(block).unwrap_or(end);
     start / block * block..end
 }
 
-/// What zeroing a range may dirty: its edges, in the records that the file has now. What lies between them becomes a hole.
+/// Upper bound of what zeroing a range dirties: the records at its edges, at their current size. The rest
+/// becomes holes.
 fn edges_cost(inode: &Inode) -> Cost {
     let block_bytes = u64::from(inode.object().block_size());
     Cost { write_bytes: 2 * block_bytes, meta_blocks: 4, ..Cost::NOTHING }
 }
 
 impl Fs {
-    /// How many bytes were written: all, unless the pool filled up or a large append (over 1 MiB) was cut so
-    /// that it is one piece. `EFBIG` beyond 2^63-1.
+    /// Writes data, and returns the number of bytes. It is short only if the pool is full, or for a large
+    /// append (over 1 MiB), which must be atomic. `EFBIG`: beyond 2^63-1.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], flags: WriteFlags) -> Result<u32, Errno> {
         let inode = self.hold(ino)?;
         inode.read().check_file()?;
@@ -249,13 +251,13 @@ impl Fs {
         u32::try_from(done).map_err(|_| Errno::EINVAL)
     }
 
-    /// The block size a file of `end` bytes should get, if it should and can have another one.
+    /// The block size that a file of `end` bytes should get, if it should and can change.
     pub(crate) fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
         let object = inode.object();
         let (now, max) = (object.block_size(), self.set.record_size());
         let wanted = u32::try_from(end).unwrap_or(max).min(max).next_multiple_of(512).min(max);
         match object.block_count() {
-            // Emptied: it may become a small file again.
+            // Truncated to nothing: it may become a small file again.
             0 => (wanted != now).then_some(wanted),
             1 => (wanted > now).then_some(wanted),
             _ => None,
@@ -265,12 +267,12 @@ impl Fs {
     pub(crate) fn resize_cost(&self, inode: &InodeRef<'_>, size: u64) -> Result<Cost, Errno> {
         let state = inode.read();
         state.check_file()?;
-        // What ends at a record's boundary, as nothing at all does, has no edge.
+        // A size of 0 is at a record boundary, so there is no edge.
         let edges = if size == 0 { 0 } else { edges_cost(inode).write_bytes };
         Ok(Cost { write_bytes: edges, frees: size <= state.attrs.zpl.size, ..edges_cost(inode) })
     }
 
-    /// The caller sets the times and saves.
+    /// Changes the size. The caller sets the times and saves.
     pub(crate) fn resize(&self, tx: &Tx, inode: &Inode, state: &mut State, size: u64) -> Result<(), Errno> {
         state.check_file()?;
         if size > FILE_SIZE_MAX {
@@ -294,10 +296,12 @@ impl Fs {
     /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are
     /// `EOPNOTSUPP`.
     ///
-    /// All but a punch keep room for what is not stored of the range, so that its first write finds some whatever others do. `ENOSPC`:
-    /// there is not as much. What is written again later needs room like any other write: every block is written anew.
+    /// All modes but a punch reserve space for the parts of the range that are not stored. So their first write
+    /// succeeds, whatever other writers do. `ENOSPC`: the pool does not have it. Overwrites need new space like
+    /// any other, because of copy-on-write.
     ///
-    /// Set-id bits go, whoever calls: the kernel does not say who may keep them. So with [`copy_range`](Self::copy_range).
+    /// Set-id bits are cleared for every caller: the kernel does not say which callers may keep them.
+    /// [`copy_range`](Self::copy_range) does the same.
     pub fn fallocate(&self, ino: Ino, mode: u32, offset: u64, len: u64) -> Result<(), Errno> {
         const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
         const ZERO_AND_KEEP: u32 = FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE;
@@ -312,7 +316,7 @@ impl Fs {
             return Err(Errno::EINVAL);
         }
         let end = offset.checked_add(len).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
-        // Held from here on, so that what begins with an inode ends with the same.
+        // Held from here on, so that both steps use the same inode.
         let inode = self.hold(ino)?;
         inode.read().check_file()?;
         if zeroes {
@@ -325,8 +329,8 @@ impl Fs {
         Ok(())
     }
 
-    /// How many bytes were copied: fewer than `len` at the end of `from`, or when the pool filled up. `EINVAL`:
-    /// the ranges overlap in one file.
+    /// Copies bytes and returns their number. It is less than `len` at the end of `from`, or if the pool is
+    /// full. `EINVAL`: the ranges overlap in one file.
     pub fn copy_range(
         &self,
         from: Ino,
@@ -342,7 +346,7 @@ impl Fs {
         if from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Errno::EINVAL);
         }
-        // By the size it has now: within one file the copy itself may move the end.
+        // By the current size: within one file the copy itself may move the end.
         let len = len.min(source.read().attrs.zpl.size.saturating_sub(from_offset));
         let flags = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
         let mut done = 0;
@@ -378,7 +382,8 @@ mod tests {
     use crate::support::{Machine, Short};
     use std::cell::RefCell;
 
-    /// An operation beside which something else happens once, while it waits for room; and what it asked for each time.
+    /// An operation that runs `meanwhile` once while it waits for space, and records the reservations that it
+    /// asked for.
     struct Beside<O, F> {
         operation: O,
         meanwhile: F,
@@ -433,7 +438,7 @@ mod tests {
         file
     }
 
-    /// What a rewrite does.
+    /// As a rewrite does.
     fn enlarge_records(fs: &Fs, file: Ino) {
         let inode = fs.hold(file).unwrap();
         let cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
@@ -459,7 +464,7 @@ mod tests {
     fn who_cuts_reserves_the_records_that_the_file_has_by_then() {
         let m = Machine::new(1, &[("recordsize", "4K")]);
         let (fs, file) = (m.fs(), file(&m));
-        // A rewrite goes on, and has not come to it.
+        // A rewrite is running, and has not reached the file.
         let record_size = Some(128 << 10);
         let spec = crate::RewriteSpec { root: fs.root(), recursive: true, compression: None, record_size };
         fs.rewrite().begin(&spec).unwrap();

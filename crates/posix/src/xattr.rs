@@ -1,11 +1,12 @@
 //! Extended attributes: a list among the inode's attributes, or objects in a hidden directory.
 //!
-//! Where a value goes is decided when it is set: into the list while the property says so and it fits, else into the hidden
-//! directory. Callers see one set of names. A name is in one place only: setting it takes it out of the other one, in the same
-//! transaction; should both have it, the list's value counts.
+//! The place of a value is decided when it is set. It goes into the list if the property says so and it fits,
+//! else into the hidden directory. Callers see one set of names. A name is in one place only: setting it
+//! removes it from the other place in the same transaction. If damage leaves it in both, the list's value
+//! counts.
 //!
-//! The kernel has checked who may do what before a request comes here ([`perm`](crate::perm)). What depends on the file alone is
-//! judged here as well, for callers without a kernel.
+//! The kernel has checked permissions before a request arrives ([`perm`](crate::perm)). Checks that depend on
+//! the file alone are repeated here, for callers without a kernel.
 
 use crate::acl_files::List;
 use crate::claims::{FREES, Need, sum};
@@ -23,13 +24,13 @@ use terrane_pool::{Cost, Tx};
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
 use terrane_wire::Corrupt;
 
-/// A longer value never goes into the list, as in OpenZFS.
+/// A longer value in bytes never goes into the list, as in OpenZFS.
 const LISTED_VALUE_MAX: usize = 32 << 10;
-/// What frames attributes in a spill block.
+/// Bytes of framing around attributes in a spill block.
 const SPILL_OVERHEAD: usize = 128;
 const NAME_BYTES_MAX: u64 = NAME_MAX as u64 + 1;
 
-/// What a name's prefix says.
+/// The namespace given by a name's prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespace {
     User,
@@ -47,7 +48,8 @@ const PREFIXES: [(&[u8], Namespace); 4] = [
 ];
 
 impl Namespace {
-    /// `ERANGE`: the name is empty or too long. `EOPNOTSUPP`: of no namespace there is. `EINVAL`: nothing but a prefix.
+    /// `ERANGE`: the name is empty or too long. `EOPNOTSUPP`: unknown namespace. `EINVAL`: only a prefix, or a
+    /// NUL in it.
     fn of(name: &[u8]) -> Result<Self, Errno> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(Errno::ERANGE);
@@ -61,18 +63,18 @@ impl Namespace {
         }
     }
 
-    /// Attributes of users are for what users' permission bits mean data: files and directories.
+    /// `user.` attributes exist on files and directories only, as their permission bits control data access.
     fn is_for(self, state: &State) -> bool {
         self != Namespace::User || matches!(state.attrs.file_type(), mode::S_IFREG | mode::S_IFDIR)
     }
 
-    /// Whether an attribute may be set or removed. `EPERM`
+    /// Whether an attribute may be set or removed. `EPERM`: it may not.
     fn check_change(self, state: &State) -> Result<(), Errno> {
         if self.is_for(state) { state.check_changeable() } else { Err(Errno::EPERM) }
     }
 }
 
-/// What an inode has of extended attributes, their list judged, and where it has one of them.
+/// An inode's extended attributes with a validated list, and the places that have one given name.
 pub(crate) struct Held {
     list: AttrList,
     hidden: Option<Hidden>,
@@ -80,23 +82,23 @@ pub(crate) struct Held {
     is_hidden: bool,
 }
 
-/// The list of extended attributes among all attributes.
+/// Parses and validates the list of extended attributes.
 fn judge(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
     list.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse)
 }
 
-/// The same of attributes whose list was judged: that takes the longest of all that is done with a long one.
+/// The list, validated before: validation is the most expensive step for a long one.
 fn listed(list: &AttrList) -> NvList<'_> {
     list.get(Attr::DXATTR).map_or(NvList::default(), NvList::judged)
 }
 
 impl Held {
-    /// Whether one more name makes the list of names too long, beside names of `others` bytes that lie elsewhere. Only where it may,
-    /// all names are looked at.
+    /// Whether one more name makes the list of names too long. `others` is the size of names stored elsewhere.
+    /// Names are only scanned if a bound from counts is not enough.
     pub(crate) fn is_full(&self, name: &[u8], others: usize) -> Result<bool, Errno> {
         let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
         let listed = listed(&self.list);
-        // The count may be a lie: then all names are looked at.
+        // Names are scanned if this bound is too large, for example because the count is damaged.
         let at_most = hidden.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
         if at_most.saturating_add((listed.packed_bytes() + others) as u64) <= XATTR_LIST_MAX as u64 {
             return Ok(false);
@@ -109,7 +111,7 @@ impl Held {
     }
 }
 
-/// Takes a name out of the list; a list without names is no attribute.
+/// Removes a name from the list; an empty list is not stored.
 fn unlist(list: &mut AttrList, name: &[u8]) {
     let packed = listed(list).without(name);
     match packed {
@@ -119,7 +121,7 @@ fn unlist(list: &mut AttrList, name: &[u8]) {
     }
 }
 
-/// `setxattr`, but for access control lists and hints.
+/// `setxattr`, except for ACLs and hints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutXattr<'a> {
     pub ino: Ino,
@@ -165,7 +167,7 @@ impl Operation for PutXattr<'_> {
     }
 }
 
-/// `removexattr`, likewise.
+/// `removexattr`, except for ACLs and hints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TakeXattr<'a> {
     pub ino: Ino,
@@ -214,7 +216,7 @@ impl Operation for TakeXattr<'_> {
 }
 
 impl Fs {
-    /// `EOPNOTSUPP`: the data set has no extended attributes, by its property or because its pool is of an older version.
+    /// `EOPNOTSUPP`: the data set has no extended attributes, by its property.
     fn xattr_home(&self) -> Result<XattrHome, Errno> {
         match self.dataset().xattr_home() {
             XattrHome::Off => Err(Errno::EOPNOTSUPP),
@@ -222,7 +224,7 @@ impl Fs {
         }
     }
 
-    /// An inode without any says so without being read further.
+    /// False if the inode has none, without further reads.
     pub(crate) fn may_have_xattrs(inode: &Inode, state: &State) -> bool {
         let attrs = &state.attrs;
         inode.object().has_spill() || attrs.get(Attr::DXATTR).is_some() || attrs.get(Attr::XATTR).is_some()
@@ -246,7 +248,7 @@ impl Fs {
         self.value(&inode, &state, name, out)
     }
 
-    /// As [`getxattr`](Self::getxattr), of any name.
+    /// As [`getxattr`](Self::getxattr), for any name.
     pub(crate) fn value(
         &self,
         inode: &Inode,
@@ -272,8 +274,8 @@ impl Fs {
         self.read_hidden(&hidden, number, out)
     }
 
-    /// Appends the names to `out`, each with a NUL. Those of `trusted.` only if `is_admin` says so; it is asked once at most, while
-    /// nothing is locked.
+    /// Appends the names to `out`, each with a NUL. `trusted.` names are included only if `is_admin` returns
+    /// true. It is called at most once, while no lock is held.
     pub fn listxattr(&self, ino: Ino, is_admin: &dyn Fn() -> bool, out: &mut Vec<u8>) -> Result<(), Errno> {
         self.xattr_home()?;
         let inode = self.hold(ino)?;
@@ -303,7 +305,7 @@ impl Fs {
         if let Some(number) = hidden {
             self.hidden(ino, number)?.each_name(&mut show)?;
         }
-        // Whoever answers may want something of us, or of others who wait for us.
+        // The callback may call back here, or wait for a thread that does.
         drop(state);
         if has_trusted && !is_admin() {
             let names = out.split_off(start);
@@ -313,8 +315,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Sets one extended attribute; `name` has its namespace's prefix, `value` up to 64 KiB. `E2BIG`: more. `ENOSPC`: the list of
-    /// names would be longer than 64 KiB. `EPERM`: `user.` on what is neither file nor directory. `EEXIST`, `ENODATA`: as `how` asks.
+    /// Sets an extended attribute. `name` includes the namespace prefix, `value` has up to 64 KiB. `E2BIG`:
+    /// more. `ENOSPC`: the list of names would exceed 64 KiB. `EPERM`: `user.` on an inode that is neither file
+    /// nor directory. `EEXIST`, `ENODATA`: as `how` demands.
     pub fn setxattr(
         &self,
         ino: Ino,
@@ -341,7 +344,7 @@ impl Fs {
         self.carry_out(&PutXattr { ino, name, value, how, home })
     }
 
-    /// `ENODATA`: there is no such attribute. An ACL that is not there is removed all the same.
+    /// Removes an extended attribute. `ENODATA`: it does not exist. Removing a missing ACL succeeds.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
         if let Some(list) = List::of(name) {
             return self.set_acl(ino, list, &[], false);
@@ -355,7 +358,7 @@ impl Fs {
         self.carry_out(&TakeXattr { ino, name })
     }
 
-    /// What removing an attribute dirties at most.
+    /// Upper bound of what removing an attribute dirties.
     pub(crate) fn remove_cost(&self, inode: &Inode) -> Result<Cost, Errno> {
         let state = inode.read();
         let hidden = self.look(inode, &state, |all| all.number(Attr::XATTR))?;
@@ -368,14 +371,14 @@ impl Fs {
         Ok(inode.object().spill()?.map_or(0, |spill| spill.len() as u64))
     }
 
-    /// What setting an attribute dirties at most, as the inode is now.
+    /// Upper bound of what setting an attribute dirties, in the inode's current state.
     pub(crate) fn set_cost(
         &self,
         inode: &InodeRef<'_>,
         home: XattrHome,
         (name, value): (&[u8], &[u8]),
     ) -> Result<Cost, Errno> {
-        // What was in the bonus area may move to the spill block with what is added.
+        // Attributes may move from the bonus area to the spill block together with the new one.
         let added = name.len() + value.len() + inode.object().bonus_max() + SPILL_OVERHEAD;
         let spill = Cost { meta_bytes: self.spill_bytes(inode)? + added as u64, ..Cost::NOTHING };
         let state = inode.read();
@@ -404,7 +407,7 @@ impl Fs {
         Ok(Held { list, hidden, is_listed, is_hidden })
     }
 
-    /// The caller has set the time of the change.
+    /// Sets an attribute. The caller has set the change time.
     pub(crate) fn put(
         &self,
         tx: &Tx,
@@ -431,7 +434,7 @@ impl Fs {
                     Ok(()) if held.is_hidden => {
                         return self.take_hidden(tx, inode, state, list, held.hidden, name);
                     }
-                    // Not even a spill block holds the list: this one goes elsewhere.
+                    // The list does not even fit a spill block: this attribute goes to the hidden directory.
                     Err(Errno::EFBIG) => {}
                     outcome => return outcome,
                 }
@@ -463,13 +466,13 @@ impl Fs {
             self.save(tx, inode, state)
         };
         if stored.is_err() && is_new {
-            // Nobody names it.
+            // No inode refers to it.
             self.destroy_hidden_piece(tx, inode.ino, hidden.id())?;
         }
         stored
     }
 
-    /// Takes a name out of the hidden directory; `list` is what is stored of the inode.
+    /// Removes a name from the hidden directory; `list` is the inode's stored list.
     fn take_hidden(
         &self,
         tx: &Tx,
@@ -487,7 +490,7 @@ impl Fs {
         Ok(())
     }
 
-    /// The caller has set the time of the change. Taken from wherever it is: one that was in both places would come back.
+    /// Removes an attribute from both places, or it would reappear. The caller has set the change time.
     pub(crate) fn take(&self, tx: &Tx, inode: &Inode, state: &mut State, name: &[u8]) -> Result<(), Errno> {
         let Held { mut list, hidden, is_listed, is_hidden } = self.held(inode, state, name)?;
         if !is_listed && !is_hidden {

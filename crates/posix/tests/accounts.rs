@@ -1,4 +1,4 @@
-//! What a data set takes, by its header, as files come and go.
+//! Space accounting of a data set in its header, as files are created and destroyed.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -38,7 +38,7 @@ fn what_a_data_set_takes_is_counted() {
     assert!(with_text.physical_bytes - with_noise.physical_bytes < logical / 8);
     assert!(with_text.ratio().unwrap() > 1.5);
 
-    // Neither a hole nor zeros are records; what lies in its pointer is, and takes no block.
+    // Neither holes nor zeros are records. A block embedded in its pointer is one, and takes no block.
     for (name, bytes) in [("hole", &[][..]), ("zeros", &[0; 64 << 10][..])] {
         let file = m.fs().file(root, name).ino;
         m.fs().put(file, 0, bytes);
@@ -55,7 +55,7 @@ fn what_a_data_set_takes_is_counted() {
 
     m.remount();
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes, "it is stored");
-    // Written again, each block is counted once.
+    // Overwritten, each block is counted once.
     let file = m.fs().ino(root, "noise").unwrap();
     m.fs().put(file, 0, &Dice::new(4).noise(256 << 10));
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes);

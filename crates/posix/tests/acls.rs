@@ -1,4 +1,4 @@
-//! What ACLs do to files, as ext4 does it, and what becomes of them.
+//! Effects of ACLs on files, compared with ext4, and how ACLs are stored and lost.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 #[allow(dead_code, reason = "its main is run by hand")]
@@ -56,7 +56,7 @@ fn chmod(fs: &Fs, ino: Ino, mode: u32) -> Result<(), Errno> {
 struct InProcess {
     machine: Machine,
     file: Option<Ino>,
-    /// Everything is read back from the device after each change.
+    /// Remounts after each change, so that everything is read back from the device.
     remounts: bool,
 }
 
@@ -115,7 +115,7 @@ impl Subject for InProcess {
     }
 }
 
-/// What ext4 did. Errors name the first line that is another.
+/// Compares a page with ext4's. A failure names the first line that differs.
 fn compare(page: &str) {
     compare_with(include_str!("golden/acls_of_ext4"), page);
 }
@@ -144,7 +144,7 @@ fn lists_and_modes_do_what_they_do_on_ext4() {
 fn lists_and_modes_on_the_device_are_those_in_memory() {
     let page =
         acl_vectors::page(&mut InProcess { machine: Machine::new(2, &[]), file: None, remounts: true });
-    // The clock of a test begins again with each mount.
+    // The clock of a test restarts with each mount.
     let timeless = |page: &str| page.replace(" ctime same", "").replace(" ctime changed", "");
     compare_with(&timeless(include_str!("golden/acls_of_ext4")), &timeless(&page));
 }
@@ -184,7 +184,7 @@ fn list_with(owner: u16, mask: u16, other: u16) -> Vec<u8> {
     value(&rows)
 }
 
-/// A list of 4092 bytes: no larger one is set.
+/// An ACL of 4092 bytes, the largest that can be set.
 fn long_list() -> Vec<u8> {
     let mut rows = LIST.to_vec();
     rows.splice(1..2, (0..507).map(|id| (2, 5, 2000 + id)));
@@ -393,16 +393,16 @@ fn a_file_made_before_the_power_fails_has_its_lists_or_is_not_there() {
     assert_eq!((found.mode, get(m.fs(), found.ino, ACL_ACCESS)), (made.mode, Some(list_with(6, 6, 0))));
 }
 
-/// The nine bits of a file with this list: the three rows that `list_with` changes.
+/// The nine mode bits of a file with this ACL: the three rows that `list_with` changes.
 fn bits_of(list: &[u8]) -> u32 {
     let permissions = |row: usize| u32::from(list[4 + 8 * row + 2]);
     permissions(0) << 6 | permissions(3) << 3 | permissions(4)
 }
 
-/// Two threads do one thing each at the same moment, again and again; then `judge` looks.
+/// Repeats: two threads run one function each at the same moment, then `judge` checks the result.
 fn side_by_side(rounds: u64, one: impl Fn(u64) + Sync, other: impl Fn(u64) + Sync, judge: impl Fn(u64)) {
     let (arrived, ended) = (AtomicU64::new(0), AtomicBool::new(false));
-    // False: the other one has ended, or failed.
+    // False: the other thread has ended or failed.
     let meet = |at: u64| {
         arrived.fetch_add(1, Ordering::SeqCst);
         while arrived.load(Ordering::SeqCst) < 2 * at && !ended.load(Ordering::SeqCst) {
@@ -440,7 +440,7 @@ fn side_by_side(rounds: u64, one: impl Fn(u64) + Sync, other: impl Fn(u64) + Syn
     });
 }
 
-/// Nobody waits for a thread that failed.
+/// Ends the waiting of the other thread, even if this one fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

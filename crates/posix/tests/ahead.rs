@@ -1,4 +1,4 @@
-//! Readers that go on are read ahead of: what they get is the same, and the device is asked less often.
+//! Prefetch for sequential readers: the content stays the same, and the device is asked less often.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -47,7 +47,8 @@ fn what_is_read_ahead_is_what_was_written() {
         let before = machine.pool().stats();
         for record in &order {
             assert!(read(machine.fs(), ino, *record) == content(*record), "record {record} of {order:?}");
-            // This device is faster than a thread wakes up: who read without a rest would do all of it alone at times.
+            // This device is faster than a thread wakes up. Without a pause, the reader would sometimes do all
+            // the work itself.
             std::thread::sleep(REST);
         }
         let after = machine.pool().stats();
@@ -67,7 +68,7 @@ fn who_writes_beside_a_reader_is_seen() {
     for round in 1..4 {
         machine.pool().drop_cache();
         for record in 0..RECORDS {
-            // What is read next may be on its way as it was.
+            // The next record may be in prefetch with its old content.
             let next = (record + 3) % RECORDS;
             fs.write(ino, (next * RECORD) as u64, &content(next + round), WriteFlags::default()).unwrap();
             if record % 16 == 0 {

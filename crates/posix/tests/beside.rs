@@ -1,4 +1,5 @@
-//! Large files in records of another size: a copy is built beside, while they are used and whatever ends the process.
+//! Large files in records of another size: a second copy is built while they are used, and whatever ends the
+//! process.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +20,7 @@ fn block_size(fs: &Fs, ino: Ino) -> u32 {
     fs.dataset().objects().hold(ObjectId(ino)).unwrap().block_size()
 }
 
-/// Bytes that shrink a little.
+/// Bytes that compress a little.
 fn stuff(rng: &mut Dice, len: usize) -> Vec<u8> {
     (0..len).map(|_| b'a' + rng.below(20) as u8).collect()
 }
@@ -28,7 +29,7 @@ fn seen(attr: &Attr) -> Attr {
     Attr { blocks: 0, blksize: 0, ..*attr }
 }
 
-/// One change of a file and of what it should hold.
+/// One change of a file and of its model.
 fn change(fs: &Fs, ino: Ino, model: &mut Vec<u8>, rng: &mut Dice) {
     let size = model.len() as u64;
     let at = rng.below(size + 1);
@@ -45,7 +46,7 @@ fn change(fs: &Fs, ino: Ino, model: &mut Vec<u8>, rng: &mut Dice) {
             model[at as usize..end as usize].fill(0);
         }
         2 => {
-            // Cut, rarely to nothing, and perhaps made as long again, so that a hole is behind.
+            // Truncates, rarely to nothing, and perhaps extends again, so that a hole follows.
             let cut = if rng.below(6) == 0 { 0 } else { size - rng.below(size / 2 + 1) };
             fs.size(ino, cut).unwrap();
             model.truncate(cut as usize);
@@ -91,7 +92,7 @@ fn a_large_file_changes_while_it_is_copied() {
                 model = m.fs().bytes(ino);
                 assert!(model.len() >= 1_000_000);
             }
-            // To and fro.
+            // Alternately to the new size and back.
             let to = if rounds % 2 == 0 { after } else { 8 << 10 };
             m.fs().rewrite().begin(&resized(ino, to)).unwrap();
             let mut idle = false;
@@ -137,7 +138,7 @@ fn a_large_file_changes_while_it_is_copied() {
     assert!(resumed > 2, "{resumed}");
 }
 
-/// Steps until the copy has begun.
+/// Runs `steps` steps, after which the copy must exist.
 fn some_steps(fs: &Fs, steps: usize) {
     for _ in 0..steps {
         assert_eq!(fs.rewrite().step(1), Ok(JobStep::Went));
@@ -204,7 +205,7 @@ fn what_ends_a_copy_gives_its_room_back() {
                 m.crash();
                 assert_eq!(m.fs().rewrite().cancel(), Ok(true));
             }
-            // It is small now, and made anew at once.
+            // The file is small now, and rewritten at once.
             2 => {
                 m.fs().size(ino, 30_000).unwrap();
                 while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
@@ -236,14 +237,14 @@ fn a_file_for_which_there_is_no_room_is_left_as_it_is() {
     let most = room(&m) - 15_000_000;
     m.fs().put(filler, 0, &Dice::new(3).noise(most as usize));
     m.fs().sync().unwrap();
-    // Not enough from the beginning.
+    // Too little space from the start.
     m.fs().rewrite().begin(&resized(ino, 4 << 10)).unwrap();
     while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {
         assert_eq!(m.fs().unlinked_count(), Ok(0));
     }
     let figures = m.fs().rewrite().progress().unwrap().figures;
     assert_eq!((figures.no_room, figures.reshaped, figures.errors), (1, 0, 0));
-    // Enough, and then others take it.
+    // Enough space at first, which another writer then uses.
     m.fs().size(filler, 1_000_000).unwrap();
     m.fs().sync().unwrap();
     m.fs().sync().unwrap();
@@ -276,7 +277,7 @@ fn writers_carry_on_while_the_trees_are_exchanged() {
     let is_over = std::sync::atomic::AtomicBool::new(false);
     let over = || is_over.load(std::sync::atomic::Ordering::Acquire);
     std::thread::scope(|scope| {
-        // Each has its blocks, and knows what it wrote there last.
+        // Each thread has its own blocks, and remembers its last write to each.
         let writers: Vec<_> = (0..3u64)
             .map(|writer| {
                 scope.spawn(move || {
@@ -335,12 +336,12 @@ fn the_pool_knows_how_large_records_may_get() {
     m.fs().put(ino, 0, b"another group");
     let known = size(&m);
     assert!(known < before, "ends of zones do not take a record: {known}");
-    // A mount that goes on with it.
+    // A mount that continues the job.
     m.crash();
     m.fs().put(ino, 0, b"another group");
     assert_eq!(size(&m), known);
     while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
-    // One that finds such a file.
+    // A mount that finds such a file.
     m.remount();
     m.fs().put(m.fs().file(m.fs().root(), "other").ino, 0, b"another group");
     assert_eq!(size(&m), before);
@@ -353,7 +354,7 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     let mut m = Machine::new(16, &[("recordsize", "4K"), ("compression", "off")]);
     let root = m.fs().root();
     let (old, _) = large(&m, 6_000_000);
-    // A mount looks for free numbers if there are many.
+    // A mount only searches for free numbers if there are many.
     for at in 0..200 {
         m.fs().file(root, &format!("other {at}"));
     }
@@ -379,7 +380,7 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
         }
         assert!(others < 2000, "the number does not come again");
     };
-    // Large, and nearly all of it a hole.
+    // Large, and almost all of it a hole.
     let mut model = vec![0; 6_000_000];
     model[5_900_000..].copy_from_slice(&Dice::new(8).noise(100_000));
     m.fs().put(new, 5_900_000, &model[5_900_000..]);
@@ -391,7 +392,7 @@ fn a_later_file_of_the_same_number_gets_nothing_of_the_copy() {
     assert!(m.fs().bytes(new) == model, "what another file held shows in its holes");
 }
 
-/// The walk waits at a file, for room or for its turn, and meanwhile its number names a directory.
+/// The walk pauses at a file, and meanwhile its number is reused for a directory.
 #[test]
 fn a_directory_that_got_the_number_of_a_file_keeps_its_records() {
     const NAMES: u64 = 2000;
@@ -418,7 +419,7 @@ fn a_directory_that_got_the_number_of_a_file_keeps_its_records() {
     (0..NAMES).for_each(|at| _ = m.fs().lookup(old, format!("name {at}").as_bytes()).unwrap());
 }
 
-/// A header that says "in use" for a moment: nothing that a group stores tells that it did.
+/// Like a header that says "in use" for a moment: the txg that is stored has no trace of the change.
 #[test]
 fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
     let m = Machine::new(18, &[("recordsize", "4K"), ("checksum", "blake3")]);
@@ -430,7 +431,7 @@ fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
     while m.fs().unlinked_count() == Ok(0) {
         m.fs().rewrite().step(1).unwrap();
     }
-    // The first round begins, and what it looks for is what changes from this group on.
+    // The first round begins, and looks for changes from this txg on.
     m.fs().rewrite().step(1).unwrap();
     m.fs().put(ino, 0, &[b'x'; 4096]);
     m.fs().put(ino, 16_384, &[b'y'; 4096]);
@@ -443,12 +444,12 @@ fn a_change_that_is_taken_back_in_its_own_group_is_not_copied() {
     assert!(m.fs().bytes(ino) == model, "what was taken back is there again");
 }
 
-/// A hole that covers more than it did, by the records that the file gets when it grows again.
+/// A hole grows with the record size that the file gets when it is extended again.
 #[test]
 fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
     for (syncs, punches) in [(true, true), (false, true), (true, false), (false, false)] {
         let m = Machine::new(19, &[("recordsize", "4K"), ("compression", "off")]);
-        // A hole that somebody made, and one that was never anything else.
+        // A punched hole, and one that was never written.
         let ino = m.fs().file(m.fs().root(), "large").ino;
         let from = if punches { 0 } else { 4096 };
         m.fs().put(ino, from, &Dice::new(7).noise(3_000_000));
@@ -477,7 +478,7 @@ fn a_file_that_was_cut_to_a_hole_and_grows_in_larger_records_shows_zeros() {
     }
 }
 
-/// A file as a program has it mapped: pages come by reads, and go by writes when the kernel likes.
+/// A file mapped by a program: pages are read on demand, and written back when the kernel likes.
 struct Mapped<'a> {
     fs: &'a Fs,
     ino: Ino,
@@ -498,7 +499,7 @@ impl Mapped<'_> {
         (page[(at % Self::PAGE) as usize], *dirty) = (byte, true);
     }
 
-    /// Some are written, and perhaps forgotten.
+    /// Writes some dirty pages back, and drops some clean ones.
     fn write_back(&mut self, rng: &mut Dice, one_in: u64) {
         let (fs, ino, bytes) = (self.fs, self.ino, self.bytes);
         self.pages.retain(|page, (content, dirty)| {
@@ -528,7 +529,7 @@ fn a_file_that_is_mapped_keeps_what_is_stored_in_its_pages() {
         let compression = Some("zstd-3".parse().unwrap());
         fs.rewrite().begin(&RewriteSpec { compression, ..resized(ino, after) }).unwrap();
         while fs.rewrite().step(1 << rng.below(20)).unwrap() != JobStep::Idle {
-            // Here and there, and again and again where it is warm.
+            // All over the file, and often in a hot part.
             for _ in 0..rng.below(20) {
                 let at = if rng.below(2) == 0 { rng.below(bytes) } else { rng.below(60_000) };
                 let byte = rng.word() as u8;

@@ -1,4 +1,4 @@
-//! One test for each rule about bytes, sizes, attributes and durability.
+//! One test per rule about bytes, sizes, attributes and durability.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -142,7 +142,7 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     assert_eq!(object.block_size(), 16_384);
 }
 
-/// Each size in turn is the data set's, for files to come: those that are there keep theirs.
+/// The data set's record size takes each value in turn. It applies to later files; existing ones keep theirs.
 #[test]
 fn records_of_every_size_hold_what_was_written() {
     let mut m = Machine::sized(5, &[], 64, 64 << 20);
@@ -165,7 +165,7 @@ fn records_of_every_size_hold_what_was_written() {
             };
             put(0, &bytes);
             m.fs().sync().unwrap();
-            // Over the border of two records, and into the middle of one.
+            // Across the boundary of two records, and in the middle of one.
             for (at, piece) in [(record - 300, &[7; 600][..]), (record + 400, b"in the middle")] {
                 put(at, piece);
                 bytes[at..at + piece.len()].copy_from_slice(piece);
@@ -184,7 +184,8 @@ fn records_of_every_size_hold_what_was_written() {
         assert_eq!(object.block_count() as usize, bytes.len().div_ceil(*record), "{what}");
         let (stored, len) = (m.fs().getattr(*file).unwrap().blocks as usize * 512, bytes.len());
         if *compression == "off" {
-            // The last record is as large as it must be, not a whole one. Pointers come on top: 128 bytes for each record, twice.
+            // The last record is stored at its length, not at the record size. Each record adds 128 bytes of
+            // pointer, twice.
             let pointers = object.block_count() as usize * 256 + (64 << 10);
             assert!((len..len + pointers).contains(&stored), "{what}: {stored} for {len}");
         } else if *record >= 16 << 10 {
@@ -333,7 +334,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
     let root = fs.root();
     let flags = |immutable, append_only| InodeFlags { immutable, append_only, no_dump: false };
     let set = |ino, flags| fs.set_inode_flags(ino, flags).unwrap();
-    // What changes a file, and its names; each is refused or not, and leaves all as it was.
+    // Changes of the file and its names. Refused ones must change nothing.
     let write = |offset| fs.write(file, offset, b"more", WriteFlags::default()).map(drop);
     let touch = |mtime| {
         let set = SetAttr { mtime: Some(mtime), ..SetAttr::default() };
@@ -366,7 +367,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
         assert_eq!(&fs.bytes(file)[..5], b"bytes");
     }
     set(file, InodeFlags::default());
-    // Of a directory.
+    // Flags of a directory.
     for flags in [flags(true, false), flags(false, true)] {
         set(dir, flags);
         let adds = if flags.immutable { Err(Errno::EPERM) } else { Ok(()) };
@@ -389,7 +390,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
             "what is in it is its own"
         );
     }
-    // They are kept; one of them is passed on.
+    // Flags persist; one of them is inherited.
     set(dir, InodeFlags { no_dump: true, ..flags(false, true) });
     let new = fs.file(dir, "new").ino;
     assert_eq!(fs.inode_flags(new), Ok(InodeFlags { no_dump: true, ..InodeFlags::default() }));
@@ -443,8 +444,8 @@ fn access_times_follow_the_property() {
     };
     let set = |value| fs.dataset().set("atime", value).unwrap();
     assert_eq!([read(), read(), read()], [true, false, false], "once after a change");
-    // A day later: reads look at "now", so the file is made to lie in the past, the last change before the last
-    // read.
+    // A day later: reads compare with the current time, so the file's times are moved into the past. Its last
+    // change is before the last read.
     let ago = |days: i64| {
         let Time { secs, .. } = fs.file(root, &format!("clock{days}")).ctime;
         Time { secs: secs - days * 24 * 3600 - 1, nanos: 0 }
@@ -584,7 +585,7 @@ fn a_file_is_named_by_its_path() {
     assert_eq!(fs.path_of(file.ino), format!("(no name)  (inode {})", file.ino));
 }
 
-/// Whether all of an object's blocks are in its pointer.
+/// Whether all of an object's content is embedded in its pointer.
 fn is_embedded(m: &Machine, ino: u64) -> bool {
     m.fs().sync().unwrap();
     let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(ino)).unwrap();
@@ -597,7 +598,7 @@ fn contents_move_into_the_dnode_and_out_of_it() {
     let root = m.fs().root();
     let noise: Vec<u8> = Dice::new(77).noise(4096).into_iter().map(|byte| byte | 1).collect();
     let file = m.fs().file(root, "f").ino;
-    // What no codec makes smaller: 112 bytes fit the pointer. What repeats: as much as is 112 bytes when it is stored.
+    // Incompressible content is embedded up to 112 bytes; compressible content if it compresses to 112 bytes.
     for (data, embedded) in [
         (&noise[..1], true),
         (&noise[..112], true),
@@ -612,7 +613,7 @@ fn contents_move_into_the_dnode_and_out_of_it() {
         m.fs().put(file, 0, data);
         assert_eq!(is_embedded(&m, file), embedded, "{len} bytes");
         let blocks = m.fs().getattr(file).unwrap().blocks;
-        // With none it would be taken for one hole: `tar --sparse` would store nothing of it.
+        // With 0 blocks it would look like a hole, and `tar --sparse` would store nothing.
         assert!(blocks > 0 && (blocks == 1 || !embedded), "{len} bytes in {blocks} blocks");
         m.fs().setxattr(file, b"user.beside", data, Default::default(), &USER).unwrap();
         assert_eq!(is_embedded(&m, file), embedded, "attributes take nothing from {len} bytes");

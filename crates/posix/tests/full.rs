@@ -1,4 +1,4 @@
-//! A pool that is full: what adds is refused, what gives back is not, and nothing is lost.
+//! Full pools: growth is refused, freeing works, and nothing is lost.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -7,7 +7,7 @@ use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
 use terrane_wire::Dice;
 
-/// Files of 256 KiB that no codec makes smaller, until there is no room.
+/// Creates incompressible files of 256 KiB until the pool is full.
 fn fill(fs: &Fs, rng: &mut Dice, prefix: &str) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     loop {
@@ -61,7 +61,7 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
     assert!(matches!(m.fs().setattr(last, &touch, &USER), Ok(_) | Err(Errno::ENOSPC)));
 }
 
-/// What programs stored through mappings is written back when no program can be told that there is no room.
+/// Stores through mappings are written back even if the pool is full, since no program could get the error.
 #[test]
 fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     let mut m = Machine::sized(22, &[], 64, 1 << 20);
@@ -85,7 +85,7 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     let ordinary = write_back(m.fs(), mapped, WriteFlags::default());
     assert!(ordinary < 256 << 10, "the pool was not full: {ordinary}");
     let written = write_back(m.fs(), mapped, back);
-    // Half of the half of a reserve of some 7 MiB.
+    // Half of half of a reserve of some 7 MiB.
     assert!(written >= 512 << 10, "{written} bytes were written back");
     assert!(written <= 3 << 20, "{written} bytes were written back, and deletes need some");
     assert_eq!(write_back(m.fs(), mapped, WriteFlags::default()), 0, "it is no room for others");
@@ -99,7 +99,7 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     let more = (0..16).filter(|at| m.fs().write(mapped, (8 + at) << 20, &rng.noise(128 << 10), back).is_ok());
     assert!(more.count() < 4, "a mount gives them no more");
 
-    // One after another, as a program does that looks for room.
+    // One after another, like a program that frees space.
     for (name, _) in &files {
         m.fs().unlink(root, name.as_bytes()).unwrap();
         m.fs().forget_all();
@@ -110,13 +110,14 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     assert!(again.len() * 10 >= files.len() * 8, "{} files, then {}", files.len(), again.len());
 }
 
-/// A script that deletes until there is room deletes no more than it must: what a group will free counts before it is committed.
+/// A script that deletes until there is space must not delete too much: bytes that a txg will free count at
+/// once.
 #[test]
 fn room_that_is_freed_shows_at_once_and_once() {
     let mut m = Machine::sized(23, &[], 64, 1 << 20);
     let mut rng = Dice::new(23);
     let free = |m: &Machine| m.fs().statfs().free * 4096;
-    // Metadata, and what the open group has reserved.
+    // Metadata, and reservations of the open txg.
     let slack = 1 << 20;
     let empty = free(&m);
     let size = 8 << 20;
@@ -136,7 +137,7 @@ fn room_that_is_freed_shows_at_once_and_once() {
         assert!(found + slack > bytes && found < bytes + slack, "{when}: {found} bytes of {bytes}");
     };
 
-    // All of one, after half of it was cut off: not more than it had.
+    // The whole file after half of it was truncated: not more than it had.
     m.fs().size(written[0], size / 2).unwrap();
     shows(&m, size / 2, "cut");
     m.fs().unlink(m.fs().root(), b"whole").unwrap();
@@ -149,7 +150,7 @@ fn room_that_is_freed_shows_at_once_and_once() {
     m.fs().sync().unwrap();
     shows(&m, 2 * size, "committed");
     assert!(m.fs().statfs().blocks.abs_diff(blocks) < 256, "the size of the file system stays");
-    // What is open is there.
+    // An open file still takes its space.
     m.fs().unlink(m.fs().root(), b"open").unwrap();
     m.fs().sync().unwrap();
     shows(&m, 2 * size, "open");

@@ -1,4 +1,4 @@
-//! Write hints: every way to say one, who inherits it, and that it lasts.
+//! Write hints: all ways to set one, inheritance, and persistence.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -26,7 +26,7 @@ fn listed(fs: &Fs, ino: Ino) -> String {
     String::from_utf8(names).unwrap().replace('\0', " ")
 }
 
-/// What goes with the blocks that a file is given now.
+/// The hint with which the file's blocks are placed now.
 fn stored_with(m: &Machine, ino: Ino) -> Hint {
     m.fs().put(ino, 0, b"bytes");
     m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().hint()
@@ -93,7 +93,7 @@ fn refusals_are_those_of_other_attributes() {
         assert_eq!(m.fs().set_write_hint(special, Hint::Short), Err(Errno::EINVAL));
         assert_eq!(m.fs().write_hint(special), Err(Errno::EINVAL));
     }
-    // Without extended attributes there is still the call.
+    // Without extended attributes, the call still works.
     m.fs().dataset().set("xattr", "off").unwrap();
     m.remount();
     assert_eq!(
@@ -138,7 +138,7 @@ fn new_files_and_directories_take_their_directorys() {
         assert_eq!(listed(m.fs(), link), "");
         if step == 0 { m.remount() } else { m.crash() }
     }
-    // Only what is made later follows a change, and what is moved in keeps its own.
+    // A change applies to files created later; a file moved in keeps its own hint.
     set(m.fs(), dir, "long").unwrap();
     m.fs().rename(root, b"old", dir, b"old", 0).unwrap();
     assert_eq!((m.fs().write_hint(file), m.fs().write_hint(old)), (Ok(Hint::Short), Ok(Hint::NotSet)));

@@ -1,5 +1,5 @@
-//! Random operations beside the plainest thing that is right: [`terrane_oracle`]. Every answer is compared, error
-//! numbers included, and the whole tree after each batch, after each remount and after each crash.
+//! Random operations compared with a simple correct model: [`terrane_oracle`]. Every answer is compared, error
+//! numbers included. The whole tree is compared after each batch, each remount and each crash.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -43,7 +43,7 @@ impl Run {
         (!files.is_empty()).then(|| *self.rng.one_of(&files))
     }
 
-    /// Whether the file system holds what the model does, and waits for no more and no fewer objects to be let go of.
+    /// Compares file system and model, including the objects that wait for their last reference to go.
     fn compare(&self) {
         let compared = self.model.compare(self.machine.fs());
         compared.and_then(|()| self.model.compare_unlinked(self.machine.fs())).unwrap();
@@ -151,7 +151,7 @@ impl Run {
     }
 }
 
-/// Those of the test, or `SEED=first-last`.
+/// The given seeds, or `SEED=first-last`.
 fn seeds(default: std::ops::RangeInclusive<u64>) -> std::ops::RangeInclusive<u64> {
     let Ok(wanted) = std::env::var("SEED") else { return default };
     let (first, last) = wanted.split_once('-').unwrap_or((&wanted, &wanted));
@@ -193,7 +193,7 @@ fn a_crash_goes_back_to_the_last_sync() {
                 run.step();
             }
             if run.machine.objects().mos().open_txg() != group {
-                // The pool committed by itself, in the middle.
+                // The pool committed by itself in between.
                 continue;
             }
             run.machine.crash();

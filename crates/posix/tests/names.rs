@@ -1,4 +1,4 @@
-//! One test for each rule about names, links and renames.
+//! One test per rule about names, links and renames.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -270,7 +270,7 @@ fn hard_links_share_everything() {
     assert_eq!(fs.link(link.ino, root, b"t").unwrap().nlink, 2);
 }
 
-/// More than 65,000, where other file systems end.
+/// More than 65,000, the limit of other file systems.
 #[test]
 fn a_file_can_have_more_names_than_16_bits_count() {
     let mut m = machine();
@@ -329,14 +329,14 @@ fn a_rename_can_leave_a_whiteout() {
         (vec!["f".into()], vec!["replaced".into()], Ok(file))
     );
     fs.forget(replaced, 1);
-    // Within a directory, and of a directory.
+    // Within a directory, and moving a directory.
     let dir = fs.dir(b, "d").ino;
     leave(fs, b, "d", b, "e", RENAME_NOREPLACE).unwrap();
     leave(fs, b, "e", a, "d", 0).unwrap();
     assert_eq!((fs.ino(a, "d"), fs.ino(dir, "..")), (Ok(dir), Ok(a)));
     assert!(is_whiteout(fs, b, "d") && is_whiteout(fs, b, "e"));
     assert_eq!([a, b].map(|dir| (nlink(fs, dir), fs.getattr(dir).unwrap().size)), [(3, 4), (2, 5)]);
-    // What is refused leaves nothing behind.
+    // A refused rename leaves nothing behind.
     fs.file(dir, "full");
     fs.dir(b, "empty");
     assert_eq!(leave(fs, b, "empty", a, "d", 0), Err(Errno::ENOTEMPTY));
@@ -550,7 +550,7 @@ fn a_number_that_comes_again_has_another_generation() {
         again += usize::from(seen.iter().any(|(ino, _)| *ino == attr.ino));
         assert!(seen.insert((attr.ino, attr.generation)), "{attr:?}");
         match round % 4 {
-            // Who has been told of it may still ask for it, and its number comes again because it was never committed.
+            // Clients that know it may still use it. Its number is reused, because it was never committed.
             0 => {
                 m.crash();
                 continue;
@@ -583,7 +583,7 @@ fn a_listing_with_attributes_counts_what_it_told() {
         if let Some(attr) = attr {
             assert_eq!((attr.ino, attr.mode & 0o7777), (entry.ino, 0o640));
             if told.len() == 25 {
-                // Does not fit any more: not told, not counted.
+                // Does not fit any more: not returned, and not counted.
                 return false;
             }
             told.push(attr.ino);
@@ -592,7 +592,7 @@ fn a_listing_with_attributes_counts_what_it_told() {
     })
     .unwrap();
     assert_eq!(told.len(), 25);
-    // Unlinked ones live for as long as they are known.
+    // Unlinked inodes live as long as the kernel knows them.
     for n in 0..40 {
         fs.unlink(root, format!("f{n}").as_bytes()).unwrap();
     }
@@ -711,7 +711,7 @@ fn indexes_of_directories_stay_within_their_bound() {
     }
     let one = names * 12;
     assert!(most > bound / 2 && most <= bound + one, "{most} bytes");
-    // Those that went are built again where that pays, and others go for them.
+    // Dropped indexes are rebuilt when useful, and others are dropped for them.
     for dir in &inos {
         for n in (0..names).chain(0..40) {
             let file = fs.lookup(*dir, &name(n)).unwrap().ino;

@@ -1,4 +1,4 @@
-//! File systems that take only UTF-8, normalize names, or ignore their case.
+//! File systems that require UTF-8, normalize names, or ignore case.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -37,7 +37,7 @@ fn case_is_ignored_and_kept() {
     assert_eq!(m.fs().names(root), Vec::<String>::new());
     assert_eq!(m.fs().getattr(root).unwrap().size, 2);
     assert_eq!(m.fs().ino(root, "Foo"), Err(Errno::ENOENT));
-    // A directory that was empty again goes on as it was.
+    // A directory that was emptied keeps its rules.
     m.fs().file(root, "again");
     assert!(m.fs().ino(root, "AGAIN").is_ok());
 }
@@ -57,14 +57,14 @@ fn a_rename_spells_the_name_as_it_says() {
     fs.rename(root, b"BAR", root, b"foo", RENAME_EXCHANGE).unwrap();
     assert_eq!(fs.names(root), ["FOO", "bar"], "an exchange changes no name");
     assert_eq!((fs.ino(root, "foo"), fs.ino(root, "bar")), (Ok(bar.ino), Ok(foo.ino)));
-    // What is replaced gives up its place and its spelling.
+    // The moved name replaces the target and its spelling.
     fs.rename(root, b"BAR", root, b"fOO", 0).unwrap();
     assert_eq!(fs.names(root), ["fOO"]);
     assert_eq!(fs.ino(root, "FOO"), Ok(foo.ino));
     let sub = fs.dir(root, "Sub");
     fs.rename(root, b"foo", root, b"SUB/".strip_suffix(b"/").unwrap(), 0).unwrap_err();
     fs.rename(root, b"foo", sub.ino, b"Foo", 0).unwrap();
-    // Two names of one file stay two.
+    // Two names of one file stay separate.
     fs.link(foo.ino, sub.ino, b"other").unwrap();
     fs.rename(sub.ino, b"FOO", sub.ino, b"OTHER", 0).unwrap();
     assert_eq!(fs.names(sub.ino), ["Foo", "other"]);
@@ -138,7 +138,7 @@ fn directories_of_any_size_are_maps_of_normalized_names() {
         _ => format!("Name {word} e\u{301}"),
     };
     for round in 0..3 {
-        // Somebody knows it, as the kernel does: it stays in memory with its index.
+        // The kernel holds a lookup: the directory stays in memory with its index.
         m.fs().lookup(root, b".").unwrap();
         for _ in 0..4000 {
             let (fs, word) = (m.fs(), rng.below(3000));
@@ -148,7 +148,7 @@ fn directories_of_any_size_are_maps_of_normalized_names() {
                 1 => {
                     let moved = fs.rename(root, name.as_bytes(), root, spelled(word, 1).as_bytes(), 0);
                     assert_eq!(moved.is_ok(), model.contains_key(&word));
-                    // From one name to the very same one nothing is to be done.
+                    // A rename to the same bytes changes nothing.
                     if name != spelled(word, 1) {
                         model.entry(word).and_modify(|stored| *stored = spelled(word, 1));
                     }

@@ -1,4 +1,4 @@
-//! Where files' bytes come to lie, as far as somebody said or taught when they will die.
+//! Placement of files by expected lifetime, from hints and from history.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -13,7 +13,7 @@ use terrane_wire::{Dice, ObjectId};
 const FILE_BYTES: usize = 12 << 10;
 const PROPS: [(&str, &str); 2] = [("compression", "off"), ("recordsize", "16K")];
 
-/// The filling of a zone that holds a file of one block.
+/// Sequence number of the zone that holds a file of one block.
 fn zone(m: &Machine, ino: Ino) -> u64 {
     match m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().dnode().root {
         BlockPtr::Normal(normal) => normal.addrs[0].seq().0,
@@ -25,7 +25,7 @@ fn zones(m: &Machine, files: &[Ino]) -> BTreeSet<u64> {
     files.iter().map(|ino| zone(m, *ino)).collect()
 }
 
-/// As xfs/638 has it: files of three life times, written by turns.
+/// As in xfs/638: files of three lifetimes, written alternately.
 #[test]
 fn files_of_one_life_time_lie_together() {
     let m = Machine::sized(71, &PROPS, 300, 2 << 20);
@@ -36,11 +36,11 @@ fn files_of_one_life_time_lie_together() {
     let mut files: BTreeMap<Hint, Vec<Ino>> = BTreeMap::new();
     for round in 0..100 {
         let name = |what: &str| format!("{what}-{round}");
-        // In another order each time, or whoever takes zones by turns would seem to know which file is which.
+        // In random order, or an allocator that alternates zones would appear to know the lifetimes.
         let mut hints = [Hint::Short, Hint::Medium, Hint::Long, Hint::NotSet];
         (1..hints.len()).for_each(|at| hints.swap(at, rng.below(at as u64 + 1) as usize));
         for hint in hints {
-            // Said by the directory, by a call and by an attribute, and not at all.
+            // Hint from the directory, from a call, from an attribute, or none.
             let dir = if hint == Hint::Short { brief } else { root };
             let ino = fs.file(dir, &name(hint.name())).ino;
             match hint {
@@ -65,7 +65,7 @@ fn files_of_one_life_time_lie_together() {
     assert!(short.is_disjoint(&medium), "{short:?} {medium:?}");
 }
 
-/// What replaces something may soon be replaced again.
+/// Overwritten data is likely to be overwritten again.
 #[test]
 fn what_is_overwritten_lies_apart_from_what_is_not() {
     let m = Machine::sized(72, &PROPS, 300, 2 << 20);
@@ -85,7 +85,7 @@ fn what_is_overwritten_lies_apart_from_what_is_not() {
     assert!(busy.is_disjoint(&quiet), "{busy:?} {quiet:?}");
 }
 
-/// The same work on the same machine ends otherwise if victims are chosen otherwise, and else alike to the byte.
+/// The same work ends in other zones if another policy chooses victims, and otherwise in exactly the same.
 #[test]
 fn administrators_choose_how_victims_are_chosen() {
     let zones_after = |victims: VictimPolicy| {
@@ -98,7 +98,7 @@ fn administrators_choose_how_victims_are_chosen() {
         let records = fs.statfs().available * 3 / 8;
         (0..records).for_each(|at| fs.put(file, at * 8192, &rng.noise(8192)));
         for round in 0..3 * records {
-            // Most of it in a tenth of the file.
+            // Mostly in a tenth of the file.
             let at = if rng.below(10) == 0 { rng.below(records) } else { rng.below(records / 10) };
             fs.put(file, at * 8192, &rng.noise(8192));
             if round % 250 == 0 {

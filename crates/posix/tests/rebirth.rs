@@ -1,4 +1,4 @@
-//! A run index that grows above its bound: records are born again until it does not, and nobody sees a difference.
+//! A relocation index above its bound: old blocks are rewritten until it fits, and programs see no difference.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -49,7 +49,7 @@ impl Churned {
         m.fs().put(self.ino, at * RECORD, &self.content(at));
     }
 
-    /// So many capacities of the file, three quarters of it in a quarter.
+    /// Overwrites `times` the file's records, three quarters of them in its first quarter.
     fn churn(&mut self, m: &Machine, times: u64, after_group: &mut dyn FnMut(&Machine)) {
         for _ in 0..times * RECORDS / 200 {
             for _ in 0..200 {
@@ -113,7 +113,7 @@ fn the_run_index_keeps_within_its_bound() {
     assert_eq!(m.fs().getattr(churned.ino).unwrap().size, times.size);
 }
 
-/// What a rewrite finds that was born since it began it takes for what somebody wrote, by the property that is set.
+/// A rewrite takes any block born since it began for new data, in the form that the property demands.
 #[test]
 fn nothing_is_born_again_while_files_are_rewritten() {
     let m = machine(5);
@@ -156,7 +156,8 @@ fn values_of_attributes_are_born_again_and_what_cannot_be_read_is_left_alone() {
         while m.fs().rebirth().step(1).unwrap() == JobStep::Went {}
         group();
     }
-    // All that can be is where it was born, and there is peace: nobody reads directory parts on.
+    // Every possible block is back at its birthplace, and nothing is left to do: no directory part is read any
+    // more.
     let reads = || m.pool().stats().reads.iter().map(|reads| reads.operations).sum::<u64>();
     let before = reads();
     for _ in 0..50 {
@@ -171,7 +172,8 @@ fn values_of_attributes_are_born_again_and_what_cannot_be_read_is_left_alone() {
     }
 }
 
-/// Where nothing comes of what was named, as below a block of pointers that nobody can read, it is named twice, and then not for long.
+/// Named blocks that cannot be rewritten, as below an unreadable indirect block, are named twice. Then they
+/// rest for a while.
 #[test]
 fn what_is_never_born_is_not_named_for_ever() {
     let m = machine(9);
@@ -202,17 +204,18 @@ fn what_is_never_born_is_not_named_for_ever() {
         longest = longest.max(quiet);
     }
     assert!(named.len() > 300 && longest >= 60, "{} blocks, {longest} groups without any", named.len());
-    // 200 groups are three rests and what lies between them.
+    // 200 txgs are three rests and the txgs between them.
     assert!(named.values().all(|times| *times <= 8), "{named:?}");
 }
 
-/// Whole zones of metadata that nobody changes move as well: blocks of names, of pointers and of dnodes, and spills.
+/// Zones of metadata that never changes are rewritten too: ZAP blocks, indirect blocks, dnode blocks, and
+/// spills.
 #[test]
 fn metadata_is_born_again_until_the_index_tells_of_nothing() {
     let props = [("recordsize", "4K"), ("compression", "off"), ("atime", "off")];
     let mut m = Machine::sized(7, &props, 96, 1 << 20);
     let mut churned = Churned::new(&m, 7);
-    // Written between what is overwritten, so that their zones are emptied.
+    // Written between blocks that are overwritten, so that GC empties their zones.
     let root = m.fs().root();
     let name = |at: u64| format!("a name that is long enough for some of them to fill a block, {at}");
     let large = m.fs().dir(root, "large").ino;
@@ -242,7 +245,7 @@ fn metadata_is_born_again_until_the_index_tells_of_nothing() {
     let times = seen.iter().map(|(_, file)| m.fs().getattr(*file).unwrap()).collect::<Vec<_>>();
     bound(m.pool(), 0);
     for _ in 0..400 {
-        // Where room is short it waits for what the next group gives.
+        // If space is short, the rewrite waits for what the next txg frees.
         while m.fs().rebirth().step(1) == Ok(JobStep::Went) {}
         group();
     }
@@ -285,7 +288,7 @@ fn what_is_born_again_keeps_its_times_and_its_form() {
     };
     files.iter().for_each(|ino| fs.put(*ino, 0, &text(*ino, 0)));
     fs.sync().unwrap();
-    // Half of each is overwritten, and the other moves.
+    // Half of each file is overwritten, and GC moves the other half.
     for turn in 1..4 {
         files.iter().for_each(|ino| fs.put(*ino, 65_536, &text(*ino, turn)[65_536..]));
         fs.sync().unwrap();
@@ -295,13 +298,13 @@ fn what_is_born_again_keeps_its_times_and_its_form() {
     while !m.pool().gc_progress().done {
         group();
     }
-    // Emptied zones go when no group needs them that could be rolled back to.
+    // Emptied zones are reset when no txg needs them that could be rolled back to.
     (0..6).for_each(|_| group());
     let told = |ino: &Ino| {
         let attr = fs.getattr(*ino).unwrap();
         (attr.mtime, attr.ctime, attr.size, attr.blocks)
     };
-    // Bytes and their checksum, wherever they are.
+    // Stored form and checksum, at any address.
     let stored = |ino: &Ino| {
         let object = fs.dataset().objects().hold(ObjectId(*ino)).unwrap();
         let form = |block| match object.stored_pointer(block).unwrap() {
@@ -313,7 +316,7 @@ fn what_is_born_again_keeps_its_times_and_its_form() {
     let before: Vec<_> = files.iter().map(|ino| (told(ino), stored(ino))).collect();
     let runs = m.pool().stats().runs;
     assert!(runs > 0, "nothing moved");
-    // The level that is set now is not asked.
+    // The current compression property must not matter.
     fs.dataset().set("compression", "off").unwrap();
     while fs.rebirth().step(1).unwrap() == JobStep::Went {
         fs.sync().unwrap();

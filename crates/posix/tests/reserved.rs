@@ -1,4 +1,4 @@
-//! Room that `fallocate` keeps: others find it taken, its file does not, and it comes back.
+//! Space that `fallocate` reserves: other writers cannot use it, its file can, and it is released.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -17,7 +17,7 @@ use terrane_zap::ValueRef;
 const MIB: u64 = 1 << 20;
 const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
 
-/// Writes into one file until there is no room. Bytes written.
+/// Writes into one file until the pool is full. Returns the bytes written.
 fn fill(fs: &Fs, rng: &mut Dice, name: &str) -> u64 {
     let Ok(file) = fs.create(fs.root(), name.as_bytes(), 0o644, &USER) else { return 0 };
     let mut at = 0;
@@ -42,7 +42,7 @@ fn put(fs: &Fs, ino: Ino, at: u64, data: &[u8]) {
     assert_eq!(written.map(|bytes| bytes as usize), Ok(data.len()), "at {all:?}");
 }
 
-/// Pieces of a file in an order that repeats none.
+/// The offsets of all pieces of a file, in random order.
 fn pieces(rng: &mut Dice, bytes: u64, piece: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..bytes / piece).map(|at| at * piece).collect();
     for at in (1..order.len()).rev() {
@@ -86,11 +86,11 @@ fn what_was_reserved_is_written_whatever_others_took() {
                 put(m.fs(), ino, *at, &content[*at as usize..(at + piece) as usize]);
             }
             if step == order.len() / 3 + 1 {
-                // An import knows how large records are with its first commit.
+                // An import learns the record size with its first commit.
                 m.fs().sync().unwrap();
             }
             if step % (order.len() / 8) == 0 {
-                // Others go on, and find nothing.
+                // Other writers continue, and find no space.
                 let more = fill(m.fs(), &mut rng, &format!("more{step}"));
                 assert!(more < 2 * MIB, "{props:?} {piece}: others found {more} bytes at step {step}");
             }
@@ -190,7 +190,7 @@ fn more_than_there_is_reserves_nothing() {
     assert!(m.fs().fallocate(other, 0, 0, all / 4).is_ok());
     assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all / 4), Ok(()), "of what it has");
     assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all), Err(Errno::ENOSPC));
-    // What is there needs none.
+    // Existing data needs no reservation.
     let fill = m.fs().ino(root, "fill").unwrap();
     let before = m.fs().promised().by_pool;
     m.fs().fallocate(fill, 0, 0, filled).unwrap();
@@ -211,17 +211,17 @@ fn what_is_written_again_needs_room_like_any_other() {
     assert!(m.fs().promised().by_pool < MIB, "zeros count as written");
     fill(m.fs(), &mut rng, "fill");
     let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
-    // While there is something left its way into the reserve is open.
+    // While something is left, writes may use part of the GC reserve.
     assert_eq!(again(0), Ok(4096));
     put(m.fs(), file, MIB / 2, &rng.noise(MIB as usize / 2));
-    // What was kept for its metadata is not needed any more.
+    // The space reserved for its metadata is not needed any more.
     fill(m.fs(), &mut rng, "more");
     assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), Promised::default()));
     let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
     assert_eq!(m.fs().write(file, 4096, &[7; 4096], back), Ok(4096), "the kernel finds some");
 }
 
-/// Others write, are refused, delete and write again, all the time.
+/// Other threads write, are refused, delete and write again, all the time.
 #[test]
 fn who_was_promised_room_is_never_refused_beside_others() {
     let m = Machine::sized_with_threads(11, 96, 1 << 20);
@@ -268,7 +268,7 @@ fn who_was_promised_room_is_never_refused_beside_others() {
             .map(|(number, file)| {
                 let (fs, refused) = (m.fs(), &refused);
                 scope.spawn(move || {
-                    // Not before the pool is full.
+                    // Starts when the pool is full.
                     let since = Instant::now();
                     while refused.load(Ordering::Relaxed) < 3 && since.elapsed() < Duration::from_secs(60) {
                         std::thread::sleep(Duration::from_millis(5));
@@ -343,7 +343,7 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
         let stored = m.fs().promised();
         m.crash();
         let found = m.fs().promised();
-        // As it was.
+        // Restores the entry.
         let dataset = m.fs().dataset();
         let mut zap = dataset.open_zap(ObjectId(number)).unwrap();
         let tx = dataset.objects().begin(Cost { meta_blocks: 20, ..Cost::NOTHING }).unwrap();
@@ -366,13 +366,13 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
     assert_eq!(change(&mut m, &|words| words[3] = u64::MAX).1, Promised::default(), "a sum that is none");
     m.remount();
     assert_eq!(m.fs().promised(), promised);
-    // It can be reserved, written and removed as if nothing had been.
+    // It can be reserved, written and removed normally.
     m.fs().fallocate(file, 0, 0, 2 * MIB).unwrap();
     m.fs().unlink(root, b"f").unwrap();
     assert_eq!(m.fs().promised(), Promised::default());
 }
 
-/// What a program does that asks for more than it needs, and cuts the file in the end.
+/// Like a program that reserves more than it needs, and truncates the file in the end.
 #[test]
 fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
     let m = Machine::sized(14, &[("compression", "lz4")], 64, 1 << 20);
@@ -392,7 +392,7 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
         put(m.fs(), file, 0, &rng.noise(written as usize));
         m.fs().size(file, written).unwrap();
         assert_eq!(m.fs().promised(), Promised::default(), "{mode} {written}");
-        // Cut where nothing is written yet: what is before the end is kept, and no more.
+        // Truncated in an unwritten part: only the space before the new end stays reserved.
         let file = m.fs().file(root, &format!("g{number}")).ino;
         m.fs().fallocate(file, 0, 0, 4 * MIB).unwrap();
         m.fs().size(file, written).unwrap();
@@ -403,7 +403,7 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
     }
 }
 
-/// Whatever happens to files, what the pool has promised is the sum of what they have; and it ends with them.
+/// Whatever happens to files, the pool's promised bytes are the sum of their reservations, and end with them.
 #[test]
 fn the_sum_is_that_of_its_parts() {
     for seed in 0..12 {

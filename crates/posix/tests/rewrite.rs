@@ -1,4 +1,4 @@
-//! Files stored in another form while they are used: what programs see stays, and a crash costs nothing but time.
+//! Rewrites of files in use: programs see no difference, and a crash costs only time.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use terrane_posix::{
 };
 use terrane_wire::{Dice, ObjectId};
 
-/// Lines that every algorithm makes smaller, and better ones more so.
+/// Lines that every algorithm compresses, and better ones more.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = Dice::new(seed);
     let mut out = Vec::with_capacity(len + 64);
@@ -50,7 +50,7 @@ fn run(fs: &Fs) -> RewriteFigures {
     status.figures
 }
 
-/// By which algorithms and levels a file's records are stored, and how many each.
+/// Algorithms and levels of a file's records, with the number of records.
 fn made_by(fs: &Fs, ino: Ino) -> BTreeMap<String, u64> {
     fs.sync().unwrap();
     let set = fs.dataset().objects();
@@ -72,12 +72,12 @@ fn is_made_by(fs: &Fs, ino: Ino, name: &str) -> bool {
     found.len() == 1 && found.contains_key(name)
 }
 
-/// What nobody may see change.
+/// The attributes that must not change.
 fn seen(attr: &Attr) -> Attr {
     Attr { blocks: 0, blksize: 0, ..*attr }
 }
 
-/// A tree with all that there may be: files of many records, of one, in their pointers, holes, links, empty ones.
+/// A tree with all cases: files of many records, of one, embedded ones, holes, links, empty files.
 fn tree(fs: &Fs) -> BTreeMap<Ino, (Attr, Vec<u8>)> {
     let root = fs.root();
     let mut files = Vec::new();
@@ -121,7 +121,7 @@ fn a_tree_is_stored_anew_and_nobody_sees_it() {
     let files = tree(m.fs());
     m.fs().rewrite().begin(&spec(m.fs().root(), "zstd-9")).unwrap();
     let figures = run(m.fs());
-    // By names: one file has two.
+    // Counted by names: one file has two.
     assert_eq!((figures.files_total, figures.files, figures.errors), (45, 45, 0));
     assert!(figures.after_bytes * 10 < figures.before_bytes * 8, "{figures:?}");
     same(m.fs(), &files);
@@ -139,7 +139,7 @@ fn a_tree_is_stored_anew_and_nobody_sees_it() {
     m.remount();
     assert_eq!(m.fs().rewrite().progress(), None);
     same(m.fs(), &files);
-    // The same again has nothing to do, and a lower level is obeyed.
+    // A repetition has nothing to do, and a lower level is applied.
     m.fs().rewrite().begin(&spec(m.fs().root(), "zstd-9")).unwrap();
     assert_eq!(run(m.fs()).before_bytes, 0);
     m.fs().rewrite().begin(&spec(m.fs().root(), "gzip-1")).unwrap();
@@ -148,7 +148,7 @@ fn a_tree_is_stored_anew_and_nobody_sees_it() {
     same(m.fs(), &files);
     let large = files.iter().find(|(_, (_, bytes))| bytes.len() == 300_000).unwrap().0;
     assert!(is_made_by(m.fs(), *large, "gzip-1"));
-    // What is written from then on is as the property says.
+    // Later writes follow the property.
     m.fs().put(*large, 40_000, b"new");
     assert_eq!(made_by(m.fs(), *large).get("lz4"), Some(&1));
 }
@@ -235,9 +235,9 @@ fn records_of_another_size_hold_the_same() {
             assert!(object.block_size() == after || object.block_size() <= whole.min(after), "{attr:?}");
             assert!(object.block_count() * u64::from(object.block_size()) < attr.size + u64::from(after));
         }
-        // They can be written, cut and extended as any other.
+        // They can be written, truncated and extended like any other.
         let (large, (attr, bytes)) = files.iter().find(|(_, (_, bytes))| bytes.len() == 300_000).unwrap();
-        // Another mount of the simulator begins with the clock of the first.
+        // A new mount in the simulator restarts the clock.
         pass(m.fs(), 60);
         m.fs().put(*large, 299_000, &[7; 5000]);
         m.fs().size(*large, 301_000).unwrap();
@@ -337,7 +337,7 @@ fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
     m.remount();
     files.iter().for_each(|file| m.rot(*file, 1));
     let fs = m.fs();
-    // What is not compressed takes four times the room, which is more than there is.
+    // Uncompressed, the files take four times the space, which the pool does not have.
     fs.rewrite().begin(&spec(root, "off")).unwrap();
     let mut told = Vec::new();
     while told.len() < 3 {
@@ -383,7 +383,7 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
                 let (to, old) = (*rng.one_of(&dirs), format!("file {}", rng.below(8)));
                 _ = fs.rename(dir, old.as_bytes(), to, format!("moved {number}").as_bytes(), 0);
             }
-            // A whole subtree goes somewhere else.
+            // A whole subtree moves elsewhere.
             3 => _ = fs.rename(dir, b"deeper", fs.root(), format!("subtree {number}").as_bytes(), 0),
             _ => {}
         }
@@ -391,7 +391,7 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
     assert_eq!(fs.rewrite().progress().unwrap().figures.errors, 0);
 }
 
-/// The walk is in a directory that is removed, and its number comes again elsewhere.
+/// The walk's current directory is removed, and its number is reused elsewhere.
 #[test]
 fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
     const FILES: u64 = 200;
@@ -423,7 +423,7 @@ fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
     assert_eq!(files.iter().filter(|ino| size(ino) == 4096).count(), 0, "they are outside of the job");
 }
 
-/// All that there is to do; how many steps that took.
+/// Runs all work to its end; returns the number of steps.
 fn idle(fs: &Fs) -> u64 {
     let mut steps = 0;
     while fs.recompress().step(1).unwrap() == JobStep::Went {
@@ -463,10 +463,10 @@ fn idle_time_compresses_what_is_cold_once() {
     let noise = files.iter().find(|(_, (attr, _))| attr.nlink == 2).unwrap().0;
     assert!(is_made_by(m.fs(), *noise, "off"), "that saves nothing");
 
-    // Not again: not now, not after another mount, not when more has become cold.
+    // Not again: not now, not after a remount, and not when more files have become cold.
     m.remount();
     assert_eq!((idle(m.fs()), m.fs().recompress().progress()), (0, done));
-    // Another mount of the simulator begins with the clock of the first.
+    // A new mount in the simulator restarts the clock.
     pass(m.fs(), 20 * day);
     m.fs().put(large, 50_000, b"written again");
     m.fs().sync().unwrap();

@@ -1,4 +1,5 @@
-//! Directories that lost names give back what they do not need: in a later group, beside readers, and without failing anybody.
+//! Directories that lost names shrink: in a later txg, concurrently with readers, and without failing any
+//! request.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -9,7 +10,7 @@ use support::{Machine, USER};
 use terrane_posix::{Errno, Fs, Ino, Job, JobStep, WriteFlags};
 use terrane_wire::ObjectId;
 
-/// Blocks, and bytes of one.
+/// Number of blocks, and bytes of one.
 fn blocks(fs: &Fs, dir: Ino) -> (u64, u32) {
     let object = fs.dataset().objects().hold(ObjectId(dir)).unwrap();
     (object.block_count(), object.block_size())
@@ -26,7 +27,7 @@ fn names(fs: &Fs, dir: Ino) -> BTreeSet<String> {
     names
 }
 
-/// A directory with so many names, fat from 4 KiB on.
+/// A directory with `count` names, which is fat from 4 KiB on.
 fn filled(fs: &Fs, name: &str, count: usize) -> Ino {
     let dir = fs.mkdir(fs.root(), name.as_bytes(), 0o755, &USER).unwrap().ino;
     (0..count).for_each(|number| make(fs, dir, &format!("n{number}")));
@@ -81,7 +82,7 @@ fn nothing_is_left_over_at_an_unmount_and_nobody_needs_to_have_looked_the_direct
     let mut m = Machine::new(2, &[("zapsize", "4K")]);
     let fs = m.fs().clone();
     let dir = filled(&fs, "d", 300);
-    // Nobody knows it but the set of what is due.
+    // Only the set of directories to shrink still refers to it.
     fs.forget(dir, 1);
     empty(&fs, dir, 1..300);
     assert!(fs.cached_inodes() > 0);
@@ -103,7 +104,7 @@ fn one_that_is_removed_or_changed_meanwhile_is_left_alone() {
     assert_eq!(fs.unlinked_count().unwrap(), 0, "nothing keeps what was removed");
     empty(fs, full, 0..190);
     fs.sync().unwrap();
-    // Full again before its turn comes: there is nothing to gain.
+    // Filled again before it is shrunk: there is nothing to gain.
     (0..190).for_each(|number| make(fs, full, &format!("n{number}")));
     let before = blocks(fs, full);
     fs.settle().step(1).unwrap();

@@ -1,4 +1,4 @@
-//! What files that are gone teach about those that come.
+//! Lifetimes of destroyed files predict those of new ones.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -7,10 +7,10 @@ use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::Ino;
 use terrane_wire::{Dice, ObjectId};
 
-/// Bytes that go to the pool between a birth and its death, so that lives can be told apart.
+/// Bytes written to the pool between birth and death of a file, so that lifetimes can be told apart.
 const LIFE_BYTES: usize = 256 << 10;
 
-/// How long a file that is in memory is expected to live.
+/// Expected lifetime of a file in memory.
 fn expected(m: &Machine, ino: Ino) -> Option<u64> {
     m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().expected_life()
 }
@@ -38,7 +38,7 @@ fn files_are_expected_to_live_as_long_as_their_like_did() {
         fs.put(stays, 0, b"bytes");
         group(&m, busy, &mut rng);
         fs.unlink(dir, b"a.o").unwrap();
-        // Renamed over is gone as well, and so is what was replaced under another name.
+        // A file that a rename replaces is destroyed too, also under another name.
         fs.rename(dir, b"b.o", dir, b"c.log", 0).unwrap();
         fs.unlink(dir, b"c.log").unwrap();
     }
@@ -72,7 +72,7 @@ fn a_file_is_of_those_whose_name_it_has() {
     assert!(short < u64::MAX);
     fs.rename(root, b"f.short", root, b"g.long", 0).unwrap();
     assert_eq!(expected(&m, file), Some(u64::MAX));
-    // Neither directories nor links are files.
+    // Directories and links do not count as files.
     let dir = fs.dir(root, "d.short").ino;
     let link = fs.symlink(root, b"l.short", b"x", &USER).unwrap().ino;
     fs.rename(root, b"d.short", root, b"e.short", 0).unwrap();

@@ -1,4 +1,4 @@
-//! A process dies, its mount stands, and another one goes on with it: the kernel knows what nobody told the successor.
+//! A server dies, its mount stays, and a successor takes over, without knowing what the kernel knows.
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
 mod support;
@@ -25,11 +25,11 @@ fn open_files_without_a_name_outlive_the_process() {
     let fs = m.fs();
     assert_eq!(fs.bytes(gone), b"still read");
     fs.put(gone, 0, b"STILL");
-    // Unlinked after it, by who has it open: no count of ours says so.
+    // Unlinked after the takeover by a program that has it open; no lookup is counted here.
     fs.unlink(root, b"kept").unwrap();
     assert_eq!(fs.bytes(kept), b"opened");
     assert_eq!(fs.unlinked_count(), Ok(2));
-    // It goes with the kernel's last word, which counts what it was told by both.
+    // It is destroyed by the kernel's FORGET, which counts the lookups of both servers.
     fs.forget(kept, 1);
     assert_eq!(fs.getattr(kept).unwrap_err(), Errno::ESTALE);
     fs.forget(gone, 1);
@@ -45,7 +45,7 @@ fn what_a_successor_makes_and_unlinks_gives_its_space_back() {
     m.fs().sync().unwrap();
     m.die(&[]);
     let fs = m.fs();
-    // Never known to the kernel before: its FORGET counts what we told it, and no more.
+    // New to the kernel: its FORGET counts only the successor's lookups.
     let old = fs.lookup(root, b"old").unwrap().ino;
     fs.lookup(root, b"old").unwrap();
     let new = fs.file(root, "new").ino;
@@ -76,7 +76,7 @@ fn the_end_of_an_inherited_mount_leaves_nothing_unlinked() {
 
 type Told = Vec<(Ino, Option<Loss>)>;
 
-/// Notes as a list.
+/// Keeps notes in a list.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>, Arc<Mutex<Told>>);
 
@@ -239,7 +239,7 @@ fn a_number_comes_free_when_the_end_of_its_object_is_committed() {
     fs.sync().unwrap();
     fs.unlink(root, b"old").unwrap();
     fs.forget(old, 1);
-    // Its end is in the open group: no object that a crash leaves the old one in may have its number.
+    // Its destruction is in the open txg. A crash could bring it back, so its number must not be reused yet.
     assert!((0..100).all(|n| fs.file(root, &format!("a{n}")).ino != old));
     fs.sync().unwrap();
     fs.file(root, "between");

@@ -1,4 +1,4 @@
-//! Many threads in few directories: whatever order things happened in, the counts must agree with the names.
+//! Many threads in few directories: whatever the order of events, counts and names must agree.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -9,7 +9,7 @@ use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags};
 use terrane_wire::Dice;
 
-/// Answers that a race may give, and a device that lost its power.
+/// Accepts results of races, and of a device without power.
 fn may_fail(outcome: Result<(), Errno>) {
     const EXPECTED: [Errno; 9] = [
         Errno::EIO,
@@ -65,7 +65,7 @@ fn storm(fs: &Fs, dirs: &[Ino], seed: u64, steps: usize) {
     }
 }
 
-/// Walks everything: links counted by names, directories reached once, no object that nothing names.
+/// Checks everything: link counts against names, directories reached once, no object without a name.
 fn check(fs: &Fs) {
     let (mut names, mut dirs) = (BTreeMap::<Ino, u32>::new(), vec![(fs.root(), fs.root())]);
     let mut seen = std::collections::BTreeSet::new();
@@ -93,7 +93,7 @@ fn check(fs: &Fs) {
     assert_eq!(fs.unlinked_count(), Ok(0));
 }
 
-/// Five directories, in which six threads do `steps` things each.
+/// Five directories, in which six threads run `steps` operations each.
 fn start(m: &Machine, seed: u64, steps: usize) -> Vec<std::thread::JoinHandle<()>> {
     let mut dirs = vec![m.fs().root()];
     for i in 0..4 {

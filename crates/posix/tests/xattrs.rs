@@ -1,4 +1,5 @@
-//! Extended attributes: every change of home, beside a map; limits; what is left when files go.
+//! Extended attributes: moves between list and directory, compared with a map; limits; space after files are
+//! destroyed.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -35,7 +36,7 @@ fn names(fs: &Fs, ino: Ino) -> Vec<String> {
     names
 }
 
-/// Everything that an inode has, by its list and one by one.
+/// All attributes of an inode, read through its list of names.
 fn values(fs: &Fs, ino: Ino) -> Values {
     let all = names(fs, ino).into_iter().map(|name| {
         let value = get(fs, ino, &name).unwrap();
@@ -62,7 +63,7 @@ fn a_value_moves_from_bonus_to_spill_to_a_hidden_directory_and_back() {
     let mut m = Machine::new(31, &[("dnodesize", "legacy")]);
     let file = m.fs().file(m.fs().root(), "f").ino;
     let before = objects(&m);
-    // Length, whether there is a spill block, objects beside the file.
+    // Length, whether there is a spill block, and number of objects beside the file.
     let homes =
         [(100, false, 0), (300, true, 0), (32 << 10, true, 0), ((32 << 10) + 1, false, 2), (1, false, 0)];
     let mut rng = Dice::new(5);
@@ -100,7 +101,7 @@ fn the_property_decides_about_new_values_alone() {
         assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"in a directory");
         assert_eq!(names(m.fs(), file), ["trusted.too", "user.dir", "user.list"]);
     }
-    // Set again, it moves: and is in one place only.
+    // When set again, it moves, and is in one place only.
     set(m.fs(), file, "user.dir", b"moved").unwrap();
     assert_eq!(objects(&m), before + 2);
     home(&m, "dir");
@@ -108,7 +109,7 @@ fn the_property_decides_about_new_values_alone() {
     assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
     assert_eq!(get(m.fs(), file, "user.list").unwrap(), b"moved as well");
     assert_eq!(names(m.fs(), file), ["trusted.too", "user.dir", "user.list"]);
-    // Whether there are any, a kernel is told when it mounts.
+    // The kernel learns only at mount whether there are any.
     home(&m, "off");
     assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
     m.remount();
@@ -223,7 +224,7 @@ fn what_a_file_has_goes_with_it() {
         m.fs().forget(file, 1);
         assert_eq!(objects(&m), before, "{name}");
     }
-    // Unlinked, and then the power fails: the next mount gives back what it had.
+    // Unlinked, then the power fails: the next mount frees its space.
     let file = m.fs().file(root, "open").ino;
     for at in 0..40 {
         set(m.fs(), file, &format!("user.{at}"), &[1; 600]).unwrap();
@@ -247,7 +248,7 @@ fn nobody_reaches_a_hidden_object_by_its_number() {
     assert_eq!(hidden, []);
 }
 
-/// A name's value after a change that may or may not have been committed.
+/// One random change, in file system and model.
 fn random_step(m: &Machine, rng: &mut Dice, file: Ino, model: &mut Values) {
     const NAMES: [&str; 6] =
         ["user.a", "user.b", "trusted.c", "security.d", "user.eeeeeeeeeeeeeeeeeeeeeeee", "user.f"];
@@ -338,7 +339,7 @@ fn who_may_see_all_names_is_asked_while_nothing_is_locked() {
         let mut raw = b"before\0".to_vec();
         let is_admin = || {
             asked.set(asked.get() + 1);
-            // Would wait for ever.
+            // This would block forever if a lock were held.
             set(m.fs(), file, "user.a", b"another value").unwrap();
             answer
         };

@@ -39,7 +39,7 @@ impl Machine {
         Machine { seed, device, objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
     }
 
-    /// The power fails: what was not committed is gone.
+    /// Cuts the power: uncommitted changes are lost.
     pub fn crash(self) -> Machine {
         let Machine { seed, device, pool, objects } = self;
         pool.abandon();

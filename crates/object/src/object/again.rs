@@ -1,8 +1,9 @@
-//! A block of metadata that is written anew with what it holds: a block of names, a spill, a block of pointers, or of dnodes.
+//! Rewriting a metadata block with the same content: a ZAP block, a spill, an indirect block, or a dnode block.
 //!
-//! It is looked for first, and read: so that what cannot be read, or is not there any more, joins no group. Then its change is made, if it
-//! is still what was found. A block of dnodes is written whenever one of its objects is, and so are the blocks of pointers above it: there
-//! it is enough to write any object that lies below, unchanged.
+//! The block is found and read first, so that an unreadable or missing block joins no txg (group). Then it is
+//! marked for rewriting, if it is still the block that was found. A dnode block is written whenever one of its
+//! objects is, and so are the indirect blocks above it. There, writing any object below it, unchanged, is
+//! enough.
 
 use super::Object;
 use crate::dirty::{Known, Restored, Spill, TreeBlock};
@@ -22,18 +23,18 @@ pub struct Again {
     object: Arc<Object>,
     what: What,
     ptr: BlockPtr,
-    /// Of the blocks that will be written, but for the dnode's: at the worst, one copy.
+    /// Upper bound of the bytes that will be written, one copy, except for the dnode's blocks.
     bytes: u64,
 }
 
 #[derive(Debug)]
 enum What {
-    /// A block of the object, and what it holds.
+    /// A block of the object, and its content.
     Block(u64, Arc<Vec<u8>>),
     Spill(Arc<Vec<u8>>),
-    /// Of pointers: its level, and number in it.
+    /// An indirect block: its level, and index in it.
     Pointers(u8, u64),
-    /// Of dnodes, or of pointers above them: the object lies below.
+    /// A dnode block, or an indirect block above dnodes: the object lies below.
     Dnode,
 }
 
@@ -44,15 +45,15 @@ impl std::fmt::Debug for Object {
 }
 
 impl Object {
-    /// The block of metadata of this object of which one copy was born at `addr`, as of the last sync. `None`: it is none, is not there
-    /// any more, or changes in any case.
+    /// Finds the metadata block of this object with a copy born at `addr`, as of the last sync. `None`: it is
+    /// not metadata, no longer exists, or will be written anyway.
     pub(crate) fn find_again(
         self: Arc<Self>,
         level: u8,
         block: u64,
         addr: Addr,
     ) -> Result<Option<Again>, ObjectError> {
-        // A free queue is the sync's alone: what it held when it was read must not come back.
+        // Only the sync changes a free queue: content read earlier must not come back.
         if self.kind() == ObjectKind::FreeQueue {
             return Ok(None);
         }
@@ -95,9 +96,9 @@ impl Object {
         Ok(Some(Again { object: self, what: What::Pointers(level, index), ptr, bytes }))
     }
 
-    /// Has a block stored anew with this group, its content being what [`stored_block`](Self::stored_block) said; in the form that `made`
-    /// has, or as any other of its kind. False: the block is not `was` any more, and whoever changed it wins. What it holds does not
-    /// change, so no lock of a floor above is needed.
+    /// Stores a block again with this txg, with the content that [`stored_block`](Self::stored_block) returned.
+    /// `made`: the form to store it in; `None`: as usual. False: the block is no longer `was`, so the writer
+    /// wins. The content does not change, so no lock of a layer above is needed.
     pub(super) fn put_again(
         self: &Arc<Self>,
         tx: &Tx,
@@ -110,7 +111,7 @@ impl Object {
             if self.stored_pointer(block)?.as_ref() != Some(was) {
                 return Ok(false);
             }
-            // Looked for again where the tree was replaced between the look and this.
+            // If the tree was replaced between lookup and change, look again.
             let outcome = self.change(tx, |state| {
                 if state.dnode.root != root {
                     return None;
@@ -132,7 +133,8 @@ impl Object {
 }
 
 impl Again {
-    /// A block of dnodes, or of pointers above them, of which `object` lies below. `None`: a group that has not synced writes it.
+    /// A dnode block, or an indirect block above dnodes, with `object` below. `None`: an unsynced txg writes it
+    /// anyway.
     pub(crate) fn of_dnode(object: Arc<Object>, ptr: BlockPtr, bytes: u64) -> Option<Again> {
         let is_written = object.state.read().layers().next().is_some();
         (!is_written).then_some(Again { object, what: What::Dnode, ptr, bytes })
@@ -142,12 +144,13 @@ impl Again {
         self.object.id()
     }
 
-    /// What writing it takes beside the object's dnode, in bytes of metadata.
+    /// Bytes of metadata that the rewrite takes beside the object's dnode.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Has it written with this group, if it is still what was found. Returns stored bytes, all copies; 0: it is not.
+    /// Marks it to be written with this txg, if it is still the same. Returns its stored bytes, all copies; 0:
+    /// it is not.
     pub fn write(&self, tx: &Tx) -> Result<u64, ObjectError> {
         let object = &self.object;
         let is_same = match &self.what {
@@ -160,7 +163,7 @@ impl Again {
                 }
                 is_same
             })?,
-            // Whether it is still there is seen when the tree is rewritten.
+            // Whether it still exists is checked when the tree is rewritten.
             What::Pointers(level, index) => object.change(tx, |state| {
                 state.dirty(tx.txg()).pointers.insert(TreeBlock { level: *level, index: *index })
             })?,

@@ -1,4 +1,4 @@
-//! The bonus, and the spill for what does not fit it.
+//! The bonus, and the spill block for attributes that do not fit it.
 
 use super::Object;
 use crate::dirty::Spill;
@@ -9,21 +9,22 @@ use terrane_format::directory::SPILL;
 use terrane_pool::Tx;
 
 impl Object {
+    /// The bonus, as the open txg sees it.
     pub fn bonus(&self) -> Arc<Vec<u8>> {
         self.state.read().dnode.bonus.clone()
     }
 
-    /// Bytes of bonus that fit; beside a spill, a block pointer less.
+    /// Bonus bytes that fit; with a spill, one block pointer less.
     pub fn bonus_max(&self) -> usize {
         Dnode::bonus_max(self.state.read().dnode.slots)
     }
 
-    /// Whether there is a spill block, as the open group sees it.
+    /// Whether there is a spill block, as the open txg sees it.
     pub fn has_spill(&self) -> bool {
         self.state.read().has_spill()
     }
 
-    /// What does not fit the bonus, as it was set: at most 128 KiB. Costs a read where nothing has it in memory.
+    /// The spill, as it was set: at most 128 KiB. May read from the device.
     pub fn spill(&self) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
         let mut tried = None;
         loop {
@@ -45,14 +46,14 @@ impl Object {
                     }
                     return Ok(Some(spill));
                 }
-                // A group may have synced since, and what it replaced was collected.
+                // A txg may have synced in between, and GC may have reclaimed the old block.
                 Err(_) if tried.as_ref() != Some(&ptr) => tried = Some(ptr),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Sets the bonus beside the spill that there is, or is not.
+    /// Sets the bonus and leaves the spill as it is.
     pub fn set_bonus(self: &Arc<Self>, tx: &Tx, bonus: Vec<u8>) -> Result<(), ObjectError> {
         self.change(tx, |state| {
             check_room("bonus", Dnode::bonus_room(state.dnode.slots, state.has_spill()), bonus.len())?;
@@ -61,16 +62,16 @@ impl Object {
         })?
     }
 
-    /// Sets the bonus and the spill; `None` frees the spill. One that is empty, or zeros, is none. Who sets a spill has reserved its length
-    /// as `meta_bytes`. Refused if the bonus does not leave room for the pointer, or the spill is larger than the set takes
-    /// ([`ObjectSet::spill_max`](crate::ObjectSet::spill_max)).
+    /// Sets bonus and spill; `None` frees the spill. An empty or all-zero spill counts as none. The caller has
+    /// reserved the spill's length as `meta_bytes`. Refused if the bonus leaves no space for the pointer, or if
+    /// the spill exceeds [`ObjectSet::spill_max`](crate::ObjectSet::spill_max).
     pub fn set_attributes(
         self: &Arc<Self>,
         tx: &Tx,
         bonus: Vec<u8>,
         spill: Option<Vec<u8>>,
     ) -> Result<(), ObjectError> {
-        // Zeros would be stored as a hole, which no dnode may name.
+        // Zeros would be stored as a hole, which a dnode's spill pointer must not be.
         let spill = spill.filter(|spill| spill.iter().any(|byte| *byte != 0));
         if let Some(spill) = &spill {
             check_room("spill", self.table()?.spill_max(), spill.len())?;

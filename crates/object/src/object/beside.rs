@@ -1,11 +1,13 @@
-//! Another object that gets the same content in blocks of another size, and how the two change trees.
+//! A second object that is filled with the same content in blocks of another size, and the exchange of their
+//! trees.
 //!
-//! Who fills it goes through what changed since a group, copies that, and does so again for what changed meanwhile, until little is left.
-//! Changes are found by the births of pointers, and one that is taken back in its own group leaves none. So what is copied is what groups
-//! have synced ([`Object::read_synced`]). Then, with nobody else writing, the rest is copied and the trees are exchanged, in one group.
+//! The caller copies what changed since a txg (group), and repeats this until little is left. Changes are found
+//! by the births of pointers. A change that is undone in its own txg leaves no birth. So only synced content is
+//! copied ([`Object::read_synced`]). Finally, while no other thread writes, the rest is copied and the trees
+//! are exchanged, in one txg.
 //!
-//! Where the tree of the one that is filled cannot be read, a group's changes to it are lost (as any object's), and nobody copies them
-//! again. So its dnode is born anew in that group, which whoever fills it, and an import, find by.
+//! If the second object's tree is unreadable, a txg's changes to it are lost, as with any object, and are not
+//! copied again. So its dnode gets that txg as its birth. The caller and an import recognize the loss by it.
 
 use super::{Object, Recent, State};
 use crate::dnode::Dnode;
@@ -17,29 +19,29 @@ use std::sync::atomic::Ordering;
 use terrane_pool::Tx;
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
-/// Ranges of bytes, whole blocks, in ascending order.
+/// Ranges of bytes, in whole blocks, in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub written: Vec<Range<u64>>,
-    /// What holds nothing; perhaps longer than that.
+    /// Holes; may include holes that are older.
     pub holes: Vec<Range<u64>>,
     /// There is no other change before this byte; `u64::MAX`: nor behind it.
     pub to: u64,
 }
 
 impl Object {
-    /// Its blocks are written in the name of another object, which will have them. Until this `Object` is dropped.
+    /// Writes its blocks under the number of the object that will get them, until this `Object` is dropped.
     pub fn write_for(&self, other: ObjectId) {
         self.written_for.store(other.0, Ordering::Relaxed);
     }
 
-    /// Whether they are.
+    /// Whether [`write_for`](Self::write_for) was called.
     pub(crate) fn is_filled_for_another(&self) -> bool {
         self.written_for.load(Ordering::Relaxed) != 0
     }
 
-    /// What groups from `since` on have changed at or after byte `from`, as of the last sync; at most about so many bytes, or so many
-    /// blocks and holes of any size.
+    /// Changes at or after byte `from` by txg `since` and later ones, as of the last sync. Stops after about
+    /// `bytes_max` bytes; each block counts, and each hole counts as one block.
     pub fn changes_since(&self, since: Txg, from: u64, bytes_max: u64) -> Result<Changes, ObjectError> {
         loop {
             let dnode = self.living_dnode()?;
@@ -50,7 +52,7 @@ impl Object {
             match walk.run() {
                 Ok(()) => {}
                 Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
-                // The tree was replaced meanwhile, and its old blocks collected.
+                // The tree was replaced meanwhile, and GC reclaimed its old blocks.
                 Err(_) => continue,
             }
             let mut changes = Changes { to: walk.to.saturating_mul(bytes), ..Changes::default() };
@@ -62,7 +64,8 @@ impl Object {
         }
     }
 
-    /// What groups have changed that have not synced. What was written and freed in the same one may be in both.
+    /// Changes that are not synced yet. A block that was written and freed in the same txg may be in both
+    /// lists.
     pub fn unsynced_changes(&self) -> Changes {
         let state = self.state.read();
         let bytes = u64::from(state.dnode.block_bytes);
@@ -75,21 +78,21 @@ impl Object {
         changes
     }
 
-    /// Fills `buf` from `offset` with what the last sync left there, whatever groups have changed since.
+    /// Fills `buf` from `offset` with the content as of the last sync, without later changes.
     pub fn read_synced(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
         let mut tried = None;
         loop {
             let dnode = self.living_dnode()?;
             match self.read_tree(&dnode, offset, buf) {
                 Ok(()) => return Ok(()),
-                // The tree may have been replaced, and its old blocks collected, between look-up and read.
+                // Between lookup and read, the tree may have been replaced, and its old blocks reclaimed.
                 Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// With the tree of the last sync.
+    /// The dnode with the tree of the last sync.
     pub(super) fn living_dnode(&self) -> Result<Dnode, ObjectError> {
         let state = self.state.read();
         if state.destroyed { Err(ObjectError::NotFound(self.id())) } else { Ok(state.dnode.clone()) }
@@ -120,7 +123,7 @@ impl Object {
         Ok(())
     }
 
-    /// Frees ranges of blocks, and puts whole blocks in, perhaps without their trailing zeros.
+    /// Frees ranges of blocks, and stores whole blocks, possibly without trailing zeros.
     pub fn put_blocks(
         self: &Arc<Self>,
         tx: &Tx,
@@ -128,7 +131,8 @@ impl Object {
         blocks: Vec<(u64, Vec<u8>)>,
     ) -> Result<(), ObjectError> {
         let (dnode, table) = (self.state.read().dnode.clone(), self.table()?);
-        // Without the way to it the sync could not store a block, nor free a range without those to its ends.
+        // The sync needs the path to each block, and to both ends of each freed range. So an unreadable path
+        // fails here.
         let ends = freed.iter().flat_map(|range| [range.start, range.end]);
         for block in blocks.iter().map(|(block, _)| *block).chain(ends) {
             lookup(table.pool(), self.whose(), &dnode, 0, block)?;
@@ -143,11 +147,12 @@ impl Object {
         })
     }
 
-    /// Takes the content of `other`, in its blocks, and leaves `other` empty: what it had itself is freed with this group. Nobody else may
-    /// read or write either meanwhile. False: a group that changed one of them has not synced yet, and nothing was done. Refused if `other`
-    /// was not born in the group `born`: its changes of the group in which it was born anew are lost.
+    /// Takes the content of `other` with its blocks, and leaves `other` empty. The old content is freed with
+    /// this txg. No other thread may read or write either object meanwhile. False: a txg that changed one of
+    /// them is not synced yet, and nothing happened. Refused if the birth of `other` is not `born`: then
+    /// `other` has lost changes.
     pub fn exchange(self: &Arc<Self>, tx: &Tx, other: &Arc<Self>, born: Txg) -> Result<bool, ObjectError> {
-        // Both belong to this group from now on.
+        // Both belong to this txg from now on.
         self.change(tx, |_| ())?;
         other.change(tx, |_| ())?;
         let (mut ours, mut theirs) = if self.id() < other.id() {

@@ -1,6 +1,6 @@
-//! Blocks read and written.
+//! Reading and writing blocks.
 //!
-//! Writes change whole blocks in memory; a block that the syncing group also holds is copied first.
+//! Writes change whole blocks in memory. A block that the syncing txg (group) also holds is copied first.
 
 use super::{FirstBlock, Object};
 use crate::dirty::Known;
@@ -13,7 +13,8 @@ use terrane_pool::Tx;
 use terrane_wire::Corrupt;
 
 impl Object {
-    /// Changes the block size while there is at most one block; its content is kept, cut or extended with zeros.
+    /// Changes the block size while there is at most one block. Its content is kept, cut or extended with
+    /// zeros.
     pub fn set_block_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
         check_block_bytes(bytes, self.table()?.pool().max_block())?;
         let (count, old) = {
@@ -33,10 +34,10 @@ impl Object {
         let base = if count == 1 && !self.is_dirty(tx, 0) { self.raw_block(0)? } else { None };
         self.change(tx, |state| {
             state.dnode.block_bytes = bytes;
-            // A directory grows by small steps: in place, after the first in a group.
+            // A directory grows by small steps: in place, after the first one in a txg.
             state.dirty(tx.txg()).restored.remove(&0);
             state.dirty(tx.txg()).is_resized = true;
-            // A hole as well: it covers more or less than it did, and what tells changes by births must see that.
+            // A hole as well: its size changes, and a search for changes by birth must see that.
             let hole = (count == 1).then(Arc::default);
             if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base).or(hole) {
                 Arc::make_mut(&mut content).resize(bytes as usize, 0);
@@ -45,7 +46,7 @@ impl Object {
         })
     }
 
-    /// A block's bytes, perhaps without trailing zeros; `None`: all zeros.
+    /// A block's bytes, possibly without trailing zeros; `None`: all zeros.
     pub(super) fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
         let mut tried = None;
         loop {
@@ -87,15 +88,15 @@ impl Object {
                     return Ok(Some(data));
                 }
                 Ok(None) => return Ok(None),
-                // The tree may have been replaced, and its old blocks collected, between look-up and read.
+                // Between lookup and read, the tree may have been replaced, and its old blocks reclaimed.
                 Err(_) if tried.as_ref() != Some(&dnode.root) => tried = Some(dnode.root),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// A whole block that nothing in memory holds, straight into `out`: the cache keeps what is stored of it.
-    /// False: something is in memory, or it must be looked up again.
+    /// Reads a whole block that is not in memory straight into `out`; the cache keeps its stored form. False:
+    /// it is in memory, or must be looked up again.
     fn read_whole(&self, block: u64, out: &mut [u8]) -> Result<bool, ObjectError> {
         let dnode = {
             let state = self.state.read();
@@ -115,7 +116,7 @@ impl Object {
         match pool.read_into(&ptr, self.whose().owner(0, block), content) {
             Ok(()) => rest.fill(0),
             Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
-            // The tree was replaced meanwhile, and its old blocks collected.
+            // The tree was replaced meanwhile, and GC reclaimed its old blocks.
             Err(_) => return Ok(false),
         }
         Ok(true)
@@ -127,7 +128,7 @@ impl Object {
         held.map_or_else(|| self.find_block(block), Ok)
     }
 
-    /// Block 0 and the number of blocks, of one moment; `None`: there is no block.
+    /// Block 0 and the number of blocks, at one moment; `None`: there is no block.
     pub fn first_block(&self) -> Result<Option<FirstBlock>, ObjectError> {
         let (held, count) = {
             let state = self.state.read();
@@ -153,7 +154,7 @@ impl Object {
         })
     }
 
-    /// Fills `buf` from `offset`; holes and what lies beyond the last block are zeros.
+    /// Fills `buf` from `offset`. Holes and bytes beyond the last block are zeros.
     pub fn read(&self, offset: u64, buf: &mut [u8]) -> Result<(), ObjectError> {
         let bytes = u64::from(self.block_size());
         let mut at = offset;
@@ -176,7 +177,7 @@ impl Object {
         Ok(())
     }
 
-    /// Reads a block, changes it, and keeps it dirty. Nothing else may write the block meanwhile.
+    /// Reads a block, changes it, and keeps it dirty. No other thread may write the block meanwhile.
     pub fn modify_block(
         self: &Arc<Self>,
         tx: &Tx,
@@ -187,6 +188,7 @@ impl Object {
         self.with_block(tx, block, bytes, |data| change(data))
     }
 
+    /// Writes `data` at `offset`. `TooBig`: the end exceeds [`OBJECT_BYTES_MAX`].
     pub fn write(self: &Arc<Self>, tx: &Tx, offset: u64, data: &[u8]) -> Result<(), ObjectError> {
         let end = offset.checked_add(data.len() as u64).filter(|end| *end <= OBJECT_BYTES_MAX);
         if end.is_none() {
@@ -207,7 +209,8 @@ impl Object {
             let len = rest.len().min(bytes as usize - inside);
             let (piece, after) = rest.split_at(len);
             if len as u64 == bytes {
-                // Nothing of the old block is needed, but the way to it is: without it the sync could not store the new one.
+                // The old content is not needed, but the path to it is: without it the sync could not store the
+                // new block.
                 let (dnode, table) = (self.state.read().dnode.clone(), self.table()?);
                 lookup(table.pool(), self.whose(), &dnode, 0, block)?;
                 let whole = Arc::new(piece.to_vec());
@@ -222,13 +225,14 @@ impl Object {
         Ok(())
     }
 
-    /// Whether the group of `tx` has changed the block already.
+    /// Whether the txg of `tx` has changed the block already.
     fn is_dirty(&self, tx: &Tx, block: u64) -> bool {
         let state = self.state.read();
         state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
     }
 
-    /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len` bytes.
+    /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len`
+    /// bytes.
     fn with_block(
         self: &Arc<Self>,
         tx: &Tx,
@@ -237,7 +241,7 @@ impl Object {
         change: impl FnOnce(&mut Vec<u8>),
     ) -> Result<(), ObjectError> {
         let change = |data: &mut Arc<Vec<u8>>| {
-            // A copy only if a reader, the cache or the syncing group holds it too.
+            // Copies only if a reader, the cache or the syncing txg also holds it.
             let bytes = Arc::make_mut(data);
             if bytes.len() < len {
                 bytes.resize(len, 0);
@@ -255,7 +259,7 @@ impl Object {
         })
     }
 
-    /// Zeros a range: whole blocks become holes, edges are overwritten. Costs nothing for what lies between.
+    /// Zeros a range: whole blocks become holes, edges are overwritten. The cost does not depend on the length.
     pub fn zero_range(self: &Arc<Self>, tx: &Tx, offset: u64, len: u64) -> Result<(), ObjectError> {
         let bytes = u64::from(self.block_size());
         let written = self.block_count().saturating_mul(bytes);
@@ -273,7 +277,7 @@ impl Object {
         if !end.is_multiple_of(bytes) {
             self.zero_inside(tx, last, 0, (end % bytes) as usize)?;
         }
-        // To the end of the object is to the end of everything, so that whole subtrees can go.
+        // A range to the end of the object is extended without limit, so that whole subtrees can be detached.
         let last = if end == written { u64::MAX } else { last };
         if first < last {
             let freeing = self.change(tx, |state| {
@@ -299,7 +303,7 @@ impl Object {
         })
     }
 
-    /// Cuts everything from `size` on off.
+    /// Removes all content from `size` on.
     pub fn truncate(self: &Arc<Self>, tx: &Tx, size: u64) -> Result<(), ObjectError> {
         self.zero_range(tx, size, u64::MAX)?;
         self.change(tx, |state| {

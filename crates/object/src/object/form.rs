@@ -1,4 +1,4 @@
-//! The same content in another form: compressed by another algorithm, or in blocks of another size.
+//! The same content in another stored form: with another compression, or in blocks of another size.
 
 use super::Object;
 use crate::dirty::Known;
@@ -11,25 +11,25 @@ use terrane_format::BlockPtr;
 use terrane_pool::Tx;
 use terrane_store::pipeline::Made;
 
-/// What the last sync left of a block: where it is, and what it holds.
+/// A block as of the last sync: its pointer and content.
 pub type StoredBlock = (BlockPtr, Arc<Vec<u8>>);
 
 impl Object {
-    /// A block as the last sync left it: its pointer and content, without trailing zeros perhaps. `None`: a hole, in its pointer, or
-    /// changed since.
+    /// A block as of the last sync, possibly without trailing zeros. `None`: a hole, embedded, or changed
+    /// since.
     pub fn stored_block(&self, block: u64) -> Result<Option<StoredBlock>, ObjectError> {
         let Some(ptr) = self.stored_pointer(block)? else { return Ok(None) };
-        // In memory of its own: whoever asks goes through all of them, once.
+        // Bypasses the cache: callers scan all blocks once.
         let mut content = vec![0; ptr.lsize() as usize];
         match self.table()?.pool().read_into(&ptr, self.whose().owner(0, block), &mut content) {
             Ok(()) => Ok(Some((ptr, Arc::new(content)))),
-            // Replaced meanwhile, and what it was is collected.
+            // The block was replaced meanwhile, and its old location reclaimed.
             Err(_) if self.stored_pointer(block)?.as_ref() != Some(&ptr) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// The pointer alone.
+    /// The pointer of [`stored_block`](Self::stored_block).
     pub fn stored_pointer(&self, block: u64) -> Result<Option<BlockPtr>, ObjectError> {
         loop {
             let dnode = {
@@ -41,7 +41,7 @@ impl Object {
             };
             match lookup(self.table()?.pool(), self.whose(), &dnode, 0, block) {
                 Ok(ptr) => {
-                    // One that lies about its size is for readers to report.
+                    // A pointer with a wrong size is left for readers to report.
                     let is_stored = matches!(ptr, BlockPtr::Normal(_)) && ptr.lsize() <= dnode.block_bytes;
                     return Ok(Some(ptr).filter(|_| is_stored));
                 }
@@ -51,8 +51,8 @@ impl Object {
         }
     }
 
-    /// Has a block stored in another form with this group, its content being what [`stored_block`](Self::stored_block) said. False: the
-    /// block is not `was` any more, and whoever changed it wins.
+    /// Stores a block in another form with this txg, with the content that [`stored_block`](Self::stored_block)
+    /// returned. False: the block is no longer `was`, so the writer wins.
     pub fn recode_block(
         self: &Arc<Self>,
         tx: &Tx,
@@ -63,8 +63,9 @@ impl Object {
         self.put_again(tx, block, (was, &content), Some(&made))
     }
 
-    /// Gives it blocks of another size, with what it holds: all of it is read, and written with this group, which must have room for it.
-    /// Nothing else may read or write the object meanwhile. On an error nothing has changed.
+    /// Changes the block size and keeps the content: all of it is read, and written with this txg, which has
+    /// reserved space for it. No other thread may read or write the object meanwhile. On an error nothing has
+    /// changed.
     pub fn set_record_size(self: &Arc<Self>, tx: &Tx, bytes: u32) -> Result<(), ObjectError> {
         check_block_bytes(bytes, self.table()?.pool().max_block())?;
         let (old, new) = (u64::from(self.block_size()), u64::from(bytes));

@@ -1,4 +1,4 @@
-//! Blocks that are read before anybody asks for them.
+//! Prefetch of file blocks.
 
 use super::Object;
 use crate::dirty::Known;
@@ -9,18 +9,18 @@ use std::ops::Range;
 use terrane_format::BlockPtr;
 
 impl Object {
-    /// The block was read a moment ago and is in the cache.
+    /// Whether the block was read recently and is still in the cache.
     pub(crate) fn has_read(&self, block: u64) -> bool {
         self.state.read().recent.get(block).is_some()
     }
 
-    /// Somebody is about to read these bytes, and may go on: has what follows from that read by other threads. For files.
+    /// Announces a read, and prefetches the predicted next blocks on other threads. For files.
     pub fn expect_more(&self, read: Range<u64>) {
         let (block_bytes, block_count) = {
             let state = self.state.read();
             (state.dnode.block_bytes, state.dnode.block_count)
         };
-        // Of two blocks the second is asked for before anybody could know.
+        // A file of two blocks has no third one to predict.
         if block_count <= 2 || self.kind != ObjectKind::File {
             return;
         }
@@ -41,8 +41,8 @@ impl Object {
         }
     }
 
-    /// Brings blocks that are stored and not in memory into the cache. Whoever asks for one that cannot be read meets the same error,
-    /// and reports it.
+    /// Prefetches stored blocks into the cache. Errors are ignored: a reader of the block meets and reports the
+    /// same one.
     pub(crate) fn read_blocks_ahead(&self, blocks: &[Range<u64>]) {
         let (dnode, wanted) = {
             let state = self.state.read();

@@ -1,4 +1,4 @@
-//! Where data and holes begin.
+//! Search for data and holes.
 
 use super::Object;
 use crate::dirty::Known;
@@ -6,14 +6,15 @@ use crate::error::ObjectError;
 use crate::tree::next_allocated;
 
 impl Object {
-    /// The first byte at or after `offset` that is data, to the block; `None`: none.
+    /// The first byte at or after `offset` that is data, in block resolution; `None`: none.
     pub fn next_data(&self, offset: u64) -> Result<Option<u64>, ObjectError> {
         let bytes = u64::from(self.block_size());
         let found = self.next_block(offset / bytes)?;
         Ok(found.map(|block| (block * bytes).max(offset)))
     }
 
-    /// The first byte at or after `offset` that lies in a hole, to the block; the end of the object counts as one.
+    /// The first byte at or after `offset` in a hole, in block resolution. The end of the object counts as a
+    /// hole.
     pub fn next_hole(&self, offset: u64) -> Result<u64, ObjectError> {
         let bytes = u64::from(self.block_size());
         let mut block = offset / bytes;
@@ -44,13 +45,14 @@ impl Object {
             if !matches!(state.known(candidate), Known::Zeros) {
                 return Ok(Some(candidate).filter(|block| *block < dnode.block_count));
             }
-            // Freed in a group that is not in the tree yet: go on behind what was freed, but not past what was written into it.
+            // Freed by a txg that is not in the tree yet: skip the freed range, but not blocks written into it
+            // later.
             let end = state
                 .layers()
                 .filter_map(|dirty| dirty.freed.end_of(candidate))
                 .max()
                 .unwrap_or(candidate + 1);
-            // The first one may be of an older group, and freed itself: there may be others behind it.
+            // The first one may be of an older txg, and freed itself: there may be others behind it.
             let written = state.layers().filter_map(|dirty| dirty.blocks.range(candidate + 1..).next());
             let next = written.map(|(block, _)| *block).min();
             from = next.map_or(end, |next| end.min(next)).max(candidate + 1);

@@ -1,6 +1,6 @@
-//! What is in memory of one object.
+//! State of one object in memory.
 //!
-//! Invariant: at most one group besides the open one has changes that are not in the tree.
+//! Invariant: besides the open txg (group), at most one other has changes that are not in the tree.
 
 use crate::dirty::{Dirty, Frozen, Known, Spill};
 use crate::dnode::Dnode;
@@ -11,25 +11,25 @@ use terrane_pool::Tx;
 use terrane_wire::Txg;
 
 pub(crate) struct State {
-    /// As seen by the open group; tree and `used` as of the last finished sync.
+    /// As the open txg sees it; tree and `used` as of the last finished sync.
     pub dnode: Dnode,
     pub open: Option<Dirty>,
     pub syncing: Option<Arc<Frozen>>,
     pub destroyed: bool,
     pub recent: Recent,
-    /// What the spill pointer of `dnode` was seen to lead to, while somebody keeps it.
+    /// Content of `dnode`'s spill pointer, while another holder keeps it in memory.
     pub recent_spill: Weak<Vec<u8>>,
 }
 
-/// Blocks of the tree that were read a moment ago and are still in the cache, found without walking the tree again.
+/// Recently read blocks that are still in the cache, found without walking the tree.
 ///
-/// Invariant: what is here is what the tree of the state's dnode says.
+/// Invariant: each entry matches the tree of the state's dnode.
 #[derive(Default)]
 pub(crate) struct Recent(Vec<(u64, Weak<Vec<u8>>)>);
 
 impl Recent {
-    /// Of the dnodes every object is found through, many. Names of a large ZAP are sought in all of its leaves alike: a place, 16
-    /// bytes, for each block. Files are read in order.
+    /// Number of entries, 16 bytes each. Many for dnodes, as every object is found through them. One per block
+    /// for ZAPs, as lookups hit all leaves of a large one alike. Few for files, which are read in order.
     pub fn places(kind: ObjectKind) -> u64 {
         match kind {
             ObjectKind::Dnodes => 4096,
@@ -57,13 +57,13 @@ impl Recent {
 }
 
 impl State {
-    /// The open group's changes, after those of a group that has quiesced were set aside.
+    /// The open txg's changes. Those of a quiesced txg are moved to `syncing` first.
     pub fn dirty(&mut self, txg: Txg) -> &mut Dirty {
         self.freeze_before(txg);
         self.open.get_or_insert_with(|| Dirty::new(txg))
     }
 
-    /// Sets changes of groups before `txg` aside for the sync.
+    /// Moves changes of txgs before `txg` to `syncing`.
     pub fn freeze_before(&mut self, txg: Txg) {
         if self.open.as_ref().is_some_and(|open| open.txg < txg) {
             assert!(self.syncing.is_none(), "a group opens only after the sync before it has ended");
@@ -77,8 +77,8 @@ impl State {
         self.open.iter().chain(self.syncing.iter().map(|frozen| &frozen.dirty))
     }
 
-    /// These blocks are freed by the group of `tx`: their share of what the object has stored, and of what no group frees yet. What each
-    /// block takes is known only where the tree is read.
+    /// Estimates the stored bytes of blocks that `tx` frees: their share of the object's bytes, minus what is
+    /// being freed already. The exact size is known only when the tree is read.
     pub fn note_freeing(&mut self, tx: &Tx, blocks: Range<u64>) -> u64 {
         let all = self.dnode.block_count.max(1);
         let freed = blocks.end.min(all).saturating_sub(blocks.start);
@@ -91,6 +91,7 @@ impl State {
         freeing
     }
 
+    /// What unsynced txgs know of a block, the newest first.
     pub fn known(&self, block: u64) -> Known {
         for dirty in self.layers() {
             match dirty.known(block) {
@@ -101,7 +102,7 @@ impl State {
         Known::Nothing
     }
 
-    /// What groups whose changes are not in the tree did to the spill, the newest of them.
+    /// The newest change of the spill that is not in the tree.
     pub fn known_spill(&self) -> &Spill {
         let mut changes = self.layers().map(|dirty| &dirty.spill);
         changes.find(|spill| !matches!(spill, Spill::Unchanged)).unwrap_or(&Spill::Unchanged)
@@ -115,7 +116,7 @@ impl State {
         }
     }
 
-    /// The spill's bytes, if they are in memory.
+    /// The spill's content, if it is in memory.
     pub fn held_spill(&self) -> Option<Arc<Vec<u8>>> {
         match self.known_spill() {
             Spill::New(spill) => Some(spill.clone()),
@@ -124,7 +125,7 @@ impl State {
         }
     }
 
-    /// A block that is in memory, and whole.
+    /// A block that is in memory in full length.
     pub fn held(&self, block: u64) -> Option<Arc<Vec<u8>>> {
         let held = match self.known(block) {
             Known::Data(data) => Some(data),
@@ -134,7 +135,7 @@ impl State {
         held.filter(|data| data.len() == self.dnode.block_bytes as usize)
     }
 
-    /// A block that the group of `tx` has changed already.
+    /// A block that the txg of `tx` has changed already.
     pub fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
         let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
         open.restored.remove(&block);

@@ -1,6 +1,7 @@
-//! The objects of one set that are in memory, and what they tell their set.
+//! The objects of one set in memory, and what they report to their set.
 //!
-//! While an object is held, every caller gets the same one. Objects know this table and nothing else of their set.
+//! While an object is held, every caller gets the same one. Objects know this table and no other part of their
+//! set.
 
 use super::Object;
 use crate::dnode::{Dnode, SPILL_BYTES_MAX};
@@ -16,13 +17,13 @@ use terrane_pool::Pool;
 use terrane_wire::{NumberMap, ObjectId, ObjsetId, Txg};
 
 const SHARDS: usize = 64;
-/// What one thread reads ahead at once.
+/// Bytes that one thread prefetches at once.
 const AHEAD_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Shard {
     objects: NumberMap<u64, Weak<Object>>,
-    /// Counts objects that were forgotten: what was read before may be stale.
+    /// Counts dropped objects: a dnode read before the count changed may be stale.
     epoch: u64,
 }
 
@@ -37,9 +38,9 @@ pub(crate) struct ObjectTable {
     objset: ObjsetId,
     me: Weak<ObjectTable>,
     shards: Vec<Mutex<Shard>>,
-    /// Objects that the open group changed.
+    /// Objects that the open txg changed.
     dirty: Mutex<Vec<Arc<Object>>>,
-    /// Stored bytes that groups free which are not durable yet.
+    /// Stored bytes freed by txgs that are not durable yet.
     freeing: Mutex<BTreeMap<Txg, u64>>,
     /// How often changes of an object were lost to damage, and the numbers of those objects.
     lost: AtomicU64,
@@ -64,14 +65,14 @@ impl ObjectTable {
         &self.pool
     }
 
-    /// An object that nothing finds here.
+    /// An object that lookups in this table do not find.
     pub fn loose(&self, id: ObjectId, dnode: Dnode) -> Arc<Object> {
         Arc::new(Object::new(self.me.clone(), Whose { objset: self.objset, object: id }, dnode))
     }
 
-    /// A new object of a number that no other has.
+    /// Adds a new object with an unused number.
     pub fn add(&self, id: ObjectId, dnode: Dnode) -> Arc<Object> {
-        // Another one of this number may have lost some.
+        // An earlier object with this number may have lost changes.
         self.lost_objects.lock().remove(&id);
         let object = self.loose(id, dnode);
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));
@@ -82,12 +83,12 @@ impl ObjectTable {
         &self.shards[(id.0 % SHARDS as u64) as usize]
     }
 
-    /// If it is in memory.
+    /// The object with this number, if it is in memory.
     pub fn find(&self, id: ObjectId) -> Option<Arc<Object>> {
         self.shard(id).lock().find(id)
     }
 
-    /// The object with this number, whose stored dnode `stored` reads if it must.
+    /// The object with this number; `stored` reads its dnode if necessary.
     pub fn hold(
         &self,
         id: ObjectId,
@@ -110,9 +111,10 @@ impl ObjectTable {
                 continue;
             }
             match shard.objects.get(&id.0).map(Weak::upgrade) {
-                // Another caller may have come first.
+                // Another caller has loaded it first.
                 Some(Some(object)) => return living(object),
-                // It was held since this began, may have changed and synced, and its last holder is just about to say that it went.
+                // It was held since this call began, so it may have changed and synced. Its last holder is
+                // about to call `forget`.
                 Some(None) => {
                     shard.objects.remove(&id.0);
                     shard.epoch += 1;
@@ -127,7 +129,7 @@ impl ObjectTable {
         }
     }
 
-    /// Its last holder dropped it.
+    /// The object's last reference was dropped.
     pub fn forget(&self, id: ObjectId) {
         let mut shard = self.shard(id).lock();
         if shard.objects.get(&id.0).is_some_and(|object| object.strong_count() == 0) {
@@ -136,7 +138,7 @@ impl ObjectTable {
         shard.epoch += 1;
     }
 
-    /// The group that destroyed the object has synced.
+    /// Removes an object whose destruction has synced.
     pub fn retire(&self, object: &Arc<Object>) {
         let id = object.id();
         let mut shard = self.shard(id).lock();
@@ -146,7 +148,7 @@ impl ObjectTable {
         shard.epoch += 1;
     }
 
-    /// As if the last holder of an object had just gone and not said so yet. How often that was said in its shard.
+    /// Simulates a last reference that is dropped but has not called `forget` yet. Returns the shard's epoch.
     #[cfg(test)]
     pub fn let_go_half(&self, id: ObjectId) -> u64 {
         let mut shard = self.shard(id).lock();
@@ -154,12 +156,12 @@ impl ObjectTable {
         shard.epoch
     }
 
-    /// The open group has changed it for the first time.
+    /// Adds an object that the open txg changes for the first time.
     pub fn mark_dirty(&self, object: Arc<Object>) {
         self.dirty.lock().push(object);
     }
 
-    /// What the open group has changed: it has quiesced.
+    /// Moves the changed objects of the txg that has quiesced to `to`.
     pub fn move_dirty(&self, to: &mut Vec<Arc<Object>>) {
         to.append(&mut self.dirty.lock());
     }
@@ -168,7 +170,7 @@ impl ObjectTable {
         if bytes > 0 {
             let mut freeing = self.freeing.lock();
             let sum = freeing.entry(txg).or_default();
-            // What dnodes say that they take may be a lie.
+            // The used bytes in a dnode may be damaged.
             *sum = sum.saturating_add(bytes);
         }
     }
@@ -177,7 +179,7 @@ impl ObjectTable {
         self.freeing.lock().values().fold(0u64, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// What the group freed counts as free by itself now.
+    /// The freed bytes of this txg are included in the pool's free space now.
     pub fn synced(&self, txg: Txg) {
         self.freeing.lock().retain(|group, _| *group > txg);
     }
@@ -195,12 +197,12 @@ impl ObjectTable {
         self.lost_changes() > 0 && self.lost_objects.lock().contains(&id)
     }
 
-    /// The largest spill that an object may have, in bytes; 0 in a pool that older versions must be able to read.
+    /// Maximum spill of an object in bytes; 0 in a pool that older versions must be able to read.
     pub fn spill_max(&self) -> usize {
         if self.pool.has(Feature::Xattr) { SPILL_BYTES_MAX } else { 0 }
     }
 
-    /// Has other threads read blocks of a file into the cache, if it is still in use then.
+    /// Prefetches blocks of a file on other threads, if it is still in use then.
     pub fn read_blocks_ahead(&self, id: ObjectId, block_bytes: u32, blocks: Vec<Range<u64>>) {
         let job_blocks = (AHEAD_BYTES / u64::from(block_bytes)).max(1);
         let mut job = Vec::new();

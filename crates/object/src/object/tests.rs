@@ -4,7 +4,7 @@ use terrane_device::{SimConfig, SimDevice};
 use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 
-/// A file in a set that is kept by what comes first, and the group that made it.
+/// A file in an object set, with the owner of the set and the open transaction that created it.
 fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
     let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
     let (create, import) = (CreateOptions::named("object"), ImportOptions::default());
@@ -21,7 +21,7 @@ fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
 fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
     let (_objects, object, tx) = made();
     (0..100).for_each(|block| object.write(&tx, block * 4096, &[7; 4096]).unwrap());
-    // The next group opens, and this one has not synced: cut to ten blocks, then one behind a gap.
+    // The next txg opens before this one has synced. It truncates to ten blocks, then writes one behind a gap.
     let next = tx.txg().next();
     let mut state = object.state.write();
     state.freeze_before(next);
@@ -32,7 +32,7 @@ fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
         [0, 9, 10, 20, 21].map(|from| object.next_block(from).unwrap()),
         [Some(0), Some(9), Some(20), Some(20), None]
     );
-    // The group before had cut all of it, and this one punches a hole.
+    // The txg before truncates everything, and this one punches a hole.
     let mut state = object.state.write();
     state.open = None;
     Arc::make_mut(state.syncing.as_mut().unwrap()).dirty.freed.add(0, u64::MAX);

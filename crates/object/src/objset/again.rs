@@ -1,4 +1,4 @@
-//! Blocks of metadata found by their owners and addresses, to be written anew.
+//! Finding metadata blocks by owner and address, to rewrite them.
 
 use super::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::dnode::{SLOT_BYTES, SLOTS_PER_BLOCK, dnode_offsets};
@@ -9,11 +9,11 @@ use terrane_format::{Addr, Owner};
 use terrane_wire::ObjectId;
 
 impl ObjectSet {
-    /// The block of metadata of this set of which one copy was born at `addr`, as of the last sync. `None`: it is none, is not there any
-    /// more, or changes in any case.
+    /// Finds the metadata block of this set with a copy born at `addr`, as of the last sync. `None`: it is not
+    /// metadata, no longer exists, or will be written anyway.
     pub fn find_again(&self, owner: Owner, addr: Addr) -> Result<Option<Again>, ObjectError> {
         let Owner::Block { objset, object: number, level, block } = owner else { return Ok(None) };
-        // The header is written with every group that changes anything, and the free queue whenever it does.
+        // Every txg with changes writes the header, and every change of the free queue writes the queue.
         if objset != self.id().0 || number == HEADER || number == FREE_QUEUE.0 {
             return Ok(None);
         }
@@ -23,7 +23,7 @@ impl ObjectSet {
         self.hold(ObjectId(number))?.find_again(level, block, addr)
     }
 
-    /// An object below a block of dnodes, or of pointers above them.
+    /// Finds an object below a dnode block, or below an indirect block above dnodes.
     fn find_dnode(&self, level: u8, index: u64, addr: Addr) -> Result<Option<Again>, ObjectError> {
         let dnodes = &self.dnodes;
         let dnode = dnodes.dnode();
@@ -66,7 +66,7 @@ mod tests {
         (0..BLOCK as u64).map(|at| (at * 7 + block * 13 + at * at / 97) as u8).collect()
     }
 
-    /// A set with a file of three levels of pointers, and a spill.
+    /// A set with a file that has three levels of indirect blocks and a spill.
     fn made() -> (Arc<Objects>, Arc<ObjectSet>, Arc<Object>) {
         let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
         let (create, import) = (CreateOptions::named("again"), ImportOptions::default());
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(set.pool().check_tables(), vec![]);
     }
 
-    /// In one group a block of pointers is to be written anew, and the file is cut, grows, or goes.
+    /// In one txg an indirect block is to be rewritten, and the file is truncated, extended or destroyed.
     #[test]
     fn whoever_changes_the_tree_wins() {
         for cut in [0, 1, 32 * 3, 32 * 3 + 5, 32 * 4, 32 * 33, BLOCKS + 1] {
@@ -164,7 +164,7 @@ mod tests {
                 let tx = set.begin(COST).unwrap();
                 let change = || match cut {
                     cut if cut > BLOCKS => {
-                        // A level more.
+                        // One more level.
                         file.write(&tx, 32 * 32 * 32 * BLOCK as u64, &content(1)).unwrap();
                     }
                     cut => file.truncate(&tx, cut * BLOCK as u64).unwrap(),

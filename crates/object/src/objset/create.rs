@@ -1,4 +1,4 @@
-//! Objects made and destroyed, and the numbers they get.
+//! Creating and destroying objects, and their numbers.
 
 use super::ObjectSet;
 use crate::dnode::{Dnode, SLOT_BYTES, SLOTS_MAX, check_block_bytes, dnodes_in};
@@ -11,23 +11,24 @@ use terrane_pool::Tx;
 use terrane_store::PoolError;
 use terrane_wire::{NumberMap, ObjectId};
 
-/// Dnode blocks looked through for free slots by one creation.
+/// Dnode blocks that one creation searches for free slots.
 const SEARCH_BLOCKS: u32 = 4;
 
 /// A new object.
 #[derive(Clone, Debug)]
 pub struct ObjectSpec {
     pub kind: ObjectKind,
-    /// Bytes of a block: a multiple of 512.
+    /// Block size in bytes, a multiple of 512.
     pub block_size: u32,
     /// Slots of 512 bytes, 1 to 32.
     pub dnode_slots: u8,
     pub bonus: Vec<u8>,
-    /// What does not fit the bonus: see [`Object::set_attributes`].
+    /// Attributes that do not fit the bonus: see [`Object::set_attributes`].
     pub spill: Option<Vec<u8>>,
 }
 
 impl ObjectSet {
+    /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         if spec.dnode_slots == 0 || spec.dnode_slots > SLOTS_MAX {
@@ -37,7 +38,7 @@ impl ObjectSet {
                 asked: u64::from(spec.dnode_slots),
             });
         }
-        // What can be refused is refused before a number is taken.
+        // All checks come before a number is taken.
         let room = Dnode::bonus_room(spec.dnode_slots, spec.spill.is_some());
         check_room("bonus", room, spec.bonus.len())?;
         if let Some(spill) = &spec.spill {
@@ -50,7 +51,7 @@ impl ObjectSet {
         Ok(object)
     }
 
-    /// The largest spill that an object of this set may have, in bytes; 0 in a pool that older versions must be able to read.
+    /// Maximum spill of an object in bytes; 0 in a pool that older versions must be able to read.
     pub fn spill_max(&self) -> usize {
         self.table.spill_max()
     }
@@ -75,7 +76,7 @@ impl ObjectSet {
         for _ in 0..SEARCH_BLOCKS {
             let Some(block) = numbers.search_block() else { break };
             let raw = match self.dnodes.read_block(block) {
-                // No object can be made there.
+                // No object can be created in a damaged block.
                 Err(ObjectError::Pool(PoolError::Corrupt(_))) => continue,
                 raw => raw?,
             };
@@ -90,20 +91,20 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Those of these numbers that no object has are not given out while this set is open: somebody remembers them from changes
+    /// Withholds those of these numbers that no object has, while this set is open. They are known from changes
     /// that were lost.
     pub fn withhold(&self, numbers: impl IntoIterator<Item = u64>) {
-        // One whose dnode cannot be read is withheld as well, which harms nobody.
+        // A number whose dnode is unreadable is withheld as well, which is harmless.
         let is_free = |number: &u64| !matches!(self.stored_dnode(ObjectId(*number)), Ok(Some(_)));
         let unused: Vec<u64> = numbers.into_iter().filter(is_free).collect();
         self.numbers.lock().withhold(unused);
     }
 
-    /// Frees the object and all its blocks; large ones over many groups.
+    /// Destroys the object and frees all its blocks; large ones over many txgs.
     pub fn destroy(&self, tx: &Tx, object: &Arc<Object>) -> Result<(), ObjectError> {
         object.destroy(tx)?;
         let mut numbers = self.numbers.lock();
-        // The header's count may be a lie.
+        // The header's count may be damaged.
         numbers.objects = numbers.objects.saturating_sub(1);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! How file contents are stored: the policy of a set, and what follows from it.
+//! How file contents are stored: the policy of a set.
 
 use super::ObjectSet;
 use parking_lot::RwLock;
@@ -15,7 +15,7 @@ pub struct DataPolicy {
     pub checksum: ChecksumKind,
     /// Block size of new files, in bytes.
     pub record_size: u32,
-    /// What is said about the life time of objects of which nobody said anything.
+    /// Lifetime hint of objects without their own.
     pub write_hint: Hint,
 }
 
@@ -30,12 +30,12 @@ impl Default for DataPolicy {
     }
 }
 
-/// The policy that a set obeys.
+/// The policy in effect.
 pub(super) struct ObeyedPolicy {
     policy: RwLock<DataPolicy>,
-    /// Steers the policy's `zstd-auto`.
+    /// Controller of the policy's `zstd-auto`.
     pub levels: Arc<Levels>,
-    /// The policy's, bounded by the pool's: every `stat` asks, so it takes no lock.
+    /// The policy's record size, bounded by the pool's blocks. Atomic, as every `stat` reads it.
     record_size: AtomicU32,
 }
 
@@ -54,7 +54,7 @@ impl ObjectSet {
         *self.policy.policy.read()
     }
 
-    /// Takes effect for what is written from now on.
+    /// Applies to everything written from now on.
     pub fn set_policy(&self, policy: DataPolicy) {
         self.pool.expect_blocks_of(policy.record_size);
         if let CompressionPolicy::Auto(range) = policy.compression {

@@ -1,10 +1,12 @@
-//! Subtrees that wait to be freed: some in each group, so that none takes long for a large file.
+//! The free queue: subtrees that wait to be freed. Each txg (group) frees a bounded piece, so that a large file
+//! delays none.
 //!
-//! They are stored in an object of the meta object set, since a copy of this one, and a state of it that comes back, must not free again
-//! what it frees. The queue of the meta object set itself, of which there are no copies, and those of older pools are an object in the
-//! header.
+//! The queue is stored in an object of the MOS. A clone of this set, or a rollback of it, must not free again
+//! what the queue frees. Two queues are stored in an object in the header instead. They are that of the MOS
+//! itself, which has no clones, and those of older pools.
 //!
-//! Invariant: when a group has synced, what waits in memory is what waits on the device, or a crash would leak the difference.
+//! Invariant: after each sync, the queue in memory equals the stored one. Otherwise a crash would leak the
+//! difference.
 
 use super::{FREE_QUEUE, ObjectSet};
 use crate::dirty::Ranges;
@@ -22,19 +24,20 @@ use terrane_pool::{Group, Stream, WriteRequest};
 use terrane_store::patience::Patience;
 use terrane_wire::Corrupt;
 
-/// Blocks freed from the queue in one group.
+/// Blocks freed from the queue in one txg.
 const FREES_PER_GROUP: u64 = 64 << 10;
 
-/// What a sync leaves of a queue.
+/// A queue after a sync.
 pub(super) struct StoredQueue {
     /// The object in the header.
     pub inside: Dnode,
-    /// What the object outside shall hold; `None`: what it holds.
+    /// New content of the object in the MOS; `None`: unchanged.
     pub outside: Option<Vec<Vec<u8>>>,
 }
 
 impl ObjectSet {
-    /// What waits, wherever it is stored: a set whose queue has just got an object of its own has the rest in the old one until it syncs.
+    /// Loads the queue from both places. A set whose queue has just got its own object keeps the rest in the
+    /// old one until it syncs.
     pub(super) fn load_queue(&self) -> Result<Vec<Waiting>, ObjectError> {
         let mut queue = self.load_from(&self.free_queue, QueueForm::Pointers)?;
         if let Some(outside) = &self.queue_outside {
@@ -49,7 +52,8 @@ impl ObjectSet {
             let at = format!("free queue of object set {} block {block}", self.id);
             let mut found = form.parse(&stored.read_block(block)?, &at)?;
             if found.is_empty() {
-                // What was stored has no such block: without this a lie about their count would be followed for ever.
+                // A queue has no such block. Without this check, a damaged block count would be followed
+                // without end.
                 let expected = format!("pointers, as in each of {} blocks", stored.block_count());
                 self.pool.report_damage(Corrupt::new(
                     at,
@@ -64,7 +68,7 @@ impl ObjectSet {
         Ok(queue)
     }
 
-    /// Frees a bounded piece of what waits.
+    /// Frees a bounded piece of the queue.
     pub(super) fn shrink_queue(
         &self,
         group: &mut Group<'_>,
@@ -77,7 +81,7 @@ impl ObjectSet {
             match self.free_queued(group, ledger) {
                 Ok(Some(released)) => freed += released,
                 Ok(None) => break,
-                // It goes on waiting, behind the others.
+                // It stays in the queue, behind the others.
                 Err(ObjectError::Pool(error)) if error.may_pass() => {
                     log::warn!("{error}; what is below is freed later");
                     self.queue_rests.store(true, Ordering::Relaxed);
@@ -89,7 +93,8 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Frees some of the last subtree that waits. `None`: none does. One that could not be read now becomes the first.
+    /// Frees part of the last subtree in the queue. `None`: the queue is empty. A subtree with a transient read
+    /// error becomes the first.
     fn free_queued(
         &self,
         group: &mut Group<'_>,
@@ -103,12 +108,12 @@ impl ObjectSet {
                 ledger.queue.insert(0, waiting);
                 Err(error.into())
             }
-            // What is damaged cannot be freed; it is lost space, named, and must not stop every later group.
+            // Damage is reported and its space lost: it must not stop every later txg.
             Err(error) => Ok(damage_only(&self.pool, error).map(|()| Some(0))?),
         }
     }
 
-    /// Has the queue stored where it belongs, if that says something else.
+    /// Stores the queue in its place, if it has changed.
     pub(super) fn sync_queue(
         &self,
         group: &mut Group<'_>,
@@ -121,14 +126,14 @@ impl ObjectSet {
                 if has_changed { self.sync_inside(group, true, ledger)? } else { self.free_queue.dnode() };
             return Ok(StoredQueue { inside: dnode, outside: None });
         }
-        // It has moved out, and what was inside is not said twice.
+        // The queue has moved to the MOS, so the old object is emptied.
         let moves = self.free_queue.block_count() > 0;
         let dnode = if moves { self.sync_inside(group, false, ledger)? } else { self.free_queue.dnode() };
         let outside = (has_changed || moves).then(|| QueueForm::Entries.encode(&ledger.queue));
         Ok(StoredQueue { inside: dnode, outside })
     }
 
-    /// The object in the header gets the queue, or nothing.
+    /// Writes the queue, or nothing, to the object in the header.
     fn sync_inside(
         &self,
         group: &mut Group<'_>,
@@ -159,7 +164,7 @@ impl ObjectSet {
         freed.add(0, u64::MAX);
         let stored = ledger.queue.len();
         let dnode = Rewrite::new(group, whose, dnode, ChecksumKind::Blake3, ledger).run(&freed, new)?;
-        // What of its old tree would wait as well stands in no queue that a crash leaves.
+        // Subtrees of its old tree must be freed now: the stored queue does not contain them.
         while ledger.queue.len() > stored {
             self.free_queued(group, ledger)?;
         }
@@ -190,7 +195,8 @@ mod tests {
         }
     }
 
-    /// What is below a block of pointers that cannot be read for a moment is freed when it can be, and counts no more meanwhile.
+    /// A subtree below an indirect block with a transient read error is freed later. Until then its space is
+    /// not counted for the object.
     #[test]
     fn what_cannot_be_read_now_is_freed_later() {
         let device = SimDevice::new(SimConfig::default()).unwrap();
@@ -205,7 +211,7 @@ mod tests {
         let (bonus, kind) = (Vec::new(), ObjectKind::File);
         let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus, spill: None };
         let object = set.create(&tx, spec).unwrap();
-        // Of bytes that do not compress.
+        // Bytes that do not compress.
         (0..20u64).for_each(|record| {
             let noise: Vec<u8> = (0..512).flat_map(|_| pool.env().random_u64().to_le_bytes()).collect();
             object.write(&tx, record * 4096, &noise).unwrap();
@@ -215,7 +221,7 @@ mod tests {
         assert_eq!(object.dnode().levels, 2);
         let before = set.account().unwrap().used_bytes;
         pool.drop_cache();
-        // What the group must read is in memory; the block of pointers is not.
+        // The dnode blocks that the sync reads are in memory; the indirect block is not.
         [&set, objects.mos()].into_iter().for_each(|set| drop(set.dnodes.read_block(0).unwrap()));
         let reads = device.inject(Fault::ReadError { zone: None, one_in: 1 });
         let tx = pool.begin(cost).unwrap();
@@ -255,7 +261,7 @@ mod tests {
         let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
         let set = objects.open_objset(id, Arc::new(FreeAll)).unwrap();
         pool.commit().unwrap();
-        // So many that the queue is a tree of several levels, which goes when they do.
+        // So many that the queue is a tree of several levels, which is freed with them.
         let (kind, birth) = (ObjectKind::File as u8, pool.synced_txg());
         let nothing = Embedded { kind, level: 0, compression: 2, lsize: 1, birth, payload: vec![7] };
         let root = BlockPtr::Embedded(nothing);
@@ -273,7 +279,8 @@ mod tests {
         }
     }
 
-    /// The queue of a set that an older version made lies in the set itself, and moves out when the set may say who it is.
+    /// The queue of a set of an older version lies in the set. It moves to the MOS when the set gets its
+    /// identity.
     #[test]
     fn the_queue_of_an_older_pool_moves_out() {
         let device = SimDevice::new(SimConfig::default()).unwrap();
@@ -331,7 +338,7 @@ mod tests {
         assert_eq!(pool.check_tables(), vec![]);
     }
 
-    /// Takes all, and says what it was asked.
+    /// Keeps all blocks, and records the calls.
     #[derive(Default)]
     struct Asked(parking_lot::Mutex<Vec<(Txg, Txg)>>);
 
@@ -342,7 +349,8 @@ mod tests {
         }
     }
 
-    /// Of a tree that was cloned only what came since is freed, and what refers to it is judged as of the group that detached it.
+    /// Of a cloned tree only blocks born since are freed. They are judged as of the txg that detached the
+    /// subtree.
     #[test]
     fn a_subtree_that_waits_is_freed_from_its_birth_on() {
         let device = SimDevice::new(SimConfig::default()).unwrap();
@@ -379,7 +387,7 @@ mod tests {
             let asked = asked.0.lock();
             asked.iter().filter(|(_, left)| *left == Txg(4711)).map(|(birth, _)| *birth).collect()
         };
-        // Ten blocks, those of pointers above them, and nothing that is older.
+        // Ten blocks, the indirect blocks above them, and nothing older.
         assert!((12..=13).contains(&waited.len()), "{waited:?}");
         assert!(waited.iter().all(|birth| *birth >= cloned), "{waited:?}");
     }

@@ -1,4 +1,4 @@
-//! What the last sync left of a set, read from its dnodes.
+//! State of a set as of the last sync, read from its dnodes.
 
 use super::ObjectSet;
 use crate::dnode::{
@@ -18,7 +18,8 @@ impl ObjectSet {
         Ok(dnode_at(&raw, offset, &format_args!("object set {} dnode block {block}", self.id))?)
     }
 
-    /// Every object's number and dnode as of the last sync, block by block: for `check`.
+    /// Calls `each` for all objects as of the last sync, block by block, for `check`. Returns the unreadable
+    /// blocks.
     pub fn for_each_dnode(&self, each: &mut dyn FnMut(ObjectId, Dnode)) -> Vec<(u64, ObjectError)> {
         let mut failed = Vec::new();
         let mut next = Ok(Some(0));
@@ -34,7 +35,7 @@ impl ObjectSet {
                 }
                 Err(error) => failed.push((block, error)),
             }
-            // Holes are skipped: a block count is only a number, and may lie.
+            // Holes are skipped: the block count may be damaged, and huge.
             next = self.dnodes.next_data((block + 1) * u64::from(DNODE_BLOCK_BYTES));
         }
         if let Err(error) = next {
@@ -43,8 +44,8 @@ impl ObjectSet {
         failed
     }
 
-    /// Files whose dnodes lie in the first block of dnodes that has an object of this number or a higher one, as of the last sync: their
-    /// numbers, and the first one behind the block. `None`: there are no more.
+    /// Files in the first dnode block with an object numbered `first` or higher, as of the last sync. Also
+    /// returns the first number behind that block. `None`: there are no more.
     pub fn files_from(&self, first: ObjectId) -> Result<Option<(Vec<ObjectId>, ObjectId)>, ObjectError> {
         let Some(offset) = self.dnodes.next_data(first.0.saturating_mul(SLOT_BYTES as u64))? else {
             return Ok(None);

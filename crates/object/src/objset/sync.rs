@@ -1,9 +1,9 @@
-//! The sync of one set: everything that is dirty in a group, from records up to the header.
+//! The sync of one set: everything that is dirty in a txg (group), from records up to the header.
 //!
-//! The blocks that hold the dnodes of dirty objects are read first. Where one is damaged its objects are left out, before anything of
-//! theirs is written or released.
+//! The dnode blocks of dirty objects are read first. If one is damaged, its objects are left out before any of
+//! their blocks is written or freed.
 //!
-//! Invariant: no group publishes a pointer to a block that it released.
+//! Invariant: no txg publishes a pointer to a block that it freed.
 
 use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
@@ -28,37 +28,38 @@ use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_wire::{NumberMap, ObjectId, Txg};
 
-/// Blocks written in one go. Not bytes: of a few large blocks workers would get one each time, and wait for it.
+/// Blocks per write call. Not bytes: with a few large blocks, each worker would get one at a time and wait.
 const CHUNK_BLOCKS: usize = 512;
 
-/// A dirty object, and what of it a group takes.
+/// A dirty object, and the changes that the sync takes from it.
 type Changed = (Arc<Object>, Arc<Frozen>);
 
-/// Blocks of dnodes, by number.
+/// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
-/// What a group changes in an object of the meta object set because other sets have synced.
+/// A change of a MOS object that follows from the sync of another set.
 pub(crate) struct MetaChange {
     pub id: ObjectId,
     pub what: What,
 }
 
 pub(crate) enum What {
-    /// The set that it stands for has another root.
+    /// The set that it stands for has a new root.
     Root(BlockPtr),
-    /// Its blocks are these, and no others.
+    /// Its whole content is replaced by these blocks.
     Content(Vec<Vec<u8>>),
 }
 
-/// What the sync of a set left.
+/// Result of a set's sync.
 pub(crate) struct Synced {
     pub root: BlockPtr,
-    /// What the object outside that has its queue shall hold; `None`: what it holds.
+    /// New content of the MOS object with the set's queue; `None`: unchanged.
     pub queue: Option<Vec<Vec<u8>>>,
 }
 
 impl ObjectSet {
-    /// Writes what is dirty in the group. `changes` are made to objects of this set on the way. `None`: nothing changed.
+    /// Writes everything dirty in the txg, and applies `changes` to objects of this set. `None`: nothing
+    /// changed.
     pub(crate) fn sync(
         &self,
         group: &mut Group<'_>,
@@ -86,7 +87,7 @@ impl ObjectSet {
                 .cloned()
                 .unwrap_or_else(|| Frozen { dirty: Dirty::new(group.txg()), dnode: state.dnode.clone() });
             match what {
-                // What stands behind the root may be another in the open group already.
+                // The bytes behind the root may differ in the open txg already.
                 What::Root(root) => {
                     for dnode in [&mut state.dnode, &mut aside.dnode] {
                         dnode.bonus = Arc::new(with_root(&dnode.bonus, &root));
@@ -105,7 +106,7 @@ impl ObjectSet {
         let queue = std::mem::take(&mut *self.queue.lock());
         let mut ledger = Ledger::new(self.free_policy.as_deref(), queue);
         let queue_before = ledger.queue.clone();
-        // One block of dnodes after the other.
+        // In the order of dnode blocks.
         frozen.sort_unstable_by_key(|(object, _)| object.id());
         let (blocks, left_out) = self.read_dnode_blocks(group.txg(), &mut frozen)?;
         let dnodes = self.sync_objects(group, &frozen, &mut ledger)?;
@@ -135,9 +136,9 @@ impl ObjectSet {
             replaces: None,
         };
         let root = group.write(vec![request])?.remove(0);
-        // Before anybody can see that these slots are free.
+        // Before any thread can see that these slots are free.
         self.numbers.lock().rest(freed_slots(&frozen));
-        // Dnodes first: who holds an object from now on reads the new ones.
+        // Dnodes first: a thread that holds an object from now on reads the new ones.
         for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
             object.install(dnode);
         }
@@ -153,8 +154,9 @@ impl ObjectSet {
         Ok(Some(Synced { root, queue }))
     }
 
-    /// The blocks that dirty objects have their dnodes in. They are read before any tree is rewritten: when a tree's old blocks are
-    /// released, its new root must have a place. Objects whose dnode block is damaged are taken out of `frozen`, and keep their old trees.
+    /// Reads the dnode blocks of dirty objects, before any tree is rewritten: once old blocks are freed, the
+    /// new root must have a place. Objects in a damaged block are removed from `frozen`, and keep their old
+    /// trees.
     fn read_dnode_blocks(
         &self,
         txg: Txg,
@@ -188,9 +190,9 @@ impl ObjectSet {
         Ok((blocks, left_out))
     }
 
-    /// What a group changed in an object has no place any more, because all copies of what it belongs into are damaged. A file's `fsync`
-    /// says so from now on. Of a directory's changes other objects know the other half, so the group cannot go without them: it fails,
-    /// and the state before it stays, whole.
+    /// Handles changes that cannot be stored, as all copies of a block that they belong into are damaged. For a
+    /// file, `fsync` reports it from now on. A directory's changes are linked with those of other objects, so
+    /// the txg cannot commit without them. It fails, and the state before it stays intact.
     fn lose_changes(&self, txg: Txg, object: &Object, aside: &Frozen) -> Result<(), ObjectError> {
         let (set, id) = (self.id, object.id());
         if aside.dirty.destroyed {
@@ -211,7 +213,7 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Level-0 blocks and spills of all objects in one stream of work, then each object's tree.
+    /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree.
     fn sync_objects(
         &self,
         group: &mut Group<'_>,
@@ -235,13 +237,14 @@ impl ObjectSet {
                     return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
                 }
                 if aside.dirty.restored.contains_key(block) {
-                    // It did not die, and says nothing of how long such blocks live. Nor may the other form stay.
+                    // It did not die, so it says nothing about block lifetimes. The old stored form must not be
+                    // kept either.
                     return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
                 }
                 let old = replaced.pointer(*block);
                 let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
                 let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
-                // What was freed in between leaves the tree, whatever was written after it.
+                // A block that was freed in this txg leaves the tree, even if it was written again.
                 let is_stored = !aside.dirty.is_resized && !aside.dirty.freed.contains(*block);
                 let replaces = old.filter(|_| is_stored);
                 (*block, WriteRequest { replaces, ..request })
@@ -259,7 +262,8 @@ impl ObjectSet {
         place(group.txg(), &mut pointers, &mut places, written);
         let mut dnodes = Vec::with_capacity(frozen.len());
         for ((object, aside), mut new) in frozen.iter().zip(pointers) {
-            // First, and whatever becomes of the tree: the bonus of this group stands in the dnode in any case, and they belong together.
+            // First, and even if the tree fails: this txg's bonus is in the dnode anyway, and bonus and spill
+            // belong together.
             let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
             let is_freed = !aside.dirty.freed.is_empty() && !dnode.root.is_hole();
             if new.is_empty() && aside.dirty.pointers.is_empty() && !is_freed {
@@ -268,16 +272,16 @@ impl ObjectSet {
             }
             let checksum =
                 if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
-            // The tree that this group starts from is the one of the last sync, whatever the open group did since.
+            // The starting point is the tree of the last sync, whatever the open txg did since.
             let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
             let rewrite = rewrite.with_pointers(&aside.dirty.pointers);
             let dnode = match rewrite.run(&aside.dirty.freed, new) {
                 Ok(rewritten) => rewritten,
-                // Its tree is damaged, so there is nothing to merge the changes into.
+                // The tree is damaged, so the changes cannot be merged into it.
                 Err(error) => {
                     damage_only(&self.pool, error)?;
                     if object.is_filled_for_another() {
-                        // Its birth tells who fills it.
+                        // The new birth tells the thread that fills it.
                         Dnode { birth: group.txg(), ..dnode }
                     } else {
                         self.lose_changes(group.txg(), object, aside)?;
@@ -320,7 +324,7 @@ impl ObjectSet {
         }
     }
 
-    /// Metadata, whatever the object is.
+    /// Metadata, even for a file.
     fn spill_request(&self, object: &Object, data: Arc<Vec<u8>>) -> WriteRequest {
         WriteRequest {
             data,
@@ -336,7 +340,7 @@ impl ObjectSet {
         }
     }
 
-    /// Puts the dnodes of synced objects into their blocks and rewrites the tree of dnodes.
+    /// Puts the dnodes of synced objects into their blocks, and rewrites the tree of dnodes.
     fn sync_dnodes(
         &self,
         group: &mut Group<'_>,
@@ -380,7 +384,7 @@ impl ObjectSet {
         Ok(rewrite.run(&Ranges::default(), new)?)
     }
 
-    /// The dnodes of this group are in the tree: destroyed objects are gone, and slots that were given out are found taken there.
+    /// The dnodes are in the tree: drops destroyed objects, and slots in use are visible in the dnode blocks.
     fn retire(&self, frozen: &[Changed]) {
         self.numbers.lock().stored();
         for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
@@ -389,8 +393,8 @@ impl ObjectSet {
     }
 }
 
-/// Slots of destroyed objects. They can be used again when this group has committed, not before: a crash brings the objects back, and
-/// who was told of a successor with the same number would find them.
+/// Slots of destroyed objects. They are reused only after this txg has committed, since a crash brings the
+/// objects back. A client that was told of a new object with the same number would find the old one.
 fn freed_slots(frozen: &[Changed]) -> NumberMap<u64, u32> {
     let mut freed = NumberMap::default();
     for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
@@ -399,7 +403,7 @@ fn freed_slots(frozen: &[Changed]) -> NumberMap<u64, u32> {
     freed
 }
 
-/// The dnode that a group starts from, with the spill that it leaves. What the spill was before is released.
+/// The dnode that a sync starts from, with its new spill. The old spill leaves the set.
 fn with_spill(
     group: &mut Group<'_>,
     aside: &Frozen,
@@ -418,7 +422,7 @@ fn with_spill(
     dnode
 }
 
-/// Takes the pointers of a group to their objects. Those of blocks that stay, because nothing changed, are in the tree already.
+/// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.
 fn place(
     txg: Txg,
     pointers: &mut [BTreeMap<u64, BlockPtr>],

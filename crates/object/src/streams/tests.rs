@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 const BLOCK: u64 = 128 << 10;
 const BOUNDS: Bounds = Bounds { block_bytes: BLOCK, block_count: 8192, window_max: 8 << 20, wasted: 0 };
 
-/// Notes reads of `len` bytes from each of these offsets: which of the blocks read had been asked for, and all that were.
+/// Records reads of `len` bytes from each of these offsets. Returns which of them were prefetched, and all
+/// prefetched blocks.
 fn read_all(
     streams: &mut Streams,
     starts: impl IntoIterator<Item = u64>,
@@ -76,7 +77,7 @@ fn several_streams_of_one_file_do_not_disturb_each_other() {
 
 #[test]
 fn requests_that_overtake_each_other_are_one_stream() {
-    // The kernel sends several at once when it has seen that somebody reads on.
+    // The kernel sends several at once when it detects a sequential reader.
     let starts = (0..4).chain((4..400).map(|n| n ^ 1)).map(|n| n * BLOCK);
     let mut streams = Streams::default();
     let (found, _) = read_all(&mut streams, starts, BLOCK);

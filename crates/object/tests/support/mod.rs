@@ -12,7 +12,7 @@ use terrane_wire::{ObjectId, Txg};
 
 pub const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };
 
-/// Notes every block that it judges, and keeps those that were born before a group.
+/// Records every judged block, and keeps those born before a txg.
 #[derive(Default)]
 pub struct Judge {
     pub keep_before: Mutex<Txg>,
@@ -73,7 +73,7 @@ pub fn sim(seed: u64) -> SimDevice {
     SimDevice::new(config).unwrap()
 }
 
-/// A file of so many records of 512 bytes.
+/// A file of `records` records of 512 bytes.
 pub fn file_of(world: &World, records: u64) -> Arc<Object> {
     let tx = world.pool.begin(COST).unwrap();
     let kind = ObjectKind::File;
@@ -92,7 +92,7 @@ pub fn spec(bonus: usize, spill: Option<Vec<u8>>) -> ObjectSpec {
     ObjectSpec { kind: ObjectKind::File, block_size: 4096, dnode_slots: 1, bonus: vec![7; bonus], spill }
 }
 
-/// Bytes that no codec makes smaller.
+/// Incompressible bytes.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let env = SeededEnv::new(seed);
     (0..len).map(|_| env.random_u64() as u8).collect()

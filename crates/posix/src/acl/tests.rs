@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// Tag, permissions, id: an entry as acl(5) has it.
+/// Tag, permissions, id: an entry in the terms of acl(5).
 type Row = (u16, u16, u32);
 
 fn value(rows: &[Row]) -> Vec<u8> {
@@ -37,7 +37,7 @@ const FULL: [Row; 6] =
 
 #[test]
 fn a_value_is_what_other_file_systems_store() {
-    // setfacl -m u:1000:rw of a file with mode 0644 on ext4, as getfattr shows it.
+    // Set by `setfacl -m u:1000:rw` on a file with mode 0644 on ext4, read with getfattr.
     let stored =
         b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
         \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
@@ -135,7 +135,7 @@ fn the_mode_of_a_list_is_its_classes() {
     assert_eq!(acl(&FULL).for_new(0o600).permissions(), 0o600);
 }
 
-/// Somebody: user 0 owns the file and group 0 is its group; bit n of `groups`: a member of group n.
+/// A caller. User 0 owns the file, and group 0 is its group. Bit n of `groups`: member of group n.
 #[derive(Clone, Copy, Debug)]
 struct Who {
     user: u32,
@@ -147,7 +147,7 @@ impl Who {
         self.groups >> group & 1 == 1
     }
 
-    /// Where this one's three bits are in a mode, if named entries do not know him.
+    /// Shift of the mode bits that apply to this caller if no named entry does.
     fn shift(self) -> u32 {
         match (self.user, self.is_in(0)) {
             (0, _) => 6,
@@ -161,7 +161,7 @@ fn everybody() -> impl Iterator<Item = Who> {
     (0..4).flat_map(|user| (0..8).map(move |groups| Who { user, groups }))
 }
 
-/// The decision of acl(5), "access check algorithm", step by step. Also, which bits of the mode bound it.
+/// The access check algorithm of acl(5), step by step. Also returns the shift of the mode bits that bound it.
 fn decide(rows: &[Row], who: Who, wanted: u16) -> (bool, u32) {
     let of = |tag| rows.iter().filter(move |row| row.0 == tag);
     let grants = |row: &Row| row.1 & wanted == wanted;
@@ -188,7 +188,7 @@ fn bits_grant(bits: u32, shift: u32, wanted: u16) -> bool {
     (bits >> shift) as u16 & wanted == wanted
 }
 
-/// Valid rows, minimal ones among them.
+/// Valid rows, including minimal ones.
 fn any_valid() -> impl Strategy<Value = Vec<Row>> {
     let named = |tag| {
         prop::collection::vec((0u16..8, 1u32..4), 0..3).prop_map(move |some| {
@@ -211,7 +211,7 @@ fn any_valid() -> impl Strategy<Value = Vec<Row>> {
     )
 }
 
-/// Rows that are often nearly valid.
+/// Valid rows with a few random changes.
 fn any_rows() -> impl Strategy<Value = Vec<Row>> {
     let tag = prop::sample::select(vec![OWNER, NAMED_USER, GROUP, NAMED_GROUP, MASK, OTHER, 3]);
     let change = (any::<prop::sample::Index>(), tag, 0u16..9, prop::sample::select(vec![0, 5, N]), 0u8..4);
@@ -230,7 +230,7 @@ fn any_rows() -> impl Strategy<Value = Vec<Row>> {
     })
 }
 
-/// Tags happen to grow in the order that lists have.
+/// The tags ascend in the required order of entries.
 fn is_valid(rows: &[Row]) -> bool {
     let count = |tag| rows.iter().filter(|row| row.0 == tag).count();
     let named = count(NAMED_USER) + count(NAMED_GROUP);

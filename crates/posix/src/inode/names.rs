@@ -1,4 +1,4 @@
-//! The names of a directory: entries of its ZAP, from a name to an object's number and a file type.
+//! Directory entries: a ZAP from a name to an object number and a file type.
 
 use super::State;
 use crate::attr::kind_of;
@@ -13,10 +13,10 @@ use terrane_zap::Shrink;
 pub(crate) const KIND_DIR: u8 = 4;
 /// `DT_REG`
 pub(crate) const KIND_FILE: u8 = 8;
-/// The file type takes the 4 highest bits of an entry's value, the object's number the lowest ones.
+/// The file type is in the 4 highest bits of an entry's value, the object number in the lowest ones.
 const KIND_SHIFT: u32 = 60;
 
-/// What a name means.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub ino: Ino,
@@ -35,7 +35,7 @@ impl Named {
     }
 }
 
-/// What a directory operation says to a name that is no name.
+/// Checks the form of a name in a directory operation.
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Errno> {
     match name.len() {
         0 => return Err(Errno::ENOENT),
@@ -58,25 +58,26 @@ impl State {
         self.names.as_mut().ok_or(Errno::ENOTDIR)
     }
 
-    /// Refuses what is no directory, and one that was removed: nothing can be made there any more.
+    /// Refuses an inode that is not a directory, and a removed directory, where nothing can be created any
+    /// more.
     pub fn check_live_dir(&self) -> Result<(), Errno> {
         self.names()?;
         if self.attrs.zpl.links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
-    /// "." and ".." are not found here. `ENOTDIR`
+    /// Looks a name up. It does not know "." and "..". `ENOTDIR`: not a directory.
     pub fn find(&self, name: &[u8]) -> Result<Option<Named>, Errno> {
         Ok(self.names()?.meaning_u64(name)?.map(Named::from_value))
     }
 
-    /// Whether two names of other bytes are one that is there.
+    /// Whether two names with different bytes match the same entry.
     pub fn is_same_name(&self, a: &[u8], b: &[u8]) -> Result<bool, Errno> {
         let (stored_a, stored_b) = (self.names()?.other_name(a)?, self.names()?.other_name(b)?);
         let is_other = stored_a.is_some() || stored_b.is_some();
         Ok(a != b && is_other && stored_a.as_deref().unwrap_or(a) == stored_b.as_deref().unwrap_or(b))
     }
 
-    /// By the names themselves, not by their count: what is removed with names in it would be lost.
+    /// Checks the entries, not their count: removing a directory that still has names would lose them.
     pub fn is_empty_dir(&self) -> Result<bool, Errno> {
         Ok(self.names()?.is_empty()?)
     }
@@ -87,24 +88,25 @@ impl State {
         Ok(())
     }
 
-    /// Gives a name that is there another meaning; it stays spelled as it is.
+    /// Replaces the target of an existing name, and keeps its stored spelling.
     pub fn replace(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
         let stored = self.names()?.other_name(name)?;
         let name = stored.as_deref().unwrap_or(name);
         Ok(self.names_mut()?.update_u64(tx, name, named.to_value())?)
     }
 
-    /// Spells a name that is there like this; false: it is so spelled.
+    /// Changes the spelling of an existing name. False: it already has this spelling.
     pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
         let names = self.names_mut()?;
         let Some(stored) = names.other_name(name)? else { return Ok(false) };
         let value = names.lookup_u64(&stored)?.ok_or(Errno::ENOENT)?;
-        // The new one first: a directory that cannot take it keeps the old one.
+        // Add before removing: if the directory cannot take the new name, it keeps the old one.
         names.add_u64(tx, name, value)?;
         names.remove(tx, &stored)?;
         Ok(true)
     }
 
+    /// Removes a name. `ENOENT`: there is none.
     pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
         let stored = self.names()?.other_name(name)?;
         if !self.names_mut()?.remove(tx, stored.as_deref().unwrap_or(name))? {
@@ -114,7 +116,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether what is left after removals might take less space.
+    /// Whether shrinking might save space after removals.
     pub fn is_shrink_due(&self) -> bool {
         self.names.as_ref().is_some_and(ObjectZap::is_shrink_due)
     }
@@ -127,7 +129,7 @@ impl State {
         Ok(self.names_mut()?.apply_shrink(tx, plan)?)
     }
 
-    /// A name in it came or went.
+    /// Updates times after a name was added or removed.
     pub fn names_changed(&mut self, now: [u64; 2]) {
         self.attrs.zpl.mtime = now;
         self.attrs.zpl.ctime = now;

@@ -1,4 +1,4 @@
-//! A file's second copy, and how far it is.
+//! The second copy of a file, and its progress.
 
 use crate::claims::Claims;
 use crate::inode::Inode;
@@ -6,23 +6,23 @@ use crate::types::Ino;
 use std::sync::Arc;
 use terrane_object::Object;
 
-/// How far the copy of a file is, as it is stored.
+/// Progress of the copy, as stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beside {
-    /// 0: there is none.
+    /// 0: there is no copy.
     pub object: Ino,
-    /// The group that made it: a number may come again.
+    /// Txg that created the object: object numbers may be reused.
     pub birth: u64,
-    /// This round copies what changed since that group.
+    /// This round copies what changed in this txg or later.
     pub since: u64,
-    /// And all that before this one. 0: the round has not begun.
+    /// It copies all changes before this txg; later ones are copied again. 0: the round has not begun.
     pub until: u64,
     pub rounds: u64,
-    /// What was added to the figures for this file.
+    /// What this file has added to the figures.
     pub counted: u64,
 }
 
-/// The object that is filled.
+/// The object that is being filled.
 pub(crate) struct Side {
     pub object: Arc<Object>,
     pub claims: Claims,

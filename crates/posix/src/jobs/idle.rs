@@ -1,14 +1,14 @@
-//! Cold files compressed well, when nobody wants anything: the property `recompress`.
+//! Recompression of cold files while the mount is idle: the property `recompress`.
 //!
-//! A walk goes through all objects of the data set, in the order of their numbers. A file that was not changed for some days has its
-//! records tried with a high level, one by one, and those that get smaller by an eighth are stored so. Whoever takes steps decides
-//! when there is time, and one step is one record.
+//! A walk goes through all objects of the data set in number order. A file that was not changed for some days
+//! has its records tried at a high level, one by one. A record that shrinks by an eighth is stored that way.
+//! The caller decides when there is time, and one step is one record.
 //!
-//! No record is tried twice: one that was stored so says it itself, and the others are older than the walk that tried them. A walk looks
-//! only at files that were last changed before its *cutoff*, and those of the walk before are past it already; where it is, and which
-//! cutoffs were, is stored in the master ZAP with each group in which it went on.
+//! No record is tried twice. A rewritten one carries its level, and the others were tried by an earlier walk.
+//! Each walk only checks files last changed before its *cutoff*, and skips those that the previous walk
+//! covered. Position and cutoffs are stored in the master ZAP, in each txg in which the walk advanced.
 //!
-//! Invariant: a cutoff never falls, but when the clock did.
+//! Invariant: a cutoff never decreases, unless the clock did.
 
 use crate::master::{Cursor, Master, Words};
 use crate::types::Ino;
@@ -28,41 +28,43 @@ const NAMES: [&str; WORDS] = [
     "recompress.from",
     "recompress.to",
 ];
-/// Of two walks, in seconds: reading all dnodes for few files that became cold meanwhile would be work for nothing.
+/// Minimum time between the cutoffs of two walks, in seconds. More frequent walks would read all dnodes for few
+/// files.
 const WALK_SECS_MIN: i64 = 3600;
-/// Larger records get zstd-9, so that one never takes more than some tenths of a second, and who comes waits no longer for the processor.
+/// Larger records get zstd-9. So no record takes more than a few tenths of a second, and requests wait no
+/// longer.
 const LARGE_BYTES: u32 = 1 << 20;
 
-/// How a record of so many bytes is stored when there is time.
+/// The compression of a cold record of this size.
 pub(crate) fn level_of(record_bytes: u32) -> Compression {
     let word = if record_bytes > LARGE_BYTES { "zstd-9" } else { "zstd-19" };
     word.parse().expect("both are levels")
 }
 
-/// Whether it is worth it: what it takes must get smaller by an eighth.
+/// Whether recompression pays: the stored size must shrink by an eighth.
 pub(crate) fn is_worth(before_bytes: u64, after_bytes: u64) -> bool {
     after_bytes <= before_bytes - before_bytes / 8
 }
 
-/// What idle time has done to this data set, since it was made.
+/// What recompression has done to this data set since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecompressStatus {
-    /// A walk goes on.
+    /// A walk is in progress.
     pub is_under_way: bool,
-    /// Records that were stored anew, and what they took before and after.
+    /// Number of rewritten records, and their stored size before and after.
     pub records: u64,
     pub before_bytes: u64,
     pub after_bytes: u64,
 }
 
-/// How far it came. Times are seconds since 1970.
+/// Progress of recompression. Times are seconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ground {
-    /// Files last changed before it were tried by walks that have ended.
+    /// Files last changed before this were tried by finished walks.
     pub before: u64,
-    /// Of the walk that goes on; 0: none does.
+    /// Cutoff of the current walk; 0: none.
     pub cutoff: u64,
-    /// Where it is: object and record.
+    /// Position of the current walk: object and record.
     pub object: u64,
     pub record: u64,
     pub records: u64,
@@ -84,10 +86,10 @@ impl Cursor<WORDS> for Ground {
     }
 }
 
-/// What to do next, by what is known of the last walk.
+/// The next action after the last walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing has become cold, or not for long.
+    /// Not enough time has passed for files to become cold.
     Nothing,
     Begin {
         cutoff: u64,
@@ -112,7 +114,7 @@ pub(crate) fn next(ground: &Ground, now_secs: i64, days: u32) -> Next {
 pub(crate) struct Idle {
     pub words: Words<Ground, WORDS>,
     pub ground: Mutex<Ground>,
-    /// Of who takes steps: files of the block of dnodes that the walk is in.
+    /// Used by the thread that runs steps: files of the dnode block that the walk is in.
     pub ahead: Mutex<VecDeque<Ino>>,
 }
 
@@ -122,7 +124,7 @@ impl Idle {
         Ok(Idle { words, ground: Mutex::new(ground.unwrap_or_default()), ahead: Mutex::default() })
     }
 
-    /// Nobody else is in the group any more.
+    /// Stores the progress. `last` is the only transaction left in the txg.
     pub fn store(&self, last: &Tx) {
         let ground = *self.ground.lock();
         self.words.store(last, &ground);
@@ -150,7 +152,7 @@ mod tests {
         assert_eq!(next(&done, now, 6), Next::Begin { cutoff: (now - 6 * DAY) as u64 }, "more is cold now");
         assert_eq!(next(&done, now, 30), Next::Nothing, "less is");
         assert_eq!(next(&Ground { cutoff: 5, ..done }, now, 30), Next::GoOn);
-        // A clock that fell, or never was right.
+        // The clock was set back, or was never right.
         assert_eq!(next(&done, now - 100 * DAY, 7), Next::Nothing);
         assert_eq!(next(&new, 3 * DAY, 7), Next::Nothing);
         assert_eq!(next(&Ground { before: u64::MAX, ..new }, now, 0), Next::Nothing);

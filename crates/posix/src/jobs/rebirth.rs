@@ -1,9 +1,9 @@
-//! Blocks that the pool wants written anew.
+//! Blocks that the pool wants rewritten.
 
 use std::collections::VecDeque;
 use terrane_pool::{RebirthCursor, Relic};
 
-/// What is to be written anew. Nothing of it is stored: after a crash the pool names it again.
+/// Blocks to rewrite. Nothing of this is stored: after a crash the pool names them again.
 #[derive(Default)]
 pub(crate) struct Named {
     pub cursor: RebirthCursor,

@@ -1,6 +1,6 @@
-//! Where a walk through files is.
+//! The position of a walk through files.
 //!
-//! A number may come again, for a file or directory that is none of the walk's: [`Met`] tells.
+//! Inode numbers may be reused for files outside the walk; [`Met`] detects that.
 
 use super::{Beside, Place, RewritePass, Side};
 use crate::inode::{Inode, Named};
@@ -8,20 +8,21 @@ use crate::types::{Ino, mode};
 use std::collections::VecDeque;
 use terrane_wire::Txg;
 
-/// A name's meaning, and the offset behind it.
+/// The target of a name, and the offset behind it.
 pub(crate) type Found = (Named, u64);
 
-/// When a number was met, and what it named then.
+/// When the walk met a number, and which object it named then.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Met {
-    /// The group that was open.
+    /// The txg that was open then.
     pub at: Txg,
-    /// The group that made what it names, once that was looked at.
+    /// The txg that created the object, once the walk has loaded it.
     pub birth: Option<Txg>,
 }
 
 impl Met {
-    /// Whether it still names the same. It comes again in a later group than that in which it was met.
+    /// Whether it is still the same object. A number is reused only in a later txg than the one in which it was
+    /// met.
     pub fn is(&mut self, inode: &Inode) -> bool {
         let birth = inode.object().birth();
         birth <= self.at && *self.birth.get_or_insert(birth) == birth
@@ -31,12 +32,12 @@ impl Met {
 pub(crate) struct Level {
     pub dir: Ino,
     pub met: Met,
-    /// When those ahead were met.
+    /// When the names in `ahead` were listed.
     pub listed: Met,
-    /// Behind the name that was met last.
+    /// Offset behind the last name that was visited.
     pub offset: u64,
     pub ahead: VecDeque<Found>,
-    /// Nothing is behind those.
+    /// The directory has no names behind those in `ahead`.
     pub is_last: bool,
 }
 
@@ -46,19 +47,19 @@ impl Level {
     }
 }
 
-/// A file that was begun.
+/// A file that the walk has begun.
 #[derive(Default)]
 pub(crate) struct File {
     pub ino: Ino,
     pub met: Met,
-    /// Its next record; in bytes while a copy is built beside it.
+    /// Its next record. While a copy is built, its next byte offset.
     pub record: u64,
     pub beside: Beside,
     pub side: Option<Side>,
 }
 
 impl File {
-    /// Whether this is the file that was begun. Another one of the same number, or a directory, is none of ours.
+    /// Whether this is the file that was begun, and not another inode with a reused number.
     pub fn is(&mut self, inode: &Inode) -> bool {
         inode.read().attrs.file_type() == mode::S_IFREG && self.met.is(inode)
     }
@@ -66,12 +67,12 @@ impl File {
 
 #[derive(Default)]
 pub(crate) struct Walk {
-    /// Which job and pass it is of.
+    /// The job and pass of this walk.
     pub number: u64,
     pub pass: Option<RewritePass>,
-    /// From the root down.
+    /// Levels from the root down.
     pub levels: Vec<Level>,
-    /// The root, if it is a file that was not met yet.
+    /// The root, if it is a file that is not visited yet.
     pub alone: Option<Ino>,
     pub file: Option<File>,
 }
@@ -87,7 +88,7 @@ impl Walk {
         }
         let none = File::default();
         let File { ino: file, record, beside, .. } = *self.file.as_ref().unwrap_or(&none);
-        // A walk whose levels are gone is over: nothing is behind the largest offset.
+        // A walk without levels is finished: no name is behind the largest offset.
         let (dir, offset) = self.levels.last().map_or((0, u64::MAX), |level| (level.dir, level.offset));
         Place { dir, offset, file, record, beside }
     }

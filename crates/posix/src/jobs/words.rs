@@ -1,6 +1,6 @@
-//! A rewrite's job as words in the master ZAP, each under a name of its own.
+//! A rewrite job as words in the master ZAP, each under its own name.
 //!
-//! `FORMAT.md` section 8.6. Versions that do not know them see names that nothing asks for.
+//! Defined by `FORMAT.md` section 8.6. Versions that do not know the names ignore them.
 
 use super::{Beside, Place, RewriteFigures, RewriteJob, RewritePass, RewriteSpec};
 use crate::master::Cursor;
@@ -91,7 +91,7 @@ impl Cursor<WORDS> for RewriteJob {
     }
 }
 
-/// `None`: there is no job, or one that this version cannot do.
+/// `None`: there is no job, or this version cannot run it.
 fn from_words(words: [u64; WORDS]) -> Option<RewriteJob> {
     let [root, flags, compression, record_size, pass, since, dir, offset, file, record, rest @ ..] = words;
     let [files_total, stored_total, files, stored_bytes, logical_bytes, before_bytes, after_bytes, rest @ ..] =

@@ -1,19 +1,22 @@
-//! A large file in records of another size: an object beside it, which gets the same content piece by piece, until their trees are
-//! exchanged.
+//! Rewriting a large file in records of another size: a second copy is filled piece by piece, then the trees
+//! are exchanged.
 //!
-//! The copy goes in *rounds*. The first copies everything; each of the others what changed during the one before, which trees tell by the
-//! births of their pointers. So writers do nothing for it, nothing is remembered in memory, and a crash costs no more than the last group.
-//! When little is left, that is copied under the file's lock, and the trees change places in the same group. The old one is then freed as
-//! any other.
+//! The copy proceeds in *rounds*. The first copies everything. Each later one copies what changed during the
+//! one before, as the births in the tree's pointers tell. So writers do no extra work, no state is kept in
+//! memory, and a crash loses at most the last txg. When little is left, it is copied under the file's lock, and
+//! the trees are exchanged in the same txg. The old tree is then freed like any other.
 //!
-//! It is a second tree, and not one whose front has other records than its rest, because until the exchange the file is what it was: what
-//! goes wrong with a copy costs room and time. That room is asked for before a file is begun, and given back when it becomes scarce.
+//! It is a second tree, not one tree with two record sizes, because the file stays intact until the exchange. A
+//! failed copy costs only space and time. The space is checked before a file is begun, and freed when it
+//! becomes scarce.
 //!
-//! The object beside stands in the delete queue from its first group on, so that versions, and mounts, that know nothing of the job destroy
-//! it. Its blocks are written in the name of the file.
+//! The second copy is in the delete queue from its first txg on. So a version or mount that does not know the
+//! job destroys it. Its blocks carry the file's object number.
 //!
-//! Invariants: what a round copies was synced before the group that stores it, because what a group changes and takes back again leaves no
-//! birth by which it could be found. What changed since group `until` is copied again, by the next round.
+//! Invariants:
+//! * A round copies only what was synced before the txg that stores it. A change that is undone in its own txg
+//!   leaves no birth by which it could be found.
+//! * Changes since txg `until` are copied again, by the next round.
 
 use crate::attr::stored;
 use crate::claims::{FREES, Need, UNLINKED_META_BLOCKS};
@@ -32,26 +35,27 @@ use terrane_pool::{Cost, Tx};
 use terrane_sa::ZplAttrs;
 use terrane_wire::{ObjectId, Txg};
 
-/// Bytes copied in one step, if records are not larger; a quarter of what is made anew at once where that is less.
+/// Bytes copied in one step, or one record if it is larger. At most a quarter of what is rewritten at once.
 const PIECE_BYTES: u64 = 4 << 20;
-/// Memory that the last copy may dirty, in bytes: what fits beside others' changes with the least memory there can be.
+/// Bytes that the last copy may dirty: they fit beside other changes even with the least memory.
 const LAST_COST_MAX: u64 = 24 << 20;
-/// Records that may be copied under the lock however large they are.
+/// Records that may be copied under the lock, whatever their size.
 const LAST_RECORDS_MIN: u64 = 4;
-/// Rounds after which more may be copied under the lock: four times as much, and again; and after which the file is left to its writers.
+/// Every so many rounds, four times as much may be copied under the lock, at most twice. After `ROUNDS_MAX`
+/// rounds the file is skipped.
 const ROUNDS_PATIENT: u64 = 6;
 const ROUNDS_MAX: u64 = 24;
-/// Room that must be there before a file is begun, in bytes, beside a quarter more than it takes: records of another size may shrink less.
+/// Free bytes required to begin a file, beside 1.25 times its size: records of another size may compress less.
 const ROOM_BESIDE: u64 = 8 << 20;
-/// Blocks of pointers that change where a hole begins and ends.
+/// Indirect blocks that change where a hole begins and ends.
 const META_BLOCKS_OF_A_HOLE: u32 = 4;
-/// Blocks of pointers above a record that nothing else has changed, but for the highest.
+/// Indirect blocks above a record that no other change dirties, except the topmost.
 const LEVELS: u64 = 3;
 
 /// Records with their content, without trailing zeros.
 type Blocks = Vec<(u64, Vec<u8>)>;
 
-/// Records to copy, and ranges of them to free.
+/// Records to copy, and ranges of records to free.
 #[derive(Default)]
 struct Plan {
     records: BTreeSet<u64>,
@@ -59,14 +63,14 @@ struct Plan {
 }
 
 impl Plan {
-    /// Records of so many bytes that hold what changed; holes count where `target` has something.
+    /// Adds the records of this size that hold changes. Holes count only if `target` has data there.
     fn add(&mut self, changes: &Changes, record_bytes: u64, target: &Object) -> Result<(), Errno> {
         for range in &changes.written {
             self.records.extend(range.start / record_bytes..range.end.div_ceil(record_bytes));
         }
         for range in &changes.holes {
             let whole = range.start.div_ceil(record_bytes)..range.end / record_bytes;
-            // A record that is a hole in part holds what it did, less that.
+            // A record that is partly a hole keeps its other bytes, so it is copied.
             self.records.extend((range.start % record_bytes != 0).then_some(range.start / record_bytes));
             let end = range.end / record_bytes;
             let is_cut = range.end != u64::MAX && range.end % record_bytes != 0;
@@ -79,7 +83,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Leaves what lies from a record on, as many of them as it says. The first one that is left out; `u64::MAX`: none.
+    /// Keeps `most` records from record `from` on. Returns the first omitted one; `u64::MAX`: none.
     fn cut(&mut self, from: u64, most: u64) -> u64 {
         self.records = self.records.split_off(&from);
         let behind = self.records.iter().nth(usize::try_from(most).unwrap_or(usize::MAX)).copied();
@@ -93,7 +97,7 @@ impl Plan {
     }
 }
 
-/// What became of an attempt to end it.
+/// Result of trying to finish a copy.
 enum End {
     Done,
     /// Too much has changed meanwhile.
@@ -101,7 +105,7 @@ enum End {
 }
 
 impl Fs {
-    /// Goes on with a copy; true: the file is done with.
+    /// Advances a copy. True: the file is done.
     pub(super) fn build_beside(
         &self,
         inode: &InodeRef<'_>,
@@ -113,7 +117,7 @@ impl Fs {
         if outcome != Err(Errno::ENOSPC) {
             return outcome;
         }
-        // Others have taken the room. Half a copy helps nobody.
+        // Other writers used the space, and half a copy is useless.
         let stored_bytes = inode.object().used_bytes();
         log::warn!(
             "rewriting {}: the pool became full while a copy in records of {bytes} bytes was made; it stays as it is. \
@@ -125,7 +129,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// A file that took so many bytes gets no more steps, and its copy is given back, whatever it holds.
+    /// Ends work on a file that took `stored_bytes`, and destroys its copy if there is one.
     fn done_with(&self, file: &mut File, stored_bytes: u64, figures: &mut RewriteFigures) {
         figures.stored_bytes += stored_bytes.saturating_sub(file.beside.counted);
         self.give_up_beside(file);
@@ -141,7 +145,7 @@ impl Fs {
         if file.side.is_none() {
             file.side = self.adopt(&file.beside, bytes).map(|object| Side::new(object, inode));
         }
-        // One that came later has but the number of the file that was copied, and what that held must not show in its holes.
+        // A file with a reused number is another file. The old content must not show through its holes.
         if inode.object().birth() > Txg(file.beside.birth) {
             file.side = None;
         }
@@ -152,11 +156,11 @@ impl Fs {
             return self.begin_beside(inode, file, bytes, figures);
         };
         if side.object.birth() != Txg(file.beside.birth) {
-            // It lost what a group had copied, and the log says why.
+            // The copy lost changes of a txg; the log has the reason.
             return Err(Errno::EIO);
         }
         if file.beside.until == 0 {
-            // All that earlier groups changed is in the tree.
+            // All changes of earlier txgs must be in the tree.
             let tx = self.begin_rewriting(&self.rewriting.words, &[])?;
             self.wait_for_sync(&tx)?;
             (file.beside.until, file.record, side.copied) = (tx.txg().0, 0, 0);
@@ -205,7 +209,7 @@ impl Fs {
         Ok(true)
     }
 
-    /// What may be copied under the lock, in bytes: the longer it takes, the more.
+    /// Bytes that may be copied under the lock; more in later rounds.
     fn last_bytes(&self, rounds: u64, bytes: u32) -> u64 {
         let shift = 2 * (rounds / ROUNDS_PATIENT).min(2);
         (self.at_once_bytes() << shift).max(LAST_RECORDS_MIN * u64::from(bytes))
@@ -215,10 +219,10 @@ impl Fs {
         Ok(tx.pool().wait_for_sync().map_err(terrane_object::ObjectError::from)?)
     }
 
-    /// The object that a job names, if it is what the job says.
+    /// The second copy that a job names, if it matches the job.
     fn adopt(&self, beside: &Beside, bytes: u32) -> Option<Arc<Object>> {
         let object = self.set.hold(ObjectId(beside.object)).ok().filter(|_| beside.object != 0)?;
-        // After the exchange it has the old records, and is of no more use.
+        // After the exchange it has the old records, and is useless.
         let is_it = object.birth() == Txg(beside.birth)
             && object.block_size() == bytes
             && object.kind() == ObjectKind::File;
@@ -254,7 +258,7 @@ impl Fs {
         let tx = self.begin(unlinked, &[self.unlinked.need(), new, words.need()])?;
         words.reserved(&tx);
         let now = stored(self.now());
-        // Longer than anything it may get: how long the file is by then, nobody knows yet.
+        // The size is larger than any that it may get: the file's final size is not known yet.
         let zpl = ZplAttrs {
             mode: u64::from(mode::S_IFREG | 0o600),
             size: FILE_SIZE_MAX,
@@ -276,11 +280,12 @@ impl Fs {
             .create(&tx, ObjectSpec { kind, block_size: bytes, dnode_slots: 1, bonus, spill: None })?;
         let number = object.id().0;
         self.claim_new(&tx, number);
-        // Before it is in the queue: what is there is destroyed.
+        // Before it is in the queue: objects in the queue are destroyed.
         self.rewriting.beside.store(number, Ordering::Release);
         self.unlinked.add(number);
         file.beside = Beside { object: number, birth: tx.txg().0, ..Beside::default() };
-        // In the group that makes it, or a successor would take it for an unlinked file that somebody has open.
+        // In the txg that creates it. Otherwise a successor would take it for an unlinked file that is still
+        // open.
         if let Some(shown) = self.rewriting.shown.lock().as_mut() {
             let place = &mut shown.job.place;
             (place.file, place.record, place.beside) = (inode.ino, 0, file.beside);
@@ -289,7 +294,7 @@ impl Fs {
         Ok(false)
     }
 
-    /// Copies what changed, as far as a piece goes.
+    /// Copies one piece of the changes.
     fn copy_beside(
         &self,
         inode: &InodeRef<'_>,
@@ -302,7 +307,7 @@ impl Fs {
         let mut plan = Plan::default();
         plan.add(changes, record_bytes, &side.object)?;
         let to = plan.cut(from / record_bytes, (piece_bytes / record_bytes).max(1));
-        // Before the group is joined, so that nothing is copied that a later one wrote.
+        // Before joining a txg, so that nothing is copied that a later txg wrote.
         let mut blocks = Vec::with_capacity(plan.records.len());
         let records: Vec<u64> = std::mem::take(&mut plan.records).into_iter().collect();
         read_records(
@@ -354,11 +359,12 @@ impl Fs {
             let mut plan = Plan::default();
             plan.add(&changes, record_bytes, target)?;
             plan.add(&object.unsynced_changes(), record_bytes, target)?;
-            // Each range that is freed changes blocks of pointers as a record does.
+            // Each freed range changes indirect blocks, as a record does.
             let is_small = (plan.records.len() + plan.freed.len()) as u64 <= most;
             Ok(is_small.then_some(plan))
         };
-        // Once before the group is joined, so that none that syncs waits while cold records are read: they are in the cache then.
+        // Once before joining the txg, to bring cold records into the cache. Otherwise a sync would wait while
+        // they are read.
         let Some(ahead) = plan()? else { return Ok(End::Another) };
         for record in ahead.records {
             let _state = inode.read();
@@ -386,14 +392,14 @@ impl Fs {
         Ok(if exchanged { End::Done } else { End::Another })
     }
 
-    /// Destroys the object beside a file, whatever it holds.
+    /// Destroys the second copy of a file.
     pub(super) fn give_up_beside(&self, file: &mut File) {
         let Beside { object, .. } = std::mem::take(&mut file.beside);
         (file.side, file.record) = (None, 0);
         self.destroy_beside(object);
     }
 
-    /// Likewise, by its number; 0: there is none.
+    /// The same, by object number; 0: there is none.
     pub(super) fn destroy_beside(&self, number: Ino) {
         if number == 0 {
             return;
@@ -403,7 +409,8 @@ impl Fs {
         }
     }
 
-    /// In one group, so that it is what the job names, or gone: a successor takes anything else without a name for a file that is open.
+    /// In one txg, so that the copy either is named by the job or does not exist. A successor would take any
+    /// other nameless object for an open file.
     fn destroy_and_forget(&self, number: Ino) -> Result<(), Errno> {
         let rewriting = &self.rewriting;
         let entered = self.enter(number);
@@ -427,22 +434,22 @@ impl Fs {
     }
 }
 
-/// What a piece was: copied bytes, and where the next one begins.
+/// Result of copying a piece: copied bytes, and the offset of the next piece.
 struct Copied {
     to: u64,
     bytes: u64,
 }
 
-/// Which content of a file.
+/// A version of a file's content.
 #[derive(Clone, Copy)]
 enum Version {
-    /// What the last sync left.
+    /// As of the last sync.
     Synced,
-    /// What it holds now.
+    /// As it is now.
     Newest,
 }
 
-/// Records with what a file holds; those that hold nothing are freed.
+/// Reads records of a file; those that hold only zeros are added to `freed`.
 fn read_records(
     object: &Object,
     version: Version,
@@ -469,8 +476,8 @@ fn read_records(
     Ok(())
 }
 
-/// How many records of so many bytes the last part may have, and what they cost. More would wait for a moment in which nobody else has
-/// anything to be written, and others for it.
+/// Maximum of records in the last part, and their cost. A larger part would have to wait until no other change
+/// is dirty, and delay other writers.
 fn last_part(object: &Object, bytes: u32, last_bytes: u64) -> (u64, Cost) {
     let (record_bytes, pointer_bytes) = (u64::from(bytes), u64::from(object.indirect_bytes(bytes)));
     let most =
@@ -484,7 +491,7 @@ fn last_part(object: &Object, bytes: u32, last_bytes: u64) -> (u64, Cost) {
     (most, cost)
 }
 
-/// Ranges of records that shall hold nothing, neighbours together, without those in which `target` holds nothing now.
+/// Merges ranges of records to free, and drops those in which `target` has no data.
 fn held_by(target: &Object, record_bytes: u64, freed: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, Errno> {
     let mut held = Vec::new();
     for range in merged(freed) {
@@ -494,7 +501,7 @@ fn held_by(target: &Object, record_bytes: u64, freed: Vec<Range<u64>>) -> Result
     Ok(held)
 }
 
-/// In order, those that touch or overlap as one.
+/// Sorted, with adjacent and overlapping ranges merged.
 fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_unstable_by_key(|range| range.start);
     let mut merged: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
@@ -507,7 +514,7 @@ fn merged(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     merged
 }
 
-/// Neighbours together.
+/// Merges adjacent blocks.
 fn runs_of(blocks: impl Iterator<Item = u64>) -> impl Iterator<Item = Range<u64>> {
     let mut runs: Vec<Range<u64>> = Vec::new();
     for block in blocks {
@@ -599,7 +606,7 @@ mod tests {
             let (fs, root) = (m.fs(), m.fs().root());
             let ino = fs.file(root, "large").ino;
             put(&m, ino, 0, 1, 5_000_000);
-            // The pool counts on its records at the ends of zones from then on.
+            // From now on, the pool reserves space for its records at the ends of zones.
             begin(&m, ino, RECORD);
             let filler = fs.file(root, "filler").ino;
             fs.sync().unwrap();

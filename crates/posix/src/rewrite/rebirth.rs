@@ -1,7 +1,7 @@
-//! Blocks that are written anew so that the pool's run index keeps within its bound: records of files, and metadata.
+//! Rewriting old blocks at new addresses, so that the pool's relocation index stays within its bound.
 //!
-//! Nothing but their place changes: they hold what they did, records are stored as they were, and no time of a file moves. Whoever changes
-//! one meanwhile wins. Nothing is remembered of it: after a crash the pool names again what is still to be done.
+//! It covers records of files, and metadata. Only the address changes: content, stored form and times stay.
+//! Concurrent changes win. No progress is stored: after a crash the pool names the remaining blocks again.
 
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
@@ -13,7 +13,7 @@ use terrane_object::{Again, Object, ObjectError, ObjectKind};
 use terrane_pool::{Cost, RebirthCursor, Relic};
 use terrane_wire::ObjectId;
 
-/// Content written anew in one step, in bytes, and a block; and blocks that are looked at.
+/// Limits of one step: bytes of rewritten content (exceeded by at most one block), and blocks that are checked.
 const STEP_BYTES: u64 = 1 << 20;
 const STEP_BLOCKS: usize = 64;
 
@@ -25,17 +25,17 @@ struct Place {
     block: u64,
 }
 
-/// Blocks written anew, if the run index takes more memory than it should.
+/// Rewrites blocks if the relocation index takes too much memory.
 #[derive(Clone, Copy)]
 pub struct Rebirth<'f> {
     fs: &'f Fs,
 }
 
 impl Job for Rebirth<'_> {
-    /// Blocks that the pool named and that were not looked at yet.
+    /// Blocks that the pool named and that were not checked yet.
     type Progress = usize;
 
-    /// Writes some blocks anew.
+    /// Rewrites some blocks.
     fn step(&self, _: u64) -> Result<JobStep, Errno> {
         JobStep::of(self.fs.bear_some_again())
     }
@@ -46,12 +46,13 @@ impl Job for Rebirth<'_> {
 }
 
 impl Fs {
+    /// The job that rewrites old blocks at new addresses.
     pub fn rebirth(&self) -> Rebirth<'_> {
         Rebirth { fs: self }
     }
 
-    /// False: there is nothing to do for now. While files are rewritten it rests: that goes by births, and would take these for what
-    /// somebody wrote.
+    /// False: there is nothing to do for now. It pauses while files are rewritten: a rewrite goes by births,
+    /// and would take these blocks for new data.
     fn bear_some_again(&self) -> Result<bool, Errno> {
         let named = &mut *self.rebirth.lock();
         if self.rewrite().goes_on() {
@@ -60,7 +61,7 @@ impl Fs {
         }
         if named.relics.is_empty() {
             let mut relics = self.set.pool().relics(&mut named.cursor);
-            // Neighbours share the blocks of pointers above them.
+            // Neighbours share the indirect blocks above them.
             relics.sort_by_key(|relic| self.place_of(relic));
             named.relics = relics.into();
         }
@@ -74,14 +75,14 @@ impl Fs {
                 Ok(written) => bytes += written,
                 Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
-                // Removed meanwhile, or nobody can read it: who asks for it will be told.
+                // It was removed meanwhile, or is unreadable. A reader will report that.
                 Err(_) => {}
             }
         }
         Ok(bytes > 0 || !named.relics.is_empty())
     }
 
-    /// Which block of this data set that is.
+    /// The block's place in this data set, if it belongs to it.
     fn place_of(&self, relic: &Relic) -> Option<Place> {
         match relic.owner {
             Owner::Block { objset, object, level, block } if objset == self.set.id().0 => {
@@ -91,7 +92,7 @@ impl Fs {
         }
     }
 
-    /// Writes a block anew if it is still the one that is meant. Returns the content that was written, in bytes.
+    /// Rewrites a block, if it is still at the named address. Returns the bytes of content that were written.
     fn bear_again(&self, relic: &Relic, cursor: &mut RebirthCursor) -> Result<u64, Errno> {
         if let Some(again) = self.set.find_again(relic.owner, relic.addr)? {
             return self.bear_metadata(&again, cursor);
@@ -108,7 +109,7 @@ impl Fs {
     fn bear_metadata(&self, again: &Again, cursor: &mut RebirthCursor) -> Result<u64, Errno> {
         let cost = Cost { meta_bytes: again.bytes(), ..Cost::NOTHING };
         let tx = self.begin(cost, &[(&Claims::of(again.object().0), Need::attrs())])?;
-        // As for records.
+        // As in `bear_record`.
         if self.rewrite().goes_on() {
             return Ok(0);
         }
@@ -120,7 +121,7 @@ impl Fs {
         Ok(written)
     }
 
-    /// Not as the inode's, which need not be in memory for it: the object may be an attribute's, or have lost its name.
+    /// Without the inode, which need not be in memory: the object may be an attribute's, or unlinked.
     fn bear_record(
         &self,
         object: &Arc<Object>,
@@ -146,7 +147,7 @@ impl Fs {
         let need = Need::records(object, data, block_bytes, file_bytes);
         let tx = self.begin(Cost::NOTHING, &[(&Claims::of(number), need)])?;
         let stored = made.stored_bytes();
-        // Looked at once more, within the group: a rewrite that begins later commits it before it takes births for its own.
+        // Checked again within the txg: a rewrite that begins later commits it before it relies on births.
         if self.rewrite().goes_on() || !object.recode_block(&tx, block, (&was, content), made)? {
             return Ok(0);
         }

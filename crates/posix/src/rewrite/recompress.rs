@@ -1,4 +1,4 @@
-//! Steps of the walk that compresses cold files well, in idle time.
+//! Steps of the walk that recompresses cold files in idle time.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -9,7 +9,7 @@ use terrane_codec::Compression;
 use terrane_format::BlockPtr;
 use terrane_wire::ObjectId;
 
-/// Cold files compressed well, where the property `recompress` says so. For idle time.
+/// Recompresses cold files if the property `recompress` is set. To be run in idle time.
 #[derive(Clone, Copy)]
 pub struct Recompress<'f> {
     fs: &'f Fs,
@@ -18,12 +18,12 @@ pub struct Recompress<'f> {
 impl Job for Recompress<'_> {
     type Progress = RecompressStatus;
 
-    /// One record, or the look at one file.
+    /// Handles one record, or checks one file.
     fn step(&self, _: u64) -> Result<JobStep, Errno> {
         JobStep::of(self.fs.recompress_one())
     }
 
-    /// What idle time has done.
+    /// What recompression has done so far.
     fn progress(&self) -> RecompressStatus {
         let ground = *self.fs.rewriting.idle.ground.lock();
         RecompressStatus {
@@ -36,6 +36,7 @@ impl Job for Recompress<'_> {
 }
 
 impl Fs {
+    /// The job that recompresses cold files.
     pub fn recompress(&self) -> Recompress<'_> {
         Recompress { fs: self }
     }
@@ -57,7 +58,7 @@ impl Fs {
         let outcome = self.recompress_next(&mut ahead, &mut ground);
         *idle.ground.lock() = ground;
         if let Ok(false) = outcome {
-            // The end of a walk is worth a group of its own.
+            // Store the end of a walk, even if nothing else changes in this txg.
             let tx = self.begin(terrane_pool::Cost::NOTHING, &[idle.words.need()])?;
             idle.words.reserved(&tx);
         }
@@ -90,13 +91,13 @@ impl Fs {
         Ok(true)
     }
 
-    /// The next record of a file; false: there is none.
+    /// Handles the next record of a file. False: there is none.
     fn recompress_record(&self, ino: Ino, ground: &mut Ground) -> Result<bool, Errno> {
         let inode = self.hold(ino)?;
         {
             let state = inode.read();
             let zpl = &state.attrs.zpl;
-            // One from before 1970 is cold.
+            // A time before 1970 counts as cold.
             let secs = |stored| u64::try_from(crate::attr::time(stored).secs).unwrap_or(0);
             let changed = secs(zpl.mtime).max(secs(zpl.ctime));
             if changed >= ground.cutoff || changed < ground.before {
@@ -134,7 +135,7 @@ impl Fs {
         }
     }
 
-    /// Whether a record is in zstd of this level, or a higher one.
+    /// Whether a record is compressed with at least this zstd level, or does not need it.
     fn is_made_well(&self, ptr: &BlockPtr, compression: Compression) -> bool {
         let (BlockPtr::Normal(normal), Compression::Zstd(wanted)) = (ptr, compression) else { return true };
         let found = self.set.pool().zstd_level(normal);

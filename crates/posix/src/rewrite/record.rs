@@ -1,7 +1,7 @@
-//! Records stored by another algorithm.
+//! Storing records with another algorithm.
 //!
-//! A *batch* is some records, of one file or of several: they are looked up, then read and compressed by as many threads as there are
-//! processors, and then join a group, one after the other. How far the walk is counts when all of them have.
+//! A *batch* is a set of records of one or more files. They are looked up, then read and compressed by one
+//! thread per processor. Then they join a txg one by one. The walk's progress counts once all of them have.
 
 use crate::claims::Need;
 use crate::errno::Errno;
@@ -18,13 +18,14 @@ use terrane_object::Object;
 use terrane_object::object::StoredBlock;
 use terrane_store::pipeline::Made;
 
-/// Records that are looked at for one batch, if nothing is to be done to them.
+/// Records that one batch checks at most, if none needs a rewrite.
 const LOOKS: usize = 512;
 
-/// An algorithm, and whether what it made shall take the place of what was stored by the algorithm of this id.
+/// An algorithm, and a predicate. It gets the old algorithm's id and the new stored form, and decides whether
+/// to replace.
 pub(super) type Wanted<'a> = (Compression, &'a (dyn Fn(u8, &Made) -> bool + Sync));
 
-/// A record that shall be stored by another algorithm.
+/// A record to be stored with another algorithm.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Record {
     ino: Ino,
@@ -32,12 +33,12 @@ pub(super) struct Record {
     was: BlockPtr,
 }
 
-/// What was stored, and what shall be. `None`: it was changed meanwhile, or stays.
+/// The stored block, and its new form. `None`: it was changed meanwhile, or is kept.
 type Recoded = Option<(StoredBlock, Made)>;
 
 struct Batch {
     records: Vec<Record>,
-    /// Content that it may still get, in bytes.
+    /// Bytes of content that it may still take.
     bytes_left: u64,
     looks_left: usize,
 }
@@ -49,7 +50,7 @@ impl Batch {
 }
 
 impl Fs {
-    /// Goes on for so many bytes of content; false: there is nothing left.
+    /// Rewrites records with `bytes` of content. False: nothing is left.
     pub(super) fn recode_batch(
         &self,
         job: &RewriteJob,
@@ -69,13 +70,13 @@ impl Fs {
                 figures.logical_bytes = seen.logical_bytes;
                 figures.errors += seen.errors - job.figures.errors;
             }
-            // Those that are done will say so themselves.
+            // Records that are done will be skipped the next time.
             Err(_) => walk.go_back(self, job),
         }
         outcome
     }
 
-    /// The next records to store anew; false: nothing is behind them, nor among them.
+    /// The next records to rewrite. False: the walk is complete, and no record is among them.
     pub(super) fn collect(
         &self,
         job: &RewriteJob,
@@ -99,7 +100,7 @@ impl Fs {
         Ok((batch.records, true))
     }
 
-    /// Those of one file; true: these were the last ones.
+    /// Collects the records of one file. True: the file is complete.
     fn collect_of(
         &self,
         inode: &InodeRef<'_>,
@@ -129,7 +130,7 @@ impl Fs {
         Ok(false)
     }
 
-    /// Whether a stored record is what this algorithm and level make. One that is stored as it is may be worth a try.
+    /// Whether a record is stored with this algorithm and level. An uncompressed one may be worth another try.
     fn is_made_by(&self, ptr: &BlockPtr, compression: Compression) -> bool {
         let BlockPtr::Normal(normal) = ptr else { return true };
         if normal.compression != compression.id() {
@@ -145,10 +146,10 @@ impl Fs {
         compression: Compression,
         figures: &mut RewriteFigures,
     ) -> Result<(), Errno> {
-        // The same again: it did not shrink then either.
+        // Stored uncompressed again: it does not compress with this algorithm either.
         let keep = |was: u8, made: &Made| made.compression() != was || was != Compression::Off.id();
         let made = self.make_all(records, (compression, &keep));
-        // Told once all have been seen: where there is no room they will be seen again.
+        // Logged at the end: if the pool is full, these records come again.
         let mut unreadable = Vec::new();
         for (record, made) in records.iter().zip(made) {
             let outcome = made.and_then(|made| {
@@ -160,7 +161,7 @@ impl Fs {
                     figures.before_bytes += record.was.allocated_bytes();
                     figures.after_bytes += after;
                 }
-                // Removed meanwhile is no error.
+                // A file removed in the meantime is not an error.
                 Ok(None) | Err(Errno::ESTALE) => {}
                 // The pool is full, has stopped, or is closed.
                 Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
@@ -176,7 +177,7 @@ impl Fs {
         Ok(())
     }
 
-    /// Reads and compresses all of them, each in one of some threads, this one among them.
+    /// Reads and compresses all records, on several threads including this one.
     fn make_all(&self, records: &[Record], wanted: Wanted<'_>) -> Vec<Result<Recoded, Errno>> {
         let slots: Vec<OnceLock<Result<Recoded, Errno>>> = records.iter().map(|_| OnceLock::new()).collect();
         let next = AtomicUsize::new(0);
@@ -186,14 +187,14 @@ impl Fs {
                 let (Some(record), Some(slot)) = (records.get(at), slots.get(at)) else { return };
                 let made =
                     self.hold(record.ino).and_then(|inode| self.make_recoded(&inode, record.block, wanted));
-                // Another record by now: whoever changed it wins.
+                // If the record changed in between, the writer wins.
                 let _ = slot.set(made.map(|made| made.filter(|((was, _), _)| *was == record.was)));
             }
         };
         let threads = self.set.pool().env().workers().min(records.len());
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                // Where there can be no more threads this one does it alone.
+                // If no thread can be started, this one does all the work.
                 let named = std::thread::Builder::new().name("terrane-rewrite".to_owned());
                 let _ = named.spawn_scoped(scope, work);
             }
@@ -202,8 +203,8 @@ impl Fs {
         slots.into_iter().map(|slot| slot.into_inner().unwrap_or(Err(Errno::EIO))).collect()
     }
 
-    /// Stores a record by an algorithm if `keep` likes what comes of it, given how it was stored. What it takes then; `None`: it was
-    /// changed meanwhile, or stays.
+    /// Stores a record with another algorithm, if `keep` accepts the result. Returns its stored size. `None`:
+    /// it was changed meanwhile, or is kept.
     pub(super) fn recode<C: Cursor<N>, const N: usize>(
         &self,
         inode: &InodeRef<'_>,

@@ -1,4 +1,4 @@
-//! Steps of giving back what directories no longer need.
+//! Steps of shrinking directories.
 
 use crate::claims::{FREES, Need};
 use crate::errno::Errno;
@@ -7,17 +7,17 @@ use crate::inode::Inode;
 use crate::jobs::{Job, JobStep, SETTLE_STEP};
 use terrane_pool::Cost;
 
-/// Directories that lost names made smaller. Steps may come from a thread of their own, beside everything else.
+/// Shrinks directories that lost names. Steps may run on their own thread, concurrently with everything else.
 #[derive(Clone, Copy)]
 pub struct Settle<'f> {
     fs: &'f Fs,
 }
 
 impl Job for Settle<'_> {
-    /// Directories that wait, those that lost names in the open group among them.
+    /// Directories that wait, including those that lost names in the open txg.
     type Progress = usize;
 
-    /// Gives back what up to 64 directories no longer need that lost names in a group before the open one.
+    /// Shrinks up to 64 directories that lost names in a txg before the open one.
     fn step(&self, _: u64) -> Result<JobStep, Errno> {
         JobStep::of(Ok(self.fs.settle_before(self.fs.set.open_txg().0)))
     }
@@ -28,16 +28,17 @@ impl Job for Settle<'_> {
 }
 
 impl Fs {
+    /// The job that shrinks directories.
     pub fn settle(&self) -> Settle<'_> {
         Settle { fs: self }
     }
 
-    /// All of them: before everything is forgotten.
+    /// Shrinks all of them at unmount.
     pub(crate) fn settle_all(&self) {
         while self.settle_before(u64::MAX) {}
     }
 
-    /// True: there may be more of them.
+    /// Shrinks directories noted before this txg. True: there may be more.
     fn settle_before(&self, group: u64) -> bool {
         let due = self.settling.due_before(group);
         for ino in &due {
@@ -64,7 +65,7 @@ impl Fs {
         let cost = Cost { meta_bytes: plan.bytes() as u64, ..FREES };
         let tx = self.begin(cost, &[(&dir.claims, Need::attrs())])?;
         let mut state = dir.write();
-        // If it was changed meanwhile nothing happens; the next removal notes it again.
+        // A change in the meantime makes this a no-op; the next removal notes the directory again.
         state.apply_shrink(&tx, plan)?;
         self.settling.forget(dir);
         Ok(())

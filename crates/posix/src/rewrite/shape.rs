@@ -1,8 +1,8 @@
-//! A file in records of another size.
+//! Rewriting a file in records of another size.
 //!
-//! Another record size is another tree. A small file's is made in one group, under the file's lock: all content is read, and takes the
-//! place of what there was. A large one's is built beside it, piece by piece (see [`super::beside`]). Whoever holds the file open goes on
-//! with the same inode.
+//! Another record size needs another tree. For a small file it is built in one txg, under the file's lock: all
+//! content is read and replaced. For a large one it is built beside the file, piece by piece (see
+//! [`super::beside`]). Programs that have the file open keep the same inode.
 
 use crate::claims::Need;
 use crate::errno::Errno;
@@ -11,8 +11,8 @@ use crate::hold::InodeRef;
 use crate::inode::Inode;
 use crate::jobs::{File, RewriteFigures, RewriteJob};
 
-/// Of files that are made anew at once, in bytes, and the share of the pool that they may take: all of such a file is in memory and written
-/// twice as far as room is concerned, and its readers wait until it was read.
+/// Limit in bytes of files that are rewritten at once, and the pool's share 1/N that they may take. Such a file
+/// is in memory as a whole and reserves twice its size; its readers wait until it was read.
 const AT_ONCE_BYTES: u64 = 16 << 20;
 const AT_ONCE_SHARE: u64 = 2048;
 const AT_ONCE_BYTES_MIN: u64 = 32 << 10;
@@ -29,12 +29,12 @@ fn wanted(inode: &Inode, size: u64, record_size: u32) -> Option<u32> {
 }
 
 impl Fs {
-    /// Bytes that are copied while a file's users wait, at the most.
+    /// Maximum of bytes copied while users of a file wait.
     pub(super) fn at_once_bytes(&self) -> u64 {
         (self.set.usage().size_bytes / AT_ONCE_SHARE).clamp(AT_ONCE_BYTES_MIN, AT_ONCE_BYTES)
     }
 
-    /// Goes on with a file; true: it is done.
+    /// Advances a file. True: it is done.
     pub(super) fn reshape(
         &self,
         inode: &InodeRef<'_>,
@@ -48,7 +48,7 @@ impl Fs {
         loop {
             let size = inode.read().attrs.zpl.size;
             let Some(bytes) = wanted(inode, size, record_size) else { break };
-            // What will be one record has no size of its own to build it in.
+            // A file of one record has no larger unit to be built piece by piece.
             if size > self.at_once_bytes() && size > u64::from(record_size) {
                 return self.build_beside(inode, file, bytes, figures);
             }
@@ -57,7 +57,7 @@ impl Fs {
             let tx = self.begin_rewriting(&self.rewriting.words, &[(&inode.claims, need)])?;
             let state = inode.write();
             if state.attrs.zpl.size != size {
-                // It has grown, or was cut: what was reserved may be too little.
+                // The file has grown or shrunk: the reservation may be too small.
                 continue;
             }
             object.set_record_size(&tx, bytes)?;

@@ -1,12 +1,12 @@
-//! All files below a directory, each once for each of its names, and where such a walk goes on later.
+//! A walk over all files below a directory, once per name, that can be resumed later.
 //!
-//! Names are shown in the order of their hashes, so a name that is there during the whole walk is met, whatever happens to others. What
-//! is stored of a walk is the directory and the offset in it; the way there is found again through the parents. Where it is not there
-//! any more the walk begins anew, which costs a look at what is done.
+//! Names come in the order of their hashes. So a name that exists during the whole walk is met, whatever
+//! happens to others. The stored position is a directory and an offset in it. The path to it is found again
+//! through the parents. If that fails, the walk starts over, which only re-checks finished files.
 //!
-//! A number may come again, for a file or directory that is none of the walk's: [`Met`] tells.
+//! Inode numbers may be reused for files outside the walk; [`Met`] detects that.
 //!
-//! Access times stay as they are.
+//! Access times do not change.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -18,7 +18,7 @@ use terrane_zap::Cursor;
 
 /// Names read at a time.
 const BATCH: usize = 64;
-/// Deeper than any path that a system call takes; damage may lead in circles.
+/// Deeper than any path of a system call. Damage may lead in circles.
 const DEPTH_MAX: usize = 4096;
 
 impl Met {
@@ -47,7 +47,7 @@ impl Level {
     }
 }
 
-/// The next names of a directory; true: there are no more.
+/// The next names of a directory. True: there are no more.
 fn list(fs: &Fs, dir: Ino, met: &mut Met, offset: u64) -> Result<(VecDeque<Found>, bool), Errno> {
     let dir = fs.hold(dir)?;
     if !met.is(&dir) {
@@ -64,7 +64,7 @@ fn list(fs: &Fs, dir: Ino, met: &mut Met, offset: u64) -> Result<(VecDeque<Found
 }
 
 impl Walk {
-    /// Goes on where the job says.
+    /// Resumes the walk at the job's stored position.
     pub fn resume(fs: &Fs, number: u64, job: &RewriteJob) -> Walk {
         let root = job.spec.root;
         let mut walk = Walk { number, pass: Some(job.pass), ..Walk::default() };
@@ -79,12 +79,12 @@ impl Walk {
         walk
     }
 
-    /// Goes back to where the job says.
+    /// Returns to the job's stored position.
     pub fn go_back(&mut self, fs: &Fs, job: &RewriteJob) {
         *self = Walk::resume(fs, self.number, job);
     }
 
-    /// The file that was begun, or the next one.
+    /// The current file, or the next one.
     pub fn file(&mut self, fs: &Fs) -> Option<&mut File> {
         if self.file.is_none() {
             self.file = self.next(fs).map(|(ino, met)| File { ino, met, ..File::default() });
@@ -115,7 +115,8 @@ impl Walk {
     }
 }
 
-/// The levels from `root` down to `dir`, each behind the one below it; `None`: there is no such way.
+/// The levels from `root` down to `dir`, each positioned behind the one below it. `None`: `dir` is not below
+/// `root`.
 fn way(fs: &Fs, root: Ino, dir: Ino, offset: u64) -> Option<Vec<Level>> {
     if dir == 0 {
         return (offset == u64::MAX).then(Vec::new);

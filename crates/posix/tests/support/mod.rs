@@ -1,4 +1,4 @@
-//! A pool in memory, mounted, unmounted and crashed.
+//! A pool in memory that tests can mount, unmount and crash.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 pub struct Machine {
     seed: u64,
-    /// Groups sync in threads of their own, and by themselves.
+    /// Txgs sync in threads of their own, and periodically.
     threads: bool,
     device: SimDevice,
     mounted: Option<Mounted>,
@@ -47,7 +47,7 @@ impl Machine {
         Machine::make(seed, props, false, 64, 8 << 20)
     }
 
-    /// Groups sync beside what the test does, at least every 20 ms.
+    /// Txgs sync concurrently with the test, at least every 20 ms.
     pub fn with_threads(seed: u64) -> Machine {
         Machine::make(seed, &[], true, 64, 8 << 20)
     }
@@ -60,7 +60,7 @@ impl Machine {
         Machine::make(seed, props, false, zone_count, zone_size)
     }
 
-    /// As versions made it that knew no features.
+    /// As created by versions without feature flags.
     pub fn without_features(seed: u64) -> Machine {
         let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("test") };
         Machine::make_as(&create, seed, &[], false, 64, 8 << 20)
@@ -115,7 +115,7 @@ impl Machine {
         self.mount();
     }
 
-    /// Lets go of the file system as a program does that forgot nothing, exports, imports and mounts again.
+    /// Drops the file system without forgetting lookups, exports, imports and mounts again.
     pub fn remount_unforgotten(&mut self) {
         let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
         drop(fs);
@@ -124,7 +124,7 @@ impl Machine {
         self.mount();
     }
 
-    /// A record of a file rots, in all its copies, and nobody has it in memory.
+    /// Corrupts a record of a file in all its copies, and drops it from memory.
     pub fn rot(&self, ino: Ino, block: u64) {
         let object = self.fs().dataset().objects().hold(ObjectId(ino)).unwrap();
         let Some(BlockPtr::Normal(normal)) = object.stored_pointer(block).unwrap() else {
@@ -137,12 +137,12 @@ impl Machine {
         self.pool().drop_cache();
     }
 
-    /// The power fails, whatever runs: every device operation fails from now on.
+    /// Cuts the power: every device operation fails from now on.
     pub fn cut_power(&self) {
         self.device.cut_power();
     }
 
-    /// The power fails and comes back: what was not committed is gone.
+    /// Cuts the power and restores it: uncommitted changes are lost.
     pub fn crash(&mut self) {
         let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
         self.device.cut_power();
@@ -152,7 +152,8 @@ impl Machine {
         self.mount();
     }
 
-    /// The process dies and another one goes on with its mount; the kernel forgets nothing. `lost`: see [`Fs::take_over`].
+    /// The server dies and a successor takes over its mount; the kernel forgets nothing. `lost`: see
+    /// [`Fs::take_over`].
     pub fn die(&mut self, lost: &[Ino]) {
         let Mounted { pool, objects, fs } = self.mounted.take().unwrap();
         pool.abandon();
@@ -176,7 +177,7 @@ impl Machine {
 }
 
 impl Drop for Machine {
-    /// A pool that has not stopped holds what is above it, and that holds the pool: nothing of the drive would come free.
+    /// A running pool and its client refer to each other, so the device would never be dropped.
     fn drop(&mut self) {
         if let Some(mounted) = &self.mounted {
             mounted.pool.abandon();
@@ -184,7 +185,7 @@ impl Drop for Machine {
     }
 }
 
-/// Short forms for what most tests do.
+/// Short forms for common operations.
 pub trait Short {
     fn ino(&self, dir: Ino, name: &str) -> Result<Ino, Errno>;
     fn file(&self, dir: Ino, name: &str) -> Attr;
@@ -196,7 +197,7 @@ pub trait Short {
 }
 
 impl Short for Fs {
-    /// Leaves no lookup behind.
+    /// Looks a name up, and leaves no lookup behind.
     fn ino(&self, dir: Ino, name: &str) -> Result<Ino, Errno> {
         let attr = self.lookup(dir, name.as_bytes())?;
         self.forget(attr.ino, 1);
