@@ -1,6 +1,7 @@
-//! What `terrane debug` shows: the format, structure by structure, as JSON.
+//! What `terrane debug` shows: the structures of the format, as JSON.
 //!
-//! Everything here is read through the same doors as by the file system, so that what is shown is what it would see.
+//! Everything is read through the same functions that the file system uses, so the output is what the file
+//! system sees.
 
 mod attributes;
 mod map;
@@ -35,7 +36,7 @@ use terrane_store::explain::Standing;
 use terrane_wire::{ObjectId, ZoneSeq};
 use terrane_zap::{Cursor, Zap};
 
-/// Rows of one answer, so that a huge object does not need a huge answer.
+/// Maximum rows of one answer, so that a huge object does not need a huge answer.
 const ROWS_MAX: usize = 100_000;
 
 /// Names of the features in all lists of a label.
@@ -44,7 +45,7 @@ pub fn feature_names(label: &Label) -> Vec<String> {
     [incompatible, read_only_compatible, compatible].into_iter().flatten().cloned().collect()
 }
 
-/// Labels of the anchors of all devices, and all valid uberblocks, newest first.
+/// Labels in the anchors of all devices, and all valid uberblocks, newest first.
 #[derive(Serialize)]
 pub struct Heads {
     labels: Vec<LabelRow>,
@@ -157,7 +158,8 @@ pub fn uberblocks(devices: &[Arc<dyn Device>]) -> Heads {
     Heads { labels: labels.collect(), uberblocks: ubers.collect() }
 }
 
-/// The one that an import takes: of the youngest incarnation, because what older ones wrote after it began was given up.
+/// The one that an import takes: of the youngest incarnation, because what older ones wrote after it began
+/// was discarded.
 pub fn newest_uberblock(devices: &[Arc<dyn Device>]) -> Option<Uberblock> {
     let anchors = devices.iter().flat_map(|device| inspect::anchors(device.as_ref()));
     let ubers = anchors.flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
@@ -167,13 +169,13 @@ pub fn newest_uberblock(devices: &[Arc<dyn Device>]) -> Option<Uberblock> {
 /// A block that cannot be read.
 #[derive(Serialize)]
 pub struct DamagedRow {
-    /// Of the file that it is of, if it is of one.
+    /// The path of its file, if it belongs to one.
     path: Option<String>,
     owner: String,
     reason: String,
 }
 
-/// Blocks that could not be read, with the paths of the files they belong to.
+/// Blocks that could not be read, with the paths of their files.
 pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
     let set = live.dataset.objects().id().0;
     let row = |damaged: &DamagedBlock| {
@@ -205,7 +207,7 @@ fn phase_text(phase: Phase) -> String {
     }
 }
 
-/// A zone that is in use; sizes are bytes.
+/// A zone in use; sizes are bytes.
 #[derive(Serialize)]
 pub struct ZoneRow {
     seq: u64,
@@ -258,7 +260,7 @@ pub fn zones(pool: &Pool) -> Vec<ZoneRow> {
     pool.zones().into_iter().map(row).collect()
 }
 
-/// A block that was written into a zone.
+/// A block that was written to a zone.
 #[derive(Serialize)]
 pub struct EntryRow {
     offset: u64,
@@ -271,7 +273,7 @@ pub struct EntryRow {
     standing: &'static str,
 }
 
-/// The directory of a zone: what was written into it, and what became of it.
+/// The directory of a zone: the blocks written to it, and their state.
 pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
     let seq = ZoneSeq(seq);
     if !pool.zones().iter().any(|zone| zone.seq == seq) {
@@ -342,7 +344,7 @@ impl ObjectRow {
     }
 }
 
-/// All that its dnode says.
+/// All fields of its dnode.
 #[derive(Serialize)]
 pub struct DnodeRow {
     #[serde(flatten)]
@@ -375,7 +377,7 @@ struct IdentityRow {
     free_queue: u64,
 }
 
-/// Every object of the set as of the last committed group.
+/// Every object of the set as of the last committed txg.
 pub fn dnodes(live: &Live, meta: bool) -> Vec<ObjectRow> {
     let mut rows = Vec::new();
     let failed = set(live, meta).for_each_dnode(&mut |object, dnode| {
@@ -435,7 +437,7 @@ fn dnode_of(live: &Live, meta: bool, object: u64) -> Outcome<Dnode> {
     }
 }
 
-/// A block pointer in its tree; what it lacks it has no key for.
+/// A block pointer in its tree; fields that it lacks have no key.
 #[derive(Serialize)]
 pub struct PointerRow {
     pointer: String,
@@ -449,12 +451,12 @@ pub struct PointerRow {
     compression: Option<u8>,
     #[serde(flatten)]
     stored: Option<StoredRow>,
-    /// Why what it leads to cannot be shown.
+    /// Why its block cannot be shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-/// What only pointers of blocks on devices say.
+/// Fields that only pointers to blocks on devices have.
 #[derive(Serialize)]
 struct StoredRow {
     block_birth: u64,
@@ -515,7 +517,7 @@ fn is_unwritten(ptr: &BlockPtr) -> bool {
     matches!(ptr, BlockPtr::Hole(hole) if hole.birth.0 == 0)
 }
 
-/// Block pointers of an object as of the last committed group, from the root down; what was never written is left out.
+/// Block pointers of an object as of the last committed txg, from the root down, without holes.
 pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
     let objset = set(live, meta);
     let dnode = dnode_of(live, meta, object)?;
@@ -524,7 +526,7 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
         return Ok(Vec::new());
     }
     let mut rows = Vec::new();
-    // (pointer, level, block number at that level); a stack, not recursion: levels are from the device.
+    // (pointer, level, block number at that level); a stack, not recursion: levels come from the device.
     let mut todo = vec![(root, None, 0u64)];
     while let Some((ptr, parent_level, block)) = todo.pop() {
         if rows.len() + todo.len() >= ROWS_MAX {
@@ -533,15 +535,15 @@ pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
         }
         let level = ptr.level();
         let mut row = PointerRow::of(&ptr, block);
-        // A lying level must not lead around in circles.
+        // A forged level must not cause a loop.
         let descends = parent_level.is_none_or(|parent| level < parent);
         if level > 0 && !ptr.is_hole() && descends {
             let owner = Owner::Block { objset: objset.id().0, object, level, block };
             match objset.pool().read(&ptr, owner) {
                 Ok(raw) => {
-                    // Backwards, because a stack gives back the last first.
+                    // In reverse, because a stack pops the last first.
                     for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
-                        // By what a block can hold: what it does hold ends with the last pointer that is no hole.
+                        // By the block's capacity: its content ends with the last pointer that is not a hole.
                         let child = block.saturating_mul(pointers).saturating_add(index as u64);
                         let at = format!("object {object} level {} block {child}", level - 1);
                         match BlockPtr::parse(raw, &at) {
@@ -576,7 +578,7 @@ struct ZapEntryRow {
     hash: String,
     cd: u32,
     conflict: bool,
-    /// Of a directory's.
+    /// Only for entries of a directory.
     #[serde(flatten)]
     named: Option<NamedRow>,
 }
@@ -589,7 +591,7 @@ struct NamedRow {
     object: u64,
 }
 
-/// The entries of a ZAP, in the order of their hashes.
+/// The entries of a ZAP, in hash order.
 pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<ZapRow> {
     use terrane_object::ObjectKind::{DeleteQueue, Directory, Master, Zap as Plain};
     let held = hold(live, meta, object)?;
