@@ -13,7 +13,7 @@ use std::fs;
 const CAP_SYS_ADMIN: u32 = 21;
 
 /// The user id by which the caller is judged. If idmapped mounts are possible, a request that creates nothing
-/// does not carry it, so it is read from `/proc`. For a process that is not visible the answer is "nobody".
+/// does not carry it, so it is read from `/proc`. For a process that is not visible it is [`NO_USER`].
 pub(super) fn uid_of(caller: &Header) -> u32 {
     if caller.uid != NO_USER {
         return caller.uid;

@@ -69,8 +69,8 @@ impl Dispatch {
     ///
     /// The kernel appends where it believes the end of a file to be. It refreshes a size that a crash rolled
     /// back only when a program asks for it or reads there. So an append to a file with losses goes to the
-    /// real end, whatever offset the kernel sends, and the pages that the kernel then holds at the wrong
-    /// offset are dropped.
+    /// real end, whatever offset the kernel sends. The pages that the kernel then holds at the wrong offset
+    /// are dropped.
     ///
     /// A resent append may be stored already: a dead server appended it and it was committed. The kernel's
     /// offset says nothing about that, so the end of the file is compared. After a server that stepped back

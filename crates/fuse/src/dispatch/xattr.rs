@@ -14,8 +14,7 @@ use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Errno, Ino, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// Whether this is one of the two names that hold ACLs. The kernel knows no longer name that begins like
-/// them.
+/// Whether this is exactly one of the two names that hold ACLs.
 fn is_acl(name: &[u8]) -> bool {
     [ACL_ACCESS, ACL_DEFAULT].contains(&name)
 }
