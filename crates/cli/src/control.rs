@@ -35,8 +35,8 @@ pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
 /// How long the processes of a mount may take to exit after the server said that it has stopped.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
 /// The file beside a keeper's socket with the name of the keeper that listens there. The socket's inode
-/// number and times do not identify it: on a file system of another kernel (a shared folder of a virtual
-/// machine) the next file may have the same.
+/// number and times do not identify it. On a file system of another kernel (a shared folder of a virtual
+/// machine) the next file may have the same ones.
 pub fn owner_of(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".owner");

@@ -459,7 +459,8 @@ fn answer_kernel(
     served.map_err(Failure::io("answering the kernel on", &plan.dir))
 }
 
-/// On a signal unmounts if idle, later lazily. A second signal shortens the wait.
+/// The first signal unmounts: at once if idle, else lazily after [`LEAVE_PATIENCE`] or at the next signal.
+/// Later signals abort the mount.
 fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     let mut count = 0;
     // When a terminal closes, SIGHUP ends what runs in it. Otherwise it reopens the log, as with other
@@ -507,8 +508,8 @@ fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
     Ok(())
 }
 
-/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started;
-/// then shrinks directories.
+/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
+/// Then shrinks directories and stores the error log.
 fn keep_house(shared: &Shared, drains: bool) {
     if drains {
         drain_unlinked(shared);

@@ -134,8 +134,8 @@ fn kilobytes(line: &str, name: &str) -> Option<u64> {
     number.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// The percentage of the last ten seconds in which programs waited for memory: those of this machine, or of
-/// our cgroup (whose limit the rest of the machine does not feel). 0 if the kernel does not report it.
+/// The percentage of the last ten seconds in which programs waited for memory. With a cgroup it is that of
+/// the cgroup, whose limit the rest of the machine does not feel. 0 if the kernel does not report it.
 fn pressure(of_cgroup: Option<&Path>) -> f64 {
     let files = [Some(Path::new("/proc/pressure/memory")), of_cgroup];
     let read = |path: &Path| some_avg10(&std::fs::read_to_string(path).ok()?);

@@ -250,7 +250,7 @@ impl Mount {
             && !legacy.facts.orderly
         {
             // With the last descriptor the connection ends, and callers get errors; the next start mounts
-            // anew.
+            // again.
             if let Some(holder) = Holder::of_this_process() {
                 holder.let_go()?;
             }

@@ -121,7 +121,7 @@ pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
     Ok(live.pool.commit().map(drop)?)
 }
 
-/// Those of these properties that do not affect the running mount.
+/// Those of these properties that take effect only at the next mount.
 pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
 }
