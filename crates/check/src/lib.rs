@@ -1,9 +1,12 @@
 //! Checks the consistency of a whole pool.
 //!
 //! Operations verify what they touch. A check reads everything that the roots reach, and compares three
-//! sources: the trees (which blocks exist, their owners and sizes), the zone tables (how much of each zone is
-//! live), and the zones' own directories (what was written). Then it checks the names: every name leads to an
-//! object, and every object has a name.
+//! sources:
+//! * the trees: which blocks exist, their owners and sizes;
+//! * the zone tables: how much of each zone is live;
+//! * the zones' own directories: what was written.
+//!
+//! Then it checks the names: every name leads to an object, and every object has a name.
 //!
 //! Modules, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
 //! (objects and names), and `rebuild`, which needs only the walk.
@@ -12,7 +15,7 @@
 //! * Nothing is changed.
 //! * No content of a device causes a panic or an endless loop.
 //! * Memory is 16 bytes for each stored copy of a block, 8 for each indirect block, 48 for each object, 16
-//!   for each hidden directory, one zone's directory, and a report of bounded length.
+//!   for each hidden directory. To that comes one zone's directory, and a report of bounded length.
 
 // It reads untrusted data. (Blocks were verified by then, but forged content can have a correct checksum.)
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]

@@ -4,9 +4,10 @@
 //! way. Reached blocks are recorded, so that [`space`](crate::space) can compare them with the zone
 //! directories.
 //!
-//! Invariants: an indirect block is walked once, however many pointers name it, so a walk ends after as many
-//! steps as the pool has blocks. 16 bytes are kept for each stored copy of a block, and nothing else grows
-//! with the pool.
+//! Invariants:
+//! * An indirect block is walked once, however many pointers name it. So a walk ends after as many steps as
+//!   the pool has blocks.
+//! * 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
 
 use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
