@@ -1,8 +1,10 @@
 //! Power fails, and returns.
 //!
-//! Claims, for every moment at which power can fail: the pool can be imported without help; the tree is
-//! exactly what it was at the end of a committed txg; that txg holds everything that a sync promised; `check`
-//! finds nothing; and the pool stays usable.
+//! Claims, for every moment at which power can fail:
+//! * The pool can be imported without help.
+//! * The tree is exactly what it was at the end of a committed txg.
+//! * That txg holds everything that a sync promised.
+//! * `check` finds nothing, and the pool stays usable.
 
 use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, RECORDED, Step, Workload};

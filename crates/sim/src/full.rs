@@ -1,7 +1,9 @@
 //! A pool that is filled, emptied, and filled again.
 //!
-//! Claims: writes to a full pool return `ENOSPC`, and no other operation does; freeing space always works;
-//! the space is available again, round after round; nothing is lost on the way.
+//! Claims:
+//! * Writes to a full pool return `ENOSPC`, and no other operation does.
+//! * Freeing space always works, and the space is available again, round after round.
+//! * Nothing is lost on the way.
 
 use crate::machine::{Machine, Plan, USER};
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! The simulator: crashes, seeds, oracle.
 //!
-//! A whole file system runs in one thread on a simulated device, from one seed: the same seed gives the same
+//! A whole file system runs in one thread on a simulated device, from one seed. The same seed gives the same
 //! operations, the same txgs, the same device commands and the same faults. Beside it runs the simplest
 //! correct model. After a power failure the tree must be what the model was at the end of a committed txg, no
 //! older than what was promised. And [`check`](terrane_check::check) must find nothing.

@@ -1,9 +1,9 @@
 //! Many threads in one real directory: of Terrane's mount, or of any other file system.
 //!
 //! The rules of POSIX for listings are checked while names come and go. A name that exists from before a
-//! listing begins until after it has ended is shown once. And a tree that only one thread fills and removes
-//! can be removed by that thread, whichever other threads list it. "Directory not empty" would mean that a
-//! listing left a name out.
+//! listing begins until after it has ended is shown once. And a tree that only one thread fills can be
+//! removed by that thread, whichever other threads list it. "Directory not empty" would mean that a listing
+//! left a name out.
 //!
 //! Not reproducible by seed: the threads interleave freely.
 

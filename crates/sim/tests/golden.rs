@@ -5,10 +5,10 @@
 //! * `three`: two devices and one for metadata;
 //! * `drive`: a simulated zoned drive with uneven zones that lost power.
 //!
-//! `one` and `three` hold files of all codecs, checksums and record sizes, directories of all forms, extended
-//! attributes of all homes, holes, links, special files, and blocks that GC has moved. `drive` holds what a
-//! random workload made; GC had moved nothing there. Beside each image are the lines that [`manifest`] gave
-//! for it there. Images and lines are zstd frames.
+//! `one` and `three` hold files of all codecs, checksums and record sizes, directories of all forms, and
+//! extended attributes of all homes. They also hold holes, links, special files, and blocks that GC has
+//! moved. `drive` holds what a random workload made; GC had moved nothing there. Beside each image are the
+//! lines that [`manifest`] gave for it there. Images and lines are zstd frames.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::io::{Seek, SeekFrom, Write};

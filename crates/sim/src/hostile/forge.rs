@@ -221,7 +221,7 @@ fn label(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
     }
     let raw = label.encode(newest.anchor);
     overwrite(device, ZoneIdx(newest.anchor), 0, &raw)?;
-    // The uberblocks are sealed with a key from the label.
+    // The seal of an uberblock depends on the label.
     newest.write(device)?;
     Ok(true)
 }

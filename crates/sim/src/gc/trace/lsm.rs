@@ -4,7 +4,7 @@
 //! Random keys are overwritten. A memory table's worth of them goes to a log; then it is flushed as a table
 //! of level 0, and the log is deleted. Four tables of level 0 are merged into level 1. A level that is too
 //! large gives one table, in rotation, to the next level, where it is merged with the tables of the same
-//! keys: new tables are written, then the old ones are deleted. Flush and merge run concurrently. Gives no
+//! keys. New tables are written, then the old ones are deleted. Flush and merge run concurrently. Gives no
 //! hints.
 
 use super::{Event, Trace};
