@@ -6,8 +6,8 @@
 //!
 //! Makes a pool in FILE (or in memory), ZAPS (1,000,000) ZAPs with NAMES (10) entries each, and a ZAP with
 //! the object number of each of them. Prints how fast one thread creates, looks up and removes them, all
-//! committed, and the space that they take on the device: dnode, blocks, and the entry that leads to each,
-//! all copies.
+//! committed. It also prints the space that they take on the device: dnode, blocks, and the entry that leads
+//! to each, all copies.
 
 use std::error::Error;
 use std::path::PathBuf;

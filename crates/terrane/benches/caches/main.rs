@@ -10,8 +10,8 @@
 //! * `again`: CPU time of readers of a file that fits into the cache, just after it was written and just
 //!   after it was read.
 //! * `second`: random reads of a working set of four times the memory, on a slow device with and without a
-//!   cache device; after a kill; and with flipped bytes of the cache device, in which case the content is
-//!   compared.
+//!   cache device. Then after a kill, and with flipped bytes of the cache device. In the last case the
+//!   content is compared.
 //! * `streams`: sequential readers, also backward or in strides, from a cold cache, with and without
 //!   prefetch.
 //!

@@ -14,7 +14,7 @@
 //!
 //! The theory is greedy GC of uniform overwrites in the mean field: a victim's live share v solves ln v = (v
 //! - 1) / u, and 1 / (1 - v) bytes are written for one. Its u is the share of the records in all zones that
-//! may hold them: the device's zones without the anchors and those that hold metadata, with empty and
+//! may hold them. Those are the device's zones without the anchors and those of metadata, but with empty and
 //! reserved ones.
 //!
 //! With `--index-kib` that is the limit of relocation index and dead sets, and a thread has records
