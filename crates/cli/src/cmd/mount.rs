@@ -541,7 +541,7 @@ impl Umount {
         }
     }
 
-    /// How long to wait for a server's greeting; short with `--force`.
+    /// How long to wait for a server's greeting; short with `--force` or `--lazy`.
     fn patience(&self) -> Duration {
         if self.force || self.lazy { SURVEY_PATIENCE } else { PATIENCE }
     }
