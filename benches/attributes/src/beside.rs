@@ -1,7 +1,8 @@
-//! Two file systems beside each other: the same random operations must be answered alike, and leave the same behind.
+//! Compares two file systems: the same random operations must have the same answers and the same results.
 //!
-//! The cases ask what someone thought of; this asks what nobody did. Users, modes, umask, ACLs, capabilities and attributes of every
-//! home meet in one small tree. A failure prints the seed and the last operations.
+//! The cases cover what their author thought of; this covers the rest. Users, modes, umask, ACLs,
+//! capabilities and attributes of every home meet in one small tree. A failure prints the seed and the last
+//! operations.
 
 use crate::cases::privileges::chmod;
 use crate::person::{ANN, BOB, CAT, CREW, Person};
@@ -14,22 +15,23 @@ use std::collections::VecDeque;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 
-/// Who asks; `None` is root.
+/// The user of an operation; `None` is root.
 const PEOPLE: [Option<Person>; 6] = [None, None, Some(ANN), Some(BOB), Some(CAT), Some(ANN)];
 const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a"];
 const NAMES: [&str; 6] = ["user.a", "user.b", "user.longer-name", "trusted.a", "security.a", "user.c"];
-/// Those that are directories when they are there, or soon nothing would be below them.
+/// Paths that are directories if they exist; otherwise soon nothing would be below them.
 const DIRECTORIES: [&str; 3] = ["d", "d/e", "f"];
-/// ext4 has a block for what is short, and inodes for what is long: between the two it refuses what we keep.
+/// ext4 has a block for short values, and inodes for long ones: between the two it refuses what Terrane
+/// stores.
 const LENS: [usize; 8] = [0, 5, 40, 100, 5000, 33_000, 40_000, 65_536];
-/// Between two looks at everything.
+/// Operations between two comparisons of everything.
 const OPS_BETWEEN_LOOKS: u64 = 25;
 const OPS_SHOWN: usize = 12;
 
 struct Random(u64);
 
 impl Random {
-    /// Below `bound`.
+    /// A random number below `bound`.
     fn below(&mut self, bound: u64) -> u64 {
         // SplitMix64.
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -44,7 +46,7 @@ impl Random {
     }
 }
 
-/// What is done, with all that was drawn for it.
+/// An operation, with all its random parameters.
 #[derive(Clone, Debug)]
 enum Op {
     Create { mode: u32, umask: u32 },
@@ -75,7 +77,7 @@ fn drawn_acl(random: &mut Random) -> Vec<u8> {
     entries.extend(people.iter().take(users.into()).map(|person| Entry::User(person.uid, may())));
     entries.push(Entry::Group(may()));
     entries.extend([CAT.gid, CREW].iter().take(groups.into()).map(|gid| Entry::NamedGroup(*gid, may())));
-    // Now and then a mask is missing where there must be one: that is refused.
+    // Now and then a required mask is missing: that is refused.
     if with_mask && (users + groups > 0 || may() > 4) {
         entries.push(Entry::Mask(may()));
     }
@@ -193,7 +195,7 @@ fn look(root: &Path) -> Vec<String> {
             () if kind.is_fifo() => "fifo",
             () => "file",
         };
-        // Links of directories are counted differently here and there, and lengths of directories.
+        // The two count links and sizes of directories differently.
         let (links, len) = if kind == "directory" { (0, 0) } else { (stat.nlink(), stat.len()) };
         seen.push(format!(
             "{at}: {kind} {:o} {}:{} {links} links, {len} bytes",
@@ -220,21 +222,22 @@ fn adapted(at: &str, op: Op) -> Op {
         }
         Op::Mkdir { mode, umask } if !is_directory(at) => Op::Create { mode, umask },
         Op::Symlink if is_directory(at) => Op::List,
-        // By a stranger: Linux judges it only where set-id bits would go, which it leaves to a FUSE server.
+        // By a stranger: Linux checks it only where set-id bits would be dropped, which it leaves to a FUSE
+        // server.
         Op::Chown { uid: None, gid: None } => Op::List,
         Op::Rename(to) | Op::Link(to) if is_directory(at) != is_directory(to) => Op::List,
         op => op,
     }
 }
 
-/// A set-gid bit without the right to execute means nothing. When a stranger to the group writes the file or gives it away Linux takes
-/// the bit, and FUSE's protocol leaves it.
+/// A set-gid bit without the execute permission has no meaning. When a user outside the group writes the file
+/// or changes its owner, Linux drops the bit, and FUSE's protocol keeps it.
 fn is_left_to_fuse(op: &Op, path: &Path) -> bool {
     let mode = path.metadata().map_or(0, |stat| stat.mode());
     matches!(op, Op::Append | Op::Cut | Op::Chown { .. }) && mode & 0o2010 == 0o2000
 }
 
-/// `ops` operations in two new directories: how many were not refused, or what was different first.
+/// Runs `ops` operations in two new directories. Returns how many were not refused, or the first difference.
 pub fn compare(one: &Path, other: &Path, ops: u64, seed: u64) -> Result<u64, String> {
     let mut done = 0;
     let mut random = Random(seed);
@@ -247,7 +250,7 @@ pub fn compare(one: &Path, other: &Path, ops: u64, seed: u64) -> Result<u64, Str
     }
     for count in 0..ops {
         let (who, at, op) = (random.one_of(&PEOPLE), random.one_of(&PATHS), drawn(&mut random));
-        // Terrane takes set-id bits from root's writes, too, on purpose.
+        // Terrane drops set-id bits after root's writes, too, on purpose.
         let who = if matches!(op, Op::Append | Op::Cut) { who.or(Some(ANN)) } else { who };
         let op = adapted(at, op);
         let op = if is_left_to_fuse(&op, &roots[0].join(at)) { Op::List } else { op };

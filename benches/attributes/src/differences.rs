@@ -1,6 +1,6 @@
-//! Where known file systems answer otherwise, each with its reason.
+//! Where known file systems differ, each with its reason.
 
-/// An assertion that is answered otherwise, always.
+/// An assertion whose answer always differs.
 pub struct Difference {
     pub asked: &'static str,
     pub found: &'static str,
@@ -27,7 +27,7 @@ const TERRANE: &[Difference] = &[
 
 const ONE_PAGE: &str = "through FUSE the kernel passes ACLs of at most a page: 511 entries";
 
-/// Those of the file system that is called so.
+/// The differences of the file system of this name.
 pub fn of(name: &str) -> Result<&'static [Difference], String> {
     match name {
         "ext4" => Ok(EXT4),

@@ -1,4 +1,4 @@
-//! Counts assertions, and compares the file system with what is known of it.
+//! Counts assertions, and compares the file system with its known differences.
 
 use crate::cases::Case;
 use crate::differences::Difference;
@@ -9,7 +9,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why a case could not go on: something that was no question failed.
+/// Why a case could not continue: an operation that is not under test failed.
 pub struct Trouble {
     why: String,
     line: u32,
@@ -42,7 +42,7 @@ pub struct Judge {
     passed: u64,
     failed: u64,
     differed: Vec<&'static Difference>,
-    /// Why, and in which cases.
+    /// Reasons, and the cases that were skipped for them.
     skipped: BTreeMap<String, BTreeSet<&'static str>>,
 }
 
@@ -81,7 +81,7 @@ impl Judge {
         }
     }
 
-    /// One assertion. Its name says what was asked.
+    /// One assertion. Its name says what was tested.
     pub fn is(&mut self, asked: impl AsRef<str>, found: impl Words, expected: impl Words) {
         let name = format!("{}/{}", self.case, asked.as_ref());
         assert!(self.asked.insert(name.clone()), "two assertions are called {name}");
@@ -111,7 +111,7 @@ impl Judge {
         println!("{name}: {why}");
     }
 
-    /// Says that part of a case cannot be asked here.
+    /// Records that part of a case cannot run here.
     pub fn skip(&mut self, why: &str) {
         self.skipped.entry(why.to_string()).or_default().insert(self.case);
     }
@@ -125,7 +125,7 @@ impl Judge {
         }
     }
 
-    /// Mounts the file system anew: only what is stored is there then. Says whether it could.
+    /// Remounts the file system, so that only stored content is left. False: it cannot.
     pub fn remount(&mut self, mode: &str) -> Result<bool, Trouble> {
         match &self.remount {
             Some(command) => Self::shell(command, mode, "").map(|()| true),
@@ -136,7 +136,7 @@ impl Judge {
         }
     }
 
-    /// Sets a property of the file system, where it has any.
+    /// Sets a property of the file system, if it has properties.
     pub fn property(&mut self, assignment: &str) -> Result<bool, Trouble> {
         match &self.property {
             Some(command) => Self::shell(command, "rw", assignment).map(|()| true),
@@ -144,7 +144,7 @@ impl Judge {
         }
     }
 
-    /// Whether all is as it should be, `whole` if every case was run.
+    /// Whether all results are as expected; `whole` if every case was run.
     pub fn sum_up(mut self, whole: bool) -> bool {
         if whole {
             for known in self.known.iter().filter(|known| !self.asked.contains(known.asked)) {

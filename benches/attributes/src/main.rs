@@ -1,11 +1,11 @@
-//! attributes: what a mounted file system must answer when it is asked for extended attributes, ACLs and capabilities.
+//! attributes: tests how a mounted file system serves extended attributes, ACLs and capabilities.
 //!
-//! Every assertion has a name, and says what was found beside what was expected. The expectations are those of the
-//! manual pages xattr(7), acl(5) and capabilities(7), as Linux keeps them. Where a known file system differs, `differences` says
-//! so and why; a difference that is no longer there is a failure too, so the list stays true. That the suite passes on ext4 is what
-//! makes it a judge of others.
+//! Every assertion has a name, and prints the result beside the expectation. The expectations are those of
+//! the manual pages xattr(7), acl(5) and capabilities(7), as Linux implements them. Where a known file system
+//! differs, `differences` says so and why. A difference that no longer exists is a failure too, so the list
+//! stays correct. The suite passes on ext4, which is why it can judge others.
 //!
-//! It needs root: it asks as other users, and makes devices. `check_attributes` of scripts/xattrs.sh runs it.
+//! It needs root: it acts as other users, and makes devices. `check_attributes` of scripts/xattrs.sh runs it.
 
 mod beside;
 mod cases;
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    // Relative paths would not outlive the working directory of a mount that is made anew.
+    // Relative paths would become invalid when the mount that holds the working directory is remounted.
     let dir = cli.dir.canonicalize().unwrap_or(cli.dir);
     let mut judge = Judge::new(dir, known, cli.remount, cli.property, cli.verbose);
     for case in cases {

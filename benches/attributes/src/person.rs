@@ -1,7 +1,7 @@
-//! Who asks: a thread of its own that has become someone else.
+//! Other users: threads that have changed their ids.
 //!
-//! On Linux users and groups belong to threads, and a thread that is no longer root has no capabilities. So nothing needs to be
-//! started, and no user of the machine is needed: the numbers belong to nobody.
+//! On Linux, ids of users and groups belong to threads, and a thread that is no longer root has no
+//! capabilities. So no process has to be started, and no account is needed: the ids are unassigned.
 
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
@@ -30,7 +30,7 @@ impl Person {
         set_thread_res_uid(uid, uid, uid)
     }
 
-    /// What the question is answered when this person asks it.
+    /// The answer to the question if this person asks it.
     pub fn asks<T: Send>(self, question: impl FnOnce() -> T + Send) -> T {
         let answer = std::thread::scope(|scope| {
             let asked = scope.spawn(move || {

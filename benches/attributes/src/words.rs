@@ -1,8 +1,8 @@
-//! Answers as words, so that two of them can be compared, printed, and written into a list of differences.
+//! Answers as text, so that they can be compared, printed, and listed as differences.
 
 use rustix::io::Errno;
 
-/// Longer values are told by their length and a sum.
+/// Longer values are shown by length and checksum.
 const SHOWN_BYTES_MAX: usize = 64;
 
 pub trait Words {
@@ -78,7 +78,7 @@ impl Words for &str {
     }
 }
 
-/// As setfacl(1) takes it, if it is one that can be read.
+/// In the syntax of setfacl(1), if it can be parsed.
 fn acl_words(value: &[u8]) -> Option<String> {
     let entries = value.strip_prefix(&2_u32.to_le_bytes())?.chunks(8);
     let words = entries.map(|entry| {
@@ -108,7 +108,7 @@ impl Words for Vec<u8> {
         if self.len() <= SHOWN_BYTES_MAX {
             return format!("\"{}\"", self.escape_ascii());
         }
-        // FNV-1a: what tells two values of one length apart in a message.
+        // FNV-1a: distinguishes two values of one length in a message.
         let sum = self.iter().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
             (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -116,7 +116,7 @@ impl Words for Vec<u8> {
     }
 }
 
-/// A list of names: their order says nothing.
+/// A list of names, whose order has no meaning.
 impl Words for Vec<Vec<u8>> {
     fn words(&self) -> String {
         let mut names: Vec<String> = self.iter().map(|name| name.escape_ascii().to_string()).collect();

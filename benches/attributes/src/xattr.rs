@@ -1,4 +1,4 @@
-//! The system calls, with whole values in and out, and the two structures that the kernel itself understands.
+//! The system calls, with whole values in and out, and the two structures that the kernel itself parses.
 
 use rustix::fs::{self, XattrFlags};
 use rustix::io::Errno;
@@ -9,13 +9,13 @@ type Answer<T> = Result<T, Errno>;
 
 /// The kernel's own limit, xattr(7).
 pub const VALUE_MAX: usize = 65536;
-/// And of a list of names.
+/// The kernel's limit for a list of names.
 pub const LIST_MAX: usize = 65536;
 pub const ACCESS: &str = "system.posix_acl_access";
 pub const DEFAULT: &str = "system.posix_acl_default";
 pub const CAPABILITY: &str = "security.capability";
 
-/// Names are bytes: they need be no text.
+/// Names are bytes, and need not be text.
 pub trait Name: rustix::path::Arg {}
 impl<T: rustix::path::Arg> Name for T {}
 
@@ -40,7 +40,7 @@ pub fn fset(file: impl AsFd, name: impl Name, value: &[u8]) -> Answer<()> {
     fs::fsetxattr(file, name, value, XattrFlags::empty())
 }
 
-/// What a call writes into a buffer of `len` bytes.
+/// What a call writes to a buffer of `len` bytes.
 fn filled(len: usize, call: impl FnOnce(&mut [u8]) -> Answer<usize>) -> Answer<Vec<u8>> {
     let mut buffer = vec![0; len];
     let written = call(&mut buffer)?;
@@ -52,7 +52,7 @@ pub fn get(path: &Path, name: impl Name) -> Answer<Vec<u8>> {
     get_into(path, name, VALUE_MAX)
 }
 
-/// With a buffer of `len` bytes, 1 or more: with none, the call only tells the length.
+/// With a buffer of `len` bytes, 1 or more: with 0 the call only returns the length.
 pub fn get_into(path: &Path, name: impl Name, len: usize) -> Answer<Vec<u8>> {
     filled(len, |buffer| fs::getxattr(path, name, buffer))
 }
@@ -75,7 +75,7 @@ fn names(list: &[u8]) -> Vec<Vec<u8>> {
     if names.last().is_some_and(Vec::is_empty) {
         names.pop();
     }
-    // What a security module says of each file is not the file system's.
+    // What a security module sets on each file does not come from the file system.
     names.retain(|name| name != b"security.selinux");
     names.sort();
     names
@@ -113,14 +113,14 @@ pub fn fremove(file: impl AsFd, name: impl Name) -> Answer<()> {
     fs::fremovexattr(file, name)
 }
 
-/// As a list is written in expectations.
+/// A list in the form of expectations.
 pub fn listed(names: &[&str]) -> Vec<Vec<u8>> {
     let mut names: Vec<Vec<u8>> = names.iter().map(|name| name.as_bytes().to_vec()).collect();
     names.sort();
     names
 }
 
-/// Bytes that no compression shortens and no other seed repeats.
+/// Incompressible bytes, unique for each seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -145,7 +145,7 @@ pub enum Entry {
     Other(u16),
 }
 
-/// An entry for those whom the tag names.
+/// The id of entries whose tag needs none.
 const NOBODY: u32 = u32::MAX;
 
 impl Entry {

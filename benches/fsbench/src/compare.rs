@@ -1,7 +1,7 @@
-//! `compare`: the page of tables, plots and goals, out of collected results.
+//! `compare`: makes the page of tables, plots and goals from collected results.
 //!
-//! Machines are shared and noisy, so a ratio is only ever taken between two runs of one repetition, which follow each
-//! other closely; what is shown is the median of those ratios with the smallest and the largest.
+//! Machines are shared and noisy. So a ratio is only ever taken between two runs of one repetition, which
+//! follow each other closely. Shown is the median of those ratios with the smallest and the largest.
 
 pub mod compression;
 mod goals;

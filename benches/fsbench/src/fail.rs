@@ -1,11 +1,11 @@
-//! Errors of a program that people run: one line of text, with what was being done in front.
+//! Errors of a command line program: one line of text, preceded by what was being done.
 
 use std::fmt::Display;
 
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Says what was being done when something failed.
+/// Adds what was being done when something failed.
 pub trait Context<T> {
     fn context(self, what: impl Display) -> Result<T>;
     fn with_context<D: Display>(self, what: impl FnOnce() -> D) -> Result<T>;

@@ -1,8 +1,9 @@
-//! fsbench: small workloads to compare file systems that are already mounted, and the page that compares them.
+//! fsbench: small workloads to compare file systems that are already mounted, and the page that compares
+//! them.
 //!
-//! One invocation runs one workload in one directory and prints what it measured: a table for people, or one JSON
-//! object. `scripts/bench-peers.sh` runs it on every peer in turn and collects those objects, one a line; `fsbench
-//! compare` makes tables, plots and the list of goals of them.
+//! One invocation runs one workload in one directory and prints the results: a table for people, or one JSON
+//! object. `scripts/bench-peers.sh` runs it on every peer in turn and collects those objects, one per line.
+//! `fsbench compare` makes tables, plots and the list of goals from them.
 
 mod compare;
 mod fail;
@@ -106,7 +107,7 @@ fn main() -> Result<()> {
     let dir = std::path::absolute(&cli.dir)?;
     let root = dir.join(format!("fsbench.{}", std::process::id()));
     std::fs::create_dir(&root).with_context(|| format!("mkdir {}", root.display()))?;
-    // The hook may unmount the file system, so do not sit on it.
+    // The hook may unmount the file system, so this process must not keep it busy.
     std::env::set_current_dir("/")?;
     let env = Env { root, between_cmd: cli.between_cmd, sync_cmd: cli.sync_cmd, seed: cli.seed };
     let result = run(&env, &cli.work);

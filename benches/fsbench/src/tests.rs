@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Runs the command line as the user would, on a fresh directory.
+/// Runs the command line as a user would, on a fresh directory.
 fn bench(args: &[&str]) -> (tempfile::TempDir, Report) {
     bench_env(args, None).unwrap()
 }
@@ -154,7 +154,7 @@ fn gc_asks_around_each_phase_what_was_written() {
 #[test]
 fn turnover_writes_its_volume_and_stops_at_its_level() {
     let args = ["turnover", "--limit-mib", "40", "--span-mib", "4", "--percent", "80", "--volume", "50"];
-    // Not every file system takes direct I/O; one that refuses says so, and then there is nothing to see.
+    // Not every file system supports direct I/O; on one that refuses it there is nothing to test.
     let (_tmp, report) = match bench_env(&args, None) {
         Err(error) if error.to_string().contains("create") => return eprintln!("SKIPPED: {error}"),
         outcome => outcome.unwrap(),

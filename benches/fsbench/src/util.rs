@@ -27,7 +27,7 @@ impl Env {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// syncfs on the file system under test, or what has the same effect there.
+    /// syncfs on the file system under test, or an equivalent.
     pub fn sync(&self) -> Result<()> {
         if let Some(cmd) = &self.sync_cmd {
             return shell(cmd, "").context("--sync-cmd");
@@ -68,7 +68,7 @@ fn shell(cmd: &str, phase: &str) -> Result<()> {
     Ok(())
 }
 
-/// What a shell command prints.
+/// The output of a shell command.
 pub fn said_by(cmd: &str) -> Result<String> {
     let output = Command::new("sh").args(["-c", cmd]).stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{cmd}: {}", output.status);

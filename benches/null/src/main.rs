@@ -1,6 +1,7 @@
-//! `terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]`: mounts the null server.
+//! `terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]`: mounts the null
+//! server.
 //!
-//! It takes the words of Terrane's own mounts after `-o`, and ends when its mount does.
+//! It takes the options of Terrane's own mounts after `-o`, and exits when its mount ends.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -14,7 +15,7 @@ use terrane_null::Memory;
 const USAGE: &str = "terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]
   A file system in memory behind Terrane's front end, gone with its mount; empty, or with a tree of empty files.
   With --names-only its listings bring no attributes.";
-/// The background process says so on standard output when the mount stands.
+/// The background process writes this to standard output once it is mounted.
 const READY: &[u8] = b"ready\n";
 const BACKGROUND: &str = "--background";
 
@@ -57,7 +58,7 @@ fn parse(words: &[OsString]) -> Result<Arguments, String> {
     Ok(Arguments { dir, options, foreground, background, tree, names_only })
 }
 
-/// Starts this program again, and waits until its mount stands.
+/// Starts this program again, and waits until it is mounted.
 fn in_background(words: &[OsString]) -> Result<(), String> {
     let said = |error: std::io::Error| error.to_string();
     let exe = std::env::current_exe().map_err(said)?;
@@ -90,7 +91,7 @@ fn serve(arguments: &Arguments) -> Result<(), String> {
     if arguments.background {
         terrane_fuse::process::leave_session().map_err(said)?;
         std::env::set_current_dir("/").map_err(said)?;
-        // Fails if nobody waits any more, which does not matter to the mount.
+        // Fails if no process waits any more, which does not matter to the mount.
         let _ = std::io::stdout().write_all(READY);
     }
     session.run_negotiated(&negotiated, &memory).map_err(said)

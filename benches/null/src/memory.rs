@@ -1,4 +1,4 @@
-//! One request, one change of nodes.
+//! The handler: one request, one change of nodes.
 
 use crate::node::{Body, Dir, Named, Node, Nodes};
 use crate::xattr;
@@ -18,7 +18,7 @@ const ENOSYS: Errno = Errno(libc::ENOSYS);
 const S_IFMT: u32 = mode::S_IFMT;
 const ROOT: u64 = 1;
 
-/// A file system in memory. All of it goes with the process.
+/// A file system in memory, lost when the process exits.
 pub struct Memory {
     nodes: Nodes,
     policy: CachePolicy,
@@ -26,7 +26,7 @@ pub struct Memory {
     names_only: bool,
 }
 
-/// A change of a file's bytes takes its set-id bits, if the kernel asks for it.
+/// A write to a file drops its set-id bits, if the kernel asks for it.
 fn clear_set_ids(attr: &mut Attr) {
     let group = if attr.mode & mode::S_IXGRP != 0 { mode::S_ISGID } else { 0 };
     attr.mode &= !(mode::S_ISUID | group);
@@ -57,12 +57,13 @@ impl Memory {
         Memory { nodes: Nodes::new(), policy: options.cache, names_only: false }
     }
 
-    /// Listings come without attributes, as Terrane answers who looks no name up.
+    /// Listings come without attributes, as Terrane sends them to callers that look no name up.
     pub fn show_names_only(&mut self) {
         self.names_only = true;
     }
 
-    /// Fills the root with directories, each followed by its empty files, without a request for each: as `terrane-walk make` does.
+    /// Fills the root with directories, each followed by its empty files, without requests: as `terrane-walk
+    /// make` does.
     pub fn make_tree(&self, dirs: usize, names: usize) {
         let Some(root) = self.nodes.get(ROOT) else { return };
         let named = |dir: &Node, name: String, ino, bits| {
@@ -80,7 +81,7 @@ impl Memory {
         }
     }
 
-    /// How many nodes there are, the root and those without a name included.
+    /// The number of nodes, the root and unlinked ones included.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
@@ -110,7 +111,7 @@ impl Memory {
         Ok(())
     }
 
-    /// A new node under a new name.
+    /// Creates a node under a new name.
     fn make(&self, call: &Call<'_>, name: &[u8], bits: u32, body: Body) -> Result<Arc<Node>, Errno> {
         let parent = self.node(call.header.nodeid)?;
         let names = dir(&parent)?;
@@ -136,7 +137,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Takes a name away; what it named keeps its links.
+    /// Removes a name; the link count of its node stays.
     fn unname(&self, parent: &Node, name: &[u8]) -> Result<Named, Errno> {
         let taken = dir(parent)?.write().take(name).ok_or(Errno::ENOENT)?;
         parent.change(|attr, now| {
@@ -168,7 +169,7 @@ impl Memory {
             attr.nlink = if is_dir { 0 } else { attr.nlink - 1 };
             (attr.nlink == 0).then_some(attr.ino)
         });
-        // It goes now if the kernel never heard of it, else with the last FORGET.
+        // Destroyed now if the kernel never learned of it, else with the last FORGET.
         gone.into_iter().for_each(|ino| self.nodes.forget(ino, 0));
     }
 
@@ -264,7 +265,7 @@ impl Memory {
             if start > data.len() {
                 data.resize(start, 0);
             }
-            // What lies inside is overwritten, what goes beyond is added: no byte is touched twice.
+            // Bytes inside are overwritten, bytes beyond are appended: no byte is written twice.
             let inside = write.data.len().min(data.len() - start);
             let (old, new) = write.data.split_at(inside);
             data[start..start + inside].copy_from_slice(old);

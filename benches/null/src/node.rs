@@ -1,6 +1,7 @@
-//! What is there.
+//! Nodes and directories.
 //!
-//! Nodes are found by number in sharded maps. A node lives while it has a name or the kernel knows its number.
+//! Nodes are found by number in sharded maps. A node lives while it has a name or the kernel knows its
+//! number.
 
 use crate::xattr::Xattrs;
 use parking_lot::{Mutex, RwLock};
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use terrane_posix::{Attr, Time, mode};
 
-/// Multiplies and rotates: nobody attacks a benchmark's hash tables.
+/// A multiply-and-rotate hash: a benchmark's hash tables need no protection against attacks.
 #[derive(Default)]
 pub struct Fast(u64);
 
@@ -37,7 +38,7 @@ impl Hasher for Fast {
     }
 
     fn finish(&self) -> u64 {
-        // Tables take the low bits for a place and the high ones for a tag.
+        // Hash tables take the low bits for a bucket and the high ones for a tag.
         self.0 ^ (self.0 >> 32)
     }
 }
@@ -48,7 +49,7 @@ pub struct Node {
     pub attr: Mutex<Attr>,
     pub body: Body,
     pub xattrs: RwLock<Xattrs>,
-    /// How often the kernel was told of it, less what it forgot.
+    /// The kernel's lookup count.
     lookups: AtomicU64,
 }
 
@@ -68,7 +69,7 @@ impl Node {
         self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Attributes change, and so does the time of change.
+    /// Changes attributes, and the change time.
     pub fn change<R>(&self, how: impl FnOnce(&mut Attr, Time) -> R) -> R {
         let now = now();
         let mut attr = self.attr.lock();
@@ -91,7 +92,7 @@ pub struct Named {
     pub kind: u8,
 }
 
-/// Names, each in a slot whose number is its offset for those who list them.
+/// Names, each in a slot whose number is its readdir offset.
 #[derive(Default)]
 pub struct Dir {
     slots: Vec<Option<Named>>,
@@ -128,14 +129,14 @@ impl Dir {
         let taken = self.slots.get_mut(slot)?.take();
         self.free.push(slot);
         if self.by_name.is_empty() {
-            // Nobody is left whose offset could move.
+            // No offset is left that could move.
             self.slots.clear();
             self.free.clear();
         }
         taken
     }
 
-    /// Names from this slot on, each with the slot to go on from.
+    /// Names from this slot on, each with the slot to continue from.
     pub fn list(&self, from: usize) -> impl Iterator<Item = (usize, &Named)> {
         let slots = self.slots.iter().enumerate().skip(from);
         slots.filter_map(|(at, slot)| Some((at + 1, slot.as_ref()?)))
@@ -197,7 +198,7 @@ impl Nodes {
         node
     }
 
-    /// The kernel forgot so many of the times it was told.
+    /// Reduces the kernel's lookup count.
     pub fn forget(&self, ino: u64, count: u64) {
         let Some(node) = self.get(ino) else { return };
         let left = node.lookups.fetch_sub(count, Ordering::Relaxed).saturating_sub(count);

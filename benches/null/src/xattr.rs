@@ -10,7 +10,7 @@ struct Xattr {
     value: Box<[u8]>,
 }
 
-/// In the order in which they came.
+/// In the order in which they were set.
 #[derive(Default)]
 pub struct Xattrs(Vec<Xattr>);
 
@@ -49,7 +49,7 @@ impl Xattrs {
     }
 }
 
-/// Answers with the bytes, or with their number to who brought no room.
+/// Answers with the bytes, or with their number if `room` is 0.
 pub fn put(reply: &mut Reply, bytes: &[u8], room: u32) -> Result<(), Errno> {
     match room as usize {
         0 => reply.bytes(&GetxattrOut { size: bytes.len() as u32, padding: 0 }.encode()),

@@ -10,7 +10,8 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use support::Running;
 
-/// With and without rings. Where the kernel has none, the mount falls back, and the test says that it proves nothing about rings.
+/// With and without rings. If the kernel has none, the mount falls back, and the test says that it proves
+/// nothing about rings.
 const TRANSPORTS: [&str; 2] = ["", "uring"];
 
 fn said_if_skipped(words: &str) {

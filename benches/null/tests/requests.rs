@@ -1,13 +1,17 @@
 //! How many requests a system call costs.
 //!
-//! These are the kernel's habits under our policy, and what every figure of a benchmark is made of. A table that changes with a new
-//! kernel is news; one that changes with a commit of ours is mostly a mistake. Where `/dev/fuse` cannot be used the test says so.
+//! This is the kernel's behaviour under our policy, and the basis of every benchmark result. A table that
+//! changes with a new kernel is news; one that changes with a commit of ours is mostly a mistake. Where
+//! `/dev/fuse` cannot be used the test says so.
 //!
-//! GETATTR of a directory follows each change in it: the kernel checks permissions (`default_permissions`) and takes the
-//! directory's attributes as lost, because no answer carries them. LOOKUP precedes each CREATE and MKDIR of a name that
-//! the kernel does not remember as missing. GETXATTR of `security.capability` precedes the first write after every answer that
-//! carried the file's attributes, and every truncation: the kernel must know whether there are capabilities to take. All three are
-//! its own to save; only a server that has no extended attributes at all (`ENOSYS`) is spared the last.
+//! * GETATTR of a directory follows each change in it. The kernel checks permissions (`default_permissions`)
+//!   and invalidates the directory's attributes, because no answer carries them.
+//! * LOOKUP precedes each CREATE and MKDIR of a name that the kernel has not cached as missing.
+//! * GETXATTR of `security.capability` precedes the first write after every answer that carried the file's
+//!   attributes, and every truncation: the kernel must know whether there are capabilities to drop.
+//!
+//! Only the kernel could save all three; a server without any extended attributes (`ENOSYS`) is spared the
+//! last.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -31,7 +35,7 @@ fn system_calls_cost_as_few_requests_as_the_kernel_allows() {
             wrong.push(format!("{what}: should cost {expected:?}, found {asked:?}"));
         }
     };
-    // What is asked once for each mount, because the answer is "never ask again".
+    // Requests that come once per mount, because the answer is ENOSYS.
     fs::create_dir(at("d")).unwrap();
     fs::create_dir(at("e")).unwrap();
     fs::write(at("first"), b"x").unwrap();

@@ -1,7 +1,8 @@
-//! `terrane-walk`: trees of many names. Makes one in a pool, without a mount, and walks one by names alone.
+//! `terrane-walk`: makes a tree of many names in a pool, without a mount, and walks one by names alone.
 //!
-//! The tree has two levels: directories, each followed by its empty files, as unpacking or copying makes them. So a walk that
-//! enters directories finds their dnodes far apart. The null server makes the same one (`terrane-null --tree`).
+//! The tree has two levels: directories, each followed by its empty files, as unpacking or copying makes
+//! them. So a walk that enters directories finds their dnodes far apart. The null server makes the same one
+//! (`terrane-null --tree`).
 
 use clap::{Args, Parser};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
@@ -127,7 +128,7 @@ fn flags() -> OFlags {
     OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC
 }
 
-/// Counts the names below a directory, which says itself what is a directory.
+/// Counts the names below a directory, whose entries say which are directories.
 fn getdents_below(dir: OwnedFd, buf: &mut [MaybeUninit<u8>]) -> Outcome<usize> {
     let (mut names, mut dirs) = (0, Vec::<CString>::new());
     let mut entries = RawDir::new(dir.as_fd(), buf);

@@ -1,8 +1,8 @@
-//! What an inode says of itself, wherever its attributes lie.
+//! Checks the attributes of an inode, wherever they lie.
 //!
-//! The bonus area and the spill block are two buffers of one list, which has one right division. What only looks like an
-//! attribute (a list of names that is not one, an ACL that nobody could set) is found here as well, so that nobody meets it first when
-//! he asks for it.
+//! The bonus area and the spill block are two buffers of one list, and exactly one division of the list is
+//! valid. Attributes that only look valid (a malformed list of names, an ACL that nothing could have set) are
+//! found here as well, before a user meets them.
 
 use crate::report::{Report, kind};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, ZplAttrs,
 use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId};
 
-/// What a whole name of an extended attribute begins with.
+/// The namespaces with which full names of extended attributes begin.
 const PREFIXES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 
-/// One inode's attributes.
+/// The attributes of one inode.
 pub(crate) struct Inode {
     pub zpl: ZplAttrs,
     /// The hidden directory that it names.
@@ -31,13 +31,13 @@ pub(crate) struct Inode {
     pub is_partial: bool,
 }
 
-/// A name that an extended attribute can have.
+/// Whether an extended attribute can have this name.
 pub(crate) fn is_xattr_name(name: &[u8]) -> bool {
     let has_more = |prefix: &&[u8]| name.starts_with(prefix) && name.len() > prefix.len();
     name.len() <= NAME_MAX && !name.contains(&0) && PREFIXES.iter().any(has_more)
 }
 
-/// The spill's bytes.
+/// The bytes of the spill block.
 pub fn read_spill(set: &ObjectSet, id: ObjectId, dnode: &Dnode) -> Result<Option<Arc<Vec<u8>>>, PoolError> {
     if dnode.spill.is_hole() {
         return Ok(None);
@@ -46,7 +46,8 @@ pub fn read_spill(set: &ObjectSet, id: ObjectId, dnode: &Dnode) -> Result<Option
     set.pool().read(&dnode.spill, owner).map(Some)
 }
 
-/// Reads and judges the attributes of an object that has some. `None`: not even the numbers can be read.
+/// Reads and checks the attributes of an object that has some. `None`: not even the fixed attributes can be
+/// read.
 pub(crate) fn read(
     report: &mut Report,
     (set, id): (&ObjectSet, ObjectId),
@@ -62,7 +63,7 @@ pub(crate) fn read(
             return None;
         }
     };
-    // The numbers are the bonus's, always.
+    // The fixed attributes always lie in the bonus.
     let zpl = match ZplAttrs::from_attrs(&bonus) {
         Ok(zpl) => zpl,
         Err(corrupt) => {
@@ -76,7 +77,7 @@ pub(crate) fn read(
         Ok(Some(raw)) => Attrs::decode(&raw, layouts)
             .and_then(|spill| AttrList::from_bonus_and_spill(&bonus, &spill))
             .inspect(|list| judge_division(report, &at, list, bonus.iter().count(), dnode, layouts)),
-        // The walk has named it.
+        // The walk has reported it.
         Err(_) => {
             is_partial = true;
             Ok(AttrList::from_attrs(&bonus))
@@ -101,7 +102,7 @@ pub(crate) fn read(
     Some(Inode { zpl, hidden, is_hidden, is_partial })
 }
 
-/// The same attributes lie in the same places, whatever came before.
+/// The same attributes always lie in the same buffers, whatever changes came before.
 fn judge_division(
     report: &mut Report,
     at: &str,
@@ -154,7 +155,7 @@ fn judge_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAtt
     }
 }
 
-/// Whoever looks at the mode sees what the list allows at most.
+/// The mode must show the most that the list allows.
 fn judge_access(report: &mut Report, at: &str, acl: &Acl, mode: u64) {
     if acl.is_minimal() {
         report.add(kind::XATTRS, at, "none, as the mode says all that it says", "one");
@@ -163,7 +164,7 @@ fn judge_access(report: &mut Report, at: &str, acl: &Acl, mode: u64) {
     report.expect(kind::XATTRS, at, permissions(mode), permissions(acl.permissions().into()));
 }
 
-/// The names in an inode's list; none where they cannot be read.
+/// The names in an inode's list; none if they cannot be read.
 pub(crate) fn listed_names(set: &ObjectSet, id: ObjectId, layouts: &LayoutTable) -> Vec<Vec<u8>> {
     let names = || {
         let dnode = set.hold(id).ok()?.dnode();
@@ -176,7 +177,7 @@ pub(crate) fn listed_names(set: &ObjectSet, id: ObjectId, layouts: &LayoutTable)
     names().unwrap_or_default()
 }
 
-/// The SA layouts of a data set, read anew; nothing where there are no files.
+/// The SA layouts of a dataset, read again; nothing if it has no file system.
 pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
     let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
     let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
@@ -201,10 +202,11 @@ pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
     table.map(Some).map_err(|corrupt| corrupt.to_string())
 }
 
-/// What the master ZAP has of a file system.
+/// The entries of a file system in the master ZAP.
 const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
 
-/// Programs keep ZAPs in the data set, and there is no file system: nothing at all of one, or what is left of it would be judged by nobody.
+/// Whether the dataset holds only ZAPs of programs, and no file system. That requires that no entry of one is
+/// left, or the remains would not be checked.
 pub(crate) fn is_of_programs_alone(master: &ObjectZap) -> bool {
     let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
     matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))

@@ -1,18 +1,23 @@
-//! What must hold of a whole pool.
+//! Checks the consistency of a whole pool.
 //!
-//! Operations judge what they touch. A check reads everything that the roots reach, and asks three parties the same questions:
-//! the trees (which blocks are there, whose, how large), the zone tables (how much of each zone is alive), and the
-//! zones' own directories (what was written there). Then it looks at the names: whether every one leads to
-//! something, and everything has one.
+//! Operations verify what they touch. A check reads everything that the roots reach, and compares three
+//! sources:
+//! * the trees: which blocks exist, their owners and sizes;
+//! * the zone tables: how much of each zone is live;
+//! * the zones' own directories: what was written.
 //!
-//! Rooms, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
-//! (objects and names), and `rebuild`, which needs only the first of it.
+//! Then it checks the names: every name leads to an object, and every object has a name.
 //!
-//! Invariants: nothing is changed; nothing that a device says makes it panic or go on for ever; memory is 16 bytes for each
-//! stored copy of a block, 8 for each indirect block, 48 for each object, 16 for each hidden directory, one zone's
-//! directory, and a report of bounded length.
+//! Modules, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
+//! (objects and names), and `rebuild`, which needs only the walk.
+//!
+//! Invariants:
+//! * Nothing is changed.
+//! * No content of a device causes a panic or an endless loop.
+//! * Memory is 16 bytes for each stored copy of a block, 8 for each indirect block, 48 for each object, 16
+//!   for each hidden directory. To that comes one zone's directory, and a report of bounded length.
 
-// It reads what may lie. (Blocks were verified by then, but a checksum can be right over a lie.)
+// It reads untrusted data. (Blocks were verified by then, but forged content can have a correct checksum.)
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 
 pub mod attributes;
@@ -32,8 +37,8 @@ use terrane_dataset::{Dataset, open_set};
 use terrane_object::{ObjectKind, Objects};
 use walk::Walk;
 
-/// Checks an imported pool as of its last committed group. Nothing may change it meanwhile, and nothing may be dirty.
-/// `progress` is called about once for each MiB.
+/// Checks an imported pool as of its last committed txg. Nothing may change it meanwhile, and nothing may be
+/// dirty. `progress` is called about once per MiB.
 pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Report {
     let mut report = Report::default();
     let pool = objects.pool();

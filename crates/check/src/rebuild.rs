@@ -1,9 +1,11 @@
-//! A pool whose zone tables are lost gets new ones.
+//! Rebuilds the zone tables of a pool that has lost them.
 //!
-//! The pool finds its blocks by the directories of zones and calls all of them alive; from there the trees can be walked, and what they
-//! reach is what lives. With that the pool is imported once more, to be written, and stores its tables.
+//! The pool finds its blocks by the zone directories and treats all of them as live. Then the trees can be
+//! walked, and the blocks that they reach are the live ones. With that list the pool is imported again for
+//! writing, and stores its tables.
 //!
-//! Invariant: nothing is written unless every tree could be walked to its leaves, because what is not reached is given up.
+//! Invariant: nothing is written unless every tree could be walked to its leaves, because blocks that are not
+//! reached are freed.
 
 use crate::report::{Progress, Report, kind};
 use crate::walk::Walk;
@@ -15,13 +17,15 @@ use terrane_pool::{ImportOptions, Index, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::Env;
 
-/// What makes a walk end before the leaves.
+/// Findings that end a walk before the leaves.
 const CUTS: [&str; 3] = [kind::UNREADABLE, kind::LEVEL, kind::BLOCK_SIZE];
 
-/// Makes the tables anew of the pool that lies on the devices, and exports it. Takes as long as reading all of it twice.
+/// Rebuilds the tables of the pool on these devices, and exports it. Takes as long as reading all of it
+/// twice.
 ///
 /// # Errors
-/// What keeps the pool from being found or written; or the first thing that could not be walked: then nothing was changed.
+/// If the pool cannot be found or written; or the first finding that stops the walk: then nothing was
+/// changed.
 pub fn rebuild_index(
     devices: &[Arc<dyn Device>],
     env: &Arc<dyn Env>,
@@ -50,7 +54,7 @@ pub fn rebuild_index(
     Pool::import(devices.to_vec(), Arc::clone(env), &written)?.export()
 }
 
-/// Every stored copy that the roots lead to; or what cannot be followed.
+/// Every stored copy that the roots reach; or the finding that stops the walk.
 fn reached(
     objects: &Arc<Objects>,
     progress: &mut dyn FnMut(Progress),
@@ -70,7 +74,7 @@ fn reached(
         walk.objset(&set, &mut |_, _, _| false);
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();
-    // What is not in the list may be one of them too.
+    // A finding that was not kept could be one of them too.
     let is_short = report.findings_count > report.findings.len() as u64;
     match report.findings.iter().find(|finding| is_short || CUTS.contains(&finding.kind)) {
         Some(finding) => Err(finding.to_string()),

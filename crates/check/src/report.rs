@@ -1,17 +1,18 @@
-//! What a check found, in a form that people and tests can both use.
+//! The report of a check, for people and for tests.
 //!
-//! Each finding has a *kind*, a stable name that tests and scripts compare, and the place, the expected and the found in words.
+//! Each finding has a *kind*, a stable name that tests and scripts compare. Location, expected and found are
+//! text.
 
 use std::fmt;
 use terrane_wire::Corrupt;
 
-/// Findings kept; more are only counted, so that a report stays small whatever a device says.
+/// Findings kept. Further ones are only counted, so that a report stays small whatever a device holds.
 pub const FINDINGS_MAX: usize = 1000;
 
-/// One thing that does not hold.
+/// One violated rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which rule it breaks: see [`kind`].
+    /// The rule that it violates: see [`kind`].
     pub kind: &'static str,
     pub place: String,
     pub expected: String,
@@ -39,32 +40,32 @@ pub mod kind {
     pub const BLOCK_COUNT: &str = "block count";
     pub const BIRTH: &str = "birth group";
     pub const USED: &str = "stored bytes of the object";
-    /// A block is reached on two ways, or two blocks share bytes.
+    /// A block is reached by two paths, or two blocks share bytes.
     pub const SHARED: &str = "block reached";
-    /// Space by the zone tables is not that of the reachable blocks.
+    /// Space by the zone tables differs from that of the reachable blocks.
     pub const LIVE: &str = "live bytes of the zone";
     pub const TABLES: &str = "zone tables";
     pub const SUSPECT: &str = "zone trusted";
     pub const ZONE_DIRECTORY: &str = "zone directory";
-    /// A directory entry is called alive, and nothing reaches its block.
+    /// A directory entry is live, but nothing reaches its block.
     pub const LEAKED: &str = "block in the zone directory";
     /// A reachable block has no directory entry.
     pub const UNLISTED: &str = "directory entry of a block";
     pub const OWNER: &str = "owner of a block";
     pub const CRC: &str = "CRC of a stored block";
-    /// What the header of an object set says that its blocks take: all, records before compression, and after.
+    /// Space of the blocks by the header of the object set: all, records before compression, and after.
     pub const ACCOUNT: &str = "bytes by the header of the object set";
     pub const OBJECT_COUNT: &str = "object count";
     pub const HIGH_WATER: &str = "high water of object numbers";
     pub const OBJECT_KIND: &str = "kind of object";
     pub const ATTRIBUTES: &str = "attributes";
-    /// Attributes in a block of their own: they cannot be read, or the bonus should have them.
+    /// Attributes in a spill block: they cannot be read, or should be in the bonus.
     pub const SPILL: &str = "spill block";
     pub const XATTRS: &str = "extended attributes";
-    /// The directory that has an inode's larger extended attributes.
+    /// The directory that holds an inode's larger extended attributes.
     pub const HIDDEN: &str = "hidden directory";
     pub const ZAP: &str = "ZAP";
-    /// A name of something that is not there, or of another type.
+    /// A name of an object that does not exist, or has another type.
     pub const ENTRY: &str = "directory entry";
     pub const LINKS: &str = "link count";
     pub const SIZE: &str = "size";
@@ -72,12 +73,12 @@ pub mod kind {
     pub const ORPHAN: &str = "name of the object";
     pub const LOOP: &str = "way to the root directory";
     pub const DELETE_QUEUE: &str = "delete queue";
-    /// What room a file has reserved.
+    /// The space that a file has reserved.
     pub const RESERVED: &str = "reservation";
     pub const ROOT_DATASET: &str = "root data set";
 }
 
-/// How far a check has come.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     pub phase: Phase,
@@ -97,7 +98,7 @@ pub enum Phase {
 pub struct Counts {
     /// Stored copies of blocks that are reachable.
     pub blocks: u64,
-    /// What they take on devices, in bytes.
+    /// The space that they take on devices, in bytes.
     pub bytes: u64,
     pub objects: u64,
     pub directories: u64,
@@ -111,7 +112,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// All of them.
     pub findings_count: u64,
-    /// Suspect zones with which nothing is wrong (any more): the pool gives them back when it looks at them again.
+    /// Suspect zones that agree with the tables by now: the pool frees them when it examines them again.
     pub explained_zones: u64,
     pub counts: Counts,
 }

@@ -1,4 +1,4 @@
-//! Objects and names: everything has a name, every name has its thing, and the counts agree.
+//! Checks objects and names: every object has a name, every name has its object, and the counts agree.
 
 use crate::attributes::{self, Inode, is_of_programs_alone, is_xattr_name, listed_names};
 use crate::report::{Phase, Report, kind};
@@ -18,21 +18,22 @@ use terrane_zap::{Cursor, Entry, Match, Zap};
 const BATCH: usize = 512;
 /// The file type takes the 4 highest bits of an entry's value, the object's number the lowest ones.
 const KIND_SHIFT: u32 = 60;
-/// The blocks that a ZAP may have, so that a lie in a dnode does not make a check run for ever: 2^24 of at least 512 bytes.
+/// The blocks that a ZAP may have, so that a forged dnode does not make a check run for ever: 2^24 of at
+/// least 512 bytes.
 const ZAP_BLOCKS_MAX: u64 = 1 << 24;
 
-/// What is remembered of an object.
+/// What the check keeps of an object.
 struct Info {
     id: u64,
     parent: u64,
     size: u64,
     links: u32,
-    /// Names that lead here.
+    /// Names that lead to it.
     names: u32,
-    /// Names of directories in here.
+    /// Names of directories in it.
     subdirs: u32,
     kind: ObjectKind,
-    /// Named by the structure of the data set itself.
+    /// The structure of the dataset itself names it.
     structural: bool,
     /// The attributes could not be read: there is nothing to compare.
     broken: bool,
@@ -44,7 +45,7 @@ struct Info {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Unknown,
-    /// On the way that is walked now.
+    /// On the path that is being walked.
     Here,
     Known,
 }
@@ -76,13 +77,13 @@ impl Info {
 /// The objects of one set.
 pub(crate) struct Names {
     set: Arc<ObjectSet>,
-    /// What reads attributes; `None`: the set has none, or they cannot be read.
+    /// Decodes attributes; `None`: the set has none, or the layouts cannot be read.
     layouts: Option<LayoutTable>,
-    /// Which names its directories take.
+    /// How its directories normalise names.
     naming: Naming,
     /// In ascending order, because dnodes are walked so.
     infos: Vec<Info>,
-    /// Inodes that name a hidden directory, and which.
+    /// Inodes that name a hidden directory, and its number.
     hidden: Vec<(u64, u64)>,
     /// Inodes, in ascending order, that may name one: not all of their attributes could be read.
     partial: Vec<u64>,
@@ -109,7 +110,8 @@ impl Names {
         self.infos.get_mut(at)
     }
 
-    /// Takes an object as the walk meets it. True: a file without a name, which may be a copy that is made for another.
+    /// Takes an object as the walk meets it. True: a file without a name, which may be a copy in preparation
+    /// for another object.
     pub fn note(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) -> bool {
         report.counts.objects += 1;
         let mut info = Info {
@@ -193,7 +195,7 @@ impl Names {
         }
     }
 
-    /// Every ZAP of the set is whole; `each` gets its entries.
+    /// Checks the structure of a ZAP of the set; `each` gets its entries.
     fn zap(&self, report: &mut Report, id: u64, each: &mut dyn FnMut(&mut Report, &Entry)) -> Option<u64> {
         let at = self.at(id);
         let object = match self.set.hold(ObjectId(id)) {
@@ -254,13 +256,14 @@ impl Names {
         }
     }
 
-    /// What the meta object set holds is named by the pool directory, or is the free queue of a set that is.
+    /// Checks that everything in the meta object set is named by the pool directory, or is the free queue of
+    /// a set that is.
     pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Objects) {
         let mut named = vec![POOL_DIRECTORY.0];
         self.zap(report, POOL_DIRECTORY.0, &mut |_, entry| named.extend(entry.value.first()));
         let is_set =
             |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
-        // One whose identity cannot be read could not be opened, and is reported.
+        // A set whose identity cannot be read could not be opened, and is reported.
         let queue =
             |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
         let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
@@ -282,7 +285,7 @@ impl Names {
         }
     }
 
-    /// Names, links and directories of a file system.
+    /// Checks names, links and directories of a file system.
     pub fn check(&mut self, dataset: &Dataset, walk: &mut Walk<'_>) {
         self.naming = dataset.naming();
         let structure = Structure::of(dataset, walk.report);
@@ -312,11 +315,11 @@ impl Names {
         walk.tell(Phase::Names, total, total);
     }
 
-    /// A directory places its names as the data set says.
+    /// Checks that a directory hashes its names by the dataset's naming.
     fn check_naming(&self, report: &mut Report, id: u64, naming: Naming) {
         let Ok(object) = self.set.hold(ObjectId(id)) else { return };
         let store = ObjectStore::reader(&object);
-        // One without a block has placed none, and one that cannot be opened is reported elsewhere.
+        // A directory without a block has hashed none, and one that cannot be opened is reported elsewhere.
         let Some(norm) =
             Zap::open(&store).and_then(|zap| zap.norm(&store)).ok().filter(|_| object.block_count() > 0)
         else {
@@ -329,7 +332,7 @@ impl Names {
         }
     }
 
-    /// A ZAP; if it is a directory, its entries and what they lead to.
+    /// Checks a ZAP; if it is a directory, also its entries and their objects.
     fn check_zap(&mut self, report: &mut Report, at: usize) {
         let Some(info) = self.infos.get(at).filter(|info| info.is_zap()) else { return };
         let &Info { id, size, broken, hidden, parent, .. } = info;
@@ -416,7 +419,7 @@ impl Names {
         }
     }
 
-    /// What inodes name as their hidden directory is one, and theirs.
+    /// Checks that what an inode names as its hidden directory is one, and its own.
     fn check_hidden(&mut self, report: &mut Report) {
         for (owner, number) in std::mem::take(&mut self.hidden) {
             let at = self.at(owner);
@@ -462,7 +465,7 @@ impl Names {
         }
     }
 
-    /// Entries of files that are gone, or were others, are left by versions that do not know them.
+    /// Versions that do not know this table leave entries of files that were removed or replaced.
     fn check_reserved(&mut self, report: &mut Report, reserved: u64) {
         self.zap(report, reserved, &mut |report, entry| {
             let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
@@ -491,7 +494,7 @@ impl Names {
             }
             if info.names == 0 && !info.is_structure() {
                 let expected = match info.hidden && info.is_dir() {
-                    // Whoever may name it cannot be read, and is reported.
+                    // The inode that may name it cannot be read, and is reported.
                     true if self.partial.binary_search(&info.parent).is_ok() => continue,
                     true => "in the attributes of its inode",
                     false => "in a directory or the delete queue",
@@ -518,11 +521,11 @@ impl Names {
         }
     }
 
-    /// From every directory that has a name, its parents lead to the root.
+    /// Checks that the parents of every named directory lead to the root.
     fn check_ways(&mut self, report: &mut Report, root: Option<u64>) {
         for start in 0..self.infos.len() {
             let mut way = Vec::new();
-            // A hidden directory's parent may be a file, and that one's parent means nothing.
+            // The parent of a hidden directory may be a file, whose own parent attribute means nothing.
             let is_start = |info: &Info| info.is_dir() && !info.hidden;
             let mut at = Some(start).filter(|at| self.infos.get(*at).is_some_and(is_start));
             while let Some(here) = at {
@@ -564,7 +567,7 @@ struct Structure {
     delete_queue: Option<u64>,
     reserved: Option<u64>,
     others: Vec<u64>,
-    /// Programs keep ZAPs here that nobody else names.
+    /// Programs keep ZAPs here that nothing else names.
     has_programs: bool,
 }
 
@@ -599,7 +602,7 @@ impl Structure {
                 None
             }
         };
-        // Only where somebody has reserved something.
+        // Only where files have reservations.
         if master.lookup_u64(RESERVED.as_bytes()).is_ok_and(|found| found.is_some()) {
             structure.reserved = find(&master, RESERVED);
         }

@@ -1,4 +1,4 @@
-//! Reachable against accounted: what the roots lead to, what the zone tables count, and what the zones themselves tell.
+//! Compares reachable with accounted space: the trees, the zone tables, and the zones' own directories.
 
 use crate::report::{Phase, kind};
 use crate::walk::{Reached, Walk};
@@ -9,7 +9,7 @@ use terrane_pool::Pool;
 use terrane_pool::inspect::ZoneView;
 use terrane_store::explain::Standing;
 
-/// Compares what was walked with zone tables and zone directories.
+/// Compares the walked blocks with zone tables and zone directories.
 pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
     for corrupt in pool.check_tables() {
         walk.report.damage(kind::TABLES, &corrupt);
@@ -48,7 +48,7 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
     }
 }
 
-/// No two blocks share bytes.
+/// Checks that no two blocks share bytes.
 fn shared(walk: &mut Walk<'_>) {
     let mut last: Option<Reached> = None;
     for reached in &walk.reached {
@@ -66,12 +66,12 @@ fn shared(walk: &mut Walk<'_>) {
     }
 }
 
-/// Every entry that is called alive is a reachable block of the same owner, and whole.
+/// Checks that every live entry is a reachable block of the same owner, and intact.
 fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
     let seq = zone.seq;
     let entries = match pool.zone_directory(seq) {
         Ok(entries) => entries,
-        // Nothing lives there: it may have been reset already, and the record that says so was lost in a crash.
+        // Nothing is live there. It may have been reset already, and the record of that was lost in a crash.
         Err(_) if matches!(zone.phase, rows::Phase::Emptied(_)) && zone.live == 0 => return,
         Err(error) => {
             walk.report.add(kind::ZONE_DIRECTORY, format_args!("zone {seq}"), "readable", error);

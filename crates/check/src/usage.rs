@@ -1,10 +1,10 @@
-//! Where the bytes go: every stored byte of a pool by what it is for.
+//! Space usage: every stored byte of a pool by purpose.
 //!
-//! The zones' own directories are asked, not the trees: they list every block that was ever written, with its owner and its size, in the
-//! order of the device. So one pass finds what lives, what died and what is neither (padding, directories, headers), and
-//! the sum is what the device was given, to the byte.
+//! The source is the zones' own directories, not the trees. They list every block ever written, with its
+//! owner and size, in device order. So one pass finds live blocks, garbage and the rest (padding,
+//! directories, headers), and the sum is what was written to the device, to the byte.
 //!
-//! Invariant: live and dead bytes and the rest add up to the claimed bytes of all zones.
+//! Invariant: live bytes, garbage and the rest add up to the claimed bytes of all zones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use terrane_object::{ObjectError, ObjectKind, Objects};
 use terrane_store::explain::Standing;
 use terrane_wire::ObjectId;
 
-/// What a block is for.
+/// What a block is used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purpose {
     /// Contents of files and long targets of symbolic links.
@@ -31,13 +31,13 @@ pub enum Purpose {
     Dnodes,
     /// Attributes that did not fit their dnode.
     Spills,
-    /// Pointers to the blocks above.
+    /// Indirect blocks of the above.
     Indirect,
     /// Headers of object sets.
     Headers,
     /// Subtrees that wait to be freed.
     FreeQueue,
-    /// Everything of the meta object set.
+    /// Everything in the meta object set.
     Meta,
     /// Commit records and dead-log blocks.
     Records,
@@ -77,14 +77,14 @@ impl Purpose {
     }
 }
 
-/// What lives of one purpose.
+/// The live blocks of one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     /// Stored copies.
     pub copies: u64,
     /// Their stored bytes.
     pub stored: u64,
-    /// The bytes they take: each copy rounded up to a granule.
+    /// The space they take: each copy rounded up to a granule.
     pub live: u64,
 }
 
@@ -92,26 +92,29 @@ pub struct Share {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub shares: BTreeMap<Purpose, Share>,
-    /// Bytes of blocks that nothing needs any more, in zones that were not reset yet.
+    /// Garbage: bytes of freed blocks, in zones that were not reset yet.
     pub dead: u64,
     /// Zone headers, directory parts, and padding to write units.
     pub frame: u64,
-    /// Sum of all: what the device was given and did not get back.
+    /// The sum: what was written to the device and not reclaimed.
     pub claimed: u64,
 }
 
 impl Usage {
-    /// Bytes of all blocks that live.
+    /// Bytes of all live blocks.
     pub fn live(&self) -> u64 {
         self.shares.values().map(|share| share.live).sum()
     }
 }
 
-/// Reads the directories of all zones. Nothing may change the pool meanwhile. Fails if a directory or a table of dnodes cannot be read.
+/// Reads the directories of all zones. Nothing may change the pool meanwhile.
+///
+/// # Errors
+/// If a directory or a table of dnodes cannot be read.
 pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
     let mut kinds: BTreeMap<u64, BTreeMap<u64, ObjectKind>> = BTreeMap::new();
     let mut sets = Vec::new();
-    // What cannot be read is missed by its kind alone: its blocks are listed all the same.
+    // If a dnode cannot be read only its kind is missing: its blocks are listed anyway.
     objects.mos().for_each_dnode(&mut |id, dnode| {
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);

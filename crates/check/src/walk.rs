@@ -1,10 +1,13 @@
-//! Everything that can be reached from the roots, block by block.
+//! Walks everything that the roots reach, block by block.
 //!
-//! Each copy of each block is read and verified; levels, kinds, fill counts and births are compared along the way. What was
-//! reached is noted, so that [`space`](crate::space) can compare it with what the zones say.
+//! Each copy of each block is read and verified; levels, kinds, fill counts and births are compared along the
+//! way. Reached blocks are recorded, so that [`space`](crate::space) can compare them with the zone
+//! directories.
 //!
-//! Invariants: an indirect block is walked once, however many pointers name it, so a walk ends after as many steps as the
-//! pool has blocks; 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
+//! Invariants:
+//! * An indirect block is walked once, however many pointers name it. So a walk ends after as many steps as
+//!   the pool has blocks.
+//! * 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
 
 use crate::report::{Phase, Progress, Report, kind};
 use std::collections::{BTreeMap, HashSet};
@@ -20,13 +23,13 @@ use terrane_pool::Pool;
 use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
-/// Set in `Reached::psize` when a zone directory told of the block. Sizes need 25 bits.
+/// Set in `Reached::psize` when a zone directory lists the block. Sizes need 25 bits.
 const LISTED: u32 = 1 << 31;
-/// Owner digests that are none.
+/// The owner digest of blocks whose owner is unknown.
 const ANYBODY: u32 = 0;
 pub(crate) const POOL_ITSELF: u32 = 1;
 
-/// One stored copy that something reaches.
+/// One stored copy that was reached.
 #[derive(Clone, Copy)]
 pub(crate) struct Reached {
     addr: u64,
@@ -56,7 +59,7 @@ impl Reached {
     }
 }
 
-/// 32 bits of a hash stand for an owner: enough to tell a mistake, and a quarter of the memory.
+/// The 32-bit hash of an owner: enough to detect a wrong one, and a quarter of the memory.
 fn digest(owner: Owner) -> u32 {
     let Owner::Block { objset, object, level, block } = owner else { return POOL_ITSELF };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
@@ -68,7 +71,7 @@ fn digest(owner: Owner) -> u32 {
     (hash ^ hash >> 32) as u32 | 2
 }
 
-/// Whose tree is walked.
+/// The tree that is walked.
 #[derive(Clone, Copy)]
 struct Tree {
     objset: u64,
@@ -80,9 +83,9 @@ struct Tree {
     indirect_bytes: u32,
     /// Unknown owners and positions: a subtree that waits to be freed.
     cut_off: bool,
-    /// Unknown owners: it may be another object's, soon.
+    /// Unknown owners: it may soon belong to another object.
     is_for_another: bool,
-    /// What was born before is also another tree's.
+    /// Blocks born before belong to another tree too.
     prune_below: Txg,
 }
 
@@ -92,7 +95,7 @@ impl Tree {
     }
 }
 
-/// What a subtree turned out to hold.
+/// What a subtree holds.
 #[derive(Clone, Copy, Default)]
 struct Held {
     fill: u64,
@@ -103,7 +106,7 @@ struct Held {
     partial: bool,
 }
 
-/// Takes the dnodes as they are met: set, number, dnode. True: its blocks may be written in the name of another object.
+/// Takes each dnode as it is met: set, number, dnode. True: its blocks may be owned by another object.
 pub(crate) type EachDnode<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, &Dnode) -> bool;
 
 pub(crate) struct Walk<'a> {
@@ -116,12 +119,12 @@ pub(crate) struct Walk<'a> {
     pub reached: Vec<Reached>,
     /// Bytes found in each zone.
     pub by_zone: BTreeMap<ZoneSeq, u64>,
-    /// Of the object set that is walked.
+    /// Of the object set that is being walked.
     account: Account,
     indirect: HashSet<u64>,
 }
 
-/// Progress is told after so many bytes.
+/// Progress is reported each time this many bytes were read.
 const TELL_BYTES: u64 = 1 << 20;
 
 impl<'a> Walk<'a> {
@@ -140,14 +143,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The blocks that the pool itself keeps.
+    /// Walks the blocks that the pool itself keeps.
     pub fn bootstrap(&mut self) {
         for (addr, len) in self.pool.bootstrap_blocks() {
             self.note(addr, len, POOL_ITSELF, &"pool metadata");
         }
     }
 
-    /// An object set: its header, its dnodes, their trees, and what waits to be freed.
+    /// Walks an object set: its header, its dnodes, their trees, and its free queue.
     pub fn objset(&mut self, set: &ObjectSet, each: EachDnode<'_>) {
         let root = set.root();
         if root.is_hole() {
@@ -192,7 +195,7 @@ impl<'a> Walk<'a> {
             };
             self.subtree(&tree, &waiting.root, 0, self.synced, &mut None);
         }
-        // What could not be walked was not counted.
+        // Parts that could not be walked were not counted.
         if let Some(stored) = set.account()
             && self.report.findings_count == findings
         {
@@ -240,14 +243,14 @@ impl<'a> Walk<'a> {
         // Metadata, whatever the object is.
         let tree = Tree { metadata: true, block_bytes: SPILL_BYTES_MAX as u32, ..tree };
         let spill = self.subtree(&tree, &dnode.spill, SPILL, self.synced, &mut None);
-        // Freed subtrees of three levels and more give back an estimate.
+        // Freed subtrees of three levels and more subtract an estimate.
         if dnode.levels <= 2 && !held.partial {
             self.report.expect(kind::USED, &at, held.bytes.saturating_add(spill.bytes), dnode.used);
         }
         held
     }
 
-    /// Walks what a pointer holds. `each` takes the dnodes when it is the tree of dnodes.
+    /// Walks the subtree of a pointer. `each` takes the dnodes if it is the tree of dnodes.
     fn subtree(
         &mut self,
         tree: &Tree,
@@ -292,7 +295,7 @@ impl<'a> Walk<'a> {
         if let BlockPtr::Normal(normal) = ptr
             && !self.indirect.insert(normal.addrs[0].raw())
         {
-            // Reported by `space`, with its place.
+            // `space` reports it, with its location.
             return partial;
         }
         if ptr.lsize() > tree.indirect_bytes || !(ptr.lsize() as usize).is_multiple_of(BlockPtr::SIZE) {
@@ -321,7 +324,7 @@ impl<'a> Walk<'a> {
             if child_ptr.is_hole() || child_ptr.latest_birth() < tree.prune_below {
                 continue;
             }
-            // Without this a lie could lead down for ever.
+            // Without this check forged levels could lead down for ever.
             if child_ptr.level() + 1 != level {
                 self.report.add(kind::LEVEL, &at, level - 1, child_ptr.level());
                 held.partial = true;
@@ -352,7 +355,7 @@ impl<'a> Walk<'a> {
             self.report.add(kind::BLOCK_SIZE, owner_text(owner), most, ptr.lsize());
         }
         let Some(each) = each else {
-            // Decompressing is part of being readable. File contents are judged by their checksum alone.
+            // A readable block also decompresses. File contents are verified by their checksum alone.
             if tree.metadata
                 && let Err(error) = self.pool.read(ptr, owner)
             {
@@ -383,7 +386,7 @@ impl<'a> Walk<'a> {
         Some(fill)
     }
 
-    /// Verifies every copy and notes where it is. Returns what they take.
+    /// Verifies every copy and records where it is. Returns the space they take.
     fn copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
         let owner = tree.owner(level, block);
         let at = owner_text(owner);

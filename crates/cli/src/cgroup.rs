@@ -1,27 +1,28 @@
-//! What the cgroup of this process lets it have: a container's memory is less than the machine's.
+//! The memory limit of this process's cgroup: a container may use less memory than the machine has.
 //!
-//! A process is in one cgroup of each hierarchy. `/proc/self/cgroup` names it, `/proc/self/mountinfo` says where the hierarchy can be
-//! seen. A limit of any cgroup on the way to the root binds. In a container the path is often that of the host, of which only the end is
-//! mounted; or it leads out of what is mounted. Then what is mounted is looked at, and not more.
+//! A process is in one cgroup of each hierarchy. `/proc/self/cgroup` names it, and `/proc/self/mountinfo`
+//! says where the hierarchy is mounted. A limit of any cgroup on the path to the root binds. In a container
+//! the path is often that of the host, of which only the end is mounted; or it leads outside of what is
+//! mounted. Then only the mounted part is read.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// The cgroups of a process that bind its memory, the innermost first.
+/// The cgroups that limit the memory of a process, the innermost first.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Cgroup {
     dirs: Vec<PathBuf>,
 }
 
-/// Where a hierarchy is mounted, and which of its directories is seen there.
+/// Where a hierarchy is mounted, and which of its directories that mount shows.
 struct Mounted<'a> {
     root: &'a str,
     point: &'a str,
 }
 
 impl Cgroup {
-    /// The cgroups of this process. `root` is `/`, but for tests.
+    /// The cgroups of this process. `root` is `/`, except in tests.
     pub fn of_this_process(root: &Path) -> Cgroup {
         let text = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
         let (own, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
@@ -41,21 +42,23 @@ impl Cgroup {
         Cgroup { dirs }
     }
 
-    /// The least of all limits, in bytes; `None`: none of them has one.
+    /// The lowest of all limits, in bytes; `None`: there is none.
     pub fn memory_limit(&self) -> Option<u64> {
         let files = ["memory.max", "memory.high", "memory.limit_in_bytes"];
         let limits = self.dirs.iter().flat_map(|dir| files.iter().map(|name| dir.join(name)));
-        // `max` is no number. Version 1 says the largest multiple of a page where there is no limit; it is larger than any machine.
+        // `max` is not a number. Where there is no limit, version 1 gives the largest multiple of a page,
+        // which exceeds any machine.
         limits.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).min()
     }
 
-    /// Where the kernel says how long processes of the own cgroup wait for memory, its limits included.
+    /// The file in which the kernel reports how long processes of this cgroup wait for memory, its limits
+    /// included.
     pub fn pressure_file(&self) -> Option<PathBuf> {
         self.dirs.iter().map(|dir| dir.join("memory.pressure")).find(|path| path.exists())
     }
 }
 
-/// What a line of mountinfo says of the hierarchy that has the memory controller.
+/// The mount of the hierarchy with the memory controller, if this line of mountinfo is about it.
 fn hierarchy(line: &str, is_v2: bool) -> Option<Mounted<'_>> {
     let (before, after) = line.split_once(" - ")?;
     let mut after = after.split(' ');
@@ -69,12 +72,12 @@ fn hierarchy(line: &str, is_v2: bool) -> Option<Mounted<'_>> {
     is_it.then_some(Mounted { root, point })
 }
 
-/// The directories of a cgroup and all above it, as far as they are mounted.
+/// The directories of a cgroup and of all its ancestors, as far as they are mounted.
 fn way_up(root: &Path, mounted: &Mounted<'_>, path: &str) -> Vec<PathBuf> {
     let point = root.join(mounted.point.trim_start_matches('/'));
     let below = Path::new(path).strip_prefix(mounted.root).unwrap_or(Path::new(""));
     let below: Vec<&OsStr> = below.components().map(Component::as_os_str).collect();
-    // `..`: it is outside of the namespace, and what is mounted is no cgroup of this process.
+    // `..`: it is outside of the cgroup namespace, and the mount shows no cgroup of this process.
     let below = if below.iter().any(|name| *name == "..") { Vec::new() } else { below };
     (0..=below.len()).rev().map(|depth| point.join(below.iter().take(depth).collect::<PathBuf>())).collect()
 }

@@ -1,11 +1,14 @@
-//! The bridge to `terrane_check`: from a device to a report in JSON.
+//! Runs `terrane_check` on a pool and reports as JSON.
 //!
-//! A check compares everything with everything, so nothing may change under it. A pool that is not mounted is imported
-//! read-only. Of one that is mounted, everything is committed first, and the committed state is imported a second time, beside the
-//! pool that is in use. That state stays whole until zones that died since are reset, and none is while the check holds them, unless
-//! writers need the room. So a clean report is right whatever happened meanwhile. Findings are believed if no group was
-//! committed meanwhile; if one was, the check begins again, and only what the last try still finds, over zones that were held
-//! throughout, is told. If they were not, the check was cut short, and says so.
+//! A check compares all structures with each other, so nothing may change while it runs. A pool that is not
+//! mounted is imported read-only. For a mounted pool, everything is committed first. Then the committed state
+//! is imported a second time, beside the pool in use. That state stays complete until zones that were emptied
+//! since are reset. None is reset while the check holds them, unless writers need the space. So a clean
+//! report is valid whatever happened meanwhile.
+//!
+//! Findings are valid if no txg was committed meanwhile. If one was, the check begins again. Only findings of
+//! the last try, over zones that were held throughout, are reported. If they were not held, the check was cut
+//! short, and the report says so.
 
 use crate::failure::Outcome;
 use crate::live::{self, Live};
@@ -23,12 +26,12 @@ use terrane_posix::Fs;
 use terrane_store::env::{Env, SystemEnv};
 use terrane_wire::ZoneIdx;
 
-/// How often a check of a busy pool begins before it is given up.
+/// How often a check of a busy pool is started before it is given up.
 const TRIES: usize = 3;
-/// Files that are named; findings beyond them have their objects' numbers.
+/// Maximum number of findings whose files are named by path; further ones show object numbers.
 const PATHS_MAX: usize = 100;
 
-/// A device that somebody else writes: to be read only, and not to be told anything.
+/// A device that another import writes: read only, and never given hints.
 struct Beside(Arc<dyn Device>);
 
 impl Beside {
@@ -65,7 +68,7 @@ impl Device for Beside {
         Self::refuse(zone, "finish")
     }
 
-    // The writer knows where writing goes on.
+    // The writer knows the write pointer.
     fn resume(&self, _zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
         Ok(pointer)
     }
@@ -75,19 +78,19 @@ impl Device for Beside {
     }
 }
 
-/// Checks a pool that is mounted by this process.
+/// Checks a pool that this process has mounted.
 pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Checked> {
     for attempt in 1..=TRIES {
         live.pool.commit()?;
         let before = live.pool.synced_txg();
-        // What is committed now stays on the device, while writers go on.
+        // The state committed now stays on the device, while writers continue.
         let hold = live.pool.hold_zones();
         let devices = live.pool.device_handles().into_iter().map(beside_writer).collect();
         let outcome = check(devices, progress);
         let was_held = hold.is_whole();
         drop(hold);
         let (report, paths) = match outcome {
-            // What it began with may have been reset under it.
+            // Zones that it began with may have been reset during the check.
             Err(_) if !was_held && attempt < TRIES => continue,
             Err(_) if !was_held => break,
             outcome => outcome?,
@@ -95,7 +98,7 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Checked> {
         let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
         if report.is_clean() || is_sure {
             if report.explained_zones > 0 {
-                // By its own tables: what a check saw beside it may be old.
+                // By the pool's own tables: what a check beside it saw may be old.
                 live.pool.explain_suspects();
                 live.pool.commit_txg(live.pool.open_txg())?;
             }
@@ -106,7 +109,7 @@ pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Checked> {
     Ok(Checked::cut_short())
 }
 
-/// What was found is damage that `pool status` tells of from now on.
+/// Records what was found as damage, which `pool status` shows from then on.
 fn remember(live: &Live, report: &Report, paths: &Paths) {
     for finding in &report.findings {
         let path = paths.get(&finding.place).map(|path| format!("{path}: ")).unwrap_or_default();
@@ -118,12 +121,12 @@ fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
     Arc::new(Beside(device))
 }
 
-/// Checks the pool on devices that nobody writes.
+/// Checks the pool on devices that no process writes.
 pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Checked> {
     check(devices, progress).map(|(report, paths)| Checked::of(&report, &paths))
 }
 
-/// Makes the zone tables anew of a pool that nobody has imported.
+/// Rebuilds the zone tables of a pool that is not imported anywhere.
 pub fn rebuild(devices: &[Arc<dyn Device>], progress: Progress<'_>) -> Outcome<()> {
     let options = live::tool_options(OpenMode::ReadWrite);
     let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
@@ -131,7 +134,7 @@ pub fn rebuild(devices: &[Arc<dyn Device>], progress: Progress<'_>) -> Outcome<(
     Ok(terrane_check::rebuild_index(devices, &env, &options, &mut tell)?)
 }
 
-/// Paths of the files that something was found at, by the place of the finding.
+/// Paths of the files that have findings, by the location of the finding.
 type Paths = BTreeMap<String, String>;
 
 fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Report, Paths)> {
@@ -143,12 +146,13 @@ fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Repo
         let paths = paths(&objects, &report);
         (report, paths)
     });
-    // Not exported: there is nothing to commit.
+    // Abandoned, not exported: there is nothing to commit.
     pool.abandon();
     Ok(found?)
 }
 
-/// As far as a pool in which something was found lets its names be read. Looking for one reads whole directories: so not for all.
+/// Paths as far as a damaged pool can still be read. Finding one path reads whole directories, so not all are
+/// looked up.
 fn paths(objects: &Arc<Objects>, report: &Report) -> Paths {
     let mut paths = Paths::new();
     if report.is_clean() {
@@ -167,7 +171,7 @@ fn paths(objects: &Arc<Objects>, report: &Report) -> Paths {
     paths
 }
 
-/// The inode in `object set 2 object 7 level 0 block 3`, if that is the set.
+/// The inode in `object set 2 object 7 level 0 block 3`, if `set` is that object set.
 fn inode_of(place: &str, set: u64) -> Option<u64> {
     let (found, rest) = place.strip_prefix("object set ")?.split_once(" object ")?;
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
@@ -183,7 +187,7 @@ fn phase_text(phase: Phase) -> &'static str {
     }
 }
 
-/// What a check says.
+/// The result of a check.
 #[derive(Serialize)]
 pub struct Checked {
     /// False: it was cut short.
@@ -204,7 +208,7 @@ struct FindingRow {
     text: String,
 }
 
-/// What it met; nothing if it was cut short.
+/// What one try found; nothing if it was cut short.
 #[derive(Serialize)]
 struct Seen {
     #[serde(flatten)]

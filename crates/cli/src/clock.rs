@@ -1,4 +1,4 @@
-//! Moments as text, in UTC: a log is read on other machines than the one that wrote it.
+//! Times as text, in UTC: a log may be read on another machine than the one that wrote it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,22 +14,22 @@ pub fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// Now as text, with milliseconds.
+/// The current time as text, with milliseconds.
 pub fn now() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let text = utc(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
     format!("{}.{:03}Z", text.trim_end_matches('Z'), since.subsec_millis())
 }
 
-/// Of the Gregorian calendar.
+/// A date of the Gregorian calendar.
 struct Day {
     year: i64,
     month: i64,
     day: i64,
 }
 
-/// So many days after the first of 1970: Howard Hinnant, "chrono-Compatible
-/// Low-Level Date Algorithms", `civil_from_days`. Years begin in March there, so that the leap day comes last.
+/// The date that many days after 1970-01-01: Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms",
+/// `civil_from_days`. Years begin in March there, so that the leap day comes last.
 fn civil(days: i64) -> Day {
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);

@@ -1,4 +1,4 @@
-//! Collection by hand: asked of the pool, and watched.
+//! GC on request: asks the pool, and watches.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
@@ -6,10 +6,10 @@ use crate::progress::Progress;
 use serde::Serialize;
 use std::time::Duration;
 
-/// Between two looks at how far it is.
+/// Interval between two progress queries.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// How far collection is; garbage is bytes.
+/// Progress of GC; garbage is bytes.
 #[derive(Serialize)]
 pub struct Collected {
     name: String,
@@ -21,11 +21,12 @@ pub struct Collected {
     done: bool,
 }
 
-/// Has the pool collect until at most `target_percent` of what full zones hold is garbage. Without `wait` it goes on by itself, if the
-/// pool is mounted; one that this process opened is closed after the answer, so then there is no other time than now.
+/// Has the pool run GC until at most `target_percent` of the bytes in full zones is garbage. Without `wait` a
+/// mounted pool continues by itself. A pool that this process opened is closed after the answer, so then the
+/// call always waits.
 ///
 /// # Errors
-/// When the pool is read-only, or stops.
+/// If the pool is read-only, or stops.
 pub fn down_to(live: &Live, target_percent: u8, wait: bool, progress: Progress<'_>) -> Outcome<Collected> {
     live.pool.gc_request(target_percent)?;
     let before = live.pool.gc_progress();

@@ -1,10 +1,11 @@
 //! Completion in the shell: what Tab offers.
 //!
-//! The scripts that shells load only call this program again, with [`VARIABLE`] set and the words typed so far. So names of pools and
-//! properties come from where they really are, and no script can fall behind the definitions.
+//! The scripts that shells load only call this program again, with [`VARIABLE`] set and the words typed so
+//! far. So names of pools and properties come from the registry and the code, and no script can be out of
+//! date.
 //!
-//! What an argument takes is told from its name in the definitions (`pool`, `PROPERTY=VALUE`), in one place for all commands.
-//! Completion reads the registry and nothing else: Tab must not open a device.
+//! The name of an argument in the definitions (`pool`, `PROPERTY=VALUE`) says what it takes, in one place for
+//! all commands. Completion reads only the registry: Tab must not open a device.
 
 use crate::figures::FIGURES;
 use crate::help::OPTION_HELP;
@@ -17,12 +18,12 @@ use std::ffi::OsStr;
 use std::io;
 use terrane_dataset::PROPERTIES;
 
-/// Set by the scripts, to the name of the shell.
+/// Set by the scripts to the name of the shell.
 pub const VARIABLE: &str = "TERRANE_COMPLETE";
-/// Shells that are served.
+/// Shells that are supported.
 pub const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
-/// Answers the shell and ends, if it is the shell that asks.
+/// If a shell asks for completions, answers it and exits.
 pub fn serve(words: fn() -> Command) {
     CompleteEnv::with_factory(move || with_completers(words())).var(VARIABLE).complete();
 }
@@ -45,7 +46,7 @@ pub fn script(shell: &str) -> io::Result<Vec<u8>> {
 }
 
 fn with_completers(command: Command) -> Command {
-    // `pool create` names a pool that is not there yet.
+    // `pool create` names a pool that does not exist yet.
     let makes = command.get_name() == "create";
     command.mut_subcommands(with_completers).mut_args(move |arg| match completer(&arg) {
         Some(_) if makes && arg.get_id() == "name" => arg,
@@ -74,7 +75,7 @@ fn all(words: impl IntoIterator<Item = String>, start: &OsStr) -> Vec<Completion
     words.into_iter().filter(|word| word.starts_with(&*start)).map(CompletionCandidate::new).collect()
 }
 
-/// Known pools; where a path was begun, paths.
+/// Known pools; paths if the word begins like one.
 fn pools(start: &OsStr) -> Vec<CompletionCandidate> {
     if start.to_string_lossy().contains('/') {
         return PathCompleter::any().complete(start);
@@ -93,7 +94,7 @@ fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {
     if !start.to_string_lossy().contains('=') {
         return all(PROPERTIES.iter().map(|property| format!("{}=", property.name)), start);
     }
-    // Those that are words; a range or a sentence cannot be completed.
+    // Values that are single words; a range or a sentence cannot be completed.
     let values = PROPERTIES.iter().flat_map(|property| {
         let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
         words.map(move |word| format!("{}={word}", property.name))
@@ -101,7 +102,7 @@ fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {
     all(values, start)
 }
 
-/// Values of the property `compression`, but for those that follow the load.
+/// Values of the property `compression`, except those that follow the load.
 fn algorithms(start: &OsStr) -> Vec<CompletionCandidate> {
     let start = format!("compression={}", start.to_string_lossy());
     let values = assignments(OsStr::new(&start)).into_iter();
@@ -112,7 +113,7 @@ fn algorithms(start: &OsStr) -> Vec<CompletionCandidate> {
     words.filter(|word| !word.starts_with("zstd-auto")).map(CompletionCandidate::new).collect()
 }
 
-/// The last of several options with commas between them.
+/// Completes the last of several comma-separated options.
 fn mount_options(start: &OsStr) -> Vec<CompletionCandidate> {
     let start = start.to_string_lossy();
     let (before, last) = start.rsplit_once(',').map_or(("", &*start), |(before, last)| (before, last));

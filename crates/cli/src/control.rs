@@ -1,8 +1,9 @@
-//! The conversation with the daemon of a mounted pool, over its socket.
+//! The protocol between commands and the daemon of a mounted pool, over its socket.
 //!
-//! The daemon speaks first: one line that says which pool it has and where. Then the command asks one question, and the daemon
-//! answers with lines of progress and one of result. Each line is one JSON object. A daemon whose mount has
-//! ended says nothing until it is gone, so that whoever connects then finds the device free.
+//! The daemon speaks first: one line that says which pool it has and where. Then the command asks one
+//! question, and the daemon answers with lines of progress and one of result. Each line is one JSON object. A
+//! daemon whose mount has ended sends nothing until it exits, so a command that connects then finds the
+//! device free afterwards.
 //!
 //! Only the pool's owner can connect: the socket has mode 0600, in a directory of mode 0700.
 
@@ -17,31 +18,32 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use terrane_device::Identity;
 
-/// The longest question; answers may be longer.
+/// The longest question, in bytes; answers may be longer.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
-/// How long a caller may take to ask after it was greeted. It holds a thread and a descriptor.
+/// Time limit between the greeting and the question, since a caller holds a thread and a descriptor.
 const QUESTION_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a daemon that was called by its pool's name may take to greet: a successor may just import the pool, and one whose mount is
-/// gone has a group to commit.
+/// Time limit for the greeting of a daemon that was called by its pool's name. A successor may still be
+/// importing the pool, and one whose mount is gone has a txg to commit.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The same where the daemons of all pools are asked: one that does not answer must not hide the others.
+/// The same when the daemons of all pools are asked: one that does not answer must not hide the others.
 pub const SURVEY_PATIENCE: Duration = Duration::from_secs(4);
 
-/// The longest that each step of a stop may take, but for the wait for users elsewhere.
+/// Time limit for each step of a stop, except the wait for users in other namespaces.
 pub const STOP_STEP: Duration = Duration::from_secs(60);
-/// So long at most a caller waits for the answer to a stop: there are two such steps, both commits.
+/// How long a caller waits for the answer to a stop: two such steps, both commits, and some more.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
-/// How long the processes of a mount may take to end after the server said that it has stopped.
+/// How long the processes of a mount may take to exit after the server said that it has stopped.
 const EXIT_PATIENCE: Duration = Duration::from_secs(2);
-/// Beside a keeper's socket: the name of the keeper that listens there. Neither the socket's number nor its times tell: on a file system
-/// that is another kernel's (a shared folder of a virtual machine) the next file has the number of the last one, and its times too.
+/// The file beside a keeper's socket with the name of the keeper that listens there. The socket's inode
+/// number and times do not identify it. On a file system of another kernel (a shared folder of a virtual
+/// machine) the next file may have the same ones.
 pub fn owner_of(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".owner");
     path.into()
 }
 
-/// What a daemon is told to do; all else is a [`Query`](crate::query::Query) to the pool.
+/// Commands to a daemon; everything else is a [`Query`](crate::query::Query) to the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Command {
@@ -49,36 +51,36 @@ pub enum Command {
     Stop {
         #[serde(default)]
         how: How,
-        /// How long users elsewhere are waited for.
+        /// How long to wait for users in other namespaces.
         seconds: Option<u64>,
     },
     /// Commits everything.
     Sync,
-    /// Commits everything, and lets a successor go on with the mount.
+    /// Commits everything, and has a successor take over the mount.
     StepBack {
-        /// How that one opens the pool.
+        /// How the successor opens the pool.
         read_only: Option<bool>,
     },
-    /// Other bounds of memory: so many bytes in all, from now on, for successors as well.
+    /// Sets another memory limit, in bytes, for this server and its successors.
     Memory { bytes: u64 },
 }
 
-/// In which way a mount ends.
+/// How a mount ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum How {
-    /// Only a mount that nobody uses.
+    /// Only if it is not in use.
     #[default]
     #[serde(rename = "when idle")]
     WhenIdle,
-    /// Out of the directory tree at once, and closed when its last user has gone.
+    /// Detached from the directory tree at once, and closed when its last user has gone.
     Lazily,
-    /// Committed, and then ended under those who use it.
+    /// Committed, then aborted while in use.
     #[serde(rename = "by force")]
     ByForce,
 }
 
-/// What a daemon says between the question and the end.
+/// What a daemon sends between the question and the end.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Reply {
@@ -87,7 +89,7 @@ enum Reply {
     Refusal { refused: String },
 }
 
-/// What a daemon says of itself.
+/// How a daemon introduces itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Greeting {
     pub pool: String,
@@ -97,24 +99,24 @@ pub struct Greeting {
     #[serde(with = "json::path")]
     pub mountpoint: PathBuf,
     pub pid: u32,
-    /// The kernel's number of the file system, `major:minor`: what else stands under it is the same mount. Not said by the first
-    /// daemons, which a new command may meet after an upgrade.
+    /// The kernel's number of the file system, `major:minor`; all rows of the mount table with it are this
+    /// mount. Missing from the first daemons, which a new command may meet after an upgrade.
     #[serde(default)]
     pub dev: String,
-    /// Seconds since 1970 when it was mounted; successors of the first server keep it.
+    /// When it was mounted, in seconds since 1970; successors of the first server keep it.
     #[serde(default)]
     pub since: u64,
-    /// Which files and devices the pool lies on.
+    /// The files and devices of the pool.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
 }
 
 impl Greeting {
-    /// Whether the pool lies on what is at this path.
+    /// Whether the device at this path belongs to the pool.
     pub fn lies_on(&self, path: &Path) -> bool {
         let Ok(identity) = Identity::of(path) else { return false };
         match self.devices.as_slice() {
-            // Not said by daemons of before.
+            // Missing from older daemons.
             [] => Identity::of(&self.device).is_ok_and(|own| own == identity),
             own => own.contains(&identity),
         }
@@ -128,21 +130,23 @@ pub struct Daemon {
     pub greeting: Greeting,
 }
 
-/// What is behind a socket.
+/// The result of connecting to a socket.
 #[derive(Debug)]
 pub enum Reached {
     Daemon(Daemon),
-    /// There is no daemon, or not any more.
+    /// There is no daemon, or no longer.
     Nobody,
-    /// A process has the socket and said nothing in time: it is stopped, or waits for its device, or has not begun yet.
+    /// A process has the socket but did not greet in time. It is stopped, waits for its device, or is still
+    /// starting.
     Silent,
 }
 
-/// Calls the daemon behind a socket.
+/// Connects to the daemon behind a socket.
 pub fn reach(socket: &Path, patience: Duration) -> Outcome<Reached> {
     let (tell, hear) = mpsc::channel();
     let path = socket.to_owned();
-    // Connecting waits as well, once enough callers stand in line. A thread that still waits at the end ends with this process.
+    // Connecting blocks as well once the backlog is full. A thread that still blocks at the end exits with
+    // this process.
     let call = move || drop(tell.send(call(&path, patience)));
     std::thread::Builder::new().name("caller".into()).spawn(call)?;
     hear.recv_timeout(patience).unwrap_or(Ok(Reached::Silent))
@@ -165,7 +169,7 @@ fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
                 .map_err(|_| Failure(format!("{}: the daemon speaks another language", socket.display())))?;
             return Ok(Reached::Daemon(Daemon { stream, greeting }));
         }
-        // It is about to end.
+        // It is about to exit.
         if begun.elapsed() > patience {
             return Ok(Reached::Silent);
         }
@@ -173,7 +177,7 @@ fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
     }
 }
 
-/// The daemon behind a socket; `None` when there is none, or not any more.
+/// The daemon behind a socket; `None` if there is none, or no longer.
 pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
     connect_within(socket, PATIENCE)
 }
@@ -189,7 +193,7 @@ pub fn connect_within(socket: &Path, patience: Duration) -> Outcome<Option<Daemo
 /// A daemon that is about to stop, and its keeper.
 pub struct Leaving {
     pid: u32,
-    /// Where the keeper says that it listens, and what it said.
+    /// The file with the keeper's name, and its content.
     owner: PathBuf,
     name: Option<Vec<u8>>,
 }
@@ -200,11 +204,12 @@ impl Leaving {
         Leaving { pid: greeting.pid, name: std::fs::read(&owner).ok(), owner }
     }
 
-    /// Waits for a moment until both have let go of their files: what those lie on may be unmounted next.
+    /// Waits a moment until both processes have closed their files: the file system below may be unmounted
+    /// next.
     pub fn wait(&self) {
         let serves = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-            // The state stands behind the command, which may hold anything.
+            // The state follows the command name, which may hold any character.
             stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
         };
         let keeps = || self.name.is_some() && std::fs::read(&self.owner).ok() == self.name;
@@ -215,7 +220,7 @@ impl Leaving {
     }
 }
 
-/// What is said of a daemon that does not answer.
+/// The failure for a daemon that does not answer.
 pub fn silent(pool: &str) -> Failure {
     Failure(format!(
         "pool {pool}: expected an answer of its server, found it not answering: it is stopped, or waits for its device; see its log"
@@ -223,7 +228,7 @@ pub fn silent(pool: &str) -> Failure {
 }
 
 impl Daemon {
-    /// Has a question answered that is answered at once, if at all.
+    /// Asks a question that is answered at once, with a time limit.
     pub fn ask_within(self, question: &impl Serialize, patience: Duration) -> Outcome<Value> {
         self.stream.get_ref().set_read_timeout(Some(patience))?;
         self.ask(question, &mut |_, _, _| {})
@@ -245,14 +250,14 @@ impl Daemon {
                 Ok(Reply::Answer { ok }) => return Ok(ok),
                 Ok(Reply::Refusal { refused }) => return Err(Failure(refused)),
                 Ok(Reply::Progress { progress: what, done, total }) => progress(&what, done, total),
-                // Another version may have more to say.
+                // Another version may send further messages.
                 Err(_) => {}
             }
         }
     }
 }
 
-/// `None` at the end of the conversation.
+/// `None` at the end of the connection.
 fn read_line(stream: &mut impl BufRead) -> std::io::Result<Option<Value>> {
     let mut line = Vec::new();
     match stream.read_until(b'\n', &mut line) {
@@ -269,7 +274,7 @@ fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Resul
     stream.write_all(&line)
 }
 
-/// The daemon's side of one conversation.
+/// The daemon's side of one connection.
 pub struct Caller {
     stream: UnixStream,
 }
@@ -279,7 +284,7 @@ impl Caller {
         Caller { stream }
     }
 
-    /// Says who we are, and hears the question; `None` when there is none that can be understood.
+    /// Sends the greeting and reads the question; `None` if none arrives that can be parsed.
     pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
         write_line(&mut self.stream, greeting).ok()?;
         self.stream.set_read_timeout(Some(QUESTION_PATIENCE)).ok()?;
@@ -287,7 +292,7 @@ impl Caller {
         read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
     }
 
-    // A caller that has gone does not want to know; so nothing of what follows can fail.
+    // A caller that has gone needs no answer; so errors from here on are ignored.
 
     pub fn progress(&mut self, what: &str, done: u64, total: u64) {
         let _ = write_line(&mut self.stream, &Reply::Progress { progress: what.to_owned(), done, total });
@@ -379,7 +384,7 @@ mod tests {
         drop(listener);
         assert!(matches!(reach(&socket, soon).unwrap(), Reached::Nobody));
         std::fs::remove_file(socket).unwrap();
-        // One that greets and then does not answer, neither.
+        // Nor does a daemon that greets and then does not answer.
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let daemon = Daemon { stream: BufReader::new(ours), greeting: greeting() };
         assert!(daemon.ask_within(&json!({}), soon).unwrap_err().0.contains("pool tank"));

@@ -1,14 +1,16 @@
-//! The process behind a mount.
+//! The server process of a mount.
 //!
-//! It opens the pool, mounts it, answers the kernel until the mount is gone, and commits what is left. How the mount goes does not
-//! matter: `umount`, `fusermount3 -u`, `terrane umount` and signals all only unmount, and the end of the session is the one
-//! place from which everything else follows. Meanwhile it answers questions on a socket ([`crate::control`]).
+//! It opens the pool, mounts it, answers the kernel until the mount is gone, and commits what is left. The
+//! way of unmounting does not matter. `umount`, `fusermount3 -u`, `terrane umount` and signals all only
+//! unmount, and everything else follows from the end of the session. Meanwhile the server answers questions
+//! on a socket ([`crate::control`]).
 //!
-//! Its own end need not be that of the mount: with a holder ([`crate::holder`]) a successor goes on where it was killed, or where
-//! it stepped back after it had committed everything ([`succession`]).
+//! The mount can outlive the server. With a holder ([`crate::holder`]) a successor continues after the server
+//! was killed, or after it stepped back, having committed everything ([`succession`]).
 //!
-//! Invariant: a socket that greets belongs to a pool that is mounted; from the end of the mount to the end of the process it is
-//! silent. The kernel says when the mount ends, not our threads, who hear of it later: by then its number may be another mount's.
+//! Invariant: a socket that greets belongs to a mounted pool; from the end of the mount to the exit of the
+//! process it is silent. The kernel decides when the mount has ended, not our threads, which learn of it
+//! later: by then its number may be another mount's.
 
 mod succession;
 
@@ -49,22 +51,22 @@ use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountH
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 
-/// After a signal: how long users have to leave before the mount is taken out of the tree under them.
+/// After a signal: how long users have before the mount is detached lazily.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
-/// How often directories that lost names are looked after.
+/// How often directories that lost names are shrunk.
 const SETTLE_PERIOD: Duration = Duration::from_secs(1);
-/// How often it is looked whether files are to be rewritten.
+/// How often to check whether files are to be rewritten.
 const REWRITE_PERIOD: Duration = Duration::from_millis(250);
-/// How long those who asked for the end may take to hear that it came.
+/// Time limit for sending the result to callers that asked for the end.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long users in other mount namespaces are waited for where the caller does not say.
+/// How long to wait for users in other mount namespaces, by default.
 const STOP_WAIT_SECONDS: u64 = 10;
-/// How often it is looked whether the last of them has gone.
+/// How often to check whether the last of them has gone.
 const STOP_LOOK: Duration = Duration::from_millis(20);
-/// After a lazy unmount: how long the mount may take to end if nobody uses it.
+/// After a lazy unmount: how long the mount may take to end if it is not in use.
 const LAZY_LOOK: Duration = Duration::from_millis(500);
-/// Of users elsewhere so many are named.
+/// Maximum number of users in other namespaces that are named.
 const USERS_NAMED_MAX: usize = 5;
 
 /// What is to be mounted, where and how.
@@ -74,9 +76,9 @@ pub struct Plan {
     pub mount: MountOptions,
     pub import: ImportOptions,
     pub memory: Memory,
-    /// Where what is born and dies is written down, for a replay.
+    /// Where births and frees of blocks are recorded, for a replay.
     pub record: Option<PathBuf>,
-    /// Where scrapers may ask.
+    /// Where scrapers connect.
     pub metrics: Option<TcpListener>,
     /// Properties for the life of the mount, with their values.
     pub properties: Vec<Setting>,
@@ -91,7 +93,7 @@ struct Shared {
     greeting: Greeting,
     unmount: UnmountHandle,
     brake: Arc<Brake>,
-    /// What a successor will read; empty where there is no holder.
+    /// What a successor will read; empty if there is no holder.
     page: OnceLock<(File, Mutex<Facts>)>,
     house: Mutex<Vec<JoinHandle<()>>>,
     /// Held while another keeper is started.
@@ -108,11 +110,12 @@ enum Origin {
 
 #[derive(Default)]
 struct Stage {
-    /// While the session goes on, which closes its own at the end: callers on a mount that is cut off must not wait for us.
+    /// Only while the session runs, which closes its own descriptor at the end: callers on an aborted mount
+    /// must not wait for us.
     connection: Option<File>,
     ending: bool,
     ended: Option<Result<(), String>>,
-    /// Conversations that wait for the end, to report it.
+    /// Connections that wait for the end, to report it.
     waiting: usize,
 }
 
@@ -133,11 +136,11 @@ impl Shared {
         metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
     }
 
-    /// Where the file system stands: under one place, or under several that share its connection. Where it was mounted first, something
-    /// else may stand by now.
+    /// The mounts that show the file system: one, or several that share its connection. Its first mount point
+    /// may show something else by now.
     fn places(&self) -> Vec<UnmountHandle> {
         let rows = mounted();
-        // Asked after the table was read: a number that is not ours any more is somebody else's.
+        // Checked after the table was read: a number that is no longer ours belongs to another file system.
         if !self.stands() {
             return Vec::new();
         }
@@ -147,13 +150,13 @@ impl Shared {
         rows.iter().rev().filter(|row| row.dev == self.greeting.dev).map(UnmountHandle::of).collect()
     }
 
-    /// Ends the mount wherever it can be seen, and under those who use it.
+    /// Aborts the mount wherever it is visible, while in use.
     fn abort_all(&self) -> Result<(), MountError> {
         let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
         if !self.stands() {
             return aborted;
         }
-        // It has another file system mounted over it, or is in use in other mount namespaces.
+        // Another file system is mounted over it, or it is in use in other mount namespaces.
         abort_connection(&self.greeting.dev)
     }
 
@@ -161,7 +164,7 @@ impl Shared {
         self.places().iter().try_for_each(UnmountHandle::unmount)
     }
 
-    /// No more is changed behind the back of those who end this server.
+    /// Stops background jobs, so that they change nothing while this server ends.
     fn end_housekeeping(&self) {
         let mut stage = self.stage();
         (stage.ending, stage.connection) = (true, None);
@@ -174,7 +177,7 @@ impl Shared {
         }
     }
 
-    /// True: it ends.
+    /// Sleeps. True: the server is ending.
     fn rest(&self, time: Duration) -> bool {
         let stage = self.changed.wait_timeout_while(self.stage(), time, |stage| !stage.ending);
         stage.unwrap_or_else(PoisonError::into_inner).0.ending
@@ -184,7 +187,7 @@ impl Shared {
         self.stage().ending
     }
 
-    /// The mount has not ended, wherever it can be seen, and its number is ours.
+    /// The mount has not ended in any namespace, and its number is ours.
     fn stands(&self) -> bool {
         self.stage().connection.as_ref().is_some_and(|connection| !handover::is_ended(connection))
     }
@@ -195,12 +198,12 @@ impl Shared {
         stage.unwrap_or_else(PoisonError::into_inner).0.ended.clone()
     }
 
-    /// Commits everything, if that ends within a time.
+    /// Commits everything, with a time limit.
     fn sync_within(&self, patience: Duration) -> Outcome {
         let (tell, hear) = std::sync::mpsc::channel();
         let fs = Arc::clone(&self.fs);
         let sync = move || {
-            // Who asked may have gone.
+            // The caller may have given up.
             let _ = tell.send(fs.sync());
         };
         std::thread::Builder::new().name("sync".into()).spawn(sync)?;
@@ -212,25 +215,25 @@ impl Shared {
     }
 }
 
-/// A server that follows another goes on in the same file.
+/// Starts recording. A server that follows another appends to the same file.
 fn record(pool: &Pool, path: &Path) -> Outcome {
     let file = File::options().append(true).create(true).open(path);
     let recording = file.and_then(|file| pool.record(Box::new(file)));
     recording.map_err(Failure::io("beginning to record in", path))
 }
 
-/// Mounts, says so through `ready`, and returns when the mount has gone and the pool is closed.
+/// Mounts, reports that through `ready`, and returns when the mount has gone and the pool is closed.
 pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     // Before the first thread has a heap of its own.
     terrane_fuse::process::share_heaps();
-    // Before the mount, so that no signal finds a mount and no handler.
+    // Before the mount, so that no signal finds a mount without a handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
     let known = plan.legacy.as_ref().map(|legacy| legacy.facts.devices.as_slice());
     let mut live = Live::open_again(&plan.target, &plan.import, known.unwrap_or_default())?;
     let pool = Arc::clone(&live.pool);
     live.mountpoint = Some(plan.dir.clone());
     if !plan.mount.default_permissions {
-        // Nobody would judge by access control lists.
+        // ACLs would have no effect: nothing checks permissions.
         plan.properties.push(Setting { name: "acltype".to_owned(), value: "off".to_owned() });
     }
     for setting in &plan.properties {
@@ -265,12 +268,12 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         let shared = Arc::clone(&shared);
         std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
     }
-    // Before the house is kept, which looks at the flags that a remount has changed.
+    // Before housekeeping starts, which reads the flags that a remount has changed.
     let connection = session.device().map_err(Failure::io("keeping the connection of", &plan.dir))?;
     let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics))
         .with_launderer(Launderer::new(connection, succession::forgetter));
     let keeping = Arc::clone(&shared);
-    // After a take-over, what has no name may be open.
+    // After a take-over unlinked files may be open.
     let drains = matches!(origin, Origin::New(_));
     let (rewriting, bearing, watching) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
     *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = vec![
@@ -288,7 +291,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
         Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
         Err(error) => log::error!("pool {}: {error}", plan.target.name),
     }
-    // Before the lock goes: then the next mount may listen there.
+    // Before the lock is released: then the next mount may listen there.
     let socket = registry.socket(&plan.target.name);
     if let Err(error) = std::fs::remove_file(&socket) {
         log::warn!("{}: {error}", socket.display());
@@ -298,7 +301,7 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
     {
         log::warn!("{failure}");
     }
-    // Whoever hears of the end may open the device at once, while this process is still on its way out.
+    // A caller that learns of the end may open the device at once, while this process is still exiting.
     shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
     farewell(&shared, exported.clone());
     exported.map_err(Failure)?;
@@ -317,7 +320,7 @@ fn begin(
             let fs = succession::take_over(&live, &legacy)?;
             let negotiated = legacy.facts.negotiated;
             let (dev, since) = (legacy.facts.dev.clone(), legacy.facts.since);
-            // It may have moved since; but not to where nobody else finds it.
+            // The device may have moved since. A path that only this process can use is not recorded.
             if !plan.target.path.starts_with(members::NAMELESS) {
                 remember(registry, &plan.target);
             }
@@ -328,7 +331,7 @@ fn begin(
         }
         None => {
             let fs = Arc::clone(live.fs()?);
-            // The socket first: it can be refused, and a mount should not come and go for that.
+            // The socket first: it can be refused, and that should not cost a mount and an unmount.
             let listener = listen(registry, &plan.target.name)?;
             remember(registry, &plan.target);
             let estate = Estate::new(&fs, &live, &listener)?;
@@ -367,8 +370,8 @@ fn begin(
     Ok((shared, session, origin))
 }
 
-/// A mount by path makes the pool known, unless its name means another one that is still there. A pool that cannot be remembered can be
-/// mounted all the same.
+/// Records a pool that was mounted by path, unless its name means another one that still exists. Failing to
+/// record it does not prevent the mount.
 fn remember(registry: &Registry, target: &Target) {
     let remembered = match target::namesake(registry, &target.name, &target.path) {
         Ok(Some(other)) => {
@@ -388,7 +391,7 @@ fn remember(registry: &Registry, target: &Target) {
     }
 }
 
-/// A property that is said with the mount holds as long as that.
+/// Sets a property for the life of the mount.
 fn obey(live: &Live, setting: &Setting) -> Outcome {
     judge(setting, live.pool.max_block())?;
     Ok(live.dataset.obey_for_now(&setting.name, &setting.value)?)
@@ -396,7 +399,8 @@ fn obey(live: &Live, setting: &Setting) -> Outcome {
 
 fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
     let socket = &registry.socket(name);
-    // We hold the device's lock, so whoever left it here is dead, or serves another pool of that name.
+    // We hold the device's lock, so the process that left the socket is dead, or serves another pool of that
+    // name.
     let is_served = || -> Outcome<bool> { Ok(control::connect(socket)?.is_some()) };
     let taken = is_served()?;
     let _lock = registry.lock_sockets()?;
@@ -455,10 +459,12 @@ fn answer_kernel(
     served.map_err(Failure::io("answering the kernel on", &plan.dir))
 }
 
-/// First gently, then out of the tree; who sends a signal again does not want to wait.
+/// The first signal unmounts: at once if idle, else lazily after [`LEAVE_PATIENCE`] or at the next signal.
+/// Later signals abort the mount.
 fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     let mut count = 0;
-    // A terminal that is closed ends what runs in it; otherwise this signal means the log, as with other daemons.
+    // When a terminal closes, SIGHUP ends what runs in it. Otherwise it reopens the log, as with other
+    // daemons.
     let in_terminal = std::io::stdin().is_terminal();
     loop {
         let (hangups, ends): (Vec<i32>, Vec<i32>) =
@@ -480,7 +486,7 @@ fn leave_on_signals(mut signals: Signals, shared: &Shared) {
     }
 }
 
-/// That of the keeper as well, which is the same file.
+/// Reopens the log, and has the keeper reopen its own, which is the same file.
 fn reopen_log() {
     let told = Holder::of_this_process().map_or(Ok(()), |holder| holder.reopen_log());
     match logger::reopen().and(told) {
@@ -502,14 +508,15 @@ fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
     Ok(())
 }
 
-/// What a crash left without a name; opening the file system only made a beginning.
+/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
+/// Then shrinks directories and stores the error log.
 fn keep_house(shared: &Shared, drains: bool) {
     if drains {
         drain_unlinked(shared);
     }
     let mut flags = FlagWatch::new(shared);
     let mut recorded = Ok(());
-    // About once in a group: what lost names in one is settled in the next.
+    // About once per txg: directories that lost names in one are shrunk in the next.
     while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
         flags.look(shared);
         let mut pace = || (!shared.is_ending()).then_some(1);
@@ -524,9 +531,10 @@ fn keep_house(shared: &Shared, drains: bool) {
     }
 }
 
-/// Flags of our places that a remount changes and the kernel tells us nothing of: those about times of access, which are kept here.
+/// Watches per-mount flags for access times, which this server implements: a remount changes them, and the
+/// kernel sends no request for that.
 struct FlagWatch {
-    /// `None`: the table of mounts cannot be watched.
+    /// `None`: the mount table cannot be watched.
     table: Option<TableWatch>,
     seen: Option<Atime>,
 }
@@ -536,7 +544,7 @@ impl FlagWatch {
         let table = TableWatch::new().inspect_err(|error| log::warn!("/proc/self/mountinfo: {error}")).ok();
         let mut watch = FlagWatch { table, seen: None };
         watch.read(shared);
-        // What fusermount3 mounts does not always have the flags that were said.
+        // A mount by fusermount3 does not always have the flags that were given.
         if Via::of_this_process() == Via::Kernel
             && let Some(atime) = watch.seen
         {
@@ -562,7 +570,7 @@ impl FlagWatch {
     }
 }
 
-/// Goes on with what is to be stored in another form, and with what idle time is for.
+/// Runs rewrites on request, and recompression in idle time.
 fn rewrite(shared: &Shared) {
     terrane_fuse::process::give_way();
     let mut watch = idle::Watch::new();
@@ -574,7 +582,7 @@ fn rewrite(shared: &Shared) {
     }
 }
 
-/// Keeps the run index within its bound.
+/// Keeps the relocation index within its limit.
 fn bear_again(shared: &Shared) {
     terrane_fuse::process::give_way();
     while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
@@ -598,7 +606,7 @@ fn answer_callers(shared: &Arc<Shared>, listener: &UnixListener) {
             Ok(stream) => {
                 let shared = Arc::clone(shared);
                 let answer = move || answer_caller(&shared, stream);
-                // Where there is no thread for one caller, the next ones may find one.
+                // If no thread can be started for one caller, later ones may get one.
                 if let Err(error) = std::thread::Builder::new().name("caller".into()).spawn(answer) {
                     log::error!("a caller is not answered: {error}");
                 }
@@ -622,7 +630,7 @@ fn answer_caller(shared: &Shared, stream: UnixStream) {
         return obey_caller(shared, command, &mut caller);
     }
     match Query::deserialize(&question) {
-        // The one question that is not of the pool alone.
+        // The one question that is not about the pool alone.
         Ok(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
         Ok(query) => {
             if let Query::Add { path, .. } = &query
@@ -659,7 +667,7 @@ fn obey_caller(shared: &Shared, command: Command, caller: &mut Caller) {
     }
 }
 
-/// A successor may find this device in the pool: before it is there.
+/// A successor may find this device in the pool, so it is recorded before it is added.
 fn expect_device(shared: &Shared, path: &Path) -> Outcome {
     let Some((page, facts)) = shared.page.get() else { return Ok(()) };
     let identity = Identity::of(path).map_err(Failure::io("looking at", path))?;
@@ -668,7 +676,7 @@ fn expect_device(shared: &Shared, path: &Path) -> Outcome {
     holder::write_facts(page, &facts)
 }
 
-/// Another bound of memory, also for who follows.
+/// Sets another memory limit, also for successors.
 fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
     if bytes < BYTES_MIN {
         return Err(Failure(format!("memory should be at least {BYTES_MIN} bytes")));
@@ -692,7 +700,7 @@ fn stop(shared: &Shared, how: How, patience: Duration, caller: &mut Caller) {
     shared.changed.notify_all();
 }
 
-/// Unmounts, and waits until the mount has ended everywhere and everything is committed.
+/// Unmounts, and waits until the mount has ended in all namespaces and everything is committed.
 fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
     match how {
         How::WhenIdle => {
@@ -711,7 +719,7 @@ fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
         }
     }
     let begun = Instant::now();
-    // Who asked for it lazily wants to know whether anybody is left, and not to wait for that.
+    // A lazy unmount reports whether users are left, and does not wait for them.
     let patience = if how == How::Lazily { LAZY_LOOK } else { patience };
     while shared.stands() && begun.elapsed() < patience {
         shared.rest(STOP_LOOK);
@@ -736,7 +744,7 @@ fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
     }
 }
 
-/// Who has the mount where this process does not see it, in words.
+/// Names the processes that have the mount in namespaces that this process does not see.
 fn users_elsewhere(shared: &Shared) -> String {
     let found = elsewhere(&shared.greeting.dev).unwrap_or_default();
     let mut named: Vec<String> = found

@@ -1,13 +1,14 @@
-//! What is said when something was not done.
+//! Error messages of commands.
 //!
-//! Floors below name the failure themselves: where, what was expected, what was found, what to do. Here it only becomes
-//! text, because all that is left to do with it is to print it, perhaps in another process than the one it happened in.
+//! Lower crates describe the failure themselves: where, what was expected, what was found, what to do. Here
+//! it only becomes text, because it will only be printed, perhaps in another process than the one it happened
+//! in.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// A sentence for the person who typed the command; the exit code is 1.
+/// A message for the user who typed the command; the exit code is 1.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Failure(pub String);
 
@@ -23,7 +24,7 @@ impl Failure {
         Failure(format!("{what}: expected {expected}, found {found}; {remedy}"))
     }
 
-    /// For `map_err`: an I/O error alone does not say on what.
+    /// For `map_err`: adds the path, which an I/O error does not have.
     pub fn io<'a>(doing: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Failure + 'a {
         move |error| Failure(format!("{doing} {}: {error}", path.display()))
     }
@@ -35,7 +36,7 @@ impl fmt::Display for Failure {
     }
 }
 
-// `Failure` itself is no `Error`, or this would contradict the standard library's `From<T> for T`.
+// `Failure` itself is no `Error`, or this would conflict with the standard library's `From<T> for T`.
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Failure {
         Failure(error.to_string())

@@ -1,13 +1,13 @@
-//! What is counted of a data set, shown among its properties: they have values and cannot be set.
+//! Counted values of a dataset, shown among its properties; they cannot be set.
 
 use crate::live::Live;
 use crate::size;
 use terrane_object::Account;
 
-/// As `fs get` names where they come from.
+/// Their source, as `fs get` shows it.
 pub const SOURCE: &str = "counted";
 
-/// One number.
+/// One counted value.
 pub struct Figure {
     pub name: &'static str,
     /// For help.
@@ -54,7 +54,7 @@ impl Figure {
         FIGURES.iter().find(|figure| figure.name == name)
     }
 
-    /// As of the last commit, for people and for scripts.
+    /// The value as of the last commit, for people and for scripts.
     pub fn show(&self, live: &Live) -> (String, String) {
         let Some(account) = live.dataset.objects().account() else { return ("-".to_owned(), "-".to_owned()) };
         match (self.value)(&account) {
@@ -64,7 +64,7 @@ impl Figure {
     }
 }
 
-/// What the help of `fs get` says of them.
+/// The section about them in the help of `fs get`.
 pub fn help() -> String {
     let rows = FIGURES.iter().map(|figure| format!("  {:16} {}\n", figure.name, figure.meaning));
     format!("Counted:\n{}", rows.collect::<String>())

@@ -1,11 +1,12 @@
-//! What help and manual pages say beyond the definitions: examples.
+//! Examples for help and manual pages.
 //!
-//! They stand in `examples.txt`, one section for each command, and are put below its help here, in one place. A test refuses a
-//! command without one, and `tests/transcripts.rs` runs every one of them and compares what it prints.
+//! They are in `examples.txt`, one section per command, and are put below its help here, in one place. A test
+//! refuses a command without one, and `tests/transcripts.rs` runs every one of them and compares the output.
 
 use clap::Command;
 
-/// Sections that begin with `== terrane pool create`: the commands that are typed, and what they print.
+/// Sections begin with a line such as `== terrane pool create`; then the commands that are typed, and what
+/// they print.
 const EXAMPLES: &str = include_str!("examples.txt");
 /// For messages and help.
 pub const OPTION_HELP: &str = "\
@@ -38,10 +39,10 @@ Options after -o, separated by commas:
   defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, lazytime, iversion, silent, x-*, comment=* (ignored)
 ";
 
-/// Begins the part of a help text that shows examples.
+/// Heads the part of a help text that shows examples.
 pub const EXAMPLES_HEAD: &str = "Examples:";
 
-/// Command and examples of each section. In brackets behind a command may stand what its test needs before.
+/// Command and examples of each section. In brackets after a command is what its test needs before.
 fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
     let sections = EXAMPLES.split("\n== ").skip(1).filter_map(|section| section.split_once('\n'));
     sections.map(|(head, body)| (head.split(" (").next().unwrap_or(head), body.trim_matches('\n')))
@@ -52,7 +53,7 @@ pub fn examples(command: &str) -> Option<&'static str> {
     all().find(|(head, _)| *head == command).map(|(_, body)| body)
 }
 
-/// This command line, each command with its examples below its help.
+/// This command line, with each command's examples below its help.
 pub fn with_examples(command: Command) -> Command {
     let name = command.get_name().to_owned();
     add(command, &name)

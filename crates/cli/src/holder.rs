@@ -1,12 +1,17 @@
-//! What a server leaves for its successor, and with whom.
+//! What a server leaves for its successor, and where.
 //!
-//! A *holder* outlives the server of a mount: our own keeper ([`crate::keeper`]), or systemd's descriptor store. Four things lie with
-//! it: the connection to the kernel, the socket on which commands call (so that they wait instead of being refused), the ledger
-//! of uncommitted changes, and a page of facts: where the mount stands and what was agreed on. Beside them lies the device by which the
-//! pool was mounted, open and not locked: its path may lead to something else by the time a successor opens it. After a crash one more
-//! comes to them: the list of what it cost.
+//! A *holder* outlives the server of a mount: our own keeper ([`crate::keeper`]), or systemd's descriptor
+//! store. It holds four things:
+//! * the connection to the kernel;
+//! * the socket that commands connect to, so that they wait instead of being refused;
+//! * the ledger of uncommitted changes;
+//! * a page of facts: the mount point, and what was negotiated.
 //!
-//! Invariant: all four are there before `READY=1` is said; what is there is enough for a successor that knows the same command line.
+//! It also holds the device by which the pool was mounted, open and not locked: by the time a successor opens
+//! its path, that may lead to something else. After a crash the list of files that lost changes is added.
+//!
+//! Invariant: all four are held before `READY=1` is sent; they suffice for a successor that knows the same
+//! command line.
 
 use crate::failure::{Failure, Outcome};
 use crate::json;
@@ -30,16 +35,16 @@ const FACTS: &str = "terrane-facts";
 const LOST: &str = "terrane-lost";
 const DEVICE: &str = "terrane-device";
 
-/// Set in the processes that a mount in the background starts: what they are for.
+/// Set in the processes that a background mount starts: their role.
 pub const ROLE_VARIABLE: &str = "TERRANE_ROLE";
 pub const ROLE_KEEPER: &str = "keeper";
 pub const ROLE_SERVER: &str = "server";
-/// Set for a keeper that takes the place of one that has gone: the process that serves the mount.
+/// Set for a keeper that replaces one that has gone: the process that serves the mount.
 pub const ADOPT_VARIABLE: &str = "TERRANE_ADOPT";
 /// How long another keeper may take to listen.
 const REPLACE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The way to a holder.
+/// The connection to a holder.
 #[derive(Clone, Debug)]
 pub struct Holder {
     socket: OsString,
@@ -57,19 +62,19 @@ pub struct Facts {
     pub orderly: bool,
     /// The kernel's number of the file system.
     pub dev: String,
-    /// Seconds since 1970 when it was mounted.
+    /// When it was mounted, in seconds since 1970.
     pub since: u64,
-    /// How a remount wants the pool opened, whatever the command line said.
+    /// How a remount wants the pool opened; overrides the command line.
     #[serde(deserialize_with = "Option::deserialize")]
     pub read_only: Option<bool>,
-    /// The same of its memory, in bytes.
+    /// The memory limit that a remount set, in bytes; overrides the command line.
     pub memory: Option<u64>,
-    /// All devices that the pool may lie on; empty where a server of before did not say.
+    /// All devices that the pool may lie on; empty from an older server.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
 }
 
-/// What was agreed on with the kernel, as bytes.
+/// What was negotiated with the kernel, as bytes.
 mod negotiated {
     use super::Negotiated;
     use serde::de::Error;
@@ -89,14 +94,15 @@ mod negotiated {
 pub struct Legacy {
     pub connection: File,
     pub control: UnixListener,
-    /// Of a mount that writes.
+    /// Only of a writable mount.
     pub ledger: Option<File>,
-    /// What servers before it had lost; see `daemon::succession`.
+    /// Files that earlier servers had lost changes of; see `daemon::succession`.
     pub lost: Option<File>,
-    /// The device by which the pool was mounted, whatever its path leads to by now. Not of servers of before.
+    /// The device by which the pool was mounted, whatever its path leads to by now. Missing from older
+    /// servers.
     pub device: Option<File>,
     pub facts: Facts,
-    /// Where the facts stand.
+    /// The page that holds the facts.
     pub page: File,
 }
 
@@ -115,7 +121,7 @@ fn remember(name: &str, file: &File) -> Outcome {
     Ok(())
 }
 
-/// Who would keep the mount of this process if its server ended, in a word; for `pool status`.
+/// Which holder would keep the mount if this server ended, in a word; for `pool status`.
 pub fn state() -> &'static str {
     let is_left = kept().iter().any(|(name, _)| name == CONNECTION);
     match Holder::of_this_process().filter(|_| is_left) {
@@ -126,14 +132,14 @@ pub fn state() -> &'static str {
     }
 }
 
-/// By its name, which people see in `ps`; unless the file was replaced since.
+/// This program by its path, which `ps` shows; by its descriptor if the file was replaced since.
 pub fn this_program() -> Command {
     let exe = std::env::current_exe().ok().filter(|path| path.exists());
     Command::new(exe.unwrap_or_else(|| PathBuf::from("/proc/self/exe")))
 }
 
 impl Holder {
-    /// The one that the environment names.
+    /// The holder that the environment names.
     pub fn of_this_process() -> Option<Holder> {
         let socket = std::env::var_os(handover::SOCKET_VARIABLE).filter(|socket| !socket.is_empty())?;
         Some(Holder { socket })
@@ -149,7 +155,7 @@ impl Holder {
         remember(name, file)
     }
 
-    /// A keeper of ours does it too; systemd passes over words that it does not know.
+    /// Our own keeper reopens it too; systemd ignores messages that it does not know.
     pub fn reopen_log(&self) -> Outcome {
         self.tell("X_REOPEN=1", None)
     }
@@ -158,11 +164,12 @@ impl Holder {
         handover::listens(&self.socket)
     }
 
-    /// Has another keeper take the place of one that has gone, with all that this process left with that one. It waits for this process
-    /// to end, as its own child would, and then starts the next server.
+    /// Replaces a keeper that has gone with another, and gives it everything that this process left with the
+    /// first. The new keeper waits for this process to exit, as for its own child, and then starts the next
+    /// server.
     ///
     /// # Errors
-    /// When it does not listen in time, or where the holder was no keeper of ours.
+    /// If it does not listen in time, or if the holder was not our own keeper.
     pub fn replace(&self) -> Outcome {
         if std::env::var_os(ROLE_VARIABLE).is_none_or(|role| role != ROLE_SERVER) {
             return Err(Failure("the service manager does not listen any more".to_owned()));
@@ -176,7 +183,7 @@ impl Holder {
         command.stdin(their_end).stdout(Stdio::null());
         handover::give(&mut command, &kept);
         let mut keeper = command.spawn()?;
-        // Open until this process ends, whichever way.
+        // Open until this process exits in any way.
         std::mem::forget(our_end);
         let begun = Instant::now();
         while !self.is_there() {
@@ -188,12 +195,12 @@ impl Holder {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        // So that it leaves no dead entry behind if it ends before this process.
+        // So that it leaves no zombie if it exits before this process.
         std::thread::Builder::new().name("keeper".into()).spawn(move || drop(keeper.wait()))?;
         Ok(())
     }
 
-    /// Leaves everything with it, and hands back the page of facts.
+    /// Leaves everything with the holder, and returns the page of facts.
     pub fn keep_all(
         &self,
         connection: &File,
@@ -208,12 +215,12 @@ impl Holder {
         if let Some(ledger) = ledger {
             self.keep(LEDGER, ledger)?;
         }
-        // Last: where the connection lies, everything lies.
+        // Last: if the connection is held, everything is held.
         self.keep(CONNECTION, connection)?;
         Ok(page)
     }
 
-    /// It keeps nothing any more. Our keeper ends by itself, and needs not be told.
+    /// Has the holder drop everything. Our own keeper exits by itself, and needs no message.
     pub fn let_go(&self) -> Outcome {
         [CONNECTION, CONTROL, LEDGER, FACTS, LOST, DEVICE].iter().try_for_each(|name| self.remove(name))
     }
@@ -233,24 +240,26 @@ impl Holder {
         self.remove(DEVICE)
     }
 
-    /// For a mount that begins to write only now.
+    /// For a mount that only now becomes writable.
     pub fn keep_ledger(&self, ledger: &File) -> Outcome {
         self.keep(LEDGER, ledger)
     }
 
-    /// After a crash. It takes the place of the one before: of itself with our keeper, while systemd would keep both.
+    /// After a crash. It replaces the previous list: our own keeper does that itself, while systemd would
+    /// keep both.
     pub fn keep_lost(&self, lost: &File) -> Outcome {
         self.remove(LOST)?;
         self.keep(LOST, lost)
     }
 
-    /// The mount stands, and its server answers.
+    /// The mount exists, and its server answers.
     pub fn ready(&self, pool: &str, dir: &std::path::Path) -> Outcome {
         self.tell(&format!("READY=1\nSTATUS=pool {pool} on {}", dir.display()), None)
     }
 }
 
-/// In one write, so that a server that is killed leaves the old facts or the new ones. What longer ones leave behind is not read.
+/// In one write, so that a killed server leaves the old facts or the new ones. Remains of longer old ones are
+/// not read.
 pub fn write_facts(page: &File, facts: &Facts) -> Outcome {
     Ok(page.write_all_at(&serde_json::to_vec(facts).map_err(std::io::Error::from)?, 0)?)
 }
@@ -260,7 +269,7 @@ fn read_facts(text: &[u8]) -> Option<Facts> {
 }
 
 impl Legacy {
-    /// What was handed down to this process, if that is a mount that still stands. Everything else is let go of.
+    /// What was passed to this process, if that is a mount that still exists. Everything else is closed.
     pub fn of_this_process() -> Outcome<Option<Legacy>> {
         let mut given = handover::take_given();
         let mut take = |name: &str| {
@@ -293,7 +302,7 @@ impl Legacy {
     }
 }
 
-/// What is known of the mount whose descriptors these are.
+/// The facts of the mount that these descriptors belong to.
 pub fn facts_of(kept: &[(String, File)]) -> Option<Facts> {
     let (_, page) = kept.iter().find(|(name, _)| name == FACTS)?;
     let mut text = vec![0; usize::try_from(page.metadata().ok()?.len()).unwrap_or(0).min(1 << 20)];
@@ -301,12 +310,12 @@ pub fn facts_of(kept: &[(String, File)]) -> Option<Facts> {
     read_facts(&text)
 }
 
-/// Whether this is the descriptor of the device of a mount.
+/// Whether this is the name of the descriptor of a mount's device.
 pub fn is_device(name: &str) -> bool {
     name == DEVICE
 }
 
-/// Whether this is the descriptor of a mount's connection.
+/// Whether this is the name of the descriptor of a mount's connection.
 pub fn is_connection(name: &OsStr) -> bool {
     name == CONNECTION
 }

@@ -1,8 +1,8 @@
-//! What a mount does when nobody wants anything: cold files are compressed well, where the property `recompress` says so.
+//! What a mount does while it is idle: it recompresses cold files, where the property `recompress` says so.
 //!
-//! It is idle time when no request came for some seconds and the machine's programs wait neither for processors nor for disks. Then
-//! records are tried one by one, and after each it is looked whether somebody asked for something: then it ends at once. Our own reads
-//! make the machine look busy, so what it does is measured after a rest, not meanwhile.
+//! A mount is idle if no request came for some seconds and the machine's programs wait neither for CPUs nor
+//! for disks. Then records are tried one by one, and the first request stops it. Our own I/O makes the
+//! machine look busy, so pressure is measured after a pause, not meanwhile.
 
 use crate::jobs::{End, beside_others, run};
 use crate::memory::some_avg10;
@@ -10,30 +10,30 @@ use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::Fs;
 
-/// Without a request for so long, nobody wants anything.
+/// Without a request for this long, the mount is idle.
 const QUIET: Duration = Duration::from_secs(10);
-/// Of the last ten seconds, the percentage in which something waited for a processor or for a disk.
+/// The share of the last ten seconds in which a task waited for a CPU or for a disk, in percent.
 const PRESSURE_MAX: f64 = 5.0;
-/// How long it goes on before it rests, for [`QUIET`], and looks again.
+/// How long it runs before it pauses for [`QUIET`] and measures again.
 const BURST: Duration = Duration::from_secs(60);
-/// When there was nothing to do, or it failed.
+/// The pause if there was nothing to do, or a step failed.
 const LATER: Duration = Duration::from_secs(60);
 
-/// What is seen of the world.
+/// What is measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Sight {
-    /// Since a request came, or we rested.
+    /// Since the last request, or our last pause.
     pub quiet: Duration,
-    /// In percent; 0 where the kernel does not say.
+    /// In percent; 0 if the kernel does not report it.
     pub processor_pressure: f64,
     pub disk_pressure: f64,
-    /// Changes that wait for room.
+    /// Changes that wait for space.
     pub waiting: u64,
-    /// A rewrite that somebody asked for comes first.
+    /// A rewrite on request has precedence.
     pub is_rewriting: bool,
 }
 
-/// Whether it is idle time.
+/// Whether the mount is idle.
 pub fn is_idle(sight: Sight) -> bool {
     sight.quiet >= QUIET
         && sight.processor_pressure < PRESSURE_MAX
@@ -47,9 +47,9 @@ fn pressure(of: &str) -> f64 {
     some_avg10(&text).unwrap_or(0.0)
 }
 
-/// Looks for idle time.
+/// Watches for idle time.
 pub struct Watch {
-    /// Requests that had been answered, and since when there are no more.
+    /// Requests answered at the last check, and when it last changed.
     requests: u64,
     since: Instant,
     not_before: Instant,
@@ -61,7 +61,7 @@ impl Watch {
         Watch { requests: 0, since: now, not_before: now }
     }
 
-    /// Goes on if it is time for it. `rest` waits so long, and says whether to end.
+    /// Runs if the mount is idle. `rest` sleeps that long, and returns whether to end.
     pub fn turn(
         &mut self,
         fs: &Fs,

@@ -1,6 +1,7 @@
-//! What `terrane debug` shows: the format, structure by structure, as JSON.
+//! What `terrane debug` shows: the structures of the format, as JSON.
 //!
-//! Everything here is read through the same doors as by the file system, so that what is shown is what it would see.
+//! Everything is read through the same functions that the file system uses, so the output is what the file
+//! system sees.
 
 mod attributes;
 mod heads;
@@ -25,7 +26,7 @@ use terrane_format::label::Label;
 use terrane_object::objset::HEADER;
 use terrane_store::errors::DamagedBlock;
 
-/// Rows of one answer, so that a huge object does not need a huge answer.
+/// Maximum rows of one answer, so that a huge object does not need a huge answer.
 const ROWS_MAX: usize = 100_000;
 
 /// Names of the features in all lists of a label.
@@ -37,13 +38,13 @@ pub fn feature_names(label: &Label) -> Vec<String> {
 /// A block that cannot be read.
 #[derive(Serialize)]
 pub struct DamagedRow {
-    /// Of the file that it is of, if it is of one.
+    /// The path of its file, if it belongs to one.
     path: Option<String>,
     owner: String,
     reason: String,
 }
 
-/// Blocks that could not be read, with the paths of the files they belong to.
+/// Blocks that could not be read, with the paths of their files.
 pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
     let set = live.dataset.objects().id().0;
     let row = |damaged: &DamagedBlock| {

@@ -1,24 +1,25 @@
-//! The jobs of a mount, and the one loop that takes their steps.
+//! Background jobs of a mount, and the one loop that runs their steps.
 //!
-//! Threads that have time for a job [`run`] it, each at its own pace. They give way: they are the last to get a processor, and rest as
-//! long as somebody waits for room in the pool.
+//! Threads [`run`] jobs, each at its own pace. They yield: they have the lowest priority for CPUs, and pause
+//! as long as a writer waits for space in the pool.
 //!
 //! | job | thread | pace |
 //! |---|---|---|
-//! | rewrite | that of rewrites | by bytes while nobody uses the mount, else by records ([`rewriting`](crate::rewriting)) |
-//! | recompress | the same, when no rewrite goes on | in idle time ([`idle`](crate::idle)) |
-//! | rebirth | its own | beside others |
-//! | settle | that which keeps house, about once in a group | without rest |
+//! | rewrite | rewrite thread | by bytes while the mount is unused, else by records ([`rewriting`](crate::rewriting)) |
+//! | recompress | the same, while no rewrite runs | in idle time ([`idle`](crate::idle)) |
+//! | relocated blocks (`rebirth`) | its own | beside others |
+//! | shrink directories (`settle`) | housekeeping, about once per txg | without pause |
 
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Fs, Job, JobStep};
 
-/// How long a job rests when the pool is full, or a step failed.
+/// How long a job pauses when the pool is full, or a step failed.
 pub const LONG_REST: Duration = Duration::from_secs(5);
-/// While writers wait for room.
+/// The pause while writers wait for space.
 const WAITED_FOR: Duration = Duration::from_millis(100);
-/// Of what may be dirty, in percent: from there on it slows down, and there it is as slow as it gets. Writers are slowed down at 60.
+/// In percent of the dirty limit: where slowing down begins, and where it is slowest. Writers are slowed down
+/// at 60.
 const BESIDE_OTHERS: Slope = Slope { free: 10, slow: 40 };
 const ALONE: Slope = Slope { free: 50, slow: 60 };
 const SLOWEST: Duration = Duration::from_millis(50);
@@ -28,12 +29,12 @@ struct Slope {
     slow: u64,
 }
 
-/// How the pool is, for who would rather not disturb.
+/// The load of the pool, for background jobs.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     pub dirty_bytes: u64,
     pub dirty_bytes_max: u64,
-    /// Changes that wait for room.
+    /// Changes that wait for space.
     pub waiting: u64,
 }
 
@@ -44,7 +45,7 @@ impl Load {
     }
 }
 
-/// How long to rest before the next step, while others use the mount or nobody does.
+/// How long to pause before the next step, depending on whether the mount is in use.
 pub fn pause(load: Load, is_used: bool) -> Duration {
     if load.waiting > 0 {
         return WAITED_FOR;
@@ -55,12 +56,12 @@ pub fn pause(load: Load, is_used: bool) -> Duration {
     SLOWEST * u32::try_from(over * over).unwrap_or(u32::MAX) / (slow - free).pow(2) as u32
 }
 
-/// When the next step of a job is taken.
+/// Decides when the next step of a job runs.
 pub trait Pace {
-    /// Waits for it. How many bytes of content it may take; `None`: the run is over.
+    /// Waits for it. Returns how many bytes of content it may process; `None`: the run is over.
     fn wait(&mut self) -> Option<u64>;
 
-    /// That step took so long.
+    /// Reports how long that step took.
     fn took(&mut self, _: Duration) {}
 }
 
@@ -70,7 +71,7 @@ impl<F: FnMut() -> Option<u64>> Pace for F {
     }
 }
 
-/// Step after step while others use the mount. `rest` waits so long, and says whether to end.
+/// Step after step while the mount is in use. `rest` sleeps that long, and returns whether to end.
 pub fn beside_others(pool: &Pool, rest: &dyn Fn(Duration) -> bool) -> Option<u64> {
     (!rest(pause(Load::of(pool), true))).then_some(1)
 }
@@ -78,16 +79,17 @@ pub fn beside_others(pool: &Pool, rest: &dyn Fn(Duration) -> bool) -> Option<u64
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Its pace says so.
+    /// Its pace ended it.
     Over,
     /// Nothing is left to do for now.
     Idle,
     NoRoom,
-    /// A step failed, and the log says how.
+    /// A step failed; the log has the error.
     Failed,
 }
 
-/// Takes steps of a job until there is nothing left to do. `failed` says in the log what does not happen when one fails.
+/// Runs steps of a job until there is nothing left to do. `failed` is the log message that says what does not
+/// happen if one fails.
 pub fn run(job: &impl Job, failed: &str, pace: &mut impl Pace) -> End {
     while let Some(bytes) = pace.wait() {
         let begun = Instant::now();
@@ -106,7 +108,7 @@ pub fn run(job: &impl Job, failed: &str, pace: &mut impl Pace) -> End {
     End::Over
 }
 
-/// Has blocks born again as long as the run index takes too much memory.
+/// Has relocated blocks rewritten at new addresses as long as the relocation index exceeds its memory limit.
 pub fn bear_again(fs: &Fs, pool: &Pool, rest: &dyn Fn(Duration) -> bool) {
     let mut pace = || beside_others(pool, rest);
     if let End::NoRoom | End::Failed = run(&fs.rebirth(), "the run index is not kept small", &mut pace) {
@@ -120,7 +122,7 @@ mod tests {
     use std::cell::RefCell;
     use terrane_posix::Errno;
 
-    /// Does what it is told, and notes how much it was asked for.
+    /// Returns prepared results, and records how much it was asked for.
     struct Told(RefCell<Vec<Result<JobStep, Errno>>>, RefCell<Vec<u64>>);
 
     impl Job for Told {

@@ -1,4 +1,4 @@
-//! How types of others stand in JSON. A path is bytes, and JSON text is not: so it is a list of numbers.
+//! JSON forms of other crates' types. A path is bytes, and JSON text is not: so it is a list of numbers.
 
 /// For `#[serde(with = "json::path")]`.
 pub mod path {

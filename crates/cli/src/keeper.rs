@@ -1,16 +1,18 @@
 //! The process that outlives the server of a mount.
 //!
-//! It holds the mount's connection and does nothing else: it starts the server as its child, keeps what that leaves with it
-//! ([`crate::holder`]), and when the child dies it starts the next one, which goes on where that was. Callers on the mount wait
-//! meanwhile, and go on. When the mount is gone, so is the keeper.
+//! It holds the mount's connection and does nothing else. It starts the server as its child and keeps what
+//! the server leaves with it ([`crate::holder`]). When the child dies it starts the next one, which continues
+//! the mount. Callers on the mount wait meanwhile, and then proceed. When the mount is gone, the keeper
+//! exits.
 //!
-//! It reads no pool and no request, so there is little in it that could fail; and it is not upgraded with the server. What the two say
-//! to each other therefore stays as it is: descriptors by name, `READY=1`, and an exit code for a server that steps back.
+//! It reads no pool and no request, so there is little in it that could fail, and it is not upgraded with the
+//! server. So their protocol must stay as it is: descriptors by name, `READY=1`, and an exit code for a
+//! server that steps back.
 //!
-//! A keeper that is gone is missed by its server, which starts another one and gives it all that the first had. That one adopts the
-//! server: it waits for its end as for that of a child.
+//! If a keeper is gone, its server notices, starts another one and gives it everything that the first had.
+//! The new keeper adopts the server: it waits for its exit as for that of a child.
 //!
-//! Invariant: it never looks at the mount point, which may not answer before a server does.
+//! Invariant: it never accesses the mount point, which may not answer before a server does.
 
 use crate::control::owner_of;
 use crate::failure::{Failure, Outcome};
@@ -33,16 +35,17 @@ use terrane_fuse::{UnmountHandle, handover, process};
 
 /// The exit code of a server that has committed everything and waits for its successor to be started.
 pub const STEPPED_BACK: i32 = 75;
-/// Servers that fail in a row before the mount is given up.
+/// Servers that may fail in a row before the mount is given up.
 const FAILURES_MAX: u32 = 10;
-/// From here on it is the keeper's own program that is started, lest an upgrade that does not run cost the mount.
+/// After this many failures the keeper's own program is started, so that a broken upgrade does not cost the
+/// mount.
 const FAILURES_OF_NEW_PROGRAM: u32 = 3;
-/// A server that lived so long did not fail in a row with the one before.
+/// A server that lived this long resets the count of failures.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
-/// What servers leave is called so.
+/// Prefix of the names of descriptors that servers leave.
 const NAME_PREFIX: &str = "terrane-";
 const NAME_BYTES_MAX: usize = 32;
-/// Descriptors that are kept at most.
+/// Maximum number of descriptors that are kept.
 const KEPT_MAX: usize = 32;
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);
@@ -51,17 +54,18 @@ const DELAY_MAX: Duration = Duration::from_secs(5);
 pub struct Keeper {
     pub registry: Registry,
     pub pool: String,
-    /// Where the mount will stand.
+    /// The mount point.
     pub dir: PathBuf,
-    /// Set for the server: what it is, and where relative words of the command line lead.
+    /// Set for the server: its role, and where relative paths of the command line lead.
     pub environment: Vec<(&'static str, std::ffi::OsString)>,
     /// No server follows one that died.
     pub ends_on_crash: bool,
-    /// The server of a keeper that has gone. It is no child of this process; its end closes the standard input.
+    /// The server of a keeper that has gone. It is not a child of this process; its exit closes the standard
+    /// input.
     pub adopted: Option<u32>,
 }
 
-/// What reaches the keeper, all of it through its socket, so that nothing overtakes anything.
+/// Events for the keeper. All come through its socket, so that their order is kept.
 enum Event {
     Keep(String, File),
     LetGo(String),
@@ -96,7 +100,7 @@ impl Event {
     }
 }
 
-/// How long to wait before the next start, after so many failures in a row.
+/// How long to wait before the next start, after this many failures in a row.
 fn delay(failures: u32) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,
@@ -105,9 +109,9 @@ fn delay(failures: u32) -> Duration {
 }
 
 impl Keeper {
-    /// Returns when the mount is gone: with the exit code of its last server.
+    /// Returns when the mount is gone, with the exit code of its last server.
     pub fn run(&self) -> Outcome<u8> {
-        // Before the first server, so that no signal finds a server and no handler.
+        // Before the first server, so that no signal finds a server without a handler.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
         let path = self.registry.keeper(&self.pool);
         let (socket, name) = {
@@ -115,7 +119,8 @@ impl Keeper {
             listen(&path)?
         };
         let passed = self.serve(&socket, &path, signals);
-        // The next mount's keeper may listen there by now, or just come to: who looks and then removes must not be overtaken.
+        // The next mount's keeper may listen there by now, or be about to: checking and removing must not be
+        // interleaved with that.
         match self.registry.lock_sockets() {
             Ok(_lock) => take_away(&path, &name),
             Err(failure) => log::warn!("{failure}"),
@@ -124,7 +129,8 @@ impl Keeper {
     }
 
     fn serve(&self, socket: &UnixDatagram, path: &Path, mut signals: Signals) -> Outcome<u8> {
-        // To this very socket: when the mount has ended, the next one's keeper may listen at the path before our server is gone.
+        // To this very socket: when the mount has ended, the next one's keeper may listen at the path before
+        // our server has exited.
         let myself = UnixDatagram::unbound()?;
         terrane_fuse::socket::connect_datagram(&myself, path).map_err(Failure::io("connecting to", path))?;
         let myself = Arc::new(myself);
@@ -139,7 +145,7 @@ impl Keeper {
         let mut kept: Vec<(String, File)> =
             if adopted.is_some() { handover::take_given() } else { Vec::new() };
         let (mut failures, mut was_ready) = (0, adopted.is_some());
-        // The kernel's number of the file system, while a server could say that it is ours.
+        // The kernel's number of the file system, while a server could confirm that it is ours.
         let mut dev = holder::facts_of(&kept).map(|facts| facts.dev);
         loop {
             let own = failures > FAILURES_OF_NEW_PROGRAM || !program.exists();
@@ -153,7 +159,7 @@ impl Keeper {
             let status = match child {
                 Ok(child) => {
                     let mut ready = || {
-                        // The first server's word: later its first place may be gone.
+                        // From the first server only: later its first mount point may be gone.
                         dev = if was_ready { dev.take() } else { dev_at(&self.dir) };
                         was_ready = true;
                     };
@@ -168,13 +174,13 @@ impl Keeper {
             let stands = connection.is_some_and(|(_, connection)| !handover::is_ended(connection));
             let code = status.and_then(|status| status.code());
             if !stands || !was_ready {
-                // Nothing to keep: it ended as it should, or it never stood.
+                // Nothing to keep: it ended as it should, or was never mounted.
                 if stands {
                     self.give_up(kept, dev.as_deref());
                 }
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
             }
-            // Of one that was no child only the facts say how it ended.
+            // For a server that was not a child, only the facts say how it ended.
             let stepped_back = match status {
                 Some(_) => code == Some(STEPPED_BACK),
                 None => is_adopted && holder::facts_of(&kept).is_some_and(|facts| facts.orderly),
@@ -226,14 +232,14 @@ impl Keeper {
         command.args(std::env::args_os().skip(1)).stdin(Stdio::null());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.env(handover::SOCKET_VARIABLE, socket).env_remove(holder::ADOPT_VARIABLE);
-        // Who started the first one waits for its word; nobody waits for the others.
+        // The command waits for the first server's output; no process waits for that of later ones.
         command.stdout(if again { Stdio::null() } else { Stdio::inherit() });
         handover::give(&mut command, kept);
         command.spawn()
     }
 
-    /// Ends the connection, so that callers get an error. The mount stays where it is: programs that come to it must not write into the
-    /// directory below.
+    /// Ends the connection, so that callers get an error. The mount itself stays: programs must not write
+    /// into the directory below it.
     fn leave_dead(&self, kept: Vec<(String, File)>) {
         drop(kept);
         self.remove_control();
@@ -246,9 +252,10 @@ impl Keeper {
         }
     }
 
-    /// Ends the connection, so that callers get an error instead of waiting for ever, and takes the dead mount away, wherever it can be
-    /// seen. Something else may stand by now where it was mounted first. By force: what a server left behind ([`terrane_fuse::forget`])
-    /// may hold the connection as well, and waits for an answer.
+    /// Ends the connection, so that callers get an error instead of waiting for ever, and unmounts the dead
+    /// mount wherever it is visible. Its first mount point may show something else by now. The connection is
+    /// aborted, because a helper process of the server ([`terrane_fuse::forget`]) may hold it as well, and
+    /// wait for an answer.
     fn give_up(&self, kept: Vec<(String, File)>, dev: Option<&str>) {
         drop(kept);
         let is_ours = |row: &MountedAt| dev.map_or(row.dir == self.dir, |dev| row.dev == dev);
@@ -261,7 +268,8 @@ impl Keeper {
     }
 }
 
-/// Listens there instead of whoever did before. Returns the name by which [`take_away`] knows the socket. Under the lock of sockets.
+/// Listens there instead of any previous listener. Returns the name by which [`take_away`] knows the socket.
+/// The caller holds the lock of sockets.
 fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
     static NAMED: AtomicU64 = AtomicU64::new(0);
     match std::fs::remove_file(path) {
@@ -279,7 +287,8 @@ fn listen(path: &Path) -> Outcome<(UnixDatagram, String)> {
     Ok((socket, name))
 }
 
-/// Takes the socket of the keeper of this name away, if it is the one that listens there. Under the lock of sockets.
+/// Removes the socket of the keeper of this name, if that is the one that listens there. The caller holds the
+/// lock of sockets.
 fn take_away(path: &Path, name: &str) {
     let owner = owner_of(path);
     if !std::fs::read_to_string(&owner).is_ok_and(|listens| listens == name) {
@@ -303,8 +312,9 @@ fn say(own: &UnixDatagram, words: &str) {
     }
 }
 
-/// Takes a descriptor, in place of the one of that name. Names are those of servers of ours, also of later ones; whatever else comes is
-/// closed: descriptors are few, and a name must be fit for the environment of the next server.
+/// Keeps a descriptor, in place of the one of that name. Accepted are names of our servers, also of later
+/// versions; other descriptors are closed. Descriptors are limited, and a name must fit the environment of
+/// the next server.
 fn keep(kept: &mut Vec<(String, File)>, name: String, file: File) {
     let is_ours = name.strip_prefix(NAME_PREFIX).is_some_and(|rest| {
         (1..=NAME_BYTES_MAX).contains(&rest.len())
@@ -332,17 +342,17 @@ impl Server {
         }
     }
 
-    /// Until it has ended. `None`: it was no child, so nobody knows how.
+    /// Waits until it has exited. `None`: it was not a child, so its status is unknown.
     fn wait(self) -> std::io::Result<Option<ExitStatus>> {
         match self {
             Server::Child(mut child) => child.wait().map(Some),
-            // It holds the other end of the pipe, and says nothing.
+            // It holds the other end of the pipe, and writes nothing.
             Server::Adopted(_) => std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).map(|_| None),
         }
     }
 }
 
-/// Does what is asked until the server has ended.
+/// Handles events until the server has exited.
 fn wait(
     server: Server,
     socket: &UnixDatagram,
@@ -366,7 +376,8 @@ fn wait(
         };
         match Event::of(&words, file) {
             Event::Keep(name, file) => keep(kept, name, file),
-            // What is let go of under another name is replaced by the next word, and must not be missing between the two.
+            // A descriptor dropped under another name is replaced by the next message, and must not be
+            // missing between the two.
             Event::LetGo(name) if is_device(&name) => kept.retain(|(known, _)| *known != name),
             Event::LetGo(_) => {}
             Event::Ready => ready(),

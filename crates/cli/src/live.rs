@@ -1,4 +1,4 @@
-//! A pool that is open in this process, from the device up to the root data set.
+//! A pool that is open in this process, from the devices up to the root dataset.
 
 use crate::failure::{Failure, Outcome};
 use crate::members;
@@ -13,24 +13,24 @@ use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 use terrane_store::env::SystemEnv;
 
-/// Block cache of a command that reads a little and ends.
+/// Block cache of a command that reads a little and exits.
 const TOOL_CACHE_BYTES: usize = 64 << 20;
 
 pub struct Live {
-    /// Of the device that was named.
+    /// The path of the device that was named.
     pub path: PathBuf,
     pub pool: Arc<Pool>,
     pub objects: Arc<Objects>,
     pub dataset: Arc<Dataset>,
-    /// Where it is mounted, by this process.
+    /// The mount point, if this process mounted it.
     pub mountpoint: Option<PathBuf>,
-    /// The file system, once somebody needed it: a mount does from the beginning.
+    /// The file system, once it was needed; a mount has it from the beginning.
     pub fs: OnceLock<Arc<Fs>>,
-    /// What this process may take, where it serves a mount.
+    /// The memory limit, where this process serves a mount.
     pub memory: OnceLock<Arc<Allowance>>,
 }
 
-/// Import options of a command that only looks, or changes a little.
+/// Import options of a command that only reads, or changes a little.
 pub fn tool_options(mode: OpenMode) -> ImportOptions {
     ImportOptions {
         read_only: mode == OpenMode::ReadOnly,
@@ -44,10 +44,11 @@ impl Live {
         Live::open_again(target, options, &[])
     }
 
-    /// The same for who follows another server: before anything is written, each device must be one of those that it had, if it said which.
+    /// The same for a successor of another server. Before anything is written, each device must be one of
+    /// those that the predecessor recorded, if it recorded any.
     ///
     /// # Errors
-    /// Where one is at the path of another of its id: it was copied, and tells of another moment.
+    /// If a device with the id of another is at its path: it was copied, and holds an older or newer state.
     pub fn open_again(target: &Target, options: &ImportOptions, known: &[Identity]) -> Outcome<Live> {
         let mode = if options.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
         let devices = members::open(target, mode)?;
@@ -60,7 +61,7 @@ impl Live {
         Live::of_devices(&target.path, devices.into_iter().map(|(_, device)| device).collect(), options)
     }
 
-    /// Of these devices, and no others.
+    /// Opens exactly these devices.
     pub fn of_devices(path: &Path, devices: Vec<Arc<dyn Device>>, options: &ImportOptions) -> Outcome<Live> {
         let pool = Pool::import(devices, Arc::new(SystemEnv::new()), options)?;
         let opened = Objects::open(Arc::clone(&pool))
@@ -84,7 +85,7 @@ impl Live {
         }
     }
 
-    /// Uses the cache devices of the pool that are where they were. One that is not is named in the log, and missed.
+    /// Attaches the cache devices of the pool that are where they were. One that is not is named in the log.
     pub fn attach_caches(&self) {
         if self.pool.is_read_only() {
             return;
@@ -103,7 +104,7 @@ impl Live {
 
     pub fn fs(&self) -> Outcome<&Arc<Fs>> {
         if self.fs.get().is_none() {
-            // Who was faster is as good.
+            // If another thread was faster, its value is as good.
             let _ = self.fs.set(Fs::open(Arc::clone(&self.dataset))?);
         }
         self.fs.get().ok_or_else(|| Failure("the file system is not open".to_owned()))

@@ -1,15 +1,16 @@
-//! Where log lines go, which of them, and how they look.
+//! Logging: destinations, filters and formats.
 //!
-//! A daemon writes one line of `key=value` pairs for each event, to standard error (which a mount in the background has pointed at its
-//! log file) or to the file of `--log`; the journal, where it reads us, gets the priority in front instead of time and level.
-//! Other commands write sentences: somebody sits before them.
+//! A daemon writes one line of `key=value` pairs for each event. It goes to standard error (for a background
+//! mount that is its log file) or to the file of `--log`. For the journal the priority stands in front
+//! instead of time and level. Other commands write sentences for the user at the terminal.
 //!
-//! `RUST_LOG` decides what is written, in the usual words: directives with commas between, each a level (`debug`), a module and
-//! its level (`terrane_pool::gc=trace`, or shorter `pool::gc=trace`), or a module alone, for all of it. The longest module that
-//! matches decides.
+//! `RUST_LOG` selects what is written, in the usual syntax: comma-separated directives. Each is a level
+//! (`debug`), a module and its level (`terrane_pool::gc=trace`, or shorter `pool::gc=trace`), or a module
+//! alone, for all of it. The longest matching module decides.
 //!
-//! Of a daemon each kind of event has a bounded number of lines a minute ([`limit`]), and a log in the state directory is rotated at
-//! [`BYTES_MAX`], while it runs: so the two files there never take much more than twice that.
+//! A daemon writes a bounded number of lines per minute of each kind of event ([`limit`]). A log in the state
+//! directory is rotated at [`BYTES_MAX`] while the daemon runs: so the two files there never take much more
+//! than twice that.
 //!
 //! Invariant: an event is one line, written by one call, so lines of several threads do not mix.
 
@@ -46,7 +47,7 @@ fn short(module: &str) -> &str {
 }
 
 impl Filter {
-    /// What the directives say, and those that say nothing.
+    /// Parses the directives; the second value lists those that mean nothing.
     fn parse(directives: &str, default: LevelFilter) -> (Filter, Vec<String>) {
         let mut filter = Filter { default, modules: Vec::new() };
         let mut strange = Vec::new();
@@ -100,16 +101,16 @@ enum Style {
 struct State {
     filter: Filter,
     style: Style,
-    /// The pool a daemon serves.
+    /// The pool that a daemon serves.
     pool: Option<String>,
     file: Option<File>,
-    /// Where the file lies, or that which standard error is; `None` where it is no file of ours.
+    /// The path of the log file, or of the file that standard error is; `None` if it is no file of ours.
     path: Option<PathBuf>,
 }
 
-/// A log in the state directory that is longer is rotated.
+/// A longer log in the state directory is rotated.
 pub const BYTES_MAX: u64 = 1 << 20;
-/// How often that is looked at, and what was left out is told.
+/// How often that is checked, and suppressed lines are reported.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 struct Lines;
@@ -142,7 +143,7 @@ impl Log for Lines {
             count.fetch_add(1, Ordering::Relaxed);
         }
         let limiter = || LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
-        // A command says what it has to say, and ends.
+        // A command writes all its lines, and exits.
         if state.style == Style::Sentence || limiter().passes(record, Instant::now()) {
             state.write(record);
         }
@@ -154,7 +155,7 @@ impl Log for Lines {
 impl State {
     fn write(&self, record: &Record<'_>) {
         let line = line(self.style, self.pool.as_deref(), &clock::now(), record);
-        // Nobody is left to be told if it fails.
+        // If it fails there is nowhere to report it.
         let _ = match &self.file {
             Some(file) => { file }.write_all(line.as_bytes()),
             None => std::io::stderr().write_all(line.as_bytes()),
@@ -172,7 +173,7 @@ impl State {
     }
 }
 
-/// Opens the file of a daemon's log again, by its path: for programs that rotate logs by renaming them.
+/// Reopens a daemon's log by its path: for programs that rotate logs by renaming them.
 pub fn reopen() -> Outcome {
     let mut state = STATE.write().unwrap_or_else(PoisonError::into_inner);
     let Some((state, path)) = state.as_mut().and_then(|state| state.path.clone().map(|path| (state, path)))
@@ -188,7 +189,8 @@ pub fn reopen() -> Outcome {
     Ok(())
 }
 
-/// Keeps a log short from now on, in a thread of its own: tells what was left out, and rotates the file if it is ours.
+/// Bounds a log from now on, in a thread of its own: reports suppressed lines, and rotates the file if it is
+/// ours.
 pub fn watch(rotates: bool) -> Outcome {
     let look = move || loop {
         std::thread::sleep(LOOK_PERIOD);
@@ -197,7 +199,7 @@ pub fn watch(rotates: bool) -> Outcome {
         let Some(state) = state.as_ref() else { continue };
         left_out.iter().for_each(|left_out| state.tell_of(left_out));
         if let Some(path) = state.path.as_ref().filter(|_| rotates) {
-            // What could not be rotated is tried again; the log would be no place to say so.
+            // A failed rotation is tried again; it could not be logged anyway.
             let _ = rotate(path, BYTES_MAX);
         }
     };
@@ -205,8 +207,8 @@ pub fn watch(rotates: bool) -> Outcome {
     Ok(())
 }
 
-/// Moves what is in a log that is longer than this to a file beside it. The log itself stays the same file, since several processes have
-/// it open; lines that are written just then may be lost.
+/// If a log is longer than this, moves its content to a file beside it. The log itself stays the same file,
+/// since several processes have it open. Lines written during the move may be lost.
 fn rotate(path: &Path, bytes_max: u64) -> std::io::Result<()> {
     if std::fs::metadata(path)?.len() <= bytes_max {
         return Ok(());
@@ -217,7 +219,7 @@ fn rotate(path: &Path, bytes_max: u64) -> std::io::Result<()> {
     OpenOptions::new().write(true).open(path)?.set_len(0)
 }
 
-/// Fields that a call gives beside its sentence.
+/// Key-value fields that a log call adds to its message.
 struct Pairs<'a>(&'a mut String);
 
 impl<'kvs> VisitSource<'kvs> for Pairs<'_> {
@@ -232,7 +234,7 @@ fn pair(line: &mut String, key: &str, value: &str) {
         line.push(' ');
     }
     let plain = |c: char| !c.is_control() && !" \"=\\".contains(c);
-    // A `String` takes everything.
+    // Writing to a `String` cannot fail.
     let _ = match !value.is_empty() && value.chars().all(plain) {
         true => write!(line, "{key}={value}"),
         false => write!(line, "{key}={value:?}"),
@@ -255,7 +257,7 @@ fn line(style: Style, pool: Option<&str>, now: &str, record: &Record<'_>) -> Str
         }
         Style::Pairs | Style::Journal => {
             if style == Style::Journal {
-                // Priorities of syslog: the journal takes them off.
+                // Priorities of syslog, which the journal strips.
                 let priority = match record.level() {
                     Level::Error => 3,
                     Level::Warn => 4,
@@ -282,7 +284,7 @@ fn line(style: Style, pool: Option<&str>, now: &str, record: &Record<'_>) -> Str
 fn install(state: State, strange: &[String]) {
     log::set_max_level(state.filter.most());
     *STATE.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
-    // Fails when it is set already, and then it is ours.
+    // Fails if it is set already, and then it is ours.
     let _ = log::set_logger(&LINES);
     for word in strange {
         log::warn!(
@@ -295,25 +297,26 @@ fn filter(default: LevelFilter) -> (Filter, Vec<String>) {
     Filter::parse(&std::env::var(VARIABLE).unwrap_or_default(), default)
 }
 
-/// Begins to log, for a command that somebody waits for.
+/// Starts logging, for a command in the foreground.
 pub fn start() {
     let (filter, strange) = filter(LevelFilter::Warn);
     install(State { filter, style: Style::Sentence, pool: None, file: None, path: None }, &strange);
 }
 
-/// From now on as the daemon of a pool, into `file` if there is one. `path` is that of the file, or of what standard error is.
+/// From now on logs as the daemon of a pool, into `file` if there is one. `path` is that of the file, or of
+/// what standard error is.
 pub fn serve(pool: &str, file: Option<File>, path: Option<PathBuf>) {
     let (filter, _) = filter(LevelFilter::Info);
     let style = if file.is_none() && stderr_is_the_journal() { Style::Journal } else { Style::Pairs };
     install(State { filter, style, pool: Some(pool.to_owned()), file, path }, &[]);
 }
 
-/// Opens a log file to be appended to; what other programs do to it (rotate, truncate) does no harm.
+/// Opens a log file for appending; other programs may rotate or truncate it.
 pub fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
-/// systemd says which stream is its journal's: standard error may have been pointed elsewhere since.
+/// systemd says which stream is its journal's: standard error may have been redirected since.
 fn stderr_is_the_journal() -> bool {
     let stream = std::env::var("JOURNAL_STREAM").ok();
     let Some((device, inode)) = stream.as_deref().and_then(|stream| stream.split_once(':')) else {

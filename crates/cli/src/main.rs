@@ -1,9 +1,10 @@
-//! The `terrane` command: words and columns.
+//! The `terrane` command: argument parsing and output.
 //!
-//! Nothing here knows how a file system works. Commands find the pool that is meant ([`live`], [`registry`]), ask a question
-//! ([`query`]) of it or of the daemon that has it mounted ([`control`], [`daemon`]), and print the answer ([`table`]).
+//! No code here knows how a file system works. Commands find the pool that is meant ([`live`], [`registry`]),
+//! ask a question ([`query`]) of it or of the daemon that has it mounted ([`control`], [`daemon`]), and print
+//! the answer ([`table`]).
 //!
-//! Exit codes: 0 done, 1 refused or failed (with a sentence that says why), 2 the command line is wrong.
+//! Exit codes: 0 done, 1 refused or failed (with a message that says why), 2 the command line is wrong.
 
 mod cgroup;
 mod check;
@@ -85,7 +86,7 @@ enum Command {
     Forget,
 }
 
-/// The definitions that parse the command line, and that help, manual pages and completions are made from.
+/// The definitions that parse the command line. Help, manual pages and completions are made from them.
 fn words() -> clap::Command {
     help::with_examples(Cli::command())
 }
@@ -101,7 +102,7 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            // Names of files and devices are in it. Lines of several failures stay lines.
+            // It contains names of files and devices. Lines of several failures stay lines.
             let lines: Vec<String> = failure.to_string().split('\n').map(table::printable).collect();
             eprintln!("terrane: {}", lines.join("\n"));
             ExitCode::FAILURE
@@ -109,7 +110,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What these words do; for a program that is called by another name. False: done, and something was found.
+/// Runs this command line, also for a program that is called by another name. False: done, and something was
+/// found.
 fn run(words: &[&str]) -> failure::Outcome<bool> {
     Cli::try_parse_from(["terrane"].iter().chain(words))?.command.run()
 }

@@ -1,10 +1,10 @@
-//! Where the devices of a pool are.
+//! Finds the devices of a pool.
 //!
-//! A command line, or the registry, names one of them. Its label names the others by id, and by the path under which they were last
-//! known. Paths change, so what is not there any more is looked for where devices are: beside the one that was named, and among the
-//! disks of this machine.
+//! A command line, or the registry, names one of them. Its label names the others by id, and by their last
+//! known paths. Paths change, so a device that is missing there is searched for: beside the named device, and
+//! among the disks of this machine.
 //!
-//! Invariant: only the id decides what is a device of the pool, never its path.
+//! Invariant: only the id decides whether a device belongs to the pool, never its path.
 
 use crate::failure::{Failure, Outcome};
 use crate::target::{self, Target};
@@ -24,10 +24,11 @@ pub fn label_at(path: &Path) -> Option<Label> {
     if is_device { target::probe_label(path, probe.size) } else { None }
 }
 
-/// Where a device is that has no name any more, for the process that has it open.
+/// The path of a device that has no name any more, for the process that has it open.
 pub const NAMELESS: &str = "/proc/self/fd";
 
-/// Where the device of a mount is by now; `path`: where it was. One that was replaced is not what took its place.
+/// The current path of a mount's device; `path`: where it was. If the device was replaced, what took its
+/// place is not it.
 pub fn whereabouts(device: &File, path: &Path) -> Outcome<PathBuf> {
     let identity = Identity::of_file(device)?;
     let is_it = |path: &Path| Identity::of(path).is_ok_and(|found| found == identity);
@@ -52,24 +53,25 @@ pub fn whereabouts(device: &File, path: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// The disks and partitions that the kernel knows.
+/// The disks and partitions that the kernel lists.
 pub fn disks() -> Vec<PathBuf> {
     let table = fs::read_to_string("/proc/partitions").unwrap_or_default();
     let names = table.lines().skip(2).filter_map(|line| line.split_whitespace().nth(3));
     names.map(|name| Path::new("/dev").join(name)).collect()
 }
 
-/// The devices of the pool that has one at `path`: that one first. Those that are not found are left out; an import names them.
+/// The devices of the pool that has one at `path`; that one first. Those that are not found are left out; an
+/// import names them.
 ///
 /// # Errors
-/// Where a device is there twice: one is a copy, and a pool that takes a device of another moment for its own is lost.
+/// If a device exists twice: one is a copy, and importing a device with another state would destroy the pool.
 pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
     if label.members().count() == 1 {
         return Ok(vec![path.to_owned()]);
     }
     refuse_copied(path, label)?;
     let mut found = BTreeMap::from([(label.device, (path.to_owned(), label.clone()))]);
-    // The newest label knows best who belongs to the pool.
+    // The newest label decides which devices belong to the pool.
     let mut newest = label.clone();
     let mut places = Places::Named;
     loop {
@@ -106,8 +108,8 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
     Ok(std::iter::once(path.to_owned()).chain(others).collect())
 }
 
-/// The label says where the device was. If it is still there, what is at `path` is a copy of it, and the other devices that would be
-/// found by their names are those of the original.
+/// The label says where the device was. If it is still there, the device at `path` is a copy of it. The other
+/// devices, found by their paths, would be those of the original.
 fn refuse_copied(path: &Path, label: &Label) -> Outcome {
     let own = label.members().find(|(_, row)| row.device == label.device);
     let known = own.and_then(|(_, row)| Path::new(&row.name).canonicalize().ok());
@@ -137,7 +139,7 @@ fn twice(name: &str, known: &Path, other: &Path) -> Failure {
     )
 }
 
-/// Where is looked, from the nearest on.
+/// Where to search, the nearest places first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Places {
     Named,
@@ -167,8 +169,8 @@ impl Places {
     }
 }
 
-/// What may be destroyed when the first of these devices was named: all of them, or that one alone if the newest of their labels does not
-/// name it: it left the pool, and the pool goes on without it.
+/// What may be destroyed if the first of these devices was named. That is all of them, or only that one if
+/// the newest label does not name it: it left the pool, which exists without it.
 pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let labels = devices.iter().map(|(path, _)| target::read_label(path)).collect::<Outcome<Vec<Label>>>()?;
     let newest = labels.iter().max_by_key(|label| label.generation);
@@ -180,11 +182,12 @@ pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(Path
     Ok(devices)
 }
 
-/// Says which files of the pool at `path` others than their owner may read or write: in them lies all that modes in the pool protect.
+/// Warns of files of the pool at `path` that users other than their owner may read or write: the files
+/// contain everything that modes in the pool protect.
 pub fn warn_of_access(path: &Path) {
     let Some(label) = label_at(path) else { return };
     let caches = label.caches.iter().map(|row| PathBuf::from(&row.name));
-    // Where devices cannot be told apart the mount says so.
+    // Where devices cannot be told apart the mount reports it.
     for path in paths(path, &label).unwrap_or_default().into_iter().chain(caches) {
         let Ok(meta) = path.metadata() else { continue };
         let may = match (meta.mode() & 0o022, meta.mode() & 0o044) {
@@ -202,10 +205,11 @@ pub fn warn_of_access(path: &Path) {
     }
 }
 
-/// Opens and locks all devices of a pool, with the path of each; the one that was named first. The zone size is the label's.
+/// Opens and locks all devices of a pool, with the path of each; the named one first. The zone size is the
+/// label's.
 ///
 /// # Errors
-/// When one that is there cannot be opened, or the one that was named is not of this pool. One that is missing is left out.
+/// If a device that exists cannot be opened, or the named one is not of this pool. A missing one is left out.
 pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let (first, label) = open_one(&target.path, mode)?;
     if label.name != target.name {
@@ -215,7 +219,7 @@ pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn De
     let mut devices = vec![(target.path.clone(), first)];
     for path in paths(&target.path, &label)?.into_iter().skip(1) {
         let (device, found) = open_one(&path, mode)?;
-        // Between the look and the lock it may have become another's.
+        // Between the search and the lock it may have become part of another pool.
         if (found.pool, found.id()) == (label.pool, label.id()) {
             devices.push((path, device));
         }
@@ -223,18 +227,18 @@ pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn De
     Ok(devices)
 }
 
-/// Opens and locks these devices of one pool, and looks for no others.
+/// Opens and locks these devices of one pool, and searches for no others.
 pub fn open_these(paths: &[PathBuf], mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
     paths.iter().map(|path| open_one(path, mode).map(|(device, _)| device)).collect()
 }
 
-/// The same, for who only looks.
+/// The same, for commands that only read.
 pub fn open_quietly(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
     Ok(open(target, OpenMode::ReadOnly)?.into_iter().map(|(_, device)| device).collect())
 }
 
 fn open_one(path: &Path, mode: OpenMode) -> Outcome<(Arc<dyn Device>, Label)> {
-    // First the lock, then the label: it is the label of what was locked that counts.
+    // First the lock, then the label: only the label of a locked device is valid.
     let backing = Backing::open(path, mode)?;
     let label = target::label_of(&backing)?;
     Ok((backing.into_device(label.zone_size)?, label))

@@ -1,16 +1,19 @@
 //! One number bounds the memory of a daemon.
 //!
-//! Of `--memory` half may hold cached blocks, a quarter dirty data, an eighth inodes, a 16th the tables of zones, a 32nd the indexes of
-//! directories; the rest is for requests on their way and blocks while they are compressed. These shares are bounds of what is
-//! counted. What no bound knows, such as the heap's holes and what the kernel has us remember of a million names, shows only in the
-//! resident size: so a thread looks at that four times a second, returns free memory to the kernel when it nears the bound, and makes
-//! the cache smaller when that is not enough. When there is room again the cache grows back. So it does when the machine is short: while
-//! its programs wait for memory (`/proc/pressure/memory`), or those of our cgroup do, the cache gives way by steps, whatever is ours to
-//! take.
+//! Of `--memory` half is for cached blocks, a quarter for dirty data, an eighth for inodes, a 16th for the
+//! tables of zones, a 32nd for the indexes of directories. The rest is for requests in progress and blocks
+//! being compressed. These shares bound what is counted.
 //!
-//! The number can change while the pool is mounted ([`Allowance::change`]): shares follow at once, and what is above a smaller one goes.
+//! Other memory, such as the heap's fragmentation and what the kernel makes us remember of a million names,
+//! shows only in the resident size. So a thread checks that size four times a second. Near the limit it
+//! returns free memory to the kernel, and shrinks the cache if that is not enough. When memory is available
+//! again the cache grows back. The cache also shrinks by steps while programs of the machine or of our cgroup
+//! wait for memory (`/proc/pressure/memory`), whatever our own limit is.
 //!
-//! Invariant: the cache's bound stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
+//! The number can change while the pool is mounted ([`Allowance::change`]): shares follow at once, and what
+//! exceeds a smaller one is freed.
+//!
+//! Invariant: the cache's limit stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
 
 use crate::cgroup::Cgroup;
 use crate::failure::Outcome;
@@ -22,30 +25,30 @@ use std::time::Duration;
 use terrane_pool::{ImportOptions, MemoryBounds, Pool};
 use terrane_posix::Fs;
 
-/// The least that can be asked for: buffers for requests take a part of it.
+/// The smallest limit that is accepted: buffers for requests take a part of it.
 pub const BYTES_MIN: u64 = 128 << 20;
-/// No machine has more, and sums of it fit 64 bits.
+/// Larger than any machine, and sums of it fit 64 bits.
 const BYTES_MAX: u64 = 1 << 50;
-/// At most this, unless more is asked for.
+/// Maximum of the default.
 const DEFAULT_MAX: u64 = 4 << 30;
 /// An inode in memory, with its dnode and its locks.
 const INODE_BYTES: u64 = 2 << 10;
-/// The cache keeps this part of the memory, however little is left.
+/// The cache keeps at least this fraction of the memory, however little is left.
 const FLOOR_DIVISOR: u64 = 32;
 const PERIOD: Duration = Duration::from_millis(250);
-/// Parts of a hundred of the last ten seconds in which some program waited for memory: from the first on the cache gives way, below the
-/// second it may grow again.
+/// Percent of the last ten seconds in which some program waited for memory: above the first the cache
+/// shrinks, below the second it may grow again.
 const PRESSURE_HIGH: f64 = 10.0;
 const PRESSURE_LOW: f64 = 1.0;
-/// What it gives up with each look, and so four times a second.
+/// The fraction that it gives up at each check, four times a second.
 const YIELD_DIVISOR: u64 = 32;
 
-/// Memory of a daemon, in bytes.
+/// The memory limit of a daemon, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory(u64);
 
 impl Memory {
-    /// As it was asked for, or as much as a machine can have.
+    /// The limit asked for, at most [`BYTES_MAX`].
     pub fn of(bytes: u64) -> Memory {
         Memory(bytes.min(BYTES_MAX))
     }
@@ -54,7 +57,8 @@ impl Memory {
         self.0
     }
 
-    /// An eighth of what this machine has; where a cgroup limits the memory of this process, at most half of that.
+    /// An eighth of this machine's memory; if a cgroup limits the memory of this process, at most half of
+    /// that limit.
     pub fn of_this_machine() -> Memory {
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = info.lines().find_map(|line| kilobytes(line, "MemTotal:"));
@@ -67,7 +71,7 @@ impl Memory {
         Memory(of_machine.min(of_limit).clamp(BYTES_MIN, DEFAULT_MAX))
     }
 
-    /// Says so where the kernel may kill this process before its own bound is reached.
+    /// Warns if the kernel may kill this process before it reaches its own limit.
     fn compare_with_cgroup(self, cgroup: &Cgroup) {
         if let Some(limit) = cgroup.memory_limit()
             && limit < self.0 + self.0 / 2
@@ -83,7 +87,7 @@ impl Memory {
         self.0 / 2
     }
 
-    /// What the pool may hold.
+    /// The limits of the pool.
     fn bounds(self) -> MemoryBounds {
         MemoryBounds {
             cache_bytes: usize::try_from(self.cache_max()).unwrap_or(usize::MAX),
@@ -98,19 +102,19 @@ impl Memory {
             (cache_bytes, dirty_bytes, index_bytes);
     }
 
-    /// What the file system above the pool may hold.
+    /// Sets the limits of the file system above the pool.
     fn bound(self, fs: &Fs) {
         fs.keep_inodes(usize::try_from(self.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
         fs.keep_indexes(usize::try_from(self.0 / 32).unwrap_or(usize::MAX));
     }
 
-    /// The bound of the cache that follows from what is resident now, and whether the heap should be trimmed first.
+    /// The cache's limit that follows from the resident size, `now` being the current one.
     fn next_cache_max(self, resident: u64, now: u64) -> u64 {
         let (low, high) = (self.0 / FLOOR_DIVISOR, self.cache_max());
-        // Well below the bound: between two looks a group may compress what it holds.
+        // Well below the limit: between two checks a txg may compress what it holds.
         let full = self.0 / 8 * 7;
         if resident > full {
-            // Below the mark, and not just to it: what was freed is reused before it is returned.
+            // Below the mark, not just to it: freed memory is reused before it is returned.
             return now.saturating_sub(resident - full + self.0 / 32).clamp(low, high);
         }
         if resident < self.0 / 8 * 5 { (now + self.0 / 64).clamp(low, high) } else { now.clamp(low, high) }
@@ -130,8 +134,8 @@ fn kilobytes(line: &str, name: &str) -> Option<u64> {
     number.trim().parse::<u64>().ok().map(|kilobytes| kilobytes << 10)
 }
 
-/// How much of the last ten seconds programs waited for memory, in parts of a hundred: those of this machine, or of our cgroup (whose
-/// limit the rest of the machine does not feel). 0 where the kernel does not say.
+/// The percentage of the last ten seconds in which programs waited for memory. With a cgroup it is that of
+/// the cgroup, whose limit the rest of the machine does not feel. 0 if the kernel does not report it.
 fn pressure(of_cgroup: Option<&Path>) -> f64 {
     let files = [Some(Path::new("/proc/pressure/memory")), of_cgroup];
     let read = |path: &Path| some_avg10(&std::fs::read_to_string(path).ok()?);
@@ -149,11 +153,11 @@ pub fn resident() -> Option<u64> {
     status.lines().find_map(|line| kilobytes(line, "VmRSS:"))
 }
 
-/// What a daemon may take now.
+/// The current limit of a daemon.
 #[derive(Debug)]
 pub struct Allowance(AtomicU64);
 
-/// What a mount takes of its memory, in bytes.
+/// The memory use of a mount, in bytes.
 #[derive(Serialize)]
 pub struct MemoryStatus {
     limit: u64,
@@ -169,8 +173,8 @@ impl Allowance {
         Memory(self.0.load(Ordering::Relaxed))
     }
 
-    /// Another number from now on; memory that is too much goes back to the kernel before this returns, but for dirty data, which groups
-    /// write first.
+    /// Sets another limit. Memory above it returns to the kernel before this call returns, except dirty data,
+    /// which txgs write first.
     pub fn change(&self, memory: Memory, pool: &Pool, fs: &Fs) {
         let before = self.0.swap(memory.0, Ordering::Relaxed);
         pool.set_bounds(memory.bounds());
@@ -195,7 +199,7 @@ impl Allowance {
     }
 }
 
-/// Keeps this process within its memory for as long as the pool is there; what it may take can be changed meanwhile.
+/// Keeps this process within its memory for as long as the pool exists; the limit can be changed meanwhile.
 pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<Allowance>> {
     memory.bound(fs);
     let cgroup = Cgroup::of_this_process(Path::new("/"));
@@ -223,7 +227,7 @@ fn keep_within(allowance: &Allowance, pool: &Weak<Pool>, pressure_file: Option<&
         let (max, pressure) = (pool.cache_bytes_max() as u64, pressure(pressure_file));
         let mut next = memory.next_cache_max(before, max);
         if next < max {
-            // Freed memory may be all that is wrong.
+            // Trimming freed memory may be enough.
             terrane_fuse::process::trim_heap();
             let after = resident().unwrap_or(before);
             next = memory.next_cache_max(after, max);

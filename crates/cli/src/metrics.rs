@@ -1,8 +1,8 @@
-//! What a pool has done, as Prometheus reads it.
+//! Metrics of a pool, for Prometheus.
 //!
-//! `families` says what is measured, `text` how it is written, and `server` answers `GET /metrics`. The same text answers
-//! `terrane metrics`. Names end in their unit, those of counters in `_total`. A pool that nobody has mounted has no history: it shows
-//! its space and its zones.
+//! `families` says what is measured, `text` how it is written, and `server` answers `GET /metrics`. `terrane
+//! metrics` prints the same text. Names end in their unit, those of counters in `_total`. A pool that is not
+//! mounted has no history: it shows its space and its zones.
 
 mod families;
 mod server;
@@ -15,13 +15,13 @@ use terrane_fuse::MountStats;
 use terrane_posix::Fs;
 use text::{Page, seconds};
 
-/// What is known of a mount beside its pool.
+/// The data of a mount beside its pool.
 pub struct MountSide<'a> {
     pub stats: MountStats,
     pub fs: &'a Fs,
 }
 
-/// All of it; without a mount what can be said of a pool that was just opened to look at it.
+/// The whole text. Without a mount, what a freshly opened pool can show.
 pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
     let stats = live.pool.stats();
     let mut page = Page { pool: live.pool.name(), out: String::new() };

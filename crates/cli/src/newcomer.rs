@@ -1,6 +1,6 @@
-//! A device that shall become one of a pool: is it one that may be overwritten, and fits it?
+//! Checks a device that shall join a pool: may it be overwritten, and does it fit?
 //!
-//! Everything is judged before anything is touched; the only thing that is made is a file that is not there.
+//! All checks come before any change; the only thing that is created is a missing file.
 
 use crate::failure::{Failure, Outcome};
 use crate::size;
@@ -12,7 +12,7 @@ use terrane_device::{Backing, Device, OpenMode, PathKind};
 use terrane_format::addr;
 use terrane_pool::create::{ZONE_BYTES_MIN, ZONES_MIN, zone_size_for};
 
-/// Size of a file that is made for a pool, unless said otherwise.
+/// Default size of a file that is created for a pool.
 const SIZE_DEFAULT: u64 = 16 << 30;
 
 /// What a device is for.
@@ -42,7 +42,7 @@ pub struct Terms {
 pub struct Newcomer {
     backing: Backing,
     zone_size: u64,
-    /// It was made for this.
+    /// It was created for this.
     pub is_made: bool,
 }
 
@@ -53,10 +53,12 @@ impl Newcomer {
 }
 
 impl Terms {
-    /// Refuses what was not meant as a device: words that other programs have there, and words for which a file would be made.
+    /// Refuses words that were probably not meant as a device: words that mean something else in other
+    /// programs at this place, and words for which a file would be created.
     ///
     /// # Errors
-    /// `Refused`, by name. What exists, has a slash or a dot, or comes with a size, is meant.
+    /// `Refused`, by name. A word that exists as a path, has a slash or a dot, or comes with a size is
+    /// accepted.
     pub fn judge_word(&self, given: &Path) -> Outcome {
         let word = given.to_str().unwrap_or("/");
         if word.contains('/') {
@@ -88,11 +90,12 @@ impl Terms {
         Err(Failure::refused(format_args!("{word:?}"), "a device", found, remedy))
     }
 
-    /// Opens and locks the device at `path`; a file that is not there is made, sparse. `judge` is asked about the zone size before anything
-    /// is made.
+    /// Opens and locks the device at `path`; a missing file is created, sparse. `judge` checks the zone size
+    /// before anything is created.
     ///
     /// # Errors
-    /// When it is no device, is in use, holds something and nobody said `--force`, or does not fit what was said. Nothing was made then.
+    /// If it is not a device, is in use, holds data and `--force` was not given, or does not fit the options.
+    /// Then nothing was created.
     pub fn open(&self, path: &Path, judge: &dyn Fn(u64) -> Outcome) -> Outcome<Newcomer> {
         if let Some(zone_size) = self.zone_size {
             judge_zone_size(zone_size)?;
@@ -102,7 +105,7 @@ impl Terms {
         if path.symlink_metadata().is_err() {
             let absolute = std::path::absolute(path).map_err(Failure::io("finding", path))?;
             if absolute.starts_with("/dev") && !absolute.starts_with("/dev/shm") {
-                // A slip of the fingers must not fill memory with a file where a disk was meant.
+                // A typing error must not fill memory with a file where a disk was meant.
                 return Err(Failure::refused(
                     path.display(),
                     "a device",
@@ -110,7 +113,7 @@ impl Terms {
                     "check the device's name",
                 ));
             }
-            // Before the file is made, so that a wrong number leaves nothing behind.
+            // Before the file is created, so that a wrong number leaves nothing behind.
             let zone_size = self.judge_geometry(&name, size, None, judge)?;
             return Ok(Newcomer { backing: Backing::create(path, size)?, zone_size, is_made: true });
         }
@@ -156,7 +159,7 @@ impl Terms {
         Ok(Newcomer { backing, zone_size, is_made: false })
     }
 
-    /// The zone size of a device of this size; `own`: that of a drive with zones of its own.
+    /// The zone size of a device of this size; `own`: that of a zoned drive.
     fn judge_geometry(
         &self,
         name: &str,

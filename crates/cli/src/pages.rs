@@ -1,7 +1,9 @@
-//! Manual pages: one for each command, made from its definition and its help, and a few that are written.
+//! Manual pages: one for each command, made from its definition and its help, and a few that are written by
+//! hand.
 //!
-//! What stands below the options in a help text becomes sections of the page: a line that begins at the margin and ends with a colon
-//! heads one, indented rows of `word  meaning` become a list, other indented lines stay as they are.
+//! The text below the options in a help becomes sections of the page. A line that begins at the margin and
+//! ends with a colon is a heading, indented rows of `word  meaning` become a list, other indented lines stay
+//! as they are.
 
 use crate::failure::Outcome;
 use crate::help::{self, EXAMPLES_HEAD, OPTION_HELP};
@@ -15,10 +17,10 @@ const SECTION: &str = "8";
 const MOUNT_HELPERS: [&str; 2] = ["mount.terrane", "mount.fuse.terrane"];
 /// Below the page of the program as a whole.
 const OVERVIEW: &str = include_str!("pages/terrane.txt");
-/// The page of the helper of mount(8), up to its options.
+/// The page of mount(8)'s helper, up to its options.
 const MOUNT_HELPER: &str = include_str!("pages/mount.terrane.txt");
 
-/// The page of the helper of fsck(8).
+/// The page of fsck(8)'s helper.
 const FSCK_HELPER: &str = include_str!("pages/fsck.terrane.txt");
 
 /// Name and text of every page.
@@ -81,12 +83,12 @@ fn title(name: &str) -> String {
 fn synopsis(command: &Command) -> String {
     let usage = command.clone().render_usage().to_string();
     let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage);
-    // The command, up to what stands for an argument.
+    // The command, up to the first argument.
     let (name, arguments) = usage.find(['[', '<']).map_or((usage, ""), |at| usage.split_at(at));
     format!(".SH SYNOPSIS\n\\fB{}\\fR {}\n", escape(name.trim_end()), escape(arguments))
 }
 
-/// One line, as `apropos` wants it.
+/// One line, as `apropos` expects it.
 fn name_section(command: &Command, name: &str) -> String {
     let about = command.get_about().map(|about| about.to_string()).unwrap_or_default();
     let about = about.split(". ").next().unwrap_or_default().trim_end_matches('.');
@@ -119,7 +121,7 @@ fn fsck_helper_page() -> String {
     format!("{}{}.SH SEE ALSO\n{also}\n", title("fsck.terrane"), sections(&text))
 }
 
-/// What the lines before were part of.
+/// What the previous lines were part of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     Text,
@@ -145,7 +147,7 @@ fn sections(text: &str) -> String {
         } else if line.is_empty() {
             out.push_str(if part == Part::Verbatim { "\n" } else { ".PP\n" });
         } else if part == Part::List {
-            // Words that say enough, or more about those before.
+            // Terms without a meaning of their own, or continuation of the previous one.
             let word = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
             let _ = match word {
                 Some(word) => writeln!(out, ".TP\n\\fB{}\\fR\n\\&", escape(word)),
@@ -175,7 +177,7 @@ fn sections(text: &str) -> String {
 const VERBATIM_BEGIN: &str = ".RS 4\n.nf\n";
 const VERBATIM_END: &str = ".fi\n.RE\n";
 
-/// Without paragraphs that would be empty: before and after a heading, and at the end.
+/// Removes empty paragraphs: before and after a heading, and at the end.
 fn tidy(mut out: String) -> String {
     while let Some(cut) = out.strip_suffix(".PP\n") {
         out.truncate(cut.len());
@@ -190,7 +192,7 @@ fn row(line: &str) -> Option<(&str, &str)> {
     Some((word, meaning.trim_start()))
 }
 
-/// Nothing in it means anything to roff.
+/// Escaped so that nothing in it has a meaning to roff.
 fn escape(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }

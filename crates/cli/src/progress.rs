@@ -1,7 +1,7 @@
-//! A bar on standard error while something takes long, if a person is there to see it.
+//! A progress bar on standard error for long operations, if that is a terminal.
 //!
-//! It shows how much of the step is done, how fast it goes, and how long the rest takes at the pace of the step so far. A step
-//! whose name begins with "reading" or "collecting" counts bytes, any other things.
+//! It shows the share of the step that is done, its speed, and the time left at the step's speed so far. A
+//! step whose name begins with "reading" or "collecting" counts bytes, any other counts things.
 
 use crate::size;
 use std::io::{IsTerminal, Write};
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 const CELLS: u64 = 30;
 const PERIOD: Duration = Duration::from_millis(100);
-/// Before that a pace is a guess.
+/// Before that a speed is a guess.
 const PACE_AFTER: Duration = Duration::from_millis(500);
 
-/// How far something is: the step (one that begins with "reading" counts bytes), how many are done, of how many (0: nobody knows).
+/// Progress: the step (one that begins with "reading" or "collecting" counts bytes), how much is done, of how
+/// much (0: unknown).
 pub type Progress<'a> = &'a (dyn Fn(&str, u64, u64) + Sync);
 
 pub struct Bar {
@@ -29,7 +30,7 @@ impl Bar {
         Bar { visible, drawn: None, step: String::new(), begun: Instant::now() }
     }
 
-    /// `done` of `total`, of what `what` names; a `total` of 0 means that nobody knows.
+    /// Shows `done` of `total` of the step `what`; a `total` of 0 means unknown.
     pub fn show(&mut self, what: &str, done: u64, total: u64) {
         if !self.visible {
             return;
@@ -64,7 +65,7 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     if total == 0 {
         return format!("{what}: {done}{rate}");
     }
-    // What was counted before it was walked may have grown meanwhile.
+    // What was counted before the walk may have grown meanwhile.
     let done = done.min(total);
     let parts = |of: u64| u128::from(done) * u128::from(of) / u128::from(total);
     let full = parts(CELLS) as usize;

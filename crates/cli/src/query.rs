@@ -1,8 +1,8 @@
 //! Questions to a pool, and their answers as JSON.
 //!
-//! The same question is asked of a pool that this process opened and, through a socket, of one that a daemon has mounted. So the
-//! answer is made in one place, from the open pool, and is plain JSON: commands only choose columns. Its keys are the fields of a struct,
-//! which `docs/json.md` lists.
+//! The same question goes to a pool that this process opened, or through a socket to the daemon that has it
+//! mounted. So the answer is made in one place, from the open pool, and is plain JSON: commands only choose
+//! columns. Its keys are the fields of a struct, which `docs/json.md` lists.
 
 mod devices;
 mod iostat;
@@ -93,7 +93,7 @@ pub fn value(answer: &impl Serialize) -> Value {
 struct Upgraded {
     name: String,
     features: Vec<String>,
-    /// Those that the pool lacked.
+    /// The features that the pool lacked.
     added: Vec<&'static str>,
 }
 

@@ -1,16 +1,19 @@
-//! Names of pools, and where their devices are.
+//! The registry: names of pools, and where their devices are.
 //!
-//! A pool's name stands in its label; to find the label by the name, somebody must remember where it was. That is a file `pools`
-//! with a line `name=/path` for each pool that was created or mounted here. It outlives a boot. While a pool is mounted, the *runtime
-//! directory* holds its daemon's socket `NAME.sock`, its keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`;
-//! `NAME.mount` is held while a mount begins. Nothing in either is needed for the data: every command also takes the device's path.
+//! A pool's name is in its label. To find the label by the name, the registry records where it was. That is a
+//! file `pools` with a line `name=/path` for each pool that was created or mounted here; it survives a
+//! reboot. While a pool is mounted, the *runtime directory* holds its daemon's socket `NAME.sock`, its
+//! keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`; `NAME.mount` is held while
+//! a mount begins. Neither is needed for the data: every command also takes the device's path.
 //!
-//! Versions of before kept the names in the runtime directory too, where a boot lost them. Names that are found there are known, and
-//! move with the first change.
+//! Earlier versions kept the names in the runtime directory too, where a reboot lost them. Names found there
+//! are known, and move with the first change.
 //!
-//! Invariants: `pools` is replaced whole, so that a reader sees all of it, old or new; no name becomes part of a path
-//! before [`is_name`] has seen it, because names come from labels, and labels from anywhere; and no directory is used that somebody
-//! else could write to.
+//! Invariants:
+//! * `pools` is replaced as a whole, so a reader sees all of it, old or new.
+//! * No name becomes part of a path before [`is_name`] has checked it, because names come from labels, and
+//!   labels from anywhere.
+//! * No directory is used that another user could write to.
 
 use crate::failure::{Failure, Outcome};
 use crate::sys;
@@ -23,21 +26,21 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Names the state directory instead of the usual places.
+/// The state directory, instead of the usual places.
 pub const STATE_DIR_VARIABLE: &str = "TERRANE_STATE_DIR";
 
-/// How long a mount waits for another one of its name to stand.
+/// How long a mount waits for another one of its name to finish.
 const MOUNT_PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct Registry {
-    /// Where names are kept.
+    /// The directory of names.
     names: PathBuf,
-    /// Where sockets and logs are.
+    /// The directory of sockets and logs.
     dir: PathBuf,
 }
 
-/// What a pool may be called: a letter, then letters, digits and `_ - . :`.
+/// Whether this can be a pool's name: a letter, then letters, digits and `_ - . :`.
 pub fn is_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic())
         && name.len() <= 200
@@ -45,11 +48,12 @@ pub fn is_name(name: &str) -> bool {
 }
 
 impl Registry {
-    /// That of this user. `$TERRANE_STATE_DIR` holds all of it. Else names are in `/var/lib/terrane` and the rest in `/run/terrane` for
-    /// the superuser; for others in `~/.local/state/terrane` and `$XDG_RUNTIME_DIR/terrane`.
+    /// The registry of this user. `$TERRANE_STATE_DIR` holds all of it. Else names are in `/var/lib/terrane`
+    /// and the rest in `/run/terrane` for the superuser; for others in `~/.local/state/terrane` and
+    /// `$XDG_RUNTIME_DIR/terrane`.
     ///
     /// # Errors
-    /// Where there is no place, or one that others own or may write to.
+    /// If there is no such directory, or other users own it or may write to it.
     pub fn of_this_user() -> Outcome<Registry> {
         let set =
             |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -60,7 +64,7 @@ impl Registry {
         } else if uid == 0 {
             Registry { names: "/var/lib/terrane".into(), dir: "/run/terrane".into() }
         } else {
-            // What mount(8) starts for a user has neither variable.
+            // A process that mount(8) starts for a user has neither variable.
             let home = || set("HOME").or_else(|| home_of(&std::fs::read("/etc/passwd").ok()?, uid));
             let state = set("XDG_STATE_HOME").or_else(|| Some(home()?.join(".local/state")));
             let run = PathBuf::from(format!("/run/user/{uid}"));
@@ -88,17 +92,17 @@ impl Registry {
         self.dir.join(format!("{name}.sock"))
     }
 
-    /// Where a mount's keeper listens to its server.
+    /// The socket on which a mount's keeper receives messages of its server.
     pub fn keeper(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.keep"))
     }
 
-    /// What a mount in the background has to say.
+    /// The log of a mount in the background.
     pub fn log(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.log"))
     }
 
-    /// All that is known.
+    /// All known pools.
     pub fn pools(&self) -> Outcome<BTreeMap<String, PathBuf>> {
         let mut pools = BTreeMap::new();
         for path in self.of_before().into_iter().chain([self.names.join("pools")]) {
@@ -111,12 +115,12 @@ impl Registry {
         Ok(pools)
     }
 
-    /// Where versions of before kept names.
+    /// Where earlier versions kept names.
     fn of_before(&self) -> Option<PathBuf> {
         (self.names != self.dir).then(|| self.dir.join("pools"))
     }
 
-    /// Returns what the name meant before.
+    /// Records a name. Returns what it meant before.
     pub fn remember(&self, name: &str, device: &Path) -> Outcome<Option<PathBuf>> {
         if !is_name(name) || device.as_os_str().as_bytes().contains(&b'\n') {
             return Err(Failure(format!("pool {name:?} at {device:?} cannot be remembered by name")));
@@ -129,7 +133,7 @@ impl Registry {
         Ok(before)
     }
 
-    /// Forgets a pool that lies at these paths. The name may mean another one where this was named by a path.
+    /// Forgets a pool that lies at these paths. If it was named by a path, its name may mean another one.
     pub fn forget_at(&self, name: &str, paths: &[PathBuf]) -> Outcome {
         self.change(|pools| match pools.get(name) {
             Some(known) if paths.contains(known) => pools.remove(name).is_some(),
@@ -141,23 +145,25 @@ impl Registry {
         self.change(|pools| pools.remove(name).is_some())
     }
 
-    /// Makes the runtime directory, for this user alone.
+    /// Creates the runtime directory, for this user alone.
     pub fn prepare(&self) -> Outcome {
         make_dir(&self.dir)
     }
 
-    /// Two processes at once must not undo each other's changes of names. To the end of what is returned. Nobody takes both locks: the
-    /// directories may be one.
+    /// Serialises changes of names between processes, until the returned file is dropped. No process takes
+    /// both this lock and that of sockets: the directories may be one.
     pub fn lock(&self) -> Outcome<File> {
         lock_in(&self.names)
     }
 
-    /// Nor take each other's sockets away. A mount needs this alone: where names cannot be kept a pool is mounted by its path.
+    /// Serialises changes of sockets. A mount needs only this lock: where names cannot be kept a pool is
+    /// mounted by its path.
     pub fn lock_sockets(&self) -> Outcome<File> {
         lock_in(&self.dir)
     }
 
-    /// One mount of a pool of this name begins at a time: keepers and servers find each other by the name. To the end of what is returned.
+    /// Allows one mount of a pool of this name to begin at a time, until the returned file is dropped:
+    /// keepers and servers find each other by the name.
     pub fn lock_mount(&self, name: &str) -> Outcome<File> {
         self.prepare()?;
         // Not `.lock`: a pool may be called `pools`.
@@ -167,7 +173,7 @@ impl Registry {
         while let Err(error) = lock.try_lock() {
             match error {
                 TryLockError::Error(error) => return Err(Failure::io("locking", &path)(error)),
-                // An import can take as long as the device wants.
+                // An import can take as long as the device needs.
                 TryLockError::WouldBlock if begun.elapsed() > MOUNT_PATIENCE => {
                     let (at, expected) = (format!("pool {name}"), "no other mount of that name that begins");
                     let found = format!("one for {} s and more", MOUNT_PATIENCE.as_secs());
@@ -215,7 +221,8 @@ fn lock_in(dir: &Path) -> Outcome<File> {
     Ok(lock)
 }
 
-/// Whoever else can write to it says where the names of pools lead. One that is not there yet is made for its owner alone.
+/// Refuses a directory that other users can write to: they could change where names lead. A missing one is
+/// created for its owner alone.
 fn judge_dir(dir: &Path, uid: u32) -> Outcome {
     let Ok(link) = dir.symlink_metadata() else { return Ok(()) };
     let meta = dir.metadata().map_err(Failure::io("looking at the state directory", dir))?;
@@ -230,14 +237,14 @@ fn judge_dir(dir: &Path, uid: u32) -> Outcome {
     Err(Failure::refused(dir.display(), expected, found, remedy))
 }
 
-/// Empty, and never through a link.
+/// Opened empty, and never through a link.
 fn open_own(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     options.open(path)
 }
 
-/// The home of a user as `/etc/passwd` has it.
+/// The home of a user according to `/etc/passwd`.
 fn home_of(passwd: &[u8], uid: u32) -> Option<PathBuf> {
     let uid = uid.to_string();
     passwd.split(|byte| *byte == b'\n').find_map(|line| {
@@ -248,7 +255,7 @@ fn home_of(passwd: &[u8], uid: u32) -> Option<PathBuf> {
     })
 }
 
-/// A line that is none is left out: somebody edited the file, and the other pools are still there.
+/// Malformed lines are skipped: the file may have been edited, and the other pools still exist.
 fn parse(raw: &[u8]) -> BTreeMap<String, PathBuf> {
     let entry = |line: &[u8]| {
         let at = line.iter().position(|byte| *byte == b'=')?;

@@ -1,6 +1,7 @@
-//! The thread of a mount that has files stored otherwise, and questions about that.
+//! The rewrite thread of a mount, and questions about it.
 //!
-//! While the mount is used it goes on record by record, and only while little is dirty; alone it keeps all processors and the pool busy.
+//! While the mount is in use it works record by record, and only while little is dirty. While the mount is
+//! unused it keeps all CPUs and the pool busy.
 
 use crate::failure::{Failure, Outcome};
 use crate::jobs::{End, LONG_REST, Load, Pace, pause, run};
@@ -10,18 +11,18 @@ use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Errno, Fs, Job, RewriteSpec, RewriteStatus};
 
-/// After a request the mount is used for so long.
+/// The mount counts as in use for this long after a request.
 const USED_FOR: Duration = Duration::from_millis(100);
-/// Content that is rewritten in one step while nobody uses the mount, in bytes: as much as takes about so long, because whoever comes then
-/// meets what is under way.
+/// Content that is rewritten in one step while the mount is unused, in bytes, at least. A step is sized by
+/// the time it takes, because a request that arrives meanwhile waits for it.
 const STEP_BYTES_MIN: u64 = 512 << 10;
 const STEP_BYTES_MAX: u64 = 4 << 20;
 const STEP_TIME: Duration = Duration::from_millis(50);
 
-/// How much the next step should do, by what was seen of the one before, and when.
+/// Sizes the next step by the time of the one before, and decides when it runs.
 struct RewritePace<'p> {
     pool: &'p Pool,
-    /// How many were answered.
+    /// The number of requests answered.
     requests: &'p dyn Fn() -> u64,
     rest: &'p dyn Fn(Duration) -> bool,
     usage: Use,
@@ -29,14 +30,14 @@ struct RewritePace<'p> {
     bytes: u64,
 }
 
-/// Whether others use the mount.
+/// Whether the mount is in use.
 struct Use {
     requests: u64,
     last: Instant,
 }
 
 impl Use {
-    /// Of the mount so many requests were answered by now.
+    /// Updates it with the number of requests answered by now.
     fn goes_on(&mut self, requests: u64, now: Instant) -> bool {
         if requests != self.requests {
             (self.requests, self.last) = (requests, now);
@@ -45,7 +46,7 @@ impl Use {
     }
 }
 
-/// Content of the next step, after one of so many bytes took so long.
+/// Bytes of content of the next step, after one of `bytes` took this long.
 fn next_bytes(bytes: u64, took: Duration) -> u64 {
     let bytes = if took > STEP_TIME { bytes / 2 } else { bytes * 2 };
     bytes.clamp(STEP_BYTES_MIN, STEP_BYTES_MAX)
@@ -67,7 +68,8 @@ impl Pace for RewritePace<'_> {
     }
 }
 
-/// Goes on with the rewrite there is. `requests` says how many were answered, `rest` waits so long, and says whether to end.
+/// Continues the current rewrite. `requests` returns the number of requests answered; `rest` sleeps that
+/// long, and returns whether to end.
 pub fn go_on(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, rest: &dyn Fn(Duration) -> bool) {
     let usage = Use { requests: requests(), last: Instant::now() };
     let mut pace = RewritePace { pool, requests, rest, usage, is_used: true, bytes: STEP_BYTES_MIN };
@@ -81,7 +83,7 @@ pub fn go_on(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, rest: &dyn Fn(Dur
 pub fn begin(live: &Live, spec: &RewriteSpec) -> Outcome<RewriteRow> {
     let fs = live.fs()?;
     fs.rewrite().begin(spec).map_err(|errno| refusal(live, fs, spec, errno))?;
-    // Whoever is told that it began may go.
+    // The caller may go once it knows that it began.
     live.pool.commit()?;
     Ok(status(live))
 }
@@ -123,7 +125,7 @@ pub fn cancel(live: &Live) -> Outcome<RewriteRow> {
     Ok(status(live))
 }
 
-/// The rewrite that goes on, or the last one.
+/// The current rewrite, or the last one.
 #[derive(Serialize)]
 pub struct RewriteRow {
     name: String,

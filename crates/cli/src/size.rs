@@ -1,11 +1,11 @@
-//! Sizes as people write and read them: K, M, G are powers of 1024, as everywhere in this field.
+//! Parses and prints sizes: K, M, G are powers of 1024.
 
 const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
 
 /// Bytes of `16G`, `64M`, `1.5T`, `4096`, `1GiB`.
 ///
 /// # Errors
-/// Says what a size looks like, when this is none, is no whole number of bytes, or is beyond 2^64 - 1.
+/// Describes the syntax if the word is not a size, is no whole number of bytes, or exceeds 2^64 - 1.
 pub fn parse(word: &str) -> Result<u64, String> {
     let bad = || format!("{word:?} is no size: write a number and perhaps K, M, G, T, P or E");
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -27,7 +27,7 @@ pub fn parse(word: &str) -> Result<u64, String> {
     u64::try_from(bytes / scale).map_err(|_| bad())
 }
 
-/// At most five characters: whole numbers as such (`16G`), others with three digits that count (`1.46G`).
+/// At most five characters: whole numbers as such (`16G`), others with three significant digits (`1.46G`).
 pub fn print(bytes: u64) -> String {
     let unit = (bytes.max(1).ilog2() / 10) as usize;
     let divisor = 1u64 << (10 * unit);
@@ -36,7 +36,7 @@ pub fn print(bytes: u64) -> String {
         return format!("{}{suffix}", bytes / divisor);
     }
     let value = bytes as f64 / divisor as f64;
-    // What would be rounded up to four digits before the point is the next unit's.
+    // A value that would round to four digits before the point is printed in the next unit.
     let places = match value {
         value if value < 9.995 => 2,
         value if value < 99.95 => 1,

@@ -1,9 +1,9 @@
-//! "Did you mean": the known word nearest to one that is not known.
+//! "Did you mean": the known word nearest to an unknown one.
 //!
-//! Commands, options and values that are fixed are suggested by the parser of the command line; this is for words that are known
-//! only when a pool is asked or a value is taken apart.
+//! The command line parser itself suggests commands, options and fixed values. This is for words that are
+//! known only when a pool is asked or a value is parsed.
 
-/// The nearest of the known words, if it is near enough to be a slip of the fingers.
+/// The nearest of the known words, if it is near enough to be a typing error.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word: Vec<char> = word.to_lowercase().chars().take(WORD_MAX).collect();
     let near = |known: &'a str| {
@@ -15,7 +15,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     known.into_iter().filter_map(near).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
 
-/// The end of a sentence that refuses `word`; empty when nothing is near.
+/// The end of a message that refuses `word`; empty if no word is near.
 pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map(|known| format!("; did you mean '{known}'?")).unwrap_or_default()
 }
@@ -23,7 +23,7 @@ pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String 
 /// Longer words are compared by their beginnings.
 const WORD_MAX: usize = 64;
 
-/// Letters to put in, take out, change or swap with their neighbour (optimal string alignment).
+/// Edit distance: insert, delete, change a letter or swap it with its neighbour (optimal string alignment).
 fn distance(left: &[char], right: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=right.len()).collect();

@@ -1,4 +1,4 @@
-//! Who we are, as the kernel sees it.
+//! The user of this process.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;

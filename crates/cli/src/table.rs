@@ -1,11 +1,11 @@
-//! Columns.
+//! Output as tables and JSON.
 //!
-//! What a command finds out is a list of JSON objects; this makes lines of them. So every listing has a form for people, one
-//! for scripts (`-H`: no header, tabs; `-p`: exact numbers) and one for programs (`--json`), and none can know what the
-//! others do not show.
+//! The result of a command is a list of JSON objects, which this module prints. So every listing has a form
+//! for people, one for scripts (`-H`: no header, tabs; `-p`: exact numbers) and one for programs (`--json`),
+//! with the same data.
 //!
-//! Invariant: JSON is an object with `output_version`, the command, and what `docs/json.md` lists for it. Keys are added, never
-//! renamed or removed, without another version.
+//! Invariant: JSON is an object with `output_version`, the command, and what `docs/json.md` lists for it.
+//! Keys are added, never renamed or removed, without another version.
 
 use crate::size;
 use clap::Args;
@@ -31,11 +31,11 @@ pub enum Kind {
     /// A number of bytes.
     Size,
     Count,
-    /// How many times as much, to two places.
+    /// A ratio, to two places.
     Ratio,
 }
 
-/// One column: its title, the key of its values, and what they are.
+/// One column: its title, the key of its values, and their kind.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     pub title: &'static str,
@@ -59,10 +59,10 @@ pub const fn ratio(title: &'static str, key: &'static str) -> Column {
     Column { title, key, kind: Kind::Ratio }
 }
 
-/// Version of the JSON that commands print: another one when a key changes its meaning or goes.
+/// Version of the JSON that commands print: it changes if a key changes its meaning or is removed.
 pub const OUTPUT_VERSION: u64 = 1;
 
-/// A listing: which command prints it, under which key its rows stand in JSON, and its columns.
+/// A listing: the command that prints it, the key of its rows in JSON, and its columns.
 #[derive(Clone, Copy, Debug)]
 pub struct Listing {
     pub command: &'static str,
@@ -70,7 +70,7 @@ pub struct Listing {
     pub columns: &'static [Column],
 }
 
-/// What a command has to say, as JSON; `fields` is an object.
+/// The JSON output of a command; `fields` is an object.
 pub fn envelope(command: &str, fields: Value) -> Value {
     let mut out = json!({"output_version": OUTPUT_VERSION, "command": command});
     if let (Some(out), Value::Object(fields)) = (out.as_object_mut(), fields) {
@@ -84,7 +84,7 @@ impl Listing {
         format!("{:#}\n", envelope(self.command, json!({self.key: rows})))
     }
 
-    /// The rows as wanted; ends with a line break unless it is empty.
+    /// The rows in the chosen form; ends with a line break unless it is empty.
     pub fn render(&self, rows: &[Value], shape: Shape) -> String {
         self.render_columns(self.columns, rows, shape)
     }
@@ -102,7 +102,7 @@ impl Listing {
 }
 
 impl Column {
-    /// As it is chosen after `-o`.
+    /// Its name for `-o`.
     pub fn name(&self) -> String {
         self.title.trim_end_matches('%').to_ascii_lowercase()
     }
@@ -122,7 +122,7 @@ fn render(columns: &[Column], rows: &[Value], shape: Shape) -> String {
     align(columns, &lines)
 }
 
-/// A value as a person reads it; "-" for what there is not.
+/// A value for people; "-" if it is missing.
 pub fn cell(column: Column, row: &Value, exact: bool) -> String {
     match row.get(column.key) {
         None | Some(Value::Null) => "-".to_owned(),
@@ -136,7 +136,8 @@ pub fn cell(column: Column, row: &Value, exact: bool) -> String {
     }
 }
 
-/// Names come from images and directories: they must not move a person's cursor or break a script's lines.
+/// Replaces control characters: names come from images and directories, and must not move a terminal's cursor
+/// or break a script's lines.
 pub fn printable(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
@@ -152,7 +153,7 @@ fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
     for line in lines {
         let mut text = String::new();
         for ((cell, column), width) in line.iter().zip(columns).zip(&widths) {
-            // Numbers end below each other.
+            // Numbers are aligned to the right.
             let padded = match column.kind {
                 Kind::Text => format!("{cell:<width$}"),
                 Kind::Size | Kind::Count | Kind::Ratio => format!("{cell:>width$}"),

@@ -1,4 +1,4 @@
-//! Which pool a word on the command line means, and the labels that say so.
+//! Finds the pool that a word on the command line means, by registry and labels.
 
 use crate::failure::{Failure, Outcome};
 use crate::registry::{Registry, is_name};
@@ -8,20 +8,20 @@ use std::path::{Path, PathBuf};
 use terrane_device::{Backing, Identity, OpenMode, PathKind, Peek};
 use terrane_format::label::Label;
 
-/// Which pool a word on the command line means.
+/// The pool that a word on the command line means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub name: String,
     /// Absolute, without links.
     pub path: PathBuf,
-    /// From the label; `None` when only the registry was asked.
+    /// From the label; `None` if only the registry was read.
     pub id: Option<u64>,
 }
 
 /// Finds what `word` means: a pool that was created or mounted here, or the path of a device.
 ///
 /// # Errors
-/// When no such pool is known, or what is at the path is no pool: then what was found there is named.
+/// If no such pool is known, or the path is not a pool: then the message says what was found there.
 pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     let known = registry.pools()?;
     if let Some(path) = known.get(word) {
@@ -35,7 +35,7 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     find_at(&path)
 }
 
-/// The pool on the device at this path, which need not be a name of it that others could use.
+/// The pool on the device at this path. Its name need not lead to it for other commands.
 pub fn find_at(path: &Path) -> Outcome<Target> {
     let label = read_label(path)?;
     let id = Some(label.id());
@@ -49,7 +49,7 @@ pub fn find_known(registry: &Registry, name: &str) -> Outcome<Target> {
     Ok(Target { name: name.to_owned(), path, id: None })
 }
 
-/// Where the pool is that is known by this name, if that is still there and not what is at `path`.
+/// Where the pool of this name is, if it still exists and is not the one at `path`.
 pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
     let Some(known) = registry.pools()?.remove(name) else { return Ok(None) };
     let is_same = match (Identity::of(path), Identity::of(&known)) {
@@ -87,7 +87,7 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
     }
 }
 
-/// The label on what is open; else what is there is named.
+/// The label of an open device; else a failure that says what it holds.
 pub fn label_of(backing: &Backing) -> Outcome<Label> {
     let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
     if let Some(probe) = terrane_pool::probe(&mut read, backing.size()) {

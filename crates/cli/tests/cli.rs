@@ -1,6 +1,7 @@
-//! The program itself, run as people run it: what it prints, what it refuses by name, and what survives.
+//! The program itself, run as users run it: its output, what it refuses by name, and what survives.
 //!
-//! Each test has a state directory of its own. Where `/dev/fuse` cannot be used, the tests of mounts say so and pass.
+//! Each test has its own state directory. Where `/dev/fuse` cannot be used, the tests of mounts say so and
+//! pass.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -41,7 +42,7 @@ fn a_pool_lives_from_create_to_destroy() {
     place.misused("fs set atime=sometimes tank", &["atime", "relatime", "sometimes"]);
     place.refused("fs set recordsize=1M tank", &["recordsize", "256K"]);
     place.misused("fs get colour tank", &["colour", "compression"]);
-    // What is counted is shown, and cannot be set.
+    // Counted values are shown, and cannot be set.
     assert_eq!(
         place.out("fs get -H -o property,value,source compressratio tank"),
         "compressratio\t1.00x\tcounted\n"
@@ -103,7 +104,7 @@ fn what_cannot_become_a_pool_is_refused_by_name() {
     place.refused("pool create other ext4.img --force", &["ext4.img", &std::process::id().to_string()]);
     place.refused("check other", &["ext4.img", &std::process::id().to_string()]);
 
-    // Words of other programs are no files, and no word becomes one by itself.
+    // Words of other programs do not name files, and no bare word creates one.
     let before = fs::read_dir(place.path(".")).unwrap().count();
     for word in
         ["mirror", "raidz", "raidz1", "raidz2", "draid2:4d", "spare", "log", "cache", "special", "dedup"]
@@ -183,7 +184,7 @@ fn damage_is_found_and_named() {
     let rows = &place.json("debug tree tank 0 --json")["pointers"];
     let row =
         rows.as_array().unwrap().iter().find(|row| row["pointer"].as_str().unwrap().contains(':')).unwrap();
-    // Both copies, in zones whose place the zone table tells.
+    // Both copies, in zones whose position the zone table gives.
     for addr in row["pointer"].as_str().unwrap().split(' ') {
         let (seq, offset) = addr.split_once(':').unwrap();
         let seq: u64 = seq.parse().unwrap();
@@ -243,7 +244,7 @@ fn files_survive_umount_and_kill() {
     fs::write(mnt.join("promised"), "kept").unwrap();
     File::open(mnt.join("promised")).unwrap().sync_all().unwrap();
     place.kill_all();
-    // Over the mount that the dead one left behind.
+    // Over the dead mount that was left behind.
     place.run("mount tank mnt", 0);
     assert_eq!(fs::read_to_string(mnt.join("promised")).unwrap(), "kept");
     assert_eq!(compare(&mnt), Ok(()));
@@ -296,14 +297,14 @@ fn every_way_to_unmount_ends_clean() {
             "busy" => {
                 let open = File::open(mnt.join(way)).unwrap();
                 kill("-TERM", place.daemon_pid());
-                // Longer than a user is given to leave.
+                // Longer than a user has before the lazy unmount.
                 std::thread::sleep(Duration::from_secs(6));
                 assert!(place.mounts().is_empty(), "it should have left the tree");
                 drop(open);
             }
             signal => kill(signal, place.daemon_pid()),
         }
-        // It asks the daemon, or waits for its end: no need to wait here.
+        // `check` asks the daemon, or waits for its exit: no need to wait here.
         if matches!(way, "umount" | "fusermount3") {
             assert!(place.out("check tank").contains("nothing found"));
         }
@@ -316,7 +317,7 @@ fn every_way_to_unmount_ends_clean() {
     place.run("umount mnt", 0);
 }
 
-/// Whoever can read the image reads all files in it, whatever their modes say.
+/// A user who can read the image can read all files in it, whatever their modes say.
 #[test]
 fn images_are_closed_to_others() {
     use std::os::unix::fs::PermissionsExt;
@@ -360,7 +361,7 @@ fn an_image_that_was_cut_short_is_named_with_the_way_back() {
     if !can_mount() {
         return;
     }
-    // While it is mounted nothing but its length tells, and the next write makes it long again.
+    // While it is mounted only its length shows the damage, and the next write extends it again.
     place.run("mount tank mnt", 0);
     let status = || place.json("pool status -j tank")["pools"][0].clone();
     assert_eq!(status()["state"], "healthy");
@@ -372,7 +373,7 @@ fn an_image_that_was_cut_short_is_named_with_the_way_back() {
     place.run("umount mnt", 0);
 }
 
-/// Names of files come from everywhere, and a terminal obeys them.
+/// Names of files come from anywhere, and a terminal interprets control characters in them.
 #[test]
 fn names_of_images_move_no_cursor_and_break_no_line() {
     let place = Place::new("escapes");

@@ -1,4 +1,4 @@
-//! Every command of a pool, a data set and a file: what it prints for people, scripts and programs, and what it leaves behind.
+//! Every command for pools, datasets and files: its output for people, scripts and programs, and its effects.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -39,7 +39,7 @@ fn pools_come_and_go() {
     assert_eq!((&row["name"], &row["state"], &row["clean"]), (&"tank".into(), &"ready".into(), &true.into()));
     let action = row["action"].as_str().unwrap().to_owned();
     assert_eq!(action, format!("terrane pool import {}", place.path("tank.img").display()));
-    // What it suggests is what works.
+    // The command that it suggests works.
     place.run(action.strip_prefix("terrane ").unwrap(), 0);
     assert_eq!(place.out("pool list -H -o name,state"), "tank\thealthy\n");
     place.run("pool export --all", 0);
@@ -55,7 +55,7 @@ fn pools_come_and_go() {
     place.run("pool import -d . --all", 0);
     assert_eq!(place.out("pool list -H -o name"), "tank\n");
 
-    // Two devices with one name, as a copied image is.
+    // Two devices with one name, as after copying an image.
     fs::copy(place.path("tank.img"), place.path("copy.img")).unwrap();
     place.refused("pool import copy.img", &["tank", "export that one first"]);
     place.run("pool export tank", 0);
@@ -112,7 +112,7 @@ fn an_import_goes_back_to_an_older_group() {
     let said = place.out(&format!("pool import --rewind {first} tank.img"));
     assert!(said.contains("are given up"), "{said}");
     assert_eq!(place.out("fs get -H -o value atime tank"), "relatime\n");
-    // The group that was given up has the higher number, and is not the newest any more.
+    // The txg that was discarded by a rewind has the higher number, and is no longer the newest.
     let newest = &place.json("pool import -d . -j")["pools"][0];
     assert!(newest["clean"] == true && place.json("pool status -j")["pools"][0]["clean"] == true);
     place.refused("pool import --rewind 1 tank.img", &["group"]);
@@ -303,7 +303,7 @@ fn json_is_what_its_page_says() {
     assert!(untested.is_empty(), "sections that no command was compared with: {untested:?}");
 }
 
-/// Bytes that do not compress, and are the same each time.
+/// Incompressible bytes, reproducible.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let step = |_| {
@@ -332,7 +332,7 @@ fn what_zstd_auto_chose_is_told_by_properties_and_metrics() {
     let answer = place.json("fs get -j compression tank");
     let levels = answer["properties"][0]["levels"].as_array().unwrap();
     let sum = |key: &str| levels.iter().map(|level| level[key].as_u64().unwrap()).sum::<u64>();
-    // The file's last block is not whole; in memory it may be.
+    // The file's last block is partial; in memory it may be.
     assert!((2_100_000..2_300_000).contains(&sum("logical")) && sum("stored") < 200_000, "{answer}");
     let metrics = place.out("metrics tank");
     assert!(metrics.contains("auto_logical_bytes_total{pool=\"tank\",level=\""), "{metrics}");
@@ -376,7 +376,7 @@ fn a_mounted_pool_tells_what_it_does_and_how_files_lie() {
     let text = place.out("stat mnt/noise");
     assert!(text.contains("regular file") && text.contains("blake3 300 records"), "{text}");
 
-    // The last block of pointers is not full: its blocks are numbered by what it could hold.
+    // The last indirect block is not full: child blocks are numbered by its capacity.
     let tree = place.json(&format!("debug tree -j tank {}", number(0, "object")));
     let pointers = tree["pointers"].as_array().unwrap();
     let blocks = pointers.iter().filter(|row| row["level"] == 0).map(|row| row["block"].as_u64().unwrap());
@@ -434,7 +434,7 @@ fn garbage_is_collected_when_somebody_asks() {
     let mnt = place.path("mnt");
     place.run("pool create tank tank.img --size 128M --zone-size 1M", 0);
     place.run("mount tank mnt", 0);
-    // Three files to a zone, and of every three one goes: no zone dies by itself.
+    // Three files per zone, of which one is deleted: no zone becomes empty by itself.
     let name = |at: usize| mnt.join(at.to_string());
     (0..60).for_each(|at| fs::write(name(at), noise(300_000)).unwrap());
     place.run("sync tank", 0);
@@ -449,14 +449,14 @@ fn garbage_is_collected_when_somebody_asks() {
     let zones = place.json("zones -j tank");
     let shares: Vec<u64> =
         zones["live_shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
-    // The tail of a zone that takes no further record is no garbage that could be won, and some may stay.
+    // The tail of a zone that is too short for another record cannot be reclaimed, and some may stay.
     assert!(shares[..8].iter().sum::<u64>() <= 1 && shares[8..].iter().sum::<u64>() > 8, "{shares:?}");
     assert!(place.out("pool gc tank").contains("collected"));
     (0..60).filter(|at| at % 3 > 0).for_each(|at| assert_eq!(fs::read(name(at)).unwrap(), noise(300_000)));
     (1..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());
     place.run("umount tank", 0);
 
-    // Nobody else goes on with it, so it is waited for.
+    // No other process continues it, so the command waits.
     let text = place.out("pool gc tank --target 2");
     assert!(text.starts_with("tank: ") && text.contains("M of garbage collected, "), "{text}");
     assert!(place.out("check tank").contains("nothing found"));
@@ -496,7 +496,7 @@ fn a_block_that_cannot_be_read_is_named_by_its_file() {
     let said = String::from_utf8(report.stdout).unwrap();
     assert!(said.contains("tank: /dir/file (inode"), "{said}");
 
-    // That does not end with the mount, nor with a server.
+    // A remount or a new server does not clear that.
     let unhealthy = |place: &Place| place.command("pool status -x tank").output().unwrap().status.code();
     for again in ["restart tank", "umount tank", "mount tank mnt"] {
         place.run(again, 0);
@@ -518,7 +518,7 @@ fn a_block_that_cannot_be_read_is_named_by_its_file() {
         assert_eq!(place.json("pool status -j tank")["pools"][0]["state"], "healthy", "{again}");
         assert_eq!(unhealthy(&place), Some(0), "{again}");
     }
-    // What is still there is found again.
+    // Damage that still exists is found again.
     assert_eq!(place.command("check tank").output().unwrap().status.code(), Some(1));
     assert_eq!(place.json("pool status -j tank")["pools"][0]["state"], "damaged");
     place.run("umount tank", 0);
@@ -581,7 +581,7 @@ fn reports_come_until_they_are_interrupted() {
         seen += std::io::Read::read(out, &mut raw).unwrap();
     }
     assert!(child.0.try_wait().unwrap().is_none());
-    // A reader who has seen enough ends it.
+    // Closing the pipe ends it.
     drop(child.0.stdout.take());
     let begun = Instant::now();
     while child.0.try_wait().unwrap().is_none() {
@@ -590,7 +590,7 @@ fn reports_come_until_they_are_interrupted() {
     }
 }
 
-/// A pool in a file, with one inode that has attributes in every place; returns its number.
+/// A pool in a file, with one inode that has attributes in every home; returns its number.
 fn with_attributes(image: &Path) -> u64 {
     const ZONE_BYTES: u64 = 1 << 20;
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(image, 64 << 20, ZONE_BYTES).unwrap());
@@ -658,7 +658,7 @@ fn blocks_levels_and_ratios_say_what_is_stored() {
     fs::write(mnt.join("tiny"), "a few bytes").unwrap();
     File::create(mnt.join("hole")).unwrap().set_len(1 << 30).unwrap();
     place.run("sync tank", 0);
-    // The kernel remembers attributes; a new mount asks again.
+    // The kernel caches attributes; a new mount asks again.
     place.run("umount tank", 0);
     place.run("mount tank mnt", 0);
     let blocks = |name: &str| fs::metadata(mnt.join(name)).unwrap().blocks();

@@ -1,4 +1,4 @@
-//! A path means the file or device that it leads to, also where that is a copy of one that is in use.
+//! A path means the file or device that it leads to, even if that is a copy of one in use.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -10,12 +10,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use support::{Place, can_mount};
 
-/// Without holes, so that the copy is another file in all ways.
+/// Copied without holes, so that the copy is independent in all respects.
 fn copy(place: &Place, from: &str, to: &str) {
     fs::copy(place.path(from), place.path(to)).unwrap();
 }
 
-/// What a look at the images finds, by device.
+/// What a search finds among the images, by device.
 fn found(place: &Place, device: &str) -> Value {
     let rows = place.json("pool import -j -d .");
     let rows = rows["pools"].as_array().unwrap().clone();
@@ -37,7 +37,7 @@ fn the_path_of_a_copy_is_never_taken_for_the_pool_that_is_mounted() {
     copy(&place, "tank.img", "copy.img");
     fs::create_dir(place.path("other")).unwrap();
 
-    // What acts is refused, and says what it is.
+    // Commands that change something are refused, and the message says that it is a copy.
     let said = ["copy.img", "copy", "tank.img", "--new-id"];
     for words in
         ["mount ./copy.img other", "mount -o ro ./copy.img other", "umount ./copy.img", "sync ./copy.img"]
@@ -54,7 +54,7 @@ fn the_path_of_a_copy_is_never_taken_for_the_pool_that_is_mounted() {
     assert!(place.path("copy.img").exists() && place.path("mnt/file").exists());
     assert!(place.out("fs get -H -o value compression tank").contains("lz4"));
 
-    // What only looks sees the copy, and not the health of its original.
+    // Commands that only read see the copy, and not the health of its original.
     let damaged = File::options().write(true).open(place.path("copy.img")).unwrap();
     (2..64).for_each(|zone| damaged.write_all_at(&[7; 300], (zone << 20) + 70_000).unwrap());
     assert!(place.out("check tank").contains("nothing found"));
@@ -69,7 +69,7 @@ fn the_path_of_a_copy_is_never_taken_for_the_pool_that_is_mounted() {
     );
     assert!(place.out("debug uberblock ./copy.img").contains("copy.img"));
 
-    // Another name of the same file is the same file.
+    // A hard link to the same file is the same file.
     fs::hard_link(place.path("tank.img"), place.path("link.img")).unwrap();
     assert!(place.json("pool status -j ./link.img")["pools"][0]["mountpoint"].is_string());
     assert_eq!(found(&place, "link.img")["state"], "mounted");
@@ -113,7 +113,7 @@ fn a_copy_with_an_id_of_its_own_is_a_pool_beside_its_original() {
     for pool in ["tank", "twin", "third"] {
         assert!(place.out(&format!("check {pool}")).contains("nothing found"));
     }
-    // A name alone can be changed too.
+    // The name can be changed without a new id.
     place.run("pool export third", 0);
     place.run("pool import --name fourth ./third.img", 0);
     assert_eq!(place.out("pool list -H -o name"), "fourth\ntank\ntwin\n");
@@ -142,7 +142,7 @@ fn devices_of_a_copy_are_never_mixed_with_those_of_its_original() {
     }
     place.run("fs set atime=off twin", 0);
     assert!(!place.out("fs get -H -o source atime tank").contains("local"));
-    // Moved, and not copied: found beside each other as ever.
+    // Moved, not copied: the devices are found beside each other as before.
     fs::create_dir(place.path("moved")).unwrap();
     fs::rename(place.path("a.img"), place.path("moved/a.img")).unwrap();
     fs::rename(place.path("b.img"), place.path("moved/b.img")).unwrap();

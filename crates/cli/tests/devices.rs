@@ -1,4 +1,4 @@
-//! Pools over several devices, as people use them.
+//! Pools over several devices, as users run them.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -36,7 +36,7 @@ fn a_pool_of_several_files_is_found_whole_wherever_they_went() {
     let found = place.json("pool import -d . -j")["pools"].as_array().unwrap().clone();
     assert_eq!(found.len(), 1, "{found:?}");
     assert_eq!((&found[0]["state"], found[0]["devices"].as_array().unwrap().len()), (&"ready".into(), 3));
-    // Found by name, although each is called something else now, and one lies elsewhere.
+    // Found by name, although every file was renamed, and one moved elsewhere.
     fs::create_dir(place.path("moved")).unwrap();
     fs::rename(place.path("a.img"), place.path("z.img")).unwrap();
     fs::rename(place.path("b.img"), place.path("y.img")).unwrap();
@@ -75,7 +75,7 @@ fn a_cache_comes_goes_and_may_be_missing() {
         let metrics = place.out("metrics tank");
         let size = metrics.lines().find(|line| line.starts_with("terrane_cache_device_size_bytes{"));
         assert!(size.is_some_and(|line| line.contains("fast.img")), "{metrics}");
-        // Its index was looked for.
+        // Its index was loaded.
         let io = &place.json("pool iostat -j tank")["pools"][0];
         assert!(io["cache_device_read_bytes"].is_u64() && io["cache_device_hits"] == 0, "{io}");
         place.run("umount mnt", 0);
@@ -110,7 +110,7 @@ fn a_cache_goes_with_its_pool() {
         place.run(&format!("pool add {name} cache {name}.fast --size 64M"), 0);
     };
     ["kept", "gone", "lost", "odd"].into_iter().for_each(create);
-    // Copies of blocks, wherever they lie.
+    // Damages the copies of blocks, wherever they lie.
     let copies = |name: &str| {
         let file = fs::OpenOptions::new().write(true).open(place.path(name)).unwrap();
         (1..60u64).for_each(|zone| file.write_all_at(&[7; 9000], (zone << 20) + 4096).unwrap());
@@ -125,7 +125,7 @@ fn a_cache_goes_with_its_pool() {
     place.run("pool create new kept.fast", 0);
     place.run("pool destroy --delete gone", 0);
     assert!(!place.path("gone.fast").exists() && !place.path("gone.img").exists());
-    // What is not there is named, and what is in its place is left alone.
+    // A missing device is named, and the file in its place is not touched.
     fs::remove_file(place.path("lost.fast")).unwrap();
     fs::write(place.path("odd.fast"), vec![7; 64 << 20]).unwrap();
     for name in ["lost", "odd"] {
@@ -163,7 +163,7 @@ fn devices_leave_a_pool_that_nobody_has_mounted_and_one_that_somebody_has() {
     place.run("pool create tank tank.img b.img --special c.img --size 64M", 0);
     place.refused("pool remove tank d.img", &["d.img", "b.img"]);
     place.refused("pool remove nobody b.img", &["nobody"]);
-    // The one by which the pool is known here.
+    // The device by which the registry knows the pool.
     place.run("pool remove tank tank.img", 0);
     assert!(place.out("check tank").contains("nothing found"));
     place.refused("check tank.img", &["tank.img", "Terrane pool"]);
@@ -185,7 +185,7 @@ fn devices_leave_a_pool_that_nobody_has_mounted_and_one_that_somebody_has() {
     assert!(fs::read(place.path("mnt/file")).unwrap() == noise);
     fs::write(place.path("mnt/more"), &noise).unwrap();
     assert!(place.out("check tank").contains("nothing found"));
-    // It is free at once.
+    // It can be used again at once.
     place.run("pool create other tank.img --size 64M", 0);
     place.run("umount mnt", 0);
     place.run("mount tank mnt", 0);
@@ -199,7 +199,7 @@ fn devices_leave_a_pool_that_nobody_has_mounted_and_one_that_somebody_has() {
 fn a_device_that_left_its_pool_is_destroyed_alone() {
     let place = Place::new("stale");
     place.run("pool create tank a.img b.img --size 64M", 0);
-    // What is left of it if the power goes before it is wiped.
+    // What is left of a device if power fails before it is wiped.
     fs::copy(place.path("b.img"), place.path("old.img")).unwrap();
     place.run("pool remove tank b.img", 0);
     place.run("pool destroy --delete old.img", 0);

@@ -1,4 +1,4 @@
-//! The life of a mount: servers come and go, places and flags change.
+//! The life of a mount: servers, mount points and flags change.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -45,7 +45,8 @@ fn a_mount_outlives_its_server() {
     let untold = File::options().read(true).write(true).create_new(true).open(mnt.join("untold")).unwrap();
     kept.sync_all().unwrap();
 
-    // Killed with something to lose: it is lost, and who asks for it is told, and who goes on.
+    // Killed with uncommitted changes: they are lost, programs that ask for them get an error, and others
+    // continue.
     let first = place.daemon_pid();
     fs::write(mnt.join("lost"), "lost").unwrap();
     kept.write_all_at(b"KEPT", 0).unwrap();
@@ -65,7 +66,7 @@ fn a_mount_outlives_its_server() {
     kept.sync_all().unwrap();
     let second = place.successor_of(first);
 
-    // Replaced: nothing is lost, and nothing has to be told.
+    // Replaced: nothing is lost, and no program gets an error.
     kept.write_all_at(b"done", 0).unwrap();
     fs::write(mnt.join("new"), "new").unwrap();
     place.run("restart tank", 0);
@@ -75,7 +76,7 @@ fn a_mount_outlives_its_server() {
     kept.sync_all().unwrap();
     gone.read_exact_at(&mut buf, 0).unwrap();
     assert_eq!(&buf, b"no name");
-    // Nor is it forgotten who was not told.
+    // A program that did not get the error yet still gets it.
     eio(untold.sync_all());
     place.run("restart --all", 0);
     eio(untold.sync_all());
@@ -92,7 +93,7 @@ fn a_mount_outlives_its_server() {
     place.refused("restart tank", &["not mounted"]);
 }
 
-/// A successor opens the device that is mounted, and not what its path leads to by then.
+/// A successor opens the mounted device, and not what its path leads to by then.
 #[test]
 fn a_mount_stays_with_its_image_wherever_that_goes() {
     if !can_mount() {
@@ -108,7 +109,7 @@ fn a_mount_stays_with_its_image_wherever_that_goes() {
     fs::write(mnt.join("new"), "new").unwrap();
     place.run("sync tank", 0);
 
-    // Moved: it is found, and its name follows.
+    // Moved: it is found, and the registry is updated.
     fs::rename(place.path("tank.img"), place.path("moved.img")).unwrap();
     place.run("restart tank", 0);
     assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
@@ -118,7 +119,7 @@ fn a_mount_stays_with_its_image_wherever_that_goes() {
     assert_eq!(fs::read(mnt.join("new")).unwrap(), b"new");
     place.run("umount tank", 0);
 
-    // Replaced by a copy of an earlier moment: the mount shows what it showed, for as long as it stands.
+    // Replaced by an older copy: the mount keeps showing its own device for as long as it exists.
     place.run("mount tank mnt", 0);
     fs::rename(place.path("backup.img"), place.path("tank.img")).unwrap();
     place.run("restart --all", 0);
@@ -138,7 +139,7 @@ fn a_mount_stays_with_its_image_wherever_that_goes() {
     assert!(place.out("check tank").contains("nothing found"));
 }
 
-/// Of several devices the others are found by their paths, and one that was replaced is not taken for what it was copied from.
+/// The other devices of a pool are found by their paths, and a copy is not taken for its original.
 #[test]
 fn a_successor_mixes_no_copy_of_a_device_with_the_others() {
     if !can_mount() {
@@ -148,7 +149,7 @@ fn a_successor_mixes_no_copy_of_a_device_with_the_others() {
     place.run("pool create tank tank.img b.img --size 64M", 0);
     place.run("mount tank mnt", 0);
     let mnt = place.path("mnt");
-    // One that joins is one that was mounted.
+    // A device that was added counts as mounted.
     place.run("pool add tank data c.img --size 64M", 0);
     fs::write(mnt.join("file"), "file").unwrap();
     place.run("restart tank", 0);
@@ -163,7 +164,7 @@ fn a_successor_mixes_no_copy_of_a_device_with_the_others() {
             assert!(begun.elapsed().as_secs() < 20, "{}", place.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-        // Brought back, before the mount is given up.
+        // Moved back before the mount is given up.
         fs::rename(place.path("away.img"), place.path(name)).unwrap();
         assert_eq!(fs::read(mnt.join("file")).unwrap(), b"file");
         place.run("restart tank", 0);
@@ -173,8 +174,8 @@ fn a_successor_mixes_no_copy_of_a_device_with_the_others() {
     assert!(place.out("check tank").contains("nothing found"));
 }
 
-/// The kernel gives the number of a mount that is gone to the next one, whosever it is: who goes by the word of a daemon that is on its
-/// way out shows another pool.
+/// The kernel reuses the number of a mount that is gone for the next one, of any pool. A command that trusts
+/// a daemon that is about to exit would show another pool.
 #[test]
 fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
     if !can_mount() {
@@ -190,7 +191,7 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
     caller.read_line(&mut greeting).unwrap();
     drop(caller);
 
-    // The mount has ended, and its server, which does not run, could not hear of it yet; nor did it greet who calls now.
+    // The mount has ended. Its server is stopped and could not notice yet; nor does it greet a new caller.
     let server = place.daemon_pid();
     kill("-STOP", server);
     let unmounted = std::process::Command::new("fusermount3").arg("-u").arg(&mnt).status().unwrap();
@@ -199,7 +200,7 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
     assert!(unmounted.success());
     for mut caller in callers {
         let mut said = String::new();
-        // Cut off, also when it was never heard.
+        // Disconnected, perhaps before it was accepted.
         let _ = caller.read_to_string(&mut said);
         assert_eq!(said, "", "a greeting without a mount");
     }
@@ -211,7 +212,8 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
         }
     };
 
-    // Another pool has the number, and the daemon that greets with it is gone when the table of mounts has been read.
+    // Another pool has the number, and the daemon that greets with it has exited when the mount table has
+    // been read.
     fs::create_dir(place.path("others")).unwrap();
     place.run("pool create west west.img --size 64M", 0);
     is_silent();
@@ -227,7 +229,7 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
         let leaving = std::thread::spawn(move || {
             let (mut caller, _) = listener.accept().unwrap();
             fs::remove_file(path).unwrap();
-            // One that only looked whether it is called may have gone.
+            // A caller that only checked for a daemon may have gone.
             let _ = caller.write_all(words.as_bytes());
             drop(listener);
             let mut question = String::new();
@@ -246,7 +248,7 @@ fn a_number_that_changed_hands_is_not_taken_for_a_mount() {
     assert!(place.mounts().is_empty());
 }
 
-/// Another machine's, say: two pools with one name, of which only one can be mounted at a time.
+/// For example another machine's: two pools with one name, of which only one can be mounted at a time.
 #[test]
 fn another_pool_of_the_name_is_not_taken_for_the_one_that_is_mounted() {
     if !can_mount() {
@@ -266,7 +268,8 @@ fn another_pool_of_the_name_is_not_taken_for_the_one_that_is_mounted() {
     place.run("umount mnt", 0);
 }
 
-/// The kernel asks for lists as long as the mount stands, and for extended attributes never again once it was told that there are none.
+/// The kernel asks for ACLs for the life of the mount, and never again for extended attributes once it was
+/// told that there are none.
 #[test]
 fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     if !can_mount() {
@@ -290,7 +293,7 @@ fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     place.run("fs set xattr=dir tank", 0);
     assert!(place.run("fs set atime=on tank", 0).stderr.is_empty(), "this one holds at once");
     place.run("restart tank", 0);
-    // Without extended attributes no list was asked for.
+    // Without extended attributes no ACLs were negotiated.
     assert_eq!(shown(), "off\ttemporary\noff\ttemporary\n");
     place.run("umount mnt", 0);
     assert_eq!(shown(), "posix\tdefault\ndir\tlocal\n");
@@ -300,7 +303,7 @@ fn a_successor_keeps_what_was_agreed_on_with_the_kernel() {
     place.run("umount mnt", 0);
 }
 
-/// Only the first server goes back: the others go on where their predecessor was.
+/// Only the first server rewinds: its successors continue from their predecessor's state.
 #[test]
 fn a_mount_that_went_back_to_an_older_group_keeps_what_is_written_from_then_on() {
     if !can_mount() {
@@ -326,7 +329,7 @@ fn a_mount_that_went_back_to_an_older_group_keeps_what_is_written_from_then_on()
     }
     place.run("restart tank", 0);
     assert_eq!(fs::read_to_string(place.path("mnt/5")).unwrap(), "more");
-    // Its image has another name by now.
+    // Its image was renamed meanwhile.
     fs::rename(place.path("tank.img"), place.path("moved.img")).unwrap();
     place.run("pool export tank", 0);
     assert!(!place.path("mnt/new").exists(), "it was unmounted");
@@ -353,7 +356,7 @@ fn a_pool_is_seen_at_several_places() {
     let rows = place.json_rows("mounts --json");
     assert_eq!((rows.len(), &rows[0]["pid"]), (2, &rows[1]["pid"]));
     assert!(rows[1]["options"].as_str().unwrap().starts_with("ro,nosuid"), "{}", rows[1]);
-    // One goes, and the other stays, whichever it is.
+    // One is unmounted, and the other stays, whichever it is.
     place.run("restart tank", 0);
     place.run("umount mnt", 0);
     assert_eq!(fs::read(place.path("more/file")).unwrap(), b"second");
@@ -365,7 +368,7 @@ fn a_pool_is_seen_at_several_places() {
     place.wait_until_free();
     assert!(place.out("check tank").contains("nothing found"));
 
-    // It is found, and synced, wherever it stands now.
+    // It is found, and synced, at its current mount point.
     place.run("mount tank mnt", 0);
     place.run("mount tank more", 0);
     place.run("umount mnt", 0);
@@ -378,7 +381,7 @@ fn a_pool_is_seen_at_several_places() {
     assert_eq!(fs::read(place.path("mnt/file")).unwrap(), b"fourth");
     place.run("umount tank", 0);
 
-    // A pool goes before a directory of its name.
+    // A pool has precedence over a directory of its name.
     place.run("pool create west west.img --size 64M", 0);
     fs::create_dir_all(place.path("west")).unwrap();
     fs::create_dir_all(place.path("elsewhere")).unwrap();
@@ -389,7 +392,7 @@ fn a_pool_is_seen_at_several_places() {
     place.run("umount west", 0);
     assert!(place.mounts().is_empty());
 
-    // What others mounted where it stood first stays.
+    // What another process mounted at its first mount point stays.
     place.run("mount tank mnt", 0);
     place.run("mount tank more", 0);
     place.run("umount mnt", 0);
@@ -401,7 +404,7 @@ fn a_pool_is_seen_at_several_places() {
     fs::write(mnt.join("foreign"), "").unwrap();
     let server = place.daemon_pid();
     kill("-TERM", server);
-    // The second one says not to wait until nobody has files open.
+    // The second signal says not to wait until all files are closed.
     std::thread::sleep(Duration::from_millis(300));
     kill("-TERM", server);
     let begun = Instant::now();
@@ -423,7 +426,7 @@ fn the_memory_of_a_mount_changes_while_it_stands() {
     let place = Place::new("memory");
     place.run("pool create tank tank.img --size 512M", 0);
     assert!(place.json("pool status -j tank")["pools"][0]["memory"].is_null(), "nobody serves it");
-    // Past the kernel's cache, so that what is read again is read from ours.
+    // With `direct_io`, so that every read reaches our cache.
     place.run("mount tank mnt --memory 256M -o direct_io,compression=off", 0);
     let memory = |key: &str| place.json("pool status -j tank")["pools"][0]["memory"][key].as_u64().unwrap();
     let file = place.path("mnt/file");
@@ -448,7 +451,7 @@ fn the_memory_of_a_mount_changes_while_it_stands() {
     assert!(memory("cache") > 90 << 20, "{}", memory("cache"));
     let status = place.out("pool status tank");
     assert!(status.contains("  memory: ") && status.contains(" of 1G; "), "{status}");
-    // Who follows knows it.
+    // The successor keeps it.
     let server = place.daemon_pid();
     kill("-KILL", server);
     place.successor_of(server);
@@ -478,7 +481,7 @@ fn a_mount_becomes_read_only_and_writable_again() {
     drop(open);
     place.run("mount tank mnt -o remount,ro,noatime", 0);
     assert!(fs::write(&file, "no").is_err());
-    // Committed on the way, and open for nobody's writing: another reader may have it.
+    // Committed before, and no longer open for writing: another reader may open it.
     assert!(File::open(place.path("tank.img")).unwrap().try_lock_shared().is_ok());
     let row = place.json_rows("mounts --json").remove(0);
     assert!(row["options"].as_str().unwrap().starts_with("ro,noatime"), "{row}");
@@ -501,7 +504,7 @@ fn a_daemon_that_leaves_is_not_taken_for_a_mount() {
     let mnt = place.path("mnt");
     for round in 0..8 {
         place.run("mount tank mnt", 0);
-        // Something to commit on the way out.
+        // Something to commit during the unmount.
         fs::write(mnt.join("file"), vec![round; 4 << 20]).unwrap();
         place.unmount_by(&["fusermount3", "-u"]);
         if round % 2 == 1 {
@@ -511,7 +514,7 @@ fn a_daemon_that_leaves_is_not_taken_for_a_mount() {
         }
     }
     place.run("pool destroy tank", 0);
-    // Nor does a keeper of an earlier mount stay behind: the next one listens at the same path.
+    // Nor does a keeper of an earlier mount stay: the next one listens at the same path.
     let keepers = || {
         let own = place.path("state");
         fs::read_dir("/proc")

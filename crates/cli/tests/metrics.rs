@@ -1,4 +1,4 @@
-//! What a pool says of itself while it works: metrics that a strict reader understands and that follow what was done, and logs.
+//! Metrics and logs of a pool at work: a strict parser accepts the metrics, and they follow the operations.
 //!
 //! Where `/dev/fuse` cannot be used, the tests of mounts say so and pass.
 
@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// A directory with a pool; gone with its mount when the test ends, also when it fails.
+/// A directory with a pool; removed with its mount when the test ends, also if it fails.
 struct Place {
     dir: PathBuf,
 }
@@ -70,7 +70,7 @@ fn can_mount() -> bool {
     able
 }
 
-/// Samples by name and labels, as they are written; read by the letter of the exposition format.
+/// Samples by name and labels, as written; parsed strictly by the exposition format.
 struct Metrics {
     samples: BTreeMap<String, f64>,
     kinds: BTreeMap<String, String>,
@@ -213,7 +213,7 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
     assert!(after.get("block_logical_bytes_total", "") >= after.get("block_stored_bytes_total", ""));
     assert_eq!(after.get("checksum_errors_total", ""), 0.0);
     assert!(after.get("resident_memory_bytes", "") > 1e6);
-    // In place, by what it holds.
+    // Overwritten in place.
     let file = fs::OpenOptions::new().write(true).open(mnt.join("file")).unwrap();
     (&file).write_all(&data).unwrap();
     file.sync_all().unwrap();
@@ -225,7 +225,7 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
         again.get("life_device_bytes_total", "use=\"data\""),
         after.get("life_device_bytes_total", "use=\"data\"")
     );
-    // Nothing that only grows has shrunk.
+    // No counter has decreased.
     for (name, value) in &before.samples {
         let family = name.split('{').next().unwrap();
         let grows = ["_total", "_count", "_sum", "_bucket"].iter().any(|end| family.ends_with(end));
@@ -334,7 +334,7 @@ fn a_daemon_stays_within_its_memory() {
     fs::remove_file(place.path("tank.img")).unwrap();
     place.run("pool create tank tank.img --size 1G --force");
     place.run("mount --memory 192M tank mnt");
-    // More than it may hold, in both directions.
+    // More than its limits, for reads and for writes.
     let data: Vec<u8> = (0..8_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     for number in 0..12 {
         fs::write(place.path(&format!("mnt/{number}")), &data).unwrap();

@@ -1,4 +1,4 @@
-//! What names of pools mean, and whom they are believed.
+//! What names of pools mean, and which sources of names are trusted.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use support::{Place, can_mount};
 
-/// A pool of this name that this registry knows nothing of.
+/// A pool of this name that this registry does not know.
 fn stranger(place: &Place, name: &str, image: &str) {
     let words = format!("pool create {name} {image} --size 64M");
     let made = place.command(&words).env("TERRANE_STATE_DIR", place.path("elsewhere")).status().unwrap();
@@ -32,7 +32,7 @@ fn a_mount_by_path_takes_no_name_from_another_pool() {
     place.run("mount ./evil.img mnt", 0);
     fs::write(place.path("mnt/evil"), "evil").unwrap();
     assert_eq!(known(), before);
-    // The name means the one that is not mounted.
+    // The name means the pool that is not mounted.
     place.refused("mount tank second", &["evil.img", "mounted already"]);
     place.refused("umount tank", &["not mounted"]);
     place.refused("fs rewrite --compression zstd-9 tank", &["tank"]);
@@ -46,7 +46,7 @@ fn a_mount_by_path_takes_no_name_from_another_pool() {
     assert_eq!(fs::read_dir(place.path("mnt")).unwrap().count(), 0);
     place.run("umount tank", 0);
 
-    // A name that nothing is known of is learnt, and one whose pool has moved follows it.
+    // An unknown name is recorded, and the name of a pool that has moved is updated.
     place.run("mount ./new.img mnt", 0);
     place.run("umount mnt", 0);
     assert!(known().contains("/new.img\n"));

@@ -1,4 +1,4 @@
-//! `terrane fs rewrite` on a mount that is used meanwhile, and whose server is killed.
+//! `terrane fs rewrite` on a mount that is in use, and whose server is killed.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use support::{Place, can_mount, kill};
 
-/// Lines that lz4 makes smaller, and better algorithms more so.
+/// Lines that lz4 compresses, and better algorithms compress more.
 fn text(seed: u64, len: usize) -> Vec<u8> {
     let words = ["zone", "record", "granule", "pointer", "group", "tree", "of", "the", "and", "writes"];
     let mut state = seed;
@@ -46,7 +46,7 @@ fn seen(path: &Path) -> [i64; 5] {
     [meta.ino() as i64, meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()]
 }
 
-/// Records that algorithms made, by their names; those of zstd by their levels.
+/// Records by algorithm; those of zstd by level.
 fn made(place: &Place, path: &Path) -> BTreeMap<String, u64> {
     let row = place.json(&format!("stat --json {}", path.display()))["files"][0].clone();
     let rows = |key: &str| row[key].as_array().unwrap().clone();
@@ -83,7 +83,7 @@ fn files_are_rewritten_while_they_are_used() {
     let ended = AtomicBool::new(false);
     let model = std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
-            // Somebody who reads what was written, all the time.
+            // A thread that keeps reading what was written.
             let mut model = fs::read(&busy).unwrap();
             let file = File::options().read(true).write(true).open(&busy).unwrap();
             let mut turn = 0;
@@ -119,7 +119,7 @@ fn files_are_rewritten_while_they_are_used() {
     let (quiet, _) = files.first_key_value().unwrap();
     assert_eq!(made(&place, quiet).into_keys().collect::<Vec<_>>(), ["zstd-9"]);
 
-    // Another record size, of one file that stays open.
+    // Another record size for one file, which stays open.
     let one = mnt.join("one");
     let bytes = text(3, 300_000);
     fs::write(&one, &bytes).unwrap();
@@ -181,7 +181,7 @@ fn a_rewrite_outlives_its_server_and_its_mount() {
     for (path, bytes) in &files {
         assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
     }
-    // What goes on can be ended.
+    // A rewrite in progress can be cancelled.
     place.run("fs rewrite -r mnt --compression=zstd-15 --background", 0);
     place.run("fs rewrite --cancel mnt", 0);
     assert!(place.out("fs rewrite --status mnt").contains("cancelled"));

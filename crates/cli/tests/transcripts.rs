@@ -1,13 +1,13 @@
-//! What the pages show is what happens: each command that README.md and the examples below `--help` show is run, and its output
-//! compared.
+//! Runs each command that README.md and the examples below `--help` show, and compares its output.
 //!
-//! A transcript is lines: `$ ` begins a command, `> ` goes on with it, and what follows is its output. Where output is left out stands
-//! `...`; a command below which nothing is shown prints nothing. Numbers may differ, and how wide columns are; nothing else. Every
-//! command ends with exit code 0.
+//! A transcript is lines: `$ ` begins a command, `> ` continues it, and its output follows. `...` marks
+//! omitted output; a command with nothing below it prints nothing. Numbers and column widths may differ,
+//! nothing else. Every command ends with exit code 0.
 //!
-//! Each transcript is played in a mount and process namespace of its own, in which /var/lib, /mnt, /run, /dev, /etc/fstab, /usr/local and
-//! /usr/sbin are private. So what stands on the page is typed as it stands there, and nothing of it is left behind: the processes end
-//! with the namespace, and their mounts with them. Where no such namespace can be had, the test says so and passes.
+//! Each transcript runs in a mount and process namespace of its own, in which /var/lib, /mnt, /run, /dev,
+//! /etc/fstab, /usr/local and /usr/sbin are private. So commands run exactly as the page shows them, and
+//! nothing is left behind: the processes end with the namespace, and their mounts with them. Where no such
+//! namespace can be created, the test says so and passes.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A command and what it should print.
+/// A command and its expected output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     command: String,
@@ -39,8 +39,8 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Numbers with their units, and long hexadecimal names, become `#`, and runs of blanks one; so a page is not wrong because a megabyte
-/// more is free.
+/// Replaces numbers with their units, and long hexadecimal names, by `#`, and runs of blanks by one, so that
+/// a page does not fail because a megabyte more is free.
 fn plain(line: &str) -> String {
     let is_id = |word: &str| word.len() >= 8 && word.chars().all(|c| c.is_ascii_hexdigit());
     let line: Vec<&str> =
@@ -89,7 +89,7 @@ fn without_blank_ends(lines: impl IntoIterator<Item = String>) -> Vec<String> {
     lines
 }
 
-/// The places that a transcript may write to.
+/// The directories that a transcript may write to.
 const PLACES: &str = r#"
 set -e
 # In memory: where the temporary directory is an overlay itself, another cannot lie on it.
@@ -121,10 +121,10 @@ export LC_ALL=C TERM=dumb NO_COLOR=1
 export CARGO=true
 unset RUST_LOG
 "#;
-/// What was installed is what runs, not what was built.
+/// The installed program runs, not the built one.
 const INSTALLED: &str = "PATH=/usr/local/sbin:/usr/local/bin:$PATH\n";
 const POOL: &str = "terrane pool create tank /var/lib/tank.img --size 1G -o compression=zstd-3\n";
-/// What `make install` puts there for mount(8), and a line for it.
+/// What `make install` creates for mount(8), and a line for it.
 const HELPER: &str = "ln -sfn \"$TERRANE\" /usr/sbin/mount.terrane\n\
                       echo '/var/lib/tank.img  /mnt  terrane  noauto,noatime  0  0' >>/etc/fstab\n";
 const MOUNT: &str =
@@ -142,7 +142,8 @@ impl Drop for Session {
 
 fn namespace() -> Command {
     let mut command = Command::new("unshare");
-    // A `make` that runs these tests must not be seen by the one in a transcript: it would say where it enters and leaves.
+    // A `make` that runs these tests must be invisible to the one in a transcript: it would print messages
+    // about directories.
     for variable in ["MAKELEVEL", "MAKEFLAGS", "MFLAGS"] {
         command.env_remove(variable);
     }
@@ -154,9 +155,9 @@ fn namespace() -> Command {
     command
 }
 
-/// Whether transcripts can be played here. That they cannot is said, and counted by whoever reads the log.
+/// Whether transcripts can run here. If not, a message says so, and readers of the log count it.
 fn can_play() -> bool {
-    // Two tests may ask at once, and one must not take the other's directory away.
+    // Two tests may probe at once, and one must not remove the other's directory.
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name =
         format!("terrane-transcript-probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -173,7 +174,7 @@ fn can_play() -> bool {
     able
 }
 
-/// Whether it ended well, and what it printed.
+/// Whether it succeeded, and what it printed.
 fn play_script(session: &Session, script: &str) -> std::io::Result<(bool, String)> {
     fs::create_dir_all(&session.dir)?;
     let program = Path::new(env!("CARGO_BIN_EXE_terrane"));
@@ -189,7 +190,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
 }
 
-/// Plays a transcript after `before`, and returns what each command printed; or says where it differs.
+/// Runs a transcript after `before`, and returns the output of each command; or describes the difference.
 fn play(name: &str, before: &str, steps: &[Step]) -> Result<Vec<Vec<String>>, String> {
     let slug: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let dir = std::env::temp_dir().join(format!("terrane-transcript-{slug}-{}", std::process::id()));
@@ -203,7 +204,7 @@ fn play(name: &str, before: &str, steps: &[Step]) -> Result<Vec<Vec<String>>, St
     }
     script.push_str("while umount /mnt 2>/dev/null; do :; done\n");
     let (_, printed) = play_script(&session, &script).map_err(|error| error.to_string())?;
-    // What came before the first, then for each step: what it printed, and its exit code.
+    // The output before the first step, then for each step its output and exit code.
     let mut pieces = printed.split(cut.as_str());
     let setup = pieces.next().unwrap_or_default().trim();
     if !setup.is_empty() {
@@ -233,7 +234,7 @@ fn blessed(expected: &[String]) -> bool {
     std::env::var_os("TERRANE_BLESS").is_some() && !expected.iter().any(|line| line.trim() == "...")
 }
 
-/// The transcript as it should be shown.
+/// The transcript with its actual output.
 fn rewritten(steps: &[Step], outputs: &[Vec<String>]) -> String {
     let mut text = String::new();
     for (step, output) in steps.iter().zip(outputs) {
@@ -253,7 +254,7 @@ fn the_examples_of_every_help_and_manual_page_work() {
     let path = root().join("crates/cli/src/examples.txt");
     let mut text = fs::read_to_string(&path).unwrap();
     let mut failures = Vec::new();
-    // In brackets behind a command is what must be there before; without: a mounted pool.
+    // In brackets after a command is what must exist before; without brackets: a mounted pool.
     for section in text.clone().split("\n== ").skip(1) {
         let (head, body) = section.split_once('\n').unwrap();
         let (name, state) = head.split_once(" (").unwrap_or((head, "mounted)"));

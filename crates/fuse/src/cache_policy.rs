@@ -1,36 +1,37 @@
-//! What the kernel may remember, and for how long.
+//! What the kernel may cache, and for how long.
 //!
-//! A dataset has one mount and nobody else changes it, so the kernel's caches of names, attributes and pages are never
-//! wrong and need no time limit: a `stat` that they answer costs a microsecond instead of five. Missing names are
-//! remembered as well; builds ask for them more often than for names that exist.
+//! A dataset has one mount, and nothing else changes it. So the kernel's caches of names, attributes and
+//! pages are never stale and need no timeout. A `stat` that they answer costs one microsecond instead of
+//! five. Missing names are cached as well: builds look up more names that are missing than names that exist.
 //!
-//! Opens are not sent to us at all: file handles carry nothing, so the first OPEN and OPENDIR are answered with ENOSYS,
-//! and the kernel keeps the pages of closed files. Only where pages must not be kept (`direct_io`) do opens come, since
-//! that wish travels in their answer.
+//! The kernel does not send opens. File handles carry nothing, so the first OPEN and OPENDIR are answered
+//! with ENOSYS, and the kernel keeps the pages of closed files. Opens are sent only where pages must not be
+//! kept (`direct_io`), because the answer to OPEN is what says so.
 //!
-//! Times of birth are the one attribute that no other answer carries. A kernel that is told of them sends a STATX for each
-//! node that a program asks to stat with its time of birth, and some ask always (Rust's standard library does):
-//! one request more for each file of a walk. So they are shown only where somebody wants them.
+//! Birth times are the one attribute that only STATX carries. A kernel that learns that we serve them sends a
+//! STATX for each node that a program stats with its birth time. Some programs always ask for it (Rust's
+//! standard library does), which costs one more request per file of a tree walk. So birth times are shown
+//! only if an option asks for them.
 
 use crate::proto::fopen;
 use std::time::Duration;
 
-/// How long the kernel may trust what it was told. Each part of it can be set by a mount option.
+/// How long the kernel may use what it has cached. A mount option sets each field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachePolicy {
-    /// A name leads to the same node.
+    /// Lifetime of an entry: a name and its node.
     pub entry: Duration,
-    /// A name does not exist.
+    /// Lifetime of a negative entry: a name that does not exist.
     pub negative: Duration,
-    /// Attributes stay.
+    /// Lifetime of attributes.
     pub attr: Duration,
-    /// Data bypasses the page cache; each read and write is a request.
+    /// Data bypasses the page cache: each read and write is a request.
     pub direct_io: bool,
-    /// `statx` shows when a file was made.
+    /// `statx` shows birth times.
     pub birth_times: bool,
 }
 
-/// A year: "for ever" for a mount, and far from where the kernel's clock arithmetic saturates.
+/// A year: longer than any mount, and far from where the kernel's clock arithmetic saturates.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl Default for CachePolicy {
@@ -46,12 +47,12 @@ impl Default for CachePolicy {
 }
 
 impl CachePolicy {
-    /// The kernel may open files and directories without asking.
+    /// Whether the kernel may open files and directories without a request.
     pub fn stateless_open(&self) -> bool {
         !self.direct_io
     }
 
-    /// Flags of an answer to OPEN or CREATE.
+    /// Flags of the answer to OPEN or CREATE.
     pub fn file_flags(&self) -> u32 {
         if self.direct_io {
             fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES
@@ -60,7 +61,7 @@ impl CachePolicy {
         }
     }
 
-    /// Flags of an answer to OPENDIR.
+    /// Flags of the answer to OPENDIR.
     pub fn dir_flags(&self) -> u32 {
         fopen::KEEP_CACHE | fopen::CACHE_DIR
     }

@@ -1,7 +1,8 @@
 //! One request, one call of [`Fs`].
 //!
-//! Nothing is decided here but what the protocol asks of us: the root directory's node id is 1, ENOSYS means "never ask
-//! again", a missing name may be remembered. Permissions are the kernel's (`default_permissions`), and everything else is posix.
+//! This module decides only what the protocol asks of a server. The node id of the root directory is 1,
+//! ENOSYS means "do not send this again", and a missing name may be cached. The kernel checks permissions
+//! (`default_permissions`); everything else is decided in posix.
 
 #![expect(
     clippy::unit_arg,
@@ -34,13 +35,13 @@ use terrane_posix::{
     Attr, Cred, DirEntry, Errno, Fs, Ino, RENAME_WHITEOUT, Reading, SetAttr, SetTime, Time, WriteFlags,
 };
 
-/// Answers the requests of one mount from one file system.
+/// Answers the requests of one mount by calls of one file system.
 pub struct Dispatch {
     fs: Arc<Fs>,
     policy: CachePolicy,
-    /// Mounted with `sync`: changes of files are commits.
+    /// Mounted with `sync`: a change of a file is committed before it is answered.
     sync: bool,
-    /// Mounted with `dirsync` or `sync`: changes of directories are commits.
+    /// Mounted with `dirsync` or `sync`: a change of a directory is committed before it is answered.
     dirsync: bool,
     metrics: Arc<Metrics>,
     askers: Askers,
@@ -52,7 +53,7 @@ type Answer = Result<(), Errno>;
 
 const ENOENT: Errno = Errno(libc::ENOENT);
 const EINVAL: Errno = Errno(libc::EINVAL);
-/// "I have no such operation": the kernel does not ask again, and does what it can alone.
+/// "Not implemented": the kernel does not send the operation again, and does what it can without it.
 const ENOSYS: Errno = Errno(libc::ENOSYS);
 const O_TRUNC: u32 = libc::O_TRUNC.cast_unsigned();
 const O_NOATIME: u32 = libc::O_NOATIME.cast_unsigned();
@@ -66,7 +67,7 @@ impl Handler for Dispatch {
         self.refuse_where_lost(call)?;
         let answer =
             if call.header.resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
-        // Refused or not: a part of it may have been done.
+        // Also after a refusal: a part of the request may have been done.
         self.tell_of_set_ids(call, reply);
         if let Err(errno) = answer {
             self.note_unwritten(call, errno);
@@ -101,7 +102,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Who asks. A request that makes something says which permissions it shall not have, if the kernel has not seen to it.
+/// The caller's credentials. A request that creates something carries a umask if the kernel has not applied
+/// it.
 fn cred_of(call: &Call<'_>) -> Cred {
     let umask = match *call.request {
         Request::Mknod { umask, .. } | Request::Mkdir { umask, .. } => umask,
@@ -109,19 +111,19 @@ fn cred_of(call: &Call<'_>) -> Cred {
         _ => 0,
     };
     let umask = if call.negotiated.umask_is_ours() { umask } else { 0 };
-    // What makes something although no user is said is root's.
+    // Where the request names no user, what it creates belongs to root.
     let known = |id: u32| if id == proto::NO_USER { 0 } else { id };
     Cred { uid: known(call.header.uid), gid: known(call.header.gid), umask }
 }
 
-/// No more than one answer may hold, whatever the request says.
+/// Limits the size that a request asks for to the longest answer.
 fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
     size.min(negotiated.max_write)
 }
 
-/// By what the file was opened with.
+/// How to read, by the flags that the file was opened with.
 fn reading(read: &ReadIn) -> Reading {
-    // Who goes past the caches wants nothing put into them.
+    // A reader that bypasses the kernel's caches wants nothing put into ours.
     Reading { alone: read.flags & O_DIRECT != 0, quiet: read.flags & O_NOATIME != 0 }
 }
 
@@ -145,12 +147,12 @@ fn set_attr(wire: &SetattrIn) -> SetAttr {
 }
 
 impl Dispatch {
-    /// `metrics` hears of every request.
+    /// `metrics` counts every request.
     pub fn new(fs: Arc<Fs>, options: &MountOptions, metrics: Arc<Metrics>) -> Self {
         fs.set_access_times(options.atime.into());
         let dirsync = options.dirsync || options.sync;
-        // The kernel knows the root without ever having asked for it. Counted as if it had, it stays in memory between requests, and
-        // the index of its names with it.
+        // The kernel knows the root without a LOOKUP. Counting one keeps the root and the index of its names
+        // in memory between requests.
         if let Err(errno) = fs.lookup(fs.root(), b".") {
             log::warn!("fuse: the root directory cannot be looked at: {errno}");
         }
@@ -166,12 +168,13 @@ impl Dispatch {
         }
     }
 
-    /// With a way to have the kernel write back what was stored through mappings. Without it no range of a file is called a hole.
+    /// Adds a way to have the kernel write back stores through mappings. Without it no range of a file is
+    /// reported as a hole.
     pub fn with_launderer(self, launderer: Launderer) -> Self {
         Dispatch { launderer: Some(launderer), ..self }
     }
 
-    /// A request that a dead predecessor may have carried out already: see [`replay`].
+    /// Answers a request that a dead predecessor may have carried out already: see [`replay`].
     #[cold]
     fn answer_resent(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
         if replay::undoes_itself(call.request) {
@@ -189,7 +192,7 @@ impl Dispatch {
         })
     }
 
-    /// The table: what each request calls.
+    /// The dispatch table: which call answers which request.
     fn answer(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
         let (fs, negotiated) = (&*self.fs, call.negotiated);
         let node = self.ino(call.header.nodeid);
@@ -271,22 +274,23 @@ impl Dispatch {
             Request::Listxattr { size } => self.listxattr(negotiated, call.header, size, reply),
             Request::Removexattr { name } => self.removexattr(negotiated, node, name),
 
-            // Permissions and locks are the kernel's; a close has nothing to write back.
+            // The kernel itself does permissions and locks; a close has nothing to write back.
             Request::Access { .. } | Request::Flush | Request::Bmap(_) | Request::Poll(_) => Err(ENOSYS),
             Request::Getlk(_) | Request::Setlk(_) | Request::Setlkw(_) => Err(ENOSYS),
             Request::SetupMapping | Request::RemoveMapping | Request::NotifyReply => Err(ENOSYS),
-            // The session's own.
+            // The session answers these.
             Request::Init { .. } | Request::Interrupt { .. } | Request::Destroy => Err(ENOSYS),
         }
     }
 
-    /// After a change: commits what the mount's options or the file's flags promise is durable when the call returns.
+    /// After a change: commits what the mount's options or the file's flags promise to be durable when the
+    /// call returns.
     ///
-    /// The kernel sends FSYNC after writes itself, for O_SYNC, O_DSYNC and `sync` mounts, but only for those that go
-    /// through its page cache; and it never does for directories.
+    /// The kernel itself sends FSYNC after writes with O_SYNC or O_DSYNC and on `sync` mounts. It does so
+    /// only for writes through its page cache, and never for directories.
     ///
-    /// What a dead server lost is not told here: a request that was asked again has just been carried out, and its own loss may be why
-    /// the node is in the list.
+    /// This function does not report what a dead server lost. A resent request has just been carried out, and
+    /// its own loss may be why the node is in the list.
     fn keep_promises(&self, call: &Call<'_>) -> Answer {
         let node = self.ino(call.header.nodeid);
         match *call.request {
@@ -324,8 +328,9 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The kernel leaves set-id bits to us (HANDLE_KILLPRIV_V2), executes by the mode that it remembers, and hears of no mode in the
-    /// answers to these requests. So it must forget that mode before they are answered. What a dead server may have done counts as done.
+    /// Has the kernel drop its cached mode before it sees the answer. The kernel leaves set-id bits to us
+    /// (HANDLE_KILLPRIV_V2) and executes by the cached mode, but answers to these requests carry no mode.
+    /// What a dead server may have done counts as done.
     fn tell_of_set_ids(&self, call: &Call<'_>, reply: &mut Reply) {
         let nodeid = match *call.request {
             Request::Write(write) if write.write_flags & proto::write::KILL_SUIDGID != 0 => {
@@ -341,8 +346,8 @@ impl Dispatch {
         }
     }
 
-    /// The object's number takes 48 bits of a node id. The 16 above say in which tree it is, and 0, the live one, is all there is: what has
-    /// another leads to no object, and the answer is `ESTALE`.
+    /// The inode number of a node id: its low 48 bits. The high 16 bits name a tree. Only 0, the live tree,
+    /// exists; any other value gives an inode number that no object has, so the answer is `ESTALE`.
     fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
     }
@@ -351,8 +356,8 @@ impl Dispatch {
         if ino == self.fs.root() { proto::ROOT_ID } else { ino }
     }
 
-    /// Where other names mean what this one does, a change of one of them changes all, and the kernel hears of one only: such a
-    /// name is asked for whenever it is used.
+    /// The LOOKUP answer for a name. Where several spellings mean one name, a change of one changes all, but
+    /// the kernel learns of one only. So such a name gets no lifetime and is looked up at each use.
     fn entry_of(&self, name: &[u8], attr: &Attr) -> proto::EntryOut {
         let entry = if self.fs.is_alone(name) { self.policy.entry } else { Duration::ZERO };
         attr::entry(attr, self.nodeid(attr.ino), &CachePolicy { entry, ..self.policy })
@@ -366,7 +371,7 @@ impl Dispatch {
         Ok(reply.bytes(&self.entry_of(name, &attr).encode()))
     }
 
-    /// A new file, open at once.
+    /// The answer for a new file that is open at once.
     fn opened(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
         self.entry(name, attr, reply)?;
         Ok(attr::put_open(reply, self.policy.file_flags()))
@@ -398,10 +403,11 @@ impl Dispatch {
 
     fn write(&self, header: &Header, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
         self.mapped.written(header.nodeid, write);
-        // Otherwise the kernel has found the end itself, under its own lock.
+        // Otherwise the kernel has found the end of the file itself, under its own lock.
         let place = self.place_of(header, node, write);
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
-        // A kernel that caches takes them away before it writes; one that does not leaves it to us.
+        // A kernel that caches pages drops capabilities before it writes. With `direct_io` it leaves that to
+        // us.
         if self.policy.direct_io {
             self.drop_capabilities(node)?;
         }
@@ -411,15 +417,15 @@ impl Dispatch {
             Ok(size) if place == Place::There => size,
             _ => self.fs.write(node, write.offset, write.data, flags)?,
         };
-        // The kernel looks at no number in the answer to what it writes back.
+        // The kernel ignores the byte count in the answer to a write-back, so a short write must be an error.
         if writes_back && size as usize != write.data.len() {
             return Err(Errno(libc::ENOSPC));
         }
         Ok(reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()))
     }
 
-    /// What the kernel could not write back it takes for written, and shows to readers for as long as it keeps the pages. They are to find
-    /// what is stored.
+    /// Has the kernel drop pages that it failed to write back. It treats them as clean and shows them to
+    /// readers for as long as it keeps them; readers must get what is stored.
     fn note_unwritten(&self, call: &Call<'_>, errno: Errno) {
         let Request::Write(write) = *call.request else { return };
         if write.write_flags & proto::write::CACHE == 0 {
@@ -436,7 +442,7 @@ impl Dispatch {
         if copy.flags != 0 {
             return Err(EINVAL);
         }
-        // The narrow answer counts in 32 bits; a caller goes on where a short copy ended.
+        // The narrow answer counts in 32 bits; after a short copy the caller continues.
         let len = if wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
         let to = self.ino(copy.nodeid_out);
         self.drop_capabilities(to)?;
@@ -458,7 +464,7 @@ impl Dispatch {
     fn readdirplus(&self, caller: u32, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
         let (offset, how) = (read.offset, reading(read));
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
-        // Further pieces with attributes are only asked for when somebody has looked a name up.
+        // The kernel asks for later pieces with attributes only after the caller has looked a name up.
         if offset == 0 && !self.askers.begins(caller, dir) {
             let name_only = attr::no_entry(std::time::Duration::ZERO);
             return self.fs.readdir_as(dir, offset, how, &mut |entry| {
@@ -466,7 +472,8 @@ impl Dispatch {
             });
         }
         self.fs.readdir_plus_as(dir, offset, how, &mut |entry, attr| {
-            // A name without attributes is shown as a name: the caller learns the rest when it asks.
+            // A name whose attributes cannot be read is still listed; the caller gets the error when it stats
+            // the name.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);
             let shown = attr.map_or_else(nothing, |attr| self.entry_of(entry.name, attr));
             out.entry_plus(&shown, entry.ino, entry.next, entry.kind, entry.name)

@@ -1,10 +1,11 @@
-//! Having the kernel forget what it holds of files, in a process of its own.
+//! Has the kernel forget what it caches of files, from a helper process.
 //!
-//! After a crash the kernel may remember contents that were lost with the server ([`crate::Session::resume`]). To forget them it
-//! waits, inside our write, for pages that are locked until a READ of them is answered; and no signal ends that wait, SIGKILL neither. A
-//! thread of the server that waits so keeps the server from ending when it is killed: its holder does not hear of it, and the
-//! successor is not started, for whose answer the thread waits. So another process waits. When its server dies it stays behind,
-//! until the next one has answered or the mount is gone.
+//! After a crash the kernel may cache contents that were lost with the server ([`crate::Session::resume`]).
+//! To drop them, the kernel waits inside our write of the notification. It waits for locked pages, until a
+//! READ of them is answered, and no signal ends that wait, not even SIGKILL. A server thread that waited
+//! there would keep a killed server from exiting. The keeper would not see the exit and would not start the
+//! successor, whose answer the thread waits for. So another process waits. When its server dies, it stays
+//! until the next server has answered or the mount is gone.
 //!
 //! Invariant: that process has the connection and the list of nodes, and nothing else that a successor needs.
 
@@ -18,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 
 const NODES: &str = "nodes";
 
-/// Starts `program`, which is to call [`run`]. What it says on standard error is for who waits for it.
+/// Starts `program`, which must call [`run`]. Its standard error is for the process that waits for it.
 pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io::Result<Child> {
     let list = handover::memory_file("terrane-forget")?;
     let raw: Vec<u8> = nodes.iter().flat_map(|node| node.to_le_bytes()).collect();
@@ -28,11 +29,11 @@ pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io
     program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 
-/// What the program does that [`crate::Session::resume`] or a [`launder::Launderer`] starts: returns when the kernel has forgotten
-/// all it was to forget, or the server that gives orders has gone.
+/// The body of the program that [`crate::Session::resume`] or a [`launder::Launderer`] starts. Returns when
+/// the kernel has forgotten everything in the list, or when the server that gives orders has gone.
 ///
 /// # Errors
-/// When this process was given nothing; and the first of those that the kernel answered with, after it was asked for every node.
+/// If this process was given nothing; or the first error of the kernel, after every node was tried.
 pub fn run() -> io::Result<()> {
     let mut given = handover::take_given();
     let mut take = |name: &str| {
@@ -55,7 +56,7 @@ fn forget_all(notifier: &Notifier, list: &File) -> io::Result<()> {
     for node in raw.as_chunks().0.iter().map(|node| u64::from_le_bytes(*node)) {
         match notifier.forget_contents(node) {
             Ok(_) => {}
-            // The mount went away meanwhile.
+            // The mount has gone meanwhile.
             Err(error)
                 if matches!(
                     error.raw_os_error(),

@@ -1,15 +1,16 @@
 //! What outlives a server process: descriptors, and a little shared memory.
 //!
-//! The kernel's side of a mount stands for as long as anybody holds its descriptor of `/dev/fuse`. So a *holder* (a keeper
-//! process, or systemd's descriptor store) keeps a copy, and gives it to the next server when one dies. The words are those of
-//! sd_notify(3), one datagram for each: `FDSTORE=1` and `FDNAME=...` with a descriptor; `READY=1`. A holder of ours hands
-//! descriptors down by number ([`give`]), systemd by its own rules (`LISTEN_FDS`).
+//! The kernel's side of a mount exists for as long as a process holds its descriptor of `/dev/fuse`. So a
+//! *holder* (a keeper process, or systemd's descriptor store) keeps a copy, and gives it to the next server
+//! when one dies. The protocol is that of sd_notify(3), one message per datagram: `FDSTORE=1` and
+//! `FDNAME=...` with a descriptor; `READY=1`. Our own holder passes descriptors by number ([`give`]), systemd
+//! by its own rules (`LISTEN_FDS`).
 //!
-//! The [`Ledger`] is a ring of (group, inode) pairs in memory that the holder keeps as well: what was changed since which commit.
-//! After a crash it says which files have lost something. It is written beside every first change of an inode in a group, so it
-//! is a few plain stores.
+//! The [`Ledger`] is a ring of (txg, inode) pairs in shared memory that the holder keeps as well. It records
+//! which inodes were changed in which txg. After a crash it tells which files have lost changes. A pair is
+//! written at every first change of an inode in a txg, so writing one is a few plain stores.
 //!
-//! Invariant: descriptors are taken from the environment once, and belong to whoever took them.
+//! Invariant: descriptors are taken from the environment once, and belong to the caller that took them.
 #![expect(unsafe_code, reason = "descriptor passing, memfd_create and mmap have no safe form in std")]
 
 use std::ffi::{CString, OsStr, OsString};
@@ -24,24 +25,24 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Where the holder listens; systemd's variable, and its meaning.
+/// Where the holder listens; systemd's variable, with its meaning.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
-/// What a holder of ours hands down: `NUMBER:NAME`, separated by blanks.
+/// What our own holder passes down: `NUMBER:NAME`, separated by blanks.
 const GIVEN_VARIABLE: &str = "TERRANE_GIVEN_FDS";
-/// The first descriptor that systemd hands down.
+/// The first descriptor that systemd passes down.
 const LISTEN_FDS_START: RawFd = 3;
-/// The longest datagram of words; ours are short.
+/// The longest datagram; ours are short.
 const WORDS_BYTES_MAX: usize = 4096;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
-/// Room for a control message with one descriptor, aligned as its header must be.
+/// Space for a control message with one descriptor, aligned as its header must be.
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// A message with room for `words` and one descriptor. It points into its arguments.
+/// A message with space for `words` and one descriptor. It points into its arguments.
 fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
     // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -56,10 +57,11 @@ fn fd_bytes() -> libc::c_uint {
     size_of::<libc::c_int>() as libc::c_uint
 }
 
-/// Says something to a holder, with a descriptor for it to keep.
+/// Sends a message to a holder, with a descriptor for it to keep.
 ///
 /// # Errors
-/// When nobody listens at `socket`, which is what [`SOCKET_VARIABLE`] says: a path, or `@` and an abstract name.
+/// If no process listens at `socket`. That is the value of [`SOCKET_VARIABLE`]: a path, or `@` and an
+/// abstract name.
 pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> {
     let ours = UnixDatagram::unbound()?;
     match socket.as_bytes().strip_prefix(b"@") {
@@ -105,7 +107,7 @@ pub fn listens(socket: &OsStr) -> bool {
     reached.is_ok()
 }
 
-/// The holder's side of [`tell`]: the next words, and the descriptor that came with them.
+/// The holder's side of [`tell`]: receives the next message, and the descriptor that came with it.
 pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
     let mut words = vec![0u8; WORDS_BYTES_MAX];
     let mut control = Control([0; 64]);
@@ -130,8 +132,9 @@ pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
             let count =
                 len.saturating_sub(len_of_none as usize).min(control_bytes) / size_of::<libc::c_int>();
             for number in 0..count {
-                // SAFETY: the kernel wrote so many ints behind the header (`len`), all of them within `control`; they may be unaligned. It
-                // has just made these descriptors for us by SCM_RIGHTS, and nobody else knows them: we own them.
+                // SAFETY: the kernel wrote so many ints behind the header (`len`), all of them within
+                // `control`; they may be unaligned. It has just made these descriptors for us by SCM_RIGHTS,
+                // and nothing else knows them: we own them.
                 files.push(unsafe {
                     let place = libc::CMSG_DATA(header).cast::<libc::c_int>().add(number);
                     File::from_raw_fd(place.read_unaligned())
@@ -139,12 +142,12 @@ pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
             }
         }
     }
-    // With several nobody says which is meant; they are closed.
+    // With several descriptors it is unclear which one is meant; all are closed.
     let file = if files.len() == 1 { files.pop() } else { None };
     Ok((String::from_utf8_lossy(&words).into_owned(), file))
 }
 
-/// Hands descriptors down to the child that `command` starts; [`take_given`] finds them there.
+/// Passes descriptors to the child that `command` starts; [`take_given`] finds them there.
 ///
 /// The files must stay open until the child has been started.
 pub fn give(command: &mut Command, files: &[(String, File)]) {
@@ -164,7 +167,7 @@ pub fn give(command: &mut Command, files: &[(String, File)]) {
     unsafe { command.pre_exec(keep) };
 }
 
-/// The descriptors that a holder handed down to this process, by name. Empty the second time.
+/// The descriptors that a holder passed to this process, by name. Empty on the second call.
 pub fn take_given() -> Vec<(String, File)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::AcqRel) {
@@ -189,21 +192,22 @@ pub fn take_given() -> Vec<(String, File)> {
         // SAFETY: F_SETFD takes an int and touches no memory; a number that is no open descriptor is an error.
         *fd > 2 && unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } != -1
     });
-    // SAFETY: the parent opened these descriptors for this process alone and said so in the environment, which is read once; they
-    // are open, and nothing else here has them, because nobody else looks at that variable.
+    // SAFETY: the parent opened these descriptors for this process alone and said so in the environment,
+    // which is read once. They are open, and nothing else here has them, because no other code reads that
+    // variable.
     valid.map(|(fd, name)| (name, unsafe { File::from_raw_fd(fd) })).collect()
 }
 
-/// A file in memory that lives as long as somebody has it open.
+/// An anonymous file in memory, which lives as long as a process has it open.
 pub fn memory_file(name: &str) -> io::Result<File> {
     let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it.
     let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: memfd_create has just made this descriptor, and nobody else knows it.
+    // SAFETY: memfd_create has just made this descriptor, and nothing else knows it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 
-/// The connection behind a descriptor of `/dev/fuse` has ended: unmounted or aborted.
+/// Whether the connection behind a descriptor of `/dev/fuse` has ended by unmount or abort.
 pub fn is_ended(device: &File) -> bool {
     let mut ask = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
@@ -211,16 +215,17 @@ pub fn is_ended(device: &File) -> bool {
     found > 0 && ask.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
 }
 
-/// Pairs in the ring. A group that changes more inodes than this would lose some; its dirty dnodes alone would be 500 MB.
+/// Pairs in the ring. A txg that changed more inodes than this would lose some; their dirty dnodes alone
+/// would take 500 MB.
 const LEDGER_PAIRS: usize = 1 << 20;
 const PAIR_BYTES: usize = 16;
 const LEDGER_BYTES: usize = PAIR_BYTES * (1 + LEDGER_PAIRS);
 
-/// Which inodes were changed in which group, in memory that outlives the process.
+/// Which inodes were changed in which txg, in memory that outlives the process.
 #[derive(Debug)]
 pub struct Ledger {
     file: File,
-    /// `1 + LEDGER_PAIRS` pairs of words; the first word of the first counts the pairs ever written.
+    /// `1 + LEDGER_PAIRS` pairs of words; the first word of the first pair counts the pairs ever written.
     words: *const AtomicU64,
 }
 
@@ -230,22 +235,22 @@ unsafe impl Send for Ledger {}
 unsafe impl Sync for Ledger {}
 
 impl Ledger {
-    /// An empty one.
+    /// An empty ledger.
     pub fn new() -> io::Result<Ledger> {
         let file = memory_file("terrane-ledger")?;
-        // Sparse: pages come as they are written.
+        // Sparse: pages are allocated as they are written.
         file.set_len(LEDGER_BYTES as u64)?;
         Ledger::map(file)
     }
 
-    /// That of a predecessor.
+    /// The ledger of a predecessor.
     pub fn map(file: File) -> io::Result<Ledger> {
         if file.metadata()?.len() != LEDGER_BYTES as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the ledger has another size"));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file of exactly this length that nobody shortens: it
-        // has no name, and those who hold it are this program's processes.
+        // SAFETY: a new mapping at an address of the kernel's choice, of a file of exactly this length that
+        // nothing shortens: it has no name, and only processes of this program hold it.
         let start = unsafe {
             libc::mmap(std::ptr::null_mut(), LEDGER_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -265,14 +270,14 @@ impl Ledger {
         unsafe { &*self.words.add(at) }
     }
 
-    /// Inode `ino` is changed in `group`.
+    /// Records that inode `ino` is changed in txg `group`.
     pub fn note(&self, group: u64, ino: u64) {
         let slot = usize::try_from(self.word(0).fetch_add(1, Ordering::Relaxed)).unwrap_or(0) % LEDGER_PAIRS;
         self.word(2 + 2 * slot).store(group, Ordering::Relaxed);
         self.word(3 + 2 * slot).store(ino, Ordering::Release);
     }
 
-    /// The inodes changed in groups after `group`. Not beside [`note`](Ledger::note).
+    /// The inodes changed in txgs after `group`. Must not run concurrently with [`note`](Ledger::note).
     pub fn after(&self, group: u64) -> std::collections::BTreeSet<u64> {
         let pairs = usize::try_from(self.word(0).load(Ordering::Acquire)).unwrap_or(usize::MAX);
         let pair = |slot: usize| {
@@ -327,7 +332,7 @@ mod tests {
         let words = b"FDSTORE=1\nFDNAME=x";
         let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };
         let mut message = message(&mut part, &mut control);
-        // SAFETY: as in `tell`, with room for three descriptors.
+        // SAFETY: as in `tell`, with space for three descriptors.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(3 * fd_bytes()) as usize;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
@@ -340,7 +345,7 @@ mod tests {
         }
         drop(writer);
         assert!(hear(holder).unwrap().1.is_none());
-        // The last writer is gone, so the end is read instead of a wait.
+        // The last writer has gone, so the poll returns end of file at once.
         let mut ask = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
         assert_eq!(unsafe { libc::poll(&raw mut ask, 1, 0) }, 1, "all were closed");
@@ -371,7 +376,7 @@ mod tests {
         drop(ledger);
         assert_eq!(again.after(7).into_iter().collect::<Vec<_>>(), [2, 3]);
         assert!(again.after(9).is_empty());
-        // Round the ring: what is old is overwritten, what is new is found.
+        // Once around the ring: old pairs are overwritten, new ones are found.
         for _ in 0..LEDGER_PAIRS {
             again.note(10, 5);
         }

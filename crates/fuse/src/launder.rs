@@ -1,18 +1,22 @@
-//! Having the kernel write back what programs stored through mappings, and drop those pages, before a request is answered.
+//! Has the kernel write back stores through mappings, and drop those pages, before a request is answered.
 //!
-//! A store into a shared mapping changes a page of the kernel's cache, and no request tells of it: neither of the mapping nor of the
-//! store. Until the kernel writes the page back the server does not have those bytes. Some answers are wrong without them, above all
-//! that a range of a file is a hole: `cp` believes it, and copies nothing from there.
+//! A store into a shared mapping changes a page of the kernel's cache. No request tells the server of the
+//! mapping or of the store. Until the kernel writes the page back, the server does not have those bytes. Some
+//! answers are wrong without them, above all that a range of a file is a hole: `cp` believes it, and copies
+//! nothing from there.
 //!
-//! NOTIFY_INVAL_INODE writes the dirty pages of a range back (the kernel calls that *laundering*) and drops the range. The WRITEs are
-//! sent while the notification waits, and no signal ends that wait. So a helper process sends it, for the reason that [`crate::forget`]
-//! gives. The helper is started when it is first needed, and ends with its server.
+//! NOTIFY_INVAL_INODE writes back the dirty pages of a range (the kernel calls that *laundering*) and drops
+//! the range. The kernel sends the WRITEs while the notification waits, and no signal ends that wait. So a
+//! helper process sends the notification, for the reason given in [`crate::forget`]. The helper is started on
+//! first use, and ends with its server.
 //!
-//! The WRITEs need a thread that answers them. Of those that read `/dev/fuse` one at a time waits here; but all lanes of a ring
-//! may. So every wait has a limit, and a caller must have an answer that is right without laundering. SETATTR of a size and FALLOCATE
-//! must not wait here at all: the kernel sends no WRITE of that file meanwhile.
+//! The WRITEs need a thread that answers them. Of the threads that read `/dev/fuse` only one at a time waits
+//! here, but all lanes of a ring may. So every wait has a time limit, and a caller must have an answer that
+//! is correct without laundering. SETATTR of a size and FALLOCATE must never wait here: meanwhile the kernel
+//! sends no WRITE of that file.
 //!
-//! A server that has no keeper, and is killed while its helper waits, leaves the connection open until it is aborted (`umount -f`).
+//! If a server without a keeper is killed while its helper waits, the connection stays open until it is
+//! aborted (`umount -f`).
 //!
 //! Invariant: the helper answers orders one by one, in the order in which they were given.
 
@@ -30,28 +34,30 @@ use std::time::{Duration, Instant};
 
 pub(crate) const CONNECTION: &str = "connection";
 pub(crate) const ORDERS: &str = "orders";
-/// The longest wait for the kernel to write a range back.
+/// Time limit for the kernel to write back a range.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest wait for others that have something laundered. All lanes of a ring may wait so long for the one whose WRITEs need a lane.
+/// Time limit for waiting for other threads that launder. All lanes of a ring may wait this long for the one
+/// whose WRITEs need a lane.
 const QUEUE_PATIENCE: Duration = Duration::from_millis(5);
-/// Files with orders that are still to be given, at most.
+/// Maximum number of files with deferred orders.
 const LATER_MAX: usize = 4096;
-/// Orders that nobody waits for and that are unanswered, at most. Their answers fit the socket.
+/// Maximum number of unanswered orders that no thread waits for. Their answers fit into the socket's buffer.
 const ORDERS_AHEAD: usize = 64;
-/// The wait for a helper that did not answer in time before.
+/// Time limit for a helper that missed a limit before.
 const STUCK_PATIENCE: Duration = Duration::from_millis(1);
 
 terrane_wire::layout! {
-    /// What the helper is to launder; length 0 means to the end. Between two processes of one machine; never stored.
+    /// A range to launder; length 0 means to the end. Passed between two processes of one machine; never
+    /// stored.
     Order, 24 bytes { 0 node: u64, 8 offset: u64, 16 len: u64 }
 }
 
-/// Launders pages of one mount.
+/// Has pages of one mount laundered.
 pub struct Launderer {
     connection: File,
     program: Box<dyn Fn() -> Command + Send + Sync>,
     helper: Mutex<Option<Helper>>,
-    /// Orders that nobody waits for, by node. A leaf lock.
+    /// Deferred orders, by node; no thread waits for them. A leaf lock.
     later: Mutex<BTreeMap<u64, Range<u64>>>,
 }
 
@@ -64,7 +70,8 @@ struct Helper {
 }
 
 impl Launderer {
-    /// `program` makes the command of a process that calls [`crate::forget::run`]; `connection` is the mount's `/dev/fuse`.
+    /// `program` makes the command of a process that calls [`crate::forget::run`]; `connection` is the
+    /// mount's `/dev/fuse`.
     pub fn new(connection: File, program: impl Fn() -> Command + Send + Sync + 'static) -> Self {
         Launderer {
             connection,
@@ -74,8 +81,8 @@ impl Launderer {
         }
     }
 
-    /// The kernel writes back what was stored in this range of a file before, and drops the range from its cache. The end may be
-    /// [`u64::MAX`]. False: it did not within the time limit, or could not be asked.
+    /// Has the kernel write back earlier stores to this range of a file and drop the range from its cache.
+    /// The end may be [`u64::MAX`]. False: it missed the time limit, or could not be asked.
     pub fn launder(&self, node: u64, range: Range<u64>) -> bool {
         let done = self
             .helper
@@ -85,7 +92,7 @@ impl Launderer {
         done.unwrap_or(false)
     }
 
-    /// The same some time later, for threads whose answer the kernel may wait for. Ranges of one file become one range.
+    /// The same, deferred, for threads whose answer the kernel may wait for. Ranges of one file are merged.
     pub fn launder_later(&self, node: u64, range: Range<u64>) {
         {
             let mut later = self.later.lock();
@@ -97,20 +104,21 @@ impl Launderer {
         self.give_later();
     }
 
-    /// Gives the orders that nobody waits for. Another thread that has the helper comes here when it is done.
+    /// Gives the deferred orders. If another thread has the helper, that thread calls this when it is done.
     fn give_later(&self) {
         while !self.later.lock().is_empty() {
             let Some(mut place) = self.helper.try_lock() else { return };
             let Some((node, range)) = self.later.lock().pop_first() else { return };
             if self.order(&mut place, node, &range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
-                // The helper is busy, or could not be started: the next caller tries again.
+                // The helper is busy or could not be started: the next caller tries again.
                 join(&mut self.later.lock(), node, range);
                 return;
             }
         }
     }
 
-    /// Gives an order while no more than `ahead` are unanswered, and `waits` for the answer. `None`: it was not given.
+    /// Gives an order if at most `ahead` orders are unanswered, and `waits` for its answer. `None`: it was
+    /// not given.
     fn order(
         &self,
         place: &mut Option<Helper>,
@@ -160,7 +168,7 @@ impl Launderer {
     }
 }
 
-/// Ranges of one file become one.
+/// Merges the ranges of one file.
 fn join(later: &mut BTreeMap<u64, Range<u64>>, node: u64, range: Range<u64>) {
     let all = later.entry(node).or_insert(range.clone());
     *all = all.start.min(range.start)..all.end.max(range.end);
@@ -171,7 +179,7 @@ fn failed(error: &io::Error) {
 }
 
 impl Helper {
-    /// False: it has not answered older orders, but for `ahead` of them, and gets no more.
+    /// Sends an order. False: more than `ahead` older orders are unanswered, so it was not sent.
     fn give(&mut self, order: &[u8], ahead: usize) -> io::Result<bool> {
         let patience = if self.stuck || ahead > 0 { STUCK_PATIENCE } else { PATIENCE };
         if self.owed > ahead && !self.settle(patience)? {
@@ -212,7 +220,7 @@ impl Helper {
     }
 }
 
-/// What the helper does: obeys until its server has gone.
+/// The helper's loop: carries out orders until its server has gone.
 pub(crate) fn serve(notifier: &Notifier, mut orders: File) -> io::Result<()> {
     let mut raw = [0; Order::SIZE];
     loop {

@@ -1,25 +1,27 @@
-//! Requests in, replies out.
+//! The FUSE front end of one mount.
 //!
-//! The kernel turns system calls on a mount into FUSE requests, which a file system in user space reads from
-//! `/dev/fuse` and answers there. This crate is that conversation for one mount, in ABI 7.45, and nothing more: what a
-//! request *means* is decided in `posix`.
+//! The kernel turns system calls on a mount into FUSE requests. A file system in user space reads them from
+//! `/dev/fuse` and answers them there. This crate does that for one mount, in ABI 7.45, and nothing more:
+//! what a request *means* is decided in `posix`.
 //!
-//! Rooms, in reading order:
-//! * [`proto`]: the bytes of requests and replies; untrusted bytes become a [`proto::Request`] or a refusal, never a panic.
-//! * [`reply`]: the buffer one answer is built in.
-//! * [`transport`]: how requests arrive and answers leave; `/dev/fuse` today, rings later.
-//! * [`mount`]: how the mount comes and goes, and the options a person may give.
-//! * [`session`]: the threads between both, and which of them may wait.
-//! * [`handover`]: what outlives a process, so that the next one can go on with the mount; [`socket`]: sockets at paths of any length.
-//! * [`notify`]: telling the kernel to forget.
-//! * [`forget`]: the process that waits until it has.
-//! * [`launder`]: having it write back what programs stored through mappings.
-//! * [`cache_policy`]: what the kernel may remember, and for how long.
-//! * [`metrics`]: what all of it has done so far.
+//! Modules, in reading order:
+//! * [`proto`]: the bytes of requests and replies. Untrusted bytes become a [`proto::Request`] or a refusal,
+//!   never a panic.
+//! * [`reply`]: the buffer in which an answer is built.
+//! * [`transport`]: how requests arrive and answers leave: `/dev/fuse`, or rings.
+//! * [`mount`]: mounting, unmounting and mount options.
+//! * [`session`]: the threads between transport and handler, and which of them may wait.
+//! * [`handover`]: what outlives a process, so that the next one can serve the mount; [`socket`]: sockets at
+//!   paths of any length.
+//! * [`notify`]: notifications that make the kernel drop caches.
+//! * [`forget`]: the helper process that waits for those notifications.
+//! * [`launder`]: has the kernel write back stores through mappings.
+//! * [`cache_policy`]: what the kernel may cache, and for how long.
+//! * [`metrics`]: counters and latencies of a mount.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
-//! Invariant: node ids are inode numbers (1 stands for the root directory) and file handles are always 0, so a process
-//! that takes over a mount needs no table of its predecessor.
+//! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
+//! process that takes over a mount needs no table of its predecessor.
 
 pub mod cache_policy;
 pub mod dispatch;

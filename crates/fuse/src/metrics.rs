@@ -1,7 +1,8 @@
-//! What a mount was asked, how often, how long each answer took, and what failed.
+//! Counters of a mount: requests, latencies and errors by operation.
 //!
-//! A time begins when a thread takes the request up and ends when its answer stands, before it is handed to the kernel. What a
-//! request waited for such a thread ([`crate::session`] parks those that may wait) is measured apart.
+//! A latency begins when a thread takes up the request, and ends when its answer is built, before the kernel
+//! gets it. The time that a request waited for a thread ([`crate::session`] parks those that may wait) is
+//! measured separately.
 //!
 //! Invariant: nothing here waits or fails; see [`terrane_wire::meter`].
 
@@ -39,24 +40,25 @@ impl Default for Metrics {
     }
 }
 
-/// One kind of request, as it stood.
+/// A snapshot of one operation's counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationStats {
-    /// Such as `lookup`.
+    /// The operation, such as `lookup`.
     pub name: String,
     pub times: Times,
-    /// Answered with an error; `ENOSYS`, which tells the kernel not to ask again, is none, nor is a GETXATTR's `ENODATA`.
+    /// Answers with an error. Not counted: `ENOSYS`, which tells the kernel not to ask again, and a
+    /// GETXATTR's `ENODATA`.
     pub errors: u64,
 }
 
-/// A mount's figures since it began.
+/// A mount's counters since it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountStats {
-    /// Kinds of requests that came at least once, by opcode.
+    /// Operations that were requested at least once, by opcode.
     pub operations: Vec<OperationStats>,
-    /// Requests that had to wait for a thread which may wait.
+    /// Requests that were parked until a thread that may wait was free, and for how long.
     pub parked: Times,
-    /// Bytes of file contents the kernel was given, and gave.
+    /// Bytes of file contents that the kernel read and wrote.
     pub read_bytes: u64,
     pub written_bytes: u64,
 }
@@ -67,7 +69,8 @@ impl Metrics {
         operation.times.record_ns(ns);
         match (outcome, call.request) {
             (Err(Errno(libc::ENOSYS)), _) => {}
-            // The kernel asks every file that is written for its capabilities, and nearly none has any.
+            // The kernel asks for the capabilities of every file that is written, and hardly any file has
+            // some.
             (Err(Errno(libc::ENODATA)), Request::Getxattr { .. }) => {}
             (Err(_), _) => {
                 operation.errors.fetch_add(1, Ordering::Relaxed);
@@ -82,7 +85,7 @@ impl Metrics {
         self.parked.record_ns(ns);
     }
 
-    /// Requests that were answered so far: another number means that somebody wanted something.
+    /// Requests answered so far. If it changed, the mount was in use.
     pub fn answered_count(&self) -> u64 {
         self.operations.iter().map(|operation| operation.times.snapshot().count()).sum()
     }

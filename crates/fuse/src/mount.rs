@@ -1,12 +1,13 @@
-//! How a mount comes and goes.
+//! Mounting and unmounting.
 //!
-//! A superuser calls mount(2). Everybody else asks `fusermount3`, which may do so for them: it is started with one end
-//! of a socket pair, and sends the opened `/dev/fuse` back through it.
+//! A superuser's process calls mount(2). Other users' processes start `fusermount3`, which is set-user-id
+//! root. It gets one end of a socket pair, and sends the opened `/dev/fuse` back through it.
 //!
 //! The file system type is `fuse.terrane`, so that mount(8) finds `mount.fuse.terrane` again for a remount.
 //!
-//! Invariants: who unmounts through [`UnmountHandle`] unmounts once, so that a mount which later stands at the same place is left
-//! alone; and one that is [of a row](UnmountHandle::of) of the kernel's table unmounts that mount, or nothing.
+//! Invariants:
+//! * An [`UnmountHandle`] unmounts once, so a later mount at the same path is not touched.
+//! * A handle made [of a row](UnmountHandle::of) of the kernel's table unmounts that mount, or nothing.
 
 mod options;
 mod syscalls;
@@ -29,23 +30,24 @@ use std::sync::Arc;
 
 const SUBTYPE: &str = "terrane";
 const DEVICE: &str = "/dev/fuse";
-/// The most that the kernel shall read ahead of a sequential reader, bytes. By itself it reads 128 KiB ahead, in requests of half of that:
-/// two threads then decompress the same record, and nobody the next. With this much the READs are of 1 MiB, and several are under way.
+/// How far the kernel prefetches for a sequential reader, in bytes. Its default is 128 KiB, in requests of
+/// half of that: then two threads decompress the same record, and none the next. With this value READs are 1
+/// MiB long, and several are in flight.
 pub(crate) const READ_AHEAD_BYTES: u32 = 4 << 20;
 const HELPER: &str = "fusermount3";
 /// Tells fusermount3 on which descriptor to send `/dev/fuse`.
 const HELPER_SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Why there is no mount, or why it stays.
+/// Why mounting or unmounting failed.
 #[derive(Debug)]
 pub enum MountError {
-    /// A system call failed: what was tried, and on what.
+    /// A system call failed: what was tried, and on which path.
     System { what: &'static str, path: PathBuf, source: io::Error },
-    /// Another file system is mounted over the place, or over a directory above it.
+    /// Another file system is mounted over the path, or over a directory above it.
     Covered { path: PathBuf, found: String },
-    /// fusermount3 refused, in its own words.
+    /// fusermount3 refused; `said` is its message.
     Helper { path: PathBuf, said: String },
-    /// Not on this machine, or not with these words.
+    /// Not possible on this machine, or not with these options.
     Refused { what: &'static str, expected: &'static str, found: String },
 }
 
@@ -73,7 +75,7 @@ impl std::error::Error for MountError {
     }
 }
 
-/// Who speaks to the kernel about mounts.
+/// How this process mounts and unmounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Via {
     /// mount(2) and umount2(2): needs CAP_SYS_ADMIN.
@@ -83,13 +85,13 @@ pub enum Via {
 }
 
 impl Via {
-    /// What this process may use.
+    /// The way that this process may use.
     pub fn of_this_process() -> Via {
         if syscalls::effective_uid() == 0 { Via::Kernel } else { Via::Helper }
     }
 }
 
-/// A mount that exists, and its descriptor of `/dev/fuse`. Dropping it unmounts, lazily if it is busy.
+/// A mount that exists, and its descriptor of `/dev/fuse`. Dropping it unmounts, lazily if the mount is busy.
 #[derive(Debug)]
 pub struct Mount {
     device: File,
@@ -97,7 +99,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts at `path`. Nothing below it works until a session answers.
+    /// Mounts at `path`. No access below it returns until a session answers.
     pub fn new(path: &Path, options: &MountOptions) -> Result<Mount, MountError> {
         Mount::new_via(Via::of_this_process(), path, options)
     }
@@ -116,12 +118,12 @@ impl Mount {
         Ok(Mount { device, handle: UnmountHandle::new(path, via, None) })
     }
 
-    /// A mount that another process made and handed over: its descriptor, and where it stands.
+    /// Adopts a mount that another process made and handed over: its descriptor, and its path.
     pub fn adopt(device: File, path: &Path) -> Mount {
         Mount { device, handle: UnmountHandle::at(path) }
     }
 
-    /// Lets go without unmounting: a successor holds the descriptor as well.
+    /// Gives up the mount without unmounting it: a successor holds the descriptor as well.
     pub fn hand_over(self) {
         *self.handle.place.mounted.lock() = false;
     }
@@ -130,7 +132,7 @@ impl Mount {
         &self.handle.place.path
     }
 
-    /// The descriptor, shared with the kernel's side of this mount.
+    /// A duplicate of the descriptor, which shares the connection of this mount.
     pub fn device(&self) -> io::Result<File> {
         self.device.try_clone()
     }
@@ -139,8 +141,8 @@ impl Mount {
         self.handle.clone()
     }
 
-    /// The connection is gone. Mostly because of an unmount, and nothing is left to do; but if somebody aborted it, a
-    /// dead mount still stands at its place, and is ours to remove.
+    /// The connection has ended. After an unmount nothing is left to do. After an abort a dead mount still
+    /// stands at its path, and this removes it.
     pub(crate) fn ended(&self) {
         *self.handle.place.mounted.lock() = is_dead(self.path());
     }
@@ -157,7 +159,7 @@ impl Drop for Mount {
     }
 }
 
-/// Unmounts from anywhere, also while the session runs: from another thread when a signal came.
+/// Unmounts from any thread, also while the session runs, for example after a signal.
 #[derive(Clone, Debug)]
 pub struct UnmountHandle {
     place: Arc<Place>,
@@ -167,7 +169,7 @@ pub struct UnmountHandle {
 struct Place {
     path: PathBuf,
     via: Via,
-    /// The kernel's number of the mount; `None`: whatever stands there.
+    /// The kernel's id of the mount; `None`: whichever mount is at the path.
     id: Option<u64>,
     mounted: Mutex<bool>,
 }
@@ -184,7 +186,7 @@ impl UnmountHandle {
         UnmountHandle { place: Arc::new(Place { path, via, id, mounted: Mutex::new(true) }) }
     }
 
-    /// For whatever stands at `path` now.
+    /// For whichever mount is at `path` now.
     pub fn at(path: &Path) -> UnmountHandle {
         UnmountHandle::new(path.to_owned(), Via::of_this_process(), None)
     }
@@ -198,18 +200,19 @@ impl UnmountHandle {
         &self.place.path
     }
 
-    /// Unmounts; refused (EBUSY) while files are open. The kernel first writes back what it holds, through the session.
+    /// Unmounts; refused (EBUSY) while files are open. The kernel first writes back its dirty pages through
+    /// the session.
     pub fn unmount(&self) -> Result<(), MountError> {
         self.leave(Leave::WhenIdle)
     }
 
-    /// Takes the mount out of the tree at once; the session ends when its last user is gone.
+    /// Detaches the mount from the tree at once; the session ends when its last user has gone.
     pub fn detach(&self) -> Result<(), MountError> {
         self.leave(Leave::Lazily)
     }
 
-    /// Ends the connection at once: requests under way fail, and what the kernel has not written back is lost.
-    /// Without CAP_SYS_ADMIN the same as [`UnmountHandle::detach`], since fusermount3 cannot do more.
+    /// Ends the connection at once: requests in flight fail, and dirty pages of the kernel are lost. Without
+    /// CAP_SYS_ADMIN the same as [`UnmountHandle::detach`], since fusermount3 cannot do more.
     pub fn abort(&self) -> Result<(), MountError> {
         self.leave(Leave::ByForce)
     }
@@ -221,8 +224,9 @@ impl UnmountHandle {
         }
         let path = &self.place.path;
         if let Some(id) = self.place.id {
-            // The system call takes a path, and acts on what it leads to. Between this look and the call somebody may mount over it; an
-            // open descriptor would close that gap, and keep the mount busy.
+            // The system call takes a path and acts on whatever it leads to. Between this check and the call
+            // another process may mount over it. An open descriptor would close that gap, but keep the mount
+            // busy.
             let found = match table::top_at(path) {
                 Ok(Top::Ours(row)) if row.id == id => None,
                 Ok(Top::Ours(row)) => Some(format!("the pool of {}", row.source.to_string_lossy())),
@@ -232,7 +236,7 @@ impl UnmountHandle {
                 Err(error) => return Err(system("look at", path)(error)),
             };
             match found {
-                // Somebody else was faster.
+                // Another process has unmounted it first.
                 Some(_) if !table::is_listed(id) => {
                     *mounted_here = false;
                     return Ok(());
@@ -243,7 +247,7 @@ impl UnmountHandle {
         }
         match self.place.via {
             Via::Kernel => {
-                // Never follow a link that somebody put in the mount's place.
+                // Never follow a symbolic link that was put in the mount's place.
                 let flags = match how {
                     Leave::WhenIdle => 0,
                     Leave::Lazily => libc::MNT_DETACH,
@@ -251,7 +255,7 @@ impl UnmountHandle {
                 };
                 let flags = flags | libc::UMOUNT_NOFOLLOW;
                 match syscalls::unmount(&text(path.as_os_str())?, flags) {
-                    // Somebody else was faster.
+                    // Another process has unmounted it first.
                     Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
                     result => result.map_err(system("unmount", path))?,
                 }
@@ -270,20 +274,21 @@ impl UnmountHandle {
     }
 }
 
-/// Where the kernel lists its connections, one directory for each.
+/// Where the kernel lists FUSE connections, one directory each.
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Ends the connection of the file system `dev` (`major:minor`), wherever it is mounted and whoever uses it: requests get an error, and
-/// what the kernel has not written back is lost. The caller knows that this number is its mount's.
+/// Ends the connection of the file system `dev` (`major:minor`), wherever it is mounted and whichever
+/// programs use it. Requests fail, and dirty pages of the kernel are lost. The caller must know that this
+/// number is its mount's.
 ///
 /// # Errors
-/// Without rights over it; or where the kernel's list of connections is not mounted, and cannot be.
+/// Without the right to do so; or if the kernel's list of connections is not mounted and cannot be.
 pub fn abort_connection(dev: &str) -> Result<(), MountError> {
     let number = dev.rsplit(':').next().unwrap_or(dev);
     let path = Path::new(CONNECTIONS).join(number).join("abort");
     let failed = |error| system("abort the connection through", &path)(error);
     match std::fs::write(&path, "1") {
-        // The list is not mounted here, as in most containers: looked at without a place in the tree.
+        // The list is not mounted here, as in most containers: it is mounted detached, at no path.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let list = syscalls::connections().map_err(failed)?;
             let inside = format!("/proc/self/fd/{}/{number}/abort", list.as_raw_fd());
@@ -305,15 +310,15 @@ fn text(text: &OsStr) -> Result<CString, MountError> {
     })
 }
 
-/// A FUSE mount stands here whose server has gone. Asks for what no cache answers.
+/// Whether `path` is a FUSE mount whose server has gone. Asks for something that no cache answers.
 fn is_dead(path: &Path) -> bool {
     let asked = text(path.as_os_str()).map(|path| syscalls::probe(&path));
     let error = asked.ok().and_then(Result::err).and_then(|error| error.raw_os_error());
     matches!(error, Some(libc::ENOTCONN | libc::ECONNABORTED))
 }
 
-/// Removes a dead mount of ours from the mount point, or all that people would see of a restart is "Transport endpoint is
-/// not connected". Mounts of others are left alone.
+/// Removes a dead mount of ours from the mount point. Otherwise a restart would fail with "Transport endpoint
+/// is not connected". Mounts of other file systems are not touched.
 fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
     if !is_dead(path) {
         return Ok(());
@@ -338,11 +343,12 @@ fn clear_dead_mount(via: Via, path: &Path) -> Result<(), MountError> {
     UnmountHandle::new(path, via, None).detach()
 }
 
-/// Shows the file system that stands at `from` at `path` as well, with these flags of its own: read-only, times, set-id programs and
-/// the like. Everything else is what it is at `from`, and both are one file system to the kernel. What is mounted inside of one place later
-/// is not seen in the other.
+/// Shows the file system at `from` at `path` as well (a bind mount), with per-mount flags of its own:
+/// read-only, atime, set-id programs and the like. Both are one file system to the kernel. What is mounted
+/// later below one of them is not seen in the other.
 ///
-/// The place has its flags before it can be seen, which takes Linux 5.12; before that there is a moment between the two.
+/// From Linux 5.12 on the flags are set before the new mount becomes visible. Before that there is a moment
+/// between the two.
 pub fn also_at(from: &Path, path: &Path, options: &MountOptions) -> Result<(), MountError> {
     clear_dead_mount(Via::Kernel, path)?;
     let path = path.canonicalize().map_err(system("find the mount point", path))?;
@@ -352,7 +358,7 @@ pub fn also_at(from: &Path, path: &Path, options: &MountOptions) -> Result<(), M
         Ok(place)
     }) {
         Ok(place) => return syscalls::attach(&place, &target).map_err(system("mount", &path)),
-        // An old kernel, or a container's rules that know the old calls only.
+        // An old kernel, or a container whose seccomp rules know only the old calls.
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {}
         Err(error) => return Err(system("take a place of", from)(error)),
     }
@@ -360,14 +366,14 @@ pub fn also_at(from: &Path, path: &Path, options: &MountOptions) -> Result<(), M
     let flags = libc::MS_BIND | libc::MS_REMOUNT | options.mount_flags();
     let private = || syscalls::mount(c"none", &target, c"none", libc::MS_PRIVATE, c"");
     syscalls::mount(&source, &target, c"none", flags, c"").and_then(|()| private()).map_err(|error| {
-        // The mount must not stand with less care than was asked for.
+        // The mount must not stay with weaker flags than were asked for.
         let _ = syscalls::unmount(&target, libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW);
         system("set the options of", &path)(error)
     })
 }
 
-/// Changes the flags of what stands at `path`: of this one place, or of the file system everywhere (which writes back first, and is
-/// refused while files are open for writing).
+/// Changes the flags of the mount at `path`: of this one mount, or of the file system `everywhere`. The
+/// latter writes back first, and is refused while files are open for writing.
 pub fn remount(path: &Path, options: &MountOptions, everywhere: bool) -> Result<(), MountError> {
     let target = text(path.as_os_str())?;
     let only_here = if everywhere { 0 } else { libc::MS_BIND };
@@ -395,7 +401,8 @@ fn mount_by_kernel(path: &Path, options: &MountOptions) -> Result<File, MountErr
     Ok(device)
 }
 
-/// Has the kernel read further ahead in what stands at `path`: only a superuser may say so, and no request of the protocol does.
+/// Sets how far the kernel prefetches for the mount at `path`. Only a superuser may set that, and no FUSE
+/// request does.
 fn read_ahead(path: &Path) -> io::Result<()> {
     // The last one is on top.
     let ours = mounted()?.into_iter().rfind(|row| row.dir == path).ok_or(io::ErrorKind::NotFound)?;
@@ -411,7 +418,8 @@ fn mount_by_helper(path: &Path, options: &MountOptions) -> Result<File, MountErr
     command.env(HELPER_SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
     syscalls::inherit(&mut command, &theirs);
     run_helper(&mut command, path)?;
-    // Only now: the child needed it. With our copy open, waiting for a descriptor that never came would last for ever.
+    // Not before the child was started, which needed it. With our copy open, receiving would block for ever
+    // if the descriptor never came.
     drop(theirs);
     syscalls::receive_descriptor(&ours).map_err(system("receive /dev/fuse for", path))
 }

@@ -1,21 +1,25 @@
-//! Telling the kernel that what it remembers is not so any more.
+//! Notifications: tell the kernel that something it caches is no longer valid.
 //!
-//! Nobody changes a mounted data set but its mount, so this is for take-overs: the kernel may remember what a dead server
-//! told it and never committed. And for what the kernel knows and we do not: bytes that were stored through mappings.
+//! Nothing changes a mounted dataset but its mount, so two uses remain. After a take-over the kernel may
+//! cache what a dead server told it and never committed. And stores through mappings must be written back.
 //!
-//! The kernel does this work inside our write: it takes locks of directories and pages, and waits for those who hold them,
-//! who may wait for an answer of ours. So: **never from a thread that answers requests, never under a lock that such a
-//! thread takes, and what waits for pages from another process** ([`crate::forget`]), because no signal ends that wait.
-//! [`attributes_outdated`] is the exception, for a node of the request. [`Notifier::forget_names`] takes no lock either and may come
-//! before the session answers at all.
+//! The kernel does this work inside our write. It takes locks of directories and pages, and waits for their
+//! holders, which may wait for an answer of ours. So:
+//! * Never send from a thread that answers requests, or under a lock that such a thread takes.
+//! * Send notifications that wait for pages from another process ([`crate::forget`]), because no signal ends
+//!   that wait.
+//!
+//! [`attributes_outdated`] is the exception, for the node of the request. [`Notifier::forget_names`] takes no
+//! lock either, and may be sent before the session answers at all.
 
 use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};
 use crate::reply;
 use std::fs::File;
 use std::io::{self, Write};
 
-/// A notification that a thread may send which answers a request for this node: with no data to forget the kernel takes no lock that is
-/// held across requests, and who waits for the answer keeps the node.
+/// A notification that a thread may send while it answers a request for this node. With no data to drop, the
+/// kernel takes no lock that is held across requests, and the process that waits for the answer keeps the
+/// node.
 pub(crate) fn attributes_outdated(node: u64) -> Vec<u8> {
     reply::notification(notify::INVAL_INODE, &invalidation(node, NO_DATA, 0))
 }
@@ -25,10 +29,10 @@ fn invalidation(node: u64, off: i64, len: i64) -> [u8; NotifyInvalInodeOut::SIZE
     NotifyInvalInodeOut { ino: node, off, len }.encode()
 }
 
-/// A negative offset means no data.
+/// A negative offset means attributes only, no data.
 const NO_DATA: i64 = -1;
 
-/// Sends notifications on one mount. See the module for where it may be used.
+/// Sends notifications on one mount. The module says from which threads.
 #[derive(Debug)]
 pub struct Notifier {
     device: File,
@@ -39,8 +43,8 @@ impl Notifier {
         Notifier { device }
     }
 
-    /// Every name that the kernel remembers, there or missing, is looked up again before it is believed. `Unsupported`: the kernel
-    /// does not know how (before Linux 6.16).
+    /// Every cached name, existing or missing, is looked up again before it is used. `Unsupported`: the
+    /// kernel lacks this notification (before Linux 6.16).
     pub fn forget_names(&self) -> io::Result<()> {
         self.send(notify::INC_EPOCH, &[]).map(drop).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => io::Error::from(io::ErrorKind::Unsupported),
@@ -48,20 +52,20 @@ impl Notifier {
         })
     }
 
-    /// One name in a directory is looked up again. `false`: the kernel did not remember it.
+    /// One name in a directory is looked up again. `false`: the kernel had not cached it.
     pub fn forget_name(&self, dir: u64, name: &[u8]) -> io::Result<bool> {
         let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let head = NotifyInvalEntryOut { parent: dir, namelen, flags: 0 }.encode();
         self.send(notify::INVAL_ENTRY, &[&head[..], name, &[0]].concat())
     }
 
-    /// The attributes of a node are asked again. `false`: the kernel does not know the node.
+    /// The attributes of a node are fetched again. `false`: the kernel does not know the node.
     pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
         self.forget_inode(node, NO_DATA, 0)
     }
 
-    /// The attributes of a node, and all it remembers of its contents: pages, or the list of a directory's names. What was
-    /// stored through mappings and is not yet sent is sent first. `false`: the kernel does not know the node.
+    /// Drops the attributes of a node and everything cached of its contents: pages, or a directory's names.
+    /// Dirty pages of mappings are written back first. `false`: the kernel does not know the node.
     pub fn forget_contents(&self, node: u64) -> io::Result<bool> {
         self.forget_inode(node, 0, 0)
     }
@@ -81,7 +85,7 @@ impl Notifier {
             match (&self.device).write(&reply::notification(code, payload)) {
                 Ok(_) => return Ok(true),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nothing to forget.
+                // Nothing is cached.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(false),
                 Err(error) => return Err(error),
             }

@@ -1,11 +1,11 @@
-//! System calls that a daemon behind a mount needs and the standard library does not have.
+//! System calls that a mount's daemon needs and the standard library does not have.
 #![expect(unsafe_code, reason = "they have no safe wrapper among our dependencies")]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Leaves the terminal's session, so that closing the terminal does not end us.
+/// Starts a new session (setsid), so that closing the terminal does not end this process.
 pub fn leave_session() -> io::Result<()> {
     // SAFETY: setsid takes no arguments and touches no memory; it changes only what the kernel knows of this process.
     match unsafe { libc::setsid() } {
@@ -14,7 +14,7 @@ pub fn leave_session() -> io::Result<()> {
     }
 }
 
-/// From now on what this process writes to standard error goes to `file`.
+/// Redirects standard error of this process to `file`.
 pub fn replace_stderr(file: &File) -> io::Result<()> {
     // SAFETY: dup2 touches no memory. The descriptor is open for as long as `file` is borrowed, and 2 is replaced in one step, so a
     // thread that writes to it meanwhile reaches the old file or the new one.
@@ -24,7 +24,7 @@ pub fn replace_stderr(file: &File) -> io::Result<()> {
     }
 }
 
-/// Has the kernel write back what it holds of the file system that `file` lies on.
+/// Has the kernel write back its dirty pages of the file system that `file` lies on.
 pub fn sync_fs(file: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as `file` is borrowed; the kernel reads and writes no memory of ours.
     match unsafe { libc::syncfs(file.as_raw_fd()) } {
@@ -33,7 +33,7 @@ pub fn sync_fs(file: &File) -> io::Result<()> {
     }
 }
 
-/// Passes a signal on to a process of ours.
+/// Sends a signal to a process of ours.
 pub fn signal(process: u32, signal: i32) -> io::Result<()> {
     let process = i32::try_from(process).ok().filter(|process| *process > 1);
     let process = process.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
@@ -44,25 +44,25 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
     }
 }
 
-/// Has this thread run only while others leave a processor to it, nearly.
+/// Lowers the calling thread's priority (nice 15).
 pub fn give_way() {
-    // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 means the calling thread, not its process. Where it is not
-    // granted the thread is as eager as the others.
+    // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 means the calling thread, not its
+    // process. If it is refused, the thread keeps its priority.
     unsafe {
         libc::setpriority(libc::PRIO_PROCESS, 0, 15);
     }
 }
 
-/// Free bytes at the end of a heap that are not given back at once. Records come and go by megabytes, and each page that was given back
-/// costs a page fault and zeros.
+/// Free bytes at the end of a heap that are kept. Records are allocated and freed by megabytes, and each page
+/// that was given back costs a page fault and zeroing.
 #[cfg(target_env = "gnu")]
 const HEAP_KEEPS_BYTES: i32 = 32 << 20;
-/// Allocations of as many bytes are not of a heap.
+/// Allocations of at least this size are mapped separately, not taken from a heap.
 #[cfg(target_env = "gnu")]
 const OWN_PAGES_BYTES: i32 = 8 << 20;
 
-/// Has all threads share two heaps. Each thread having its own is faster only where they allocate more than they work, and what one
-/// frees the others could not use.
+/// Has all threads share two heaps. A heap per thread is faster only for threads that mostly allocate, and
+/// free memory of one heap is of no use to the others.
 #[cfg(target_env = "gnu")]
 pub fn share_heaps() {
     // SAFETY: mallopt takes two numbers and changes only how later allocations are made.
@@ -76,7 +76,7 @@ pub fn share_heaps() {
 /// Returns free memory of the heaps to the kernel.
 #[cfg(target_env = "gnu")]
 pub fn trim_heap() {
-    // SAFETY: malloc_trim takes the heap's own locks, and touches only memory that nobody holds.
+    // SAFETY: malloc_trim takes the heap's own locks, and touches only free memory.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,11 +1,11 @@
-//! The FUSE protocol, ABI 7.45: what the kernel says and what it understands.
+//! The FUSE protocol, ABI 7.45: layouts of requests and replies.
 //!
-//! Numbers and layouts are facts of the kernel's user interface. They are declared with `layout!`, so that the compiler
-//! refuses gaps. FUSE uses the machine's byte order and `layout!` is little-endian: [`crate::mount`] refuses big-endian
-//! machines before any byte is exchanged.
+//! Numbers and layouts are facts of the kernel's user interface. They are declared with `layout!`, so that
+//! the compiler refuses gaps. FUSE uses the machine's byte order and `layout!` is little-endian:
+//! [`crate::mount`] refuses big-endian machines before any byte is exchanged.
 //!
-//! Invariant: [`Request::parse`] accepts any bytes whatever. The kernel is trusted not to attack us, but the same
-//! codec is meant to serve virtio-fs, where a guest writes the bytes.
+//! Invariant: [`Request::parse`] accepts any bytes without a panic. The kernel is trusted not to attack us,
+//! but the same codec is meant to serve virtio-fs, where a guest writes the bytes.
 
 mod flags;
 mod layouts;
@@ -23,16 +23,17 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 45;
 /// The oldest minor version we accept (Linux 5.4): before it, replies had other sizes.
 pub const MINOR_MIN: u32 = 31;
-/// Where a request names no user: no user has this number.
+/// The user id of a request that names no user: no user has this id.
 pub const NO_USER: u32 = u32::MAX;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;
-/// The longest request: headers and data of one WRITE. The kernel refuses to hand requests to a smaller buffer.
+/// Bytes of a WRITE request beside its data. The kernel refuses to hand requests to a buffer that is too
+/// small for them.
 pub const REQUEST_OVERHEAD_BYTES: usize = 4096;
-/// What the kernel takes as the shortest read buffer.
+/// The shortest read buffer that the kernel accepts.
 pub const READ_BUFFER_BYTES_MIN: usize = 8192;
 
-/// What was agreed on in INIT and changes how later bytes are read.
+/// What INIT negotiated that changes how later bytes are parsed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dialect {
     /// SETXATTR has its longer form, with flags that matter to ACLs.
@@ -41,7 +42,7 @@ pub struct Dialect {
 
 macro_rules! opcodes {
     ($($(#[$meta:meta])* $name:ident = $number:literal),* $(,)?) => {
-        /// What a request asks for.
+        /// The operation that a request asks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[repr(u32)]
         pub enum Opcode { $($(#[$meta])* $name = $number),* }
@@ -50,7 +51,7 @@ macro_rules! opcodes {
             /// Every operation we know.
             pub const ALL: &'static [Opcode] = &[$(Opcode::$name),*];
 
-            /// `None` for a number nobody has given a meaning that we know.
+            /// `None` for a number that we do not know.
             pub fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Opcode::$name),)* _ => None }
             }

@@ -1,9 +1,9 @@
-//! The buffer one answer is built in.
+//! The buffer in which an answer is built.
 //!
-//! Each thread has one [`Reply`] and uses it for every request: room for the header stays at its front, so that an
-//! answer leaves in a single write and READ's data is copied nowhere.
+//! Each thread has one [`Reply`] and uses it for every request. Space for the header stays at its front, so
+//! an answer leaves in a single write, and READ's data is never copied.
 //!
-//! Invariant: the buffer holds at least the header, and what is sent announces exactly its own length.
+//! Invariant: the buffer holds at least the header, and a sent message announces exactly its own length.
 
 pub mod attr;
 
@@ -28,18 +28,18 @@ impl Reply {
         Reply { raw: vec![0; OutHeader::SIZE], outdated: None }
     }
 
-    /// Forgets the last answer; memory stays.
+    /// Drops the last answer; its memory is kept.
     pub fn clear(&mut self) {
         self.raw.truncate(OutHeader::SIZE);
     }
 
-    /// What the kernel remembers of this node's attributes is not so any more, and the answer does not tell it: it must ask again before
-    /// it sees the answer.
+    /// Marks the attributes that the kernel caches of this node as outdated. The answer does not carry them,
+    /// so the kernel must drop them before it sees the answer.
     pub fn outdates(&mut self, nodeid: u64) {
         self.outdated = Some(nodeid);
     }
 
-    /// The node for which [`outdates`](Self::outdates) was called since this was last asked.
+    /// The node for which [`outdates`](Self::outdates) was called since the last call of this function.
     pub fn take_outdated(&mut self) -> Option<u64> {
         self.outdated.take()
     }
@@ -62,18 +62,19 @@ impl Reply {
         self.raw.extend_from_slice(raw);
     }
 
-    /// For calls that append by themselves. What is there must stay: the header's room is in it.
+    /// For calls that append by themselves. Existing bytes must stay: the header's space is among them.
     pub fn tail(&mut self) -> &mut Vec<u8> {
         &mut self.raw
     }
 
-    /// The whole message, with this header. An error takes nothing else along.
+    /// The whole message, with its header. An error carries no payload.
     pub fn seal(&mut self, unique: u64, outcome: Result<(), Errno>) -> &[u8] {
         let error = match outcome {
             Ok(()) => 0,
             Err(Errno(number)) => {
                 self.clear();
-                // The kernel takes -511..=-1 and refuses the whole message otherwise, which would leave the caller hanging.
+                // The kernel accepts -511..=-1 and refuses the whole message otherwise, which would leave the
+                // caller waiting for ever.
                 if (1..512).contains(&number) { -number } else { -libc::EIO }
             }
         };
@@ -87,7 +88,7 @@ impl Reply {
     }
 }
 
-/// A notification: `unique` 0, the code where an error would be.
+/// A notification: `unique` 0, and the code in place of an error.
 pub fn notification(code: i32, payload: &[u8]) -> Vec<u8> {
     let len = u32::try_from(OutHeader::SIZE + payload.len()).expect("notifications hold a name at most");
     let mut raw = OutHeader { len, error: code.cast_unsigned(), unique: 0 }.encode().to_vec();
@@ -106,7 +107,7 @@ pub struct DirReply<'a> {
 const DIRENT_ALIGN: usize = 8;
 
 impl<'a> DirReply<'a> {
-    /// At most `bytes_max` bytes, which is what the caller's buffer takes.
+    /// At most `bytes_max` bytes, the size of the caller's buffer.
     pub fn new(reply: &'a mut Reply, bytes_max: usize) -> Self {
         DirReply { reply, bytes_max }
     }
@@ -117,12 +118,13 @@ impl<'a> DirReply<'a> {
         (head + name_len).next_multiple_of(DIRENT_ALIGN)
     }
 
-    /// Adds a name. `next` is the offset that goes on after it. `false`: it did not fit, and nothing was added.
+    /// Adds a name. `next` is the offset at which a listing continues after it. `false`: it did not fit, and
+    /// nothing was added.
     pub fn entry(&mut self, ino: u64, next: u64, kind: u8, name: &[u8]) -> bool {
         self.push(None, ino, next, kind, name)
     }
 
-    /// Adds a name with what LOOKUP would have said. An `entry` with node 0 gives the name alone.
+    /// Adds a name with what LOOKUP would have answered. An `entry` with node 0 gives the name alone.
     pub fn entry_plus(
         &mut self,
         entry: &proto::EntryOut,

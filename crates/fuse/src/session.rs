@@ -1,11 +1,13 @@
 //! The threads between kernel and file system, and which of them may wait.
 //!
 //! Each thread reads a request, has it answered, and reads the next. An `fsync` may wait for the commit of a
-//! transaction group, a write for room in one. If all threads waited, nobody would read what a cache could answer at
-//! once, so some threads never wait: see `gate`.
+//! txg, a write for space in one. If all threads waited, no thread would read requests that a cache could
+//! answer at once. So some threads never wait: see `gate`.
 //!
-//! Invariants: every request that wants an answer gets exactly one, also if its handler panics; and while the connection
-//! stands at least [`READERS_RESERVED`] threads are free to read requests, unless 64 MiB of parked requests wait.
+//! Invariants:
+//! * Every request that wants an answer gets exactly one, also if its handler panics.
+//! * While the connection exists at least [`READERS_RESERVED`] threads are free to read requests, unless 64
+//!   MiB of parked requests wait.
 
 mod brake;
 mod gate;
@@ -35,14 +37,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use terrane_posix::Errno;
 
-/// Threads that never take a request which may wait.
+/// Threads that never take a request that may wait.
 pub const READERS_RESERVED: usize = 2;
-/// Threads that may wait for the kernel to write back ([`Request::waits_for_kernel`]), beside those that may wait for other things: the
-/// WRITEs that the kernel sends then must find a thread.
+/// Threads that may wait for the kernel to write back ([`Request::waits_for_kernel`]), beside those that may
+/// wait for other things. The WRITEs that the kernel then sends must find a thread.
 const KERNEL_WAITERS: usize = 1;
 /// Threads for each queue of a mount that uses rings, at least.
 const LANES_MIN: usize = 4;
-/// Parked requests take at most this much; then readers wait as well.
+/// Parked requests take at most this much memory; beyond it readers wait as well.
 const PARKED_BYTES_MAX: usize = 64 << 20;
 
 /// One request, as a handler sees it.
@@ -53,33 +55,35 @@ pub struct Call<'a> {
     pub negotiated: &'a Negotiated,
 }
 
-/// Answers requests. Called by many threads at once.
+/// Answers requests. Many threads call it concurrently.
 pub trait Handler: Send + Sync {
-    /// Builds the answer's payload in `reply`, which comes empty. On an error the payload is dropped.
+    /// Builds the answer's payload in `reply`, which is empty at the start. On an error the payload is
+    /// dropped.
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno>;
 
-    /// What came of a call, and how long it took: for who counts.
+    /// Called after each answer with its outcome and latency, for metrics.
     fn answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
 
-    /// The clock by which calls are timed, in nanoseconds.
+    /// The clock that times calls, in nanoseconds.
     fn monotonic_ns(&self) -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
         u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A request was parked for so long before its call.
+    /// A request was parked this long before its call.
     fn parked(&self, _time: Duration) {}
 
-    /// Nodes that a predecessor of this process changed and never committed: what the kernel remembers of them is not so.
+    /// Nodes that a predecessor of this process changed and never committed: what the kernel caches of them
+    /// is invalid.
     fn lost(&self) -> Vec<u64> {
         Vec::new()
     }
 
-    /// The mount is gone, and with it everything the kernel knew of us.
+    /// The mount is gone, and with it everything the kernel cached of it.
     fn end(&self) {}
 }
 
-/// How a session works, which the kernel has no say in.
+/// The settings of a session that are not negotiated with the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
     /// Threads that read requests; at least [`crate::mount::THREADS_MIN`].
@@ -101,7 +105,7 @@ impl From<&MountOptions> for SessionConfig {
     }
 }
 
-/// A conversation with the kernel about one mount.
+/// A session with the kernel for one mount.
 #[derive(Debug)]
 pub struct Session {
     mount: Mount,
@@ -114,7 +118,7 @@ impl Session {
         Session { mount, config, brake: Arc::default() }
     }
 
-    /// Mounts, and holds the conversation that follows.
+    /// Mounts, and makes the session for the mount.
     pub fn mount(
         path: &std::path::Path,
         options: &MountOptions,
@@ -122,7 +126,7 @@ impl Session {
         Ok(Session::new(Mount::new(path, options)?, SessionConfig::from(options)))
     }
 
-    /// The mount, without its session: to be handed over.
+    /// The mount without its session, to be handed over.
     pub fn into_mount(self) -> Mount {
         self.mount
     }
@@ -132,17 +136,17 @@ impl Session {
         self.mount.device()
     }
 
-    /// For telling the kernel that what it remembers is not so; usable from other threads, see [`crate::notify`] for which.
+    /// For notifications to the kernel; usable from other threads, see [`crate::notify`] for which.
     pub fn notifier(&self) -> io::Result<Notifier> {
         Ok(Notifier::new(self.mount.device()?))
     }
 
-    /// Stops the session from elsewhere, between two requests, for a successor to go on.
+    /// Stops the session from another thread, between two requests, so that a successor can continue.
     pub fn brake(&self) -> Arc<Brake> {
         Arc::clone(&self.brake)
     }
 
-    /// Ends [`Session::run`] from elsewhere.
+    /// Ends [`Session::run`] from another thread.
     pub fn unmount_handle(&self) -> UnmountHandle {
         self.mount.unmount_handle()
     }
@@ -156,8 +160,8 @@ impl Session {
         }
     }
 
-    /// The first half of [`Session::run`], for those who hand the mount over one day and must keep what was agreed on.
-    /// `None`: the mount went away before it began.
+    /// The first half of [`Session::run`], for callers that hand the mount over later and must keep what was
+    /// negotiated. `None`: the mount went away before it began.
     pub fn negotiate(&self) -> io::Result<Option<Negotiated>> {
         negotiate::negotiate(&self.transport()?, &self.config.wishes)
     }
@@ -171,14 +175,16 @@ impl Session {
         self.end(handler, served)
     }
 
-    /// Goes on with a mount ([`Mount::adopt`]) whose process died or stepped back. Callers notice nothing but the time it took.
+    /// Continues a mount ([`Mount::adopt`]) whose process died or stepped back. Callers notice only a delay.
     ///
-    /// What the predecessor read and did not answer is asked again. Such requests say so ([`Header::resent`]), and some may have
-    /// been carried out already; [`crate::Dispatch`] answers them as they would have been.
+    /// The kernel resends requests that the predecessor read and did not answer. They are marked
+    /// ([`Header::resent`]), and some may have been carried out already; [`crate::Dispatch`] gives them their
+    /// original answers.
     ///
-    /// Where something was lost ([`Handler::lost`]) the kernel is made to forget those nodes, and every name it remembers,
-    /// because any directory may be among them. That numbers of lost nodes do not come again is the matter of
-    /// [`terrane_posix::Fs::take_over`]. `forgetter` is started for it, and must call [`forget::run`].
+    /// Where changes were lost ([`Handler::lost`]) the kernel drops those nodes from its caches. It also
+    /// drops every cached name, because any directory may be among the nodes.
+    /// [`terrane_posix::Fs::take_over`] ensures that numbers of lost nodes are not reused. `forgetter` is
+    /// started to send those notifications, and must call [`forget::run`].
     pub fn resume(
         self,
         negotiated: &Negotiated,
@@ -233,7 +239,8 @@ impl Session {
 const MAY_REMEMBER: &str =
     "the kernel was not told of all that was lost; it may show contents that are not there";
 
-/// Waits until the kernel has forgotten. A server that is killed meanwhile leaves that process behind.
+/// Waits until the kernel has dropped its caches. If the server is killed meanwhile, the helper process
+/// stays.
 fn report(forgetting: Child) {
     match forgetting.wait_with_output() {
         Ok(output) if output.status.success() => {}
@@ -245,13 +252,13 @@ fn report(forgetting: Child) {
     }
 }
 
-/// Agrees with the kernel, then answers until the transport ends.
+/// Negotiates with the kernel, then answers until the transport ends.
 pub fn serve(transport: &dyn Transport, handler: &dyn Handler, config: &SessionConfig) -> io::Result<()> {
     let Some(negotiated) = negotiate::negotiate(transport, &config.wishes)? else { return Ok(()) };
     serve_negotiated(transport, handler, config, &negotiated)
 }
 
-/// Answers what comes after INIT, for a connection that was taken over as well.
+/// Answers what comes after INIT, also for a connection that was taken over.
 pub fn serve_negotiated(
     transport: &dyn Transport,
     handler: &dyn Handler,
@@ -270,7 +277,7 @@ fn serve_with(
     brake: &Brake,
 ) -> io::Result<()> {
     let (listings, ended) = (Listings::default(), AtomicBool::new(false));
-    // Beside rings, /dev/fuse brings only what needs no answer.
+    // Beside rings, /dev/fuse carries only requests that need no answer.
     let wanted = if rings.is_some() { 0 } else { config.threads };
     let may_wait = wanted.saturating_sub(READERS_RESERVED).max(1);
     let threads = READERS_RESERVED + may_wait + KERNEL_WAITERS;
@@ -296,16 +303,16 @@ fn serve_with(
             match spawned {
                 Ok(thread) => started.push(thread),
                 Err(error) => {
-                    // The scope waits for those that did start.
+                    // The scope waits for the threads that did start.
                     work.give_up();
                     return Err(error);
                 }
             }
         }
-        // All of them, so that no thread outlives the answer; the first error counts.
+        // Joins all of them, so that no thread outlives this call; the first error counts.
         let mut outcome = Ok(());
         for thread in started {
-            // Handlers are caught; only the loop itself can panic.
+            // Panics of handlers are caught; only the loop itself can panic.
             let panicked = |_| Err(io::Error::other("a thread of the session panicked"));
             outcome = outcome.and(thread.join().unwrap_or_else(panicked));
         }
@@ -313,20 +320,21 @@ fn serve_with(
     })
 }
 
-/// Memory that is there, for reading requests into. The kernel copies a request in the reader's name. Where that needs a page which is not
-/// there yet while the reader is being killed, it gives the request up: the caller gets EIO, and no successor is asked.
+/// Resident memory for reading requests into. The kernel copies a request in the reader's context. If that
+/// needs a page fault while the reader is being killed, the kernel drops the request: the caller gets EIO,
+/// and no successor gets the request.
 fn request_buffer(bytes: usize) -> Vec<u8> {
-    // Of zeros there would only be a promise.
+    // Zeroed memory would not be resident.
     vec![0xff; bytes]
 }
 
-/// What all threads of a session share.
+/// State that all threads of a session share.
 struct Work<'a> {
     transport: &'a dyn Transport,
     handler: &'a dyn Handler,
     negotiated: &'a Negotiated,
     brake: &'a Brake,
-    /// For what may wait, and for what may wait for the kernel.
+    /// For requests that may wait, and for those that may wait for the kernel.
     gates: [Gate; 2],
     listings: &'a Listings,
     /// DESTROY came, or a thread failed: read no more.
@@ -334,7 +342,8 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// One thread of one queue. It answers what it is given itself, also what may wait: a queue has several lanes.
+    /// The loop of one thread of one queue. It answers every request itself, also one that may wait: a queue
+    /// has several lanes.
     fn serve_lane(&self, device: &DevFuse, thread: usize, queue: usize) -> io::Result<()> {
         let queue = u16::try_from(queue).map_err(io::Error::other)?;
         let payload = self.negotiated.buffer_bytes() - proto::REQUEST_OVERHEAD_BYTES;
@@ -407,7 +416,7 @@ impl Work<'_> {
         self.send(header, Err(Errno(errno)), reply);
     }
 
-    /// Nothing at all once the brake is pulled: a successor is asked again.
+    /// Answers a request, unless the brake was pulled: then the kernel resends it to the successor.
     fn answer(&self, thread: usize, header: &Header, request: &Request<'_>, reply: &mut Reply) {
         if self.brake.begin(thread) {
             self.answer_now(header, request, reply);
@@ -421,17 +430,18 @@ impl Work<'_> {
                 self.send(header, Ok(()), reply);
                 return self.ended.store(true, Ordering::Relaxed);
             }
-            // A second INIT can only come from a confused peer; the first one's word stands.
+            // A second INIT can only come from a confused peer; the first one stays in force.
             Request::Init { .. } => return self.send(header, Err(Errno(libc::EIO)), reply),
-            // A request that began is finished: it waits for a commit at the longest. ENOSYS: do not send these again.
+            // A request that began is finished: it waits for a commit at most. ENOSYS: the kernel sends no
+            // more of these.
             Request::Interrupt { .. } => return self.send(header, Err(Errno(libc::ENOSYS)), reply),
             _ => {}
         }
         let call = Call { header, request, negotiated: self.negotiated };
         reply.clear();
         let began_ns = self.handler.monotonic_ns();
-        // The reply is rebuilt from nothing after a panic, and the handler's own state is behind locks that do not poison:
-        // what it was changing belongs to a transaction that its owner must be able to drop anywhere.
+        // After a panic the reply is rebuilt from nothing. The handler's own state is behind locks that do
+        // not poison: what it was changing belongs to a transaction that can be dropped at any point.
         let outcome =
             catch_unwind(AssertUnwindSafe(|| self.handler.handle(&call, reply))).unwrap_or_else(|_| {
                 log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
@@ -456,7 +466,7 @@ impl Work<'_> {
 
     fn notify(&self, header: &Header, notification: &[u8]) {
         match self.transport.send(notification) {
-            // The mount went away under the request, or is too old for such news.
+            // The mount went away during the request, or the kernel is too old for this notification.
             Err(error)
                 if !matches!(
                     error.raw_os_error(),
@@ -479,11 +489,11 @@ impl Work<'_> {
         }
         let Err(error) = self.transport.send(reply.seal(header.unique, outcome)) else { return };
         match error.raw_os_error() {
-            // The mount went away under the request.
+            // The mount went away during the request.
             Some(libc::ENODEV | libc::ECONNABORTED) => {}
             _ => {
                 log::error!("fuse: the answer to {:?} was not taken: {error}", opcode_of(header));
-                // Without an answer its caller would hang; an error is always well-formed.
+                // Without an answer the caller would wait for ever; an error is always well-formed.
                 if outcome.is_ok() {
                     let _ = self.transport.send(reply.seal(header.unique, Err(Errno(libc::EIO))));
                 }

@@ -1,7 +1,8 @@
 //! Sockets at paths of any length.
 //!
-//! The address of a socket holds a path of 107 bytes, and a state directory in a deep home or a long name of a pool is more. The kernel
-//! takes any path that leads to the same place, and `/proc/self/fd` has short ones for what this process has open.
+//! A socket address holds a path of at most 107 bytes. A state directory in a deep home, or a long name of a
+//! pool, makes a longer one. The kernel takes any path that leads to the same inode, and `/proc/self/fd` has
+//! short ones for open files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,7 +20,7 @@ fn fits(path: &Path) -> bool {
     path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX
 }
 
-/// A handle that opens nothing: a socket cannot be opened.
+/// A descriptor with O_PATH, since a socket cannot be opened.
 fn handle(path: &Path) -> io::Result<(File, PathBuf)> {
     let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path)?;
     let short = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -41,7 +42,7 @@ fn bound<T>(path: &Path, bind: impl FnOnce(&Path) -> io::Result<T>) -> io::Resul
     static NAMED: AtomicU64 = AtomicU64::new(0);
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let (_open, short) = handle(dir)?;
-    // The last part may be too long as well, so it gets its name afterwards.
+    // The last component may be too long as well, so the socket is bound under a short name and renamed.
     let name = format!(".{}-{}", std::process::id(), NAMED.fetch_add(1, Ordering::Relaxed));
     let _ = fs::remove_file(dir.join(&name));
     let socket = bind(&short.join(&name))?;
@@ -59,12 +60,12 @@ pub fn connect_datagram(socket: &UnixDatagram, path: &Path) -> io::Result<()> {
     connected(path, |path| socket.connect(path))
 }
 
-/// As [`UnixListener::bind`]. Nothing may be at the path.
+/// As [`UnixListener::bind`]. Nothing may exist at the path.
 pub fn listen(path: &Path) -> io::Result<UnixListener> {
     bound(path, |path| UnixListener::bind(path))
 }
 
-/// As [`UnixDatagram::bind`]. Nothing may be at the path.
+/// As [`UnixDatagram::bind`]. Nothing may exist at the path.
 pub fn bind_datagram(path: &Path) -> io::Result<UnixDatagram> {
     bound(path, |path| UnixDatagram::bind(path))
 }

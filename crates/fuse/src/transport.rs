@@ -1,7 +1,7 @@
 //! How requests arrive and answers leave.
 //!
-//! `/dev/fuse` hands out one request for each read and takes one answer for each write. Everything above knows only
-//! [`Transport`], so that [`ring`] (FUSE over io_uring) can stand here instead, or virtio queues one day.
+//! `/dev/fuse` hands out one request per read and takes one answer per write. The layers above know only
+//! [`Transport`], so [`ring`] (FUSE over io_uring) can take its place, or virtio queues one day.
 
 pub mod ring;
 
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// What came of waiting for a request.
+/// The result of waiting for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
     /// A request fills the first `len` bytes of the buffer.
@@ -19,15 +19,17 @@ pub enum Received {
     Ended,
 }
 
-/// A way to and from the kernel. Any number of threads may receive and send at the same time.
+/// A channel to and from the kernel. Any number of threads may receive and send at the same time.
 pub trait Transport: Send + Sync {
-    /// Waits for a request. `buf` takes the longest one: `max_write` and [`crate::proto::REQUEST_OVERHEAD_BYTES`].
+    /// Waits for a request. `buf` must hold the longest one: `max_write` and
+    /// [`crate::proto::REQUEST_OVERHEAD_BYTES`].
     fn receive(&self, buf: &mut [u8]) -> io::Result<Received>;
 
     /// Sends one message as a whole.
     fn send(&self, message: &[u8]) -> io::Result<()>;
 
-    /// Ends the connection by force: who waits in [`Transport::receive`] returns, and so do all callers, with an error.
+    /// Aborts the connection: threads that wait in [`Transport::receive`] return, and so do all callers, with
+    /// an error.
     fn abort(&self);
 }
 
@@ -43,7 +45,7 @@ impl DevFuse {
         DevFuse { file: Arc::new(file), mount }
     }
 
-    /// The descriptor, for those who keep it open across a restart of this process.
+    /// The descriptor, for callers that keep it open across a restart of this process.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -53,11 +55,12 @@ impl Transport for DevFuse {
     fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
         loop {
             match (&*self.file).read(buf) {
-                // No request has length 0; reading would give it for ever.
+                // No request has length 0; reading would return it for ever.
                 Ok(0) => return Ok(Received::Ended),
                 Ok(len) => return Ok(Received::Request { len }),
                 Err(error) => match error.raw_os_error() {
-                    // A caller was killed before we saw its request, or a signal came to us: neither is an error.
+                    // A caller was killed before we saw its request, or a signal came to us: neither is an
+                    // error.
                     Some(libc::ENOENT | libc::EINTR | libc::EAGAIN) => {}
                     Some(libc::ENODEV | libc::ECONNABORTED) => return Ok(Received::Ended),
                     _ => return Err(error),
@@ -78,7 +81,7 @@ impl Transport for DevFuse {
                     return Err(io::Error::other(text));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Nobody waits for this answer any more.
+                // No caller waits for this answer any more.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -1,6 +1,6 @@
-//! Servers that are killed at the worst moment, as processes of their own.
+//! Servers that are killed at the worst moment, as separate processes.
 //!
-//! This program plays every part: [`a_part_in_another_process`] is what the processes that it starts do.
+//! This program plays every role: [`a_part_in_another_process`] is what the processes that it starts run.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -75,7 +75,7 @@ impl Handler for OneFile {
     }
 }
 
-/// This program again, in another part.
+/// This program again, in another role.
 fn in_part(part: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["--exact", "a_part_in_another_process"]).env(PART, part).stdout(Stdio::null());
@@ -91,14 +91,14 @@ fn a_part_in_another_process() {
             let agreed: Vec<u8> = agreed.split(' ').map(|byte| byte.parse().unwrap()).collect();
             let agreed = Negotiated::decode(&agreed).unwrap();
             let (_, connection) = handover::take_given().remove(0);
-            // It does not come to unmounting.
+            // Never reached for an unmount.
             let mount = Mount::adopt(connection, Path::new("/nowhere"));
             let session = Session::new(mount, SessionConfig::from(&MountOptions::default()));
             session
                 .resume(&agreed, &OneFile { silent: true, lost: vec![FILE] }, in_part("forgetter"))
                 .unwrap();
         }
-        // Nobody asked for a part: the tests run.
+        // No role was given: the tests run.
         _ => assert_eq!(part, ""),
     }
 }
@@ -111,7 +111,7 @@ fn silent_server(connection: File, agreed: &Negotiated) -> Child {
     command.spawn().unwrap()
 }
 
-/// What `/proc` says of a process or thread behind its name: state, parent, ...
+/// The fields of `/proc/.../stat` behind the process's name: state, parent, ...
 fn stat(dir: &Path) -> Option<Vec<String>> {
     let line = fs::read_to_string(dir.join("stat")).ok()?;
     Some(line.rsplit_once(") ")?.1.split(' ').map(str::to_owned).collect())
@@ -121,7 +121,7 @@ fn entries(dir: &str) -> Vec<PathBuf> {
     fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// A thread of this process or of a child of it waits so that no signal ends it.
+/// Whether a thread of this process or of a child waits in a way that no signal ends.
 fn waits_for_ever(process: u32) -> bool {
     let is_family = |dir: &Path, stat: &[String]| {
         dir.ends_with(process.to_string()) || stat.get(1).is_some_and(|parent| *parent == process.to_string())
@@ -156,7 +156,7 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
     let (given, device) = (mount.device().unwrap(), mount.device().unwrap());
     let first = Session::new(mount, config);
     let agreed = first.negotiate().unwrap().unwrap();
-    // A process as well: one that starts others while it has a file of this mount open waits for its server.
+    // A separate process: one that starts others while it has a file of this mount open waits for its server.
     let mut caller = Command::new("cat").arg(dir.join("file")).stdout(Stdio::piped()).spawn().unwrap();
     // The first server dies with a READ: the kernel keeps the page locked until it is answered.
     let transport = DevFuse::new(first.device().unwrap(), first.unmount_handle());
@@ -174,14 +174,14 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
         transport.send(reply.seal(header.unique, outcome)).unwrap();
     }
     first.into_mount().hand_over();
-    // Whatever goes wrong from here on, nobody may be left waiting.
+    // Whatever fails from here on, no process may be left waiting.
     let end = |what: &str| -> ! {
         let _ = UnmountHandle::at(&dir).abort();
         let _ = fs::remove_dir(&dir);
         panic!("{what}");
     };
 
-    // The second one is killed while the kernel waits for that page to forget it.
+    // The second server is killed while the kernel waits for that page to drop it.
     let mut second = silent_server(given, &agreed);
     if !in_time(|| waits_for_ever(second.id())) {
         let _ = second.kill();
@@ -192,7 +192,7 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
         end("the killed server does not end");
     }
 
-    // The third one is asked for the page; with it all others are done.
+    // The third server is asked for the page; its answer ends all other waits.
     let third = Session::new(Mount::adopt(device, &dir), config);
     let ending = third.unmount_handle();
     let session = std::thread::spawn(move || third.resume(&agreed, &file, in_part("forgetter")));

@@ -1,8 +1,8 @@
-//! Files that programs change through shared mappings, or past the kernel's cache: a real mount of a file system on a simulated device,
-//! with the process that has the kernel write back.
+//! Files that programs change through shared mappings, or past the kernel's cache. A real mount of a file
+//! system on a simulated device, with the helper process that has the kernel write back.
 //!
-//! Programs that map files are processes of their own: a page fault that waits for an answer holds the lock of its process's memory,
-//! and the threads that answer need theirs.
+//! Programs that map files are separate processes. A page fault that waits for an answer holds the lock of
+//! its process's memory, and the threads that answer need theirs.
 //!
 //! Where `/dev/fuse` cannot be used the tests say so and pass.
 
@@ -51,7 +51,7 @@ fn helper() -> Command {
 
 #[test]
 fn the_helper_process() {
-    // Otherwise the tests run, and nobody gives orders.
+    // Otherwise the tests run, and no server gives orders.
     if std::env::var_os(LAUNDERS).is_some() {
         terrane_fuse::forget::run().unwrap();
     }
@@ -83,7 +83,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// `None`, loudly, where this cannot be tested.
+    /// `None`, with a message, where this cannot be tested.
     fn start(name: &str, words: &str, with_helper: bool) -> Option<Mounted> {
         let dir = std::env::temp_dir().join(format!("terrane-mapped-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -108,7 +108,7 @@ impl Mounted {
     }
 
     fn end(mut self) {
-        // What another test starts has our open files too, for as long as it is no other program yet.
+        // A child that another test starts shares our open files until its exec.
         let busy_until = Instant::now() + Duration::from_secs(20);
         while let Err(error) = self.handle.unmount() {
             assert!(Instant::now() < busy_until, "{error}");
@@ -178,7 +178,7 @@ fn seek(file: &File, whence: SeekFrom) -> Result<u64, Errno> {
     rustix::fs::seek(file, whence)
 }
 
-/// Bytes that a copier by SEEK_DATA and SEEK_HOLE takes, and how many.
+/// The bytes that a copier copies by SEEK_DATA and SEEK_HOLE, and how many.
 fn copied_by_holes(file: &File) -> (Vec<u8>, u64) {
     let mut copy = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
     let (mut at, mut bytes) = (0, 0);
@@ -194,7 +194,7 @@ fn copied_by_holes(file: &File) -> (Vec<u8>, u64) {
 fn holes(dir: &Path) {
     let file = new_file(dir.join("f"), 4 * MIB);
     let map = Mapping::new(&file);
-    // Nobody has stored anything: one hole.
+    // Nothing was stored: one hole.
     assert_eq!(seek(&file, SeekFrom::Data(0)), Err(Errno::NXIO));
     assert_eq!(seek(&file, SeekFrom::Hole(5)), Ok(5));
     let mut expected = vec![0; 4 << 20];
@@ -212,26 +212,26 @@ fn holes(dir: &Path) {
     assert_eq!(seek(&file, SeekFrom::Hole(MIB)), Ok(MIB + (512 << 10)));
     expected[(1 << 20) + (384 << 10) + 5..][..3].copy_from_slice(b"xyz");
     assert!(copied_by_holes(&file).0 == expected);
-    // The last hole was filled by stores: what follows the data is the end of the file, and not nothing.
+    // Stores filled the last hole: the data ends at the end of the file, and no hole follows.
     let filled = new_file(dir.join("filled"), MIB);
     filled.write_all_at(&[7; 128 << 10], 0).unwrap();
     // It stays mapped: unmapping writes back.
     let stored = Mapping::new(&filled);
     stored.store(128 << 10, &[8; (1 << 20) - (128 << 10)]);
     assert_eq!(seek(&filled, SeekFrom::Hole(0)), Ok(MIB));
-    // What the kernel has copied without reading it itself.
+    // A copy that the kernel makes without reading the file itself.
     map.store(100, b"new");
     let copy = new_file(dir.join("copy"), 0);
     let copied = rustix::fs::copy_file_range(&file, Some(&mut 0), &copy, None, 4 << 20).unwrap();
     let mut head = [0; 200];
     copy.read_exact_at(&mut head, 0).unwrap();
     assert!(copied >= 200 && &head[100..103] == b"new");
-    // Past its cache.
+    // A read past the kernel's cache.
     map.store(50, b"newer");
     let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(dir.join("f")).unwrap();
     direct.read_exact_at(&mut head, 0).unwrap();
     assert_eq!(&head[50..55], b"newer");
-    // A range is emptied, and made longer.
+    // A hole is punched, and the file extended.
     map.store(60, b"newest");
     let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&file, punch, 4096, 4096).unwrap();
@@ -270,7 +270,8 @@ fn many_copiers_beside_stores_find_all_and_wait_for_no_time_limit() {
     }
 }
 
-/// Writes past the cache while others read through it, and counts the writes after which a reader still finds what was there before.
+/// Writes past the cache while other threads read through it. Counts the writes after which a reader still
+/// finds the old bytes.
 fn asynchronous(dir: &Path) {
     const BLOCK: usize = 256 << 10;
     let file = new_file(dir.join("f"), 2 * BLOCK as u64);
@@ -360,13 +361,13 @@ fn a_time_that_is_set_after_a_store_stays() {
     }
 }
 
-/// Stores into a mapping for which there is no room, and ends without asking whether it was stored.
+/// Stores into a mapping for which the pool has no space, and ends without asking whether it was stored.
 fn full(dir: &Path) {
     let file = new_file(dir.join("f"), 12 * MIB);
     fill_and_store(dir, &file);
 }
 
-/// Likewise, but room was kept for it.
+/// The same, but the space was reserved.
 fn kept(dir: &Path) {
     let file = new_file(dir.join("f"), 0);
     rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 12 * MIB).unwrap();
@@ -405,7 +406,7 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
     let file = File::open(mounted.dir.join("f")).unwrap();
     let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
     assert_eq!(mounted.fs.lost_files(), [(ino, LossCause::NotWrittenBack)]);
-    // What readers see is what is stored, once the helper has had its time.
+    // Readers see what is stored, once the helper has had time.
     let since = Instant::now();
     loop {
         let mut stored = Vec::new();
@@ -418,7 +419,7 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
         assert!(since.elapsed() < Duration::from_secs(20), "the kernel shows what is not stored");
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Nobody was told so far.
+    // No program received the error so far.
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ENOSPC));
     file.sync_all().unwrap();
     assert_eq!(mounted.fs.clear_losses().unwrap().files.len(), 1);

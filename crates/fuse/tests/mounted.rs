@@ -1,7 +1,7 @@
-//! A real mount, answered from memory: what only the kernel can tell about protocol, session and mount.
+//! A real mount, answered from memory: what only the kernel can show about protocol, session and mount.
 //!
-//! The file system here is the least that shows something: one directory, files that are byte vectors. Where
-//! `/dev/fuse` cannot be used the tests say so and pass.
+//! The file system is minimal: one directory, and files that are byte vectors. Where `/dev/fuse` cannot be
+//! used the tests say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -42,7 +42,7 @@ struct Memory {
     lost: Vec<u64>,
     requests: AtomicUsize,
     opens: AtomicUsize,
-    /// FSYNC returns when somebody read the file "release".
+    /// FSYNC returns when the file "release" was read.
     released: Mutex<bool>,
     release: Condvar,
 }
@@ -103,7 +103,8 @@ impl Memory {
     }
 }
 
-/// Where a name stands in a listing, whoever comes and goes: by a hash (FNV-1a), as in a real directory.
+/// The position of a name in a listing, whatever names come and go: by a hash (FNV-1a), as in a real
+/// directory.
 fn place(name: &[u8]) -> u64 {
     let hash = name
         .iter()
@@ -220,7 +221,7 @@ struct Running {
 }
 
 impl Running {
-    /// `None`, loudly, where this machine has no FUSE to offer.
+    /// `None`, with a message, where this machine has no FUSE.
     fn start(name: &str, via: Via, words: &str) -> Option<Running> {
         let dir = std::env::temp_dir().join(format!("terrane-fuse-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
@@ -280,7 +281,7 @@ fn exercise(running: &Running) {
         "the time of birth, if it is wished for"
     );
 
-    // O_TRUNC reaches us whichever way opens go.
+    // O_TRUNC reaches us whether or not opens are sent.
     fs::write(&path, b"short").unwrap();
     assert_eq!(running.memory.files.lock().nodes.values().next().unwrap(), b"short");
     assert_eq!(fs::read(&path).unwrap(), b"short");
@@ -326,7 +327,7 @@ fn files_come_back_through_a_mount_by_the_kernel() {
         line.contains(" fuse.terrane rw,nosuid,nodev,relatime,") && line.contains("default_permissions"),
         "{line}"
     );
-    // After the kernel has heard our answer to INIT, which could have cut it down.
+    // After the kernel has processed our answer to INIT, which could have reduced it.
     let bdi = format!("/sys/class/bdi/0:{}/read_ahead_kb", fs::metadata(&running.dir).unwrap().dev());
     match OpenOptions::new().write(true).open(&bdi) {
         Ok(_) => assert_eq!(fs::read_to_string(&bdi).unwrap().trim(), "4096"),
@@ -365,7 +366,7 @@ fn what_the_kernel_knows_it_does_not_ask() {
         assert!(!running.path("missing").exists());
         assert_eq!(fs::metadata(&path).unwrap().len(), 4);
     };
-    // Once to fill the caches, once because reading made the time of access uncertain.
+    // Once to fill the caches, once because reading made the access time uncertain.
     ask();
     ask();
     let before = running.memory.requests.load(Ordering::Relaxed);
@@ -375,8 +376,9 @@ fn what_the_kernel_knows_it_does_not_ask() {
     running.end();
 }
 
-/// The kernel keeps what listings showed, and puts the pieces of several readers together. Told nothing, it shows the last of these
-/// readers a directory without a name that was there before it began: `rm -r` fails then, with "Directory not empty".
+/// The kernel caches listings, and joins the pieces of several readers. Without notifications it shows the
+/// last of these readers a directory without a name that existed before it began: `rm -r` fails then, with
+/// "Directory not empty".
 #[test]
 fn a_listing_shows_what_was_there_before_it_began_whoever_else_lists() {
     let Some(running) = Running::start("listings", Via::Kernel, "") else { return };
@@ -386,8 +388,8 @@ fn a_listing_shows_what_was_there_before_it_began_whoever_else_lists() {
     let list = || fs::read_dir(&running.dir).unwrap().map(|entry| entry.unwrap().file_name());
     let mut order: Vec<u64> = (0..4000).map(|n| place(format!("entry {n}").as_bytes())).collect();
     order.sort_unstable();
-    // The first reader has passed the place of the new name when that comes; the second begins afterwards, and has not reached it
-    // when the first one is done.
+    // The first reader has passed the position of the new name when that is created. The second begins
+    // afterwards, and has not reached it when the first one is done.
     let mut first = list();
     assert_eq!(first.by_ref().take(3000).count(), 3000);
     let between = order[1600]..order[2800];
@@ -455,7 +457,8 @@ fn a_busy_mount_stays_and_an_aborted_one_leaves_nothing_behind() {
 fn a_dead_mount_of_a_predecessor_is_replaced() {
     let dir = std::env::temp_dir().join(format!("terrane-fuse-dead-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
-    // A process that is killed runs no destructor: the shell ends, its descriptor is closed, and the mount is left.
+    // A process that is killed runs no destructor: the shell ends, its descriptor is closed, and the mount
+    // stays.
     let script = r#"exec 9<>/dev/fuse && mount -i -t fuse.terrane -o fd=9,rootmode=40000,user_id=0,group_id=0 dead "$0""#;
     let mounted = Command::new("bash").arg("-c").arg(script).arg(&dir).status().unwrap();
     if mounted.success() {
@@ -478,7 +481,7 @@ fn forgetter() -> Command {
 
 #[test]
 fn the_process_that_forgets() {
-    // Otherwise the tests run, and there is nothing to forget.
+    // Otherwise the tests run, and there is nothing to drop.
     if std::env::var_os(FORGETS).is_some() {
         terrane_fuse::forget::run().unwrap();
     }
@@ -500,7 +503,7 @@ fn a_successor_answers_what_its_predecessor_left() {
     let agreed = Negotiated::decode(&agreed.encode()).unwrap();
     let path = dir.join("made twice");
     let caller = std::thread::spawn(move || fs::write(&path, b"once"));
-    // The first process reads what is asked, and dies with it.
+    // The first process reads a request, and dies with it.
     let mut buf = vec![0; agreed.buffer_bytes()];
     assert!((&again).read(&mut buf).unwrap() > 40);
     first.into_mount().hand_over();
@@ -531,7 +534,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     let device = mount.device().unwrap();
     let first = Session::new(mount, config);
     let agreed = first.negotiate().unwrap().unwrap();
-    // The first server answers a few things, and is not there any more.
+    // The first server answers a few requests, and has then gone.
     let memory = Memory::default();
     let (old, new) = (dir.join("old"), dir.join("new"));
     {
@@ -563,7 +566,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     }
     first.into_mount().hand_over();
 
-    // What the second one knows: the file that is missing is there, and the one that is there never was.
+    // What the second server knows: the name cached as missing exists, and the cached file never existed.
     let memory = Memory { lost: vec![1, 2], ..Memory::default() };
     memory.create(&mut memory.files.lock(), b"old");
     let memory = Arc::new(memory);
@@ -576,7 +579,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     if !names {
         eprintln!("SKIPPED part of loss: this kernel cannot forget names (Linux 6.16)");
     }
-    // Until the successor has begun, the kernel answers from memory as before.
+    // Until the successor has begun, the kernel answers from its caches as before.
     let since = std::time::Instant::now();
     while listed() != ["old"] || (names && (!old.exists() || new.exists())) {
         if since.elapsed() > Duration::from_secs(20) {

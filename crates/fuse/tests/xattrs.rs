@@ -1,7 +1,8 @@
-//! Extended attributes and access control lists as programs see them: a real mount of a file system on a simulated device.
+//! Extended attributes and access control lists as programs see them: a real mount of a file system on a
+//! simulated device.
 //!
-//! What is asked of the kernel here is what only the kernel can tell: who is let in, what it asks us, and what it remembers. Where
-//! `/dev/fuse` cannot be used, or this is not root, the tests say so and pass.
+//! The tests cover what only the kernel can show: who gets access, which requests it sends, and what it
+//! caches. Where `/dev/fuse` cannot be used, or this is not root, the tests say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
@@ -48,7 +49,7 @@ struct Mounted {
 }
 
 impl Mounted {
-    /// `None`, loudly, where this cannot be tested.
+    /// `None`, with a message, where this cannot be tested.
     fn start(name: &str, props: &[(&str, &str)], words: &str) -> Option<Mounted> {
         if fs::metadata("/proc/self").unwrap().uid() != 0 {
             eprintln!("SKIPPED {name}: not root");
@@ -84,14 +85,14 @@ impl Mounted {
         path
     }
 
-    /// How often the kernel asked this.
+    /// How often the kernel sent this request.
     fn asked(&self, operation: &str) -> u64 {
         let stats = self.metrics.snapshot();
         stats.operations.iter().find(|of| of.name == operation).map_or(0, |of| of.times.count())
     }
 
     fn end(mut self) {
-        // What another test starts has our open files too, for as long as it is no other program yet.
+        // A child that another test starts shares our open files until its exec.
         let busy_until = Instant::now() + Duration::from_secs(20);
         while let Err(error) = self.handle.unmount() {
             assert!(Instant::now() < busy_until, "{error}");
@@ -172,7 +173,7 @@ fn values_and_names_come_back_through_a_mount() {
         }
         assert_eq!(names(path), Ok(Vec::new()));
 
-        // The kernel remembers times, and learns that this one changed.
+        // The kernel caches times, and learns that this one changed.
         let before = fs::metadata(path).unwrap();
         set(path, "user.a", b"1").unwrap();
         let after = fs::metadata(path).unwrap();
@@ -191,7 +192,7 @@ fn values_and_names_come_back_through_a_mount() {
     }
 }
 
-/// A call of ours on an open file, with room for a number.
+/// One of our ioctls on an open file, with a `u64` argument.
 fn call(file: &File, number: u32, value: &mut u64) -> Result<(), i32> {
     #[expect(unsafe_code, reason = "our calls have no wrapper anywhere")]
     // SAFETY: both calls read or write the eight bytes that their numbers say, and those are `value`'s.
@@ -207,7 +208,7 @@ fn hints_are_said_through_a_mount() {
         let mut number = 99;
         call(file, GET_WRITE_HINT, &mut number).map(|()| number)
     };
-    // The child's part: it is this test, run by somebody else.
+    // In the child: this same test, run by another user.
     if let Some(path) = std::env::var_os(PATH) {
         let file = File::open(path).unwrap();
         println!("hint {:?} set {:?}", hint(&file), call(&file, SET_WRITE_HINT, &mut 2));
@@ -234,7 +235,7 @@ fn hints_are_said_through_a_mount() {
     fs::write(dir.join("below"), b"content").unwrap();
     assert_eq!(hint(&File::open(dir.join("below")).unwrap()), Ok(2));
 
-    // Who may not change the file may ask.
+    // A user that may not change the file may still read the hint.
     let mut command = Command::new("setpriv");
     command.args(["--reuid=1000", "--clear-groups"]).arg(std::env::current_exe().unwrap());
     let test = "hints_are_said_through_a_mount";
@@ -252,7 +253,7 @@ fn hints_are_said_through_a_mount() {
 #[test]
 fn names_of_administrators_are_shown_to_who_is_capable_of_it() {
     const PATH: &str = "TERRANE_TEST_LISTED";
-    // The child's part: it is this test, run by somebody else.
+    // In the child: this same test, run by another user.
     if let Some(path) = std::env::var_os(PATH) {
         println!("listed {}", names(Path::new(&path)).unwrap().join(" "));
         return;
@@ -364,7 +365,7 @@ fn a_mount_for_reading_refuses_changes() {
     mounted.end();
 }
 
-/// A list as setxattr(2) takes it: tag, permissions and number of each entry.
+/// A list as setxattr(2) takes it: tag, permissions and id of each entry.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut raw = 2u32.to_le_bytes().to_vec();
     for (tag, bits, id) in entries {
@@ -377,7 +378,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 const NOBODY_IN_PARTICULAR: u32 = u32::MAX;
 
-/// The owner all, one user so much, nobody else anything.
+/// All rights for the owner, `bits` for one user, none for others.
 fn list_for(user: u32, bits: u16) -> Vec<u8> {
     let any = NOBODY_IN_PARTICULAR;
     list(&[(0x01, 7, any), (0x02, bits, user), (0x04, 0, any), (0x10, bits, any), (0x20, 0, any)])
@@ -444,8 +445,9 @@ fn a_default_list_takes_the_place_of_the_umask() {
     }
 }
 
-/// What lists cost who does not use them: nothing for the owner, and for others a question while the kernel remembers the answer.
-/// It never remembers that of the root directory, which it knew before anything was agreed on.
+/// What ACLs cost for files that have none. For the owner nothing; for others one request while the kernel
+/// caches the answer. It never caches that of the root directory, which it knew before anything was
+/// negotiated.
 #[test]
 fn a_file_without_a_list_is_asked_for_it_once() {
     let Some(mounted) = Mounted::start("once", &[], "") else { return };

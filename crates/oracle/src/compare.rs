@@ -1,4 +1,4 @@
-//! Whether a file system holds the tree that the model has.
+//! Compares a file system with the model's tree.
 
 use crate::failure::{Failure, ensure, failed};
 use crate::model::{Content, Model, Node};
@@ -18,7 +18,7 @@ impl Model {
         Ok(())
     }
 
-    /// Likewise, but these files may be damaged: reading them may give `EIO`, never other bytes.
+    /// The same, but these files may be damaged: reading them may return `EIO`, never other bytes.
     pub fn compare_but(&self, fs: &Fs, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
         let mut lost = 0;
         for (ino, node) in &self.nodes {
@@ -70,7 +70,8 @@ impl Model {
         Ok(0)
     }
 
-    /// Whether a directory lists exactly these names, each with its number and type: in one go, and from behind the dots on.
+    /// Whether a directory lists exactly these names, each with its number and type. Listed in one go, and
+    /// again from behind the dots.
     fn compare_names(&self, fs: &Fs, ino: Ino, names: &BTreeMap<String, Ino>) -> Result<(), Failure> {
         for first in [0, DOTS] {
             let mut listed = Vec::new();
@@ -100,7 +101,7 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a directory's names lead where they should, and its dots.
+    /// Whether a directory's names lead to the right inodes, and its dots too.
     fn compare_paths(
         &self,
         fs: &Fs,
@@ -121,7 +122,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether the file system keeps as many objects without a name as it should: none goes early, none stays.
+    /// Whether the file system keeps exactly the model's unlinked objects: none is destroyed early, none
+    /// stays.
     pub fn compare_unlinked(&self, fs: &Fs) -> Result<(), Failure> {
         let found = fs.unlinked_count().map_err(failed("objects without a name"))?;
         let expected = self.nodes.values().filter(|node| node.nlink == 0).count();
@@ -133,7 +135,7 @@ impl Model {
         self.compare_xattrs_but(fs, ino, false)
     }
 
-    /// Likewise, but they may be damaged: asking for them may give `EIO`, never something else.
+    /// The same, but they may be damaged: reading them may return `EIO`, never another value.
     fn compare_xattrs_but(&self, fs: &Fs, ino: Ino, damaged: bool) -> Result<(), Failure> {
         let expected = self.xattrs(ino);
         match xattr_names(fs, ino) {
@@ -157,7 +159,7 @@ impl Model {
     }
 }
 
-/// What an inode's attributes are called, in alphabetical order; a name that is listed twice is there twice.
+/// The names of an inode's attributes, in alphabetical order; a name that is listed twice occurs twice.
 pub fn xattr_names(fs: &Fs, ino: Ino) -> Result<Vec<String>, Errno> {
     let mut raw = Vec::new();
     fs.listxattr(ino, &|| true, &mut raw)?;

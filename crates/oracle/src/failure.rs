@@ -1,4 +1,4 @@
-//! What went wrong, in words.
+//! A failure, described in text.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Failure>
     if holds { Ok(()) } else { Err(Failure(what())) }
 }
 
-/// A failure out of any error.
+/// Turns any error into a failure.
 pub fn failed<E: fmt::Display>(what: &'static str) -> impl Fn(E) -> Failure {
     move |error| Failure(format!("{what}: {error}"))
 }

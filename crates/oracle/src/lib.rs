@@ -1,10 +1,11 @@
-//! The plainest file system that is right: maps of maps, in memory.
+//! The oracle: the simplest correct file system, maps of maps in memory.
 //!
-//! Tests carry out each operation on it and on ours, compare the answers, error numbers included, and then the trees. The model test of
-//! `terrane-posix` does so in memory, the simulator with crashes and faults; a rule of POSIX is written down once, here.
+//! Tests run each operation on it and on Terrane, compare the answers including error numbers, and then the
+//! trees. The model test of `terrane-posix` does so in memory, the simulator with crashes and faults. A rule
+//! of POSIX is written down once, here.
 //!
-//! Rooms, in reading order: [`model`] (what the tree should be), [`compare`](Model::compare) (whether it is), and what went wrong, in
-//! words: [`Failure`].
+//! Modules, in reading order: [`model`] (the expected tree), [`compare`](Model::compare) (compares it with a
+//! file system), and [`Failure`] (a difference, described in text).
 
 mod compare;
 mod failure;

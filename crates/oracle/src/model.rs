@@ -1,7 +1,7 @@
-//! What the tree should be: maps of maps.
+//! The expected tree: maps of maps.
 //!
-//! Nodes are known by the numbers that the real file system gave them. Every operation answers as it should, errors included, and
-//! changes nothing if it fails.
+//! Nodes have the numbers that the real file system gave them. Every operation returns the correct answer,
+//! errors included, and changes nothing if it fails.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,7 +17,7 @@ pub enum Content {
     Dir { names: BTreeMap<String, Ino>, parent: Ino },
 }
 
-/// Extended attributes by their whole names.
+/// Extended attributes by their full names.
 pub type Xattrs = BTreeMap<String, Arc<Vec<u8>>>;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -29,7 +29,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A file that was just made, empty.
+    /// A new, empty file.
     pub fn file(permissions: u32) -> Node {
         Node::new(Content::File(Arc::default()), 1, mode::S_IFREG | permissions)
     }
@@ -53,7 +53,7 @@ pub type Outcome = Result<(), Errno>;
 pub struct Model {
     pub root: Ino,
     pub nodes: BTreeMap<Ino, Node>,
-    /// Lookups that a kernel would hold.
+    /// Lookup counts that a kernel would hold.
     pub open: BTreeMap<Ino, u64>,
 }
 
@@ -89,12 +89,12 @@ impl Model {
         self.is_dir(ino) && self.nodes.get(&ino).is_some_and(|node| node.nlink > 0)
     }
 
-    /// The directories, with or without names of their own.
+    /// The directories, also the unlinked ones.
     pub fn dirs(&self) -> Vec<Ino> {
         self.nodes.keys().copied().filter(|ino| self.is_dir(*ino)).collect()
     }
 
-    /// The regular files, likewise.
+    /// The regular files, also the unlinked ones.
     pub fn files(&self) -> Vec<Ino> {
         let is_file = |node: &Node| matches!(node.content, Content::File(_));
         self.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect()
@@ -114,7 +114,8 @@ impl Model {
         }
     }
 
-    /// Writes at an offset; what lies between the end and there becomes zeros. Of nothing, nothing changes.
+    /// Writes at an offset; the gap between the end and the offset becomes zeros. Without data nothing
+    /// changes.
     pub fn write(&mut self, ino: Ino, at: u64, data: &[u8]) {
         if data.is_empty() {
             return;
@@ -133,7 +134,7 @@ impl Model {
         self.bytes_mut(ino).resize(size as usize, 0);
     }
 
-    /// Makes a hole, which ends with the file.
+    /// Punches a hole, which ends with the file.
     pub fn punch(&mut self, ino: Ino, range: Range<u64>) -> Outcome {
         if range.is_empty() {
             return Err(Errno::EINVAL);
@@ -144,7 +145,7 @@ impl Model {
         Ok(())
     }
 
-    /// Copies a range of one file into another or the same one; answers how much of it there was.
+    /// Copies a range of one file into another or the same one; returns how many bytes there were.
     pub fn copy(&mut self, source: Ino, range: Range<u64>, ino: Ino, into: u64) -> Result<u64, Errno> {
         if source == ino && range.start.abs_diff(into) < range.end - range.start {
             return Err(Errno::EINVAL);
@@ -228,7 +229,7 @@ impl Model {
         }
     }
 
-    /// What a new file gets of its directory's default list.
+    /// What a new file inherits from its directory's default list.
     fn inherit(&mut self, dir: Ino, ino: Ino) {
         let Some(default) = self.acl(dir, ACL_DEFAULT) else { return };
         let is_dir = self.is_dir(ino);
@@ -281,7 +282,7 @@ impl Model {
         self.collect(ino);
     }
 
-    /// Nobody knows it any more.
+    /// Destroys an inode that has neither a name nor a user.
     fn collect(&mut self, ino: Ino) {
         if self.nodes.get(&ino).is_some_and(|node| node.nlink == 0) && !self.open.contains_key(&ino) {
             self.nodes.remove(&ino);
@@ -375,7 +376,7 @@ impl Model {
         Ok(())
     }
 
-    /// Like a remount: what has no name is gone.
+    /// The model after a remount: unlinked files are gone.
     pub fn closed(&self) -> Model {
         let nodes = self.nodes.iter().filter(|(_, node)| node.nlink > 0);
         Model {

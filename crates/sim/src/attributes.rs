@@ -1,7 +1,8 @@
-//! Extended attributes in random lives: names and lengths that hit every home, and every change of home and back.
+//! Extended attributes in random workloads: names and lengths that use every home, and every change between
+//! homes.
 //!
-//! The model does not know of homes, so that what it says of an attribute does not depend on them. Where one is can be
-//! [asked](home) of the objects, for tests that prove that a life sees them all.
+//! The model does not know of homes, so its expected values do not depend on them. The objects can be
+//! [asked](home) for the home of an attribute, in tests that prove that a workload uses them all.
 
 use crate::machine::USER;
 use crate::workload::{NAMES, Workload};
@@ -11,7 +12,7 @@ use terrane_oracle::{Content, Failure, Node, ensure, failed};
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, Fs, Ino, SetAttr, SetXattr};
 use terrane_wire::ObjectId;
 
-/// Lengths of values that are in the bonus area, in a wider one, in the spill block, in the hidden directory.
+/// Lengths of values that lie in the bonus area, in a wider one, in the spill block, in the hidden directory.
 const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10, (32 << 10) + 1, 64 << 10];
 
 /// Where an attribute lies.
@@ -23,7 +24,7 @@ pub enum Home {
     Hidden,
 }
 
-/// Names are unlike anything else, so the bytes of a list are searched for them.
+/// The names are unique, so it is enough to search the bytes of a list for them.
 pub fn home(fs: &Fs, ino: Ino, name: &str) -> Result<Home, Failure> {
     let inside = |bytes: &[u8]| bytes.windows(name.len()).any(|found| found == name.as_bytes());
     let object = match fs.dataset().objects().hold(ObjectId(ino)) {
@@ -43,7 +44,8 @@ pub fn home(fs: &Fs, ino: Ino, name: &str) -> Result<Home, Failure> {
     }
 }
 
-/// An access control list as an attribute's value: the owner, some users by number, the group, perhaps a mask, others.
+/// An access control list as an attribute's value: the owner, some users by number, the group, perhaps a
+/// mask, others.
 fn acl_of(users: u32, mut permissions: impl FnMut() -> u16) -> Vec<u8> {
     const NOBODY: u32 = u32::MAX;
     let mut raw = 2u32.to_le_bytes().to_vec();
@@ -64,7 +66,8 @@ fn acl_of(users: u32, mut permissions: impl FnMut() -> u16) -> Vec<u8> {
 }
 
 impl Workload {
-    /// Sets, replaces or removes one attribute or list, changes the mode, or has new attributes go elsewhere.
+    /// Sets, replaces or removes one attribute or list, changes the mode, or sends new attributes to another
+    /// home.
     pub(crate) fn act_on_attributes(&mut self, ino: Ino, names: &[&'static str]) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let name = self.dice.pick(names).unwrap_or("user.a");
@@ -85,7 +88,7 @@ impl Workload {
             }
             _ => {
                 let at = self.dice.below(LENGTHS.len() as u64) as usize;
-                // Mostly what is short; all of what is at the edge of something.
+                // Mostly short ones; all lengths at the edge of a home.
                 let at = if self.dice.one_in(2) { at / 2 } else { at };
                 let most = LENGTHS.get(at).copied().unwrap_or(0);
                 let len = if self.dice.one_in(3) { most } else { self.dice.below(most + 1) };
@@ -127,7 +130,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Sets or removes one of the two lists; one of the base entries alone goes into the mode.
+    /// Sets or removes one of the two lists; a list of base entries alone goes into the mode.
     fn act_on_acls(&mut self, ino: Ino) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let name = if self.dice.one_in(2) { ACL_ACCESS } else { ACL_DEFAULT };
@@ -143,7 +146,7 @@ impl Workload {
         };
         let what = format!("{} of {ino}, {users} users: {}", name.escape_ascii(), acl.is_some());
         if self.same(&what, found, expected)?.is_some() {
-            // To remove a list that is not there succeeds, and is no change that a sync would have to keep.
+            // Removing a list that does not exist succeeds, and is no change that a sync would have to keep.
             let changes = self.model.nodes.get(&ino) != model.nodes.get(&ino);
             self.model = model;
             if changes {
@@ -179,7 +182,7 @@ impl Workload {
             self.model.added(root, name, ino, Node::file(0o644));
             for (at, len) in lengths.iter().enumerate() {
                 let name = NAMES.get(at).copied().unwrap_or("user.z");
-                // Long ones of which little is stored: who flips every bit of the image has fewer of them.
+                // Long values that compress well: a test that flips every bit of the image has fewer of them.
                 let value = if *len > 2000 { vec![7; *len] } else { self.dice.bytes(*len) };
                 let set = fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &USER);
                 set.map_err(failed("set attribute"))?;
@@ -199,8 +202,8 @@ impl Workload {
         Ok(())
     }
 
-    /// Nothing but attributes, of a file, a directory, a link and the root directory; each of them goes now and then, sometimes
-    /// while it is open, and comes again.
+    /// Only attributes, of a file, a directory, a link and the root directory. Each is removed now and then,
+    /// sometimes while it is open, and created again.
     pub(crate) fn act_on_few_files(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let root = self.model.root;
@@ -251,7 +254,7 @@ impl Workload {
             }
             _ => {
                 let ino = self.dice.pick(&known).unwrap_or(root);
-                // With few names the list is short again soon.
+                // With few names the list is soon short again.
                 self.act_on_attributes(ino, &NAMES[..3])
             }
         }

@@ -1,12 +1,13 @@
-//! A pool that collects all the time, and loses power all the time.
+//! A pool whose GC runs all the time, and which loses power all the time.
 //!
-//! It is small and nearly full, and its files are overwritten, punched, cut, replaced and removed: so every group moves what lives in
-//! some zone, and zones are emptied, reset and written again while readers hold others. Claims, beside those of [`crash`](crate::crash):
-//! what gives space back is never refused for want of space, nor is anything else while a twentieth of the pool is free.
+//! It is small and nearly full, and its files are overwritten, punched, truncated, replaced and removed. So
+//! every txg moves the survivors of some zone, and zones are emptied, reset and rewritten while readers hold
+//! others. Claims, beside those of [`crash`](crate::crash): an operation that frees space is never refused
+//! for lack of space. No other operation is, while a twentieth of the pool is free.
 //!
-//! Two scenarios. [`every_write`] lives one life and looks at what the device would be had the power gone in each of its operations.
-//! [`seeded`] takes larger pools of many kinds through two crashes, with zones that die, writes and resets that fail, and resets that
-//! were never done, and on drives with [limits](Drives::Tight).
+//! There are two scenarios. [`every_write`] runs one workload and examines what the device would hold had
+//! power failed in each of its operations. [`seeded`] runs larger pools of many kinds through two crashes.
+//! Zones die, writes and resets fail, resets are lost, and drives have [limits](Drives::Tight).
 
 use crate::crash::{live_on, recover, recover_to, recover_unchecked};
 use crate::machine::{Machine, Plan, USER};
@@ -19,16 +20,17 @@ use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, Wr
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
-/// Files grow to so many bytes on zones of 1 MiB, and in the measure of larger ones.
+/// Maximum size of files on zones of 1 MiB; larger in proportion on larger zones.
 pub const FILE_BYTES: u64 = 250_000;
-/// Shares of the pool, in percent, that the workload leaves free: above the first it writes more, below the second it removes.
+/// Free shares of the pool, in percent, that steer the workload: above the first it writes more, below the
+/// second it removes.
 const FREE_MANY: u64 = 8;
 const FREE_FEW: u64 = 3;
 
 impl Workload {
-    /// One operation on a pool that is nearly full.
+    /// One operation on a nearly full pool.
     pub(crate) fn churn(&mut self) -> Result<(), Failure> {
-        // Whoever reads for long lets go, or is made to.
+        // A long reader drops its hold, or is forced to.
         if self.held.is_some() && self.dice.one_in(12) {
             self.held = None;
         }
@@ -54,7 +56,7 @@ impl Workload {
                 Ok(())
             }
             18 => {
-                // All that lives, as somebody who sends or backs up does.
+                // All live zones, as a send or a backup does.
                 self.held = Some(self.machine.pool.hold_zones());
                 Ok(())
             }
@@ -62,18 +64,18 @@ impl Workload {
         }
     }
 
-    /// The longest write: larger ones are cut in pieces, and a crash may come between two.
+    /// The longest write: larger ones are split, and a crash may come between the pieces.
     fn write_bytes(&self) -> u64 {
         (self.file_bytes / 25 * 12).min(1 << 20)
     }
 
-    /// Free for users, of what users can fill.
+    /// Free space for users, as a share of what users can fill.
     fn free_percent(&self) -> u64 {
         let (size, live, _) = self.machine.pool.space();
         size.saturating_sub(live) * 100 / size.max(1)
     }
 
-    /// Of four picks, three are among a fifth of the files.
+    /// Three of four picks are among a fifth of the files.
     fn hot_file(&mut self) -> Option<Ino> {
         let files = self.model.files();
         let hot = files.get(..files.len() / 5).filter(|hot| !hot.is_empty()).unwrap_or(&files);
@@ -81,7 +83,7 @@ impl Workload {
         if self.dice.one_in(4) { self.dice.pick(&files) } else { self.dice.pick(&hot) }
     }
 
-    /// A refusal for want of space is right only if there is none.
+    /// A refusal for lack of space is correct only if there is none.
     fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
         let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive();
         let free = self.free_percent();
@@ -93,7 +95,7 @@ impl Workload {
     fn overwrite(&mut self) -> Result<(), Failure> {
         let Some(ino) = self.hot_file() else { return Ok(()) };
         let size = self.model.bytes(ino).len() as u64;
-        // Mostly inside the file: what is overwritten frees as much.
+        // Mostly inside the file: overwriting frees as much as it writes.
         let at = self.dice.below(size.max(1));
         let len = 1 + self
             .dice
@@ -137,7 +139,7 @@ impl Workload {
         Ok(())
     }
 
-    /// A new file under one of few names, or the next bytes of one that is there.
+    /// Creates a file under one of few names, or appends to an existing one.
     fn make(&mut self) -> Result<(), Failure> {
         let name = format!("new {}", self.dice.below(4));
         let root = self.model.root;
@@ -167,7 +169,7 @@ impl Workload {
         Ok(())
     }
 
-    /// One of the new files takes the place of an older one, or a new name.
+    /// One of the new files replaces an older one, or gets a new name.
     fn replace(&mut self) -> Result<(), Failure> {
         let root = self.model.root;
         let from = (0..4).map(|at| format!("new {at}")).find(|name| self.model.find(root, name).is_some());
@@ -238,7 +240,7 @@ fn crowded(plan: &Plan) -> Result<Workload, Failure> {
     Ok(workload)
 }
 
-/// A pool of 40 zones after so many operations of a life that collects, committed.
+/// A pool of 40 zones after this many operations of a workload with GC, committed.
 pub fn collected(seed: u64, steps: u64) -> Result<Workload, Failure> {
     let mut workload = crowded(&Plan { zones: 40, props: props(seed), ..Plan::small(seed) })?;
     for step in 0..steps {
@@ -254,7 +256,7 @@ fn props(seed: u64) -> Vec<(&'static str, &'static str)> {
     vec![("recordsize", ["8K", "16K", "4K"][(seed % 3) as usize]), ("compression", "off")]
 }
 
-/// A small pool's life, to be cut everywhere.
+/// The workload of a small pool, to be cut everywhere.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
     pub seed: u64,
@@ -262,16 +264,16 @@ pub struct Life {
     pub steps: u64,
 }
 
-/// What was seen of a life.
+/// What was counted in a workload.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
-    /// Device operations in which the power went.
+    /// Device operations in which power failed.
     pub cuts: u64,
     /// Zones whose survivors were moved.
     pub collected: u64,
-    /// Bytes that were.
+    /// Bytes that GC moved.
     pub moved_bytes: u64,
-    /// Bytes that were written anew because there was no memory for a run index.
+    /// Bytes that were rewritten at new addresses because the relocation index had no memory.
     pub reborn_bytes: u64,
 }
 
@@ -284,7 +286,8 @@ impl Seen {
     }
 }
 
-/// One life on 32 zones of 1 MiB, cut at every `stride`th of its device operations with `chances` outcomes each.
+/// One workload on 32 zones of 1 MiB, cut at every `stride`th of its device operations with `chances`
+/// outcomes each.
 pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failure> {
     let Life { seed, drive, steps } = life;
     let mut workload = crowded(&Plan { zones: 32, drive, props: props(seed), ..Plan::small(seed) })?;
@@ -336,7 +339,7 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
     })
 }
 
-/// What else goes wrong in a life.
+/// What else fails in a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     None,
@@ -347,14 +350,14 @@ enum Trouble {
     LostResets,
 }
 
-/// What a seed's pool lies on.
+/// The devices of a seed's pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drives {
-    /// Files, and drives without limits whose zones take what their size says.
+    /// Files, and drives without limits whose zone capacity is their size.
     Roomy,
-    /// Few zones, so large that less is kept in them for metadata than an eighth.
+    /// Few zones, so large that the reserve for metadata is less than an eighth of one.
     Large,
-    /// Drives that let few zones be active, and whose zones take less than their size, many less than others.
+    /// Drives with few active zones, and whose zone capacity is below their size, for many far below.
     Tight,
 }
 
@@ -384,7 +387,7 @@ fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
     if drives == Drives::Tight {
         plan.max_active = dice.pick(&[4, 4, 5, 6, 0]).unwrap_or(4);
         plan.uneven = dice.one_in(2);
-        // Below 1 MiB no pool is made.
+        // Pools with smaller zones are refused.
         plan.capacity = dice.pick(&[5 << 18, 3 << 19]).unwrap_or(5 << 18);
     }
     if drives == Drives::Roomy {
@@ -393,7 +396,7 @@ fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
     (plan, trouble.unwrap_or(Trouble::None))
 }
 
-/// Two lives on a larger pool, each with its trouble and a crash at a random operation.
+/// Two workloads on a larger pool, each with its trouble and a crash at a random operation.
 pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
     let (plan, trouble) = plan(seed, drives);
     let at = |failure: Failure| failure.within(format_args!("{trouble:?}, {plan:?}"));
@@ -401,7 +404,7 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
     let mut dice = Dice::new(seed ^ 0x11fe);
     let mut seen = Seen::default();
     for life in 0..2 {
-        // What a zone that went offline held cannot be told from what could not be read for a moment.
+        // The content of a zone that went offline cannot be told from a transient read error.
         workload.reads_fail = trouble != Trouble::Offline;
         let device = workload.machine.device.clone();
         let fault = make(&mut dice, trouble, &workload).map(|fault| device.inject(fault));
@@ -412,7 +415,8 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
             let ended = if step % 7 == 6 { workload.sync() } else { workload.step() };
             let fires = fault.map_or(0, |fault| device.fired(fault));
             if fires > fired && trouble != Trouble::Offline && device.is_powered() {
-                // What a group leaves that had trouble is only seen if it is the last one. Copies may share a zone, until it ends.
+                // The state after a txg that had trouble can only be judged if it is the last one. Copies may
+                // share a zone until that ends.
                 fired = fires;
                 let left = device.restarted(Kept::Everything);
                 recover_unchecked(&workload, &left, seed).map_err(|failure| {
@@ -422,7 +426,7 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
             match ended {
                 Ok(Step::Done) => {}
                 Ok(Step::Dead) => break,
-                // The oracle cannot follow a file of which a block is lost.
+                // The oracle cannot follow a file that lost a block.
                 Err(failure) if trouble == Trouble::Offline && failure.0.contains("EIO") => {
                     lost = true;
                     break;
@@ -474,7 +478,7 @@ fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault>
         Trouble::None => None,
         Trouble::ReadOnly => Some(Fault::TurnsReadOnly { zone, after_ops }),
         Trouble::Offline => Some(Fault::TurnsOffline { zone, after_ops }),
-        // A write that fails costs its zone: of large ones as few as can be missed.
+        // A write that fails costs its zone: of large ones as few as the pool can spare.
         Trouble::Writes => Some(Fault::WriteError {
             zone: None,
             one_in: 150 * (workload.file_bytes / FILE_BYTES).max(1) as u32,
@@ -485,7 +489,8 @@ fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault>
     }
 }
 
-/// A zone is gone: names and attributes are whole, contents are right or `EIO`, and the pool can be imported and written.
+/// A zone is lost: names and attributes are intact, contents are correct or `EIO`, and the pool can be
+/// imported and written.
 fn after_a_loss(
     before: &Workload,
     left: &terrane_device::SimDevice,

@@ -1,7 +1,10 @@
-//! The power goes, and comes back.
+//! Power fails, and returns.
 //!
-//! Claims, for every moment at which it can go: the pool can be imported without help; the tree is exactly what it was at the end of a
-//! committed group; that group holds everything that was promised by a sync; `check` finds nothing; and life goes on.
+//! Claims, for every moment at which power can fail:
+//! * The pool can be imported without help.
+//! * The tree is exactly what it was at the end of a committed txg.
+//! * That txg holds everything that a sync promised.
+//! * `check` finds nothing, and the pool stays usable.
 
 use crate::machine::{Machine, Plan};
 use crate::workload::{Acts, RECORDED, Step, Workload};
@@ -11,12 +14,13 @@ use terrane_format::rows::Phase;
 use terrane_oracle::{Failure, ensure};
 use terrane_wire::Dice;
 
-/// Imports what a crash left behind, and compares it with what it may be. Returns the machine with the workload's model put back.
+/// Imports what a crash left, and compares it with the allowed states. Returns the machine with the matching
+/// model.
 pub fn recover(before: &Workload, device: &SimDevice, seed: u64) -> Result<Workload, Failure> {
     recover_to(before, before.promised(), &after_a_troubled_import(device, seed), seed)
 }
 
-/// An import that does not come through costs nothing: its reads fail, or the power goes again in the middle of it.
+/// An import that does not complete does no harm: its reads fail, or power fails again in the middle of it.
 fn after_a_troubled_import(device: &SimDevice, seed: u64) -> SimDevice {
     let mut dice = Dice::new(seed ^ 0x1a9047);
     match dice.below(3) {
@@ -36,7 +40,7 @@ fn after_a_troubled_import(device: &SimDevice, seed: u64) -> SimDevice {
     }
 }
 
-/// Likewise, of a crash at which no more than that had been promised.
+/// The same, for a crash at which only this had been promised.
 pub(crate) fn recover_to(
     before: &Workload,
     promised: u64,
@@ -49,7 +53,7 @@ pub(crate) fn recover_to(
     compare(before, promised, machine, seed)
 }
 
-/// Likewise, whatever `check` says of where blocks lie.
+/// The same, whatever `check` says of where blocks lie.
 pub(crate) fn recover_unchecked(
     before: &Workload,
     device: &SimDevice,
@@ -58,7 +62,7 @@ pub(crate) fn recover_unchecked(
     compare(before, before.promised(), Machine::import(device, seed, false)?, seed)
 }
 
-/// Mounts what was imported, and compares its tree with what it may be.
+/// Mounts what was imported, and compares its tree with the allowed states.
 fn compare(before: &Workload, promised: u64, mut machine: Machine, seed: u64) -> Result<Workload, Failure> {
     let group = machine.group().0;
     let states = before.states(group);
@@ -89,7 +93,7 @@ fn stopped(workload: &Workload) -> String {
     format!("the pool stopped after a crash: {:?}", workload.machine.pool.status().failed)
 }
 
-/// What is left behind lives on: more operations, a sync, a clean check, an export, an import.
+/// Continues after a crash: more operations, a sync, a clean check, an export, an import.
 pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Failure> {
     for _ in 0..steps {
         let step = workload.step()?;
@@ -108,18 +112,19 @@ pub fn live_on(mut workload: Workload, steps: u64, seed: u64) -> Result<(), Fail
     model.closed().compare(machine.fs()).map_err(|failure| failure.within("after export"))
 }
 
-/// One pool in three has two devices, one three.
+/// One pool in three has two devices, one has three.
 fn several(seed: u64) -> Plan {
     Plan { companions: (seed / 2 % 3) as u32, ..Plan::small(seed) }
 }
 
-/// One life of random operations, cut at a random device operation, twice in a row, then a quiet end.
+/// One random workload, cut at a random device operation, twice in a row, then ended cleanly.
 pub fn random_crash(seed: u64) -> Result<(), Failure> {
     let machine = Machine::create(&several(seed))?;
     lives(Workload::fresh(machine, seed), seed, 120)
 }
 
-/// Likewise, while files are rewritten. Returns how much one of the rewrites changed before the first crash, at the most.
+/// The same, while files are rewritten. Returns the most that one of the rewrites changed before the first
+/// crash.
 pub fn rewriting_crash(seed: u64) -> Result<u64, Failure> {
     let mut workload = Workload::fresh(Machine::create(&several(seed))?, seed);
     workload.rewrites = true;
@@ -131,8 +136,8 @@ pub fn rewriting_crash(seed: u64) -> Result<u64, Failure> {
     lives(workload, seed, 400).map(|()| rewritten)
 }
 
-/// Likewise on a pool that is nearly full, with files so large that the collector has work. Returns how many runs of moved blocks
-/// there were before the first crash.
+/// The same on a nearly full pool, with files so large that GC has work. Returns the number of runs before
+/// the first crash.
 pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
     let rounds = 1 + seed % 5;
     let props = vec![("recordsize", "16K"), ("compression", "off")];
@@ -159,7 +164,7 @@ pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
     lives(workload, seed, 400).map(|()| runs)
 }
 
-/// What a pool's zones are at, in words.
+/// The states of a pool's zones, as text.
 pub(crate) fn zones(machine: &Machine) -> String {
     let status = machine.pool.status();
     let suspect = machine.pool.zones().iter().filter(|zone| zone.phase == Phase::Suspect).count();
@@ -185,7 +190,7 @@ fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
         ensure(stopped.is_none() || !device.is_powered(), || {
             format!("life {life}: the pool stopped by itself: {stopped:?}, {}", zones(&workload.machine))
         })?;
-        // Perhaps it was still on: then the power goes between two operations.
+        // Power may still have been on: then it fails between two operations.
         device.cut_power();
         let left = match dice.below(8) {
             0 => device.restarted(Kept::Nothing),
@@ -200,11 +205,11 @@ fn lives(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     live_on(workload, 40, seed)
 }
 
-/// A small workload that is always the same.
+/// A small, reproducible workload.
 #[derive(Clone, Copy, Debug)]
 pub struct SmallLife {
     pub seed: u64,
-    /// Like a drive, or like a file.
+    /// Like a zoned drive, or like a file.
     pub drive: bool,
     pub steps: u64,
     pub acts: Acts,
@@ -214,7 +219,7 @@ pub struct SmallLife {
 fn small_life(life: SmallLife, cut: Option<u64>) -> Result<(Workload, u64), Failure> {
     let SmallLife { seed, drive, steps, acts } = life;
     let mut plan = Plan { drive, ..Plan::small(seed) };
-    // A directory that outgrows slots soon.
+    // A directory that soon outgrows slots.
     plan.props.extend((acts == Acts::Names).then_some(("zapsize", "3K")));
     let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
     workload.file_bytes = 6000;
@@ -225,7 +230,7 @@ fn small_life(life: SmallLife, cut: Option<u64>) -> Result<(Workload, u64), Fail
         device.crash_after(first + cut);
     }
     for step in 0..steps {
-        // Many small groups: their ends are where a crash hurts.
+        // Many small txgs: their ends are the critical moments of a crash.
         let dead = workload.step()? == Step::Dead || step % 2 == 1 && workload.sync()? == Step::Dead;
         if dead {
             return Ok((workload, device.ops_done() - first));
@@ -235,7 +240,7 @@ fn small_life(life: SmallLife, cut: Option<u64>) -> Result<(Workload, u64), Fail
     Ok((workload, device.ops_done() - first))
 }
 
-/// How many device operations the small workload takes.
+/// The number of device operations of the small workload.
 pub fn small_ops(life: SmallLife) -> Result<u64, Failure> {
     small_life(life, None).map(|(_, ops)| ops)
 }

@@ -1,9 +1,10 @@
-//! Media that are not what they say.
+//! Faulty media.
 //!
-//! Two kinds of scenario. In the first the device fails honestly (errors, zones that die, bits that rot) and the file system must live
-//! with it: metadata heals from its other copy, damage to file contents is `EIO` to readers of that file, everything
-//! else goes on. In the second it lies (a flush, a write that never happened, or happened elsewhere): nothing
-//! can be done against that, but it must be *noticed*. These canaries prove that the crash scenarios can fail.
+//! There are two kinds of scenario. In the first the device fails honestly: errors, zones that die, bit rot.
+//! The file system must live with that. Metadata heals from its other copy, damage to file contents is `EIO`
+//! to readers of that file, and everything else continues. In the second the device lies: a lost flush, a
+//! lost write, or a misdirected one. No file system can prevent that, but it must be *detected*. These
+//! canaries prove that the crash scenarios can fail.
 
 use crate::crash;
 use crate::machine::{Machine, Plan, USER};
@@ -39,7 +40,7 @@ fn report(machine: &Machine) -> Report {
     terrane_check::check(&machine.objects, &mut |_| {})
 }
 
-/// Writes fail now and then, some of them half way; nothing is lost. `one_in` is how often.
+/// Writes fail now and then, some of them halfway; nothing is lost. `one_in` is how often.
 pub fn write_errors(seed: u64, one_in: u32) -> Result<u64, Failure> {
     let mut workload = settled(seed, 40)?;
     let device = workload.machine.device.clone();
@@ -55,7 +56,8 @@ pub fn write_errors(seed: u64, one_in: u32) -> Result<u64, Failure> {
     let fired = device.fired(fault);
     device.clear_faults();
     if dead {
-        // The pool may stop when a commit cannot be completed; what was promised is there after the next import.
+        // The pool may stop if a commit cannot be completed; everything promised exists after the next
+        // import.
         ensure(fired > 0, || "the pool stopped without a fault".into())?;
         workload.machine.pool.abandon();
         let left = device.restarted(Kept::Everything);
@@ -66,7 +68,8 @@ pub fn write_errors(seed: u64, one_in: u32) -> Result<u64, Failure> {
     Ok(fired)
 }
 
-/// Reads fail in bursts, only while groups sync: nothing that a sync promised is lost, and nothing half done is committed. How it ended.
+/// Reads fail in bursts, only while txgs sync: nothing that a sync promised is lost, and nothing partial is
+/// committed. Returns how it ended.
 pub fn read_bursts(seed: u64) -> Result<Bursts, Failure> {
     let mut workload = settled(seed, 60)?;
     let device = workload.machine.device.clone();
@@ -77,12 +80,12 @@ pub fn read_bursts(seed: u64) -> Result<Bursts, Failure> {
             ensure(workload.step()? == Step::Done, || "the pool stopped between two syncs".into())?;
         }
         workload.machine.pool.drop_cache();
-        // Some of what the group needs is in memory.
+        // Some of what the txg needs is in memory.
         for _ in 0..dice.below(4) {
             let nodes: Vec<Ino> = workload.model.nodes.keys().copied().collect();
             let _ = dice.pick(&nodes).map(|ino| workload.machine.fs().getattr(ino));
         }
-        // One that goes on is rare, since it ends the life.
+        // A permanent fault is rare, since it ends the workload.
         let one_in = if dice.one_in(12) { 1 } else { 2 + dice.below(3) as u32 };
         let fault = device.inject(Fault::ReadError { zone: None, one_in });
         let step = workload.sync()?;
@@ -103,16 +106,16 @@ pub fn read_bursts(seed: u64) -> Result<Bursts, Failure> {
     Ok(ended)
 }
 
-/// How a life with failing reads went.
+/// How a workload with failing reads ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bursts {
     pub failed_reads: u64,
-    /// A group failed for want of what it had to read.
+    /// A txg failed because it could not read what it needed.
     pub stopped: bool,
 }
 
-/// Everything of one zone that holds a copy of metadata rots: every read is healed from the other copy, and after the next groups
-/// a check is clean again.
+/// All metadata copies in one zone rot: every read is healed from the other copy, and after the next txgs a
+/// check is clean again.
 pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     let workload = settled(seed, 80)?;
     let model = workload.model.closed();
@@ -124,10 +127,10 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
         .into_iter()
         .find(|zone| zone.live > 0 && zone.class == terrane_format::record::Class::MetaA);
     let zone = zone.ok_or(Failure("no zone of metadata".into()))?;
-    // Blocks of trees only: what the pool itself keeps is not healed by reads.
+    // Only blocks of trees: reads do not heal what the pool itself keeps.
     let entries = machine.pool.zone_directory(zone.seq).map_err(failed("zone directory"))?;
     for (entry, standing) in entries {
-        // Zones are shared: contents have one copy, and nothing to be healed from.
+        // Zones are shared: contents have one copy, and cannot be healed.
         let of_tree = matches!(entry.owner, Owner::Block { .. }) && !entry.siblings.is_empty();
         if of_tree && standing == terrane_store::explain::Standing::Here {
             let mut mask = vec![0; entry.psize as usize];
@@ -141,13 +144,13 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     let damaged = report(&Machine::import(&device, seed, true)?);
     ensure(!damaged.is_clean(), || "check did not see the rot".into())?;
     let mut machine = Machine::import(&device, seed, false)?;
-    // Healing is bounded for each group.
+    // Healing is bounded per txg.
     for round in 0..20 {
         machine.pool.drop_cache();
         machine.mount()?;
         model.compare(machine.fs())?;
         machine.fs().forget_all();
-        // Reading alone makes nothing dirty: the heals ride on a group.
+        // Reading alone makes nothing dirty: heals are written with a txg.
         let file = machine.fs().create(machine.fs().root(), b"heal", 0o600, &crate::machine::ROOT);
         let file = file.map_err(failed("create"))?;
         machine.fs().forget(file.ino, 1);
@@ -164,7 +167,7 @@ pub fn metadata_rot(seed: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bits of file contents rot: `EIO` for those who read that file, and check names the blocks.
+/// File contents rot: `EIO` for readers of that file, and check names the blocks.
 pub fn data_rot(seed: u64) -> Result<u64, Failure> {
     let mut workload = settled(seed, 80)?;
     workload.model = workload.model.closed();
@@ -195,19 +198,19 @@ pub fn data_rot(seed: u64) -> Result<u64, Failure> {
     Ok(lost)
 }
 
-/// What of an inode's extended attributes cannot be read any more, in any copy.
+/// Which part of an inode's extended attributes can no longer be read, in any copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The block with what does not fit the dnode: here, all of the list.
+    /// The spill block: here it holds the whole list.
     Spill,
     /// The names in the hidden directory.
     Names,
-    /// One value in there.
+    /// One value in it.
     Value,
 }
 
-/// A part of one file's attributes rots: what lies in it is `EIO`; the file, its other attributes and other files are as they were; what
-/// can be removed is removed, and the file always.
+/// A part of one file's attributes rots. Reads of that part return `EIO`. The file, its other attributes and
+/// other files are unchanged; attributes can be removed where possible, and the file always.
 pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     const SPILLED: &str = "user.spilled";
     let props = vec![("dnodesize", "legacy"), ("recordsize", "4K")];
@@ -215,7 +218,7 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     let fs = workload.machine.fs().clone();
     let root = workload.model.root;
     let mut dice = Dice::new(seed);
-    // So many names that no pointer holds the directory of those that are hidden.
+    // So many names that the hidden directory does not fit into a pointer.
     let hidden: Vec<String> = (0..5)
         .map(|at| format!("user.hidden {at} {:x}{:x}{:x}", dice.word(), dice.word(), dice.word()))
         .collect();
@@ -266,7 +269,7 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     let xattrs = model.xattrs(ino);
     for (name, expected) in xattrs.iter() {
         let is_lost = match lost {
-            // Nobody knows whether a name was in the list.
+            // Whether a name was in the list is unknown.
             Lost::Spill => true,
             Lost::Names => name != SPILLED,
             Lost::Value => *name == hidden[1],
@@ -278,13 +281,13 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     let listed = xattr_names(&fs, ino).map(|names| names.len());
     let expected = if lost == Lost::Value { Ok(xattrs.len()) } else { Err(Errno::EIO) };
     ensure(listed == expected, || format!("the list: {listed:?}, not {expected:?}"))?;
-    // The file itself is as it was, and can be changed.
+    // The file itself is unchanged, and can be changed.
     fs.write(ino, 10, b"changed", WriteFlags::default()).map_err(failed("write"))?;
     let touch = SetAttr { mtime: Some(SetTime::Now), ..SetAttr::default() };
     fs.setattr(ino, &touch, &USER).map_err(failed("touch"))?;
     fs.rename(root, b"damaged", root, b"renamed", 0).map_err(failed("rename"))?;
     if lost == Lost::Value {
-        // Replaced, it is whole again; another one goes as if nothing were wrong with it.
+        // Replacing the value repairs it; another attribute is removed as if nothing were damaged.
         fs.setxattr(ino, hidden[1].as_bytes(), b"new", SetXattr::default(), &USER)
             .map_err(failed("replace"))?;
         ensure(get(&hidden[1]).as_deref() == Ok(b"new"), || "the new value".into())?;
@@ -301,7 +304,7 @@ pub fn attribute_rot(seed: u64, lost: Lost) -> Result<(), Failure> {
     ensure(machine.is_alive(), || "the pool stopped".into())?;
     model.compare_xattrs(&fs, other)?;
     let found = report(&machine);
-    // Who cannot read the names cannot give back what they name; nothing else is left of it.
+    // Without the names, the values that they named cannot be freed; nothing else is left.
     let is_left = |finding: &Finding| finding.kind == kind::ORPHAN && lost != Lost::Value;
     ensure(found.findings.iter().all(is_left), || format!("after it went: {found}"))
 }
@@ -319,7 +322,7 @@ fn victim_of(workload: &Workload, ino: Ino, lost: Lost, hidden: &[String]) -> Re
         return Ok(block(ino, SPILL));
     }
     let value = workload.model.xattrs(ino).get(&hidden[1]).cloned().unwrap_or_default();
-    // Made after their file, before the next.
+    // Created after their file, before the next.
     for number in ino + 1..ino + 40 {
         let Ok(object) = set.hold(ObjectId(number)) else { continue };
         let is_it = match lost {
@@ -336,7 +339,8 @@ fn victim_of(workload: &Workload, ino: Ino, lost: Lost, hidden: &[String]) -> Re
     Err(Failure("no hidden object was found".into()))
 }
 
-/// A zone dies in the middle of everything. What lay in it alone gives `EIO`; the rest goes on, and there is no panic.
+/// A zone dies in the middle of the workload. Only what lay in it returns `EIO`; the rest continues, without
+/// a panic.
 pub fn zone_dies(seed: u64, state: ZoneState) -> Result<(), Failure> {
     let mut workload = settled(seed, 60)?;
     let device = workload.machine.device.clone();
@@ -354,7 +358,7 @@ pub fn zone_dies(seed: u64, state: ZoneState) -> Result<(), Failure> {
         match ended {
             Ok(Step::Done) => {}
             Ok(Step::Dead) => break,
-            // The oracle cannot follow a file of which a block is lost.
+            // The oracle cannot follow a file that lost a block.
             Err(failure) if offline && failure.0.contains("EIO") => break,
             Err(failure) => return Err(failure),
         }
@@ -381,7 +385,7 @@ pub fn zone_dies(seed: u64, state: ZoneState) -> Result<(), Failure> {
     let mut last = Failure(format!("group {group} never ended"));
     for state in workload.states(group).iter().filter(|state| state.steps >= workload.promised()) {
         let model = state.model.closed();
-        // Names have two copies; contents and what hidden directories name have one, whosever they are.
+        // Names have two copies; contents and values in hidden directories have one, whatever their file.
         let all = model.nodes.keys().copied().collect();
         match model.compare_but(machine.fs(), &all) {
             Ok(_) => return Ok(()),
@@ -404,8 +408,8 @@ pub enum Lie {
     Misdirected,
 }
 
-/// A device lies once during a group, and loses power after it. Says whether that was noticed, or `None` if the lie was never
-/// told or could not matter.
+/// A device lies once during a txg, and loses power after it. Returns how that was detected, or `None` if the
+/// lie did not happen or could not matter.
 pub fn canary(seed: u64, lie: Lie) -> Result<Option<Failure>, Failure> {
     let mut workload = settled(seed, 30)?;
     let device = workload.machine.device.clone();
@@ -414,7 +418,7 @@ pub fn canary(seed: u64, lie: Lie) -> Result<Option<Failure>, Failure> {
         workload.step()?;
     }
     let fault = match lie {
-        // The second flush of a group makes its uberblock durable.
+        // The second flush of a txg makes its uberblock durable.
         Lie::Flush => Fault::LostFlush { nth: 2 },
         Lie::Write => Fault::LostWrite { nth: 1 + dice.below(3) },
         Lie::Misdirected => {

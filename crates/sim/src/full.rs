@@ -1,7 +1,9 @@
-//! A pool that is full, and emptied, and full again.
+//! A pool that is filled, emptied, and filled again.
 //!
-//! Claims: who writes into a full pool gets `ENOSPC`, and nobody else gets anything; what gives space back always works; the space comes
-//! back, round after round; nothing is lost on the way.
+//! Claims:
+//! * Writes to a full pool return `ENOSPC`, and no other operation does.
+//! * Freeing space always works, and the space is available again, round after round.
+//! * Nothing is lost on the way.
 
 use crate::machine::{Machine, Plan, USER};
 use std::collections::BTreeMap;
@@ -9,7 +11,7 @@ use terrane_oracle::{Failure, ensure, failed};
 use terrane_posix::{Errno, Fs, Ino, Job, JobStep, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 
-/// So many bytes that come of a seed.
+/// Reproducible bytes: their seed and number.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bytes {
     seed: u64,
@@ -36,7 +38,7 @@ fn content(Bytes { seed, len }: Bytes) -> Vec<u8> {
     out
 }
 
-/// Writes files that no codec makes smaller until the pool is full. Returns how many bytes were taken.
+/// Writes incompressible files until the pool is full. Returns how many bytes were accepted.
 fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64, Failure> {
     let mut bytes = 0;
     for number in 0.. {
@@ -47,7 +49,7 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
             Err(Errno::ENOSPC) => break,
             Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
         };
-        // Before the contents: what is refused then must have left nothing.
+        // Before the contents: a refusal then must leave nothing.
         let mut attribute = None;
         if dice.one_in(3) {
             let most = dice.pick(&[100, 600, 30_000, 65_536]).unwrap_or(100);
@@ -76,7 +78,7 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
     Ok(bytes)
 }
 
-/// False: there is no room for it.
+/// False: there is no space for it.
 fn set_attribute(fs: &Fs, ino: Ino, value: Bytes) -> Result<bool, Failure> {
     match fs.setxattr(ino, ATTRIBUTE, &content(value), SetXattr::default(), &USER) {
         Ok(()) => Ok(true),
@@ -95,7 +97,7 @@ fn compare_attribute(fs: &Fs, ino: Ino, expected: Option<Bytes>) -> Result<(), F
     ensure(same, || format!("its attribute: {got:?} and {} bytes, not {expected:?}", found.len()))
 }
 
-/// On a full pool: other values are taken or refused whole, and attributes can be removed.
+/// On a full pool: other values are accepted or refused as a whole, and attributes can be removed.
 fn change_attributes(fs: &Fs, dice: &mut Dice, files: &mut Files) -> Result<(), Failure> {
     for (name, written) in files.iter_mut().filter(|(_, written)| written.attribute.is_some()) {
         let at = |failure: Failure| failure.within(format_args!("{name} on a full pool"));
@@ -116,7 +118,7 @@ fn change_attributes(fs: &Fs, dice: &mut Dice, files: &mut Files) -> Result<(), 
     Ok(())
 }
 
-/// Everything that was written is there.
+/// Everything that was written can be read.
 fn compare(fs: &Fs, files: &Files) -> Result<(), Failure> {
     for (name, written) in files {
         let attr =
@@ -140,7 +142,7 @@ fn remove(fs: &Fs, files: &mut Files, mut which: impl FnMut() -> bool) -> Result
             .map_err(|errno| Failure(format!("unlink {name} on a full pool: {errno}")))?;
         files.remove(&name);
     }
-    // They were closed: whatever they had is given back, however full the pool is.
+    // The files were closed: their space is freed, however full the pool is.
     let waiting = fs.unlinked_count().map_err(failed("unlinked objects"))?;
     ensure(waiting == 0, || format!("{waiting} removed files wait for the next mount"))
 }
@@ -149,7 +151,7 @@ fn sync(machine: &Machine) -> Result<(), Failure> {
     machine.fs().sync().map_err(failed("sync"))
 }
 
-/// Space that becomes available only after a few groups is waited for.
+/// Waits for space that becomes available only after a few txgs.
 fn settled(machine: &Machine) -> Result<u64, Failure> {
     for round in 0..8 {
         while machine.fs().settle().step(1) == Ok(JobStep::Went) {}
@@ -172,11 +174,11 @@ pub struct Seen {
     pub filled_least: u64,
 }
 
-/// Fills and empties a pool of 64 zones of 1 MiB, `count` times. In odd rounds every second file goes, or a random part, before the
-/// pool is filled again.
+/// Fills and empties a pool of 64 zones of 1 MiB, `count` times. In odd rounds every second file, or a random
+/// part, is removed before the pool is filled again.
 pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
     let mut plan = Plan { props: vec![("recordsize", "16K"), ("compression", "off")], ..Plan::small(seed) };
-    // A directory that becomes fat and shrinks in every round, while there is no room.
+    // A directory that becomes fat and shrinks in every round, while there is no free space.
     plan.props.extend((seed % 2 == 1).then_some(("zapsize", "2K")));
     let mut machine = Machine::create(&plan)?;
     let mut dice = Dice::new(seed);
@@ -226,17 +228,18 @@ pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
 /// What one run of [`emptied`] saw, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Emptied {
-    /// What the empty pool offered.
+    /// Free space of the empty pool.
     pub offered: u64,
-    /// What was in use at the most at the first refusal, and at the least of all rounds.
+    /// Space in use at the first refusal: highest value, and lowest of all rounds.
     pub most_in_use: u64,
     pub least_in_use: u64,
-    /// What lay on the device when all was deleted, at the most.
+    /// Highest value of the space in use after everything was deleted.
     pub most_left: u64,
 }
 
-/// A pool is filled until something is refused, and emptied, again and again: what the empty pool offers can be used but for 2 %, nothing
-/// leaks, and the device holds next to nothing after each deletion. Files are of one kind in each round: large, small, or both.
+/// Fills a pool until something is refused, and empties it, again and again. The free space of the empty pool
+/// can be used but for 2 %, nothing leaks, and the device is nearly empty after each deletion. Files are of
+/// one kind in each round: large, small, or both.
 pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
     let plan = Plan { zones, stale: false, props: vec![("compression", "off")], ..Plan::small(seed) };
     let machine = Machine::create(&plan)?;
@@ -284,7 +287,7 @@ pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
     Ok(seen)
 }
 
-/// A file of up to `len` bytes in pieces of 64 KiB. False: it was refused, in whole or in part.
+/// Appends a file of up to `len` bytes in pieces of 64 KiB. False: it was refused, in whole or in part.
 fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Result<bool, Failure> {
     let name = format!("{:08}", files.len());
     let ino = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
@@ -307,8 +310,9 @@ fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Resul
     Ok(done == len)
 }
 
-/// Empty files with attributes, in dnodes of any size, until nothing fits: then what they have changes and goes, attributes first, and
-/// there is as much room as before. Returns how many files there were.
+/// Creates empty files with attributes, in dnodes of any size, until nothing fits. Then the attributes are
+/// changed and removed, then the files, and as much space is free as before. Returns how many files there
+/// were.
 pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> {
     let props = vec![("dnodesize", dnode_size), ("compression", "off")];
     let machine = Machine::create(&Plan { props, zones: 32, ..Plan::small(seed) })?;

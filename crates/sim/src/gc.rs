@@ -1,8 +1,9 @@
-//! Pools of any size without data: what placement and the choice of victims cost in copying.
+//! Pools of any size without data: the write amplification of placement and of the choice of victims.
 //!
-//! A [`trace`] says what users do, [`books`] are a pool's books driven by the pool's own policy code, and this room
-//! runs one on the other: it fills the pool, lets several capacities be overwritten until the copying is steady, and then
-//! measures. Times and life times are in bytes that users write, as in [`terrane_space::policy`].
+//! A [`trace`] says what users do. The [`books`] are a pool's accounting, driven by the pool's own policy
+//! code. This module runs one on the other. It fills the pool, lets several capacities be overwritten until
+//! write amplification is steady, and then measures. Times and lifetimes are in bytes that users write, as in
+//! [`terrane_space::policy`].
 
 pub mod books;
 pub mod command;
@@ -24,25 +25,25 @@ use trace::{Event, Trace};
 pub struct Setting {
     pub zones: u32,
     pub zone_bytes: u64,
-    /// Bytes that users write in one group.
+    /// Bytes that users write in one txg.
     pub group_bytes: u64,
-    /// Bytes of blocks to each directory part.
+    /// Bytes of blocks per directory part.
     pub batch_bytes: u64,
     pub slots: u32,
     /// Slots for survivors, by age.
     pub ages: u32,
     pub victim: VictimPolicy,
-    /// Bytes of metadata that are written for each of users' data, in each of two copies.
+    /// Bytes of metadata written per byte of users' data, in each of two copies.
     pub metadata: f64,
-    /// Survivors go where users' data goes.
+    /// Survivors go to the slots of users' data.
     pub mixed: bool,
-    /// What the trace's users say about life times is heard.
+    /// The trace's lifetime hints are used.
     pub hints: bool,
-    /// Life times are inferred from overwrites and survivors' ages.
+    /// Lifetimes are inferred from overwrites and survivors' ages.
     pub infer: bool,
-    /// And, for new files, from those like them.
+    /// And, for new files, from similar files.
     pub siblings: bool,
-    /// Zones that are gone are packed, as when the bound of the run index is reached.
+    /// Reclaimed zones are packed, as when the limit of the relocation index is reached.
     pub packed: bool,
 }
 
@@ -60,7 +61,7 @@ pub const POLICIES: [Named; 6] = [
 ];
 
 impl Setting {
-    /// A pool that chooses victims by cost and benefit, and hears and infers nothing.
+    /// A pool that chooses victims by cost-benefit, without hints or inference.
     pub fn new(zones: u32, zone_bytes: u64) -> Setting {
         let layout = Layout::new(u64::from(zones), 0).expect("no limit of open zones");
         let survivors: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
@@ -111,7 +112,7 @@ struct Object {
 pub struct Run {
     pub books: Books,
     objects: HashMap<u64, Object>,
-    /// Blocks of a recording, by the names they had, and what groups of its pool are here.
+    /// Live blocks of a recording, by their recorded names. `groups` maps its txgs to those of this pool.
     recorded: HashMap<u64, Block>,
     groups: BTreeMap<Txg, Txg>,
     siblings: Siblings,
@@ -128,7 +129,7 @@ impl Run {
         })
     }
 
-    /// Bytes that live objects hold.
+    /// Bytes of live objects.
     pub fn live_bytes(&self) -> u64 {
         self.books.tables.live
     }
@@ -193,7 +194,7 @@ impl Run {
                 self.remember(name, addr, bytes)?;
             }
             Event::Died { name } => {
-                // Others were born before the recording began, or are of the pool's own books.
+                // Others were born before the recording began, or belong to the pool's own accounting.
                 if let Some(block) = self.recorded.remove(&name) {
                     self.books.free(block.addr, u64::from(block.granules) * GRANULE);
                 }
@@ -215,11 +216,11 @@ impl Run {
     }
 }
 
-/// How long a run takes.
+/// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
     pub seed: u64,
-    /// Capacities of the pool that are written before anything is measured, and while it is.
+    /// Capacities of the pool that are written before the measurement, and during it.
     pub warm_up: f64,
     pub measured: f64,
 }

@@ -1,10 +1,11 @@
-//! Bytes that lie.
+//! Damaged and forged images.
 //!
-//! Two claims. Against damage: whatever bits of an image flip, everything that can still be read is what was written, and the rest is an
-//! error by name. Against malice: where a lie carries right checksums, everything ends, soon, without a panic.
+//! There are two claims. Against damage: whatever bits of an image flip, everything that can still be read is
+//! what was written, and the rest is a named error. Against malice: where forged content has correct
+//! checksums, every operation ends soon, without a panic.
 //!
-//! Rooms: `forge` (pool structures, sealed again), `liar` (trees, written by the pool itself out of damaged blocks). Mutations of
-//! both come from [`lie`].
+//! Modules: `forge` (pool structures, sealed again), `liar` (trees, written by the pool itself out of damaged
+//! blocks). Mutations of both come from [`lie`].
 
 mod forge;
 mod liar;
@@ -23,21 +24,21 @@ use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
 use terrane_wire::Dice;
 use terrane_wire::ZoneIdx;
 
-/// Nothing that is asked of a small image takes longer, even on a busy machine.
+/// No operation on a small image takes longer, even on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// Names and objects of a small image; a walk that meets more does not end.
 const NAMES_MAX: u64 = 100_000;
-/// Bytes read of a file, whatever its size is said to be.
+/// Bytes read of a file, whatever its size field holds.
 const READ_BYTES: u32 = 1 << 20;
 
-/// How a look at an image ended.
+/// How examining an image ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Not imported, or not mounted: an error by name.
+    /// Not imported, or not mounted: a named error.
     Refused,
     /// `check` or a read found something.
     Damaged,
-    /// Nothing is wrong.
+    /// No damage was found.
     Whole,
 }
 
@@ -48,13 +49,13 @@ pub struct Image {
 }
 
 impl Image {
-    /// 32 zones, some files, directories, links, a fat directory, attributes in every home, exported. Like a file: damage can be
-    /// anywhere.
+    /// 32 zones, some files, directories, links, a fat directory, attributes in every home, exported. On a
+    /// device like a file: damage can be anywhere.
     pub fn new(seed: u64) -> Result<Image, Failure> {
         Image::made(seed, 60, 40)
     }
 
-    /// The least that has one of most things: small enough to flip every bit of it within the hour.
+    /// The smallest image that has one of most things: small enough to flip every bit of it within an hour.
     pub fn tiny(seed: u64) -> Result<Image, Failure> {
         Image::made(seed, 9, 0)
     }
@@ -102,7 +103,7 @@ impl Image {
     }
 }
 
-/// Writes over what a zone holds, whatever the rules say.
+/// Overwrites bytes of a zone, against the rules of zones.
 pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
     let unit = u64::from(device.info().write_unit);
     let (from, to) = (offset / unit * unit, (offset + bytes.len() as u64).next_multiple_of(unit));
@@ -113,7 +114,8 @@ pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -
     device.rot(zone, offset, &mask).map_err(failed("damage"))
 }
 
-/// Changes and removes what there is, as far as it lets itself be changed: it may fail and it may stop, but not panic, nor take long.
+/// Changes and removes content as far as possible: an operation may fail or the pool may stop, but not panic
+/// or take long.
 fn change(device: &SimDevice) -> Result<(), Failure> {
     watched(|| {
         let Ok(mut machine) = Machine::import(device, 1, false) else { return Ok(()) };
@@ -155,12 +157,13 @@ fn change(device: &SimDevice) -> Result<(), Failure> {
     })
 }
 
-/// Imports, checks, mounts and reads everything. With a model, what is read without an error must be what the model has.
+/// Imports, checks, mounts and reads everything. With a model, what is read without an error must agree with
+/// the model.
 pub fn look(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
     watched(|| look_inside(device, model))
 }
 
-/// A panic is a failure, and so is what takes long.
+/// A panic is a failure, and so is taking long.
 fn watched<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let began = Instant::now();
     let done = catch_unwind(AssertUnwindSafe(job));
@@ -193,7 +196,7 @@ fn look_inside(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Fai
     Ok(Verdict::Damaged)
 }
 
-/// Reads everything there is from the root on; returns how much of it failed.
+/// Reads everything from the root on; returns how many reads failed.
 fn walk(fs: &Fs, model: Option<&Model>) -> Result<u64, Failure> {
     let (mut todo, mut seen, mut errors, mut names) = (vec![fs.root()], BTreeSet::new(), 0, 0);
     let _ = fs.statfs();
@@ -271,7 +274,7 @@ fn walk_one(
                 return wrong("a file");
             }
             if let Known::Nothing = known {
-                // Wherever else it claims to have bytes.
+                // At other offsets where it claims to have bytes.
                 for at in [attr.size / 2, attr.size.saturating_sub(1)] {
                     out.clear();
                     fs.read(ino, at, 4096, &mut out)?;
@@ -290,7 +293,7 @@ enum Known<'m> {
     /// There is no model.
     Nothing,
     Node(&'m Node),
-    /// The model has none of this number.
+    /// The model has no inode of this number.
     Absent,
 }
 
@@ -303,7 +306,7 @@ impl<'m> Known<'m> {
         }
     }
 
-    /// Whether it holds this, as far as that is known.
+    /// Whether it may hold this, as far as that is known.
     fn holds(self, fits: impl FnOnce(&Content) -> bool) -> bool {
         match self {
             Known::Nothing => true,
@@ -333,7 +336,7 @@ fn walk_xattrs(fs: &Fs, ino: Ino, known: Known<'_>) -> Result<(), Seen> {
     {
         return wrong("the list of attributes");
     }
-    // Those that should be there as well: one damaged attribute must not give others wrong values.
+    // Also those that should be there: one damaged attribute must not give others wrong values.
     let names = listed
         .as_ref()
         .map_or_else(|_| expected.iter().flat_map(|expected| expected.keys().cloned()).collect(), Vec::clone);
@@ -359,7 +362,7 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
     let device = image.copy();
     device.rot(zone, bit / 8, &[1 << (bit % 8)]).map_err(failed("rot"))?;
     let verdict = look(&device, Some(&image.model)).and_then(|verdict| {
-        // Of all bits of an image one in seven, which is every bit of some byte everywhere.
+        // For one in seven of all bits of an image, which includes bits of every byte position.
         if verdict == Verdict::Damaged && bit.is_multiple_of(7) {
             change(&device)?;
         }
@@ -368,8 +371,8 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
     verdict.map_err(|failure| failure.within(format_args!("zone {zone} bit {bit}")))
 }
 
-/// A lie with right checksums, chosen by the seed: in pool structures or in trees; and what it was. `None`: this seed found nothing
-/// to lie about.
+/// A forged structure with correct checksums, chosen by the seed: in pool structures or in trees; and a
+/// description of it. `None`: this seed found nothing to forge.
 pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>, Failure> {
     let mut dice = Dice::new(seed);
     let forged = catch_unwind(AssertUnwindSafe(|| match dice.below(4) {
@@ -393,7 +396,8 @@ pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>,
     Ok(Some((verdict, told)))
 }
 
-/// A certain lie, told where the seed says; the image is looked at and changed. False: the way down never ended where there is one.
+/// A given forgery, at a place that the seed chooses; the image is examined and changed. False: the descent
+/// never ended where it applies.
 pub fn certain_lie(image: &Image, seed: u64, certain: Certain) -> Result<bool, Failure> {
     let told = liar::lie_in_a_tree(image, &mut Dice::new(seed), Some(certain))?;
     let Some((device, told)) = told else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! A pool in memory: made, mounted, crashed and mounted again.
+//! A pool in memory: created, mounted, crashed and mounted again.
 
 use std::sync::Arc;
 use terrane_dataset::Dataset;
@@ -15,30 +15,31 @@ pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 const WIDTHS: [&str; 4] = ["auto", "legacy", "1k", "auto"];
 
-/// What the machine is built of.
+/// How the machine is configured.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
     pub zones: u32,
-    /// Like a drive, or like a file.
+    /// Like a zoned drive, or like a file.
     pub drive: bool,
-    /// Like a file or disk that keeps what zones held when they are reset, and that carried another pool before.
+    /// Like a file or disk that keeps old content when zones are reset, and that carried another pool before.
     pub stale: bool,
     /// Writable bytes of a zone; its size is the next power of two.
     pub capacity: u64,
-    /// Three of four zones take less than that, up to an eighth; anchors do not.
+    /// Three of four zones have less capacity, down to an eighth; anchors do not.
     pub uneven: bool,
-    /// The most zones that may be neither empty nor full; 0 means no limit.
+    /// Maximum number of zones that are neither empty nor full; 0 means no limit.
     pub max_active: u32,
-    /// Further devices on the same power supply: larger zones, the other face, and the last with a larger write unit.
+    /// Further devices on the same power supply: with larger zones, of the other type, and the last with a
+    /// larger write unit.
     pub companions: u32,
-    /// Groups sync in threads of their own, and by themselves: nothing follows from the seed any more.
+    /// Txgs sync in threads of their own and start by themselves: nothing is determined by the seed any more.
     pub threads: bool,
     pub props: Vec<(&'static str, &'static str)>,
 }
 
 impl Plan {
-    /// 64 zones of 1 MiB, a small record size, and either face of the device.
+    /// 64 zones of 1 MiB, a small record size, and a device of either type.
     pub fn small(seed: u64) -> Plan {
         Plan {
             seed,
@@ -50,7 +51,7 @@ impl Plan {
             max_active: 0,
             companions: 0,
             threads: false,
-            // One that is read wide at once, one that never is, and what usual data sets do.
+            // One that is widened at the first read, one that never is, and the default.
             props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
         }
     }
@@ -68,7 +69,7 @@ pub struct Machine {
     fs: Option<Arc<Fs>>,
 }
 
-/// Every other life has no memory for a run index.
+/// In every other workload the relocation index has no memory.
 fn options(read_only: bool, seed: u64) -> ImportOptions {
     let index_bytes = if seed.is_multiple_of(2) { u64::MAX } else { 0 };
     ImportOptions { cache_bytes: 2 << 20, read_only, index_bytes, ..ImportOptions::default() }
@@ -108,10 +109,11 @@ impl Machine {
         let companions: Result<Vec<SimDevice>, _> = (1..=plan.companions).map(companion).collect();
         device.join(companions.map_err(failed("device"))?);
         if plan.stale {
-            // The names, groups and places of the older one are those of the newer: only the pool's number differs.
+            // Names, txgs and places of the older pool are those of the newer: only the pool's id differs.
             let older = Machine::format(plan, &device, !plan.seed)?;
             older.fs().mkdir(older.fs().root(), b"older", 0o755, &ROOT).map_err(failed("older"))?;
-            // Imported once more, it lies in both anchors, and in the second with a higher incarnation than the newer one has.
+            // Imported once more, it lies in both anchors, and in the second with a higher incarnation than
+            // the newer one has.
             Machine::import(&older.export()?, !plan.seed, false)?.export()?;
         }
         Machine::format(plan, &device, plan.seed)
@@ -131,7 +133,7 @@ impl Machine {
         Ok(Machine { device, pool, objects, fs: Some(fs) })
     }
 
-    /// Imports what lies on a device; mounts nothing yet.
+    /// Imports the pool on a device; does not mount it.
     pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
         let pool = Pool::import(devices(device), env, &options(read_only, seed)).map_err(failed("import"))?;
@@ -150,12 +152,12 @@ impl Machine {
         self.fs.as_ref().expect("a scenario mounts before it uses files")
     }
 
-    /// The newest durable group.
+    /// The newest durable txg.
     pub fn group(&self) -> Txg {
         self.pool.synced_txg()
     }
 
-    /// Whether operations can be expected to work.
+    /// Whether operations are expected to work.
     pub fn is_alive(&self) -> bool {
         self.device.is_powered() && self.pool.status().failed.is_none()
     }
@@ -178,14 +180,14 @@ impl Machine {
         Ok(self.device.clone())
     }
 
-    /// Stops as if the machine had lost power; the device is left as it is.
+    /// Stops as if the machine had lost power; the device stays as it is.
     pub fn abandon(self) -> SimDevice {
         self.device.cut_power();
         self.device.clone()
     }
 }
 
-/// A pool that was neither exported nor abandoned would stay in memory, and there are thousands of them in a run.
+/// A pool that was neither exported nor abandoned would stay in memory, and a run has thousands of them.
 impl Drop for Machine {
     fn drop(&mut self) {
         self.pool.abandon();

@@ -1,6 +1,6 @@
-//! `terrane-sim`: the scenarios of the tests, for as many seeds as one likes.
+//! `terrane-sim`: the scenarios of the tests, for any number of seeds.
 //!
-//! Prints each failing seed with the command that repeats it, and ends with 1 if there was any.
+//! Prints each failing seed with the command that repeats it, and exits with 1 if there was any.
 
 use std::path::Path;
 use std::process::ExitCode;

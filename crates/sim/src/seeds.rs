@@ -1,7 +1,7 @@
 //! Which seeds a run tries.
 //!
-//! `TERRANE_SEEDS` is their number, `TERRANE_SEED_BASE` (any text, such as a commit's hash) says where they begin: each commit
-//! explores elsewhere, and repeats exactly.
+//! `TERRANE_SEEDS` is their number, `TERRANE_SEED_BASE` (any text, such as a commit's hash) says where they
+//! begin. So each commit explores other seeds, reproducibly.
 
 /// `default` seeds, or as many as the environment asks for.
 pub fn seeds(default: u64) -> Vec<u64> {

@@ -1,10 +1,11 @@
 //! Many threads in one real directory: of Terrane's mount, or of any other file system.
 //!
-//! What POSIX says of listings is checked while names come and go: a name that is there from before a listing begins until after
-//! it has ended is shown once. And a tree that only one thread fills and removes is gone when that thread removes it, whoever
-//! else lists it: "Directory not empty" would mean that a listing left a name out.
+//! The rules of POSIX for listings are checked while names come and go. A name that exists from before a
+//! listing begins until after it has ended is shown once. And a tree that only one thread fills can be
+//! removed by that thread, whichever other threads list it. "Directory not empty" would mean that a listing
+//! left a name out.
 //!
-//! Not of one seed: threads meet as they meet.
+//! Not reproducible by seed: the threads interleave freely.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,13 +18,13 @@ use std::time::Duration;
 use terrane_oracle::{Failure, ensure};
 use terrane_wire::Dice;
 
-/// Names that are there all the time. More than one getdents(2) returns, or listings could not be interrupted.
+/// Names that always exist: more than one getdents(2) returns, or listings could not be interrupted.
 const ALWAYS: u64 = 2000;
-/// Names that one thread keeps at most, as it makes and removes them.
+/// Maximum number of names that one thread keeps, as it creates and removes them.
 const OWN_NAMES_MAX: u64 = 600;
 const TREE_DEPTH_MAX: u64 = 3;
 
-/// What was done.
+/// Counts of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub listings: u64,
@@ -34,7 +35,7 @@ pub struct Done {
 struct Storm {
     names: PathBuf,
     trees: PathBuf,
-    /// Names that are there: put in after they were made, taken out before they go.
+    /// Names that exist: added after they were created, removed before they are unlinked.
     there: Mutex<BTreeSet<String>>,
     over: AtomicBool,
     listings: AtomicU64,
@@ -44,7 +45,7 @@ struct Storm {
 
 type Role = fn(&Storm, u64, Dice) -> Result<(), Failure>;
 
-/// Two threads of each kind, for a while, in a directory that is made for it.
+/// Two threads of each kind, for this time, in a directory made for it.
 pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<Done, Failure> {
     let (names, trees) = (dir.join("names"), dir.join("trees"));
     fs::create_dir(dir).map_err(at(dir))?;
@@ -70,7 +71,7 @@ pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<Done, Failure> {
             let role = roles[usize::try_from(number % 4).unwrap_or(0)];
             scope.spawn(move || {
                 let outcome = role(storm, number, Dice::new(seed.wrapping_mul(1000).wrapping_add(number)));
-                // One failure ends it for all.
+                // One failure stops all threads.
                 storm.over.fetch_or(outcome.is_err(), Ordering::Relaxed);
                 outcome
             })
@@ -111,7 +112,7 @@ impl Storm {
         self.there.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Lists the names, wholly and now and then not to the end, and compares.
+    /// Lists the names, completely or sometimes not to the end, and compares.
     fn list(&self, _: u64, mut dice: Dice) -> Result<(), Failure> {
         while !self.is_over() {
             let before = self.there();
@@ -144,7 +145,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Makes, renames and removes names of its own among the others.
+    /// Creates, renames and removes names of its own among the others.
     fn change(&self, number: u64, mut dice: Dice) -> Result<(), Failure> {
         let mut own: Vec<String> = Vec::new();
         for step in 0.. {
@@ -211,7 +212,7 @@ impl Storm {
         Ok(())
     }
 
-    /// Lists some of what is there, down a random path, and does not mind that it goes away meanwhile.
+    /// Lists directories along a random path, and ignores names that vanish meanwhile.
     fn glance(&self, _: u64, mut dice: Dice) -> Result<(), Failure> {
         while !self.is_over() {
             let mut next = Some(self.trees.clone());
@@ -242,7 +243,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// On whatever holds temporary files: the storm itself must be right before it judges others.
+    /// On the file system of temporary files: the storm itself must be right before it judges others.
     #[test]
     fn a_storm_finds_nothing_where_files_are_local() {
         let dir = std::env::temp_dir().join(format!("terrane-storm-{}", std::process::id()));

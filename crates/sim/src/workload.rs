@@ -1,4 +1,4 @@
-//! Random operations on a file system and its model, and what the model was at the end of each group.
+//! Random operations on a file system and its model, and the model's state at the end of each txg.
 
 use crate::machine::{Machine, USER};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use terrane_posix::{
 use terrane_store::errors::{LossCause, LostFile};
 use terrane_wire::Dice;
 
-/// What extended attributes are called.
+/// Names of extended attributes.
 pub const NAMES: [&str; 7] = [
     "user.a",
     "user.b",
@@ -25,7 +25,7 @@ pub const NAMES: [&str; 7] = [
     "user.g",
 ];
 
-/// The model after so many operations.
+/// The model after this many operations.
 #[derive(Clone)]
 pub struct State {
     pub steps: u64,
@@ -36,14 +36,14 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Done,
-    /// The power is off, or the pool has stopped.
+    /// Power is off, or the pool has stopped.
     Dead,
 }
 
-/// Groups that a crash can still lead back to, and some.
+/// Txgs to which a crash can still lead back, and some more.
 const HISTORY: usize = 64;
 
-/// The object set of what is noted in the error log: there is none of that number.
+/// The object set of entries in the error log: no set has that number.
 pub(crate) const RECORDED: u64 = 99;
 
 pub struct Workload {
@@ -52,24 +52,24 @@ pub struct Workload {
     pub dice: Dice,
     /// Operations so far.
     pub(crate) steps: u64,
-    /// What the tree can be at the end of a group.
+    /// Possible states of the tree at the end of a txg.
     history: BTreeMap<u64, Vec<State>>,
-    /// What was promised: a crash leads to a state of at least so many operations.
+    /// The durable promise: a crash leads to a state of at least this many operations.
     pub(crate) promised: u64,
     /// The last operation that changed an inode.
     pub(crate) touched: BTreeMap<Ino, u64>,
-    /// Zones that somebody reads for long.
+    /// Zones held by a long reader.
     pub(crate) held: Option<ZoneHold>,
-    /// How large files get, in bytes.
+    /// Maximum size of files, in bytes.
     pub file_bytes: u64,
     pub acts: Acts,
-    /// Reads fail now and then while groups sync.
+    /// Reads fail now and then while txgs sync.
     pub reads_fail: bool,
-    /// Files are stored in other forms meanwhile, which nobody may see.
+    /// Files are rewritten in other forms meanwhile, which no reader may notice.
     pub rewrites: bool,
-    /// The most that one of them changed: bytes of records, and files.
+    /// The most that one rewrite changed: bytes of records, and files.
     pub rewritten: u64,
-    /// Operations at which something was written into the error log.
+    /// Operations at which an entry was written to the error log.
     recorded: BTreeSet<u64>,
 }
 
@@ -77,16 +77,17 @@ pub struct Workload {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acts {
     Everything,
-    /// Nothing but names of all lengths in one directory, more and fewer in turns: it goes through every kind, both ways.
+    /// Only names of all lengths in one directory, alternately more and fewer: it goes through every kind,
+    /// both ways.
     Names,
-    /// Nothing but extended attributes of few files: they change their home again and again.
+    /// Only extended attributes of few files: they change their home again and again.
     Attributes,
-    /// Nothing but contents of files on a pool that is nearly full, so that collection never rests.
+    /// Only contents of files on a nearly full pool, so that GC never rests.
     Churn,
 }
 
 impl Workload {
-    /// Goes on from what a committed pool holds.
+    /// Continues from the content of a committed pool.
     pub fn new(machine: Machine, model: Model, seed: u64) -> Workload {
         let state = State { steps: 0, model: Arc::new(model.clone()) };
         let history = BTreeMap::from([(machine.group().0, vec![state])]);
@@ -114,12 +115,12 @@ impl Workload {
         Workload::new(machine, model, seed)
     }
 
-    /// What a crash may lead to when it leads to this group.
+    /// The possible states after a crash that leads to this txg.
     pub fn states(&self, group: u64) -> &[State] {
         self.history.get(&group).map_or(&[], Vec::as_slice)
     }
 
-    /// Operations that a crash must not take back.
+    /// Operations that a crash must not undo.
     pub fn promised(&self) -> u64 {
         self.promised
     }
@@ -139,7 +140,8 @@ impl Workload {
             let _ = self.machine.fs().settle().step(1);
         }
         if self.steps.is_multiple_of(3) {
-            // Where there is no memory for a run index. What it changes nobody may see, nor that it fails.
+            // For pools whose relocation index has no memory. Neither its changes nor its failures may be
+            // visible.
             let _ = self.machine.fs().rebirth().step(1);
         }
         if self.steps.is_multiple_of(11) {
@@ -149,7 +151,8 @@ impl Workload {
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
         let after = State { steps: self.steps, model: Arc::new(self.model.clone()) };
-        // Groups that ended meanwhile may hold the operation or not; one that was cut off may hold what was there before it.
+        // Txgs that ended meanwhile may hold the operation or not; one that was cut may hold the state before
+        // it.
         for group in first..last + u64::from(dead) {
             let states = self.history.entry(group).or_default();
             states.push(before.clone());
@@ -165,7 +168,7 @@ impl Workload {
         Ok(Step::Done)
     }
 
-    /// Something that the error log has from now on, whatever crashes.
+    /// Writes an entry that the error log must keep, whatever crashes.
     fn record_an_error(&mut self) {
         let file = LostFile { generation: self.steps, cause: LossCause::NotWrittenBack };
         self.machine.pool.error_log().note_file((RECORDED, self.steps), file);
@@ -174,12 +177,13 @@ impl Workload {
         }
     }
 
-    /// What the error log must have after a crash: by operation. It is written after the operation itself, which may be an `fsync`.
+    /// The entries that the error log must have after a crash, by operation. An entry is written after the
+    /// operation itself, which may be an `fsync`.
     pub(crate) fn recorded(&self, promised: u64) -> impl Iterator<Item = u64> {
         self.recorded.range(..promised).copied()
     }
 
-    /// Some steps of a rewrite, which is begun if none goes on, and ended now and then.
+    /// Some steps of a rewrite, which is started if none is in progress, and cancelled now and then.
     fn rewrite(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let ended = |errno: Errno| errno == Errno::ENOSPC || errno == Errno::EIO;
@@ -209,7 +213,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Everything so far becomes a promise.
+    /// Makes everything so far a promise.
     pub fn sync(&mut self) -> Result<Step, Failure> {
         let first = self.machine.pool.open_txg().0;
         let outcome = self.sync_among_bad_reads();
@@ -222,7 +226,7 @@ impl Workload {
         match outcome {
             Ok(()) => {
                 self.promised = self.steps;
-                // If there was nothing to commit, the newest group was this state already.
+                // If there was nothing to commit, the newest txg was this state already.
                 self.history.entry(self.machine.group().0).or_default().push(state);
             }
             Err(errno) => ensure(dead, || format!("sync: {errno}"))?,
@@ -230,7 +234,7 @@ impl Workload {
         Ok(if dead { Step::Dead } else { Step::Done })
     }
 
-    /// A burst of failing reads is over before anybody gives up: the tries of one read do not all fail.
+    /// A burst of failing reads ends before the retries of one read are used up.
     fn sync_among_bad_reads(&mut self) -> Result<(), Errno> {
         let mut dice = Dice::new(self.steps ^ 0x4ead);
         if !self.reads_fail || !dice.one_in(3) {
@@ -244,7 +248,7 @@ impl Workload {
         outcome
     }
 
-    /// Makes files in the root directory until the pool is full; returns their names.
+    /// Creates files in the root directory until the pool is full; returns their names.
     pub fn fill(&mut self, round: u64) -> Result<Vec<String>, Failure> {
         let fs = Arc::clone(self.machine.fs());
         let root = self.model.root;
@@ -276,7 +280,7 @@ impl Workload {
         ensure(found == expected, || format!("unlink {name}: {found:?}, expected {expected:?}"))
     }
 
-    /// Compares the answers, unless the machine died, and says whether the model should follow.
+    /// Compares the answers, unless the machine died, and returns whether the model should follow.
     pub(crate) fn same<T>(
         &self,
         what: &str,
@@ -299,7 +303,7 @@ impl Workload {
     fn any_name(&mut self) -> String {
         let short = self.dice.below(9);
         match self.dice.below(8) {
-            // No slot holds it: a directory becomes fat for it, and settles when it is gone.
+            // No slot can hold it: a directory becomes fat for it, and shrinks when it is removed.
             0 if short == 8 => format!("{:0>250}", "the longest name of all"),
             0 => format!("a longer name that no small slot can hold, and a half, number {short}"),
             _ => format!("n{short}"),
@@ -391,7 +395,7 @@ impl Workload {
                 let Some(ino) = self.any_file() else { return Ok(()) };
                 let found = fs.fsync(ino, self.steps.is_multiple_of(2));
                 if self.same("fsync", found, Ok(()))?.is_some() {
-                    // What happened to this file before is a promise now, and with it everything before that.
+                    // Earlier changes of this file are a promise now, and with them everything before.
                     self.promised = self.promised.max(self.touched.get(&ino).copied().unwrap_or(0));
                 }
             }
@@ -457,7 +461,7 @@ impl Workload {
                 let mut data = self.dice.bytes(len as usize);
                 let append =
                     self.dice.one_in(3) && (self.model.bytes(ino).len() as u64) < 2 * self.file_bytes;
-                // Some change nothing, so that the blocks that are there stay.
+                // Some writes change nothing, so that nopwrite keeps the existing blocks.
                 if !append && data.first().is_some_and(|byte| byte % 4 == 0) {
                     let held = self.model.bytes(ino);
                     let same = held.get(from..to.min(held.len())).unwrap_or(&[]);
@@ -485,7 +489,7 @@ impl Workload {
                 }
             }
             _ if at % 3 == 0 => {
-                // Nobody sees it but those who look for room.
+                // It is visible only in the free space.
                 self.same("reserve", fs.fallocate(ino, FALLOC_KEEP_SIZE, at, len), Ok(()))?;
                 let Promised { by_pool: promised, to_files: sum } = fs.promised();
                 ensure(promised == sum, || format!("{promised} bytes are promised, files have {sum}"))?;

@@ -1,4 +1,4 @@
-//! Extended attributes where several things happen at once, and at the edges of what a home holds; `check` judges what is left.
+//! Extended attributes under concurrency, and at the size limits of their homes; `check` judges the result.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use terrane_wire::ObjectId;
 use terrane_zap::Kind;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
-/// The longest list of names and values that one attribute holds, packed.
+/// The longest packed list of names and values that one attribute holds.
 const PACKED_BYTES_MAX: usize = 65_535;
 
 fn machine(seed: u64, props: &[(&'static str, &'static str)]) -> Machine {
@@ -62,7 +62,8 @@ fn a_list_is_full_at_65535_bytes_and_what_does_not_fit_goes_elsewhere() {
     let fs = machine.fs().clone();
     let ino = file(&fs, "f");
     let before = objects(&fs);
-    // Frame of 20 bytes; a pair of 20 and name and value, each rounded up to 4. What is left over cannot be reached: 65532.
+    // A frame of 20 bytes; then 20 per pair, and name and value, each rounded up to 4. The remainder cannot
+    // be used: 65532.
     let value = |names: usize| vec![3; PACKED_BYTES_MAX / 4 * 4 - 20 - names * 28 - 30_000];
     set(&fs, ino, "user.aaa", &[1; 30_000]);
     set(&fs, ino, "user.bbb", &value(2)[..30_000]);
@@ -167,8 +168,8 @@ fn what_is_renamed_over_takes_its_attributes_with_it_and_leaves_no_others() {
     assert_eq!(get(fs, fs.root(), "user.of the root").unwrap(), [8; 50_000]);
 }
 
-/// A large hidden directory goes in pieces, in several transactions; others drain the queue and commit meanwhile, and the number is
-/// wanted for new files.
+/// A large hidden directory is destroyed in pieces, in several transactions; other threads drain the queue
+/// and commit meanwhile, and new files may want the number.
 #[test]
 fn a_large_hidden_directory_goes_once_whoever_helps() {
     for seed in 0..6 {
@@ -222,7 +223,7 @@ fn a_large_hidden_directory_goes_once_whoever_helps() {
     }
 }
 
-/// So little may be dirty that every piece has a group of its own.
+/// The dirty limit is so low that every piece has a txg of its own.
 #[test]
 fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
     let machine = machine(9, &[("xattr", "dir")]);
@@ -241,7 +242,7 @@ fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
         let objects_of_pool = Objects::open(pool.clone()).unwrap();
         let dataset = Dataset::open_root(&objects_of_pool).unwrap();
         device.crash_after(device.ops_done() + cut * 4);
-        // Destroys what the queue has, as far as it comes.
+        // Destroys what is in the queue, as far as it gets.
         let _ = Fs::open(Arc::new(dataset));
         device.cut_power();
         pool.abandon();
@@ -256,7 +257,7 @@ fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
     assert!(partly > 10, "only {partly} crashes came between two pieces");
 }
 
-/// Readers see one of the values, whole, and the name once, while it goes from home to home.
+/// Readers see one of the values, whole, and the name once, while it moves from home to home.
 #[test]
 fn an_attribute_that_moves_is_never_missed() {
     let lengths = [1usize, 200, 3000, 40_000, 90, 33_000, 700, 65_536];
@@ -296,7 +297,7 @@ fn an_attribute_that_moves_is_never_missed() {
     }
 }
 
-/// Whatever is set and removed, layouts stay few: the data set has numbers for 1022.
+/// Whatever is set and removed, layouts stay few: the dataset has numbers for 1022.
 #[test]
 fn attributes_that_come_and_go_need_few_layouts() {
     let machine = machine(5, &[]);
@@ -327,7 +328,8 @@ fn attributes_that_come_and_go_need_few_layouts() {
     machine.check().unwrap();
 }
 
-/// The successor of a mount finds attributes of files that were unlinked while open, and gives them back when the kernel forgets.
+/// The successor of a mount finds attributes of files that were unlinked while open, and frees them on the
+/// kernel's FORGET.
 #[test]
 fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
     let machine = machine(6, &[]);
@@ -356,7 +358,8 @@ fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
     machine.check().unwrap();
 }
 
-/// All that `setattr` is asked for, or nothing of it: also where a file cannot be cut because a block of it cannot be read.
+/// `setattr` does everything it is asked for, or nothing: also if a file cannot be truncated because a block
+/// of it cannot be read.
 #[test]
 fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
     let machine = machine(7, &[("recordsize", "4K")]);
@@ -395,7 +398,7 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
     }
 }
 
-/// A pool whose groups sync by themselves, in threads.
+/// A pool whose txgs sync by themselves, in threads.
 fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<Objects>, Arc<Fs>) {
     let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
     let options = ImportOptions {
@@ -420,7 +423,7 @@ fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<Objects>, A
     }
 }
 
-/// What a race may answer, and a device without power.
+/// Allows the answers of a race, and of a device without power.
 fn may_fail(outcome: Result<(), Errno>) -> u32 {
     let expected = [
         Errno::EEXIST,
@@ -481,7 +484,7 @@ fn storm(fs: &Fs, seed: u64, steps: usize) -> u32 {
                 let most = dice.pick(&[50, 200, 3000, 40_000]).unwrap();
                 let value = vec![dice.below(256) as u8; dice.below(most) as usize];
                 fs.setxattr(ino, attribute.as_bytes(), &value, ANY, &USER)?;
-                // Somebody else may have set or removed it, but nobody half of it.
+                // Another thread may have set or removed it, but only as a whole.
                 let found = get(fs, ino, &attribute)?;
                 assert!(found.iter().all(|byte| *byte == found[0]));
                 Ok(())
@@ -533,7 +536,7 @@ fn a_storm_of_attributes_leaves_nothing_behind_with_and_without_power() {
     }
 }
 
-/// Names that are listed and not found: as if somebody had made the image so.
+/// Names that are listed but cannot be looked up, as in a forged image.
 #[test]
 fn a_hidden_directory_that_cannot_be_emptied_does_not_keep_its_inode() {
     const SALT_AT: u64 = 80;

@@ -1,4 +1,4 @@
-//! No crash while the collector works loses a promise.
+//! No crash while GC works loses a promise.
 
 use terrane_sim::collect::{Drives, Life, Seen, every_write, seeded};
 use terrane_sim::seeds::{number, seeds};
@@ -12,7 +12,7 @@ fn no_crash_point_of_a_pool_that_collects_loses_a_promised_group() {
             panic!("{life:?}: {failure}\nterrane-sim every-write --collect --seed 7")
         });
         println!("{life:?}: {seen:?}");
-        // Or it cuts where nothing happens.
+        // Otherwise the cuts hit moments at which nothing happens.
         assert!(seen.collected >= 5 && seen.moved_bytes > 1 << 20, "{life:?}: {seen:?}");
         assert!(seen.reborn_bytes > 0, "there is no memory for a run index: {seen:?}");
     }
@@ -34,7 +34,8 @@ fn lives_on_failing_devices_that_collect_come_back_as_a_committed_group() {
 
 #[test]
 fn lives_in_which_zones_fail_while_room_is_short_do_not_stop_the_pool() {
-    // Zones that turn read-only while they are empty; the only zone with room fails under a commit record; resets that fail once.
+    // Zones that turn read-only while they are empty; the only zone with free space fails under a commit
+    // record; resets that fail once.
     for seed in [32, 121, 257, 313, 537] {
         seeded(seed, Drives::Roomy).unwrap_or_else(|failure| {
             panic!("seed {seed}: {failure}\nterrane-sim replay --collect --seed {seed}")
@@ -44,8 +45,8 @@ fn lives_in_which_zones_fail_while_room_is_short_do_not_stop_the_pool() {
 
 #[test]
 fn a_large_zone_that_dies_costs_users_no_more_than_itself() {
-    // The only emptied zone is dead, and was to be the room for the next victim's copies; a zone fails under a group, and the room for what
-    // it should have held waits to be reset.
+    // The only emptied zone is dead, and was to take the next victim's copies. Or a zone fails during a txg,
+    // and the space for its content waits for a reset.
     for seed in [20, 165, 1042] {
         seeded(seed, Drives::Large).unwrap_or_else(|failure| {
             panic!("seed {seed}: {failure}\nterrane-sim replay --collect --large --seed {seed}")

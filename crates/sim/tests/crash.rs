@@ -10,10 +10,10 @@ use terrane_sim::workload::{Acts, NAMES, Step, Workload};
 use terrane_wire::ObjectId;
 use terrane_zap::Kind;
 
-/// Lives of names that see every kind, and how long they take.
+/// Name workloads that go through every kind, and their number of operations.
 const NAMES_SEEDS: [u64; 2] = [8, 11];
 const NAMES_STEPS: u64 = 110;
-/// Lives of attributes that see every change of home.
+/// Attribute workloads that go through every change of home.
 const ATTRIBUTE_SEEDS: [u64; 2] = [17, 18];
 const ATTRIBUTE_STEPS: u64 = 110;
 
@@ -72,7 +72,7 @@ fn no_crash_point_of_a_directory_that_changes_its_kind_loses_a_name() {
     }
 }
 
-/// Or the test before would cut where nothing happens.
+/// Otherwise the test before would cut where nothing happens.
 #[test]
 fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
     let mut seen = BTreeSet::new();
@@ -120,7 +120,7 @@ fn no_crash_point_of_an_attribute_that_changes_its_home_loses_it() {
     }
 }
 
-/// Or the test before would cut where nothing happens.
+/// Otherwise the test before would cut where nothing happens.
 #[test]
 fn attributes_of_such_a_life_go_from_every_home_to_every_other() {
     let homes = [Home::Nowhere, Home::Bonus, Home::Spill, Home::Hidden];
@@ -146,7 +146,8 @@ fn attributes_of_such_a_life_go_from_every_home_to_every_other() {
 
 #[test]
 fn a_zone_that_was_reset_just_before_a_crash_comes_back() {
-    // Found by `terrane-sim crash --crowded`: the reset zone was suspected for ever, and at last the pool ran out of zones.
+    // Found by `terrane-sim crash --crowded`: the reset zone was suspect for ever, and finally the pool ran
+    // out of zones.
     for seed in [16, 43, 48, 90, 93] {
         crowded_crash(seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
@@ -154,7 +155,7 @@ fn a_zone_that_was_reset_just_before_a_crash_comes_back() {
 
 #[test]
 fn old_bytes_in_emptied_zones_are_never_taken_for_new_ones() {
-    // Seeds of this form get a device that carried another pool and whose resets keep what was there.
+    // Seeds of this form get a device that carried another pool and whose resets keep old content.
     for seed in seeds(12).into_iter().map(|seed| seed / 4 * 4 + 1) {
         assert!(Plan::small(seed).stale);
         let crashed = random_crash(seed).and_then(|()| crowded_crash(seed));

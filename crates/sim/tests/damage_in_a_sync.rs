@@ -1,4 +1,4 @@
-//! Damage that is found while a group syncs: what cannot be stored is told, and what stays is whole.
+//! Damage that is found while a txg syncs: what cannot be stored is reported, and everything else is intact.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -16,7 +16,7 @@ fn created() -> Machine {
     Machine::create(&Plan { props, ..Plan::small(2) }).unwrap()
 }
 
-/// Nothing of it is in memory any more.
+/// Without anything cached.
 fn imported(device: &SimDevice) -> Machine {
     let mut machine = Machine::import(device, 7, false).unwrap();
     machine.mount().unwrap();
@@ -33,7 +33,7 @@ fn files(machine: &Machine, dir: Ino, names: impl Iterator<Item = String>) -> Ve
     names.map(file).collect()
 }
 
-/// Damages, or mends, every copy of the blocks that `is_wanted` likes.
+/// Damages, or repairs, every copy of the blocks that `is_wanted` selects.
 fn flip(machine: &Machine, is_wanted: impl Fn(&Owner) -> bool) -> usize {
     let mut places = BTreeSet::new();
     for zone in machine.pool.zones().into_iter().filter(|zone| zone.phase != Phase::Gone) {
@@ -78,7 +78,7 @@ fn a_file_whose_dnode_is_damaged_says_so_at_every_fsync_and_others_go_on() {
     assert!(status.errors.blocks.iter().any(named), "{:?}", status.errors.blocks);
     assert_eq!(fs.sync(), Err(Errno::EIO), "what was not asked about by name is told once");
     assert_eq!(fs.sync(), Ok(()));
-    // The old tree stands: nothing of it was released.
+    // The old tree is intact: nothing of it was freed.
     flip(&machine, |owner| is_dnode_block_of(owner, lost));
     fs.forget_all();
     fs.sync().unwrap();
@@ -166,10 +166,11 @@ fn a_loss_is_told_although_the_inode_left_memory_before_it_was_asked_for() {
         fs.write(ino, 0, &[8; 4096], WriteFlags::default()).unwrap();
     }
     assert_eq!(flip(&machine, |owner| is_dnode_block_of(owner, early)), 2);
-    // As when programs look at many other files.
+    // As when programs access many other files.
     assert_eq!(fs.sync(), Err(Errno::EIO));
     fs.keep_inodes(0);
-    // The medium gives the block again, so that the inode can be read. What was to be in it is lost all the same.
+    // The device returns the block again, so that the inode can be read. The changes to it are lost
+    // nevertheless.
     flip(&machine, |owner| is_dnode_block_of(owner, early));
     for ino in [early, late, early] {
         assert_eq!(fs.fsync(ino, false), Err(Errno::EIO), "inode {ino}");
@@ -177,7 +178,7 @@ fn a_loss_is_told_although_the_inode_left_memory_before_it_was_asked_for() {
     let mut out = Vec::new();
     fs.read(early, 0, 4096, &mut out).unwrap();
     assert_eq!(out, vec![7; 4096], "the state before");
-    // Another file by the same number has lost nothing.
+    // Another file of the same number has lost nothing.
     fs.unlink(root, b"f90").unwrap();
     fs.forget(early, 1);
     fs.sync().unwrap();

@@ -1,4 +1,4 @@
-//! Honest failures are lived with; lies are noticed.
+//! Honest failures are survived; lies are detected.
 
 use terrane_device::ZoneState;
 use terrane_oracle::Failure;

@@ -1,4 +1,4 @@
-//! `ENOSPC` is honest.
+//! `ENOSPC` is returned only if the pool is full.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -17,7 +17,8 @@ fn a_full_pool_gives_its_space_back_round_after_round() {
     for seed in [1, 2] {
         let seen = rounds(seed, count).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         println!("seed {seed}: {seen:?}");
-        // A few blocks of directory, queue and books may differ, and zones that are half full: 2 % of the pool.
+        // A few blocks of directory, queue and accounting may differ, and zones that are half full: 2 % of
+        // the pool.
         let tolerance = seen.available_first / 50;
         assert!(seen.available_last + tolerance >= seen.available_first, "seed {seed}: {seen:?}");
         assert!(seen.filled_least * 10 >= seen.filled_first * 8, "seed {seed}: {seen:?}");
@@ -43,7 +44,7 @@ fn what_an_empty_pool_offers_can_be_used_and_comes_back_round_after_round() {
     }
 }
 
-/// With threads: groups sync beside those who write.
+/// With threads: txgs sync concurrently with writers.
 fn crowd(seed: u64, zones: u32) -> Machine {
     let props = vec![("recordsize", "16K"), ("compression", "off")];
     Machine::create(&Plan { zones, threads: true, stale: false, props, ..Plan::small(seed) }).unwrap()
@@ -79,7 +80,7 @@ fn a_truncate_is_never_refused_while_writers_fill_the_pool() {
         fs.write(first, 0, &vec![7; 8 << 20], WriteFlags::default()).unwrap();
         std::thread::scope(|scope| {
             let writers = [scope.spawn(|| fill(fs, 1)), scope.spawn(|| fill(fs, 2))];
-            // Until they have to wait for room, or are refused already.
+            // Until writers wait for space, or are refused already.
             let waits = |machine: &Machine| machine.pool.stats().waits[WaitFor::Space as usize].count();
             let before = waits(&machine);
             while waits(&machine) == before && writers.iter().any(|writer| !writer.is_finished()) {
@@ -121,7 +122,7 @@ fn a_full_pool_says_of_its_space_what_its_files_say() {
         Some(attr.blocks * 512)
     };
     let files: u64 = (0..8).filter_map(of_file).sum();
-    // Names, inodes and the pool's own books, which no file has.
+    // Names, inodes and the pool's own accounting, which belong to no file.
     assert!(used >= files && used - files <= 1 << 20, "{used} bytes are used, {files} by files");
     assert!(stat.free * 50 <= stat.blocks, "{} of {} blocks are free", stat.free, stat.blocks);
     machine.check().unwrap();

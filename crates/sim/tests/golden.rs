@@ -1,10 +1,14 @@
 //! Pools that an older version made are imported, checked, read, written and imported again.
 //!
-//! The images were made by the code of commit f7492b2, with all features it knew: `one`, a file of 96 MiB; `three`, two devices and one for
-//! metadata; `drive`, a simulated zoned drive with uneven zones that lost power. `one` and `three` hold files of all codecs, checksums and
-//! record sizes, directories of all forms, extended attributes of all homes, holes, links, special files, and blocks that collection has
-//! moved. `drive` holds what a random workload made; collection had moved nothing there. Beside each image are the lines that [`manifest`]
-//! gave for it there. Images and lines are zstd frames.
+//! The images were made by the code of commit f7492b2, with all features it knew:
+//! * `one`: a file of 96 MiB;
+//! * `three`: two devices and one for metadata;
+//! * `drive`: a simulated zoned drive with uneven zones that lost power.
+//!
+//! `one` and `three` hold files of all codecs, checksums and record sizes, directories of all forms, and
+//! extended attributes of all homes. They also hold holes, links, special files, and blocks that GC has
+//! moved. `drive` holds what a random workload made; GC had moved nothing there. Beside each image are the
+//! lines that [`manifest`] gave for it there. Images and lines are zstd frames.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::io::{Seek, SeekFrom, Write};
@@ -83,14 +87,14 @@ impl Drop for Mounted {
     }
 }
 
-/// What one image must go through, as it is or `upgraded` to all that this version knows. `open` gives its devices, as often as it is
-/// asked.
+/// What every image must survive, as it is or `upgraded` to all features of this version. `open` returns its
+/// devices, each time it is called.
 fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     let lines = String::from_utf8(golden(&format!("{name}.txt"))).unwrap();
     let expected: Vec<&str> = lines.lines().collect();
     let old = Mounted::new(open());
     assert_same(&manifest(&old.fs), &expected);
-    // Otherwise no old run index is read.
+    // Otherwise no old relocation index is read.
     assert_eq!(old.pool.status().runs > 0, name != "drive", "blocks that collection had moved in {name}");
     old.assert_sound();
     let features = old.pool.label().features;
@@ -141,7 +145,7 @@ fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>)
     let (before, who) = (last.pool.status().live_bytes, identity());
     last.export();
 
-    // What each section of the tables and each pointer says now is said in one form or the other, and means the same.
+    // Each section of the tables and each pointer is now in one form or the other, and means the same.
     let again = Mounted::new(open());
     assert!(again.pool.status().live_bytes.abs_diff(before) < 1 << 20);
     let set = again.fs.dataset().objects().id().0;
@@ -191,7 +195,8 @@ fn a_pool_on_a_zoned_drive_that_lost_power() {
     }
 }
 
-/// One line for each name: path, mode, owner, links, size, time of change, checksum of the content, extended attributes.
+/// One line for each name: path, mode, owner, links, size, modification time, checksum of the content,
+/// extended attributes.
 fn manifest(fs: &Fs) -> Vec<String> {
     let mut lines = Vec::new();
     let mut open = vec![(String::new(), fs.root())];

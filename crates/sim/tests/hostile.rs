@@ -1,4 +1,5 @@
-//! Damage and lies end in an error by name or in what was written; never in a panic, and never not at all.
+//! Damage and forgery end in a named error or in what was written; never in a panic, and always within a time
+//! limit.
 
 use terrane_sim::hostile::{Certain, Image, Verdict, bit_flip, certain_lie, sealed_lie};
 use terrane_sim::seeds::{number, seeds};
@@ -21,7 +22,7 @@ fn no_flipped_bit_gives_wrong_bytes() {
     let mut dice = Dice::new(seeds(1)[0]);
     let mut counts = [0u64; 3];
     for flip in 0..flips {
-        // All of them in order, or as many by chance.
+        // All of them in order, or as many at random.
         let mut at = if flips == total { flip } else { dice.below(total) };
         for (zone, bytes) in &used {
             if at < bytes * 8 {
@@ -57,7 +58,7 @@ fn no_sealed_lie_panics_or_hangs() {
 
 #[test]
 fn counts_that_lie_are_counted_on() {
-    // One more or less was an overflow when something was changed.
+    // Counting one more or one less overflowed when something was changed.
     let image = Image::new(5).unwrap();
     let lies = [Certain::Objects(0), Certain::Objects(u64::MAX)];
     let lies = lies.into_iter().chain([Certain::Used(u64::MAX), Certain::Birth(u64::MAX)]);
@@ -67,7 +68,7 @@ fn counts_that_lie_are_counted_on() {
     }
 }
 
-/// What this process ever used, as Linux counts it; 0 elsewhere.
+/// The peak memory of this process, as Linux counts it; 0 elsewhere.
 fn memory_peak_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

@@ -1,4 +1,4 @@
-//! A nearly full pool of few large zones: who waits for room waits for one victim, not for the next one as well.
+//! A nearly full pool of few large zones: writers wait for the GC of one victim, not of the next one as well.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -50,7 +50,8 @@ fn hardly_anybody_waits_while_two_victims_are_copied() {
         collected()
     );
     assert!(waited > 50 && collected() > 50 * ZONE, "the canary: nobody had to wait");
-    // Now and then a reset comes late. Where the next victim is begun before the last one is reset, three of four wait for both.
+    // Now and then a reset comes late. If the next victim is begun before the last one is reset, three of
+    // four waits are for both.
     let for_two = copied.iter().filter(|bytes| **bytes > ZONE / 2 * 3).count();
     assert!(
         for_two * 50 <= waited,

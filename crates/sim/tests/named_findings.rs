@@ -1,4 +1,4 @@
-//! What check calls the things it finds.
+//! The names that check gives its findings.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use terrane_zap::ValueRef;
 
 const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 32, ..Cost::NOTHING };
 
-/// A file system with two directories and a file of two names, changed behind its back.
+/// A file system with two directories and a file of two names, after a change that bypasses it.
 fn after(change: impl FnOnce(&Dataset, u64)) -> Report {
     after_with(&[], change)
 }
 
-/// The same in a data set with these properties.
+/// The same in a dataset with these properties.
 fn after_with(props: &[(&'static str, &'static str)], change: impl FnOnce(&Dataset, u64)) -> Report {
     let machine = Machine::create(&Plan { props: props.to_vec(), ..Plan::small(1) }).unwrap();
     let fs = machine.fs().clone();
@@ -80,7 +80,7 @@ fn names_that_break_the_rules_of_their_data_set_are_found() {
     assert!(!mixed.to_string().contains("means the same"), "{mixed}");
     let report = after_with(&[("utf8only", "on")], |dataset, dir| add(dataset, dir, b"bad\xff"));
     assert!(report.to_string().contains("a name in UTF-8"), "{report}");
-    // A directory of a data set whose names are not normalized, in one whose are.
+    // A directory of a dataset without normalisation, in one with it.
     let report = after_with(&insensitive, |dataset, dir| {
         let tx = dataset.objects().begin(COST).unwrap();
         let mut zap = names(dataset, dir);
@@ -122,7 +122,7 @@ fn a_directory_in_itself_is_a_loop() {
         let tx = dataset.objects().begin(COST).unwrap();
         let root = dataset.master().unwrap().lookup_u64(b"ROOT").unwrap().unwrap();
         names(dataset, root).remove(&tx, b"dir").unwrap();
-        // `dir` names itself, and says that it is its own parent.
+        // `dir` contains itself, and is its own parent.
         names(dataset, dir).add_u64(&tx, b"dir", dir | 4 << 60).unwrap();
         let object = dataset.objects().hold(ObjectId(dir)).unwrap();
         let bonus: Vec<u8> = object.bonus().to_vec();
@@ -151,7 +151,7 @@ fn an_object_without_a_name_is_an_orphan() {
     assert_eq!(report.findings_count, 1, "{report}");
 }
 
-/// Where programs keep ZAPs of their own a file system may be missing, but not a part of it.
+/// Where programs keep their own ZAPs a file system may be missing, but not a part of it.
 #[test]
 fn a_file_system_without_its_version_is_not_taken_for_none() {
     let report = after(|dataset, _| {
@@ -165,7 +165,7 @@ fn a_file_system_without_its_version_is_not_taken_for_none() {
     assert_eq!(report.findings_count, 1, "{report}");
 }
 
-/// Two files with extended attributes everywhere: one in the bonus, one in a spill block, one in a hidden directory.
+/// Two files with extended attributes in every home: in the bonus, in a spill block, in a hidden directory.
 struct Xattrs {
     dataset: Dataset,
     device: SimDevice,
@@ -195,7 +195,7 @@ impl Xattrs {
         }
     }
 
-    /// Stores a list with so many of its attributes in the bonus.
+    /// Stores a list with this many of its attributes in the bonus.
     fn store(&self, number: u64, list: &AttrList, in_bonus: usize) {
         let encode = |list: terrane_sa::AttrSlice<'_>| {
             SaBuffer::encode(self.table.find(list.order()).unwrap(), list).unwrap().into_bytes()
@@ -270,7 +270,7 @@ fn after_xattrs_with(props: &[(&'static str, &'static str)], change: impl FnOnce
     check(&machine.objects, &mut |_| {})
 }
 
-/// Exactly these kinds, in any order.
+/// Expects exactly these kinds, in any order.
 fn expect(report: &Report, kinds: &[&str]) {
     let mut found: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
     let mut kinds = kinds.to_vec();
@@ -288,7 +288,7 @@ fn attributes_that_cannot_be_read_are_found() {
             object.set_attributes(&tx, object.bonus().to_vec(), Some(raw)).unwrap();
         })
     };
-    // What the hidden directory's inode was nobody can say, and that is one finding, not two.
+    // What the hidden directory's inode was is unknown, and that is one finding, not two.
     let report = spill(b"nonsense".to_vec());
     expect(&report, &[kind::SPILL]);
     assert!(report.to_string().contains("SA buffer"), "{report}");
@@ -364,7 +364,7 @@ fn lists_that_nobody_could_have_set_are_found() {
         let report = after_xattrs(|xattrs| xattrs.store_names(&packed));
         assert!(report.has(kind::XATTRS) && report.to_string().contains(word), "{word}: {report}");
         let others = report.findings.iter().filter(|finding| finding.kind != kind::XATTRS);
-        // What is little has no need of a spill.
+        // A short list does not need a spill.
         assert!(others.clone().all(|finding| finding.kind == kind::SPILL), "{report}");
     }
 }
@@ -379,7 +379,7 @@ fn relist(xattrs: &Xattrs, change: impl FnOnce(&mut AttrList)) {
 #[test]
 fn hidden_directories_are_their_inodes_alone() {
     let expect = |kinds: &[&str], change: fn(&Xattrs)| expect(&after_xattrs(change), kinds);
-    // Gone, with its value.
+    // Destroyed, with its value.
     expect(&[kind::HIDDEN], |xattrs| {
         xattrs.destroy(xattrs.value);
         xattrs.destroy(xattrs.hidden);
@@ -392,9 +392,9 @@ fn hidden_directories_are_their_inodes_alone() {
         let root = xattrs.dataset.master().unwrap().lookup_u64("ROOT").unwrap().unwrap();
         relist(xattrs, |list| list.set_u64(Attr::XATTR, root));
     });
-    // Nobody's.
+    // It belongs to no inode.
     expect(&[kind::ORPHAN], |xattrs| relist(xattrs, |list| list.remove(Attr::XATTR)));
-    // Of two.
+    // It belongs to two.
     expect(&[kind::LINKS, kind::PARENT], |xattrs| {
         let (list, mut other) = (xattrs.list(xattrs.all), xattrs.list(xattrs.small));
         for attr in [Attr::DXATTR, Attr::XATTR] {
@@ -402,18 +402,19 @@ fn hidden_directories_are_their_inodes_alone() {
         }
         xattrs.store(xattrs.small, &other, 12);
     });
-    // Of somebody else, by its own words.
+    // It names another inode as its parent.
     expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.hidden, Attr::PARENT, xattrs.small));
     expect(&[kind::PARENT], |xattrs| xattrs.poke(xattrs.value, Attr::PARENT, xattrs.small));
-    // A file keeps the number of the directory it was made in. When that is gone, the number may be anybody's.
+    // A file keeps the number of the directory it was created in. After that directory is removed, another
+    // object may have the number.
     expect(&[], |xattrs| xattrs.poke(xattrs.all, Attr::PARENT, xattrs.hidden));
     // Its names are bytes, whatever the names of files are.
     self::expect(&after_xattrs_with(&[("casesensitivity", "insensitive"), ("utf8only", "on")], |_| {}), &[]);
-    // It does not say what it is, or says what it is not.
+    // Its flags do not say what it is, or say what it is not.
     expect(&[kind::HIDDEN, kind::ORPHAN, kind::ENTRY], |xattrs| xattrs.poke(xattrs.hidden, Attr::FLAGS, 0));
     expect(&[kind::ENTRY], |xattrs| xattrs.poke(xattrs.value, Attr::FLAGS, 0));
     expect(&[kind::ENTRY, kind::XATTRS], |xattrs| xattrs.poke(xattrs.small, Attr::FLAGS, 1));
-    // It waits to be destroyed, and has its name.
+    // It waits in the delete queue, and has its name.
     expect(&[kind::DELETE_QUEUE, kind::DELETE_QUEUE], |xattrs| {
         let queue = xattrs.dataset.master().unwrap().lookup_u64("DELETE_QUEUE").unwrap().unwrap();
         let name = format!("{:x}", xattrs.hidden);
@@ -433,7 +434,7 @@ fn what_files_reserve_is_well_formed() {
         });
         expect(&report, kinds);
     };
-    // Versions that do not know it leave entries of files that are gone.
+    // Versions that do not know the table leave entries of removed files.
     expect("77", &[1, 4096, 4096, 0, 0, 4096], &[]);
     expect("77", &[1, 4096, 5000, 192, 0, 4096, 8192, 9288], &[]);
     expect("077", &[1, 4096, 4096, 0, 0, 4096], &[kind::RESERVED]);
@@ -471,12 +472,12 @@ fn hidden_values_have_one_name_of_an_attribute() {
     expect(&[kind::SIZE, kind::HIDDEN, kind::ORPHAN], |xattrs| {
         xattrs.names(xattrs.hidden, |tx, names| assert!(names.remove(tx, "user.big").unwrap()));
     });
-    // Values are files.
+    // Values must be files.
     expect(&[kind::ENTRY, kind::SIZE, kind::PARENT, kind::LINKS, kind::LINKS], |xattrs| {
         let itself = xattrs.hidden | 4 << 60;
         xattrs.names(xattrs.hidden, |tx, names| names.add_u64(tx, b"user.dir", itself).unwrap());
     });
-    // A file's name for it.
+    // A name in a directory leads to it.
     expect(&[kind::SIZE, kind::LINKS, kind::ENTRY], |xattrs| {
         let root = xattrs.dataset.master().unwrap().lookup_u64("ROOT").unwrap().unwrap();
         xattrs.names(root, |tx, names| names.add_u64(tx, b"peek", xattrs.value | 8 << 60).unwrap());

@@ -1,4 +1,4 @@
-//! Zone tables that are lost are made again.
+//! Zone tables that are lost are rebuilt.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
@@ -20,11 +20,11 @@ use terrane_store::env::{Env, SeededEnv};
 use terrane_store::explain::Standing;
 use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 
-/// Both copies of every section rot: nothing but the zones themselves knows what lies where.
+/// Both copies of every section rot: only the zones themselves know what lies where.
 fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
     let machine = Machine::import(device, seed, true).unwrap();
     let mut lost = 0;
-    // What was emptied may have been reset by the group that did not come.
+    // An emptied zone may have been reset by the txg that was lost.
     let zones = machine.pool.zones().into_iter();
     for zone in zones.filter(|zone| !matches!(zone.phase, Phase::Emptied(_))) {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
@@ -40,11 +40,13 @@ fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
 #[test]
 fn an_index_that_is_lost_is_made_again_from_the_zones() {
     let (mut moved, mut rebuilt, mut whole) = (0, 0, 0);
-    // Two always run: of the first, a zone goes on behind a batch that a crash took back; of the last no section was written yet.
+    // Two always run. In the first, a zone continues behind a batch that a crash undid; of the last, no
+    // section was written yet.
     for seed in seeds(8).into_iter().chain([810_064_609_498, 823_822_321_674]) {
         let mut workload = collected(seed, 60 + seed % 3 * 60).unwrap();
         moved += workload.machine.pool.stats().runs;
-        // What a crash leaves behind the end of zones looks like parts, and another life goes on over it.
+        // What a crash leaves behind the end of zones looks like directory parts, and the next workload
+        // writes over it.
         for life in 0..2 {
             let device = workload.machine.device.clone();
             device.crash_after(device.ops_done() + 5 + seed % 64 + life);
@@ -82,15 +84,15 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
         (workload.acts, workload.file_bytes) = (Acts::Churn, FILE_BYTES);
         live_on(workload, 60, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    // Such lives are rare, or what is lost is not found any more.
+    // Pools that lost no section must be the minority, or lost tables are no longer detected.
     assert!(
         moved > 20 && whole <= rebuilt,
         "{moved} runs were made again, {rebuilt} pools, {whole} were whole"
     );
 }
 
-/// Rebuilds the index of a pool that was exported, after `damage` beside the loss of all sections: whatever is
-/// written then, the tree is what it was and what became of it.
+/// Rebuilds the index of a pool that was exported, after `damage` beside the loss of all sections. Whatever
+/// is written then, the tree is what it was, with those changes.
 fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     let workload = collected(seed, 60).unwrap();
     let model = workload.model.closed();
@@ -123,7 +125,7 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     model.closed().compare(machine.fs()).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
 }
 
-/// The zones in which most lives, and those that are open.
+/// The zones with the most live bytes, and the open ones.
 fn fullest(zones: &[ZoneView]) -> impl Iterator<Item = &ZoneView> {
     let mut zones: Vec<&ZoneView> = zones.iter().filter(|zone| zone.live > 0).collect();
     zones.sort_by_key(|zone| (zone.phase != Phase::Open, std::cmp::Reverse(zone.live)));
@@ -133,11 +135,12 @@ fn fullest(zones: &[ZoneView]) -> impl Iterator<Item = &ZoneView> {
 #[test]
 fn blocks_whose_directory_part_is_damaged_stay_where_they_are() {
     let rotten = std::cell::Cell::new(0);
-    // Of the last, all parts of a zone that was opened just before.
+    // In the last, all parts of a zone that was opened just before are damaged.
     for seed in seeds(4).into_iter().chain([928_428_549_048]) {
         rebuilt_in_spite_of(seed, |device, zones| {
             for zone in fullest(zones) {
-                // The last ones: nothing that follows tells of them. Without those that list moved blocks, which have a second copy.
+                // The last parts: nothing after them refers to them. Except those that list moved blocks,
+                // which have a second copy.
                 let mut unit = [0; 4096];
                 let trailers = (4096..=zone.claimed).step_by(4096).filter_map(|end| {
                     device.read(zone.home.zone, end - 4096, &mut unit).unwrap();
@@ -166,7 +169,8 @@ fn zones_whose_header_is_damaged_are_known_by_their_directory() {
     }
 }
 
-/// A read error says nothing of what a zone holds: file data, which no walk of the trees reads, would be given up for good.
+/// A read error says nothing of what a zone holds: file data, which no walk of the trees reads, would be lost
+/// for good.
 #[test]
 fn zones_that_cannot_be_read_are_not_given_up() {
     for seed in seeds(2) {
@@ -186,7 +190,7 @@ fn zones_that_cannot_be_read_are_not_given_up() {
     }
 }
 
-/// Seals have no key: somebody may have made them.
+/// Seals have no key: they may be forged.
 #[test]
 fn zones_that_say_numbers_which_are_never_given_are_empty() {
     for seed in seeds(2) {
@@ -225,7 +229,7 @@ fn a_tree_that_cannot_be_walked_is_not_given_up() {
     let machine = Machine::import(&device, 3, true).unwrap();
     // Both copies of some directory's, inode's or indirect block.
     let mut victims = Vec::new();
-    // What was emptied may have been reset by the group that did not come.
+    // An emptied zone may have been reset by the txg that was lost.
     let zones = machine.pool.zones().into_iter();
     for zone in zones.filter(|zone| !matches!(zone.phase, Phase::Emptied(_))) {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {

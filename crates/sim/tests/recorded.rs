@@ -1,4 +1,5 @@
-//! A small life on a pool, recorded, and replayed by the simulator: it must cost there what the pool itself measured.
+//! A small workload on a pool, recorded and replayed by the simulator: it must cost there what the pool
+//! itself measured.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +13,7 @@ use terrane_sim::gc::{self, Measure, Setting};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_wire::Dice;
 
-/// What was recorded, after the pool has gone.
+/// The recording, kept after the pool was closed.
 #[derive(Clone, Default)]
 struct Page(Arc<Mutex<Vec<u8>>>);
 
@@ -36,7 +37,8 @@ fn write(fs: &Fs, ino: u64, block: u64, dice: &mut Dice) {
     assert_eq!(fs.write(ino, block * BLOCK as u64, &bytes, WriteFlags::default()), Ok(BLOCK as u32));
 }
 
-/// One file, overwritten at random, and small ones that come and go. Returns the recording, and what the pool counted.
+/// One file, overwritten at random, and small ones that come and go. Returns the recording, and the pool's
+/// counters.
 fn life(zones: u32) -> (String, Totals) {
     let props = vec![("recordsize", "16K"), ("compression", "off")];
     let plan = Plan { zones, drive: true, stale: false, props, ..Plan::small(4) };

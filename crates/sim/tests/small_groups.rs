@@ -1,4 +1,5 @@
-//! A nearly full pool whose groups are smaller than a batch: collection gives each what it took, though most of that is not sent yet.
+//! A nearly full pool whose txgs are smaller than a batch: GC frees as much for each as it took, though most
+//! of that is not sent yet.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
@@ -8,7 +9,7 @@ use terrane_wire::Dice;
 
 const RECORD: u64 = 4 << 10;
 const ZONE: u64 = 1 << 20;
-/// Records that are replaced in a group.
+/// Records that are replaced in a txg.
 const GROUP: usize = 100;
 
 #[test]

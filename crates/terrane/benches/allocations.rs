@@ -1,4 +1,5 @@
-//! Memory that one metadata operation asks the allocator for, on the caller's side and in the sync together.
+//! Bytes that one metadata operation requests from the allocator, on the caller's side and in the sync
+//! together.
 //!
 //!     cargo bench -p terrane --bench allocations
 

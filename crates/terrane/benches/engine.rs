@@ -1,7 +1,8 @@
-//! Metadata operations in process: what the engine does in a second, and what one operation costs its caller.
+//! Metadata operations in process: operations per second of the engine, and the cost of one operation to its
+//! caller.
 //!
-//! Empty files in 200 directories of a pool in a file, with 1 and 2 threads. `create` and `remove` include the commit
-//! at their end. CPU is the callers' own and the whole process's, per operation.
+//! Empty files in 200 directories of a pool in a file, with 1 and 2 threads. `create` and `remove` include
+//! the commit at their end. CPU is the callers' own and the whole process's, per operation.
 //!
 //!     cargo bench -p terrane --bench engine -- [--files N] [--dir DIRECTORY] [--rounds N]
 

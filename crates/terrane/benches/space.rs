@@ -1,14 +1,16 @@
-//! Bytes on the device for one of many: empty directories, empty files, small ZAPs of file identifiers, entries of one large ZAP, and
-//! extended attributes: what an empty file with 100 random bytes in one takes beyond an empty file, with dnodes of several sizes.
+//! Space on the device of one of many: empty directories, empty files, small ZAPs of file identifiers,
+//! entries of one large ZAP, and extended attributes. The last is the space that an empty file with one
+//! attribute of 100 random bytes takes beyond an empty file, with dnodes of several sizes.
 //!
-//! Everything that a commit leaves is counted, all copies: the measure is what the pool's books call alive, less what they said before.
-//! Below each row stands where the bytes went, from the zones' own directories, for each object. `claimed` is what the device was given:
-//! dead blocks in zones that were not reset yet, headers, directory parts and padding included.
+//! Everything that a commit leaves is counted, all copies: the difference of the pool's live bytes. Below
+//! each row is the use of that space per object, from the zones' own directories. `claimed` is what was
+//! written to the device: garbage in zones that were not reset yet, headers, directory parts and padding
+//! included.
 //!
 //!     cargo bench -p terrane --bench space -- [--count N] [--large N] [--commits N] [--dir DIRECTORY] [--rows ROWS]
 //!
-//! ROWS are some of directories,files,zaps,entries,xattrs. `--commits` cuts the creation into so many groups: 1 is the least that a file
-//! system can do, a mount commits every five seconds.
+//! ROWS are some of directories,files,zaps,entries,xattrs. `--commits` splits the creation into that many
+//! txgs: 1 is the minimum for any file system, a mount commits every five seconds.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -36,11 +38,11 @@ const SMALL: u64 = 10;
 /// Of a value.
 const XATTR_BYTES: usize = 100;
 
-/// What each row is made with.
+/// The settings of each row.
 struct Bench {
     path: PathBuf,
     commits: usize,
-    /// Of the data set.
+    /// Of the dataset.
     properties: Vec<(&'static str, &'static str)>,
 }
 
@@ -48,8 +50,8 @@ fn row(bench: &Bench, what: &str, count: usize, make: impl Fn(&Mounted, usize)) 
     row_after(bench, what, count, |_| (), make)
 }
 
-/// Runs `make` for every number, with so many commits on the way; prints and returns the bytes for each of `count`, with those of
-/// what was prepared.
+/// Runs `make` for every number, with this many commits on the way. Prints and returns the bytes for each of
+/// `count`, those of the preparation included.
 fn row_after(
     bench: &Bench,
     what: &str,

@@ -4,9 +4,10 @@
 //! cargo run --release -p terrane --example file_ids -- [ZAPS] [NAMES] [FILE]
 //! ```
 //!
-//! Makes a pool in FILE (or in memory), ZAPS (1,000,000) ZAPs with NAMES (10) entries each, and a ZAP that says which number each of
-//! them has. Prints how fast they are made, looked up and removed again by one thread, everything committed, and what they cost on the
-//! device: dnode, blocks, and the entry that leads to each, all copies.
+//! Makes a pool in FILE (or in memory), ZAPS (1,000,000) ZAPs with NAMES (10) entries each, and a ZAP with
+//! the object number of each of them. Prints how fast one thread creates, looks up and removes them, all
+//! committed. It also prints the space that they take on the device: dnode, blocks, and the entry that leads
+//! to each, all copies.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use terrane::{
 };
 
 const ZONE_BYTES: u64 = 64 << 20;
-/// ZAPs made or removed in one batch.
+/// ZAPs created or removed in one batch.
 const IN_A_BATCH: u64 = 100;
 
 /// Sequence, number in it, version.
@@ -60,7 +61,7 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
     let objects = Objects::create(Arc::clone(&pool))?;
     let zaps = Zaps::open(&Arc::new(Dataset::create_root(&objects, &[])?))?;
 
-    // Which object is which directory. Who comes later finds it among the roots.
+    // The directory of directories. A later program finds it among the roots.
     let directories = {
         let batch = zaps.begin(Work::new().create(1, 1, 40))?;
         let directories = zaps.create(&batch, ZapSpec::WORDS)?;

@@ -1,20 +1,21 @@
 //! Terrane for embedders: the one crate with a promise of stability.
 //!
-//! A program that wants a file system without a mount calls [`Fs`], whose methods are what system calls do, on a [`Dataset`] of an
-//! imported pool. [`check`] verifies such a pool whole.
+//! A program that wants a file system without a mount calls [`Fs`], whose methods correspond to system calls,
+//! on a [`Dataset`] of an imported pool. [`check`] verifies such a pool completely.
 //!
 //! # What stays stable
 //!
 //! The names that this crate exports are listed one by one. For each of them, within one major version:
 //!
-//! * the name stays, and code that uses its documented functions, fields and constants goes on to compile;
-//! * what a function's documentation says of its results and errors goes on to hold, in particular that what `fsync` or `commit` has
-//!   acknowledged survives a crash;
+//! * the name stays, and code that uses its documented functions, fields and constants continues to compile;
+//! * the documented results and errors of a function stay valid; in particular, data that `fsync` or `commit`
+//!   has acknowledged survives a crash;
 //! * a pool that one version has written can be imported by every later one.
 //!
-//! Enums may gain variants and option structs may gain fields: match with a wildcard, and fill structs up from their `default()`.
-//! Before version 1.0 a minor version may break the first promise, and the change log says where. Everything else, the crates below
-//! and the types that can be reached only through them, may change with any version. Use them at your own risk.
+//! Enums may gain variants and option structs may gain fields: match with a wildcard, and fill structs up
+//! from their `default()`. Before version 1.0 a minor version may break the first promise, and the change log
+//! says where. Everything else may change with any version: the crates below, and the types that can be
+//! reached only through them. Use them at your own risk.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,7 +31,8 @@
 //! }
 //! ```
 //!
-//! One that wants names and numbers without files calls [`Zaps`]: see its module, and `examples/file_ids.rs`, which opens a pool too.
+//! A program that wants names and numbers without files calls [`Zaps`]: see its module, and
+//! `examples/file_ids.rs`, which opens a pool too.
 
 pub use terrane_check::{Counts, Finding, Phase, Progress, Report, check};
 pub use terrane_dataset::{

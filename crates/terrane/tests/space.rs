@@ -1,7 +1,7 @@
-//! Space: what one of many costs, and that every byte is accounted for.
+//! Space: the cost of one of many, and that every byte is accounted for.
 //!
-//! The bounds leave room over what was measured when they were written (in parentheses): they are there to notice what makes all
-//! metadata larger, as eight random bytes in each inode once did.
+//! The bounds leave a margin over what was measured when they were written (in parentheses). They detect
+//! changes that make all metadata larger, as eight random bytes in each inode once did.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Machine {
     }
 }
 
-/// Bytes that `count` makings add to what lives, for each.
+/// Live bytes added per call by `count` calls of `make`.
 fn each(m: &Machine, count: usize, make: impl Fn(usize)) -> f64 {
     let before = m.committed().live();
     (0..count).for_each(make);
@@ -83,7 +83,7 @@ fn a_zap_of_ten_file_identifiers_costs_less_than_two_hundred_bytes() {
             zap.add(&tx, format!("file-{id:08}").as_bytes(), ValueRef::U64s(&value)).unwrap();
         }
     });
-    // Most of them are in their dnodes' pointers: as blocks they would cost three times that.
+    // Most of them are embedded in their dnodes' pointers: as blocks they would take three times that.
     assert!(zap < 200.0, "{zap} bytes for a ZAP of ten entries");
 }
 
@@ -95,7 +95,7 @@ fn every_byte_of_a_pool_is_accounted_for() {
     for number in 0..300u64 {
         let name = format!("file {number} in the root");
         let file = m.fs.create(root, name.as_bytes(), 0o644, &OWNER).unwrap().ino;
-        // What does not compress, so that its size is known.
+        // Incompressible content, so that its size is known.
         let bytes: Vec<u8> =
             (0..2000 + number * 16).map(|at| (scattered(number << 32 | at) & 255) as u8).collect();
         m.fs.write(file, 0, &bytes, WriteFlags::default()).unwrap();

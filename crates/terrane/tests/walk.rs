@@ -1,4 +1,4 @@
-//! A cold walk over many names: everything is shown, and little of it stays in memory.
+//! A cold walk over many names: all names are listed, and little of the tree stays in memory.
 //!
 //! `scripts/bench-walk.sh` measures the same at full size.
 
@@ -23,8 +23,8 @@ const ZONE_BYTES: u64 = 4 << 20;
 const DIRS: usize = 100;
 const NAMES: usize = 1800;
 const CACHE_BYTES: usize = 4 << 20;
-/// Beside cached blocks: an inode and an object for each directory, and what the threads work with. Their indexes would take 14 KiB
-/// each.
+/// Beside cached blocks: an inode and an object for each directory, and the working memory of the threads.
+/// Their indexes would take 14 KiB each.
 const REST_BYTES: usize = 256 << 10;
 
 fn name(number: usize) -> String {
@@ -41,7 +41,7 @@ fn make(path: &Path) -> (Arc<Pool>, Arc<Dataset>) {
     let dataset = Arc::new(Dataset::create_root(&objects, &[("atime", "off")]).unwrap());
     Fs::format(&dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::clone(&dataset)).unwrap();
-    // Names of one file in each directory: only they are walked, and they are made faster than files.
+    // Links to one file in each directory: only names are walked, and they are made faster than files.
     for dir in 0..DIRS {
         let dir = fs.mkdir(fs.root(), format!("dir{dir}").as_bytes(), 0o755, &OWNER).unwrap().ino;
         let file = fs.create(dir, name(0).as_bytes(), 0o644, &OWNER).unwrap().ino;
@@ -56,7 +56,7 @@ fn make(path: &Path) -> (Arc<Pool>, Arc<Dataset>) {
     (pool, dataset)
 }
 
-/// In pieces of so many names, as a kernel asks for them. Returns subdirectories.
+/// Lists in pieces of this many names, as a kernel does. Returns subdirectories.
 fn list(fs: &Fs, dir: Ino, piece: usize, names: &mut Vec<String>) -> Vec<Ino> {
     let (mut offset, mut subdirs) = (2, Vec::new());
     loop {

@@ -18,7 +18,7 @@ fn writes(who: Person, path: &Path) -> Result<(), Errno> {
     opens(who, path, OFlags::WRONLY)
 }
 
-/// ANN owns everything, CAT is in CREW, BOB in no group but his own.
+/// ANN owns everything, CAT is in CREW, BOB only in his own group.
 pub fn access(j: &mut Judge, dir: &Path) -> Done {
     use Entry::*;
     let f = file(dir, "f")?;
@@ -85,7 +85,7 @@ fn directories(j: &mut Judge, dir: &Path) -> Done {
     xattr::set(&d, ACCESS, &for_bob(7))?;
     j.is("directory rwx: BOB makes", BOB.asks(|| file(&d, "bob").is_ok()), true);
     j.is("directory rwx: BOB removes", BOB.asks(|| std::fs::remove_file(&inside).is_ok()), true);
-    // A default ACL gives what the mode of the directory would not.
+    // A default ACL grants what the mode of the directory would not.
     let shared = directory(dir, "shared")?;
     chmod(&shared, 0o777)?;
     xattr::set(&shared, DEFAULT, &acl(&[Owner(7), User(BOB.uid, 6), Group(0), Mask(6), Other(0)]))?;
@@ -96,7 +96,7 @@ fn directories(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// The ACL comes before the question whether there is such a device.
+/// The ACL is checked before the existence of the device.
 fn devices(j: &mut Judge, dir: &Path) -> Done {
     use Entry::*;
     let kinds = [("fifo", FileType::Fifo, 0), ("null", FileType::CharacterDevice, rustix::fs::makedev(1, 3))];

@@ -9,7 +9,7 @@ use rustix::process::Gid;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// BOB may `may`, the group `group`, and so the mask is both of them.
+/// BOB has the rights `may`, the group `group`, and so the mask is both of them.
 pub fn with_user(may: u16, group: u16) -> [Entry; 5] {
     use Entry::*;
     [Owner(6), User(BOB.uid, may), Group(group), Mask(may | group), Other(0)]

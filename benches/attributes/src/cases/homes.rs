@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A file, and what its attributes must be.
+/// A file, and its expected attributes.
 struct Kept {
     path: PathBuf,
     values: BTreeMap<String, Vec<u8>>,
@@ -15,7 +15,7 @@ impl Kept {
         Kept { path, values: BTreeMap::new() }
     }
 
-    /// Sets one, and remembers it if that was done.
+    /// Sets one, and records it if that succeeded.
     fn set(&mut self, name: &str, len: usize) -> Result<(), Errno> {
         let value = noise((self.values.len() * 1_000_003 + len) as u64, len);
         xattr::set(&self.path, name, &value)?;
@@ -29,7 +29,7 @@ impl Kept {
         Ok(())
     }
 
-    /// `as it should be`, or the first thing that is not.
+    /// `as it should be`, or the first difference.
     fn state(&self) -> String {
         let names: Vec<Vec<u8>> = self.values.keys().map(|name| name.clone().into_bytes()).collect();
         match xattr::list(&self.path) {
@@ -49,7 +49,7 @@ impl Kept {
 
 const RIGHT: &str = "as it should be";
 
-/// One value through every home there and back, between two neighbours that must not change.
+/// One value moves through every home there and back, between two neighbours that must not change.
 pub fn homes(j: &mut Judge, dir: &Path) -> Done {
     let (f, d) = (file(dir, "f")?, directory(dir, "d")?);
     std::fs::write(&f, b"contents stay")?;
@@ -122,7 +122,7 @@ pub fn large_beside(j: &mut Judge, dir: &Path) -> Done {
     }
     j.is("all go", names.iter().try_for_each(|name| kept.remove(name)), ());
     j.is("the small one is left", kept.state(), RIGHT);
-    // Files that go with everything they have, one of them while it is open.
+    // Files that are removed with all their attributes, one of them while it is open.
     names.iter().try_for_each(|name| kept.set(name, 33_000))?;
     let open = std::fs::File::open(&kept.path)?;
     std::fs::remove_file(&kept.path)?;

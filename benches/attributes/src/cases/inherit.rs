@@ -22,7 +22,7 @@ fn made(dir: &Path, name: &str, mode: u32) -> Result<PathBuf, Trouble> {
     Ok(path)
 }
 
-/// BOB may all, whatever else is.
+/// BOB has all rights, whatever the others have.
 fn default(owner: u16, group: u16, mask: u16, other: u16) -> Vec<u8> {
     use Entry::*;
     acl(&[Owner(owner), User(BOB.uid, 7), Group(group), Mask(mask), Other(other)])
@@ -60,7 +60,7 @@ pub fn inherit(j: &mut Judge, dir: &Path) -> Done {
     let open =
         rustix::fs::open(&d, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o666))?;
     j.is("unnamed: ACL", xattr::fget(&open, ACCESS), default(6, 5, 6, 0));
-    // Or nothing could be mounted anew.
+    // Otherwise nothing could be remounted.
     drop(open);
     moved_and_linked(j, dir, &d)?;
     minimal(j, dir)?;
@@ -73,7 +73,7 @@ pub fn inherit(j: &mut Judge, dir: &Path) -> Done {
     set_group(j, dir)
 }
 
-/// Only what is made in the directory inherits.
+/// Only files created in the directory inherit.
 fn moved_and_linked(j: &mut Judge, dir: &Path, d: &Path) -> Done {
     let outside = made(dir, "outside", 0o666)?;
     j.is("outside: the umask", mode_of(&outside)?, Bits(0o600));
@@ -87,7 +87,7 @@ fn moved_and_linked(j: &mut Judge, dir: &Path, d: &Path) -> Done {
     Ok(())
 }
 
-/// Without users, groups and a mask: nothing is left to store of a file, but the mode comes from it.
+/// Without users, groups and a mask: no list is stored for a file, but its mode comes from it.
 fn minimal(j: &mut Judge, dir: &Path) -> Done {
     use Entry::*;
     let d = directory(dir, "minimal")?;
@@ -105,7 +105,7 @@ fn minimal(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// Group and setgid bit of a directory go on beside the ACL.
+/// Group and setgid bit of a directory are inherited beside the ACL.
 fn set_group(j: &mut Judge, dir: &Path) -> Done {
     let d = directory(dir, "crew")?;
     chownat(CWD, &d, None, Some(Gid::from_raw(CREW)), AtFlags::empty())?;
@@ -154,7 +154,7 @@ pub fn umask_matters(j: &mut Judge, dir: &Path) -> Done {
     j.is("027: made by a user", mode_of(&ann)?, Bits(0o640));
     give(&ann, BOB)?;
     j.is("027: no ACL", xattr::list(&ann), xattr::listed(&[]));
-    // With a default ACL that is taken away again, the umask is back.
+    // After a default ACL is removed, the umask applies again.
     xattr::set(&d, DEFAULT, &default(7, 7, 7, 7))?;
     let with = made(&d, "with", 0o666)?;
     j.is("027: with a default ACL", mode_of(&with)?, Bits(0o666));

@@ -39,7 +39,7 @@ pub fn kinds(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// Neither contents nor entries: `user.*` would have no permission bits that govern it.
+/// Neither contents nor entries: no permission bits would govern `user.*`.
 fn only_privileged(j: &mut Judge, kind: &str, path: &Path) {
     j.is(format!("{kind}: set user.a"), xattr::lset(path, "user.a", b"x"), Errno::PERM);
     j.is(format!("{kind}: get user.a"), xattr::lget(path, "user.a"), Errno::NODATA);
@@ -62,7 +62,7 @@ fn links(j: &mut Judge, dir: &Path) -> Done {
     j.is("symlink: the link has nothing", xattr::llist(&l), xattr::listed(&[]));
     only_privileged(j, "symlink", &l);
     j.is("symlink: the file has no more", xattr::list(&l), xattr::listed(&["user.a"]));
-    // Long enough that the target and the attributes do not share the inode everywhere.
+    // Long enough that target and attributes do not share the inode on every file system.
     let long = dir.join("long");
     std::os::unix::fs::symlink("x".repeat(1000), &long)?;
     j.is("long symlink: set", xattr::lset(&long, "trusted.a", &[7; 1000]), ());

@@ -3,7 +3,7 @@ use crate::xattr::{self, VALUE_MAX, noise};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Around each place where a file system may begin to keep a value elsewhere.
+/// Around each length at which a file system may change a value's home.
 const LENS: [usize; 26] = [
     0, 1, 2, 7, 8, 31, 32, 100, 184, 185, 255, 256, 320, 321, 511, 832, 833, 1024, 3000, 4096, 8192, 16192,
     32768, 32769, 65535, 65536,
@@ -58,7 +58,7 @@ pub fn long_names(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// How many of `count` numbered names could be set, and what refused the next one.
+/// How many of `count` numbered names could be set, and the error of the next one.
 fn set_many(f: &Path, count: usize, name: impl Fn(usize) -> String) -> (usize, Result<(), Errno>) {
     for at in 0..count {
         let set = xattr::set(f, name(at), format!("value {at:06}").as_bytes());
@@ -117,7 +117,7 @@ pub fn full_list(j: &mut Judge, dir: &Path) -> Done {
     j.is("one goes", xattr::remove(&f, name(0)), ());
     j.is("another fits", xattr::set(&f, name(1000), b"value"), ());
     j.is("list with a short buffer", xattr::list_into(&f, 100), Errno::RANGE);
-    // Everything that the file has goes with it.
+    // All attributes are removed with the file.
     j.is("the file goes", std::fs::remove_file(&f).is_ok(), true);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! What is asked, in order. A case gets an empty directory of its own.
+//! The cases, in order. Each gets an empty directory of its own.
 
 mod access;
 mod acls;

@@ -3,7 +3,7 @@ use crate::xattr::{self, noise};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Everything but NUL may be in a name. Some of these would be a path, or a text in no encoding.
+/// Any byte but NUL may be in a name. Some of these look like a path, or are not valid text.
 const NAMES: [&[u8]; 18] = [
     b"user..",
     b"user...",
@@ -27,7 +27,7 @@ const NAMES: [&[u8]; 18] = [
 
 pub fn names(j: &mut Judge, dir: &Path) -> Done {
     let f = file(dir, "f")?;
-    // Twice: small values, and values that some file systems keep in a directory, where names are names of files.
+    // Twice: small values, and values that some file systems keep in a directory, where names are file names.
     for (how, len) in [("small", 20), ("large", 34_000)] {
         let f = file(dir, how)?;
         let value = |at: usize| noise(at as u64 + 1, len);
@@ -56,7 +56,7 @@ pub fn names(j: &mut Judge, dir: &Path) -> Done {
     order(j, dir)
 }
 
-/// The order in which names came changes nothing that can be asked for.
+/// The order in which names were set is not visible.
 fn order(j: &mut Judge, dir: &Path) -> Done {
     let names: Vec<String> = (0..20).map(|at| format!("user.{}", at * 7 % 20)).collect();
     let (there, back) = (file(dir, "there")?, file(dir, "back")?);

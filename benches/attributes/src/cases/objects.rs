@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// Attributes are the inode's, whatever leads to it.
+/// Attributes belong to the inode, whatever path leads to it.
 pub fn objects(j: &mut Judge, dir: &Path) -> Done {
     let f = file(dir, "f")?;
     let link = dir.join("link");
@@ -83,7 +83,7 @@ fn unnamed(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// Nanoseconds of the last change of the inode, and of the contents.
+/// Change time of the inode and modification time of the contents, in nanoseconds.
 fn changed(path: &Path) -> Result<(i128, i128), std::io::Error> {
     let stat = path.symlink_metadata()?;
     let nanos = |seconds: i64, nanos: i64| i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
@@ -106,7 +106,7 @@ pub fn times(j: &mut Judge, dir: &Path) -> Done {
     ];
     for (what, path, act) in acts {
         let before = changed(path)?;
-        // Longer than a tick of the coarsest clock that stamps files.
+        // Longer than a tick of the coarsest clock for file times.
         std::thread::sleep(Duration::from_millis(12));
         act()?;
         let after = changed(path)?;
@@ -148,7 +148,7 @@ pub fn together(j: &mut Judge, dir: &Path) -> Done {
         }
     });
     j.is("no removal is lost", xattr::list(&f).map(|found| found.len()), 24);
-    // One is replaced by the other, over and over: nobody sees half of it, or nothing.
+    // One replaces the other repeatedly: no reader sees half of it, or nothing.
     for (one, other) in [(700, 1900), (20, 40_000), (40_000, 60_000)] {
         let (one, other) = (noise(1, one), noise(2, other));
         xattr::set(&f, "user.flips", &one)?;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 use std::path::Path;
 
-/// Gives a file to someone.
+/// Changes the owner of a file.
 pub fn give(path: &Path, to: Person) -> Result<(), Errno> {
     let (uid, gid) = (Uid::from_raw(to.uid), Gid::from_raw(to.gid));
     chownat(rustix::fs::CWD, path, Some(uid), Some(gid), rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
@@ -53,7 +53,8 @@ pub fn spaces(j: &mut Judge, dir: &Path) -> Done {
     Ok(())
 }
 
-/// Someone else needs permission to read and write the file for `user.*`, and for nothing else.
+/// Another user needs read and write permission on the file for `user.*`; no permission gives access to the
+/// rest.
 fn strangers(j: &mut Judge, f: &Path) -> Done {
     chmod(f, 0o644)?;
     j.is("0644: stranger gets", BOB.asks(|| xattr::get(f, "user.root")), b"1".to_vec());

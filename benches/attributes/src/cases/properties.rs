@@ -7,7 +7,7 @@ use crate::xattr::{self, ACCESS, DEFAULT, Entry, acl, noise};
 use rustix::io::Errno;
 use std::path::Path;
 
-/// Values that came while the property was another are read, listed and removed like all others.
+/// Values set under another value of the property are read, listed and removed like all others.
 pub fn properties(j: &mut Judge, dir: &Path) -> Done {
     if !j.property("xattr=sa")? {
         j.skip("the file system has no properties");
@@ -45,7 +45,7 @@ pub fn properties(j: &mut Judge, dir: &Path) -> Done {
     without_any(j, &f)
 }
 
-/// What a mount cannot have is neither shown nor lost.
+/// Attributes that a mount cannot serve are neither shown nor lost.
 fn without_acls(j: &mut Judge, dir: &Path) -> Done {
     use Entry::*;
     let (f, d) = (file(dir, "with an ACL")?, directory(dir, "d")?);

@@ -1,4 +1,4 @@
-//! `compression`: what each algorithm saves and costs, as a table and as the field draws it: read speed against ratio.
+//! `compression`: savings and cost of each algorithm, as a table, and as a plot of read speed against ratio.
 
 use super::results::{Field, Metric, Results, Spread};
 use crate::fail::{Context, Result};
@@ -23,7 +23,8 @@ const WRITE: Metric = Metric { work: "source", phase: "seq write+fsync", field: 
 const READ: Metric = Metric { work: "source", phase: "seq read", field: Field::MbPerS };
 /// The same from a device that reads slowly.
 const SLOW: Metric = Metric { work: "slow", ..READ };
-/// The same writes of what hardly shrinks: what an algorithm costs where it saves nothing.
+/// The same writes with other kinds of data, of which some hardly compress: there an algorithm costs and
+/// saves nothing.
 const KINDS: [&str; 6] = ["random", "jpeg", "zstd", "text", "binary", "mixed"];
 
 pub fn run(o: &Opts) -> Result<()> {
@@ -49,7 +50,7 @@ fn cell(spread: Option<Spread>, digits: usize) -> String {
     })
 }
 
-/// Columns of what was measured.
+/// A column for each metric that was measured.
 fn table(results: &Results) -> String {
     let mut columns = vec![("ratio", RATIO, 2), ("write MB/s", WRITE, 0), ("cold read MB/s", READ, 0)];
     columns.push(("slow device, cold read MB/s", SLOW, 0));
@@ -120,7 +121,7 @@ fn plot(results: &Results) -> String {
     let most = points.iter().map(|(_, ratio, _)| *ratio).fold(1.0, f64::max);
     let mut reads: Vec<f64> = points.iter().map(|(.., read)| *read).collect();
     reads.sort_by(|a, b| b.total_cmp(a));
-    // One that is far ahead of all others would press them together: it stands at the edge, with its figure.
+    // A value far above all others would compress their scale: it is drawn at the edge, with its number.
     let highest = match reads[..] {
         [first, second, ..] if first > 2.0 * second => second * 1.2,
         [first, ..] => first,
@@ -163,7 +164,7 @@ fn plot(results: &Results) -> String {
         let _ = writeln!(body, r#"<circle cx="{x:.1}" cy="{y:.1}" r="4" fill="{fill}" stroke="{edge}"/>"#);
         let name = peer.strip_prefix("terrane-").unwrap_or(peer);
         let beyond = if read > y_max { format!(": {read:.0}") } else { String::new() };
-        // Neighbours of the other record size have theirs on the other side.
+        // Labels of peers with the other record size are on the other side.
         let at = if record(peer) == "1m" { y - 8.0 } else { y + 14.0 };
         let _ = writeln!(
             body,

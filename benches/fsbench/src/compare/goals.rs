@@ -1,4 +1,4 @@
-//! What was promised, each as one comparison.
+//! The goals, each as one comparison.
 
 use super::results::{Field, Metric, Results, Spread};
 

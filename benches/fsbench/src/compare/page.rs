@@ -9,7 +9,7 @@ pub struct Section {
     /// Of its plot's file.
     pub name: &'static str,
     pub title: &'static str,
-    /// What the others are compared with, beside each other.
+    /// The two peers that the others are compared with.
     pub bases: [&'static str; 2],
     pub rows: Vec<(&'static str, Metric)>,
 }
@@ -136,7 +136,7 @@ fn spread(spread: Spread, unit: &str) -> String {
     format!("{}{unit} <small>[{}–{}]</small>", number(median), number(min), number(max))
 }
 
-/// Peers that have anything in this section.
+/// Peers with results in this section.
 pub fn peers_of<'a>(results: &'a Results, section: &Section) -> Vec<&'a str> {
     let has = |peer: &str| section.rows.iter().any(|(_, metric)| results.values(*metric, peer).is_some());
     results.peers.iter().map(String::as_str).filter(|peer| has(peer)).collect()
@@ -183,7 +183,7 @@ in brackets. A ratio is the median of the ratios within each repetition. In the 
 
 ";
 
-/// The whole page shows what was not measured; a part, for tuning, does not.
+/// The whole page also shows what was not measured; a part, for tuning, does not.
 fn goal_table(results: &Results, whole: bool, out: &mut String) {
     out.push_str("\n## Goals\n\n| what | goal | reached | |\n|---|---|---|---|\n");
     for goal in goals() {

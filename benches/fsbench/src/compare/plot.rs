@@ -1,4 +1,4 @@
-//! Bars, one group for each row of a table. The longest of a group is the best value, whatever its unit.
+//! Bars, one group for each row of a table. The longest of a group is the best value, in any unit.
 
 use super::page::{Section, number, peers_of};
 use super::results::Results;

@@ -1,4 +1,4 @@
-//! What was measured, by workload, peer, phase and repetition.
+//! Measurements by workload, peer, phase and repetition.
 
 use crate::fail::{Context, Result};
 use serde_json::Value;
@@ -10,11 +10,11 @@ pub enum Field {
     OpsPerS,
     MbPerS,
     Secs,
-    /// Seconds that so many operations take, at the pace of those that were measured.
+    /// Seconds for this many operations, at the measured rate.
     SecsOf(u32),
     P50,
     P99,
-    /// A number of the workload's own, and what it is divided by.
+    /// A number of the workload's own, and its divisor.
     Extra(&'static str, f64),
 }
 
@@ -34,13 +34,13 @@ impl Field {
         }
     }
 
-    /// Less of it is better.
+    /// Whether lower is better.
     pub fn is_cost(self) -> bool {
         matches!(self, Field::Secs | Field::SecsOf(_) | Field::P50 | Field::P99 | Field::Extra("stored", _))
     }
 }
 
-/// The file system said that it does not do this.
+/// Whether the file system does not support this.
 fn is_refused(row: &Value) -> bool {
     row["ops"].as_u64() == Some(0) && row["note"].as_str().is_some_and(|note| note.starts_with("n/a"))
 }
@@ -78,14 +78,15 @@ impl Spread {
 pub struct Results {
     /// By work and peer, then repetition: the row of each phase.
     runs: BTreeMap<(String, String), BTreeMap<u64, BTreeMap<String, Value>>>,
-    /// Ours, the ceiling, then the others.
+    /// Terrane, the ceiling, then the others.
     pub peers: Vec<String>,
     pub failed: Vec<String>,
 }
 
 impl Results {
     /// # Errors
-    /// On a line that is no JSON object of ours.
+    ///
+    /// If a line is not a JSON object of fsbench.
     pub fn parse(lines: &str) -> Result<Results> {
         let mut results = Results::default();
         for (number, line) in lines.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -128,7 +129,7 @@ impl Results {
         Spread::of(self.by_rep(metric, peer).into_values().collect())
     }
 
-    /// Whether `peer` was asked for it and refused in every repetition.
+    /// Whether `peer` refused it in every repetition.
     pub fn is_refused(&self, metric: Metric, peer: &str) -> bool {
         let reps = self.runs.get(&(metric.work.to_owned(), peer.to_owned()));
         reps.is_some_and(|reps| {
@@ -168,7 +169,7 @@ mod tests {
     #[test]
     fn ratios_stay_within_a_repetition() {
         let lines = [run("a", 1, 10.0), run("b", 1, 20.0), run("a", 2, 300.0), run("b", 2, 100.0)];
-        // A repetition in which only one of them ran says nothing.
+        // A repetition in which only one of them ran is ignored.
         let results = Results::parse(&(lines.join("\n") + "\n\n" + &run("b", 3, 1.0))).unwrap();
         let expected = Spread { min: 1.0 / 3.0, median: (2.0 + 1.0 / 3.0) / 2.0, max: 2.0 };
         assert_eq!(results.ratios(SEQ, "b", &["a"]), Some(expected));

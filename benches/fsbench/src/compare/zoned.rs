@@ -1,6 +1,6 @@
-//! `zoned`: a table of what `gc` found on zoned drives, one line for each run.
+//! `zoned`: a table of the results of `gc` on zoned drives, one line for each run.
 //!
-//! Every run is shown as it is: amplification, longest waits and the slowest second are no figures to take a median of.
+//! Every run is shown: a median of amplification, longest waits or the slowest second has no meaning.
 
 use crate::fail::{Context, Result};
 use clap::Args;
@@ -68,7 +68,7 @@ fn cells(run: &Value) -> Vec<String> {
     };
     let (fill, churn, verify) = (row("fill"), row("churn"), row("verify"));
     let offered = &run["params"]["avail"];
-    // What was live was live throughout: the workload keeps its level.
+    // Live bytes are constant: the workload keeps its level.
     let live =
         offered.as_f64().zip(fill["extra"]["reached_percent"].as_f64()).map(|(all, of)| all * of / 100.0);
     let raw = text("raw").parse::<f64>().ok();

@@ -51,7 +51,7 @@ struct Walk {
     unknown: usize,
 }
 
-/// Two levels, the shape this workload made, so no d_type is needed to descend.
+/// Two levels, as this workload made them, so no d_type is needed to descend.
 fn walk_tree(env: &Env, stat: bool) -> Result<Walk> {
     let mut walk = Walk::default();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -1,7 +1,7 @@
-//! `gc`: keep a nearly full file system churning, in the manner of xfstests generic/747.
+//! `gc`: overwrites a nearly full file system, in the manner of xfstests generic/747.
 //!
-//! Fills to a percentage of the free space with files of random sizes, then deletes
-//! random files and writes new ones at that level for some seconds.
+//! Fills it to a percentage of the free space with files of random sizes. Then it deletes random files and
+//! writes new ones at that level for some seconds.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
@@ -65,7 +65,7 @@ struct Churn<'a> {
     lat: Vec<u64>,
     max_fsync_ns: u64,
     max_unlink_ns: u64,
-    /// What the device had been given when the phase began.
+    /// Bytes written to the device before the phase began.
     written_before: Option<u64>,
     errors: BTreeMap<String, u64>,
 }
@@ -180,7 +180,7 @@ impl Churn<'_> {
         Ok(())
     }
 
-    /// Bytes that the device was given so far, if somebody counts them.
+    /// Bytes written to the device so far, if something counts them.
     fn written(&self) -> Result<Option<u64>> {
         let Some(command) = &self.opts.written_cmd else { return Ok(None) };
         let text = said_by(command).context("--written-cmd")?;

@@ -1,10 +1,11 @@
-//! `latency`: what single operations wait for while writers stream.
+//! `latency`: how long single operations wait while writers stream.
 //!
-//! Every writer writes large blocks without a pause, every other one data that do not compress. Beside them one prober per kind
-//! of operation does one at a time and rests in between, so that what is measured is waiting and not throughput.
+//! Every writer writes large blocks without a pause, every other one incompressible data. Beside them one
+//! prober per kind of operation runs one at a time with pauses, so that it measures waiting and not
+//! throughput.
 //!
-//! Reads and stats are cold: no part of the file and no name is met twice, and the hook before them drops or remounts. With
-//! `--writers 0` the same probers tell what the operations cost on an idle file system.
+//! Reads and stats are cold: no part of the file and no name is used twice, and the hook before them drops
+//! caches or remounts. With `--writers 0` the same probers measure the operations on an idle file system.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::Report;
@@ -48,7 +49,8 @@ pub struct Opts {
     pub rest_ms: u64,
 }
 
-/// The writers work up to their pace, and fill what takes them at memory speed, before anything is measured.
+/// Time for the writers to reach their steady rate, and to fill buffers that accept data at memory speed,
+/// before the measurement.
 const WARM_UP: Duration = Duration::from_secs(2);
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
@@ -132,7 +134,7 @@ struct Run<'a> {
     opts: &'a Opts,
     /// The probers are done.
     stop: &'a AtomicBool,
-    /// A thread failed: the others need not go on.
+    /// A thread failed: the others stop too.
     failed: &'a AtomicBool,
 }
 
@@ -141,7 +143,7 @@ impl Run<'_> {
         let file =
             self.noticed(File::create(self.env.path(format!("stream-{number}"))).map_err(Into::into))?;
         let mut rng = self.env.rng(100 + number as u64);
-        // Long enough that no record repeats within what a compressor looks back on, made before the clock runs.
+        // Long enough that no record repeats within a compressor's window; made before the measurement.
         let mut data = vec![0; 16 * self.opts.chunk];
         if is_text(number) {
             rng.fill_text(&mut data)
@@ -169,7 +171,7 @@ impl Run<'_> {
 
     fn reads(&self) -> Result<Timed> {
         let file = File::open(self.env.path("cold"))?;
-        // Else the kernel reads on after each block, and would know the next ones.
+        // Otherwise the kernel prefetches behind each block, and would have the next ones cached.
         rustix::fs::fadvise(&file, 0, None, Advice::Random).context("fadvise")?;
         let mut block = vec![0; self.opts.block];
         let slots = self.opts.size / self.opts.apart;

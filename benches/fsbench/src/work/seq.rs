@@ -34,7 +34,7 @@ pub struct Opts {
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let mut report = Report::new("seq", &env.root);
-    // In memory, so that reading the corpus costs nothing while the clock runs.
+    // In memory, so that reading the corpus costs nothing during the measurement.
     let corpus = fs::read(&o.input).with_context(|| format!("read {}", o.input.display()))?;
     ensure!(corpus.len() >= o.block && o.block > 0 && o.chunk > 0, "input smaller than a block");
     let size = if o.size == 0 { corpus.len() as u64 } else { o.size };
@@ -65,7 +65,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let mut row = Row::new("seq write+fsync", size.div_ceil(o.chunk as u64), size, secs)
         .note(format!("hook after: {hook:.2} s"))
         .extra("stored", stored);
-    // What lies in memory does not count as stored.
+    // Data in the file system's memory does not count as stored.
     if stored > 0 {
         let ratio = size as f64 / stored as f64;
         row = row

@@ -1,9 +1,11 @@
-//! `turnover`: whole files come and go on a nearly full file system, in the manner of xfstests generic/747.
+//! `turnover`: whole files are created and deleted on a nearly full file system, in the manner of xfstests
+//! generic/747.
 //!
-//! Files of a hundred sizes between 1 and 253 MiB are written until statfs says that so many percent are in use. Then twice, past the
-//! page cache and through it, a share of the file system is written anew: while there is room a file is added, else a random one is
-//! removed and the file system synced. Any error ends the run, above all that of a file system which is full and should not be.
-//! Unlike there, files hold bytes that do not compress, and are read at the end.
+//! Files of a hundred sizes between 1 and 253 MiB are written until statfs reports the given percentage in
+//! use. Then, once past the page cache and once through it, a share of the file system is rewritten. While
+//! there is space a file is added, else a random one is removed and the file system synced. Any error ends
+//! the run, above all ENOSPC from a file system that should not be full. Unlike in generic/747, files hold
+//! incompressible bytes, and are read at the end.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
@@ -33,7 +35,7 @@ pub struct Opts {
 }
 
 const MIB: usize = 1 << 20;
-/// Direct I/O wants memory at such addresses.
+/// Direct I/O needs memory of this alignment.
 const ALIGN: usize = 4096;
 
 struct Turnover<'a> {
@@ -68,7 +70,7 @@ impl Turnover<'_> {
         1 + self.opts.span_mib * (self.rng.below(1 << 15) % 100) / 100
     }
 
-    /// A MiB of a file: of noise, from where its number and the place in it say.
+    /// One MiB of a file: noise, at an offset given by the file's number and the position in it.
     fn piece(&self, serial: u64, mib: u64) -> &[u8] {
         let pages = (self.noise.len() - self.aligned) / ALIGN - MIB / ALIGN;
         let page = (serial * 7919 + mib * 31) as usize % pages;
@@ -140,7 +142,7 @@ impl Turnover<'_> {
             .extra("max_unlink_ms", unlink)
     }
 
-    /// Files that are not what was written.
+    /// Files whose content differs from what was written.
     fn bad_files(&self) -> u64 {
         let mut buf = vec![0; MIB];
         let serial = |path: &Path| {

@@ -1,7 +1,8 @@
 //! `xattr`: time to set and get one extended attribute per file, by size.
 //!
-//! Values are random. All files have the same one, unless each should have its own: a file system that stores equal values once
-//! (ext4 shares whole blocks of attributes) or that compresses inodes together gains from equal ones.
+//! Values are random. All files have the same one, unless each should have its own. Equal values favour a
+//! file system that stores them once (ext4 shares whole blocks of attributes) or that compresses inodes
+//! together.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
@@ -34,7 +35,7 @@ pub struct Opts {
     pub distinct: bool,
 }
 
-/// Random bytes, of which each file's value is a part.
+/// Random bytes; each file's value is a part of them.
 const POOL_BYTES: usize = 16 << 20;
 
 struct Values {

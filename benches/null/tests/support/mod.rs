@@ -10,7 +10,7 @@ use terrane_fuse::{MountOptions, Session, UnmountHandle};
 use terrane_null::Memory;
 use terrane_posix::Errno;
 
-/// Writes down what is asked before it is answered.
+/// Records each request before it is answered.
 pub struct Counted {
     pub memory: Memory,
     asked: Mutex<Vec<Opcode>>,
@@ -19,7 +19,7 @@ pub struct Counted {
 impl Handler for Counted {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let opcode = Opcode::from_number(call.header.opcode).expect("the session refuses unknown ones");
-        // These come when the kernel likes, and nobody waits for them.
+        // These come at any time, and no caller waits for them.
         if !matches!(opcode, Opcode::Forget | Opcode::BatchForget) {
             self.asked.lock().push(opcode);
         }
@@ -35,7 +35,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// `None`, loudly, where this machine has no FUSE to offer.
+    /// `None`, with a message, where this machine has no FUSE.
     pub fn start(name: &str, words: &str) -> Option<Running> {
         let dir = std::env::temp_dir().join(format!("terrane-null-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
@@ -56,7 +56,7 @@ impl Running {
         Some(Running { dir, server, handle, session: Some(session) })
     }
 
-    /// What the kernel asked while this was done.
+    /// The requests of the kernel during this call.
     #[allow(dead_code, reason = "each test file is a program of its own, and not every one counts")]
     pub fn asked<R>(&self, what: impl FnOnce() -> R) -> (R, Vec<Opcode>) {
         self.server.asked.lock().clear();
@@ -64,7 +64,7 @@ impl Running {
         (result, std::mem::take(&mut *self.server.asked.lock()))
     }
 
-    /// Ends the connection under its users.
+    /// Aborts the connection while in use.
     #[allow(dead_code, reason = "each test file is a program of its own, and not every one aborts")]
     pub fn abort(mut self) {
         self.handle.abort().unwrap();

@@ -1,4 +1,4 @@
-//! `terrane check`: does everything hold that must?
+//! `terrane check`: verifies a whole pool.
 
 use super::{ask, print, rebuild_index};
 use crate::failure::{Failure, Outcome};
@@ -37,7 +37,7 @@ pub struct Check {
 }
 
 impl Check {
-    /// True: all is well.
+    /// True: nothing was found.
     pub fn run(&self) -> Outcome<bool> {
         let registry = Registry::of_this_user()?;
         let mut reports = Vec::new();
@@ -75,12 +75,12 @@ impl Check {
     }
 }
 
-/// False: it was cut short, and nothing is known. Servers of an older version say so by failing.
+/// False: it was cut short, and nothing is known. Servers of an older version fail instead.
 fn is_complete(report: &Value) -> bool {
     report["complete"].as_bool().unwrap_or(true)
 }
 
-/// All findings, those that were not kept included.
+/// The number of findings, including those that were counted but not kept.
 fn count(report: &Value) -> u64 {
     report["findings_count"].as_u64().unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! `terrane debug`: the way to learn the format.
+//! `terrane debug`: shows the structures of the format.
 
 use super::{ask, print, rows};
 use crate::failure::Outcome;
@@ -231,7 +231,7 @@ impl DebugCommand {
     }
 }
 
-/// The object, then its attributes, then those that users named.
+/// The object, then its system attributes, then user attributes.
 fn dnode(mut answer: Value, shape: Shape) -> Outcome<String> {
     let mut lists = String::new();
     for listing in [ATTRIBUTES, XATTRS] {
@@ -272,7 +272,7 @@ fn zap(answer: &Value, shape: Shape) -> Outcome<String> {
     Ok(head + &listing.render(&entries, shape))
 }
 
-/// One thing, a line for each of its fields.
+/// One object, one line per field.
 pub fn fields(object: &Value) -> String {
     let all = object.as_object().into_iter().flatten();
     let width = all.clone().map(|(key, _)| key.len()).max().unwrap_or(0);

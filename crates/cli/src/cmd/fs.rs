@@ -1,4 +1,4 @@
-//! `terrane fs`: data sets and their properties.
+//! `terrane fs`: datasets and their properties.
 
 mod rewrite;
 
@@ -141,7 +141,7 @@ impl FsCommand {
     }
 }
 
-/// Changes properties, and says which of them the mount does not heed yet.
+/// Changes properties, and says which of them take effect only at the next mount.
 fn change(registry: &Registry, pool: &str, query: &Query) -> Outcome {
     let waiting = ask(registry, pool, query)?;
     for name in waiting.as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -184,7 +184,7 @@ impl Get {
     }
 }
 
-/// What `zstd-auto` chose, as a line below the table.
+/// The levels that `zstd-auto` chose, as a line below the table.
 fn levels(row: &Value) -> Option<String> {
     let levels = row["levels"].as_array()?;
     let number = |level: &Value, key: &str| level[key].as_u64().unwrap_or(0);
@@ -204,7 +204,7 @@ fn levels(row: &Value) -> Option<String> {
     ))
 }
 
-/// What idle time did, as a line below the table.
+/// What was recompressed in idle time, as a line below the table.
 fn recompressed(row: &Value) -> Option<String> {
     let done = row.get("recompressed")?;
     let bytes = |key: &str| crate::size::print(done[key].as_u64().unwrap_or(0));
@@ -217,7 +217,7 @@ fn recompressed(row: &Value) -> Option<String> {
     ))
 }
 
-/// `128K` as a script counts it, where it is a script that asks.
+/// Replaces `128K` by a number of bytes if the output is for a script.
 fn settle(row: &mut Value, is_parsable: bool) {
     let exact = row.as_object_mut().and_then(|row| row.remove("exact"));
     if !is_parsable {

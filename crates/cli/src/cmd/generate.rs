@@ -1,5 +1,5 @@
-//! `terrane generate`: manual pages and completions, from the definitions that parse the command line. Hidden, because it is for
-//! those who install and package.
+//! `terrane generate`: manual pages and completions, from the definitions that parse the command line.
+//! Hidden: it is for installers and packagers.
 
 use super::print;
 use crate::failure::{Failure, Outcome};

@@ -1,4 +1,4 @@
-//! One module for each word after `terrane`.
+//! One module for each subcommand of `terrane`.
 
 pub mod check;
 pub mod debug;
@@ -29,18 +29,18 @@ use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
 use terrane_fuse::mount::{MountedAt, mounted};
 
-/// Ends the program as the parser of the command line does, for mistakes that only the command itself can see.
+/// Exits as the command line parser does, for mistakes that only the command itself can detect.
 pub fn wrong_usage(text: &str) -> ! {
     use clap::CommandFactory;
     crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, text).exit()
 }
 
-/// Prints to standard output. A reader who has seen enough (`| head`) is no error.
+/// Prints to standard output. A closed pipe (`| head`) is not an error.
 pub fn print(text: &str) -> Outcome {
     print_on(text).map(drop)
 }
 
-/// The same for what would go on: false when nobody reads any more.
+/// The same for repeated output: false if the reader has closed the pipe.
 pub fn print_on(text: &str) -> Outcome<bool> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -50,17 +50,18 @@ pub fn print_on(text: &str) -> Outcome<bool> {
     }
 }
 
-/// What the pool that a daemon has mounted is to the one that is meant.
+/// How the pool that a daemon has mounted relates to the one that was named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kinship {
     Same,
     /// Another pool of that name.
     Namesake,
-    /// A path was named, and what lies there was copied from the devices of the pool that is mounted.
+    /// A path was named, and the device there was copied from a device of the mounted pool.
     Copy,
 }
 
-/// A name means the pool that is known by it; a path means what is there, and not what was copied from it or to it.
+/// A name means the pool that the registry knows by it. A path means the device there, not one that it was
+/// copied from or to.
 pub fn kinship(greeting: &Greeting, target: &Target) -> Kinship {
     match target.id {
         // Known by its name, or mounted by its path while the name means another pool.
@@ -86,16 +87,16 @@ pub fn refuse_copy(greeting: &Greeting, target: &Target) -> Failure {
     )
 }
 
-/// As it can be pasted into a shell.
+/// Quoted so that it can be pasted into a shell.
 pub fn shell_word(path: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%=,".contains(c);
     if path.chars().all(plain) { path.to_owned() } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
-/// The daemon that has the pool mounted, if one has.
+/// The daemon that has the pool mounted, if any.
 ///
 /// # Errors
-/// When a path was named that is a copy of what is mounted.
+/// If a path was named whose device is a copy of a mounted one.
 pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
     let Some(daemon) = control::connect(&registry.socket(&target.name))? else { return Ok(None) };
     match kinship(&daemon.greeting, target) {
@@ -105,7 +106,7 @@ pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>
     }
 }
 
-/// The same for who only looks: a copy is looked at itself.
+/// The same for commands that only read: a copy is opened itself.
 pub fn daemon_to_look_at(
     registry: &Registry,
     target: &Target,
@@ -115,25 +116,25 @@ pub fn daemon_to_look_at(
     Ok(daemon.filter(|daemon| kinship(&daemon.greeting, target) == Kinship::Same))
 }
 
-/// A daemon, and where its file system can be seen.
+/// A daemon, and the mounts that show its file system.
 pub struct Standing {
     pub daemon: Daemon,
     pub places: Vec<MountedAt>,
 }
 
-/// What a call on the socket of a pool came to.
+/// The result of calling the socket of a pool.
 #[expect(clippy::large_enum_variant, reason = "few live at a time, and most are daemons")]
 enum Call {
     Standing(Standing),
-    /// No daemon has it.
+    /// No daemon has the pool.
     Nobody,
-    /// It does not answer.
+    /// The daemon does not answer.
     Silent,
 }
 
-/// A daemon, and where its file system can be seen. The kernel gives the number of one that is gone to the next that is mounted,
-/// whosever that is. So what the table says is about this daemon only if its mount still stands when the table has been read, and
-/// who greets stands.
+/// The daemon of a pool, and the mounts that show its file system. The kernel reuses the number of a file
+/// system that is gone for the next one, whichever that is. So the table is about this daemon only if its
+/// mount still exists after the table was read; a daemon that greets has such a mount.
 pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<Standing>> {
     match call_on(&registry.socket(name), PATIENCE)? {
         Call::Standing(found) => Ok(Some(found)),
@@ -169,7 +170,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Calls all at once, so that one that does not answer costs its time alone.
+    /// Calls all of them concurrently, so that one that does not answer delays no other.
     pub fn of(registry: &Registry) -> Outcome<Survey> {
         let pools = registry.pools()?;
         let answers: Vec<_> = std::thread::scope(|scope| {
@@ -185,29 +186,29 @@ impl Survey {
             match answer {
                 Ok(Ok(Call::Standing(found))) => survey.standing.push(found),
                 Ok(Ok(Call::Nobody)) => {}
-                // One whose socket cannot be used hides no other pool either.
+                // A socket that cannot be used must not hide the other pools either.
                 Ok(Ok(Call::Silent) | Err(_)) | Err(_) => survey.silent.push((name, device)),
             }
         }
         Ok(survey)
     }
 
-    /// The silent pool whose mount this seems to be.
+    /// The silent pool that this mount seems to belong to.
     pub fn silent_at(&self, place: &MountedAt) -> Option<&str> {
         let of = |(name, device): &&(String, PathBuf)| is_source(place, name, device);
         self.silent.iter().find(of).map(|(name, _)| name.as_str())
     }
 }
 
-/// A mount shows its pool's name as its source, or the device as mount(8) was told it.
+/// Whether the mount's source is this pool: its name, or the device as it was given to mount(8).
 pub fn is_source(place: &MountedAt, name: &str, device: &Path) -> bool {
     let source = Path::new(&place.source);
-    // Resolved only where no mount of ours can lie on the way.
+    // Resolved only where none of our mounts can lie on the path.
     let resolved = || source.starts_with("/dev").then(|| source.canonicalize().ok()).flatten();
     source == Path::new(name) || source == device || resolved().as_deref() == Some(device)
 }
 
-/// Whose a mount is.
+/// Which daemon serves a mount.
 pub enum ServedBy {
     Daemon(Standing),
     /// The pool of this name, whose daemon does not answer.
@@ -216,7 +217,8 @@ pub enum ServedBy {
     Stranger,
 }
 
-/// The daemon whose file system stands at this place. The one that its source names is called first, and given more time.
+/// The daemon that serves this mount. The one that the mount's source names is called first, and given more
+/// time.
 pub fn served_by(registry: &Registry, place: &MountedAt, patience: Duration) -> Outcome<ServedBy> {
     let is_it = |found: &Standing| found.daemon.greeting.dev == place.dev;
     for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(place, name, device)) {
@@ -230,16 +232,16 @@ pub fn served_by(registry: &Registry, place: &MountedAt, patience: Duration) -> 
     Ok(found.map_or(ServedBy::Stranger, ServedBy::Daemon))
 }
 
-/// How long a daemon whose mount cannot be seen is given to go.
+/// How long to wait for the exit of a daemon whose mount is not visible.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// The daemon that has the pool mounted and goes on, and where: one whose mount was taken out of the tree ends with its last user,
-/// and must not be taken for a mount.
+/// The daemon that has the pool mounted and stays, and its mounts. One that was unmounted lazily ends with
+/// its last user, and must not be taken for a mount.
 pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Standing>> {
     let begun = Instant::now();
     loop {
         let Some(found) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
-        // One that is seen only in another namespace stays as well.
+        // One that is visible only in another namespace stays as well.
         if !found.places.is_empty() || begun.elapsed() > LEAVING {
             return Ok(Some(found));
         }
@@ -248,7 +250,7 @@ pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option
     }
 }
 
-/// Shows how far something is, to a person who waits; gone when it is dropped.
+/// Shows progress on a terminal; removed when it is dropped.
 pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
     let bar = Mutex::new(Bar::new());
     move |what: &str, done, total| {
@@ -256,7 +258,7 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
     }
 }
 
-/// Has a question of which the answer is at hand answered, as [`ask`] does, within a time.
+/// As [`ask`], for questions that are answered at once, with a time limit.
 pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Duration) -> Outcome<Value> {
     let target = target::find(registry, word)?;
     match daemon_to_look_at(registry, &target, patience)? {
@@ -265,7 +267,7 @@ pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Dura
     }
 }
 
-/// Has a question answered, by the daemon of the pool or by opening its device.
+/// Has a question answered, by the pool's daemon or by opening its devices.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let target = target::find(registry, word)?;
     let show = bar();
@@ -278,7 +280,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
         return daemon.ask(query, &mut |what, done, total| show(what, done, total));
     }
     if *query == Query::Uberblocks {
-        // A pool that cannot be imported is when one wants to see these most.
+        // Uberblocks are needed most when a pool cannot be imported, so they are read without an import.
         return Ok(query::value(&inspect::uberblocks(&members::open_quietly(&target)?)));
     }
     if *query == Query::Check {
@@ -292,7 +294,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     closed.map(|()| value)
 }
 
-/// Makes the zone tables anew of a pool that is not mounted.
+/// Rebuilds the zone tables of a pool that is not mounted.
 pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
     let target = target::find(registry, word)?;
     if daemon_of(registry, &target)?.is_some() {
@@ -304,7 +306,7 @@ pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
     checking::rebuild(&devices, &bar())
 }
 
-/// Rows of an answer that is a list.
+/// The rows of an answer that is a list.
 pub fn rows(answer: Value) -> Outcome<Vec<Value>> {
     match answer {
         Value::Array(rows) => Ok(rows),

@@ -1,8 +1,9 @@
 //! `terrane mount`, `umount`, `restart` and `sync`.
 //!
-//! A mount in the background is this program three times: the command starts a keeper ([`crate::keeper`]) with the same words, that
-//! starts the server, whose first word reaches the command through the standard output they share. So nothing is forked that has
-//! threads, and an error is printed where the command was typed.
+//! A mount in the background runs this program three times. The command starts a keeper ([`crate::keeper`])
+//! with the same arguments, and the keeper starts the server. The server's first output reaches the command
+//! through the standard output that they share. So no process with threads is forked, and an error is printed
+//! where the command was typed.
 
 pub mod helper;
 mod options;
@@ -38,13 +39,13 @@ use std::time::Duration;
 use terrane_fuse::mount::{MountedAt, Top, abort_connection, also_at, mounted, number_of, top_at};
 use terrane_fuse::{MountOptions, UnmountHandle};
 
-/// Set for the server: words of the command line as they were understood where it was typed.
+/// Set for the server: arguments as the command resolved them in its own directory.
 const DEVICE_VARIABLE: &str = "TERRANE_DEVICE";
 const DIR_VARIABLE: &str = "TERRANE_DIR";
 /// Set for the server: what `mount` shows as the source, if it is not the pool's name.
 const SOURCE_VARIABLE: &str = "TERRANE_SOURCE";
 const READY: &str = "ready\n";
-/// Set for keeper and server: which file their standard error is.
+/// Set for keeper and server: the file that their standard error is.
 const LOG_VARIABLE: &str = "TERRANE_LOG";
 
 /// Mount a pool
@@ -77,12 +78,12 @@ pub struct Mount {
     as_helper: Option<AsHelper>,
 }
 
-/// What differs where mount(8) started us.
+/// What differs if mount(8) started this program.
 #[derive(Clone)]
 struct AsHelper {
     /// The first field of fstab, which `mount` must show again.
     source: String,
-    /// Look, and do nothing.
+    /// Check only, mount nothing.
     dry_run: bool,
 }
 
@@ -136,7 +137,7 @@ struct Beside {
 }
 
 impl Mount {
-    /// Options that are the daemon's own, and the words that are left. A line of fstab has only words.
+    /// Options for the daemon itself, and the remaining ones. A line of fstab has only words.
     fn beside(&self) -> (Beside, Vec<String>) {
         let mut beside = Beside::default();
         let mut rest = Vec::new();
@@ -154,10 +155,10 @@ impl Mount {
     }
 }
 
-/// What this process is for.
+/// Which of the three processes this is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Role {
-    /// Somebody typed it.
+    /// Started by a user or a script.
     Command,
     Keeper,
     Server,
@@ -173,16 +174,17 @@ impl Role {
     }
 }
 
-/// Absolute and without links. What stands on the directory itself may be a dead mount, which cannot be looked into.
+/// Absolute and without symbolic links. The directory itself may carry a dead mount, which cannot be
+/// accessed.
 fn resolve_dir(dir: &Path) -> Outcome<PathBuf> {
     let finding = || Failure::io("finding the mount point", dir);
-    // A mount point of ours is not looked at: its server may not answer.
+    // A mount point of ours is not accessed: its server may not answer.
     if let Some(place) = resolve_parent(dir)
         && mounted().is_ok_and(|rows| rows.iter().any(|row| row.dir == place))
     {
         return Ok(place);
     }
-    // Asked of the server, where one stands here; the path alone can be had of the kernel.
+    // If a server is mounted here, this asks it. The path alone comes from the kernel.
     match dir.metadata() {
         Ok(meta) if meta.is_dir() => dir.canonicalize().map_err(finding()),
         Ok(_) => Err(Failure::refused(dir.display(), "a directory", "something else", "name a directory")),
@@ -190,7 +192,7 @@ fn resolve_dir(dir: &Path) -> Outcome<PathBuf> {
     }
 }
 
-/// Without links on the way to it. What the last name leads to is not looked at.
+/// Resolves the links on the path, but not its last component.
 fn resolve_parent(dir: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(dir).ok()?;
     let (parent, name) = (absolute.parent()?, absolute.file_name()?);
@@ -204,7 +206,7 @@ impl Mount {
         if role != Role::Command
             && let Err(failure) = &outcome
         {
-            // Who waits for us prints it; after `ready` nobody waits, and the log has it.
+            // The process that waits for us prints it. After `ready` none waits, and the log has it.
             print(&failure.0)?;
         }
         outcome
@@ -213,7 +215,7 @@ impl Mount {
     fn mount(&self, role: Role) -> Outcome {
         let registry = Registry::of_this_user()?;
         registry.prepare()?;
-        // A keeper that takes the place of another has its server's words.
+        // A keeper that replaces another has its server's arguments.
         let adopts = role == Role::Keeper && std::env::var_os(ADOPT_VARIABLE).is_some();
         let given = |variable| std::env::var_os(variable).filter(|_| role == Role::Server || adopts);
         let source = given(SOURCE_VARIABLE).and_then(|source| source.into_string().ok());
@@ -247,7 +249,8 @@ impl Mount {
             && words.ends_on_crash
             && !legacy.facts.orderly
         {
-            // With the last descriptor the connection ends, and callers get errors; the next start mounts anew.
+            // With the last descriptor the connection ends, and callers get errors; the next start mounts
+            // again.
             if let Some(holder) = Holder::of_this_process() {
                 holder.let_go()?;
             }
@@ -255,7 +258,7 @@ impl Mount {
             let found = "one that was killed, and on_crash=end";
             return Err(Failure::refused(at, expected, found, "mount it again"));
         }
-        // The place of a mount that stands and has no server cannot be looked at.
+        // The mount point of a mount without a server cannot be accessed.
         let dir = match (&legacy, given(DIR_VARIABLE)) {
             (Some(legacy), _) => legacy.facts.dir.clone(),
             (None, Some(dir)) => PathBuf::from(dir),
@@ -281,7 +284,7 @@ impl Mount {
                 return Err(refuse_copy(&daemon.greeting, &target));
             }
             if kinship == Kinship::Namesake {
-                // Commands call on a daemon by the name of its pool.
+                // Commands reach a daemon by the name of its pool.
                 let (there, expected) = (&daemon.greeting, "a pool whose name no mounted one has");
                 let found = format!("pool {} ({}) mounted already", there.pool, there.device.display());
                 return Err(Failure::refused(
@@ -309,7 +312,7 @@ impl Mount {
             Role::Keeper => keep(registry, target, dir, &words),
             Role::Command | Role::Server => {
                 if role == Role::Server {
-                    // No directory stays busy on our behalf.
+                    // The daemon must not keep any directory busy.
                     std::env::set_current_dir("/")?;
                 }
                 // In the background standard error is the file already.
@@ -321,13 +324,13 @@ impl Mount {
                     .map(|path| logger::open(path).map_err(Failure::io("opening the log", path)))
                     .transpose()?;
                 let path = log.or_else(|| given(LOG_VARIABLE).map(PathBuf::from));
-                // A file that was named is for others to rotate.
+                // If the user named the file, rotating it is not our task.
                 let rotates = path.as_ref() == Some(&registry.log(&target.name));
                 logger::serve(&target.name, file, path);
                 logger::watch(rotates)?;
                 let metrics = beside.metrics.map(|address| metrics::listen(&address)).transpose();
                 let metrics = match metrics {
-                    // Not worth a mount that stands.
+                    // Not worth ending an existing mount for.
                     Err(failure) if legacy.is_some() => {
                         log::error!("{failure}");
                         None
@@ -339,7 +342,7 @@ impl Mount {
         }
     }
 
-    /// The command line for the keeper: ours, unless it was another program's.
+    /// The command line for the keeper: ours, unless another program's name started us.
     fn command_line(&self) -> Vec<OsString> {
         if self.as_helper.is_none() {
             return std::env::args_os().skip(1).collect();
@@ -361,7 +364,7 @@ impl Mount {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(file).spawn()?;
         let mut said = Vec::new();
         if let Some(pipe) = &mut child.stdout {
-            // To the first word or the end: the child keeps the pipe for as long as it lives.
+            // Reads to the `ready` message or end of file: the child keeps the pipe for as long as it lives.
             let mut piece = [0; 4096];
             while said != READY.as_bytes() {
                 match pipe.read(&mut piece)? {
@@ -381,7 +384,7 @@ impl Mount {
     }
 }
 
-/// The life of the keeper.
+/// The main function of the keeper.
 fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outcome {
     logger::serve(&target.name, None, std::env::var_os(LOG_VARIABLE).map(PathBuf::from));
     terrane_fuse::process::leave_session()?;
@@ -401,7 +404,7 @@ fn keep(registry: Registry, target: Target, dir: PathBuf, words: &Words) -> Outc
     }
 }
 
-/// The life of a server.
+/// The main function of a server.
 fn serve(
     registry: &Registry,
     (target, dir): (Target, PathBuf),
@@ -415,7 +418,7 @@ fn serve(
     if let Some(read_only) = facts.and_then(|facts| facts.read_only) {
         (mount.read_only, import.read_only) = (read_only, read_only);
     }
-    // Who wrote went on behind the group that was gone back to: what it has committed is what there is.
+    // The predecessor wrote behind the txg that was rewound to; what it committed is valid.
     if legacy.as_ref().is_some_and(|legacy| legacy.ledger.is_some()) {
         import.rewind = None;
     }
@@ -424,7 +427,7 @@ fn serve(
     memory.share(&mut import);
     let (name, at) = (target.name.clone(), dir.clone());
     let ready = move || {
-        // Another mount of that name finds this one.
+        // From here on another mount of that name finds this one.
         drop(beginning);
         if let Some(holder) = Holder::of_this_process()
             && let Err(failure) = holder.ready(&name, &at)
@@ -432,7 +435,8 @@ fn serve(
             log::error!("{failure}");
         }
         if role == Role::Server {
-            // Fails when who waited was interrupted, or is not there after a restart: the mount stands all the same.
+            // Fails if the waiting command was interrupted, or does not exist after a restart: the mount
+            // stays.
             let _ = print(READY);
         }
     };
@@ -443,7 +447,7 @@ fn serve(
     )
 }
 
-/// Shows a pool that is mounted at one more place.
+/// Shows a mounted pool at one more mount point.
 fn mount_also(
     daemon: &Daemon,
     places: &[MountedAt],
@@ -481,7 +485,7 @@ fn mount_also(
     if dry_run {
         return Ok(());
     }
-    // Of the pool, and not of what was mounted over one of its places.
+    // The root of the pool, not of a file system that was mounted over one of its mount points.
     let Some(root) = places.iter().rev().find_map(|place| place.open_place().ok()) else {
         let (expected, found) = ("a mount that can be reached", "another file system mounted over each");
         return Err(Failure::refused(pool, expected, found, "unmount that first"));
@@ -492,7 +496,7 @@ fn mount_also(
 impl Umount {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        // A pool of that name goes before a directory of that name, whichever is found first.
+        // A pool of that name has precedence over a directory of that name.
         if let Some(device) = registry.pools()?.get(&self.what) {
             match control::reach(&registry.socket(&self.what), self.patience())? {
                 Reached::Daemon(_) => {
@@ -520,14 +524,14 @@ impl Umount {
                 }
                 Top::Other(_) | Top::Nothing => {}
             }
-            // Out of sight, but it may be on its way out, or stand elsewhere.
+            // Not visible here, but it may be ending, or be mounted in another namespace.
             let survey = Survey::of(&registry)?;
             let was_here =
                 |found: &Standing| found.daemon.greeting.mountpoint == *dir && found.places.is_empty();
             if let Some(Standing { daemon, .. }) = survey.standing.into_iter().find(was_here) {
                 return self.stop(&registry, daemon);
             }
-            // A directory is a mount point or nothing; everything else may be a pool that is not mounted.
+            // A directory must be a mount point; any other path may be a pool that is not mounted.
             return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
         }
         let target = target::find(&registry, &self.what)?;
@@ -537,19 +541,19 @@ impl Umount {
         }
     }
 
-    /// How long a server may take to greet; who wants it by force does not want to wait.
+    /// How long to wait for a server's greeting; short with `--force` or `--lazy`.
     fn patience(&self) -> Duration {
         if self.force || self.lazy { SURVEY_PATIENCE } else { PATIENCE }
     }
 
-    /// One place, which is on top where it stands.
+    /// One mount, if it is the topmost one at its path.
     fn unmount(&self, registry: &Registry, place: &MountedAt) -> Outcome {
         match served_by(registry, place, self.patience())? {
             ServedBy::Daemon(Standing { daemon, places }) if places.iter().all(|row| row.id == place.id) => {
                 self.stop(registry, daemon)
             }
             ServedBy::Silent(name) => self.leave_silent(&name, &[place]),
-            // The others stay; or its server has died, or belongs to another user.
+            // The other mounts stay; or its server has died, or belongs to another user.
             _ if self.force || self.lazy => Ok(UnmountHandle::of(place).detach()?),
             _ => Ok(UnmountHandle::of(place).unmount()?),
         }
@@ -563,11 +567,11 @@ impl Umount {
             _ => How::WhenIdle,
         };
         if self.force {
-            // What programs wrote through memory is the kernel's alone until then.
+            // Until then only the kernel has what programs stored through mappings.
             write_back_within(&daemon, SURVEY_PATIENCE);
         }
         let question = control::Command::Stop { how, seconds: Some(self.timeout) };
-        // It says itself when one of its steps takes too long.
+        // The server itself reports if one of its steps takes too long.
         let patience = Duration::from_secs(self.timeout).saturating_add(STOP_PATIENCE);
         let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&pool));
         let answer = daemon.ask_within(&question, patience)?;
@@ -581,7 +585,8 @@ impl Umount {
         Ok(())
     }
 
-    /// The mounts of a pool whose server does not answer. What it has in memory it commits when it goes on, and finds them gone.
+    /// Detaches the mounts of a pool whose server does not answer. If the server resumes, it commits what it
+    /// has in memory and finds them gone.
     fn leave_silent(&self, pool: &str, places: &[&MountedAt]) -> Outcome {
         if !(self.force || self.lazy) {
             return Err(control::silent(pool));
@@ -599,7 +604,7 @@ impl Umount {
     }
 }
 
-/// Has the kernel hand over what it alone has, as far as that goes in this time.
+/// Has the kernel write back its dirty pages, as far as possible within this time.
 fn write_back_within(daemon: &Daemon, patience: Duration) {
     let Ok(places) = mounted() else { return };
     let dev = daemon.greeting.dev.clone();
@@ -617,7 +622,7 @@ impl Restart {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         if self.all {
-            // One that does not answer must not keep the others from an upgrade.
+            // A server that does not answer must not exclude the others from an upgrade.
             let survey = Survey::of(&registry)?;
             let silent = survey.silent.iter().map(|(name, _)| control::silent(name));
             let restarted = survey.standing.into_iter().map(|found| step_back(&registry, found.daemon, None));
@@ -639,7 +644,7 @@ impl Restart {
 fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Outcome {
     let (pool, pid) = (daemon.greeting.pool.clone(), daemon.greeting.pid);
     daemon.ask(&control::Command::StepBack { read_only }, &mut |_, _, _| {})?;
-    // The socket is the same one all the time: this waits for whoever answers next.
+    // The socket stays the same one: this waits for the next process that answers on it.
     match control::connect(&registry.socket(&pool))? {
         Some(next) if next.greeting.pid != pid => Ok(()),
         _ => Err(Failure(format!("pool {pool}: no server followed; see {}", registry.log(&pool).display()))),
@@ -658,13 +663,14 @@ impl Sync {
         }
         let is_it = |daemon: &Daemon| kinship(&daemon.greeting, &target) == Kinship::Same;
         let Some(Standing { daemon, places }) = found.filter(|found| is_it(&found.daemon)) else {
-            // Nobody has it open, so there is nothing that was not committed.
+            // No process has the pool open, so everything is committed.
             return target::read_label(&target.path).map(drop);
         };
-        // What the kernel still holds (pages written through mmap) first; it tells a FUSE server nothing of syncfs.
+        // First what only the kernel holds (pages written through mmap); it does not forward syncfs to a FUSE
+        // server.
         let written_back = write_back(&daemon.greeting.dev, &places);
         let pool = daemon.greeting.pool.clone();
-        // Also where that failed: the rest is committed.
+        // Also if that failed: the rest is committed.
         daemon.ask(&control::Command::Sync, &mut |_, _, _| {})?;
         if written_back? {
             return Ok(());
@@ -680,10 +686,10 @@ impl Sync {
     }
 }
 
-/// Has the kernel hand over what was written to the mount and is in its memory alone. False: it cannot be reached from here.
+/// Has the kernel write back its dirty pages of the mount. False: no mount of it can be reached from here.
 fn write_back(of: &str, places: &[MountedAt]) -> Outcome<bool> {
     for dir in places.iter().rev().map(|place| &place.dir) {
-        // One place may be out of reach, or under another mount, and the next one not.
+        // One mount may be unreachable or covered by another, and the next one not.
         let root = File::open(dir).and_then(|root| Ok((number_of(root.metadata()?.dev()), root)));
         if let Ok((dev, root)) = root
             && dev == of

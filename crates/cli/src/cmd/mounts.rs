@@ -1,7 +1,7 @@
-//! `terrane mounts`: what is mounted where, and who serves it.
+//! `terrane mounts`: what is mounted where, and which process serves it.
 //!
-//! The kernel's table says what stands; the daemons of this user say whose it is. Nothing is asked of a mount itself: one without a
-//! server would not answer.
+//! The kernel's table lists the mounts; the daemons of this user say which are theirs. No request goes to a
+//! mount itself: one without a server would not answer.
 
 use super::{Survey, print};
 use crate::clock;
@@ -81,7 +81,7 @@ fn row(place: &MountedAt, daemons: &[Greeting]) -> Value {
     })
 }
 
-/// Those of the place, then what the file system adds and people care about.
+/// The options of the mount, then those of the file system that matter to users.
 fn options(place: &MountedAt) -> String {
     let mut words: Vec<&str> = place.options.split(',').collect();
     let more = place.super_options.split(',');

@@ -1,4 +1,4 @@
-//! `terrane pool`: where devices are made a pool, found again, watched, and unmade.
+//! `terrane pool`: creates, imports, watches and destroys pools.
 
 mod clear;
 mod devices;
@@ -176,13 +176,13 @@ impl PoolCommand {
     }
 }
 
-/// The status of the named pools, or of all. Of a known pool that cannot be opened there is a row that says so; a pool that was
-/// asked for by name and cannot be opened makes the second half a failure.
+/// The status of the named pools, or of all. A known pool that cannot be opened gets a row that says so. If
+/// such a pool was asked for by name, the second value is a failure.
 pub fn statuses(registry: &Registry, words: &[String]) -> Outcome<(Vec<Value>, Outcome)> {
     let known = registry.pools()?;
     let all: Vec<String> = if words.is_empty() { known.keys().cloned().collect() } else { words.to_vec() };
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
-    // Called at once, so that those that do not answer cost their time together.
+    // Called concurrently, so that daemons that do not answer cost one time limit together.
     let silent = if words.is_empty() { Survey::of(registry)?.silent } else { Vec::new() };
     let patience = if words.is_empty() { SURVEY_PATIENCE } else { PATIENCE };
     for word in all {
@@ -236,7 +236,7 @@ impl Status {
     }
 }
 
-/// What somebody should look at.
+/// Whether the pool needs attention.
 fn is_unhealthy(row: &Value) -> bool {
     let has_failed = |device: &Value| {
         ERROR_COUNTS.iter().any(|(key, _)| device[*key].as_u64().is_some_and(|count| count > 0))
@@ -246,14 +246,14 @@ fn is_unhealthy(row: &Value) -> bool {
         || row["devices"].as_array().is_some_and(|devices| devices.iter().any(has_failed))
 }
 
-/// How often a device failed: the keys of its row, and what they count.
+/// Error counters of a device: the keys of its row, and what they count.
 const ERROR_COUNTS: [(&str, &str); 3] = [
     ("read_errors", "read errors"),
     ("write_errors", "write errors"),
     ("checksum_errors", "checksum errors"),
 ];
 
-/// A device that failed.
+/// The errors of a device that has some.
 fn device_errors(row: &Value) -> Option<String> {
     let count = |(key, word): &(&str, &str)| {
         row[*key].as_u64().filter(|count| *count > 0).map(|count| format!("{count} {word}"))
@@ -264,7 +264,7 @@ fn device_errors(row: &Value) -> Option<String> {
 }
 
 impl Status {
-    /// Why zones are emptied, and how far it is.
+    /// Why GC runs, and its progress.
     fn collects(&self, row: &Value) -> String {
         let print = |bytes: u64| if self.parsable { bytes.to_string() } else { size::print(bytes) };
         let garbage = print(row["garbage"].as_u64().unwrap_or(0));
@@ -300,7 +300,7 @@ impl Status {
         )
     }
 
-    /// What users wrote, and what devices were given for it.
+    /// What users wrote, and what was written to devices for it.
     fn written(&self, row: &Value) -> String {
         let bytes = |key: &str| {
             let bytes = row["totals"][key].as_u64().unwrap_or(0);
@@ -319,7 +319,7 @@ impl Status {
         )
     }
 
-    /// What the server of a mount takes, and what it may.
+    /// Memory that the server of a mount uses, and its limit.
     fn memory(&self, row: &Map<String, Value>) -> String {
         let bytes = |key: &str| {
             let bytes = row.get(key).and_then(Value::as_u64).unwrap_or(0);
@@ -401,7 +401,7 @@ impl Status {
                 row["objects"]
             ),
         );
-        // What there should be none of.
+        // Zones that should not exist in a healthy pool.
         let trouble: Vec<String> =
             [("zones_suspect", "suspect"), ("zones_read_only", "read-only"), ("zones_offline", "offline")]
                 .iter()
@@ -522,7 +522,7 @@ impl Status {
         }
     }
 
-    /// One device of several.
+    /// One of several devices.
     fn device(&self, row: &Value) -> String {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let bytes = |key: &str| {
@@ -564,14 +564,15 @@ impl Create {
         }
         let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
         all.clone().try_for_each(|path| self.terms.judge_word(path))?;
-        // All that can be judged before anything is touched: a pool that cannot be remembered afterwards would be in the way.
+        // All checks that are possible before anything is changed. A pool that could not be added to the
+        // registry afterwards would be in the way.
         drop(registry.lock()?);
         refuse_known_name(&registry, &self.name, first, "choose another, or destroy that pool")?;
         let mut made = Vec::new();
         let created = all.map(|path| self.open(path, &mut made)).collect::<Outcome<Vec<_>>>();
         let created = created.and_then(|devices| self.format(devices));
         if created.is_err() {
-            // Ours, a moment old, and no pool.
+            // We just created them, and they are no pool.
             made.iter().for_each(|path| drop(std::fs::remove_file(path)));
         }
         created?;
@@ -586,7 +587,7 @@ impl Create {
             let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
             self.properties.iter().try_for_each(|setting| query::judge(setting, max_block))
         };
-        // The label remembers where each device was.
+        // The label records where each device was.
         let path = std::path::absolute(path).map_err(Failure::io("finding", path))?;
         let newcomer = self.terms.open(&path, &judge)?;
         if newcomer.is_made {
@@ -619,12 +620,12 @@ impl Create {
         let dataset = Dataset::create_root(&objects, &properties)?;
         let sys::Who { uid, gid } = sys::who()?;
         Fs::format(&dataset, &Cred { uid, gid, umask: 0 })?;
-        // While `objects` lives: it is what a commit asks for dirty blocks.
+        // While `objects` lives: a commit asks it for dirty blocks.
         Ok(pool.commit().map(drop)?)
     }
 }
 
-/// A name means one pool: not another one that is still where it was.
+/// Refuses a name that means another pool which still exists.
 fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str) -> Outcome {
     let Some(known) = target::namesake(registry, name, path)? else { return Ok(()) };
     let found = format!("one on {}", known.display());
@@ -662,7 +663,8 @@ impl Destroy {
                 return Err(Failure::refused(path.display(), "a file to delete", "a device", remedy));
             }
         }
-        // The one by which the pool is known goes last: until then the others can be found again.
+        // The device by which the registry knows the pool goes last: until then the others can be found
+        // again.
         for (path, device) in &caches {
             self.end(path, empty(device.as_ref()))?;
         }
@@ -675,7 +677,7 @@ impl Destroy {
 }
 
 impl Destroy {
-    /// A file that is to go goes, whatever came of emptying it.
+    /// Ends one device. A file that is to be removed is removed even if emptying it failed.
     fn end(&self, path: &Path, emptied: Outcome) -> Outcome {
         if !self.delete {
             return emptied;
@@ -687,7 +689,8 @@ impl Destroy {
     }
 }
 
-/// The cache devices that the label at `path` names, open: they hold copies of blocks. One that is not where it was is named.
+/// The cache devices that the label at `path` names, open: they hold copies of blocks. Prints those that are
+/// not where they were.
 fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let label = target::read_label(path)?;
     let mut found = Vec::new();
@@ -714,7 +717,7 @@ fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
 fn empty(device: &dyn Device) -> Outcome {
     for zone in (0..device.info().zone_count).map(ZoneIdx) {
         match device.report(zone)?.state {
-            // Nobody can empty them any more.
+            // Such a zone can no longer be reset.
             ZoneState::ReadOnly | ZoneState::Offline if zone.0 >= ANCHORS => {}
             _ => device.reset(zone)?,
         }
@@ -725,8 +728,8 @@ fn empty(device: &dyn Device) -> Outcome {
     Ok(device.flush()?)
 }
 
-/// Empties both anchors, and overwrites the labels: where space cannot be given back, a reset leaves old bytes. A drive with zones of
-/// its own is left as it came, all of them empty.
+/// Empties both anchors and overwrites the labels: where space cannot be discarded, a reset leaves old bytes.
+/// A zoned drive is left as it came, with all zones empty.
 fn wipe(device: &dyn Device) -> Outcome {
     if device.info().hardware_pointers {
         return empty(device);
@@ -736,7 +739,8 @@ fn wipe(device: &dyn Device) -> Outcome {
     Ok(device.flush()?)
 }
 
-/// Where the file system below is full, what a reset gave back may not be had again. Nor need it be: it reads as zeros.
+/// If the underlying file system is full, discarded space may not be available again. It need not be
+/// overwritten: it reads as zeros.
 fn overwrite(device: &dyn Device) -> Outcome {
     match terrane_store::anchors::overwrite_labels(device) {
         Err(error) if !starts_with_zeros(device) => Err(error.into()),
@@ -744,7 +748,7 @@ fn overwrite(device: &dyn Device) -> Outcome {
     }
 }
 
-/// Where labels and heads of cache devices would be.
+/// Reads where labels and headers of cache devices would be.
 fn starts_with_zeros(device: &dyn Device) -> bool {
     let mut piece = vec![0; 64 << 10];
     (0..ANCHORS).map(ZoneIdx).all(|zone| {

@@ -1,7 +1,7 @@
 //! `terrane stat`: how files are stored.
 //!
-//! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount the kernel has
-//! resolved the path, so only the inode's number is asked for.
+//! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount
+//! the kernel has resolved the path, so the question carries only the inode number.
 
 use super::{ServedBy, Standing, ask, daemon_of, print, served_by};
 use crate::control::{self, Greeting, PATIENCE};
@@ -172,13 +172,14 @@ fn one(registry: &Registry, path: &Path) -> Outcome<Value> {
     }
 }
 
-/// `POOL:/PATH`: names of pools hold no slash, so the first `:/` ends one; of a device's path it is the last.
+/// Splits `POOL:/PATH`. Names of pools hold no slash, so the first `:/` ends one; in a device's path it is
+/// the last.
 fn split(word: &Path) -> Option<(&Path, &[u8])> {
     let raw = word.as_os_str().as_bytes();
     let places: Vec<usize> =
         raw.windows(2).enumerate().filter(|(_, pair)| pair == b":/").map(|(at, _)| at).collect();
     let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < places.first().copied() {
-        // A path that exists tells a device from what is inside of it.
+        // An existing path tells the device from what is inside of it.
         places
             .iter()
             .copied()

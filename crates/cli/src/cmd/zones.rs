@@ -1,7 +1,7 @@
-//! `terrane zones`: a map of where things lie.
+//! `terrane zones`: a map of the zones of a pool.
 //!
-//! Each cell is a zone in its place on the device, or several where a pool has too many for a screen: the colour says what it is for, the
-//! height how much of it is alive. What is dead in a full zone is what collection can win.
+//! Each cell is a zone at its position on the device, or several where a pool has more than fit on a screen.
+//! The colour shows the class, the height the live share. Garbage in full zones is what GC can reclaim.
 
 mod image;
 
@@ -86,30 +86,30 @@ const SUMMARY: Listing = Listing {
     ],
 };
 
-/// Cells on a screen; beyond it a cell is several zones.
+/// Maximum number of cells; beyond it a cell is several zones.
 const CELLS_MAX: usize = 4096;
 const CELLS_PER_LINE: usize = 64;
 /// The longest bar of the histogram.
 const BAR_CELLS: u128 = 40;
 
-/// What a zone is, for the eye.
+/// A kind of zone, as it is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub name: &'static str,
     letter: char,
-    /// As a terminal counts colours: 256 of them.
+    /// In the 256 colours of a terminal.
     ansi: u8,
     pub rgb: [u8; 3],
 }
 
 impl Kind {
-    /// Zones of this kind hold what users and the pool wrote.
+    /// Whether zones of this kind hold data of users or of the pool.
     pub fn is_class(&self) -> bool {
         matches!(self.name, "data" | "metadata A" | "metadata B" | "log" | "collection")
     }
 }
 
-/// In the order of the legend and of the summary. What is not a class is named by its state.
+/// In the order of legend and summary. A kind that is not a class is named by its state.
 pub(crate) const KINDS: [Kind; 11] = [
     Kind { name: "data", letter: 'D', ansi: 33, rgb: [0x1f, 0x77, 0xd4] },
     Kind { name: "metadata A", letter: 'A', ansi: 220, rgb: [0xe0, 0xb4, 0x00] },
@@ -125,14 +125,14 @@ pub(crate) const KINDS: [Kind; 11] = [
 ];
 const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// One cell: a zone, or neighbours.
+/// One cell: a zone, or neighbouring zones.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub device: u64,
     pub first_zone: u64,
     pub kind: Kind,
     pub is_open: bool,
-    /// Of what could be written, 0 to 1.
+    /// Live share of the capacity, 0 to 1.
     pub live: f64,
     pub written: f64,
 }
@@ -150,7 +150,7 @@ impl Zones {
             let title = format!("{}: {}", answer["name"].as_str().unwrap_or("?"), totals(&answer, zones));
             let bytes = image::draw(format, &title, &cells(zones, CELLS_MAX * 4))?;
             std::fs::write(path, bytes).map_err(Failure::io("writing", path))?;
-            // A file was asked for; words beside it only if a person reads them.
+            // A file was asked for; text beside it only for people.
             if !self.shape.json && !self.shape.no_header {
                 return Ok(());
             }
@@ -203,7 +203,7 @@ fn kind_of(zone: &Value) -> Kind {
     KINDS.into_iter().find(|kind| kind.name == name).unwrap_or(KINDS[KINDS.len() - 1])
 }
 
-/// At most so many cells; where zones share one, it is of the kind that most of them have, empty ones aside.
+/// At most `cells_max` cells. Where zones share one, it has the kind of most of them, empty ones not counted.
 fn cells(zones: &[Value], cells_max: usize) -> Vec<Cell> {
     let per_cell = zones.len().div_ceil(cells_max).max(1);
     // No cell holds zones of two devices.
@@ -230,7 +230,7 @@ fn cell(zones: &[Value]) -> Option<Cell> {
     })
 }
 
-/// A map for each device, under its name where there are several.
+/// A map for each device, under its name if there are several.
 fn maps(cells: &[Cell], devices: &Value, coloured: bool) -> String {
     let mut out = String::new();
     let is_one = cells.first().map(|cell| cell.device) == cells.last().map(|cell| cell.device);
@@ -253,7 +253,7 @@ fn map(cells: &[Cell], coloured: bool) -> String {
     while let Some(line) = lines.next() {
         let first = line.first().map_or(0, |cell| cell.first_zone);
         out.push_str(&format!("{first:>7}  "));
-        // One line of nothing is enough.
+        // Several empty lines become one.
         let (mut lines_empty, mut last) = (1, None);
         while is_empty(line)
             && let Some(next) = lines.next_if(|next| is_empty(next))
@@ -321,7 +321,7 @@ fn glyph(share: f64) -> char {
     GLYPHS[step.clamp(1, GLYPHS.len()) - 1]
 }
 
-/// Full zones by the share of them that is alive, in tenths.
+/// Full zones by live share, in tenths.
 fn live_shares(zones: &[Value]) -> [u64; 10] {
     let mut bins = [0; 10];
     for zone in zones.iter().filter(|zone| zone["state"] == "full") {
@@ -332,7 +332,7 @@ fn live_shares(zones: &[Value]) -> [u64; 10] {
     bins
 }
 
-/// A bar for each bin; nothing where no zone is full.
+/// A bar for each bin; empty if no zone is full.
 fn histogram(bins: &[u64; 10]) -> String {
     let most = bins.iter().copied().max().unwrap_or(0);
     if most == 0 {
@@ -350,7 +350,7 @@ fn histogram(bins: &[u64; 10]) -> String {
     out
 }
 
-/// A row for each kind that there is.
+/// A row for each kind that occurs.
 fn summary(zones: &[Value]) -> Vec<Value> {
     let row = |kind: &Kind| {
         let of: Vec<&Value> = zones.iter().filter(|zone| kind_of(zone) == *kind).collect();

@@ -1,10 +1,12 @@
 //! How one server of a mount follows another.
 //!
-//! A server that was killed leaves requests unanswered, which the kernel sends again, and changes uncommitted, which are lost as after
-//! a power cut. The kernel must not go on showing those, and a program that asks for their durability must be told: the ledger
-//! says which files they are in. A server that *steps back* commits everything first, so that nothing is lost at all.
+//! A server that was killed leaves requests unanswered, which the kernel resends. Its uncommitted changes are
+//! lost as after a power cut. The kernel must stop showing those, and a program that asks for their
+//! durability must get an error. The ledger says which files they are in. A server that *steps back* commits
+//! everything first, so nothing is lost.
 //!
-//! Invariant: nothing that can be refused happens after the mount was adopted, because letting go of it would unmount it.
+//! Invariant: no step that can be refused comes after the mount was adopted, because dropping it would
+//! unmount it.
 
 use super::{Plan, Shared};
 use crate::control::{Caller, Greeting};
@@ -28,14 +30,14 @@ use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
 use terrane_posix::{Fs, Ino, Loss};
 
-/// How long requests under way may take before this server ends without them.
+/// How long requests in progress may take before this server exits without them.
 const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether the keeper is there.
+/// How often to check that the keeper is alive.
 const KEEPER_LOOK: Duration = Duration::from_secs(1);
-/// So long one that was killed may still seem to listen.
+/// How long a killed keeper may still seem to listen.
 const KEEPER_DIES: Duration = Duration::from_millis(50);
-/// How often, after another one could not be started.
+/// The interval after another keeper could not be started.
 const KEEPER_PAUSE: Duration = Duration::from_secs(30);
 
 /// What a new mount will leave with its holder.
@@ -69,12 +71,12 @@ fn keep_ledger(fs: &Fs, ledger: Ledger, lost: Option<Lost>) -> Outcome<File> {
     Ok(file)
 }
 
-/// Inodes that lost changes, and who was told. The ledger forgets them with the next commit; the kernel, programs with files open and
-/// administrators do not, however many servers come and go.
+/// Inodes that lost changes, and who was told: kernel, programs, administrator. The ledger drops them with
+/// the next commit; this list stays, however many servers follow.
 struct Lost {
     file: File,
-    /// In ascending order, as they stand in the file, 8 bytes each. There the three highest bits say who was told; numbers of objects have
-    /// fewer bits.
+    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say who was told;
+    /// object numbers have fewer bits.
     numbers: Vec<Ino>,
 }
 
@@ -102,7 +104,7 @@ impl Lost {
         Ok(Lost { file, numbers })
     }
 
-    /// What a predecessor's says. Words that mean nothing any more are 0.
+    /// Reads the list of a predecessor. Entries that are no longer valid are 0.
     fn read(file: &File) -> Outcome<BTreeMap<Ino, Loss>> {
         let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
         file.read_exact_at(&mut raw, 0)?;
@@ -121,7 +123,7 @@ impl Lost {
 }
 
 impl Estate {
-    /// `None` where nobody would keep it.
+    /// `None` if there is no holder to keep it.
     pub fn new(fs: &Fs, live: &Live, control: &UnixListener) -> Outcome<Option<Estate>> {
         let Some(holder) = Holder::of_this_process() else { return Ok(None) };
         let changes = !live.pool.is_read_only();
@@ -157,7 +159,7 @@ impl Estate {
     }
 }
 
-/// Opens the file system for a mount that stands.
+/// Opens the file system for an existing mount.
 pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
     let name = live.pool.name();
     let id = live.pool.label().id();
@@ -166,7 +168,7 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         return Err(Failure::refused(live.path.display(), expected, found, "bring the mounted device back"));
     }
     keep_agreed(&live.dataset, &legacy.facts.negotiated)?;
-    // What this import found, whatever was committed since.
+    // The txg that this import found, whatever was committed since.
     let committed = live.pool.status().imported.0;
     let ledger = legacy.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
     let lost = match &ledger {
@@ -181,7 +183,7 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
         );
     }
     if let Some(file) = &legacy.lost {
-        // What was lost again has to be told again.
+        // Changes that were lost again have to be reported again.
         for (ino, loss) in Lost::read(file)? {
             lost.entry(ino).or_insert(loss);
         }
@@ -195,7 +197,7 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
     if legacy.facts.orderly {
         fs.predecessor_stepped_back();
     }
-    // The first to open it, since nobody else can ask yet.
+    // The first to open it, since no other thread can ask yet.
     let _ = live.fs.set(Arc::clone(&fs));
     if !live.pool.is_read_only() {
         let known = ledger.is_some();
@@ -207,7 +209,8 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
     Ok(fs)
 }
 
-/// What the predecessor agreed on with the kernel stands as long as the mount, whatever the properties say by now.
+/// Keeps what the predecessor negotiated with the kernel for the life of the mount, whatever the properties
+/// say by now.
 fn keep_agreed(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     if negotiated.acls() != (dataset.acl_type() == AclType::Posix) {
         dataset.obey_for_now("acltype", if negotiated.acls() { "posix" } else { "off" })?;
@@ -218,7 +221,7 @@ fn keep_agreed(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     Ok(())
 }
 
-/// The last step: the mount is ours.
+/// The last step: takes over the mount.
 pub fn adopt(legacy: Legacy, plan: &Plan) -> Outcome<(Session, UnixListener, (File, Facts))> {
     let Legacy { connection, control, facts, page, .. } = legacy;
     let facts = Facts { orderly: false, ..facts };
@@ -227,17 +230,17 @@ pub fn adopt(legacy: Legacy, plan: &Plan) -> Outcome<(Session, UnixListener, (Fi
     Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (page, facts)))
 }
 
-/// This program, for what [`Session::resume`] and [`terrane_fuse::Launderer`] want done beside it.
+/// This program, as the helper process for [`Session::resume`] and [`terrane_fuse::Launderer`].
 pub fn forgetter() -> Command {
     let mut program = Command::new("/proc/self/exe");
     program.arg0("terrane").arg("forget");
     program
 }
 
-/// Starts another keeper if the one that had the mount is gone.
+/// Starts another keeper if the one of this mount is gone.
 fn have_holder(shared: &Shared) -> Outcome {
     let Some(holder) = Holder::of_this_process() else { return Ok(()) };
-    // Two who miss it at once must not start two.
+    // Two threads that miss it at once must not start two.
     let _alone = shared.keeper.lock().unwrap_or_else(PoisonError::into_inner);
     if holder.is_there() {
         return Ok(());
@@ -246,15 +249,15 @@ fn have_holder(shared: &Shared) -> Outcome {
     holder.replace()
 }
 
-/// Misses the keeper within seconds, and starts another one.
+/// Notices within seconds that the keeper is gone, and starts another one.
 pub fn watch_keeper(shared: &Shared) {
     let Some(holder) = Holder::of_this_process() else { return };
     let (mut missed, mut pause) = (0, KEEPER_LOOK);
     while !shared.rest(pause) {
-        // Before the mount was left with it nothing is missing.
+        // Before the mount was left with it there is nothing to lose.
         let is_there = shared.page.get().is_none() || holder.is_there();
         missed = if is_there { 0 } else { missed + 1 };
-        // Who kills both, one after the other, wants the mount to end.
+        // A user who kills both, one after the other, wants the mount to end: so not at the first miss.
         if missed < 2 {
             pause = KEEPER_LOOK;
             continue;
@@ -266,7 +269,8 @@ pub fn watch_keeper(shared: &Shared) {
     }
 }
 
-/// Finishes what is under way, commits everything and ends this process, for a successor to go on. Returns if it cannot.
+/// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
+/// only if that is impossible.
 pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) -> Failure {
     let Some((page, facts)) = shared.page.get() else {
         return Failure(format!(
@@ -274,15 +278,15 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
             shared.greeting.mountpoint.display()
         ));
     };
-    // A descriptor that was left is of no use where nobody has it any more. One that was just killed listens for a moment longer; no
-    // caller on the mount waits for this pause.
+    // Descriptors left with a keeper are lost when it is gone. One that was just killed seems to listen for a
+    // moment longer. No caller on the mount waits for this pause.
     for pause in [KEEPER_DIES, Duration::ZERO] {
         if let Err(failure) = have_holder(shared) {
             return Failure(format!("nobody would keep the mount, and it stays as it is: {failure}"));
         }
         std::thread::sleep(pause);
     }
-    // Most of the work before callers have to wait.
+    // Commits most of it before callers have to wait.
     if let Err(errno) = shared.fs.sync() {
         return Failure(format!("not everything can be committed: {errno}"));
     }
@@ -295,11 +299,11 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) 
     let read_only = read_only.or(facts.read_only);
     let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };
     let outcome = exported.and_then(|()| holder::write_facts(page, &facts));
-    // The last moment at which another keeper can be given what there is.
+    // The last moment at which another keeper can be given the descriptors.
     if let Err(failure) = have_holder(shared) {
         log::error!("nobody keeps the mount, and it ends with this process: {failure}");
     }
-    // There is no way back: requests were read that only a successor can ask for again.
+    // There is no way back: requests were read that only a successor can have resent.
     match outcome {
         Ok(()) => caller.answer(Ok(Value::Null)),
         Err(failure) => {

@@ -1,4 +1,4 @@
-//! The attributes of one inode, each with the place where it lies: what `terrane debug dnode` shows of one.
+//! The attributes of one inode, each with its location: part of `terrane debug dnode`.
 
 use super::objects::hold;
 use crate::live::Live;
@@ -12,10 +12,10 @@ use terrane_sa::{Attr, Attrs, LayoutTable, NvList};
 use terrane_wire::ObjectId;
 use terrane_zap::{Cursor, Zap};
 
-/// Hidden values that are listed.
+/// Maximum number of hidden values that are listed.
 const HIDDEN_MAX: usize = 10_000;
 
-/// What the root pointer says of the contents.
+/// What kind of contents the root pointer has.
 pub fn contents(dnode: &Dnode) -> &'static str {
     match &dnode.root {
         BlockPtr::Hole(_) => "none",
@@ -116,7 +116,7 @@ fn row(name: &[u8], home: &str, bytes: u64) -> XattrRow {
     XattrRow { name: String::from_utf8_lossy(name).into_owned(), home: home.to_owned(), bytes }
 }
 
-/// A value that is a number, a time or a text; the others are shown by their length.
+/// A value that is a number, a time or a text; other values are shown by their length.
 fn shown(attrs: &Attrs<'_>, attr: Attr, value: &[u8]) -> Option<String> {
     match attr {
         Attr::MODE => attrs.u64(attr).map(|mode| format!("{mode:#o}")),

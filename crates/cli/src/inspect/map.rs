@@ -1,7 +1,7 @@
-//! Every zone of a pool in its place, whatever it holds: what `terrane zones` draws.
+//! Every zone of a pool at its position: the data for `terrane zones`.
 //!
-//! The pool's tables know zones that are in use; the others are empty, and the first of each device are the anchors. Whether a zone can
-//! still be written its device knows.
+//! The pool's tables list zones in use; the others are empty, and the first of each device are the anchors.
+//! The device knows whether a zone can still be written.
 
 use crate::live::Live;
 use serde::Serialize;
@@ -20,20 +20,20 @@ pub struct ZoneMap {
     zones: Vec<ZoneRow>,
 }
 
-/// A zone in its place; sizes are bytes.
+/// A zone at its position; sizes are bytes.
 #[derive(Serialize)]
 struct ZoneRow {
     device: u16,
     zone: u32,
     state: &'static str,
-    /// Of a zone that is in use.
+    /// Of a zone in use.
     class: Option<&'static str>,
     seq: Option<u64>,
     opened: Option<u64>,
     capacity: u64,
     claimed: u64,
     live: u64,
-    /// Why it cannot be written any more.
+    /// Why it can no longer be written.
     condition: Option<&'static str>,
 }
 

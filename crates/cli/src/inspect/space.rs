@@ -1,26 +1,26 @@
-//! Where the bytes of a pool went: what `terrane debug space` shows.
+//! What the bytes of a pool are used for: `terrane debug space`.
 
 use crate::failure::Outcome;
 use crate::live::Live;
 use serde::Serialize;
 use terrane_check::usage::{Purpose, usage};
 
-/// What blocks of one purpose take, in bytes.
+/// Space of the blocks of one purpose, in bytes.
 #[derive(Serialize)]
 pub struct SpaceRow {
     what: &'static str,
-    /// `None`: of what no block holds.
+    /// `None` for space that is not in blocks.
     copies: Option<u64>,
     stored: Option<u64>,
     bytes: u64,
     percent: Option<u64>,
 }
 
-/// A row for every purpose that has blocks, then what died, then what no block holds. A pool that is written to meanwhile gives numbers
-/// that are a group or two apart.
+/// A row for every purpose that has blocks, then garbage, then space that is not in blocks. In a pool that is
+/// written meanwhile the numbers may be a txg or two apart.
 ///
 /// # Errors
-/// When the directory of a zone or a block of dnodes cannot be read.
+/// If the directory of a zone or a block of dnodes cannot be read.
 pub fn space(live: &Live) -> Outcome<Vec<SpaceRow>> {
     let usage = usage(&live.objects)?;
     let percent =

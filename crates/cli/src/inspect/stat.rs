@@ -1,9 +1,10 @@
-//! How one file is stored: what `terrane stat` shows.
+//! How one file is stored: `terrane stat`.
 //!
-//! Attributes are those of now; records, algorithms and zones are those of the last committed group, because what is not committed has no
-//! place yet. It is told how much that is.
+//! Attributes are current. Records, algorithms and zones are those of the last committed txg, because
+//! uncommitted data has no place yet; its amount is shown.
 //!
-//! Invariants: an indirect block is read at most once and levels only go down, so a walk ends; nothing is kept for each record.
+//! Invariants: an indirect block is read at most once and levels only go down, so a walk ends; nothing is
+//! kept per record.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
@@ -20,12 +21,12 @@ use terrane_posix::{Attr, Errno, mode};
 use terrane_store::PoolError;
 use terrane_wire::ObjectId;
 
-/// Records whose own words are read for the level that made them: a file may have millions.
+/// Records whose header is read for their compression level: a file may have millions.
 const LEVELS_MAX: u64 = 1024;
-/// Findings that are shown; more are only counted.
+/// Maximum number of errors shown; further ones are only counted.
 const ERRORS_MAX: usize = 20;
 
-/// The object that a path leads to from the root of the data set; links are not followed.
+/// The object at a path from the root of the dataset; links are not followed.
 pub fn resolve(live: &Live, path: &[u8]) -> Outcome<u64> {
     let fs = live.fs()?;
     let mut at = fs.root();
@@ -39,7 +40,7 @@ pub fn resolve(live: &Live, path: &[u8]) -> Outcome<u64> {
             Failure(format!("pool {}: {}: {what}", live.pool.name(), String::from_utf8_lossy(path)))
         };
         let found = fs.lookup(at, name).map_err(failed)?;
-        // A look-up counts as the kernel's; this one is over.
+        // A lookup counts as the kernel's; this one is over.
         fs.forget(found.ino, 1);
         at = found.ino;
     }
@@ -74,7 +75,7 @@ pub struct FileRow {
     errors_count: u64,
 }
 
-/// Records stored by one algorithm.
+/// Records stored with one algorithm.
 #[derive(Serialize)]
 struct AlgorithmRow {
     name: &'static str,
@@ -101,7 +102,7 @@ struct CountRow {
     records: u64,
 }
 
-/// What lies in one zone.
+/// Blocks in one zone.
 #[derive(Serialize)]
 struct ZoneRow {
     seq: u64,
@@ -127,7 +128,7 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<FileRow
     let mut walk = Walk::new(set, object, progress);
     walk.every = dnode.block_count.div_ceil(LEVELS_MAX).max(1);
     walk.tree(&dnode);
-    // A file without a block takes the data set's record size with its first one.
+    // A file without a block takes the dataset's record size with its first one.
     let record_size = if dnode.block_count == 0 { set.record_size() } else { dnode.block_bytes };
     let length = if attr.mode & mode::S_IFMT == mode::S_IFREG { attr.size } else { 0 };
     let blocks = dnode.block_count.max(length.div_ceil(u64::from(record_size)));
@@ -199,16 +200,16 @@ struct Walk<'a> {
     set: &'a ObjectSet,
     object: u64,
     progress: Progress<'a>,
-    /// In an indirect block.
+    /// Pointers in an indirect block.
     pointers: u64,
     records: Tally,
     metadata: Tally,
     compression: BTreeMap<u8, Tally>,
-    /// Levels of zstd, of one record in so many.
+    /// Levels of zstd, sampled.
     levels: BTreeMap<ZstdLevel, u64>,
     every: u64,
     checksums: BTreeMap<String, u64>,
-    /// By sequence, device, place on it.
+    /// By sequence number, device, and index on the device.
     zones: BTreeMap<(u64, u16, u32), Tally>,
     newest: u64,
     errors: Vec<String>,
@@ -285,7 +286,7 @@ impl<'a> Walk<'a> {
         };
         match head.map(|head| ZstdLevel::of_stored(&head)) {
             Ok(Some(level)) => *self.levels.entry(level).or_default() += 1,
-            // Whoever reads the record meets the same.
+            // Readers of the record get the same error.
             Ok(None) => self.error("a record in zstd does not say its level".to_owned()),
             Err(error) => self.error(error.to_string()),
         }
@@ -305,14 +306,14 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The pointers in an indirect block with their numbers, the last first: a stack gives back the last first.
+    /// The pointers in an indirect block with their numbers, in reverse order: a stack pops the last first.
     fn children(&self, ptr: &BlockPtr, block: u64) -> Result<Vec<(BlockPtr, u64)>, PoolError> {
         let level = ptr.level();
         let owner = Owner::Block { objset: self.set.id().0, object: self.object, level, block };
         let raw = self.set.pool().read(ptr, owner)?;
         let mut children = Vec::new();
         for (index, raw) in raw.chunks_exact(BlockPtr::SIZE).enumerate().rev() {
-            // By what a block can hold: what it does hold ends with the last pointer that is no hole.
+            // By the block's capacity: its content ends with the last pointer that is not a hole.
             let child = block.saturating_mul(self.pointers).saturating_add(index as u64);
             let at = format!("object {} level {} block {child}", self.object, level - 1);
             let ptr = BlockPtr::parse(raw, &at)?;

@@ -1,16 +1,17 @@
-//! How many lines of one kind are written.
+//! Limits the lines of one kind.
 //!
-//! A kind is the place in the source from which events come. Anyone who may read one damaged file can cause events as fast as the server
-//! answers, and the log often lies in memory: so each kind has a number of lines a minute, and what is left out is counted and told.
+//! A kind is the place in the source that logs. Any user who may read one damaged file can cause events as
+//! fast as the server answers, and the log often lies in memory. So each kind has a number of lines per
+//! minute, and suppressed lines are counted and reported.
 
 use log::{Level, Record};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Lines of one kind in each period.
+/// Maximum lines of one kind in each period.
 const LINES_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(60);
-/// Of the last event that was left out so much is told.
+/// Maximum length of the text of the last suppressed event.
 const TEXT_CHARS_MAX: usize = 200;
 
 /// A place in the source, and a level.
@@ -20,12 +21,12 @@ type Kind = (String, u32, Level);
 struct Lately {
     begun: Instant,
     written: u32,
-    /// Left out, and the text of the last of them.
+    /// Suppressed events, and the text of the last of them.
     more: u64,
     last: String,
 }
 
-/// What was left out of one kind.
+/// The suppressed events of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     pub level: Level,
@@ -44,7 +45,7 @@ impl Limiter {
         Limiter { kinds: BTreeMap::new() }
     }
 
-    /// Whether the event is written. Who asked for more than the usual levels gets all of those.
+    /// Whether the event is written. Levels beyond the usual ones, which a user enables, are not limited.
     pub fn passes(&mut self, record: &Record<'_>, now: Instant) -> bool {
         if record.level() > Level::Info {
             return true;
@@ -61,7 +62,7 @@ impl Limiter {
         false
     }
 
-    /// Ends the periods that are over, and tells what was left out in them.
+    /// Ends the periods that are over, and returns what was suppressed in them.
     pub fn settle(&mut self, now: Instant) -> Vec<LeftOut> {
         let mut told = Vec::new();
         self.kinds.retain(|(target, _, level), lately| {

@@ -1,4 +1,4 @@
-//! The families: what is measured, and in which words.
+//! The metric families: names, help texts and values.
 
 use super::MountSide;
 use super::text::{Page, seconds};
@@ -85,7 +85,7 @@ pub fn space(page: &mut Page, live: &Live, stats: &Stats) {
     page.gauge("committed_group", "Number of the newest durable transaction group.", stats.txg);
 }
 
-/// Since the pool was made.
+/// Since the pool was created.
 pub fn life(page: &mut Page, live: &Live, stats: &Stats) {
     let totals = &stats.totals;
     page.counter(
@@ -112,7 +112,7 @@ pub fn life(page: &mut Page, live: &Live, stats: &Stats) {
         "Zones that collection emptied since the pool was made.",
         totals.collected_zones,
     );
-    // What nobody wrote has no ratio, and a sample must be a number: then there is none.
+    // Where nothing was written there is no ratio, and a sample must be a number: so it is left out.
     let windows = [("minute", 60), ("ten minutes", 600)];
     let recent = windows
         .map(|(window, seconds)| (window, live.pool.lately(seconds * 1_000_000_000).1.amplification()));
@@ -250,7 +250,7 @@ pub fn caches(page: &mut Page, stats: &Stats) {
     page.gauge("cache_limit_bytes", "The most bytes in the block cache.", stats.cache_bytes_max);
 }
 
-/// The second level: devices that hold what left memory.
+/// The cache devices, which hold blocks that were evicted from memory.
 pub fn cache_devices(page: &mut Page, live: &Live) {
     type Field = fn(&SecondStats) -> u64;
     let fields: [(&str, &str, &str, Field); 10] = [
@@ -294,7 +294,7 @@ pub fn cache_devices(page: &mut Page, live: &Live) {
     }
 }
 
-/// What `zstd-auto` chose.
+/// The levels that `zstd-auto` chose.
 pub fn levels(page: &mut Page, live: &Live) {
     type Field = fn(&LevelShare) -> u64;
     let fields: [(&str, &str, Field); 3] = [
@@ -315,7 +315,7 @@ pub fn levels(page: &mut Page, live: &Live) {
     }
 }
 
-/// What is stored in another form than it was written in.
+/// What was rewritten in another form than it was first stored in.
 pub fn rewritten(page: &mut Page, fs: &Fs) {
     let status = fs.rewrite().progress();
     let figures = status.map(|status| status.figures).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! `GET /metrics` over HTTP.
 //!
-//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each, whatever they send.
+//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each,
+//! whatever they send.
 
 use crate::failure::{Failure, Outcome};
 use std::io::{ErrorKind, Read, Write};
@@ -11,19 +12,19 @@ use std::time::{Duration, Instant};
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 const CALLERS_MAX: usize = 4;
-/// With those that lost their place and are on their way out.
+/// Includes those that lost their place and are closing.
 const THREADS_MAX: usize = 2 * CALLERS_MAX;
 /// How long those may take.
 const LEAVING: Duration = Duration::from_millis(500);
 
-/// Opens the door on which a scraper may knock.
+/// Listens for scrapers.
 pub fn listen(address: &str) -> Outcome<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
         Failure(format!("metrics on {address:?}: expected ADDRESS:PORT that is free here, found: {error}"))
     })
 }
 
-/// Those who are connected, the longest first.
+/// The connected callers, the oldest first.
 #[derive(Default)]
 struct Callers {
     all: Mutex<Vec<Caller>>,
@@ -34,9 +35,9 @@ struct Callers {
 struct Caller {
     number: u64,
     stream: TcpStream,
-    /// Its request was heard, so it is answered.
+    /// Its request was read, so it will be answered.
     is_heard: bool,
-    /// Another has its place, and its thread ends.
+    /// Another caller has its place, and its thread ends.
     is_cut: bool,
 }
 
@@ -45,18 +46,18 @@ impl Callers {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one in. Where there is no place the one that has been silent for the longest loses its own: who asks at once is always
-    /// heard, however many only connect.
+    /// Admits a caller. If there is no place, the caller that has been silent for the longest loses its own.
+    /// So a caller that sends its request at once is always answered, however many only connect.
     fn admit(&self, number: u64, stream: &TcpStream) -> std::io::Result<()> {
         let mut all = self.all();
         if all.iter().filter(|caller| !caller.is_cut).count() >= CALLERS_MAX {
             let silent = all.iter_mut().find(|caller| !caller.is_heard && !caller.is_cut);
             let silent = silent.ok_or(ErrorKind::WouldBlock)?;
             silent.is_cut = true;
-            // Its thread hears the end.
+            // Its thread reads end of file.
             let _ = silent.stream.shutdown(Shutdown::Both);
         }
-        // Those who were cut are gone in a moment.
+        // Those whose connection was shut down are gone in a moment.
         let waited = self.left.wait_timeout_while(all, LEAVING, |all| all.len() >= THREADS_MAX);
         let (mut all, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
@@ -84,7 +85,7 @@ pub fn serve(listener: TcpListener, page: Arc<dyn Fn() -> String + Send + Sync>)
     let callers: Arc<Callers> = Arc::default();
     for (number, stream) in (0u64..).zip(listener.incoming()) {
         let Ok(stream) = stream else {
-            // Out of descriptors, most likely: it passes.
+            // Most likely out of descriptors, which passes.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
@@ -95,7 +96,7 @@ pub fn serve(listener: TcpListener, page: Arc<dyn Fn() -> String + Send + Sync>)
         let answering = std::thread::Builder::new().name("metrics".into()).spawn({
             let callers = Arc::clone(&callers);
             move || {
-                // Who hangs up in the middle wants nothing more.
+                // A caller that disconnects needs nothing more.
                 let _ = answer(stream, &*page, &|| callers.heard(number));
                 callers.leave(number);
             }
@@ -158,7 +159,7 @@ fn request(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     }
 }
 
-/// Method and path of a request, without what stands behind a `?`.
+/// Method and path of a request, without the query string.
 fn parse(head: &[u8]) -> Option<(&[u8], &[u8])> {
     let line = head.split(|byte| *byte == b'\n').next()?;
     let mut words = line.strip_suffix(b"\r").unwrap_or(line).split(|byte| *byte == b' ');
@@ -173,7 +174,7 @@ mod tests {
 
     fn ask(address: std::net::SocketAddr, said: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
-        // It may answer and hang up before it has heard all of it.
+        // The server may answer and close before it has read all of it.
         let _ = stream.write_all(said);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut heard = Vec::new();
@@ -203,11 +204,11 @@ mod tests {
             (&long, "400"),
         ] {
             let heard = ask(address, said);
-            // What was not read resets the connection, and may take the answer with it.
+            // Unread bytes reset the connection, which may lose the answer.
             let reset = said.len() > REQUEST_BYTES_MAX && heard.is_empty();
             assert!(reset || heard.starts_with(&format!("HTTP/1.0 {code} ")), "{said:?}: {heard}");
         }
-        // Those who come and say nothing keep nobody out who speaks.
+        // Silent connections keep no caller out that sends a request.
         let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
         for _ in 0..70 {
             let begun = Instant::now();

@@ -9,7 +9,7 @@ const PREFIX: &str = "terrane_";
 
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
-/// The text while it is written.
+/// The text under construction.
 pub struct Page {
     pub pool: String,
     pub out: String,
@@ -17,7 +17,7 @@ pub struct Page {
 
 impl Page {
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = write!(self.out, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
     }
 
@@ -69,7 +69,7 @@ impl Page {
             self.sample(&format!("{name}_bucket"), &labels, sum);
         }
         self.sample(&format!("{name}_sum"), labels, seconds(times.sum_ns));
-        // Not counted apart: a sample that comes in between would make the two disagree.
+        // Not counted separately: a sample that comes in between would make the two disagree.
         self.sample(&format!("{name}_count"), labels, sum);
     }
 }

@@ -1,4 +1,4 @@
-//! The devices of a pool: what they are, one more, one less.
+//! The devices of a pool: shows, adds and removes them.
 
 use crate::failure::{Failure, Outcome};
 use crate::live::Live;
@@ -65,7 +65,7 @@ pub(super) fn rows(live: &Live) -> Vec<DeviceRow> {
     live.pool.members().iter().map(row).collect()
 }
 
-/// A cache device, in figures if it is there.
+/// A cache device, with counters if it is present.
 #[derive(Serialize)]
 pub(super) struct CacheRow {
     id: String,
@@ -96,26 +96,26 @@ impl CacheRow {
     }
 }
 
-/// A device that has come.
+/// A device that was added.
 #[derive(Serialize)]
 #[serde(untagged)]
 pub(super) enum Added {
     Member(DeviceRow),
-    /// `None`: it went meanwhile.
+    /// `None`: it was removed meanwhile.
     Cache(Option<CacheRow>),
 }
 
-/// A device has gone.
+/// A device that was removed.
 #[derive(Serialize)]
 pub(super) struct Removed {
     name: String,
-    /// Those that are left.
+    /// The remaining devices.
     rest: Vec<String>,
 }
 
-/// Makes a device one of the pool's; says what there is to say of it.
+/// Adds a device to the pool; returns its row.
 pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Added> {
-    // Under the name by which it will be looked for.
+    // Under the path by which it will be searched for.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let device = terms.open(&path, &|_| Ok(()))?.into_device()?;
     let role = match kind {
@@ -134,7 +134,7 @@ pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcom
     member.map(row).ok_or_else(|| Failure("the device went while it came".to_owned()))
 }
 
-/// Empties a device and lets it go.
+/// Empties a device and removes it from the pool.
 pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Removed> {
     let members = live.pool.members();
     let is_meant = |member: &&Member| {
@@ -153,7 +153,7 @@ pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome
         return Err(Failure::refused(pool, known.join(", "), format_args!("{word:?}"), remedy));
     };
     if live.mountpoint.is_some() && Path::new(&member.name) == live.path {
-        // A server that follows this one looks for the pool there.
+        // A server that follows this one opens the pool by that device.
         let remedy = "unmount it, and mount it by another of its devices";
         let expected = "a device by which the pool is not mounted";
         return Err(Failure::refused(format!("pool {}", live.pool.name()), expected, word, remedy));

@@ -1,4 +1,4 @@
-//! What the devices have done, all together.
+//! I/O counters over all devices.
 
 use crate::live::Live;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use terrane_store::counters::WaitFor;
 use terrane_store::second::SecondStats;
 use terrane_wire::meter::Times;
 
-/// Counters since the import, all devices together, and how long ago that was.
+/// Counters since the import over all devices, and the time since then.
 #[derive(Serialize)]
 pub(super) struct Iostat {
     name: String,
@@ -33,7 +33,7 @@ pub(super) struct Iostat {
     times: AllTimes,
 }
 
-/// What was written, by what for.
+/// Bytes written, by purpose.
 #[derive(Serialize)]
 pub(super) struct SpentBytes {
     data_bytes: u64,

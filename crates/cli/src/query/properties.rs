@@ -1,4 +1,4 @@
-//! Properties: what they are, what they shall be, and what nobody may set.
+//! Properties: reads and sets them, and shows counted values.
 
 use super::Setting;
 use crate::failure::{Failure, Outcome};
@@ -10,7 +10,7 @@ use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
 use terrane_pool::LevelShare;
 use terrane_posix::Job;
 
-/// A property, or a number that is counted and cannot be set.
+/// A property, or a counted value that cannot be set.
 #[derive(Serialize)]
 pub(super) struct PropertyRow {
     name: String,
@@ -28,7 +28,7 @@ pub(super) struct PropertyRow {
     recompressed: Option<Recompressed>,
 }
 
-/// What was written by one level.
+/// What was written with one level.
 #[derive(Serialize)]
 struct LevelRow {
     name: String,
@@ -99,7 +99,7 @@ pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Vec<PropertyRow>> {
     names.iter().map(one).collect()
 }
 
-/// All of it or nothing: what is not valid is refused before the first is set.
+/// All or nothing: an invalid value is refused before the first is set.
 pub(super) fn set(live: &Live, settings: &[Setting]) -> Outcome {
     for setting in settings {
         judge(setting, live.pool.max_block())?;
@@ -110,7 +110,7 @@ pub(super) fn set(live: &Live, settings: &[Setting]) -> Outcome {
     Ok(live.pool.commit().map(drop)?)
 }
 
-/// Those that stand at their defaults stay so.
+/// Properties that are at their defaults stay so.
 pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
     for name in names {
         Property::find(name)?;
@@ -121,12 +121,12 @@ pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
     Ok(live.pool.commit().map(drop)?)
 }
 
-/// Those of these properties that a mount goes on without.
+/// Those of these properties that take effect only at the next mount.
 pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
 }
 
-/// `PROPERTY=VALUE` on a command line. What no pool could take is a mistake in the command line.
+/// Parses `PROPERTY=VALUE`. A value that no pool could take is an error of the command line.
 pub fn setting(word: &str) -> Result<Setting, String> {
     let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = split.ok_or_else(|| "it should be PROPERTY=VALUE".to_owned())?;
@@ -147,7 +147,7 @@ fn property(name: &str) -> Outcome<&'static Property> {
 }
 
 fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure {
-    // What may be written is told in words for people; those that are values are among them.
+    // The accepted values are described in words for people; single words among them are values.
     let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
     Failure(format!("{error}{}", suggest::hint(value, words)))
 }
@@ -168,7 +168,7 @@ pub fn judge(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
     Ok(())
 }
 
-/// What the help of commands that take properties says.
+/// The help section of commands that take properties.
 pub fn property_help() -> String {
     let rows = PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values));
     format!("Properties:\n{}", rows.collect::<String>())

@@ -1,14 +1,14 @@
-//! The questions, as they stand on the socket: one JSON object each, whose `ask` says which.
+//! The questions, as sent over the socket: one JSON object each, whose `ask` says which.
 //!
-//! A command and a daemon may be of different versions for a moment, after an upgrade. So words and keys stay what they are, and a
-//! question that is not understood is refused by name.
+//! After an upgrade a command and a daemon may be of different versions for a moment. So words and keys never
+//! change, and an unknown question is refused by name.
 
 use crate::json;
 use crate::newcomer::Kind;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A property and what it shall be.
+/// A property and its new value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "(String, String)", into = "(String, String)")]
 pub struct Setting {
@@ -28,8 +28,8 @@ impl From<Setting> for (String, String) {
     }
 }
 
-/// What can be asked. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite`, `RewriteCancel` and `Clear` only
-/// reads.
+/// All questions. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite`,
+/// `RewriteCancel` and `Clear` only reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Query {
@@ -43,43 +43,43 @@ pub enum Query {
         #[serde(rename = "pairs")]
         settings: Vec<Setting>,
     },
-    /// The named properties back to their defaults.
+    /// Resets the named properties to their defaults.
     Inherit {
         names: Vec<String>,
     },
-    /// One more device.
+    /// Adds a device.
     Add {
         #[serde(with = "json::path")]
         path: PathBuf,
         kind: Kind,
-        /// Where the device has none of its own, in bytes; `None`: as fits it.
+        /// In bytes, for a device without zones of its own; `None`: by its size.
         zone_size: Option<u64>,
-        /// What is there may go.
+        /// Existing content may be overwritten.
         force: bool,
     },
-    /// One device less: by path, number or id.
+    /// Removes a device: by path, number or id.
     Remove {
         device: String,
     },
-    /// What the devices have done.
+    /// I/O counters of the devices.
     Iostat,
     Check,
     Uberblocks,
-    /// All features that new pools have.
+    /// Enables all features that new pools have.
     Upgrade,
-    /// Garbage away, down to a share of what full zones hold.
+    /// Runs GC down to a share of garbage in full zones.
     Collect {
         target_percent: u8,
         wait: bool,
     },
-    /// Files stored in another form, by the server of a mount.
+    /// Rewrites files in another form; done by the server of a mount.
     Rewrite {
         object: u64,
         recursive: bool,
         compression: Option<String>,
         record_size: Option<u32>,
     },
-    /// How far that is.
+    /// The progress of a rewrite.
     #[serde(rename = "rewrite status")]
     RewriteStatus,
     #[serde(rename = "rewrite cancel")]
@@ -87,16 +87,16 @@ pub enum Query {
     /// Empties the error log.
     Clear,
     Zones,
-    /// Every zone in its place.
+    /// Every zone at its position.
     #[serde(rename = "zone map")]
     ZoneMap,
-    /// Where the bytes went.
+    /// The use of space.
     Space,
     /// How an inode is stored.
     Stat {
         object: u64,
     },
-    /// How what a path leads to is stored; from the root of the data set.
+    /// How the file at a path from the root of the dataset is stored.
     #[serde(rename = "stat path")]
     StatPath {
         path: Vec<u8>,
@@ -122,7 +122,7 @@ pub enum Query {
 }
 
 impl Query {
-    /// Whether it needs a pool that can be written.
+    /// Whether it needs a writable pool.
     pub fn is_change(&self) -> bool {
         matches!(
             self,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    /// As a daemon hears a line.
+    /// Parses a line as a daemon does.
     fn heard(line: &str) -> Option<Query> {
         Query::deserialize(&serde_json::from_str::<Value>(line).unwrap()).ok()
     }

@@ -1,4 +1,4 @@
-//! How a pool is, in figures, and its error log.
+//! The status of a pool, and its error log.
 
 use super::devices::{self, CacheRow, DeviceRow};
 use super::iostat::SpentBytes;
@@ -18,7 +18,7 @@ use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
 use terrane_store::patience::Suspension;
 
-/// How a pool is.
+/// The status of a pool.
 #[derive(Serialize)]
 pub(super) struct Status {
     name: String,
@@ -61,7 +61,7 @@ pub(super) struct Status {
     damaged: Vec<DamagedRow>,
     lost_files: Vec<LostFileRow>,
     features: Vec<String>,
-    /// Of one that cannot be opened.
+    /// Of a pool that cannot be opened.
     reason: Option<String>,
     #[serde(flatten)]
     activity: Activity,
@@ -80,7 +80,7 @@ struct LostFileRow {
     reason: &'static str,
 }
 
-/// What the pool did and does with its zones.
+/// GC and other work on the pool's zones.
 #[derive(Serialize)]
 struct Activity {
     totals: TotalsRow,
@@ -107,7 +107,7 @@ struct TotalsRow {
     spent: SpentBytes,
 }
 
-/// Changes that waited for room in the pool.
+/// Changes that waited for space in the pool.
 #[derive(Serialize)]
 struct Waits {
     count: u64,
@@ -118,7 +118,7 @@ struct Waits {
     now_bytes: u64,
 }
 
-/// A zone that is being emptied.
+/// A zone that GC is emptying.
 #[derive(Serialize)]
 struct VictimRow {
     seq: u64,
@@ -128,7 +128,7 @@ struct VictimRow {
     moved_percent: Option<u64>,
 }
 
-/// A device on which collection rests.
+/// A device on which GC is paused.
 #[derive(Serialize)]
 struct RestRow {
     device: u16,
@@ -207,18 +207,19 @@ pub(super) fn of(live: &Live) -> Status {
     }
 }
 
-/// `None`: of nothing.
+/// `None` if `of` is 0.
 fn percent(part: u64, of: u64) -> Option<u64> {
     (u128::from(part) * 100).checked_div(u128::from(of)).map(|part| part as u64)
 }
 
-/// Why a file lost changes: the words of `pool status --json`.
+/// Why a file lost changes: the values in `pool status --json`.
 const SERVER_KILLED: &str = "server killed";
 pub const NOT_WRITTEN_BACK: &str = "not written back";
 
-/// Files that lost changes: when a server of this mount died, or because what the kernel wrote back could not be stored.
+/// Files that lost changes: because a server of this mount died, or because a write-back of the kernel could
+/// not be stored.
 fn lost_files(live: &Live) -> Vec<LostFileRow> {
-    // Looked at by what has it open for a mount, or where there is something to name.
+    // Opened only if a mount has it open, or if there is something to name.
     if live.fs.get().is_none() && live.pool.errors().files.is_empty() {
         return Vec::new();
     }
@@ -238,10 +239,10 @@ fn lost_files(live: &Live) -> Vec<LostFileRow> {
     fs.lost_files().into_iter().take(LOST_FILES_MAX).map(row).collect()
 }
 
-/// Of more files only so many are named.
+/// Maximum number of files that are named.
 const LOST_FILES_MAX: usize = 1000;
 
-/// What was forgotten of the error log, in entries.
+/// Entries that were removed from the error log.
 #[derive(Serialize)]
 pub(super) struct Cleared {
     name: String,
@@ -334,7 +335,7 @@ impl Waits {
     }
 }
 
-/// The row of a pool that is known and cannot be opened: the keys of one that can.
+/// The row of a known pool that cannot be opened, with the keys of one that can.
 pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
     let mut row: serde_json::Map<String, Value> =
         STATUS_KEYS.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();

@@ -1,4 +1,4 @@
-//! The program itself, run as people run it, in a place that leaves nothing behind.
+//! The program itself, run as users run it, in a directory that leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![allow(dead_code, reason = "not every test program needs all of it")]
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A directory, and everything that was mounted below it: gone when the test ends, also when it fails.
+/// A directory, and everything mounted below it: removed when the test ends, also if it fails.
 pub struct Place {
     dir: PathBuf,
 }
@@ -33,7 +33,7 @@ impl Place {
         command
     }
 
-    /// Runs it, and expects this exit code.
+    /// Runs a command, and expects this exit code.
     pub fn run(&self, words: &str, code: i32) -> Output {
         let output = self.command(words).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
@@ -43,7 +43,8 @@ impl Place {
         output
     }
 
-    /// Unmounts by a program that is not ours. It may be busy at first: what other tests start has a copy of an open file for a moment.
+    /// Unmounts by another program. The mount may be busy at first: children of other tests hold copies of an
+    /// open file for a moment.
     pub fn unmount_by(&self, words: &[&str]) {
         let (program, args) = words.split_first().unwrap();
         let begun = Instant::now();
@@ -61,7 +62,7 @@ impl Place {
         serde_json::from_str(&self.out(words)).unwrap()
     }
 
-    /// Refused with exit code 1, and with these words.
+    /// Refused with exit code 1 and a message that has these words.
     pub fn refused(&self, words: &str, said: &[&str]) {
         let err = String::from_utf8(self.run(words, 1).stderr).unwrap();
         for word in said {
@@ -69,7 +70,7 @@ impl Place {
         }
     }
 
-    /// No command line: exit code 2, and these words.
+    /// A wrong command line: exit code 2 and a message that has these words.
     pub fn misused(&self, words: &str, said: &[&str]) {
         let err = String::from_utf8(self.run(words, 2).stderr).unwrap();
         for word in said {
@@ -95,7 +96,7 @@ impl Place {
         line.split_whitespace().nth(4).unwrap().parse().unwrap()
     }
 
-    /// The keeper first, so that nobody goes on with the mount: it is dead.
+    /// The keeper first, so that no server follows: the mount is dead.
     pub fn kill_all(&self) {
         let server = self.daemon_pid();
         let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
@@ -105,7 +106,7 @@ impl Place {
         self.wait_until_free();
     }
 
-    /// The next server, after this one.
+    /// The server that follows this one.
     pub fn successor_of(&self, pid: u32) -> u32 {
         let begun = Instant::now();
         loop {
@@ -136,7 +137,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         for dir in self.mounts() {
-            // Lazily: this is the way out of a failed test. The daemon then ends by itself.
+            // Lazily: this runs after a failed test. The daemon then exits by itself.
             let _ = Command::new("umount").arg("-l").arg(&dir).output();
             let _ = Command::new("fusermount3").arg("-uz").arg(&dir).stderr(Stdio::null()).output();
         }
@@ -144,7 +145,7 @@ impl Drop for Place {
     }
 }
 
-/// A process of ours that ends with the test.
+/// A child process that ends with the test.
 pub struct Running(pub Child);
 
 impl Drop for Running {

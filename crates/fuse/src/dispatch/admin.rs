@@ -1,18 +1,19 @@
 //! Whether a caller may see what only administrators see.
 //!
-//! The kernel's own file systems ask it for the capability CAP_SYS_ADMIN when they list names of the namespace `trusted`. A request
-//! does not say what its caller is capable of, but `/proc` does, and the caller stands still while it waits for us. So it is asked
-//! there, which costs about as much as the request itself: only when there is such a name.
+//! Kernel file systems require CAP_SYS_ADMIN to list names of the namespace `trusted`. A request does not
+//! carry the caller's capabilities, but `/proc` shows them, and the caller sleeps while it waits for the
+//! answer. Reading `/proc` costs about as much as the request itself, so it is done only if there is such a
+//! name.
 //!
-//! A capability counts in the user namespace that we live in: who is root in a container of their own is no administrator here.
+//! A capability counts in the server's user namespace: root in a container is no administrator here.
 
 use crate::proto::{Header, NO_USER};
 use std::fs;
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// By whose number the caller is judged. Where places may map users, a request that makes nothing does not say it; of a process that cannot
-/// be seen it is nobody's.
+/// The user id by which the caller is judged. If idmapped mounts are possible, a request that creates nothing
+/// does not carry it, so it is read from `/proc`. For a process that is not visible it is [`NO_USER`].
 pub(super) fn uid_of(caller: &Header) -> u32 {
     if caller.uid != NO_USER {
         return caller.uid;
@@ -21,7 +22,7 @@ pub(super) fn uid_of(caller: &Header) -> u32 {
     status.and_then(|status| uid_in(&status)).unwrap_or(NO_USER)
 }
 
-/// Of the line `Uid:`, which has the real, the effective, the saved, and that for files.
+/// The file system uid from the line `Uid:`, which lists the real, effective, saved and file system uid.
 fn uid_in(status: &str) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Uid:"))?.split_whitespace().nth(3)?.parse().ok()
 }
@@ -29,10 +30,11 @@ fn uid_in(status: &str) -> Option<u32> {
 pub(super) fn is_admin(caller: &Header) -> bool {
     let of = |name: &str| format!("/proc/{}/{name}", caller.pid);
     let Some(capable) = fs::read_to_string(of("status")).ok().and_then(|status| is_capable(&status)) else {
-        // Another process namespace, or no /proc.
+        // The caller is in another process namespace, or there is no /proc.
         return caller.uid == 0;
     };
-    // The other's namespace is shown to those who might trace it; a daemon of an ordinary user may not trace root.
+    // Only a process that may trace the caller sees its namespace. A daemon of an ordinary user may not trace
+    // root.
     let is_ours = match (fs::read_link(of("ns/user")), fs::read_link("/proc/self/ns/user")) {
         (Ok(theirs), Ok(ours)) => theirs == ours,
         _ => caller.uid == 0,
@@ -40,7 +42,7 @@ pub(super) fn is_admin(caller: &Header) -> bool {
     capable && is_ours
 }
 
-/// What the line `CapEff` of a status file says. `None`: there is none that can be read.
+/// Whether the line `CapEff` of a status file has CAP_SYS_ADMIN. `None`: the line is missing or unreadable.
 fn is_capable(status: &str) -> Option<bool> {
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     let capabilities = u64::from_str_radix(line.trim(), 16).ok()?;
@@ -78,7 +80,7 @@ mod tests {
         let caller = Header { opcode: 23, unique: 2, nodeid: 1, uid: 0, gid: 0, pid: 0 };
         assert!(is_admin(&caller));
         assert!(!is_admin(&Header { uid: 1000, ..caller }));
-        // This very process, whatever number the request says it has.
+        // The test process itself, whatever user id the request carries.
         let status = fs::read_to_string("/proc/self/status").unwrap();
         let here = Header { pid: std::process::id(), ..caller };
         assert_eq!(Some(is_admin(&here)), is_capable(&status));

@@ -1,32 +1,33 @@
-//! Who lists a directory only for its names.
+//! Which callers list a directory only for its names.
 //!
-//! The kernel asks for attributes along with the first names of every directory, as it cannot know whether the caller will want
-//! them. For `find -name` or a shell's glob that reads a dnode for each name in vain; for `ls -l` it saves a request each. So a
-//! caller's first listing is answered by names alone. If the caller then looks up a file that it was shown, its next
-//! listings come with attributes. From time to time it is tried again, because a look-up that was saved is not seen.
+//! The kernel asks for attributes along with the first names of every directory, because it cannot know
+//! whether the caller will want them. For `find -name` or a shell's glob that reads one dnode per name in
+//! vain. For `ls -l` it saves one request per name. So a caller's first listing is answered with names alone.
+//! If the caller then looks up a file that it was shown, its next listings come with attributes. From time to
+//! time names alone are tried again, because a lookup that attributes made unnecessary is never seen.
 //!
-//! Directories that are looked up say nothing: everybody who walks a tree enters them.
+//! Lookups of directories do not count: every caller that walks a tree enters them.
 
 use parking_lot::Mutex;
 use terrane_wire::NumberMap;
 
 const SHARDS: usize = 16;
-/// Callers remembered in a shard; more are forgotten together, and learned again.
+/// Callers remembered in a shard. When it is full, all are forgotten and learned again.
 const CALLERS_MAX: usize = 256;
-/// Listings with attributes between two trials by names.
+/// Listings with attributes between two trials with names alone.
 const TRIAL_EVERY: u32 = 256;
 
 #[derive(Debug, Default)]
 struct Caller {
-    /// The directory that was listed by names last.
+    /// The directory that was last listed with names alone.
     shown: u64,
-    /// It looked up what it was shown.
+    /// The caller looked up a file that it was shown.
     wants: bool,
-    /// Listings with attributes since then.
+    /// Listings with attributes since the last trial.
     listings: u32,
 }
 
-/// Callers (threads, by the kernel's numbers) that list directories.
+/// Callers that list directories, by the thread id that requests carry.
 #[derive(Debug, Default)]
 pub(super) struct Askers([Mutex<NumberMap<u32, Caller>>; SHARDS]);
 
@@ -35,7 +36,7 @@ impl Askers {
         self.0.get(usize::try_from(caller).unwrap_or(0) % SHARDS)
     }
 
-    /// A caller begins to list a directory: whether attributes are worth their while.
+    /// Records that a caller begins to list a directory. Returns whether to send attributes.
     pub fn begins(&self, caller: u32, dir: u64) -> bool {
         let Some(shard) = self.shard(caller) else { return true };
         let mut callers = shard.lock();
@@ -51,7 +52,7 @@ impl Askers {
         false
     }
 
-    /// A caller looked up something that is no directory.
+    /// Records that a caller looked up something that is not a directory.
     pub fn looked_up(&self, caller: u32, dir: u64) {
         let Some(shard) = self.shard(caller) else { return };
         if let Some(caller) = shard.lock().get_mut(&caller)

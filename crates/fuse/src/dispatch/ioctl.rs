@@ -1,9 +1,10 @@
-//! Calls on open files that are ours alone: write hints, as `F_GET_RW_HINT` and `F_SET_RW_HINT` have them, which the kernel keeps
-//! to itself.
+//! Our own ioctls on open files: write hints, as in `F_GET_RW_HINT` and `F_SET_RW_HINT`, which the kernel
+//! does not pass on.
 //!
-//! The kernel copies as many bytes to and fro as the call's number says, so these have the shape of `_IOR` and `_IOW` with a `u64`. It does
-//! not say through which place a file was opened, so one that is read-only does not keep a hint from being set. Nor whether it
-//! was opened for writing: as with `F_SET_RW_HINT`, the file's owner may, and root.
+//! The kernel copies as many bytes in and out as the ioctl number says, so these have the shape of `_IOR` and
+//! `_IOW` with a `u64`. It does not say through which bind mount a file was opened, so a read-only one does
+//! not prevent setting a hint. Nor does it say whether the file was opened for writing. As with
+//! `F_SET_RW_HINT`, the owner and root may set it.
 
 use super::{Answer, Dispatch, EINVAL, admin};
 use crate::proto::{Header, IoctlIn, IoctlOut};
@@ -12,24 +13,24 @@ use crate::session::Negotiated;
 use terrane_posix::{Errno, Ino, InodeFlags};
 use terrane_space::policy::Hint;
 
-/// `_IOR('T', 0xf0, u64)`: what was said of this file or directory; 0: nothing.
+/// `_IOR('T', 0xf0, u64)`: the write hint of this file or directory; 0: not set.
 pub const GET_WRITE_HINT: u32 = 0x8008_54f0;
-/// `_IOW('T', 0xf1, u64)`: says it.
+/// `_IOW('T', 0xf1, u64)`: sets the write hint.
 pub const SET_WRITE_HINT: u32 = 0x4008_54f1;
 
-/// `FITRIM`, `_IOWR('X', 121, struct fstrim_range)`: start, length, and the least length of a piece, in bytes.
+/// `FITRIM`, `_IOWR('X', 121, struct fstrim_range)`: start, length, and the minimum extent length, in bytes.
 const TRIM: u32 = 0xc018_5879;
 
-/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: 32 bits, whatever the numbers say.
+/// `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: 32 bits, although the ioctl numbers encode 64.
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 /// `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR`: `struct fsxattr`, 28 bytes, flags first.
 const GET_XFLAGS: u32 = 0x801c_581f;
 const SET_XFLAGS: u32 = 0x401c_5820;
-/// From this minor version on (Linux 5.14) the kernel has judged who may set flags, and which.
+/// From this minor version on (Linux 5.14) the kernel itself checks who may set flags, and which.
 const MINOR_JUDGED: u32 = 34;
 
-/// Which bit means what in one of the two calls.
+/// The bit of each flag in one of the two calls.
 struct Bits {
     immutable: u32,
     append_only: u32,
@@ -49,7 +50,7 @@ impl Bits {
             | bit(flags.no_dump, self.no_dump)
     }
 
-    /// `EOPNOTSUPP`: a flag that means nothing here. To keep it would be a promise.
+    /// Decodes flags. `EOPNOTSUPP` for a flag that we do not implement: storing it would promise its effect.
     fn flags_of(&self, bits: u32) -> Result<InodeFlags, Errno> {
         let has = |bit| bits & bit != 0;
         let flags = InodeFlags {
@@ -65,7 +66,9 @@ const ENOTTY: Errno = Errno(libc::ENOTTY);
 const EPERM: Errno = Errno(libc::EPERM);
 
 impl Dispatch {
-    /// `ENOTTY`: no number of ours. `EINVAL`: no hint has this number. `EPERM`: neither owner nor root.
+    /// # Errors
+    /// `ENOTTY`: not one of our ioctls. `EINVAL`: no write hint has this number. `EPERM`: neither the owner
+    /// nor root.
     pub(super) fn ioctl(
         &self,
         negotiated: &Negotiated,
@@ -96,7 +99,7 @@ impl Dispatch {
             GET_XFLAGS => return self.show_xflags(node, call, reply),
             SET_XFLAGS => {
                 let (bits, rest) = data.split_first_chunk().ok_or(EINVAL)?;
-                // Neither extent sizes nor projects.
+                // Extent size hints and project ids are not supported.
                 if rest.iter().any(|byte| *byte != 0) {
                     return Err(Errno::EOPNOTSUPP);
                 }
@@ -133,8 +136,8 @@ impl Dispatch {
         self.fs.set_inode_flags(node, flags)
     }
 
-    /// For `fstrim`. Space of emptied zones is given back as groups are committed, so nothing is left to be given back: a commit, and no
-    /// bytes.
+    /// For `fstrim`. Emptied zones are reset as txgs commit, so there is nothing left to discard: commits,
+    /// and reports 0 bytes.
     fn trim(&self, range: &[u8], reply: &mut Reply) -> Answer {
         let [start, _, least] = range.as_chunks::<8>().0 else { return Err(EINVAL) };
         self.fs.sync()?;
@@ -144,7 +147,7 @@ impl Dispatch {
     }
 }
 
-/// As many bytes as the call takes, zeros where nothing is said.
+/// Puts as many bytes as the call takes: `said`, then zeros.
 fn put_result(reply: &mut Reply, said: &[u8], call: &IoctlIn) -> Answer {
     let len = usize::try_from(call.out_size).map_err(|_| EINVAL)?;
     if !(said.len()..=64).contains(&len) {
@@ -200,7 +203,7 @@ mod tests {
         }
         assert_eq!(call(&AGREED, SET_FLAGS, &[1, 2], 0), Err(EINVAL));
         assert_eq!(call(&AGREED, GET_FLAGS, &[], 2), Err(EINVAL));
-        // Nobody has judged who may.
+        // A kernel that has not checked who may set flags.
         let old = Negotiated { minor: MINOR_JUDGED - 1, ..AGREED };
         assert_eq!(call(&old, SET_FLAGS, &[0; 4], 0), Err(ENOTTY));
         assert_eq!(fs.inode_flags(ino), Ok(flags));

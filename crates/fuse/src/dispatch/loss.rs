@@ -1,11 +1,13 @@
-//! Telling programs what a dead server lost.
+//! Reports to programs what a dead server lost.
 //!
-//! Opens are not sent to us, so nobody knows which program had a file open before the crash. The first request that changes the file,
-//! gives it attributes or publishes it under a name is refused, whoever sends it: see [`terrane_posix::Fs::refuse_change`]. What takes
-//! the content or the name away needs nothing of what was lost.
+//! Opens are not sent to the server, so it cannot know which programs had a file open before the crash. The
+//! first request that changes the file, sets its attributes or links it under a name is refused, whichever
+//! process sends it: see [`terrane_posix::Fs::refuse_change`]. Requests that remove the content or the name
+//! are not refused: they do not depend on what was lost.
 //!
-//! What the page cache writes was accepted already, and would be lost on top of the rest: it is carried out, and answered with an error all
-//! the same. The kernel then tells whoever maps or closes the file.
+//! A write-back from the page cache was already accepted, and refusing it would lose its bytes too. So it is
+//! carried out and then answered with an error, which the kernel reports to programs that map or close the
+//! file.
 
 use super::{Answer, Dispatch};
 use crate::proto::{self, Header, Request, WriteIn, fattr};
@@ -17,12 +19,12 @@ use terrane_posix::{Ino, RENAME_EXCHANGE, Reading};
 pub(super) enum Place {
     AsAsked,
     AtEnd,
-    /// A dead server has carried it out.
+    /// A dead server has already carried it out.
     There,
 }
 
 impl Dispatch {
-    /// Before anything is done.
+    /// Refuses a request before any of it is done.
     pub(super) fn refuse_where_lost(&self, call: &Call<'_>) -> Answer {
         if !self.fs.has_losses() {
             return Ok(());
@@ -32,7 +34,7 @@ impl Dispatch {
             Request::Write(write) if write.write_flags & proto::write::CACHE == 0 => {
                 self.fs.refuse_change(node)
             }
-            // Change times come from a cache that writes back, and nobody hears of an error.
+            // Change times come from a cache that writes back, and no program receives an error for them.
             Request::Setattr(set) if set.valid & fattr::CTIME == 0 && !cuts_to_nothing(&set) => {
                 self.fs.refuse_change(node)
             }
@@ -53,7 +55,7 @@ impl Dispatch {
         }
     }
 
-    /// After it was done.
+    /// After a write-back was done: answers it with an error if the file has losses.
     pub(super) fn tell_cache_of_loss(&self, call: &Call<'_>) -> Answer {
         match *call.request {
             Request::Write(write) if write.write_flags & proto::write::CACHE != 0 && self.fs.has_losses() => {
@@ -63,15 +65,19 @@ impl Dispatch {
         }
     }
 
-    /// The kernel appends where it believes the end of a file to be, and looks at a size that was taken back only when a program asks for
-    /// it or reads there. So what is to be appended to such a file is, wherever the kernel says; the pages that it then holds at the wrong
-    /// place are dropped.
+    /// Where an append goes.
     ///
-    /// Asked again, it may be there: a dead server appended it and a commit has it. The place that the kernel says tells nothing of that,
-    /// so the end of the file is looked at. After a server that stepped back it is not there, whatever the end looks like.
+    /// The kernel appends where it believes the end of a file to be. It refreshes a size that a crash rolled
+    /// back only when a program asks for it or reads there. So an append to a file with losses goes to the
+    /// real end, whatever offset the kernel sends. The pages that the kernel then holds at the wrong offset
+    /// are dropped.
+    ///
+    /// A resent append may be stored already: a dead server appended it and it was committed. The kernel's
+    /// offset says nothing about that, so the end of the file is compared. After a server that stepped back
+    /// the append is not stored, whatever the end looks like.
     pub(super) fn place_of(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> Place {
         const O_APPEND: u32 = libc::O_APPEND.cast_unsigned();
-        // The flags of what comes from the page cache are a guess.
+        // The flags of a write-back are the kernel's guess.
         let appends = write.flags & O_APPEND != 0 && write.write_flags & proto::write::CACHE == 0;
         if !appends || !self.fs.has_losses() || !self.fs.is_lost(node) {
             return Place::AsAsked;
@@ -100,9 +106,9 @@ impl Dispatch {
     }
 
     fn refuse_name(&self, dir: Ino, name: &[u8]) -> Answer {
-        // What is not there is the answer's own matter.
+        // The call itself reports a missing name.
         let Ok(found) = self.fs.lookup(dir, name) else { return Ok(()) };
-        // It was only looked at: the kernel is not told of it.
+        // The kernel did not do this lookup, so it is not counted.
         self.fs.forget(found.ino, 1);
         self.fs.refuse_change(found.ino)
     }

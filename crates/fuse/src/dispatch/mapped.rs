@@ -1,14 +1,15 @@
 //! Times that a program sets after it stored through a mapping.
 //!
-//! The kernel writes such stores back when it likes, and each WRITE sets the time of change to now: a time that a program set after its
-//! stores would be lost. So before such a time is set the kernel writes the file back ([`crate::launder`]).
+//! The kernel writes such stores back whenever it likes, and each WRITE sets the modification time to now.
+//! That would overwrite a time that a program set after its stores. So before such a time is set, the kernel
+//! writes the file back ([`crate::launder`]).
 //!
-//! That drops the file's pages, which must not happen to every file that is unpacked. A shared mapping for writing takes a file that was
-//! opened for reading and writing, and fetches pages with its flags. So files are noted that were read that way through the page cache,
-//! or of which the page cache has written something. A file whose pages were all there before it was mapped is missed: it gets the time of
-//! the write-back.
+//! Laundering drops the file's pages, so it must not happen to every file that is unpacked. A writable shared
+//! mapping needs a file that was opened for reading and writing, and its page faults carry those open flags.
+//! So the server notes files that were read that way through the page cache, and files that got a write-back.
+//! A file whose pages were all cached before it was mapped is missed: it gets the time of the write-back.
 //!
-//! The notes are few and take no lock. One that is overwritten by another file's is such a miss.
+//! The notes are few and lock-free. A note that another file's note overwrites is such a miss.
 
 use super::Dispatch;
 use crate::proto::{self, ReadIn, SetattrIn, WriteIn};
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const PLACES: usize = 4096;
 
-/// Files that may be mapped for writing, by node.
+/// Files that may be mapped for writing, by node id.
 pub(super) struct MappedFiles(Box<[AtomicU64]>);
 
 impl Default for MappedFiles {
@@ -51,7 +52,7 @@ impl MappedFiles {
         }
     }
 
-    /// Whether it was noted; it is not any more.
+    /// Whether the node was noted. Removes the note.
     fn take(&self, node: u64) -> bool {
         self.place(node).is_some_and(|place| {
             place.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()

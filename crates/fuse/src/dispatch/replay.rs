@@ -1,13 +1,15 @@
-//! Requests that are asked again after a take-over.
+//! Requests that the kernel resends after a take-over.
 //!
-//! A server dies with requests that it carried out and did not answer, and its memory of them dies with it. What it had
-//! committed is there; what it had not is gone. So a request that is asked again either finds the world as it was
-//! before, and is carried out like any other, or finds its own work. The kernel holds a directory locked until a change of
-//! it is answered, so nobody else can have done that work: a name that a CREATE finds is its own, a name that an UNLINK does
-//! not find is gone because of it. So it is with a file's extended attributes.
+//! A server dies with requests that it carried out and did not answer, and its memory of them dies with it.
+//! What it had committed is stored; what it had not committed is lost. So a resent request finds one of two
+//! states. Either it was not done, and is carried out like any other; or it finds its own result. The kernel
+//! holds a directory's lock until a change of it is answered, so no other request can have produced that
+//! result. A name that a CREATE finds is its own; a name that an UNLINK does not find was removed by it. The
+//! same holds for a file's extended attributes.
 //!
-//! One doubt remains: the kernel may believe a name missing whose removal was lost in the crash. So what an exclusive
-//! request finds must look as if it had just made it, and otherwise it is refused as always.
+//! One doubt remains: the kernel may cache a name as missing whose removal was lost in the crash. So what an
+//! exclusive request finds must look as if the request had just made it. Otherwise the request is refused as
+//! usual.
 //!
 //! Invariant: nothing here changes the file system except a truncation that the caller asked for.
 
@@ -21,13 +23,13 @@ const ENOENT: Errno = Errno(libc::ENOENT);
 const EEXIST: Errno = Errno(libc::EEXIST);
 const O_EXCL: u32 = libc::O_EXCL.cast_unsigned();
 
-/// To do such a thing twice undoes it, and nothing shows whether it was done once.
+/// Whether carrying out the request twice undoes it. Then nothing shows whether it was done once.
 pub(super) fn undoes_itself(request: &Request<'_>) -> bool {
     matches!(request, Request::Rename { flags, .. } if flags & RENAME_EXCHANGE != 0)
 }
 
 impl Dispatch {
-    /// What a resent request would have been answered the first time, where carrying it out again gives `errno`.
+    /// The first answer of a resent request, where carrying it out again gives `errno`.
     pub(super) fn answer_again(&self, call: &Call<'_>, errno: Errno, reply: &mut Reply) -> Answer {
         let dir = self.ino(call.header.nodeid);
         let cred = cred_of(call);
@@ -72,7 +74,7 @@ impl Dispatch {
             (ENOENT, Request::Unlink { .. } | Request::Rmdir { .. }) => Ok(()),
             (ENOENT, Request::Rename { new_dir, new_name, .. }) => {
                 let there = self.fs.lookup(self.ino(new_dir), new_name)?;
-                // It was only looked at: the kernel is not told of it.
+                // The kernel did not do this lookup, so it is not counted.
                 self.fs.forget(there.ino, 1);
                 Ok(())
             }
@@ -80,7 +82,8 @@ impl Dispatch {
         }
     }
 
-    /// A rename that was to leave a whiteout has been done: there is one. Done again it would move that over what it has moved.
+    /// Whether a rename with RENAME_WHITEOUT has been done: its whiteout exists. A second run would move the
+    /// whiteout over the file that it moved.
     pub(super) fn left_whiteout(&self, call: &Call<'_>) -> bool {
         let Request::Rename { name, flags, .. } = *call.request else { return false };
         if flags & RENAME_WHITEOUT == 0 {
@@ -92,7 +95,8 @@ impl Dispatch {
         })
     }
 
-    /// What stands under the name, counted as told to the kernel, if it is what the request would have made.
+    /// Looks up the name and counts that as a lookup by the kernel, if it is what the request would have
+    /// made.
     fn found(&self, dir: Ino, name: &[u8], is_it: impl FnOnce(&Attr) -> bool) -> Result<Attr, Errno> {
         let attr = self.fs.lookup(dir, name)?;
         if is_it(&attr) {
@@ -107,7 +111,7 @@ fn is_kind(attr: &Attr, bits: u32) -> bool {
     attr.mode & mode::S_IFMT == bits & mode::S_IFMT
 }
 
-/// As a file is that was made a moment ago by this caller.
+/// Whether the file looks like one that this caller has just made.
 fn is_untouched(attr: &Attr, cred: &Cred) -> bool {
     attr.size == 0 && attr.nlink == 1 && attr.uid == cred.uid
 }

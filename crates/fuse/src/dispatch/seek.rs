@@ -1,10 +1,12 @@
-//! SEEK_DATA and SEEK_HOLE, beside what the kernel has not written back.
+//! SEEK_DATA and SEEK_HOLE with respect to data that the kernel has not written back.
 //!
-//! The server's blocks do not show what programs stored through mappings a moment ago. So no range is called a hole before the kernel
-//! has written it back ([`crate::launder`]). Where the blocks have data nothing is asked: to call a hole data is always right.
-//! So a file without holes costs nothing more, and its pages stay in the kernel's cache.
+//! The server's block tree does not show what programs stored through mappings a moment ago. So no range is
+//! reported as a hole before the kernel has written it back ([`crate::launder`]). Where the block tree has
+//! data, no laundering is needed: reporting a hole as data is always correct. So a file without holes costs
+//! nothing more, and its pages stay in the kernel's cache.
 //!
-//! The kernel holds the inode's lock while it waits for the answer. Laundering takes no such lock, and neither do the WRITEs it sends.
+//! The kernel holds the inode's lock while it waits for the answer. Neither laundering nor the WRITEs that it
+//! causes take that lock.
 
 use super::Dispatch;
 use std::ops::Range;
@@ -33,7 +35,8 @@ impl Dispatch {
                 return Ok(size);
             }
             let hole_now = self.fs.seek_hole(node, hole)?;
-            // Any hole in this range was looked at; what lies behind it was not. Behind the end of the file nothing lies.
+            // Any hole within this range was laundered; what lies behind the range was not. Behind the end of
+            // the file there is nothing.
             if hole_now < end || end >= size {
                 return Ok(hole_now);
             }

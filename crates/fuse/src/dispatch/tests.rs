@@ -1,11 +1,12 @@
-//! What the kernel is told to remember.
+//! What the kernel is told to cache.
 
 use super::replay::tests::{ask, served_with};
 use super::*;
 use std::sync::Arc;
 use terrane_wire::ObjectId;
 
-/// Seconds for which the answer to a lookup may be believed, and whether there is such a name. `None`: not at all, and there is not.
+/// Lifetime of the answer to a lookup, in seconds, and whether the name exists. `None`: not cached and does
+/// not exist.
 fn believed(dispatch: &Dispatch, name: &[u8]) -> Option<(u64, bool)> {
     let entry = ask(dispatch, false, Request::Lookup { name }).ok()?;
     let word =
@@ -28,7 +29,7 @@ fn a_name_with_several_spellings_is_believed_for_no_time() {
         assert_eq!(believed(&dispatch, b"2026"), Some((for_ever, true)), "{props:?}");
         let accented = if props.is_empty() { for_ever } else { 0 };
         assert_eq!(believed(&dispatch, "na\u{ef}ve".as_bytes()), Some((accented, true)), "{props:?}");
-        // The same for names that are missing: one day they are made under another spelling.
+        // Missing names likewise: they may be created later under another spelling.
         assert_eq!(believed(&dispatch, b"2027"), Some((for_ever, false)), "{props:?}");
         assert_eq!(believed(&dispatch, b"bar"), (spelled > 0).then_some((for_ever, false)), "{props:?}");
     }
@@ -44,7 +45,7 @@ fn the_root_directory_stays_in_memory_while_it_is_served() {
     assert_eq!(Arc::clone(&fs).cached_inodes(), 0);
 }
 
-/// Node ids of other trees of a data set are not those of the live one.
+/// A node id with another tree number never leads to a node of the live tree.
 #[test]
 fn a_node_of_another_tree_is_not_taken_for_one_of_this() {
     let (dispatch, fs) = served_with(&[]);

@@ -1,8 +1,9 @@
-//! Extended attributes: the shape of questions and answers, and what was agreed on about them.
+//! Extended attributes: the layout of requests and answers, and what was negotiated about them.
 //!
-//! Who may do what to which namespace the kernel has judged before we hear of it, with two exceptions. It lists names as we give them,
-//! those that only administrators may see included; see [`super::admin`]. And access control lists mean something only while the kernel
-//! judges by them: where it was not asked to, they can neither be set nor seen.
+//! The kernel checks who may access which namespace before the server gets the request, with two exceptions.
+//! It lists names as the server gives them, including those that only administrators may see; see
+//! [`super::admin`]. And access control lists have an effect only while the kernel checks them. If that was
+//! not negotiated, they can be neither set nor read.
 
 use super::admin::is_admin;
 use super::{Answer, Dispatch, ENOSYS};
@@ -13,12 +14,12 @@ use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Errno, Ino, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
 
-/// The two names that the kernel judges by; any longer one is unknown.
+/// Whether this is exactly one of the two names that hold ACLs.
 fn is_acl(name: &[u8]) -> bool {
     [ACL_ACCESS, ACL_DEFAULT].contains(&name)
 }
 
-/// Whether this mount has such attributes at all. "I have no such operation" keeps the kernel from asking again.
+/// Whether this mount serves such attributes. ENOSYS keeps the kernel from asking again.
 fn judge(negotiated: &Negotiated, name: &[u8]) -> Answer {
     match name {
         _ if !negotiated.xattrs => Err(ENOSYS),
@@ -27,7 +28,7 @@ fn judge(negotiated: &Negotiated, name: &[u8]) -> Answer {
     }
 }
 
-/// An answer of at most `size` bytes; with 0 its length is the answer.
+/// Limits an answer to `size` bytes; with 0 the answer is the length.
 fn fit(reply: &mut Reply, size: u32) -> Answer {
     let len = u32::try_from(reply.len()).map_err(|_| Errno::ERANGE)?;
     if size == 0 {
@@ -64,7 +65,8 @@ impl Dispatch {
     ) -> Answer {
         judge(negotiated, name)?;
         self.fs.getxattr(node, name, reply.tail()).map_err(|errno| match errno {
-            // The kernel would refuse the file to everybody but its owner. What can have no list is judged by its mode.
+            // On any other error the kernel refuses access to all users but the owner. A file that cannot
+            // have a list is judged by its mode.
             Errno::EOPNOTSUPP if is_acl(name) => Errno::ENODATA,
             errno => errno,
         })?;
@@ -88,7 +90,7 @@ impl Dispatch {
         self.fs.removexattr(node, name)
     }
 
-    /// Whoever changes a program's bytes does not get what it was allowed to do.
+    /// Drops the file's capabilities: a program whose bytes were changed must not keep them.
     pub(super) fn drop_capabilities(&self, node: Ino) -> Answer {
         match self.fs.getxattr(node, CAPABILITY, &mut Vec::new()) {
             Ok(()) => self.fs.removexattr(node, CAPABILITY),

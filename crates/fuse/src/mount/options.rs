@@ -1,8 +1,8 @@
-//! What a person may say about a mount.
+//! Mount options.
 //!
-//! The words come from `-o` on a command line or from the fourth field of fstab. A word we do not know is refused:
-//! an option that is silently dropped is a promise that is silently broken. Words that mount(8) and systemd
-//! keep for themselves are known and ignored.
+//! They come from `-o` on a command line or from the fourth field of fstab. An unknown option is refused:
+//! silently dropping it would silently break what it promises. Options that mount(8) and systemd keep for
+//! themselves are known and ignored.
 
 use super::MountedAt;
 use crate::cache_policy::CachePolicy;
@@ -14,43 +14,46 @@ use terrane_posix::AccessTimes;
 /// How a dataset is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptions {
-    /// What `mount` shows as the source; must equal fstab's first field, or `mount -a` mounts twice.
+    /// What `mount` shows as the source. It must equal fstab's first field, or `mount -a` mounts twice.
     pub source: String,
     pub read_only: bool,
-    /// Other users than the one who mounts may enter.
+    /// Users other than the one that mounts may access it.
     pub allow_other: bool,
-    /// The kernel checks modes and owners. Without it nobody does, so a mount that others may enter has neither `dev` nor `suid`.
+    /// The kernel checks modes and owners. Without this nothing does, so a mount that other users may access
+    /// then has neither `dev` nor `suid`.
     pub default_permissions: bool,
     pub dev: bool,
     pub suid: bool,
     pub exec: bool,
-    /// Links are not followed, Linux 5.10.
+    /// Symbolic links are not followed, Linux 5.10.
     pub nosymfollow: bool,
     pub atime: Atime,
-    /// Every write is a commit.
+    /// Every write is committed before it is answered.
     pub sync: bool,
-    /// Changes of directories are commits.
+    /// Changes of directories are committed before they are answered.
     pub dirsync: bool,
     pub cache: CachePolicy,
-    /// Requests come through rings (FUSE over io_uring) where the kernel allows it; such a mount ends with its daemon.
+    /// Requests come through rings (FUSE over io_uring) where the kernel supports it; such a mount ends with
+    /// its server.
     pub uring: bool,
     /// Extended attributes are served.
     pub xattrs: bool,
-    /// Access control lists are, and the kernel judges by them; not without `xattrs` and `default_permissions`.
+    /// Access control lists are served, and the kernel checks them; only with `xattrs` and
+    /// `default_permissions`.
     pub acls: bool,
     /// Threads that read requests, 3..=64.
     pub threads: usize,
-    /// Requests the kernel may have under way in the background (read-ahead, what was stored through mappings), 1..=65535.
+    /// Background requests that the kernel may have in flight (prefetch, write-back of mappings), 1..=65535.
     pub max_background: u16,
 }
 
-/// When reading marks a file as read.
+/// When a read updates the access time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atime {
     Never,
     /// Not for directories.
     NoDirectories,
-    /// Where it would show that a file was read since it was written.
+    /// If the access time is older than the modification time, and once a day.
     Relative,
     Always,
 }
@@ -60,7 +63,7 @@ impl From<Atime> for AccessTimes {
         match atime {
             Atime::Never => AccessTimes::Never,
             Atime::NoDirectories => AccessTimes::NotOfDirectories,
-            // What the kernel shows where nothing was said.
+            // What the kernel shows if no option was given.
             Atime::Relative => AccessTimes::AsProperty,
             Atime::Always => AccessTimes::Always,
         }
@@ -68,8 +71,8 @@ impl From<Atime> for AccessTimes {
 }
 
 impl Atime {
-    /// What holds for a file system with these places: the server does not hear through which one something is read, so
-    /// it keeps the times that one of them wants.
+    /// What holds for a file system with these mounts. The server does not learn through which mount a read
+    /// comes, so it keeps the times that any one of them wants.
     pub fn of_places<'a>(places: impl IntoIterator<Item = &'a MountedAt>) -> Option<Atime> {
         let wants = |atime: &Atime| match atime {
             Atime::Never => 0,
@@ -80,7 +83,7 @@ impl Atime {
         places.into_iter().map(Atime::of_place).max_by_key(wants)
     }
 
-    /// By the words of the kernel's table.
+    /// By the options in the kernel's table.
     fn of_place(place: &MountedAt) -> Atime {
         let has = |word: &str| place.options.split(',').any(|has| has == word);
         match () {
@@ -92,7 +95,7 @@ impl Atime {
     }
 }
 
-/// A word that means nothing to us, or not with that value.
+/// An unknown option, or one that does not take this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
     pub word: String,
@@ -107,10 +110,10 @@ impl fmt::Display for OptionError {
 
 impl std::error::Error for OptionError {}
 
-/// In mount(2) since Linux 5.10; the C library's headers for programs have it under the newer calls only.
+/// In mount(2) since Linux 5.10; the C library's user headers define it for the newer calls only.
 const MS_NOSYMFOLLOW: libc::c_ulong = 256;
 
-/// Threads that read requests, unless said otherwise.
+/// Threads that read requests, by default.
 pub const THREADS_DEFAULT: usize = 8;
 /// One that may wait, two that may not.
 pub const THREADS_MIN: usize = 3;
@@ -141,7 +144,8 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Defaults for this source, for a superuser's mount: everybody may enter, devices and set-id programs work.
+    /// Defaults for this source, for a superuser's mount: every user may access it, devices and set-id
+    /// programs work.
     pub fn for_root(source: impl Into<String>) -> Self {
         MountOptions {
             allow_other: true,
@@ -152,26 +156,26 @@ impl MountOptions {
         }
     }
 
-    /// The same with what the data set's properties say.
+    /// The same, with the options that the dataset's properties set.
     pub fn of_dataset(self, dataset: &Dataset) -> MountOptions {
         let xattrs = dataset.xattr_home() != XattrHome::Off;
         MountOptions { xattrs, acls: dataset.acl_type() == AclType::Posix, ..self }
     }
 
-    /// The same with what may differ between two places of one mount as in `other`.
+    /// The same, with the per-mount options of `other`.
     pub fn of_place(self, other: &MountOptions) -> MountOptions {
         let MountOptions { read_only, dev, suid, exec, nosymfollow, atime, .. } = *other;
         MountOptions { read_only, dev, suid, exec, nosymfollow, atime, source: other.source.clone(), ..self }
     }
 
-    /// Everybody may enter and do everything, so what is there can have been made by anybody: it must give nobody another's identity,
-    /// and no way to a device.
+    /// Every user may access and change everything, so any user may have made any file. Such a mount must
+    /// allow neither set-id programs nor devices.
     pub fn is_open_to_all(&self) -> bool {
         self.allow_other && !self.default_permissions
     }
 
-    /// What holds once all words were taken. Where nobody checks permissions, others are let in only if they say so.
-    /// `allow_other`: whether that was said.
+    /// The result once all options were applied. Where nothing checks permissions, other users get access
+    /// only by an explicit option. `allow_other`: whether it was given.
     #[must_use]
     pub fn settled(self, allow_other: bool) -> MountOptions {
         let options = MountOptions {
@@ -182,14 +186,14 @@ impl MountOptions {
         MountOptions { suid: options.suid && closed, dev: options.dev && closed, ..options }
     }
 
-    /// The same for a place of a file system that stands, whose words hold for all its places.
+    /// The same for another mount of a mounted file system, whose own options hold for all its mounts.
     #[must_use]
     pub fn of_file_system(self, row: &MountedAt) -> MountOptions {
         let (allow_other, default_permissions) = (row.has("allow_other"), row.has("default_permissions"));
         MountOptions { allow_other, default_permissions, ..self }
     }
 
-    /// Takes words separated by commas, later ones overriding earlier ones.
+    /// Applies options separated by commas, later ones overriding earlier ones.
     pub fn apply(&mut self, words: &str) -> Result<(), OptionError> {
         words.split(',').filter(|word| !word.is_empty()).try_for_each(|word| self.apply_word(word))
     }
@@ -229,10 +233,11 @@ impl MountOptions {
             "nouring" => self.uring = false,
             "birth_times" => self.cache.birth_times = true,
             "nobirth_times" => self.cache.birth_times = false,
-            // Meant for mount(8), systemd, or those who read fstab.
+            // Meant for mount(8), systemd, or readers of fstab.
             "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group" | "_netdev"
             | "nofail" => {}
-            // What they ask for is so with and without them: times wait for the next commit, and every change has a change time of its own.
+            // These hold with and without the option: times wait for the next commit, and every change has a
+            // change time of its own.
             "lazytime" | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "nomand" => {}
             _ if word.starts_with("x-") || word.starts_with("X-") => {}
             _ => return Err(OptionError { word: word.to_owned(), expected: "an option that terrane knows" }),
@@ -287,7 +292,7 @@ impl MountOptions {
         given.iter().filter(|(on, _)| *on).fold(atime, |flags, (_, bit)| flags | bit)
     }
 
-    /// The same for a place of its own, `MOUNT_ATTR_*`.
+    /// The same as per-mount flags, `MOUNT_ATTR_*`.
     pub(super) fn place_attributes(&self) -> u64 {
         let flags = self.mount_flags();
         let given = [
@@ -303,7 +308,7 @@ impl MountOptions {
         given.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |set, (_, attribute)| set | attribute)
     }
 
-    /// What only the FUSE file system in the kernel understands.
+    /// Options that only the kernel's FUSE understands.
     fn fuse_words(&self) -> impl Iterator<Item = &'static str> {
         let words = [(self.default_permissions, "default_permissions"), (self.allow_other, "allow_other")];
         words.into_iter().filter_map(|(on, word)| on.then_some(word))
@@ -329,7 +334,7 @@ impl MountOptions {
             if self.suid && !self.is_open_to_all() { "suid" } else { "nosuid" },
             if self.exec { "exec" } else { "noexec" },
         ];
-        // fusermount3 knows no word for relative times, which is what the kernel does if nothing is said.
+        // fusermount3 has no option for relatime, which is the kernel's default.
         let times = match self.atime {
             Atime::Never => Some("noatime"),
             Atime::Always => Some("atime"),
@@ -430,7 +435,7 @@ mod tests {
         assert!(open.helper_words("terrane").contains(",nodev,nosuid,"));
         let settled = open.settled(true);
         assert!(settled.allow_other && !settled.suid && !settled.dev);
-        // Nobody has said that others may enter: it was root's default.
+        // `allow_other` was not given: it was root's default.
         let closed = parsed("no_default_permissions").unwrap().settled(false);
         assert!(!closed.allow_other && closed.suid && closed.dev);
         assert_eq!(flags(&closed), 0);

@@ -1,4 +1,4 @@
-//! The system calls of a mount that the standard library does not have.
+//! The system calls for mounting that the standard library does not have.
 
 #![expect(
     unsafe_code,
@@ -35,7 +35,7 @@ pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong, da
     })
 }
 
-/// Every flag that a place has of its own.
+/// All per-mount flags.
 const OF_PLACE: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NOSUID
     | libc::MOUNT_ATTR_NODEV
@@ -44,17 +44,18 @@ const OF_PLACE: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NODIRATIME
     | libc::MOUNT_ATTR_NOSYMFOLLOW;
 
-/// Shows the same as what stands at `source`, for now nowhere.
+/// A detached copy of the mount at `source`.
 pub fn place_of(source: &CStr) -> io::Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it; the other arguments are numbers.
     let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0).ok_or_else(io::Error::last_os_error)?;
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it: we own it.
+    // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it: we own it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Flags for a place (`MOUNT_ATTR_*`; it gets no others), and no part in what is mounted inside of the one that it was made of.
+/// Sets the flags of a mount (`MOUNT_ATTR_*`; it gets no others), and makes it private: later mounts below
+/// its source do not propagate to it.
 pub fn set_flags_and_be_private(place: &OwnedFd, attributes: u64) -> io::Result<()> {
     let propagation = libc::MS_PRIVATE;
     let wanted = libc::mount_attr { attr_set: attributes, attr_clr: OF_PLACE, propagation, userns_fd: 0 };
@@ -73,7 +74,7 @@ pub fn set_flags_and_be_private(place: &OwnedFd, attributes: u64) -> io::Result<
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Has a place seen at `target`.
+/// Attaches a detached mount at `target`.
 pub fn attach(place: &OwnedFd, target: &CStr) -> io::Result<()> {
     // SAFETY: both pointers are to zero-terminated strings that outlive the call, which only reads them.
     let done = unsafe {
@@ -94,7 +95,7 @@ pub fn unmount(target: &CStr, flags: libc::c_int) -> io::Result<()> {
     checked(unsafe { libc::umount2(target.as_ptr(), flags) })
 }
 
-/// A file of `/proc` has something to tell, and is asked.
+/// Whether a file of `/proc` signals a change.
 pub fn is_exceptional(file: &File) -> bool {
     let mut ask = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
     // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
@@ -102,13 +103,13 @@ pub fn is_exceptional(file: &File) -> bool {
     found > 0 && ask.revents & (libc::POLLPRI | libc::POLLERR) != 0
 }
 
-/// The root of the kernel's list of FUSE connections, mounted nowhere.
+/// The root of the kernel's list of FUSE connections, as a detached mount.
 pub fn connections() -> io::Result<File> {
     const FSOPEN_CLOEXEC: libc::c_long = 1;
     const FSCONFIG_CMD_CREATE: libc::c_long = 6;
     const FSMOUNT_CLOEXEC: libc::c_long = 1;
     let opened = |fd: libc::c_long| match i32::try_from(fd) {
-        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it: we own it.
+        // SAFETY: the kernel has just made this descriptor for us, and nothing else knows it: we own it.
         Ok(fd) if fd >= 0 => Ok(unsafe { File::from_raw_fd(fd) }),
         _ => Err(io::Error::last_os_error()),
     };
@@ -125,16 +126,16 @@ pub fn connections() -> io::Result<File> {
     opened(unsafe { libc::syscall(libc::SYS_fsmount, fd, FSMOUNT_CLOEXEC, 0) })
 }
 
-/// Asks the file system at `path` for its figures, for the error alone.
+/// Calls statfs on `path`, for the error alone.
 pub fn probe(path: &CStr) -> io::Result<()> {
     let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the first pointer is to a zero-terminated string, the second to room for what the call writes; both
-    // outlive it. What it wrote is not read.
+    // SAFETY: the first pointer is to a zero-terminated string, the second to space for what the call writes;
+    // both outlive it. What it wrote is not read.
     checked(unsafe { libc::statfs(path.as_ptr(), figures.as_mut_ptr()) })
 }
 
-/// The child that `command` starts keeps `socket` open. The descriptor is closed on exec in this process and in every
-/// child that another thread starts meanwhile.
+/// Has the child that `command` starts keep `socket` open. In this process and in children that other threads
+/// start meanwhile, the descriptor is closed on exec.
 pub fn inherit(command: &mut Command, socket: &UnixStream) {
     let fd = socket.as_fd().as_raw_fd();
     let keep = move || {
@@ -147,11 +148,11 @@ pub fn inherit(command: &mut Command, socket: &UnixStream) {
     unsafe { command.pre_exec(keep) };
 }
 
-/// Room for a control message with one descriptor, aligned as its header must be.
+/// Space for a control message with one descriptor, aligned as its header must be.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; 64]);
 
-/// Takes one descriptor that the other end of `socket` has sent.
+/// Receives one descriptor that the other end of `socket` has sent.
 pub fn receive_descriptor(socket: &UnixStream) -> io::Result<File> {
     let mut byte = [0u8; 1];
     let mut control = ControlBuffer([0; 64]);
@@ -201,7 +202,8 @@ pub fn receive_descriptor(socket: &UnixStream) -> io::Result<File> {
     if fd < 0 {
         return Err(wrong());
     }
-    // SAFETY: the kernel has just made this descriptor for us by SCM_RIGHTS, and nobody else knows it: we own it.
+    // SAFETY: the kernel has just made this descriptor for us by SCM_RIGHTS, and nothing else knows it: we
+    // own it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }
 

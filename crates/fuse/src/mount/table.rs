@@ -1,6 +1,6 @@
-//! The mounts of this type that stand, as the kernel lists them in `/proc/self/mountinfo`.
+//! The mounts of this file system type, as the kernel lists them in `/proc/self/mountinfo`.
 //!
-//! Nothing is asked of any mount: one of them may have no server that could answer.
+//! No request goes to any mount: one of them may have no server that could answer.
 
 use super::{SUBTYPE, syscalls};
 use std::ffi::OsString;
@@ -11,16 +11,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// One place where a file system of ours can be seen whole.
+/// One mount that shows a whole file system of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountedAt {
-    /// The kernel's number of this place alone.
+    /// The kernel's id of this mount alone.
     pub id: u64,
     /// The kernel's number of the file system, `major:minor`; mounts that share it share one connection.
     pub dev: String,
     pub dir: PathBuf,
     pub source: OsString,
-    /// Those of this mount (`rw,nosuid,relatime`), then those of the file system (`rw,user_id=0,...`).
+    /// The options of this mount (`rw,nosuid,relatime`), then those of the file system (`rw,user_id=0,...`).
     pub options: String,
     pub super_options: String,
 }
@@ -31,20 +31,20 @@ impl MountedAt {
         says(&self.options) || says(&self.super_options)
     }
 
-    /// A word of the file system.
+    /// Whether the file system has this option.
     pub fn has(&self, word: &str) -> bool {
         self.super_options.split(',').any(|has| has == word)
     }
 
-    /// Who mounted it.
+    /// The user that mounted it.
     pub fn user_id(&self) -> Option<u32> {
         self.super_options.split(',').find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
     }
 
-    /// The root of this place, open as a path only. As long as it is open the place cannot be unmounted.
+    /// The root of this mount, opened with O_PATH. While it is open the mount cannot be unmounted.
     ///
     /// # Errors
-    /// Where its path leads to something else, because another file system is mounted over it.
+    /// If its path leads elsewhere, because another file system is mounted over it.
     pub fn open_place(&self) -> io::Result<File> {
         let root = open_path(&self.dir)?;
         if id_of(&root)? == self.id {
@@ -54,7 +54,7 @@ impl MountedAt {
     }
 }
 
-/// What stands at a directory, on top of everything that was mounted there before.
+/// The topmost mount at a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Top {
     /// A file system of ours, or a part of one.
@@ -65,7 +65,7 @@ pub enum Top {
     Nothing,
 }
 
-/// Asks nothing of the mount itself: its server may not answer.
+/// Sends no request to the mount itself: its server may not answer.
 pub fn top_at(dir: &Path) -> io::Result<Top> {
     let id = id_of(&open_path(dir)?)?;
     let table = std::fs::read("/proc/self/mountinfo")?;
@@ -80,7 +80,7 @@ pub(super) fn is_listed(id: u64) -> bool {
     std::fs::read("/proc/self/mountinfo").is_ok_and(|table| rows(&table).any(|(_, row)| row.id == id))
 }
 
-/// The type and source of the mount with this number, if it stands at `dir`.
+/// The type and source of the mount with this id, if it is at `dir`.
 fn other_at(line: &[u8], id: u64, dir: &Path) -> Option<String> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let text =
@@ -91,29 +91,29 @@ fn other_at(line: &[u8], id: u64, dir: &Path) -> Option<String> {
     if is_it { Some(format!("{} ({})", text(dash + 1)?, text(dash + 2)?)) } else { None }
 }
 
-/// Opens what a path leads to as a path only, which no file system is asked about.
+/// Opens a path with O_PATH, which sends no request to any file system.
 fn open_path(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_NOFOLLOW).open(path)
 }
 
-/// The kernel's number of the mount that an open file lies on.
+/// The kernel's id of the mount that an open file lies on.
 fn id_of(file: &File) -> io::Result<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fdinfo says no mnt_id"))
 }
 
-/// A process of another mount namespace in which the file system can be seen.
+/// A process of another mount namespace in which the file system is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elsewhere {
     pub pid: u32,
     pub command: String,
-    /// Where it stands there.
+    /// The mount point there.
     pub dir: PathBuf,
 }
 
-/// One process of each other mount namespace in which the file system `dev` (`major:minor`) can be seen. Without rights over other
-/// users' processes some of them stay unseen, or are named more than once.
+/// One process of each other mount namespace in which the file system `dev` (`major:minor`) is visible.
+/// Without rights over other users' processes some namespaces are missed, or listed more than once.
 pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
     let own = std::fs::read_link("/proc/self/ns/mnt")?;
     let mut namespaces = Vec::new();
@@ -141,12 +141,13 @@ pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
     Ok(found)
 }
 
-/// All of them, in the order in which they were mounted. Where several stand at one place, the last is on top.
+/// All of our mounts, in the order in which they were mounted. Where several are at one path, the last is on
+/// top.
 pub fn mounted() -> io::Result<Vec<MountedAt>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
-/// Tells when the table changes: a mount comes, goes, or gets other flags.
+/// Watches the table: a mount comes, goes, or gets other flags.
 #[derive(Debug)]
 pub struct TableWatch {
     table: File,
@@ -158,13 +159,13 @@ impl TableWatch {
         Ok(watch)
     }
 
-    /// Since it was last asked, or made. Waits for nothing.
+    /// Whether the table changed since the last call, or since this was made. Does not block.
     pub fn has_changed(&self) -> bool {
         syscalls::is_exceptional(&self.table)
     }
 }
 
-/// The number of a file system as the table has it, from that which `stat` tells.
+/// The number of a file system as the table prints it, from the `st_dev` of `stat`.
 pub fn number_of(dev: u64) -> String {
     format!("{}:{}", libc::major(dev), libc::minor(dev))
 }
@@ -173,7 +174,7 @@ fn parse(table: &[u8]) -> Vec<MountedAt> {
     rows(table).filter(|(is_whole, _)| *is_whole).map(|(_, row)| row).collect()
 }
 
-/// Those of ours, and whether they show all of their file system.
+/// Our mounts, each with whether it shows the whole file system.
 fn rows(table: &[u8]) -> impl Iterator<Item = (bool, MountedAt)> {
     lines(table).filter_map(row)
 }
@@ -234,7 +235,7 @@ mod tests {
     #[test]
     fn numbers_of_stat_are_those_of_the_table() {
         assert_eq!((number_of(0x35), number_of(0x801)), ("0:53".to_owned(), "8:1".to_owned()));
-        // A program finds the file system that its own root lies on.
+        // Any test process can find the file system of `/proc` in its own table.
         let dev = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata("/proc").unwrap());
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let row = table.lines().find(|line| line.contains(" /proc ")).unwrap();

@@ -1,6 +1,6 @@
-//! Bits of the protocol, one module for each field that carries them.
+//! Flag bits of the protocol, one module for each field that carries them.
 
-/// INIT: what kernel and file system can do. Bits from 32 on travel in the second word.
+/// INIT: what kernel and file system support. Bits from 32 on travel in the second word.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -38,7 +38,7 @@ pub mod init {
     pub const REQUEST_TIMEOUT: u64 = 1 << 42;
 }
 
-/// SETATTR: which fields count.
+/// SETATTR: which fields are set.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -64,14 +64,14 @@ pub mod fopen {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// OPEN and CREATE: what the kernel asks besides the caller's flags.
+/// OPEN and CREATE: what the kernel asks for beside the caller's flags.
 pub mod open {
     pub const KILL_SUIDGID: u32 = 1 << 0;
 }
 
 /// WRITE.
 pub mod write {
-    /// From the page cache: the handle is a guess, and so are the caller's flags.
+    /// From the page cache: the handle and the caller's flags are guesses.
     pub const CACHE: u32 = 1 << 0;
     pub const LOCKOWNER: u32 = 1 << 1;
     pub const KILL_SUIDGID: u32 = 1 << 2;
@@ -79,15 +79,15 @@ pub mod write {
 
 /// SETXATTR: the caller's flags.
 pub mod xattr {
-    /// Not if it is there.
+    /// Fails if the attribute exists.
     pub const CREATE: u32 = 1 << 0;
-    /// Only if it is there.
+    /// Fails if the attribute does not exist.
     pub const REPLACE: u32 = 1 << 1;
 }
 
-/// SETXATTR in its longer form: what the kernel asks besides.
+/// SETXATTR in its longer form: what the kernel asks for beside the caller's flags.
 pub mod setxattr {
-    /// The access list changes, and whoever changes it may not keep the set-group-ID bit.
+    /// The access ACL changes, and the caller may not keep the set-group-ID bit.
     pub const ACL_KILL_SGID: u32 = 1 << 0;
 }
 
@@ -96,22 +96,23 @@ pub mod fsync {
     pub const DATA_ONLY: u32 = 1 << 0;
 }
 
-/// STATX: which fields of the answer are true.
+/// STATX: which fields of the answer are valid.
 pub mod statx {
-    /// Everything that `stat` knows.
+    /// Everything that `stat` has.
     pub const BASIC: u32 = 0x7ff;
     pub const BTIME: u32 = 0x800;
 }
 
-/// Codes of notifications, which stand where a reply has its error.
+/// Codes of notifications, which take the place of a reply's error.
 pub mod notify {
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
-    /// Asks for every request again that was read and not answered.
+    /// The kernel sends every request again that was read and not answered.
     pub const RESEND: i32 = 7;
-    /// Whatever name was remembered until now is looked up again.
+    /// Every name cached until now is looked up again.
     pub const INC_EPOCH: i32 = 8;
 }
 
-/// Set in `unique` of a request that is sent again, because a predecessor of this process may have left it undone.
+/// Set in `unique` of a request that is resent, because a predecessor of this process may have left it
+/// undone.
 pub const UNIQUE_RESENT: u64 = 1 << 63;

@@ -3,7 +3,7 @@
 use terrane_wire::layout;
 
 layout! {
-    /// Opens every request. `len` counts it, what follows, and `extension_units` of 8 bytes at the end.
+    /// Header of every request. `len` counts it, what follows, and `extension_units` of 8 bytes at the end.
     InHeader, 40 bytes {
         0 len: u32,
         4 opcode: u32,
@@ -17,7 +17,7 @@ layout! {
     }
 }
 layout! {
-    /// Opens every reply. `error` is 0 or the negative of an error number.
+    /// Header of every reply. `error` is 0 or a negative errno.
     OutHeader, 16 bytes {
         0 len: u32,
         4 error: u32,
@@ -25,7 +25,7 @@ layout! {
     }
 }
 layout! {
-    /// What `stat` shows, without the time of birth.
+    /// What `stat` shows, without the birth time.
     AttrWire, 88 bytes {
         0 ino: u64,
         8 size: u64,
@@ -46,7 +46,8 @@ layout! {
     }
 }
 layout! {
-    /// Answers LOOKUP and all that makes a name. `nodeid` 0: there is no such name, and that may be remembered.
+    /// Answers LOOKUP and every request that creates a name. `nodeid` 0: the name does not exist, and that
+    /// may be cached.
     EntryOut, 128 bytes {
         0 nodeid: u64,
         8 generation: u64,
@@ -182,7 +183,7 @@ layout! {
     SetxattrExtWire, 16 bytes { 0 size: u32, 4 flags: u32, 8 setxattr_flags: u32, 12 padding: u32 }
 }
 layout! {
-    /// GETXATTR and LISTXATTR; size 0 asks how long the answer is.
+    /// GETXATTR and LISTXATTR; size 0 asks for the length of the answer.
     GetxattrIn, 8 bytes { 0 size: u32, 4 padding: u32 }
 }
 layout! {
@@ -208,7 +209,7 @@ layout! {
     InitIn, 16 bytes { 0 major: u32, 4 minor: u32, 8 max_readahead: u32, 12 flags: u32 }
 }
 layout! {
-    /// Answers INIT. Newer versions take their fields out of `unused`, which therefore must be zero.
+    /// Answers INIT. Newer versions take their fields out of `unused`, which must therefore be zero.
     InitOut, 64 bytes {
         0 major: u32,
         4 minor: u32,
@@ -280,7 +281,7 @@ layout! {
     StatxTime, 16 bytes { 0 sec: i64, 8 nsec: u32, 12 reserved: u32 }
 }
 layout! {
-    /// Answers STATX: validity, then what statx(2) returns.
+    /// Answers STATX: lifetime, then what statx(2) returns.
     StatxOut, 288 bytes {
         0 attr_valid: u64,
         8 attr_valid_nsec: u32,
@@ -310,10 +311,10 @@ layout! {
     }
 }
 layout! {
-    /// Notification: the kernel forgets attributes, and data of `len` bytes from `off` (negative: no data).
+    /// Notification: the kernel drops attributes, and data of `len` bytes from `off` (negative: no data).
     NotifyInvalInodeOut, 24 bytes { 0 ino: u64, 8 off: i64, 16 len: i64 }
 }
 layout! {
-    /// Notification: the kernel forgets a name, which follows with a zero at its end.
+    /// Notification: the kernel drops a name, which follows with a zero byte at its end.
     NotifyInvalEntryOut, 16 bytes { 0 parent: u64, 8 namelen: u32, 12 flags: u32 }
 }

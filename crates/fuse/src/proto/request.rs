@@ -1,35 +1,36 @@
-//! From bytes to a [`Request`].
+//! Parses bytes into a [`Request`].
 //!
-//! Strings in requests end with a zero byte, structures have their fixed place, data is as long as a field says. All of
-//! it is checked here once; whoever holds a `Request` may believe its shape, though not yet its meaning.
+//! Strings in requests end with a zero byte, structures have a fixed layout, data is as long as a field says.
+//! All of it is checked here, once. Code that has a `Request` may trust its shape, though not yet its
+//! meaning.
 
 use super::layouts::*;
 use super::{Dialect, Opcode, fattr};
 use std::fmt;
 use terrane_wire::Reader;
 
-/// Who asks for what, about which node.
+/// The header of a request: operation, node and caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The operation's number, also where we do not know it.
+    /// The operation's number, also if it is unknown.
     pub opcode: u32,
-    /// Names the request in its reply.
+    /// Identifies the request; its reply carries the same number.
     pub unique: u64,
     pub nodeid: u64,
     pub uid: u32,
     pub gid: u32,
-    /// 0 where the caller is not visible from our process namespace.
+    /// 0 if the caller is not visible from our process namespace.
     pub pid: u32,
 }
 
-/// Why bytes are no request.
+/// Why bytes are not a valid request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
-    /// No header: there is nobody to answer.
+    /// No header, so no reply can be addressed.
     NoHeader { len: usize },
-    /// A header that announces another length than what came.
+    /// The header announces another length than was received.
     Length { announced: u32, found: usize },
-    /// An operation we do not know: ENOSYS, and the kernel does not ask again.
+    /// An unknown operation: ENOSYS, and the kernel does not ask again.
     UnknownOpcode(u32),
     /// The body does not hold what its operation needs: EINVAL.
     Body { opcode: Opcode, what: &'static str },
@@ -52,31 +53,32 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
-/// CREATE's numbers.
+/// CREATE's fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CreateIn {
     /// The caller's open flags.
     pub flags: u32,
-    /// With the file type.
+    /// Includes the file type.
     pub mode: u32,
-    /// Still to be applied to `mode`, where [`super::init::DONT_MASK`] was agreed on; else the kernel has done it.
+    /// To be applied to `mode` where [`super::init::DONT_MASK`] was negotiated; else the kernel has applied
+    /// it.
     pub umask: u32,
     /// Bits of [`super::open`].
     pub open_flags: u32,
 }
 
-/// WRITE's numbers and data.
+/// WRITE's fields and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteIn<'a> {
     pub offset: u64,
     /// Bits of [`super::write`].
     pub write_flags: u32,
-    /// The caller's open flags; a guess if the page cache writes.
+    /// The caller's open flags; a guess for a write-back from the page cache.
     pub flags: u32,
     pub data: &'a [u8],
 }
 
-/// SETXATTR in both of its forms.
+/// SETXATTR in both forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetXattrIn<'a> {
     pub name: &'a [u8],
@@ -99,7 +101,7 @@ impl ForgetList<'_> {
     }
 }
 
-/// A request, taken apart. File handles are left out where we never read them: ours are always 0.
+/// A parsed request. File handles that are never read are left out: ours are always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     Lookup {
@@ -224,14 +226,14 @@ pub enum Request<'a> {
 }
 
 impl Header {
-    /// The header at the front of `raw`, if the length it announces is the length of `raw`.
+    /// Parses the header at the front of `raw`, if the length it announces is the length of `raw`.
     pub fn parse(raw: &[u8]) -> Result<(Header, &[u8]), ParseError> {
         let wire = InHeader::decode(raw).ok_or(ParseError::NoHeader { len: raw.len() })?;
         let length = ParseError::Length { announced: wire.len, found: raw.len() };
         if usize::try_from(wire.len) != Ok(raw.len()) {
             return Err(length);
         }
-        // Extensions (security labels, groups) stand behind the body. We negotiate none; one that comes is cut off.
+        // Extensions (security labels, groups) follow the body. We negotiate none; one that comes is cut off.
         let extension_bytes = usize::from(wire.extension_units) * 8;
         let end = raw.len().checked_sub(extension_bytes).ok_or(length)?;
         let body = raw.get(InHeader::SIZE..end).ok_or(length)?;
@@ -246,7 +248,7 @@ impl Header {
         Ok((header, body))
     }
 
-    /// The kernel asked for this before, and the one who was to answer may be dead.
+    /// The kernel sent this request before, and the server that was to answer may be dead.
     pub fn resent(&self) -> bool {
         self.unique & super::UNIQUE_RESENT != 0
     }
@@ -274,7 +276,7 @@ impl<'a> Body<'a> {
         ParseError::Body { opcode: self.opcode, what }
     }
 
-    /// Bytes up to a zero, which is taken too.
+    /// Bytes up to a zero byte, which is consumed too.
     fn string(&mut self) -> Result<&'a [u8], ParseError> {
         let rest = self.reader.clone().rest();
         let len =
@@ -284,7 +286,7 @@ impl<'a> Body<'a> {
         Ok(text)
     }
 
-    /// One component of a path; "." and ".." may be asked for, since exported mounts look them up.
+    /// One component of a path. "." and ".." are allowed, since exported mounts look them up.
     fn name(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.string()?;
         if name.is_empty() || name.contains(&b'/') {
@@ -293,7 +295,7 @@ impl<'a> Body<'a> {
         Ok(name)
     }
 
-    /// A name to be made or removed, which "." and ".." cannot be.
+    /// A name to be created or removed, which "." and ".." cannot be.
     fn entry_name(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.name()?;
         if matches!(name, b"." | b"..") {
@@ -347,7 +349,8 @@ impl<'a> Body<'a> {
 }
 
 impl SetattrIn {
-    /// A time of change is set that is not now, and no size: while a size is set the kernel sends no WRITE.
+    /// Whether it sets a modification time other than now, and no size: while a size is set the kernel sends
+    /// no WRITE.
     pub fn sets_past_mtime(&self) -> bool {
         let asked = self.valid & (fattr::MTIME | fattr::MTIME_NOW | fattr::SIZE);
         asked == fattr::MTIME
@@ -355,13 +358,13 @@ impl SetattrIn {
 }
 
 impl<'a> Request<'a> {
-    /// Takes a whole message apart: header and request.
+    /// Parses a whole message: header and request.
     pub fn parse(raw: &'a [u8], dialect: Dialect) -> Result<(Header, Request<'a>), ParseError> {
         let (header, body) = Header::parse(raw)?;
         Ok((header, Self::parse_body(header.opcode, body, dialect)?))
     }
 
-    /// Takes apart what follows a header.
+    /// Parses what follows a header.
     pub fn parse_body(opcode: u32, raw: &'a [u8], dialect: Dialect) -> Result<Request<'a>, ParseError> {
         let opcode = Opcode::from_number(opcode).ok_or(ParseError::UnknownOpcode(opcode))?;
         let mut body = Body { reader: Reader::new(raw), opcode };
@@ -375,7 +378,7 @@ impl<'a> Request<'a> {
                 let raw = body.reader.bytes(bytes).map_err(|_| body.bad("fewer nodes than announced"))?;
                 Request::BatchForget(ForgetList { raw })
             }
-            // The flags only say whether the handle counts.
+            // The flags only say whether the handle is valid.
             Opcode::Getattr => fixed!(body, GetattrIn).map(|_| Request::Getattr)?,
             Opcode::Setattr => Request::Setattr(fixed!(body, SetattrIn)?),
             Opcode::Readlink => Request::Readlink,
@@ -465,12 +468,12 @@ impl<'a> Request<'a> {
         })
     }
 
-    /// The kernel does not wait for an answer, and would take one for an error.
+    /// The kernel expects no reply, and would refuse one.
     pub fn has_no_reply(&self) -> bool {
         matches!(self, Request::Forget { .. } | Request::BatchForget(_) | Request::NotifyReply)
     }
 
-    /// Whether the answer may wait until the kernel has written back what it holds of a file, by WRITEs.
+    /// Whether the answer may wait until the kernel has written back dirty pages of a file, by WRITEs.
     pub fn waits_for_kernel(&self) -> bool {
         match self {
             Request::Lseek { .. } => true,
@@ -479,8 +482,8 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// May wait for a transaction group: for its commit, for room in it, or for space in the pool. FORGET is one of
-    /// them, because the last one of a removed file destroys it.
+    /// Whether answering may wait for a txg: for its commit, for space in its dirty limit, or for space in
+    /// the pool. FORGET is included, because the last one of an unlinked file destroys it.
     pub fn may_wait(&self) -> bool {
         match self {
             Request::Forget { .. } | Request::BatchForget(_) => true,
@@ -498,7 +501,7 @@ impl<'a> Request<'a> {
             | Request::Removexattr { .. }
             | Request::Create { .. }
             | Request::Ioctl { .. } => true,
-            // For the kernel to write back what programs stored in a hole.
+            // Waits until the kernel has written back what programs stored in a hole.
             Request::Lseek { .. } => true,
             Request::Fallocate(_) | Request::CopyFileRange { .. } | Request::Tmpfile { .. } => true,
             Request::Lookup { .. }

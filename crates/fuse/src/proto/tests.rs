@@ -1,9 +1,9 @@
-//! Bytes in, fields out; and no bytes that make it panic.
+//! Parsing of known messages, and of random bytes, which must not panic.
 
 use super::*;
 use crate::reply::{DirReply, Reply};
 
-/// A linear congruential generator (Knuth's MMIX constants): enough to reach odd shapes, and the same each time.
+/// A linear congruential generator (Knuth's MMIX constants): enough to reach odd shapes, and reproducible.
 struct Lcg(u64);
 
 impl Lcg {
@@ -63,7 +63,7 @@ fn golden_init_has_flags_in_two_words() {
     let (_, request) = Request::parse(&raw, Dialect::default()).unwrap();
     let flags = init::HAS_RESEND | init::INIT_EXT | init::ASYNC_READ;
     assert_eq!(request, Request::Init { major: 7, minor: 45, max_readahead: 131_072, flags });
-    // Before 7.36 there was no second word, and its place holds nothing.
+    // Before 7.36 there was no second word, and its bytes are undefined.
     body[15] = 0;
     let raw = message(26, 0, &body[..16]);
     let (_, request) = Request::parse(&raw, Dialect::default()).unwrap();
@@ -212,7 +212,7 @@ fn sealed_replies_announce_their_length() {
     // An error drops the payload; -2 is ENOENT.
     let expected = [16, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff, 7, 0, 0, 0, 0, 0, 0, 0];
     assert_eq!(reply.seal(7, Err(terrane_posix::Errno(libc::ENOENT))), expected);
-    // A number the kernel would not take becomes EIO.
+    // A number that the kernel would not accept becomes EIO.
     assert_eq!(reply.seal(7, Err(terrane_posix::Errno(70_000)))[4], 0xfb);
     assert!(reply.is_empty());
 }

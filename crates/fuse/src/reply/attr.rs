@@ -1,4 +1,4 @@
-//! Attributes, entries and figures, in the kernel's forms.
+//! Attributes, entries and statistics, in the kernel's layouts.
 
 use super::Reply;
 use crate::cache_policy::CachePolicy;
@@ -46,7 +46,7 @@ const NO_ATTR: AttrWire = AttrWire {
     flags: 0,
 };
 
-/// What LOOKUP says about a node that is there.
+/// The LOOKUP answer for a node that exists.
 pub fn entry(attr: &Attr, nodeid: u64, policy: &CachePolicy) -> EntryOut {
     EntryOut {
         nodeid,
@@ -59,7 +59,7 @@ pub fn entry(attr: &Attr, nodeid: u64, policy: &CachePolicy) -> EntryOut {
     }
 }
 
-/// No node: in LOOKUP's answer "there is no such name", valid for a time; in READDIRPLUS "a name, and no more".
+/// No node: in LOOKUP's answer "no such name", valid for a time; in READDIRPLUS "a name without attributes".
 pub fn no_entry(valid: Duration) -> EntryOut {
     EntryOut {
         nodeid: 0,
@@ -84,7 +84,7 @@ pub fn put_open(reply: &mut Reply, open_flags: u32) {
     reply.bytes(&OpenOut { fh: 0, open_flags, backing_id: 0 }.encode());
 }
 
-/// The answer to STATX, with the time of birth.
+/// The answer to STATX, with the birth time.
 pub fn put_statx(reply: &mut Reply, attr: &Attr, policy: &CachePolicy) {
     let time = |time: Time| StatxTime { sec: time.secs, nsec: time.nanos, reserved: 0 };
     // A device number as FUSE carries it: 12 bits of major between the low 8 and the high 12 bits of minor.

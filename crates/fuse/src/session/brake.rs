@@ -1,9 +1,10 @@
-//! Stepping back for a successor: no request is begun any more, and those under way are finished.
+//! Stepping back for a successor: no request is begun any more, and those in progress are finished.
 //!
-//! A request that was read and not begun is left unanswered: the successor has the kernel send it again. So nobody has to be woken,
-//! and threads that wait for a request may go on waiting until the process ends.
+//! A request that was read and not begun is left unanswered: the successor has the kernel send it again. So
+//! no thread has to be woken, and threads that wait for a request may keep waiting until the process ends.
 //!
-//! Each thread has a lane of its own, on a cache line of its own, so that a request costs two stores that nobody else reads.
+//! Each thread has its own lane on its own cache line, so a request costs two stores that no other thread
+//! reads.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ impl Brake {
         let _ = self.lanes.set((0..threads).map(|_| Lane::default()).collect());
     }
 
-    /// A request begins, unless the brake was pulled.
+    /// Marks that a request begins. False: the brake was pulled.
     pub(super) fn begin(&self, thread: usize) -> bool {
         let Some(lane) = self.lane(thread) else { return true };
         // Sequentially consistent, both here and in `pull`: one of the two sees the other's store.
@@ -48,7 +49,8 @@ impl Brake {
         self.lanes.get()?.get(thread)
     }
 
-    /// Lets no request begin, and waits until those under way are answered. False: some still were after `patience`.
+    /// Lets no further request begin, and waits until those in progress are answered. False: some still were
+    /// after `patience`.
     pub fn pull(&self, patience: Duration) -> bool {
         self.pulled.store(true, Ordering::SeqCst);
         let begun = Instant::now();

@@ -1,11 +1,11 @@
-//! How many requests may wait at once.
+//! Limits how many requests may wait at once.
 //!
-//! A request that may wait needs one of few permits. Without one it is *parked*: copied, queued, and answered by a
-//! thread that holds a permit, as soon as that is done with its own. The thread that read it goes on reading.
+//! A request that may wait needs one of few permits. Without one it is *parked*: copied and queued. A thread
+//! that holds a permit answers it as soon as it has answered its own. The thread that read it reads on.
 //!
-//! Invariant: while requests are parked all permits are out, so somebody will come for them. Parked bytes stay
-//! within their bound; beyond it the reader waits, because unbounded memory is worse than a mount that is slow while it
-//! is hopelessly behind.
+//! Invariant: while requests are parked all permits are held, so a holder will take them up. Parked bytes
+//! stay within their limit. Beyond it the reader waits: unbounded memory is worse than a mount that is slow
+//! while it is overloaded.
 
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 pub(super) struct Gate {
     state: Mutex<State>,
-    /// A permit or room in the queue has become free.
+    /// A permit or space in the queue has become free.
     freed: Condvar,
     permits: usize,
     bytes_max: usize,
@@ -21,16 +21,16 @@ pub(super) struct Gate {
 
 struct State {
     running: usize,
-    /// With the time when each came.
+    /// With the time when each was parked.
     parked: VecDeque<(Vec<u8>, Instant)>,
     parked_bytes: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Admitted {
-    /// Go on; call [`Gate::next`] afterwards until it gives nothing.
+    /// Answer it; then call [`Gate::next`] until it returns `None`.
     Run,
-    /// Somebody else will.
+    /// Another thread will answer it.
     Parked,
 }
 
@@ -40,7 +40,7 @@ impl Gate {
         Gate { state: Mutex::new(state), freed: Condvar::new(), permits, bytes_max }
     }
 
-    /// Asks for a permit for this request, and parks it if there is none.
+    /// Takes a permit for this request, and parks it if there is none.
     pub fn admit(&self, raw: &[u8]) -> Admitted {
         let mut state = self.state.lock();
         loop {
@@ -48,7 +48,7 @@ impl Gate {
                 state.running += 1;
                 return Admitted::Run;
             }
-            // A request longer than the bound may stand in an empty queue, or it would never run.
+            // A request longer than the limit may enter an empty queue, or it would never run.
             if state.parked.is_empty() || state.parked_bytes + raw.len() <= self.bytes_max {
                 state.parked_bytes += raw.len();
                 state.parked.push_back((raw.to_vec(), Instant::now()));
@@ -58,7 +58,8 @@ impl Gate {
         }
     }
 
-    /// The next parked request for the caller's permit, and since when it waits; with `None` the permit is given back.
+    /// The next parked request for the caller's permit, and when it was parked; with `None` the permit is
+    /// given back.
     pub fn next(&self) -> Option<(Vec<u8>, Instant)> {
         let mut state = self.state.lock();
         let next = state.parked.pop_front();

@@ -1,40 +1,43 @@
-//! Listings that the kernel must not keep.
+//! Listings that the kernel must not cache.
 //!
-//! The kernel gathers what READDIR shows into a list of its own, and serves later readers from it. The list grows by whoever
-//! asks for what comes next in it, so pieces of several readers, of different age, stand in one list; and only a reader at
-//! the beginning of a directory asks whether the list is still true. One that began before the list was complete goes on
-//! in it unasked, and misses a name that was there before it began but came after its piece of the list (seen on Linux
-//! 6.18; `rm -r` beside `find` then ends with "Directory not empty").
+//! The kernel gathers what READDIR shows into a list of its own, and serves later readers from it. Any reader
+//! that asks for the next entries extends the list. So pieces of several readers, of different age, lie in
+//! one list. Only a reader at the beginning of a directory checks whether the list is still valid. A reader
+//! that began before the list was complete continues in it unchecked. It misses a name that existed before it
+//! began but was created after its piece of the list was read (seen on Linux 6.18; `rm -r` beside `find` then
+//! ends with "Directory not empty").
 //!
-//! A list that came in one piece is as true as its one answer: changes of a directory exclude its readers, and the next
-//! reader notices them. So small directories are left to the kernel. Of others the kernel is told to forget the pages before
-//! it learns that the end is reached: it then finds its list without a beginning, throws it away, and asks. It is told so before
-//! the second answer as well: it then stops gathering at once, which is a third of its work for a name.
+//! A list that came in one piece is as correct as its one answer: changes of a directory exclude its readers,
+//! and the next reader notices them. So the kernel may cache the lists of small directories. For other
+//! directories the kernel is told to drop the pages before it learns that the end is reached. It then finds
+//! its list without a beginning, drops it, and asks. It is told so before the second answer as well: it then
+//! stops gathering at once, which saves a third of its work per name.
 //!
-//! Invariant: the end of a directory whose listing ever took more than one answer is not told before that. Marks are never
-//! taken back, as an old piece can be added late.
+//! Invariant: if a directory's listing ever took more than one answer, the kernel drops its pages before it
+//! learns the end. Marks are never removed, as an old piece can be added late.
 
 use crate::proto::{self, Header, NotifyInvalInodeOut, ReadIn, Request};
 use crate::reply::{self, Reply};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
-/// More directories than this are not remembered one by one: all are then taken for long ones.
+/// Directories that are remembered one by one. Beyond it all directories are treated as long ones.
 const MARKS_MAX: usize = 1 << 16;
-/// The kernel asks for as much as the caller's buffer takes, and for a page at least. So with a request of a page the caller may
-/// take less than the answer holds (musl's buffer has 2048 bytes), and goes on in the kernel's list.
+/// The kernel asks for as much as the caller's buffer takes, and for at least a page. So with a request of a
+/// page the caller may take less than the answer holds (musl's buffer has 2048 bytes), and continues in the
+/// kernel's list.
 const PAGE_BYTES: u32 = 4096;
 const SMALLEST_BUFFER_BYTES: usize = 1024;
 
 /// Directories whose listings take more than one answer.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
-    /// True: somebody began to list it, and asked for no more yet.
+    /// True: a reader began to list it, and has not asked for more yet.
     long: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl Listings {
-    /// What must be sent before this answer to a request that was carried out.
+    /// The notification that must be sent before this answer to a request that was carried out.
     pub fn before(&self, header: &Header, request: &Request<'_>, reply: &Reply) -> Option<Vec<u8>> {
         let (Request::Readdir(read) | Request::Readdirplus(read)) = request else { return None };
         let mut long = self.long.lock();

@@ -1,6 +1,7 @@
-//! INIT: which of both sides' abilities are used.
+//! INIT: negotiates which features of both sides are used.
 //!
-//! The kernel offers, we take what we want of the offer, and that holds for the mount's life.
+//! The kernel offers features, the server takes those that it wants, and the result holds for the mount's
+//! life.
 
 use crate::mount::READ_AHEAD_BYTES;
 use crate::proto::{self, Dialect, InitOut, Request, init};
@@ -11,9 +12,9 @@ use terrane_posix::Errno;
 
 /// Data in one WRITE or READ, bytes. 4 MiB was measured to gain nothing over this.
 pub const MAX_WRITE: u32 = 1 << 20;
-/// The same in pages. Hosts with larger pages allow more than they need to, which harms nobody.
+/// The same in pages. Hosts with larger pages allow more than they need, which does no harm.
 const MAX_PAGES: u16 = 256;
-/// What we would like to use, if the kernel has it.
+/// Features that the server would use if the kernel has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wishes {
     /// Opens are not sent at all.
@@ -23,13 +24,13 @@ pub struct Wishes {
     pub uring: bool,
     /// Extended attributes are served at all.
     pub xattrs: bool,
-    /// The kernel judges by access control lists, and leaves the umask to us.
+    /// The kernel checks access control lists, and leaves the umask to us.
     pub acls: bool,
-    /// Places may map users. Only where the kernel checks permissions: it ends the conversation otherwise.
+    /// Idmapped mounts are allowed. Only where the kernel checks permissions: it ends the session otherwise.
     pub idmaps: bool,
 }
 
-/// What was agreed on.
+/// What was negotiated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiated {
     /// The minor version both speak.
@@ -38,7 +39,8 @@ pub struct Negotiated {
     pub flags: u64,
     /// Longest data of one WRITE, bytes.
     pub max_write: u32,
-    /// Otherwise requests for extended attributes are answered with ENOSYS, and the kernel does not ask again.
+    /// If false, requests for extended attributes are answered with ENOSYS, and the kernel does not ask
+    /// again.
     pub xattrs: bool,
     pub dialect: Dialect,
 }
@@ -48,7 +50,7 @@ impl Negotiated {
         self.flags & flag != 0
     }
 
-    /// OPEN shall be answered with ENOSYS, and will not be asked again.
+    /// OPEN is answered with ENOSYS, and not sent again.
     pub fn stateless_open(&self) -> bool {
         self.has(init::NO_OPEN_SUPPORT)
     }
@@ -58,12 +60,12 @@ impl Negotiated {
         self.has(init::NO_OPENDIR_SUPPORT)
     }
 
-    /// The kernel judges by access control lists, which it asks us for.
+    /// The kernel checks access control lists, which it reads from us.
     pub fn acls(&self) -> bool {
         self.has(init::POSIX_ACL)
     }
 
-    /// New files come with the umask that is to be applied to them; else it was applied.
+    /// New files come with a umask that the server must apply; else the kernel has applied it.
     pub fn umask_is_ours(&self) -> bool {
         self.has(init::DONT_MASK)
     }
@@ -73,7 +75,7 @@ impl Negotiated {
         self.has(init::OVER_IO_URING)
     }
 
-    /// Whether another process can go on with this mount.
+    /// Whether another process can continue this mount.
     pub fn can_be_taken_over(&self) -> bool {
         !self.over_rings()
     }
@@ -84,10 +86,11 @@ impl Negotiated {
         Handover { flags, minor, max_write, xattrs: u64::from(xattrs) }.encode()
     }
 
-    /// `None` for bytes that no session agreed on.
+    /// `None` for bytes that [`encode`](Self::encode) never produces.
     pub fn decode(raw: &[u8]) -> Option<Negotiated> {
         let mut whole = [0; Handover::SIZE];
-        // Servers that knew no extended attributes said no word about them, and told the kernel that there are none.
+        // Servers without extended attributes did not encode the field, and told the kernel that there are
+        // none.
         let said = [HANDOVER_BYTES_ONCE, Handover::SIZE].contains(&raw.len());
         whole.get_mut(..raw.len()).filter(|_| said)?.copy_from_slice(raw);
         let Handover { flags, minor, max_write, xattrs } = Handover::decode(&whole)?;
@@ -98,7 +101,7 @@ impl Negotiated {
         sound.then(|| Negotiated { minor, flags, max_write, xattrs: xattrs == 1, dialect: dialect(flags) })
     }
 
-    /// What a buffer for requests must hold.
+    /// The size of a buffer for requests.
     pub fn buffer_bytes(&self) -> usize {
         usize::try_from(self.max_write)
             .map_or(proto::READ_BUFFER_BYTES_MIN, |bytes| bytes + proto::REQUEST_OVERHEAD_BYTES)
@@ -106,22 +109,25 @@ impl Negotiated {
 }
 
 terrane_wire::layout! {
-    /// What was agreed on, between two processes of one machine; never stored.
+    /// The negotiated values, passed between two processes of one machine; never stored.
     Handover, 24 bytes { 0 flags: u64, 8 minor: u32, 12 max_write: u32, 16 xattrs: u64 }
 }
 
-/// Before it had `xattrs`.
+/// Its size before it had `xattrs`.
 const HANDOVER_BYTES_ONCE: usize = 16;
 
 fn dialect(flags: u64) -> Dialect {
     Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 }
 }
 
-/// Every ability that does not depend on an option.
+/// Every feature that does not depend on an option.
 ///
-/// Not among them: locks (the kernel's own are right for one mount), AUTO_INVAL_DATA (nobody changes files behind the kernel's back),
-/// ASYNC_DIO (after an asynchronous O_DIRECT write the kernel drops no pages that readers fetched meanwhile: they stay as they were before
-/// it), WRITEBACK_CACHE (the kernel would believe no size of ours, also after a crash that took its own back).
+/// Not among them:
+/// * locks: the kernel's own are correct for one mount;
+/// * AUTO_INVAL_DATA: nothing changes files behind the kernel's back;
+/// * ASYNC_DIO: after an asynchronous O_DIRECT write the kernel does not drop pages that readers fetched
+///   meanwhile, so they stay stale;
+/// * WRITEBACK_CACHE: the kernel would ignore our sizes, also after a crash that rolled its own back.
 const ALWAYS: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
@@ -147,19 +153,21 @@ impl Wishes {
         if self.stateless_open {
             wanted |= init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
         }
-        // ATOMIC_O_TRUNC promises that OPEN truncates. Where OPEN is not sent, the kernel would drop its cached data,
-        // believe that the file is empty, and tell us nothing: without the promise it sends a SETATTR.
+        // ATOMIC_O_TRUNC promises that OPEN truncates. Where OPEN is not sent, the kernel would drop its
+        // cached data, believe that the file is empty, and send nothing. Without the promise it sends a
+        // SETATTR.
         if !self.stateless_open || offered & init::NO_OPEN_SUPPORT == 0 {
             wanted |= init::ATOMIC_O_TRUNC;
         }
         if self.uring {
             wanted |= init::OVER_IO_URING;
         }
-        // What makes nothing then comes without a user.
+        // A request that creates nothing then carries no user.
         if self.idmaps {
             wanted |= init::ALLOW_IDMAP;
         }
-        // A directory's default list takes the umask's place, and only we know whether there is one. So both or neither.
+        // A directory's default ACL takes the umask's place, and only the server knows whether there is one.
+        // So both or neither.
         if self.acls && offered & ACLS == ACLS {
             wanted |= ACLS;
         }
@@ -170,7 +178,8 @@ impl Wishes {
 /// Reads INIT and answers it. `None`: the mount went away before it began.
 pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Result<Option<Negotiated>> {
     let mut wishes = *wishes;
-    // Once promised, the kernel sends nothing until all queues are there: so what can fail is tried before.
+    // Once promised, the kernel sends nothing until all queues are registered: so what can fail is tried
+    // first.
     if wishes.uring
         && let Err(reason) = ring::is_possible()
     {
@@ -199,10 +208,11 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
             )));
         }
         let out = if major > proto::MAJOR {
-            // It will ask again, in our version.
+            // The kernel will send INIT again, in our version.
             init_out(proto::MINOR, 0, 0, wishes)
         } else {
-            // A bound: what a superuser's mount has set already must not be cut down to what the kernel began with.
+            // An upper bound: it must not reduce what a superuser's mount has set already to the kernel's
+            // initial value.
             let max_readahead = max_readahead.max(READ_AHEAD_BYTES);
             init_out(minor.min(proto::MINOR), max_readahead, wishes.choose(flags), wishes)
         };
@@ -237,7 +247,7 @@ fn init_out(minor: u32, max_readahead: u32, flags: u64, wishes: &Wishes) -> Init
         max_readahead,
         flags: low,
         max_background: wishes.max_background,
-        // Beyond three quarters the kernel calls the mount congested and thins out read-ahead.
+        // Beyond three quarters the kernel calls the mount congested and reduces prefetch.
         congestion_threshold: wishes.max_background - wishes.max_background / 4,
         max_write: MAX_WRITE,
         time_gran: 1,

@@ -1,4 +1,4 @@
-//! Sessions against a kernel made of two queues.
+//! Sessions against a kernel that is simulated by two queues.
 
 use super::*;
 use crate::metrics::Metrics;
@@ -134,7 +134,8 @@ fn lists_are_judged_by_the_kernel_where_the_umask_is_left_to_us() {
     assert!(wishes("", false).idmaps && !wishes("no_default_permissions", true).idmaps);
     assert_eq!(Wishes { idmaps: true, ..WISHES }.choose(u64::MAX) & init::ALLOW_IDMAP, init::ALLOW_IDMAP);
     assert_eq!(WISHES.choose(u64::MAX) & init::ALLOW_IDMAP, 0, "the kernel would end the session");
-    // Asked for lists, the kernel would judge where nobody shall; and lists are extended attributes.
+    // With ACLs the kernel would check permissions where none shall be checked. ACLs also need extended
+    // attributes.
     assert!(!wishes("no_default_permissions", true).acls && !wishes("", false).acls);
 }
 
@@ -149,7 +150,7 @@ fn what_was_agreed_on_can_be_handed_over() {
         assert_eq!(Negotiated::decode(&raw), None);
     }
     assert_eq!(Negotiated::decode(&agreed.encode()[1..]), None);
-    // A server that had no extended attributes told the kernel so.
+    // A server without extended attributes told the kernel so.
     let old = Negotiated { xattrs: false, ..agreed };
     assert_eq!(Negotiated::decode(&agreed.encode()[..16]), Some(old));
     assert_eq!(Negotiated::decode(&old.encode()), Some(old));
@@ -181,7 +182,8 @@ fn a_panic_is_answered_and_the_session_goes_on() {
     let queues =
         queues([message(Opcode::Lookup, 10, b"panic\0"), getattr, message(Opcode::Interrupt, 15, &[0; 8])]);
     serve_negotiated(&queues, &Nothing, &CONFIG, &negotiated()).unwrap();
-    // It may have changed half of the node: the kernel is told to ask again, before the answer.
+    // The handler may have changed the node halfway: the kernel is told to drop its attributes before the
+    // answer.
     let forget = -proto::notify::INVAL_INODE;
     let expected = BTreeMap::from([(0, forget), (10, libc::EIO), (12, 0), (15, libc::ENOSYS)]);
     assert_eq!(errors(&queues), expected);
@@ -239,7 +241,7 @@ fn readers_go_on_while_every_fsync_waits() {
     assert!(errors.values().all(|error| *error == 0), "{errors:?}");
 }
 
-/// Another handler, counted.
+/// A handler whose answers are counted.
 #[derive(Default)]
 struct Watched<H> {
     inner: H,
@@ -283,11 +285,12 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
     let stats = watched.metrics.snapshot();
     let fsync = stats.operations.iter().find(|of| of.name == "fsync").unwrap();
     assert_eq!((fsync.times.count(), fsync.errors), (50, 0));
-    // One thread may wait, so all but its own first request were parked, and those that came just when it had ended.
+    // One thread may wait. So all requests but its first were parked, save those that came just when it had
+    // ended.
     assert!((40..=49).contains(&stats.parked.count()), "{}", stats.parked.count());
 }
 
-/// Looks at the buffers that it is given, and ends.
+/// Inspects the buffers that it is given, and ends.
 #[derive(Default)]
 struct Inspector {
     absent_pages: Mutex<Vec<usize>>,
@@ -300,7 +303,7 @@ fn auxiliary(wanted: u64) -> Option<u64> {
     words.as_chunks().0.iter().find(|[key, _]| *key == wanted).map(|[_, value]| *value)
 }
 
-/// Pages of the buffer that a write to it would have to fetch.
+/// Pages of the buffer that are not resident.
 fn absent_pages(buf: &[u8]) -> usize {
     use std::os::unix::fs::FileExt;
     let page = usize::try_from(auxiliary(6).unwrap()).unwrap();
@@ -325,7 +328,7 @@ impl Transport for Inspector {
 
 #[test]
 fn who_reads_requests_has_all_memory_for_them() {
-    // More than the heap ever gives from memory that was used before (glibc maps anew what is larger than 32 MiB).
+    // Larger than anything the heap serves from reused memory (glibc maps anew what is larger than 32 MiB).
     let untouched = vec![0u8; 64 << 20];
     assert!(absent_pages(&untouched) > 0, "or this shows nothing");
     let inspector = Inspector::default();

@@ -1,18 +1,18 @@
-//! FUSE over io_uring: answering a request and waiting for the next one are a single system call.
+//! FUSE over io_uring: one system call answers a request and waits for the next one.
 //!
-//! The kernel has a queue for each processor and hands a request to an *entry* that a server has registered there. Each
-//! entry here belongs to one thread ([`Lane`]), has a ring of its own, and its thread runs on the queue's processor: so a request
-//! wakes a thread on the processor that it comes from.
+//! The kernel has a queue for each processor and hands a request to an *entry* that a server has registered
+//! there. Each entry belongs to one thread ([`Lane`]) and has a ring of its own. Its thread runs on the
+//! queue's processor, so a request wakes a thread on the processor that it comes from.
 //!
-//! An entry is two pieces of memory that the kernel writes requests to and reads answers from: headers, and a payload as long
-//! as the longest data. A request's parts are put together where they lie, in front of the payload, so that it parses like one of
-//! `/dev/fuse`. FORGET and notifications still go through `/dev/fuse`.
+//! An entry is two buffers that the kernel writes requests to and reads answers from: headers, and a payload
+//! as long as the longest data. A request's parts are joined in place, in front of the payload, so that it
+//! parses like one of `/dev/fuse`. FORGET and notifications still go through `/dev/fuse`.
 //!
-//! Rings die with their process and the kernel cannot be asked again for what they held. So a mount that uses them is not handed
-//! over ([`crate::session::Negotiated::can_be_taken_over`]).
+//! Rings die with their process, and the kernel cannot be made to resend what they held. So a mount that uses
+//! them is not handed over ([`crate::session::Negotiated::can_be_taken_over`]).
 //!
-//! Invariant: the memory of an entry is touched only while the kernel has given it to us, between a completion and the next
-//! commit; and it is freed only when the kernel has given it back for good.
+//! Invariant: the memory of an entry is touched only while the kernel has given it to us, between a
+//! completion and the next commit. It is freed only when the kernel has given it back for good.
 
 #![expect(unsafe_code, reason = "rings share memory with the kernel")]
 
@@ -27,22 +27,24 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-/// `fuse_uring_cmd`: here is an entry; send it a request.
+/// `fuse_uring_cmd`: registers an entry and waits for a request.
 const REGISTER: u32 = 1;
-/// Here is an answer; send the next request.
+/// Commits an answer and waits for the next request.
 const COMMIT_AND_FETCH: u32 = 2;
 
 const KERNEL_PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
 const PAGE: usize = 4096;
-/// Sizes and places in `fuse_uring_req_header`: the request's or answer's header, the operation's fixed part, the entry's state.
+/// Sizes and offsets in `fuse_uring_req_header`: the request's or answer's header, the operation's fixed
+/// part, the entry's state.
 const IN_OUT_BYTES: usize = 128;
 const OP_BYTES: usize = 128;
 const STATE_AT: usize = IN_OUT_BYTES + OP_BYTES;
 const COMMIT_ID_AT: usize = STATE_AT + 8;
 const PAYLOAD_LEN_AT: usize = STATE_AT + 16;
 const HEADERS_BYTES: usize = STATE_AT + 32;
-/// Where an entry's memory has its payload. Headers lie at the start, and room to put a request together in between.
+/// Offset of the payload in an entry's memory. Headers lie at the start, and space to join a request in
+/// between.
 const PAYLOAD_AT: usize = 2 * PAGE;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
@@ -50,7 +52,7 @@ type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 const _: () = assert!(size_of::<squeue::Entry128>() == 128, "an entry is the kernel's 128 bytes");
 
 fn new_ring() -> io::Result<Ring> {
-    // Completions are made when this thread comes to wait for them, and never interrupt it before.
+    // Completions run when this thread waits for them, and never interrupt it before.
     IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(4)
 }
 
@@ -64,7 +66,7 @@ pub fn is_possible() -> Result<(), String> {
     new_ring().map(drop).map_err(|error| format!("io_uring_setup: {error}"))
 }
 
-/// How many queues the kernel has: one for each processor that there may ever be.
+/// The number of queues of the kernel: one for each possible processor.
 pub fn queue_count() -> io::Result<u16> {
     let path = "/sys/devices/system/cpu/possible";
     let list = std::fs::read_to_string(path)?;
@@ -73,7 +75,7 @@ pub fn queue_count() -> io::Result<u16> {
         .ok_or_else(|| io::Error::other(format!("{path} should be a list of processors, found {list:?}")))
 }
 
-/// Keeps this thread on one processor. A processor that is not there keeps nobody, and needs nobody.
+/// Pins this thread to one processor. For a processor that does not exist it does nothing.
 fn stay_on(cpu: u16) {
     // SAFETY: cpu_set_t is plain bits for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -111,7 +113,7 @@ impl Memory {
         Ok(Memory { start, layout, payload_bytes, parts })
     }
 
-    /// The whole of it. The kernel must have given the entry to us.
+    /// All of it. The kernel must have given the entry to us.
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the allocation has this size, is initialised, and the kernel does not touch it now: the callers below run between a
         // completion and the next commit. `&mut self` keeps other references out.
@@ -128,7 +130,7 @@ impl Memory {
         bytes.map_or(0, u64::from_le_bytes)
     }
 
-    /// The request that lies here, in one piece.
+    /// The request in this entry, in one piece.
     fn request(&mut self) -> io::Result<&[u8]> {
         let (len, payload) = (self.word(0) as usize, self.word(PAYLOAD_LEN_AT) as usize);
         let fixed = len.checked_sub(InHeader::SIZE + payload).filter(|fixed| *fixed <= OP_BYTES);
@@ -144,7 +146,7 @@ impl Memory {
         bytes.get(start..start + len).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// Puts an answer where the kernel looks for it.
+    /// Writes an answer to where the kernel reads it.
     fn put(&mut self, message: &[u8]) -> io::Result<()> {
         let (header, payload) =
             message.split_at_checked(OutHeader::SIZE).ok_or(io::ErrorKind::InvalidInput)?;
@@ -172,9 +174,9 @@ enum State {
     Idle,
     /// The kernel has it.
     Away,
-    /// A request lies in it.
+    /// It holds a request.
     Ours,
-    /// Its answer lies in it, to be committed with the next wait.
+    /// It holds an answer, to be committed with the next wait.
     Answered,
 }
 
@@ -194,7 +196,7 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// For the calling thread, which it keeps on the queue's processor.
+    /// Made for the calling thread, which it pins to the queue's processor.
     pub fn new(classic: &DevFuse, queue: u16, payload_bytes: usize) -> io::Result<Lane> {
         stay_on(queue);
         let memory = Some(Memory::new(payload_bytes)?);
@@ -207,7 +209,7 @@ impl Lane {
         })
     }
 
-    /// Gives the entry to the kernel, and waits until a request lies in it.
+    /// Gives the entry to the kernel, and waits until it holds a request.
     fn exchange(&self, entry: &mut Entry) -> io::Result<Received> {
         let Some(memory) = entry.memory.as_mut() else { return Ok(Received::Ended) };
         let (operation, commit_id) = match entry.state {
@@ -275,7 +277,7 @@ impl Transport for Lane {
     }
 
     fn send(&self, message: &[u8]) -> io::Result<()> {
-        // Notifications have `unique` 0 and a way of their own.
+        // Notifications have `unique` 0 and go through `/dev/fuse`.
         if OutHeader::decode(message).is_none_or(|header| header.unique == 0) {
             return self.classic.send(message);
         }
@@ -295,7 +297,8 @@ impl Drop for Lane {
     fn drop(&mut self) {
         let entry = self.entry.get_mut();
         if entry.state != State::Idle {
-            // The kernel may still write there. It happens when a thread gives up, once in the life of a mount.
+            // The kernel may still write there. This leak happens when a thread gives up, once in the life of
+            // a mount.
             std::mem::forget(entry.memory.take());
         }
     }

@@ -1,8 +1,9 @@
-//! A pool without data: zones, slots and the real books.
+//! A pool without data: zones, slots and the real accounting.
 //!
-//! What the pool keeps in directories and pointers is kept here in lists, and everything else is the pool's own: records are
-//! applied to [`Tables`], so runs and dead sets are what they would be, and every decision is one of [`policy`](terrane_space::policy).
-//! A group goes as in the pool: births, then moves judged by the tables of the group before, then one record.
+//! What a pool keeps in directories and pointers is kept here in lists. Everything else is the pool's own
+//! code: records are applied to [`Tables`], so runs and dead sets are the real ones, and every decision is
+//! one of [`policy`](terrane_space::policy). A txg runs as in the pool: births, then moves judged by the
+//! tables of the txg before, then one record.
 
 use super::Setting;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -19,7 +20,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 const UNIT: u64 = 4096;
 const TRAILER_BYTES: u64 = 96;
-/// Bytes of a block's entry in a directory part, about.
+/// Approximate bytes of a block's entry in a directory part.
 const ENTRY_BYTES: u64 = 12;
 
 /// A block as a directory lists it. There may be a hundred million of them.
@@ -30,7 +31,7 @@ struct Entry {
     granules: u32,
 }
 
-/// What lies in a physical zone.
+/// The content of a physical zone.
 #[derive(Default)]
 struct Filling {
     entries: Vec<Entry>,
@@ -59,7 +60,7 @@ struct Changes {
     carried: HashMap<Addr, ZoneSeq>,
 }
 
-/// Bytes that were written, by what for.
+/// Bytes written, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     pub user_bytes: u64,
@@ -70,14 +71,14 @@ pub struct Totals {
     pub groups: u64,
 }
 
-/// Tree blocks in two copies, of which any may be the next to be written anew.
+/// Tree blocks in two copies; a random one is rewritten next.
 struct Metadata {
     blocks: Vec<[Addr; 2]>,
     dice: Dice,
     owed_bytes: f64,
 }
 
-/// A block of metadata, and how much of it lives for each byte of users' data that a pool can hold.
+/// Size of a block of metadata, and live metadata per byte of users' data that a pool can hold.
 const METADATA_BYTES: u64 = 4096;
 const METADATA_PART: u64 = 256;
 
@@ -87,9 +88,9 @@ pub struct Books {
     pub clock: Clock,
     pub lives: Lives,
     pub totals: Totals,
-    /// What users had written by now, for the clock: as much as blocks took, or what a recording says.
+    /// What users had written by now, for the clock: the sum of blocks, or what a recording says.
     pub written_bytes: u64,
-    /// How long each choice of a victim took, by the wall's clock.
+    /// How long each choice of a victim took, in wall time.
     pub choices_ns: Vec<u32>,
     candidates: Candidates,
     placer: Placer,
@@ -137,7 +138,8 @@ impl Books {
         self.txg
     }
 
-    /// Zones kept for collection: each class of survivors may have to open one, and one victim of a group may take a whole one.
+    /// Zones reserved for GC: each class of survivors may have to open one, and one victim of a txg may take
+    /// a whole one.
     fn kept(&self) -> usize {
         let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| self.survivor_slot(age)).collect();
         ages.len() + 1
@@ -166,7 +168,7 @@ impl Books {
         }
     }
 
-    /// A user's block is born. False: there is no room, and collection cannot make any.
+    /// A user's block is born. False: there is no space, and GC cannot free any.
     pub fn write(&mut self, bytes: u64, placement: &Placement) -> Option<Addr> {
         if self.group_bytes + bytes > self.setting.group_bytes {
             self.end_group()?;
@@ -213,13 +215,13 @@ impl Books {
         Some(identity)
     }
 
-    /// What the group changed in trees.
+    /// What the txg changed in trees.
     fn write_metadata(&mut self) {
         let most = self.setting.pool_bytes() / METADATA_PART / METADATA_BYTES;
         self.metadata.owed_bytes += self.setting.metadata * self.group_bytes as f64;
         while self.metadata.owed_bytes >= METADATA_BYTES as f64 && self.empty.len() > 2 {
             self.metadata.owed_bytes -= METADATA_BYTES as f64;
-            // Of the empty zones there are, two are left for them.
+            // Two of the empty zones are left for them.
             let copies = [0, 1].map(|copy| self.write_copy(copy, METADATA_BYTES).expect("there is room"));
             if (self.metadata.blocks.len() as u64) < most {
                 self.metadata.blocks.push(copies);
@@ -232,7 +234,8 @@ impl Books {
         }
     }
 
-    /// A copy of a block of metadata is born, the first (0) or the second (1). `None`: there is no room, and collection cannot make any.
+    /// A copy of a block of metadata is born, the first (0) or the second (1). `None`: there is no space, and
+    /// GC cannot free any.
     pub fn write_copy(&mut self, copy: usize, bytes: u64) -> Option<Addr> {
         let slot = *self.placer.layout().meta().get(copy)?;
         let at = loop {
@@ -251,12 +254,12 @@ impl Books {
         Some(at)
     }
 
-    /// A block dies with this group.
+    /// A block is freed in this txg.
     pub fn free(&mut self, addr: Addr, bytes: u64) {
         self.group.frees.push(Free { addr, granules: u32::try_from(bytes / GRANULE).unwrap_or(u32::MAX) });
     }
 
-    /// Bytes of blocks that an open zone still takes.
+    /// Bytes of blocks that an open zone can still take.
     fn room(&self, open: &OpenZone) -> u64 {
         let part = (open.pending.len() as u64 + 1) * ENTRY_BYTES + TRAILER_BYTES + UNIT;
         self.setting.zone_bytes.saturating_sub(open.offset + part)
@@ -333,7 +336,7 @@ impl Books {
         }
     }
 
-    /// Users wait: empty groups follow each other until a zone can be opened.
+    /// Users wait: empty txgs follow each other until a zone can be opened.
     fn wait_for_room(&mut self) -> Option<()> {
         for _ in 0..64 {
             self.end_group()?;
@@ -344,7 +347,7 @@ impl Books {
         None
     }
 
-    /// Collects what must be, and commits.
+    /// Runs the GC that is due, and commits.
     pub fn end_group(&mut self) -> Option<()> {
         self.write_metadata();
         let mut emptied = self.waiting.len();
@@ -403,7 +406,7 @@ impl Books {
         }
     }
 
-    /// A zone of hot data goes: how long it lived is learnt.
+    /// A zone of hot data ends: its lifetime is learnt.
     fn zone_ends(&mut self, seq: ZoneSeq) {
         let hot = self.fillings.get_mut(&seq).is_some_and(|filling| std::mem::take(&mut filling.hot));
         let opened = self.tables.zones.get(&seq).map(|zone| zone.opened);
@@ -412,8 +415,8 @@ impl Books {
         }
     }
 
-    /// What lives in a zone, when something was written last where it was born, and whether nothing that stays or lives elsewhere was
-    /// born between it and the one before.
+    /// The live entries of a zone. For each: when its birth zone was last written, and whether no block that
+    /// stays or lives elsewhere was born between it and the entry before.
     fn survivors(&self, victim: ZoneSeq, filling: &Filling) -> Vec<(Entry, Txg, bool)> {
         let mut birthplaces = self.tables.birthplaces();
         let mut last: Option<Addr> = None;
@@ -445,7 +448,7 @@ impl Books {
             self.seal(slot);
         }
         let mut group = std::mem::take(&mut self.group);
-        // What was emptied by the group before is durable, and nobody rolls back past it.
+        // The emptying by the txg before is durable, and no rollback goes past it.
         for (seq, home) in std::mem::take(&mut self.waiting) {
             group.reset.push(seq);
             self.empty.insert(home);
@@ -509,7 +512,7 @@ impl Books {
         }
     }
 
-    /// Each zone is empty, open, full, or waits to be reset; nothing is lost.
+    /// Each zone is empty, open, full, or waits to be reset; none is lost.
     pub fn check(&self) -> Result<(), String> {
         self.candidates.check()?;
         self.clock.check()?;
@@ -528,7 +531,7 @@ impl Books {
         Ok(())
     }
 
-    /// Runs, and the bytes of memory that they and the dead sets take.
+    /// Runs, and the memory in bytes of runs and dead sets.
     pub fn index(&self) -> Index {
         let size = self.tables.index_size();
         Index {
@@ -539,7 +542,7 @@ impl Books {
         }
     }
 
-    /// Share of what full zones could hold that is live: what theory calls utilisation.
+    /// Live share of the capacity of full zones, called utilisation in theory.
     pub fn utilisation(&self) -> f64 {
         let dirs = self.totals.directory_bytes as f64
             / (self.totals.user_bytes + self.totals.moved_bytes + self.totals.metadata_bytes) as f64;

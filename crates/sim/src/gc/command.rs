@@ -1,4 +1,4 @@
-//! `terrane-sim gc`: what is asked for on the command line.
+//! `terrane-sim gc`: its command line.
 
 use super::report::Report;
 use super::trace::database::Database;
@@ -59,7 +59,7 @@ impl Asked<'_> {
         })
     }
 
-    /// As it is said, or as the pool was that was recorded, or the default.
+    /// The setting by the options, or by the recorded pool, or the default.
     fn setting(&self, recorded: Option<Shape>) -> Result<Setting, Failure> {
         let (zones, bytes) = recorded.map_or((1024, 8 << 20), |shape| (shape.zones, shape.zone_bytes));
         let zones = self.number("--zones", f64::from(zones), 16.0..=1e6)?;

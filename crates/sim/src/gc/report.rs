@@ -1,25 +1,25 @@
-//! What a run found, as a row and as JSON.
+//! The result of a run, as a row and as JSON.
 
 use super::books::{Books, Index, Totals};
 use std::time::Duration;
 
-/// One run's figures, over the measured time.
+/// One run's results, over the measured time.
 #[derive(Clone, Copy, Debug)]
 pub struct Report {
-    /// Bytes of users' data and of survivors, for each byte of users' data.
+    /// Bytes of users' data and of survivors written, per byte of users' data.
     pub amplification: f64,
-    /// Bytes of everything, metadata and directories too, for each byte of users' data.
+    /// The same with metadata and directories.
     pub amplification_all: f64,
-    /// Live share of what full zones could hold, at the end.
+    /// Live share of the capacity of full zones, at the end.
     pub utilisation: f64,
     pub index: Index,
     pub pool_bytes: u64,
     pub zones: u32,
     pub victims: u64,
-    /// Of all choices of a victim, half and 99 in 100 took no longer. By the wall's clock, so whatever else the machine does counts.
+    /// Time to choose a victim, median and p99. Wall time, so load on the machine counts.
     pub choose_p50_ns: u32,
     pub choose_p99_ns: u32,
-    /// The mean life of hot data, in bytes that users write.
+    /// The mean lifetime of hot data, in bytes that users write.
     pub life_mean_bytes: Option<u64>,
     pub elapsed: Duration,
 }
@@ -32,7 +32,7 @@ impl Report {
         let after = books.totals;
         let mut choices = books.choices_ns.clone();
         choices.sort_unstable();
-        // All but one part of so many took no longer.
+        // The quantile that one in `part` exceeds.
         let choice =
             |part: usize| choices.len().checked_sub(1 + choices.len() / part).map_or(0, |at| choices[at]);
         let user = (after.user_bytes - before.user_bytes).max(1) as f64;
@@ -58,12 +58,12 @@ impl Report {
         self.index.runs as f64 / f64::from(self.zones)
     }
 
-    /// For each TB (10^12 bytes) of the pool.
+    /// Per TB (10^12 bytes) of the pool.
     fn per_tb(&self, bytes: u64) -> f64 {
         bytes as f64 / self.pool_bytes as f64 * 1e12
     }
 
-    /// Bytes of memory of the run index for each TB of the pool.
+    /// Bytes of memory of the relocation index per TB of the pool.
     pub fn run_bytes_per_tb(&self) -> f64 {
         self.per_tb(self.index.run_bytes)
     }

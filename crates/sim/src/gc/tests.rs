@@ -20,7 +20,8 @@ fn overwrite(pick: Pick, fill: f64, policy: &str) -> Report {
     run(setting, &mut Overwrite::new(pick, live, 4096), measure).unwrap()
 }
 
-/// The live share v of a victim when greedy collection of uniform overwrites is steady at utilisation u: -ln v = (1 - v) / u.
+/// The live share v of a victim when greedy GC of uniform overwrites is steady at utilisation u: -ln v = (1 -
+/// v) / u.
 fn live_share_of_victims(u: f64) -> f64 {
     // The left side falls faster than the right up to the root, which lies under u.
     let (mut low, mut high) = (1e-9, u);
@@ -67,7 +68,7 @@ fn what_siblings_taught_is_worth_more_than_what_some_users_say() {
         let setting = Setting { group_bytes: 4 * MIB, ..Setting::new(256, 16 * MIB) };
         wa(setting, policy, &mut Files::new(files::build_farm(), 8, live(&setting), 128 << 10))
     };
-    // On 256 zones both cost the same: slots for lives take room there.
+    // On 256 zones both cost the same: slots for lifetimes take space there.
     let database = |policy| {
         let setting = Setting::new(1024, 4 * MIB);
         wa(setting, policy, &mut Database::new(live(&setting), 32 << 10))

@@ -1,8 +1,9 @@
-//! What users do.
+//! Workloads for the simulator.
 //!
-//! Each trace says who gives hints and how: that is part of the workload, not of the policy. Here are the overwrites of one great
-//! file that theory speaks of; [`files`] are made and deleted whole, tables of an [`lsm`] tree too, a
-//! [`database`] does both, and a [`recorded`] trace comes from a file.
+//! Each trace decides who gives lifetime hints and how: that is part of the workload, not of the policy. This
+//! module has the overwrites of one large file that theory analyses. In [`files`] files are created and
+//! deleted whole, as are the tables of an [`lsm`] tree. A [`database`] does both, and a [`recorded`] trace
+//! comes from a file.
 
 pub mod database;
 pub mod files;
@@ -13,10 +14,10 @@ use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 
-/// One thing that a user does.
+/// One operation of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A file is made; `size` is how large it will be, as far as one group can know.
+    /// A file is created; `size` is its final size, as far as one txg can know.
     Create {
         object: u64,
         directory: u64,
@@ -33,46 +34,46 @@ pub enum Event {
     Delete {
         object: u64,
     },
-    /// What follows is said by recordings of pools, block by block: data is born under a name,
+    /// The following come from recordings of pools, block by block. Data is born under a name.
     Born {
         name: u64,
         bytes: u64,
         placement: Placement,
     },
-    /// a copy of a block of metadata is, the first (0) or the second (1),
+    /// A copy of a block of metadata is born, the first (0) or the second (1).
     Copied {
         name: u64,
         bytes: u64,
         copy: usize,
     },
-    /// what has this name dies,
+    /// The block of this name is freed.
     Died {
         name: u64,
     },
-    /// and a group is committed, when users had written so many bytes.
+    /// A txg is committed, when users had written this many bytes.
     Committed {
         txg: Txg,
         written_bytes: u64,
     },
 }
 
-/// A workload without end, after it has filled the pool to its level.
+/// An endless workload, after it has filled the pool to its level.
 pub trait Trace {
-    /// What fills the pool; `None` when it has its level.
+    /// Events that fill the pool; `None` when it has its level.
     fn fill(&mut self, dice: &mut Dice) -> Option<Event>;
     /// `None`: it ends.
     fn next(&mut self, dice: &mut Dice) -> Option<Event>;
 }
 
-/// Which block of one great file is overwritten next.
+/// Which block of one large file is overwritten next.
 pub enum Pick {
     Uniform,
-    /// This part of the writes goes to that part of the blocks.
+    /// This share of the writes goes to that share of the blocks.
     Hot {
         writes: f64,
         blocks: f64,
     },
-    /// Ranks by a power law, dealt to blocks in no order.
+    /// Ranks by a power law, scattered over the blocks.
     Zipf {
         theta: f64,
         zeta: f64,
@@ -118,13 +119,13 @@ impl Pick {
     }
 }
 
-/// A fixed order without order: hot blocks do not lie side by side in the file.
+/// A fixed permutation: hot blocks do not lie side by side in the file.
 fn scatter(rank: u64, blocks: u64) -> u64 {
-    // A prime greater than any number of blocks here does not divide it.
+    // A prime greater than any number of blocks here, so it does not divide them.
     ((u128::from(rank) * 4_294_967_311) % u128::from(blocks)) as u64
 }
 
-/// One great file, its blocks overwritten: what theory and other simulations speak of. Nobody gives hints.
+/// One large file with overwritten blocks, as in theory and other simulations. Gives no hints.
 pub struct Overwrite {
     pub pick: Pick,
     pub blocks: u64,

@@ -1,6 +1,6 @@
-//! Pool structures that lie: changed, sealed again, and every pointer to them with them.
+//! Forged pool structures: changed, sealed again, with every pointer to them.
 //!
-//! What must move because its size changed goes into a zone that is empty: bootstrap blocks are named by place.
+//! A structure whose size changed is moved to an empty zone: bootstrap blocks are named by place.
 
 use super::{Image, lie, overwrite};
 use crate::machine::Machine;
@@ -29,7 +29,7 @@ fn newest(device: &SimDevice) -> Result<Newest, Failure> {
     let all = terrane_pool::inspect::anchors(device).into_iter().flat_map(|(anchor, label, ubers)| {
         ubers.into_iter().map(move |(at, uber)| Newest { anchor, at, label: label.clone(), uber })
     });
-    // Each is stored twice; the first of a pair is the one to write again.
+    // Each is stored twice; the first of a pair is the one to overwrite.
     all.max_by_key(|newest| (newest.uber.txg, newest.uber.clean, std::cmp::Reverse(newest.at)))
         .ok_or(Failure("no uberblock".into()))
 }
@@ -59,7 +59,7 @@ fn read_boot(device: &SimDevice, ptr: &BootPtr) -> Result<Vec<u8>, Failure> {
     Ok(out)
 }
 
-/// Writes a bootstrap block where nothing is.
+/// Writes a bootstrap block to unused space.
 fn place_boot(
     device: &SimDevice,
     raw: &[u8],
@@ -103,7 +103,7 @@ fn lie_in_pointer(ptr: &mut BootPtr, dice: &mut Dice) {
     }
 }
 
-/// One lie in one pool structure.
+/// Forges one pool structure.
 pub(super) fn forge(image: &Image, dice: &mut Dice) -> Result<Option<(SimDevice, String)>, Failure> {
     let device = image.copy();
     let (what, done) = match dice.below(5) {
@@ -221,7 +221,7 @@ fn label(device: &SimDevice, dice: &mut Dice) -> Result<bool, Failure> {
     }
     let raw = label.encode(newest.anchor);
     overwrite(device, ZoneIdx(newest.anchor), 0, &raw)?;
-    // The uberblocks are sealed with what the label says.
+    // The seal of an uberblock depends on the label.
     newest.write(device)?;
     Ok(true)
 }

@@ -1,8 +1,8 @@
-//! Trees that lie: the pool itself writes them.
+//! Forged trees, written by the pool itself.
 //!
-//! A client of the pool that goes down from the root to some block by chance, damages its contents, and hands everything on
-//! the way up to the pool as any honest client would. So every checksum, directory entry and count of live
-//! bytes is right, and only the meaning is wrong.
+//! This client of the pool descends from the root to a random block, and damages its contents. On the way up
+//! it hands everything to the pool as an honest client would. So every checksum, directory entry and count of
+//! live bytes is correct, and only the meaning is wrong.
 
 use super::{Image, lie};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,21 +21,21 @@ use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 
-/// Where the root pointer stands in a dnode, and where its bonus begins.
+/// Offset of the root pointer in a dnode, and of its bonus.
 const ROOT_AT: usize = DnodeHead::SIZE;
 const BONUS_AT: usize = ROOT_AT + BlockPtr::SIZE;
 
-/// The client is shared, and only the syncing thread uses what is in here.
+/// The client is shared, but only the sync thread uses its content.
 struct Liar(Mutex<Plan>);
 
 struct Plan {
     dice: Dice,
-    /// The lie that is to be told; `None`: any.
+    /// The forgery to apply; `None`: any.
     certain: Option<Certain>,
     /// The meta object set: the pool holds its own lock while it syncs, and cannot be asked.
     root: BlockPtr,
     lied: bool,
-    /// Where, and what was changed there.
+    /// What was changed, and where.
     told: String,
 }
 
@@ -45,7 +45,7 @@ impl Liar {
     }
 }
 
-/// A number that is to be a certain lie: in the header of the file system's objects, or in one of their dnodes.
+/// A given value for a number: in the header of the file system's objects, or in one of their dnodes.
 #[derive(Clone, Copy, Debug)]
 pub enum Certain {
     Objects(u64),
@@ -71,7 +71,7 @@ impl Certain {
     }
 }
 
-/// What the way down needs of the plan.
+/// The part of the plan that the descent needs.
 struct Telling<'a> {
     dice: &'a mut Dice,
     certain: Option<Certain>,
@@ -125,7 +125,7 @@ fn descend(
             if let Some(certain) = certain {
                 certain.tell(&mut raw, 0);
             } else if telling.certain.is_none() && telling.dice.one_in(10) {
-                // The head, or one of the two dnodes: what lies between them means nothing.
+                // The head, or one of the two dnodes: bytes between them have no meaning.
                 let from = telling.dice.below(3) as usize * SLOT_BYTES;
                 let end = if from == 0 { DnodeHead::SIZE } else { from + BONUS_AT };
                 lie(&mut raw, from..end, telling.dice);
@@ -166,7 +166,7 @@ fn descend(
                 } else if dnode.kind == ObjectKind::Objset {
                     patch(group, &mut raw, offset + BONUS_AT, What::Header { objset: object }, telling)?;
                 } else if telling.certain.is_some() {
-                    // The meta object set leads on by another dnode.
+                    // From the meta object set the descent continues in another dnode.
                 } else if dnode.root.is_hole() {
                     lie(&mut raw, slot, telling.dice);
                 } else {
@@ -177,7 +177,7 @@ fn descend(
         }
         What::Tree { .. } if telling.certain.is_some() => {}
         What::Tree { .. } => {
-            // Structures begin with what matters most.
+            // Structures begin with their most important fields.
             let end = if telling.dice.one_in(2) { raw.len().min(256) } else { raw.len() };
             lie(&mut raw, 0..end, telling.dice);
         }
@@ -216,7 +216,7 @@ fn descend(
     Ok(written.remove(0))
 }
 
-/// Goes down one pointer of a block, and puts the new one in its place.
+/// Descends one pointer of a block, and replaces it by the new one.
 fn patch(
     group: &mut Group<'_>,
     raw: &mut [u8],
@@ -233,7 +233,7 @@ fn patch(
     Ok(())
 }
 
-/// One lie somewhere in the trees of a copy of the image. `None`: the way down ended in a hole.
+/// One forgery somewhere in the trees of a copy of the image. `None`: the descent ended in a hole.
 pub(super) fn lie_in_a_tree(
     image: &Image,
     dice: &mut Dice,

@@ -1,4 +1,4 @@
-//! What is read again and fits, in processor time of who reads.
+//! Repeated reads of a file that fits into the cache, in CPU time of the reader.
 
 use crate::cpu::own_cpu_ns;
 use crate::{Asked, Opened, RECORD, record};

@@ -1,7 +1,8 @@
 //! Random reads and overwrites of a file that is much larger than the memory.
 //!
-//! The cases take turns of a few seconds, because machines have phases: figures of cases that ran one after the other say as much of those
-//! as of the cases. Each has a pool and a budget of its own, and nothing left to do when its turn ends.
+//! The cases alternate every few seconds, because a machine's speed changes over time: results of cases that
+//! ran one after the other would show that as much as the cases. Each case has a pool and a memory budget of
+//! its own, and no work is left when its turn ends.
 
 use crate::cpu::own_cpu_ns;
 use crate::throttle::own_requests;
@@ -10,30 +11,31 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrane_cache::blocks::CacheStats;
 
-/// In a block of them, of a file of records of 16 KiB.
+/// Pointers per indirect block, for records of 16 KiB.
 const POINTERS: usize = 32;
-/// Draws of the turns that say how much a ratio owes to chance.
+/// Resamples of the turns, which show how much of a ratio is due to chance.
 const DRAWS: usize = 400;
 
-/// How long, and beside what.
+/// The length of turns, their number, and the load.
 pub struct Turns {
     pub warm: usize,
     pub slice: Duration,
     pub rounds: usize,
-    /// Users at the same time.
+    /// Concurrent users.
     pub users: usize,
-    /// Operations that each user asks for each second, at random times; without, the next one once the last one is done.
+    /// Operations per second of each user, at random times. `None`: each operation follows the one before at
+    /// once.
     pub demand: Option<f64>,
     pub same: Option<PathBuf>,
     pub off: Option<PathBuf>,
 }
 
-/// One who takes turns.
+/// One of the alternating cases.
 struct Case {
     what: &'static str,
     opened: Opened,
     users: Vec<User>,
-    /// What reads took, turn by turn.
+    /// Latencies of reads, turn by turn.
     turns: Vec<Vec<Duration>>,
     measured: Duration,
     before: [CacheStats; 2],
@@ -45,14 +47,14 @@ struct User {
     done: Done,
 }
 
-/// What a user did.
+/// The operations of one user.
 #[derive(Default)]
 struct Done {
     operations: u64,
-    /// What reads took that needed no device, and what those of this turn took.
+    /// Latencies of reads that needed no device, and of the reads of this turn.
     hits: Vec<Duration>,
     reads: Vec<Duration>,
-    /// Reads that asked the device more than once.
+    /// Reads with more than one request to the device.
     far: u64,
     cpu_ns: u64,
 }
@@ -68,7 +70,7 @@ pub fn run(asked: &Asked, turns: &Turns) {
     }
     for round in 0..turns.rounds {
         for turn in 0..cases.len() {
-            // Nobody always comes behind the same.
+            // No case always follows the same other one.
             let at = (round + turn) % cases.len();
             cases[at].turn(turns);
         }
@@ -93,7 +95,7 @@ impl Case {
     }
 
     fn warm(&mut self, operations: usize) {
-        // Every block of pointers once.
+        // Every indirect block once.
         let mut out = Vec::new();
         (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut out));
         let each = operations / self.users.len();
@@ -103,7 +105,7 @@ impl Case {
         self.before = self.opened.pool.stats().cache_by_kind;
     }
 
-    /// All users at the same time.
+    /// All users concurrently.
     fn together(&mut self, work: impl Fn(&mut User, &Opened) + Sync) {
         let (opened, work) = (&self.opened, &work);
         std::thread::scope(|scope| {
@@ -132,7 +134,7 @@ impl Case {
         self.rest();
     }
 
-    /// Until nothing is left that a group could store.
+    /// Waits until nothing is dirty.
     fn rest(&self) {
         self.opened.fs.sync().unwrap();
         while self.opened.pool.has_work_left() {
@@ -142,13 +144,13 @@ impl Case {
 }
 
 impl User {
-    /// Between one request and the next of users who do not know of each other.
+    /// The time between two requests of independent users.
     fn gap(&mut self, demand: f64) -> Duration {
         let part = ((self.places.word() >> 11) + 1) as f64 / (1u64 << 53) as f64;
         Duration::from_secs_f64(-part.ln() / demand)
     }
 
-    /// What was to be done at `due`, and takes as long as from then.
+    /// An operation that was due at `due`; its latency counts from then.
     fn operate(&mut self, opened: &Opened, due: Instant) {
         let place = self.places.next();
         if self.places.word() % 10 < 7 {
@@ -207,13 +209,13 @@ fn report(cases: Vec<Case>) {
     }
 }
 
-/// How p99 of the first case did beside that of another one: turn by turn, and of all turns together.
+/// The ratio of p99 between the first case and another one: turn by turn, and of all turns together.
 fn compare(first: &[Vec<Duration>], other: &[Vec<Duration>]) {
     let p99 = |reads: &[Duration]| percentile(reads, 0.99);
     let mut ratios: Vec<f64> =
         first.iter().zip(other).map(|(first, other)| p99(first) / p99(other)).collect();
     ratios.sort_unstable_by(f64::total_cmp);
-    // Turns are drawn again, because reads of one turn have their slow moments together (Efron 1979).
+    // Whole turns are resampled, because slow reads cluster within a turn (Efron 1979).
     let all: Vec<usize> = (0..first.len()).collect();
     let noise = random::bytes(99, DRAWS * all.len() * 8);
     let mut drawn: Vec<f64> = noise

@@ -1,14 +1,19 @@
-//! What the caches are good for, in process, on a device that is as slow as it is told to be: `--latency` us for each request and its bytes
-//! at `--rate` MB/s, one after the other. Times are those of the clock, so nothing else should run.
+//! Benchmarks of the caches, in process, on a device of a given speed: `--latency` us for each request, and
+//! its bytes at `--rate` MB/s, one after the other. Times are wall time, so nothing else should run.
 //!
-//! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much larger than the memory: with blocks
-//!   as they are stored; with `--same IMAGE`, made alike, the same budget of decompressed blocks, as caches of old held them; and, with
-//!   `--off IMAGE`, of a file that is not compressed. They take turns of `--slice` ms, `--rounds` times, each with `--users` that do
-//!   one thing after the other. With `--demand` each asks for so many operations a second, at random times, and time counts from then.
-//! * `again`: what readers of a file that fits pay in processor time, when it was just written and when it was just read.
-//! * `second`: random reads of a working set that takes four times the memory, with a cache device beside a slow one and without; after a
-//!   kill; and with bytes of the cache device flipped, in which case what is read is compared.
-//! * `streams`: readers that go on, backward as well, or in steps, from a cold cache, with reading ahead and without.
+//! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much
+//!   larger than the memory. Cached are blocks as they are stored. With `--same IMAGE`, made alike, the same
+//!   budget holds decompressed blocks, as older caches did. With `--off IMAGE` another file is not
+//!   compressed. The cases alternate: turns of `--slice` ms, `--rounds` times, each with `--users` that do
+//!   one operation after the other. With `--demand` each starts that many operations per second, at random
+//!   times, and latency counts from then.
+//! * `again`: CPU time of readers of a file that fits into the cache, just after it was written and just
+//!   after it was read.
+//! * `second`: random reads of a working set of four times the memory, on a slow device with and without a
+//!   cache device. Then after a kill, and with flipped bytes of the cache device. In the last case the
+//!   content is compared.
+//! * `streams`: sequential readers, also backward or in strides, from a cold cache, with and without
+//!   prefetch.
 //!
 //! Files are made once and used again: `make --image FILE [--size MB] [--level PROPERTY] [--record KIB]`.
 //!
@@ -47,7 +52,7 @@ const ZONE_BYTES: u64 = 64 << 20;
 const FILE: &[u8] = b"file";
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
-/// What was said.
+/// The command line.
 struct Asked {
     image: PathBuf,
     operations: usize,
@@ -56,7 +61,8 @@ struct Asked {
     speed: Speed,
 }
 
-/// A record that compresses by a factor between two and three, like the source text of a program: words out of a few, and numbers.
+/// A record that compresses by a factor between two and three, like source code: words out of a few, and
+/// numbers.
 fn record(number: u64, version: u64) -> Vec<u8> {
     let noise = random::bytes(number.wrapping_mul(1 << 20) + version, RECORD / 2);
     let mut out = Vec::with_capacity(RECORD + 16);
@@ -99,7 +105,7 @@ struct Places {
 }
 
 impl Places {
-    /// Everybody else goes elsewhere, and nobody twice through the same numbers.
+    /// Each user has another sequence of positions, and none repeats.
     fn new(records: u64, zipf: Option<f64>, user: u64) -> Places {
         let mut sum = 0.0;
         let mut sums = Vec::new();
@@ -142,7 +148,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// On a device of that speed.
+    /// On a device of this speed.
     fn throttled(image: &Path, speed: Speed, cache_bytes: usize) -> Opened {
         Opened::on(Arc::new(throttled(file_device(image, ZONE_BYTES), speed)), cache_bytes)
     }

@@ -1,4 +1,4 @@
-//! A working set larger than memory, with a cache device and without.
+//! A working set larger than memory, with and without a cache device.
 
 use crate::throttle::{Speed, throttled};
 use crate::{Asked, Opened, Places, RECORD, file_device, record};
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, FileDevice};
 
-/// A drive that answers soon, beside a slow one.
+/// A fast drive, beside a slow one.
 const FAST: Speed = Speed { latency: Duration::from_micros(100), bytes_per_second: 1_000_000_000 };
 const FAST_ZONE_BYTES: u64 = 16 << 20;
-/// What the process that is killed is told.
+/// The first argument of the process that is killed.
 pub const CHILD: &str = "second-child";
 const FILLED: &str = "filled";
 
@@ -28,7 +28,7 @@ fn open(asked: &Asked) -> Opened {
     Opened::throttled(&asked.image, asked.speed, asked.cache_bytes)
 }
 
-/// With its cache device, whose index was read.
+/// With its cache device, whose index was loaded.
 fn reopen(asked: &Asked) -> Opened {
     let opened = open(asked);
     opened.pool.attach_cache(fast_device(asked)).unwrap();
@@ -45,7 +45,7 @@ fn heading() {
     );
 }
 
-/// Reads at random, one after the other; MB a second, and prints a row.
+/// Random reads, one after the other; returns MB/s, and prints a row.
 fn reads(opened: &Opened, what: &str, places: &mut Places, count: usize, verify: bool) -> f64 {
     let second = || opened.pool.caches().first().and_then(|cache| cache.stats.clone());
     let before = opened.pool.stats().cache_by_kind[0];
@@ -137,7 +137,7 @@ pub fn child(asked: &Asked) {
     }
 }
 
-/// Damages about a tenth of all blocks, and some heads of batches.
+/// Damages about a tenth of all blocks, and some batch headers.
 fn flip(path: &Path) {
     use std::os::unix::fs::FileExt;
     let file = std::fs::File::options().read(true).write(true).open(path).unwrap();

@@ -1,4 +1,4 @@
-//! Readers that go on, or go in steps, with reading ahead and without; and one at random, who should not notice.
+//! Sequential and strided readers, with and without prefetch; and a random one, which should not be affected.
 
 use crate::{Asked, Opened, Places, RECORD};
 use std::time::Instant;
@@ -40,7 +40,8 @@ fn row(what: &str, asked: &Asked, starts: &[u64], len: u64) {
     );
 }
 
-/// MB/s, bytes of the device for each that was asked for, blocks read ahead, and those of them that nobody asked for.
+/// MB/s, bytes read from the device per byte requested, prefetched blocks, and those of them that were not
+/// used.
 fn once(asked: &Asked, starts: &[u64], len: u64, is_ahead: bool) -> (f64, f64, u64, u64) {
     let opened = Opened::throttled(&asked.image, asked.speed, asked.cache_bytes);
     opened.pool.set_read_ahead(is_ahead);

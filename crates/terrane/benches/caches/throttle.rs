@@ -1,4 +1,4 @@
-//! A device that is as slow as it is told to be.
+//! A device of a given speed.
 
 use parking_lot::Mutex;
 use std::cell::Cell;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use terrane_device::{Device, DeviceError, Layer, Layered};
 use terrane_wire::ZoneIdx;
 
-/// What a device takes for a request, and for its bytes.
+/// The latency of a request, and the rate of its bytes.
 #[derive(Clone, Copy)]
 pub struct Speed {
     pub latency: Duration,
@@ -23,10 +23,11 @@ pub fn own_requests() -> u64 {
     REQUESTS.get()
 }
 
-/// Bytes of requests go one after the other, their latencies beside each other; who asked sleeps until its turn is over.
+/// Bytes of requests are transferred one after the other, their latencies overlap; the caller sleeps until
+/// its request is done.
 pub struct Throttle {
     speed: Speed,
-    /// When all bytes that were asked for have passed.
+    /// When all requested bytes are transferred.
     free: Mutex<Instant>,
 }
 
@@ -71,7 +72,7 @@ impl Layer for Throttle {
     }
 
     fn on_flush(&self, _below: &dyn Device) -> Result<(), DeviceError> {
-        // What is below is memory of the host; a drive of this speed would be asked for its own cache alone.
+        // The layer below is memory of the host; a real drive of this speed would only flush its own cache.
         Ok(())
     }
 }

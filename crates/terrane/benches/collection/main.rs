@@ -1,22 +1,27 @@
-//! What collection costs a pool that is nearly full and overwritten at random, without a kernel or a disk: one file of 4 KiB records, not
-//! compressed, on zones in memory.
+//! The cost of GC in a nearly full pool with random overwrites, without a kernel or a disk: one file of 4 KiB
+//! records, not compressed, on zones in memory.
 //!
 //!     cargo bench -p terrane --bench collection -- [--pattern uniform|95/5] [--rounds N] [--zones N] [--zone-kib N]
 //!         [--percent N] [--dirty-mib N] [--seed N] [--index-kib N]
 //!
-//! A round overwrites as many bytes as the pool offers; there are 20. `--percent` of what an empty pool offers is live (90). The defaults
-//! (4,096 zones of 1 MiB) need 5 GiB of memory, and write some 350 GB into it.
+//! A round overwrites as many bytes as the pool offers; there are 20. `--percent` of the free space of an
+//! empty pool is live (90). The defaults (4,096 zones of 1 MiB) need 5 GiB of memory, and write some 350 GB
+//! into it.
 //!
-//! *Amplification* is what zones of data and of collection were given (directories and padding included), for each byte of a record that
-//! a group wrote: records that are overwritten again before their group ends are no work for anybody. Metadata stands apart. The
-//! theory is greedy collection of uniform overwrites in the mean field: a victim's live share v solves ln v = (v - 1) / u, and 1 / (1 - v)
-//! bytes are written for one. Its u is what the records take, of all zones that may hold them: the device's without the anchors and
-//! those that hold metadata, empty and reserved ones included.
+//! *Amplification* is the bytes written to zones of data and of survivors (directories and padding included),
+//! per byte of records that a txg wrote. Records that are overwritten again within their txg cause no writes.
+//! Metadata is shown separately.
 //!
-//! With `--index-kib` the run index and dead sets may take so much, and a thread has records born again, as a server does. A mean of what
-//! they take and the most are shown then, each seen 64 times a round.
+//! The theory is greedy GC of uniform overwrites in the mean field: a victim's live share v solves ln v = (v
+//! - 1) / u, and 1 / (1 - v) bytes are written for one. Its u is the share of the records in all zones that
+//! may hold them. Those are the device's zones without the anchors and those of metadata, but with empty and
+//! reserved ones.
 //!
-//! Waits of single writes are the caller's, who writes as fast as it may. Memory is what the allocator has given out, without the zones.
+//! With `--index-kib` that is the limit of relocation index and dead sets, and a thread has records
+//! rewritten, as in a server. Their mean and maximum memory are shown then, each sampled 64 times a round.
+//!
+//! Latencies of single writes are those of the caller, which writes as fast as it can. Memory is what the
+//! allocator has given out, without the zones.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -46,9 +51,9 @@ use terrane_wire::Dice;
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
 const RECORD: u64 = 4096;
-/// Looks at the zones in each round.
+/// Samples of the zones in each round.
 const SAMPLES: u64 = 64;
-/// How often it is looked whether records must be born again.
+/// How often to check whether records must be rewritten.
 const LOOK: Duration = Duration::from_millis(250);
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
@@ -165,7 +170,7 @@ fn main() {
     pool.export().unwrap();
 }
 
-/// One file whose records each know their version.
+/// One file whose records each hold their version.
 struct File<'a> {
     pool: &'a Pool,
     fs: &'a Fs,
@@ -184,7 +189,7 @@ impl File<'_> {
         assert_eq!(u64::from(written), RECORD, "a record is written whole");
     }
 
-    /// Records that are not what was written last.
+    /// The number of records that differ from the last write.
     fn wrong(&mut self) -> usize {
         let mut wrong = 0;
         let mut read = Vec::new();
@@ -206,7 +211,7 @@ fn stamp(bytes: &mut [u8], record: u64, version: u32) {
 #[derive(Clone, Copy, PartialEq)]
 enum Pattern {
     Uniform,
-    /// So many percent of the writes go to so many percent of the records.
+    /// This percentage of the writes goes to that percentage of the records.
     Skewed(u64, u64),
 }
 
@@ -232,7 +237,7 @@ impl Pattern {
     }
 }
 
-/// Which record is next.
+/// Chooses the next record.
 struct Draw {
     dice: Dice,
     records: u64,
@@ -249,7 +254,7 @@ impl Draw {
         let hot = self.records * share / 100;
         let rank =
             if self.random(100) < writes { self.random(hot) } else { hot + self.random(self.records - hot) };
-        // Scattered over the file: what is hot does not lie together, neither at first nor in the tree.
+        // Scattered over the file: hot records do not lie together, neither at first nor in the tree.
         let stride = (self.records as f64 * 0.618) as u64 | 1;
         let stride = (stride..).step_by(2).find(|stride| gcd(*stride, self.records) == 1).unwrap();
         (u128::from(rank) * u128::from(stride) % u128::from(self.records)) as u64
@@ -260,7 +265,7 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Bytes given to zones, by what they hold.
+/// Bytes written to zones, by content.
 #[derive(Clone, Copy, Default)]
 struct Written {
     records: f64,
@@ -314,7 +319,7 @@ fn utilisation(pool: &Pool, zone_bytes: u64, zones: u32) -> f64 {
 struct Round {
     secs: f64,
     written: Written,
-    /// Of [`SAMPLES`] moments, the mean.
+    /// The mean of [`SAMPLES`] samples.
     utilisation: f64,
     empty: u64,
     groups: u64,
@@ -389,7 +394,8 @@ fn quantile(sorted: &[u64], share: f64) -> f64 {
     sorted.get(rank.clamp(1, sorted.len()) - 1).map_or(0.0, |ns| *ns as f64 / 1e3)
 }
 
-/// Bytes written for one that users wrote, when so much of the space is alive and overwritten at random.
+/// Bytes written for each byte that users wrote, if this share of the space is live and overwritten at
+/// random.
 fn theory(utilisation: f64) -> f64 {
     // v = exp((v - 1) / u) has its root below 1 where this iteration goes from 0.
     let live_share = (0..10_000).fold(0.0f64, |v, _| ((v - 1.0) / utilisation).exp());

@@ -1,4 +1,4 @@
-//! Zones in memory, which are taken when the device is made: what a benchmark sees grow is the pool's.
+//! Zones in memory, allocated when the device is made: what grows during a benchmark is the pool's.
 
 use std::sync::RwLock;
 use terrane_device::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneRules, ZoneState};
@@ -23,7 +23,7 @@ impl Memory {
             hardware_pointers: true,
         };
         let rules = ZoneRules::new(info.write_unit, 0, (0..zones).map(|_| zone_bytes), ZoneState::Empty);
-        // Not zero: pages that were never written would be taken from the system later.
+        // Not zero: untouched pages would be allocated later.
         let bytes = || RwLock::new(vec![0xa5; zone_bytes as usize].into_boxed_slice());
         Memory { info, rules, zones: (0..zones).map(|_| bytes()).collect() }
     }

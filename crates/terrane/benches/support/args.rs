@@ -1,4 +1,4 @@
-//! What a benchmark was asked to do: `--name value`, in any order.
+//! Command line options: `--name value`, in any order.
 
 use std::path::PathBuf;
 
@@ -9,12 +9,12 @@ impl Args {
         Args(std::env::args().collect())
     }
 
-    /// What follows `name`.
+    /// The value after `name`.
     pub fn option(&self, name: &str) -> Option<String> {
         self.0.iter().position(|arg| arg == name).and_then(|at| self.0.get(at + 1)).cloned()
     }
 
-    /// What follows `name`, wherever it stands.
+    /// The values after each `name`.
     #[allow(dead_code, reason = "not every benchmark has an option that may come again")]
     pub fn options(&self, name: &str) -> Vec<String> {
         let pairs = self.0.iter().zip(self.0.iter().skip(1));
@@ -31,7 +31,7 @@ impl Args {
     }
 
     #[allow(dead_code, reason = "not every benchmark makes files")]
-    /// Where files are made: `--dir`, or where temporary files go.
+    /// Where files are made: `--dir`, or the directory of temporary files.
     pub fn dir(&self) -> PathBuf {
         self.option("--dir").map_or_else(std::env::temp_dir, Into::into)
     }

@@ -1,4 +1,4 @@
-//! Processor time, to the nanosecond.
+//! CPU time, to the nanosecond.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -7,13 +7,13 @@ fn read_ns(clock: ClockId) -> u64 {
     time.tv_sec.unsigned_abs() * 1_000_000_000 + time.tv_nsec.unsigned_abs()
 }
 
-/// Nanoseconds this thread was on a processor.
+/// CPU time of this thread, in nanoseconds.
 pub fn own_cpu_ns() -> u64 {
     read_ns(ClockId::ThreadCPUTime)
 }
 
 #[allow(dead_code, reason = "not every benchmark has threads")]
-/// Nanoseconds all threads of this process were on processors.
+/// CPU time of all threads of this process, in nanoseconds.
 pub fn process_cpu_ns() -> u64 {
     read_ns(ClockId::ProcessCPUTime)
 }

@@ -30,12 +30,12 @@ pub fn mount(path: &Path) -> Mounted {
     mount_with(path, &[])
 }
 
-/// With properties of the data set.
+/// With properties of the dataset.
 pub fn mount_with(path: &Path, properties: &[(&str, &str)]) -> Mounted {
     let made = pool::create_with(path, properties);
     Fs::format(&made.dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::new(made.dataset)).unwrap();
-    // What a mount with 3 GiB of memory keeps.
+    // The limit in a mount with 3 GiB of memory.
     fs.keep_inodes(192 << 10);
     let dirs = (0..DIRS)
         .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)

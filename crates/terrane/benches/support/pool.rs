@@ -1,4 +1,4 @@
-//! A pool in a file, empty but for its root data set.
+//! A pool in a file, empty but for its root dataset.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct BenchPool {
     pub dataset: Dataset,
 }
 
-/// Where a run of this process puts its pool.
+/// Where this process puts its pool.
 pub fn image_path(dir: &Path) -> PathBuf {
     dir.join(format!("terrane-bench-{}.img", std::process::id()))
 }

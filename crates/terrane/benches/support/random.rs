@@ -1,9 +1,9 @@
-//! Bytes that do not compress.
+//! Incompressible bytes.
 
 use terrane_wire::{Dice, scattered};
 
-/// As many as wanted; another seed gives others.
+/// `len` bytes; another seed gives others.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    // Seeds that follow each other would give streams that do.
+    // Consecutive seeds would give overlapping streams.
     Dice::new(scattered(seed)).noise(len)
 }

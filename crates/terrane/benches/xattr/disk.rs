@@ -1,4 +1,4 @@
-//! One file, and the pool on it, which is closed and opened again so that nothing is remembered.
+//! One file, and the pool on it, which is closed and opened again so that nothing is cached.
 
 use crate::args::Args;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use terrane_store::env::SystemEnv;
 
 const IMAGE_BYTES: u64 = 8 << 30;
 
-/// What a mount with 3 GiB of memory takes.
+/// The limits of a mount with 3 GiB of memory.
 fn import_options() -> ImportOptions {
     ImportOptions {
         cache_bytes: 1536 << 20,
@@ -27,7 +27,7 @@ const INODES: usize = 192 << 10;
 pub struct Disk {
     image: PathBuf,
     zone_size: u64,
-    /// Made here, and goes with us.
+    /// Created here, and removed on drop.
     temporary: bool,
     between: Option<String>,
 }
@@ -59,7 +59,7 @@ impl Disk {
         with(&pool, dataset, fill);
     }
 
-    /// The pool as if this machine had never seen it.
+    /// The pool with cold caches.
     pub fn cold<T>(&self, phase: &str, what: impl FnOnce(&Fs) -> T) -> T {
         if let Some(command) = &self.between {
             let done = Command::new("sh").args(["-c", command]).env("FSBENCH_NEXT_PHASE", phase).status();

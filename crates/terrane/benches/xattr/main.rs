@@ -1,15 +1,18 @@
-//! Extended attributes in process: one on each of many files, set and committed, then read cold; by size, and by where they are kept.
+//! Extended attributes in process: one on each of many files, set and committed, then read cold; by size, and
+//! by home.
 //!
-//! What `fsbench xattr` does through a mount, by the same number of directories, one thread and the same kind of values, with a lookup
-//! of the name before each: so its seconds stand beside those of file systems in the kernel. Before the set and before the get the pool
-//! is exported and imported, so that no cache knows it. *Warm* is once more over all files afterwards, without a commit. CPU is in
-//! microseconds for one file: the caller's own, and the whole process's.
+//! It corresponds to `fsbench xattr` on a mount: the same number of directories, one thread and the same kind
+//! of values, with a lookup of the name before each. So its seconds compare with those of file systems in the
+//! kernel. Before the set and before the get the pool is exported and imported, so that no cache holds it.
+//! *Warm* runs once more over all files afterwards, without a commit. CPU is in microseconds per file: the
+//! caller's own, and the whole process's.
 //!
 //!     cargo bench -p terrane --bench xattr -- [--files N] [--dirs N] [--bytes 1,32,...] [--xattr sa,dir] [--distinct]
 //!         [--seed N] [--image FILE | --dir DIRECTORY] [--between-cmd COMMAND] [--json [--tag KEY=VALUE]...]
 //!
-//! `--image` is a file that is there, and whose content may go; otherwise a sparse one is made in DIRECTORY. `--between-cmd` drops the
-//! kernel's caches, for example. `--json` prints one object as fsbench does, the first of `--xattr` alone.
+//! `--image` is an existing file, whose content is overwritten; otherwise a sparse one is made in DIRECTORY.
+//! `--between-cmd` drops the kernel's caches, for example. `--json` prints one object as fsbench does, the
+//! first of `--xattr` alone.
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -56,7 +59,7 @@ impl Tree {
         (dir * each).min(self.files)..((dir + 1) * each).min(self.files)
     }
 
-    /// Finds every file by its name.
+    /// Looks up every file by its name.
     fn each(&self, fs: &Fs, mut what: impl FnMut(Ino, usize)) {
         for dir in 0..self.dirs {
             let found = fs.lookup(fs.root(), dir_name(dir).as_bytes()).unwrap().ino;

@@ -2,7 +2,7 @@
 
 use crate::random;
 
-/// Of which each file's value is a part.
+/// Each file's value is a part of it.
 const POOL_BYTES: usize = 16 << 20;
 
 pub struct Values {

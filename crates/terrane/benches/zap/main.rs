@@ -1,14 +1,15 @@
-//! ZAPs in process, on a pool in a file: what one operation costs its caller, beside what OpenZFS's library was
-//! measured to cost.
+//! ZAPs in process, on a pool in a file: the cost of one operation to its caller, beside measurements of
+//! OpenZFS's library.
 //!
-//! * `micro`: 50 directories of 2,000 names with one integer; `tiny`: with three. `fat`: one ZAP of 1,000,000 names with three.
-//!   100 operations in a transaction; lookups of clean blocks that are in the cache.
-//! * `server`: a metadata server's directories, each an object with an empty ZAP, entered in its parent with three integers,
-//!   one transaction each. The commit is part of the wall time.
+//! * `micro`: 50 directories of 2,000 names with one integer; `tiny`: with three. `fat`: one ZAP of 1,000,000
+//!   names with three. 100 operations in a transaction; lookups of clean blocks that are in the cache.
+//! * `server`: a metadata server's directories, each an object with an empty ZAP, entered in its parent with
+//!   three integers, one transaction each. The commit is part of the wall time.
 //!
-//! Each with one thread and with two that share nothing but the pool. CPU is the callers' own, per operation, and in brackets the
-//! whole process's, with what the sync did meanwhile. `ops/s` is by the wall. `scaling` is operations a second of two threads over those
-//! of one, waiting for each other and the sync included, but not the time in which they could have run and others ran instead.
+//! Each runs with one thread and with two that share nothing but the pool. CPU is the callers' own, per
+//! operation, and in brackets the whole process's, including the sync. `ops/s` is by wall time. `scaling` is
+//! the operations per second of two threads over those of one. It includes waiting for each other and the
+//! sync, but not the time in which the threads were ready and others ran instead.
 //!
 //!     cargo bench -p terrane --bench zap -- [--rows micro,tiny,fat,server] [--dirs N] [--names N] [--fat-names N]
 //!         [--server-names N] [--rounds N] [--dir DIRECTORY] [--json]
@@ -30,31 +31,31 @@ use std::sync::Barrier;
 use std::time::Instant;
 use table::{Row, Table};
 
-/// One group of rows.
+/// The settings of a run.
 pub struct Run {
     pub threads: usize,
     pub path: std::path::PathBuf,
 }
 
-/// What a phase took, all threads together.
+/// The time of a phase, over all threads.
 #[derive(Clone, Copy)]
 pub struct Took {
     /// CPU time of the threads that ran it.
     pub caller_ns: u64,
-    /// CPU time of all threads there are: the sync and its workers too.
+    /// CPU time of all threads of the process: the sync and its workers too.
     pub process_ns: u64,
     pub wall_ns: u64,
     /// Of the slowest thread, without the time in which it was ready to run and others ran instead.
     pub undisturbed_ns: u64,
 }
 
-/// Nanoseconds this thread was ready to run and others ran instead.
+/// Time in which this thread was ready to run and others ran instead, in nanoseconds.
 fn own_delay_ns() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Runs `each` on every thread's part of the work, all beginning at once.
+/// Runs `each` on every thread's part of the work, all starting at once.
 pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) -> Took {
     let barrier = Barrier::new(work.len() + 1);
     std::thread::scope(|scope| {
@@ -85,7 +86,8 @@ pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) 
     })
 }
 
-/// A name of a letter or more and the number, zero padded. No allocation: some operations here cost less than one.
+/// A name: one or more letters and the number, zero padded. Does not allocate, which would cost more than
+/// some operations here.
 pub struct Name {
     bytes: [u8; 16],
     prefix: usize,

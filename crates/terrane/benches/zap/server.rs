@@ -1,5 +1,5 @@
-//! A metadata server: objects with empty ZAPs, entered in a parent with three integers each; made, looked at and removed in the order
-//! of their numbers, as mdtest does it.
+//! A metadata server: objects with empty ZAPs, entered in a parent with three integers each; created, looked
+//! up and removed in numeric order, as mdtest does.
 
 use crate::pool::{self, BenchPool};
 use crate::table::Row;
@@ -40,7 +40,7 @@ pub fn rows(run: &Run, names: usize) -> Vec<Row> {
     vec![created, stated, removed]
 }
 
-/// Neighbours in numbers lie in the same block of dnodes.
+/// Objects with adjacent numbers lie in the same block of dnodes.
 fn dnode(number: usize) -> Dnodes {
     Dnodes { objects: 1, blocks: u32::from((number as u64).is_multiple_of(SLOTS_PER_BLOCK)) }
 }

@@ -1,31 +1,31 @@
-//! Rows, and the figures they stand beside.
+//! Rows, and the reference values beside them.
 
 use crate::Took;
 use serde_json::json;
 
-/// What one phase of one group did.
+/// The result of one phase of one group of rows.
 pub struct Row {
     pub group: &'static str,
     pub what: &'static str,
     pub threads: usize,
     pub ops: u64,
     pub took: Took,
-    /// Bytes of memory an entry's index takes.
+    /// Bytes of memory per entry of the in-memory index.
     pub index_bytes: Option<f64>,
 }
 
 /// What a row is compared with.
 struct Beside {
-    /// Microseconds of CPU an operation may cost here.
+    /// The goal for CPU time per operation, in microseconds.
     goal_us: Option<f64>,
-    /// Operations a second to be exceeded on two threads.
+    /// The goal for operations per second on two threads.
     goal_per_s: Option<f64>,
     /// Published or measured elsewhere.
     elsewhere: &'static str,
 }
 
-/// OpenZFS: its library in process (master of 2026, 16 KiB leaves, lz4, ARC warm), microseconds of the caller's CPU, best to worst run.
-/// The server's figures are the best published for a whole metadata server.
+/// OpenZFS: its library in process (master of 2026, 16 KiB leaves, lz4, ARC warm), microseconds of the
+/// caller's CPU, best to worst run. The server's values are the best published for a whole metadata server.
 fn beside(group: &str, what: &str) -> Beside {
     let cpu = |goal_us, elsewhere| Beside { goal_us: Some(goal_us), goal_per_s: None, elsewhere };
     let rate = |goal_per_s, elsewhere| Beside { goal_us: None, goal_per_s: Some(goal_per_s), elsewhere };
@@ -62,7 +62,7 @@ impl Row {
         self.ops as f64 * 1e9 / self.took.wall_ns as f64
     }
 
-    /// The goal, and whether the row meets it; a rate is asked of two threads.
+    /// The goal, and whether the row meets it; a rate applies to two threads.
     fn goal(&self) -> (String, Option<bool>) {
         let beside = beside(self.group, self.what);
         match (beside.goal_us, beside.goal_per_s) {
@@ -91,7 +91,7 @@ impl Table {
         Table { json, rows: Vec::new() }
     }
 
-    /// Operations a second over those of the same row on one thread.
+    /// Operations per second over those of the same row on one thread.
     fn scaling(&self, row: &Row) -> Option<f64> {
         let alone =
             self.rows.iter().rev().find(|r| r.threads == 1 && (r.group, r.what) == (row.group, row.what));

@@ -10,16 +10,16 @@ use terrane_pool::{Cost, Tx};
 use terrane_zap::ValueRef;
 
 const OPS_IN_TX: u32 = 100;
-/// A tree's blocks above the leaves that one batch dirties.
+/// Blocks of a tree above the leaves that one batch dirties.
 const BLOCKS_ABOVE: u32 = 4;
 
 struct Shape {
     group: &'static str,
     prefix: &'static str,
     digits: usize,
-    /// Integers of a value.
+    /// Integers per value.
     ints: usize,
-    /// ZAPs, all threads together.
+    /// ZAPs, over all threads.
     dirs: usize,
     /// Names in each.
     names: usize,
@@ -39,8 +39,8 @@ pub fn fat(run: &Run, names: usize) -> Vec<Row> {
     rows(run, &Shape { group: "fat", prefix: "fid-", digits: 8, ints: 3, dirs, names })
 }
 
-/// Runs one batch of changes in a transaction. It reserves for the worst and gives back what it did not dirty, as a caller does
-/// who wants groups to be large.
+/// Runs one batch of changes in a transaction. It reserves for the worst case and returns what it did not
+/// dirty, as a caller does that wants large txgs.
 pub fn in_tx(
     set: &ObjectSet,
     zap: &mut ObjectZap,
@@ -59,7 +59,7 @@ pub fn in_tx(
     tx.give_back((names + BLOCKS_ABOVE).saturating_sub(dirtied as u32));
 }
 
-/// Objects that a batch makes or destroys, and blocks of dnodes that nobody has reserved for them.
+/// Objects that a batch creates or destroys, and blocks of dnodes for them that are not reserved yet.
 #[derive(Clone, Copy, Default)]
 pub struct Dnodes {
     pub objects: u32,
@@ -94,7 +94,7 @@ fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
     rows.push(Row { index_bytes: index_bytes(&parts, ops), ..row("add", ops, took) });
     set.commit().unwrap();
 
-    // Once to warm the cache, and once that counts.
+    // Once to warm the cache, and once to measure.
     let look = |_: usize, zaps: &mut Vec<ObjectZap>| zaps.iter().for_each(|zap| look_up_all(shape, zap));
     in_threads(&mut parts, look);
     rows.push(row("lookup", ops, in_threads(&mut parts, look)));
@@ -143,7 +143,8 @@ fn remove_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
     }
 }
 
-/// Forgets what is known of each ZAP, and adds a name that is there: refused, but not without the index.
+/// Drops the index of each ZAP, and adds a name that exists: this is refused, but only after the index is
+/// built.
 fn build_indexes(dataset: &Dataset, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> Took {
     for zap in parts.iter_mut().flatten() {
         *zap = dataset.open_zap(zap.object().id()).unwrap();

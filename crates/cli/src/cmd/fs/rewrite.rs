@@ -1,7 +1,7 @@
-//! `terrane fs rewrite`: files that are there already, in another form.
+//! `terrane fs rewrite`: stores existing files in another form.
 //!
-//! The server that has the pool mounted does it, in the background; the command begins it, and watches. So nothing is lost when the
-//! command is interrupted, and the same command again watches on.
+//! The server that has the pool mounted does the work in the background; the command starts it and watches.
+//! So interrupting the command loses nothing, and running it again watches the rewrite that is in progress.
 
 use super::super::stat::mounted;
 use super::super::{daemon_of, print};
@@ -32,10 +32,10 @@ and so is one that changes faster than it is copied; --status counts them, and t
 The exit code is 0 when all is done, and 1 when it was cancelled, or files could not be read.
 ";
 
-/// Between two looks at how far it is, and at the beginning: a small one is done soon.
+/// Interval between two progress queries, and before the first: a small rewrite ends soon.
 const PERIOD: Duration = Duration::from_millis(200);
 const FIRST_PERIOD: Duration = Duration::from_millis(10);
-/// Between two lines of `--json`.
+/// Interval between two lines of `--json`.
 const LINE_PERIOD: Duration = Duration::from_secs(1);
 const CELLS: u64 = 20;
 
@@ -135,7 +135,7 @@ impl Rewrite {
         }
     }
 
-    /// Until it ends.
+    /// Watches until it ends.
     fn watch(&self, registry: &Registry, target: &Target, first: Value) -> Outcome<Value> {
         let mut row = first;
         let mut watched = Watched::new();
@@ -164,7 +164,7 @@ impl Rewrite {
     }
 }
 
-/// A word that is both a file and a pool's device means the pool.
+/// Whether a path is both a file and a pool's device. Such a word means the pool.
 fn is_device(registry: &Registry, path: &Path) -> bool {
     path.to_str().is_some_and(|word| target::find(registry, word).is_ok())
 }
@@ -173,7 +173,7 @@ fn goes_on(row: &Value) -> bool {
     matches!(row["state"].as_str(), Some("going" | "waiting for room"))
 }
 
-/// Only a server does it.
+/// Asks the server; a pool that is not mounted is refused.
 fn ask(registry: &Registry, target: &Target, query: &Query) -> Outcome<Value> {
     match daemon_of(registry, target)? {
         Some(daemon) => daemon.ask(query, &mut |_, _, _| {}),
@@ -190,7 +190,7 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or(0)
 }
 
-/// What records took that were compressed anew, before and after.
+/// Bytes of the recompressed records, before and after.
 fn gain(row: &Value) -> String {
     let (before, after) = (number(row, "before"), number(row, "after"));
     if before == 0 {
@@ -230,11 +230,12 @@ fn describe(row: &Value) -> String {
     out
 }
 
-/// A line on standard error, if a person is there to see it.
+/// A progress line on standard error, if that is a terminal.
 struct Watched {
     visible: bool,
     drawn: bool,
-    /// The pass that is watched, since when, and what it had done then: records in bytes as stored, and content.
+    /// The pass that is watched, when watching began, and what was done by then: records in stored bytes, and
+    /// content.
     pass: String,
     begun: Instant,
     stored: u64,
@@ -276,7 +277,8 @@ impl Drop for Watched {
     }
 }
 
-/// The bar: how much of the pass is done, how fast it went since it is watched, and how long the rest takes at that pace.
+/// The progress bar: the share of the pass that is done, the speed since watching began, and the time left at
+/// that speed.
 fn line(row: &Value, stored: u64, logical: u64, seconds: f64) -> String {
     let pass = row["pass"].as_str().unwrap_or("?");
     if pass == "counting" {

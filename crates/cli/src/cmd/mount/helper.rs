@@ -1,7 +1,8 @@
-//! Other names of this program: those under which mount(8), fsck(8) and mkfs(8) start it.
+//! Other names of this program, under which mount(8), fsck(8) and mkfs(8) start it.
 //!
-//! `mount -t terrane SOURCE DIR -o ...` becomes `mount.terrane SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`. The source is
-//! shown again by `mount`, as it was said: that is how `mount -a`, findmnt and systemd know that a line of fstab is done.
+//! `mount -t terrane SOURCE DIR -o ...` becomes `mount.terrane SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS]
+//! [-t TYPE]`. `mount` shows the source exactly as it was given: by it `mount -a`, findmnt and systemd know
+//! that a line of fstab is mounted.
 
 use super::{AsHelper, Mount};
 use crate::failure::Failure;
@@ -21,7 +22,7 @@ const MOUNT_HELP: &str =
     "usage: mount.terrane SOURCE DIR [-sfnv] [-o OPTIONS]; see `terrane help mount` for the options";
 const FSCK_HELP: &str = "usage: fsck.terrane [-a | -p | -n | -y] [-f] DEVICE";
 
-/// What was asked of this program under another name; `None`: it is called `terrane`.
+/// Runs the helper if this program was started under another name; `None`: it is called `terrane`.
 pub fn run() -> Option<ExitCode> {
     let mut words = std::env::args_os();
     let called = PathBuf::from(words.next()?);
@@ -57,7 +58,7 @@ impl From<Failure> for Refused {
     }
 }
 
-/// The command line of mount(8), as ours.
+/// Translates the command line of mount(8) to ours.
 fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
     let usage = |found: &str| Refused::Usage(format!("{found}\n{MOUNT_HELP}"));
     let mut plain = Vec::new();
@@ -68,7 +69,7 @@ fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
         let text = word.to_str().unwrap_or_default();
         match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
             None => plain.push(word.clone()),
-            // Words with a value: an option, or what mount(8) has dealt with itself.
+            // Options with a value: one for us, or one that mount(8) has handled itself.
             Some("o" | "t" | "N") => {
                 let value = words.next().ok_or_else(|| usage(&format!("{text} should have a value")))?;
                 if text == "-o" {
@@ -81,7 +82,7 @@ fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
                     match letter {
                         'f' => dry_run = true,
                         's' => sloppy = true,
-                        // We write no mtab and have nothing more to say.
+                        // We write no mtab and have no more verbose output.
                         'n' | 'v' => {}
                         _ => return Err(usage(&format!("{text:?} should be one of -s -f -n -v -N -o -t"))),
                     }
@@ -117,7 +118,8 @@ fn mount(words: &[OsString]) -> Result<u8, Refused> {
     Ok(0)
 }
 
-/// Nothing is ever repaired: a pool is whole after a crash. So the quick answer at boot is that all is well, and `-f` looks.
+/// Nothing is ever repaired: a pool is consistent after a crash. So without `-f` the answer at boot is at
+/// once that all is well; `-f` checks.
 fn fsck(words: &[OsString]) -> Result<u8, Refused> {
     let usage = |found: String| Refused::Usage(format!("{found}\n{FSCK_HELP}"));
     let (mut device, mut force, mut boot) = (None, false, false);
@@ -131,7 +133,8 @@ fn fsck(words: &[OsString]) -> Result<u8, Refused> {
                     match letter {
                         'a' | 'p' => boot = true,
                         'f' => force = true,
-                        // Read-only is all there is; -C asks for a bar, which a terminal gets.
+                        // Checks are always read-only; -C asks for a progress bar, which a terminal gets
+                        // anyway.
                         'n' | 'y' | 'r' | 'v' | 'V' | 'M' | 'T' | 'C' | '0'..='9' => {}
                         _ => return Err(usage(format!("{text:?} is not known"))),
                     }

@@ -1,4 +1,4 @@
-//! The words after `-o`, sorted by whom they are for.
+//! The options after `-o`, sorted by the component that handles them.
 
 use crate::failure::{Failure, Outcome};
 use crate::help::OPTION_HELP;
@@ -12,23 +12,23 @@ use terrane_fuse::MountOptions;
 use terrane_pool::ImportOptions;
 use terrane_wire::Txg;
 
-/// What was said.
+/// The options as given.
 #[derive(Debug)]
 pub struct Words {
     pub mount: MountOptions,
     pub import: ImportOptions,
-    /// If it was said.
+    /// If given.
     pub memory: Option<Memory>,
-    /// Properties, for the life of the mount.
+    /// Properties that hold for the life of the mount.
     pub properties: Vec<Setting>,
     pub remount: bool,
-    /// Where what is born and dies is written down.
+    /// Where births and frees of blocks are recorded.
     pub record: Option<PathBuf>,
-    /// Those that hold for a pool and all places where it is mounted.
+    /// Options that hold for a pool and all its mounts.
     pub of_pool: Vec<String>,
-    /// A server that dies takes the mount with it.
+    /// If the server dies, the mount ends.
     pub ends_on_crash: bool,
-    /// `suid` or `dev`, if one of them was said.
+    /// `suid` or `dev`, if one of them was given.
     identities: Option<&'static str>,
 }
 
@@ -57,7 +57,7 @@ impl Words {
         Ok(all)
     }
 
-    /// Refuses `suid` and `dev` on a mount where everybody may do everything.
+    /// Refuses `suid` and `dev` on a mount that every user may change.
     pub fn judge_identities(&self, mount: &MountOptions) -> Outcome {
         match self.identities.filter(|_| mount.is_open_to_all()) {
             None => Ok(()),
@@ -89,7 +89,7 @@ impl Words {
             Some(("on_crash", "continue")) => self.ends_on_crash = false,
             Some(("on_crash", "end")) => self.ends_on_crash = true,
             Some(("on_crash", _)) => return Err(bad("on_crash=continue or on_crash=end")),
-            // The server has another working directory than who mounts.
+            // The server has another working directory than the command.
             Some(("record", value)) => {
                 let path = Some(PathBuf::from(value)).filter(|path| path.is_absolute());
                 self.record = Some(path.ok_or_else(|| bad("an absolute path"))?);
@@ -118,7 +118,7 @@ impl Words {
     }
 }
 
-/// As a size that a daemon can live with; else what it should be.
+/// A memory size that a daemon accepts; else a description of the accepted ones.
 pub fn memory_size(word: &str) -> Result<u64, String> {
     let enough = size::parse(word).ok().filter(|bytes| *bytes >= BYTES_MIN);
     enough.ok_or_else(|| format!("a size of at least {}", size::print(BYTES_MIN)))

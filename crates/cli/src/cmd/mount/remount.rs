@@ -1,8 +1,8 @@
-//! `mount -o remount`: what can change while it stands.
+//! `mount -o remount`: what can change while a pool is mounted.
 //!
-//! Flags of a place (`ro`, `nosuid`, `noatime` and the like) are the kernel's. Whether the pool is open for writing is the server's:
-//! from read-only to writing and back, one server follows another. How much memory the server may take it changes as it stands. All other
-//! words of fstab are what they were when it was mounted.
+//! Per-mount flags (`ro`, `nosuid`, `noatime` and the like) belong to the kernel. Whether the pool is open
+//! for writing belongs to the server: to change it, one server follows another. The server changes its memory
+//! limit in place. All other options of fstab stay as they were at mount time.
 
 use super::super::{ServedBy, Standing, served_by};
 use super::options::Words;
@@ -15,7 +15,7 @@ use std::path::Path;
 use terrane_fuse::MountOptions;
 use terrane_fuse::mount::{Atime, MountedAt, mounted, remount as change};
 
-/// Words that the kernel lists of a mount, and mount(8) says again.
+/// Options that the kernel lists for a mount, and mount(8) repeats.
 const OF_KERNEL: [&str; 9] = [
     "fd=",
     "rootmode=",
@@ -28,12 +28,12 @@ const OF_KERNEL: [&str; 9] = [
     "context=",
 ];
 
-/// The flags of a mount as they are.
+/// The current flags of a mount.
 fn flags(row: &MountedAt) -> MountOptions {
     let mut options =
         MountOptions { suid: true, dev: true, exec: true, atime: Atime::Always, ..MountOptions::default() };
     for word in row.options.split(',') {
-        // The kernel has words that we do not; none of them is one that a remount of ours would lose.
+        // The kernel has options that we do not; a remount of ours loses none of them.
         let _ = options.apply(word);
     }
     for word in row.super_options.split(',').filter(|word| matches!(*word, "sync" | "dirsync" | "ro")) {
@@ -84,14 +84,16 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             Ok(change(dir, &wanted, true)?)
         }
         (true, false) if alone => {
-            // What the kernel holds, while it may still be written; then no more comes, and the server commits it.
+            // First the kernel's dirty pages, while they may still be written. Then no more come, and the
+            // server commits them.
             let root = File::open(dir).map_err(Failure::io("opening", dir))?;
             terrane_fuse::process::sync_fs(&root).map_err(Failure::io("writing back", dir))?;
             drop(root);
             let daemon = daemon()?;
             change(dir, &wanted, true)?;
             if let Err(failure) = step_back(registry, daemon, Some(true)) {
-                // A server that nobody would replace commits, and goes on with a pool that nobody writes to.
+                // A server without a keeper cannot be replaced: it commits, and keeps a writable pool that
+                // nothing writes to.
                 let daemon = daemon_of(registry, row)?.ok_or(failure)?;
                 daemon.ask(&Command::Sync, &mut |_, _, _| {})?;
             }

@@ -1,4 +1,4 @@
-//! `terrane pool clear`: what `pool status` said was read.
+//! `terrane pool clear`: empties the error log that `pool status` shows.
 
 use super::super::{ask, print};
 use crate::failure::Outcome;

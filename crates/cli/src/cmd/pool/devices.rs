@@ -1,4 +1,4 @@
-//! `terrane pool add` and `remove`: devices join a pool and leave it, mounted or not.
+//! `terrane pool add` and `remove`: adds devices to a pool and removes them, mounted or not.
 
 use super::super::{ask, print};
 use crate::failure::{Failure, Outcome};
@@ -56,12 +56,12 @@ impl Remove {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
-        // As the pool knows it; what is no path means a number or an id.
+        // As the pool knows it; a word that is not a path is a number or an id.
         let path = Path::new(&self.device).canonicalize();
         let device = path.ok().and_then(|path| path.to_str().map(str::to_owned));
         let device = device.unwrap_or_else(|| self.device.clone());
         let answer = ask(&registry, &self.pool, &Query::Remove { device })?;
-        // The device by which the pool was known may be the one that left.
+        // The device by which the registry knew the pool may be the one that left.
         let rest: Vec<PathBuf> = answer["rest"]
             .as_array()
             .into_iter()
@@ -82,13 +82,13 @@ impl Remove {
 impl Add {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        // A name that means no pool leaves no file.
+        // Checked first, so that a name that means no pool creates no file.
         target::find(&registry, &self.pool)?;
         self.terms.judge_word(&self.device)?;
         let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
         let newcomer = self.terms.open(&path, &|_| Ok(()))?;
         let is_made = newcomer.is_made;
-        // Judged; whoever has the pool opens it.
+        // It is checked and released; the process that has the pool opens it again.
         drop(newcomer);
         let query = Query::Add {
             path: path.clone(),

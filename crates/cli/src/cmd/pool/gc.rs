@@ -1,7 +1,8 @@
-//! `terrane pool gc`: collection by hand.
+//! `terrane pool gc`: GC on request.
 //!
-//! A pool collects by itself when zones run short; by hand one has it done before they do, at a quiet hour or before a large copy. A
-//! mounted pool goes on with it after the command has ended; one that is not mounted is collected by the command itself.
+//! A pool starts GC itself when free zones run short. On request it runs before, at a quiet hour or before a
+//! large copy. A mounted pool continues after the command has ended; for one that is not mounted, the command
+//! itself runs GC.
 
 use super::super::{ask, print};
 use crate::failure::Outcome;

@@ -1,7 +1,8 @@
-//! `terrane pool import` and `export`: a pool comes to this machine, and goes.
+//! `terrane pool import` and `export`: adds a pool to this machine's registry, and removes it.
 //!
-//! A pool carries its name in its label; importing it opens it once, as a mount would, and remembers where it lies. So after an
-//! import every command takes the name, and what a crash left to do is done. Exporting is the way back.
+//! A pool's label holds its name. Importing opens the pool once, as a mount would, and records where it lies.
+//! So after an import every command takes the name, and recovery after a crash is done. Exporting is the
+//! reverse.
 
 use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
 use super::refuse_known_name;
@@ -104,7 +105,7 @@ impl Forget {
     }
 }
 
-/// What is known by a name, and cannot be opened, would stay so for ever.
+/// Adds a remedy to the failure: a known pool that cannot be opened would stay known until it is forgotten.
 pub(super) fn or_forget(failure: Failure, target: &Target) -> Failure {
     match target.id {
         None => Failure(format!("{failure}; `terrane pool forget {}` forgets the name alone", target.name)),
@@ -127,13 +128,13 @@ const FOUND: Listing = Listing {
     ],
 };
 
-/// A pool, or what there is of it.
+/// A pool, or the devices of it that were found.
 struct Found {
-    /// Of the device by which it is opened.
+    /// The path of the device by which it is opened.
     path: PathBuf,
     /// All of its devices that were found.
     paths: Vec<PathBuf>,
-    /// The newest one.
+    /// The newest label.
     label: Label,
     newest: Option<Newest>,
     state: &'static str,
@@ -144,7 +145,7 @@ impl Import {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         if self.all || self.pool.is_some() || self.new_id {
-            // A pool that cannot be remembered is not touched.
+            // A pool that cannot be added to the registry is not touched.
             drop(registry.lock()?);
         }
         if self.all {
@@ -195,7 +196,7 @@ impl Import {
         Ok(whole(paths.iter().filter_map(|path| look(registry, path)).collect()))
     }
 
-    /// A path means what lies there; everything else is a name or an id of something that the search finds.
+    /// A path means the device there; any other word is a name or an id that the search finds.
     fn find(&self, registry: &Registry, word: &str) -> Outcome<Found> {
         let path = Path::new(word);
         if word.contains('/') || (self.dirs.is_empty() && path.symlink_metadata().is_ok()) {
@@ -223,8 +224,8 @@ impl Import {
         }
     }
 
-    /// The pool of which all devices were named, whatever else they could be taken for: where a new id was being written when the power
-    /// went, some have it and some do not.
+    /// The pool of which all devices were named, whatever else they could be taken for. If power failed while
+    /// a new id was being written, some devices have it and some do not.
     fn only_copy(&self) -> Outcome<Found> {
         let paths = places(&self.dirs)?;
         let labels: Vec<(PathBuf, Label)> = paths
@@ -276,7 +277,7 @@ impl Import {
         let mut options = live::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
         let live = Live::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
-        // What cannot be mounted should not look as if it could.
+        // A pool that cannot be mounted must not look as if it could.
         let opened = live.fs().map(drop);
         let renamed = match opened.is_ok() && (self.new_id || name != old) {
             true => live.pool.rename(name, self.new_id).map_err(Failure::from),
@@ -301,7 +302,7 @@ impl Import {
 }
 
 impl Import {
-    /// Those that were found, unless others of them have to be looked for.
+    /// The devices that were found, unless others have to be searched for.
     fn devices(&self, found: &Found, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
         if self.new_id && self.pool.is_some() && found.label.members().count() > 1 {
             let (expected, remedy) = ("each of its devices to be named", "name them: -d FILE -d FILE");
@@ -317,7 +318,7 @@ impl Import {
     }
 }
 
-/// Its last group.
+/// The newest txg.
 struct Newest {
     txg: u64,
     committed: String,
@@ -337,7 +338,7 @@ impl Newest {
     }
 }
 
-/// Says what is at the path instead.
+/// A failure that says what is at the path instead.
 fn no_pool(path: &Path) -> Failure {
     match target::read_label(path) {
         Err(failure) => failure,
@@ -373,19 +374,19 @@ impl Found {
     }
 }
 
-/// Devices of one pool become one, in the order in which the pool has them; what the newest label does not name is left out.
+/// Merges devices of one pool, in the pool's order. Devices that the newest label does not name are left out.
 fn whole(devices: Vec<Found>) -> Vec<Found> {
     let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
     for found in devices {
         pools.entry(found.label.id()).or_default().push(found);
     }
-    // One that is being renamed has two names for a moment.
+    // A pool that is being renamed has two names for a moment.
     let mut pools: Vec<Found> = pools.into_values().flat_map(together).collect();
     pools.sort_by(|a, b| a.label.name.cmp(&b.label.name));
     pools
 }
 
-/// One pool of several devices. Those that seem to be the same twice are shown one by one.
+/// One pool of several devices. Devices that seem to exist twice are shown one by one.
 fn together(mut devices: Vec<Found>) -> Vec<Found> {
     let age = |found: &Found| {
         let newest = found.newest.as_ref();
@@ -409,11 +410,11 @@ fn together(mut devices: Vec<Found>) -> Vec<Found> {
         .filter(|(_, row)| !ids.contains(&row.device))
         .map(|(index, row)| format!("device {index}, last known as {}", row.name))
         .collect();
-    // What one of them says of itself is said of the pool.
+    // The state of one device is that of the pool.
     let state = devices.iter().find(|found| !matches!(found.state, "ready" | "imported"));
     let state = state.or_else(|| devices.iter().find(|found| found.state == "imported"));
     let said = state.map(|found| (found.state, found.reason.clone()));
-    // The newest group that any of them tells of.
+    // The newest txg that any of the devices holds.
     let newest = devices.iter_mut().filter_map(|found| found.newest.take()).max_by_key(|newest| newest.txg);
     let path = state_path(&devices);
     let (state, reason) = match said {
@@ -424,20 +425,20 @@ fn together(mut devices: Vec<Found>) -> Vec<Found> {
     path.map(|path| Found { path, paths, label, newest, state, reason }).into_iter().collect()
 }
 
-/// The device by which the pool is opened: the one by which it is known here, or the first.
+/// The device by which the pool is opened: the one in the registry, or the first.
 fn state_path(devices: &[Found]) -> Option<PathBuf> {
     let known = devices.iter().find(|found| matches!(found.state, "imported" | "mounted"));
     known.or(devices.first()).map(|found| found.path.clone())
 }
 
-/// The other devices of a pool of which one was named.
+/// Adds the other devices of a pool of which one was named.
 fn with_others(found: Found) -> Found {
-    // Where they cannot be told from copies the import says so.
+    // Where they cannot be told from copies the import reports it.
     let paths = members::paths(&found.path, &found.label).unwrap_or_else(|_| found.paths.clone());
     Found { paths, ..found }
 }
 
-/// The disks and partitions that the kernel knows, and what was known here before.
+/// The disks and partitions that the kernel lists, and the pools of the registry.
 fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
     let known: Vec<PathBuf> = registry.pools()?.into_values().collect();
     let labels = known.iter().filter_map(|path| Some((members::label_at(path)?, path)));
@@ -450,7 +451,7 @@ fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Files and devices that were named, and those in directories that were named; directories below those are not looked into.
+/// The named files and devices, and those in named directories, without subdirectories.
 fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for path in named {
@@ -459,7 +460,7 @@ fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
             let entries = fs::read_dir(&path).map_err(Failure::io("reading", &path))?;
             for entry in entries {
                 let entry = entry.map_err(Failure::io("reading", &path))?;
-                // Links may lead anywhere, and twice to the same place.
+                // Links may lead anywhere, and several to the same path.
                 paths.extend(entry.path().canonicalize().ok());
             }
         } else {
@@ -471,7 +472,7 @@ fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// What lies there, if it is a pool. What cannot be opened is none that we could import.
+/// The device at this path, if it belongs to a pool. One that cannot be opened could not be imported either.
 fn look(registry: &Registry, path: &Path) -> Option<Found> {
     let probe = terrane_device::probe(path).ok()?;
     if !matches!(probe.kind, PathKind::Regular | PathKind::Block) {
@@ -482,7 +483,7 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
     let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
     let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.id()) };
     let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
-    // One that does not answer has its device locked, and that is found below.
+    // A daemon that does not answer has its device locked, which is detected below.
     if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target, SURVEY_PATIENCE) {
         let dir = daemon.greeting.mountpoint.display().to_string();
         (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
@@ -536,7 +537,7 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     let label = members::label_at(&target.path);
     let paths = label.and_then(|label| members::paths(&target.path, &label).ok());
     let paths = paths.unwrap_or_else(|| vec![target.path.clone()]);
-    // One that is mounted has its devices, wherever their names are now.
+    // A mounted pool has its devices open, whatever their paths are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
         let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&target.name));
         daemon.ask(&Command::Stop { how: How::WhenIdle, seconds: None }, &mut |_, _, _| {})?;

@@ -1,7 +1,8 @@
-//! `terrane pool iostat`: what the devices are busy with.
+//! `terrane pool iostat`: I/O statistics of devices.
 //!
-//! The daemon of a mounted pool counts; nobody else uses a pool, so one that is not mounted shows zeros and is not opened for it.
-//! The first report covers the time since the import, each following one the interval before it.
+//! The daemon of a mounted pool counts. No other process uses a pool, so one that is not mounted shows zeros
+//! and is not opened. The first report covers the time since the import, each following one the interval
+//! before it.
 
 mod latency;
 
@@ -62,7 +63,7 @@ const IOSTAT: Listing = Listing {
         ratio("AMP", "amplification"),
     ],
 };
-/// What is counted: the difference of two answers is what happened between them.
+/// Counters: the difference of two answers is what happened between them.
 const COUNTERS: [&str; 22] = [
     "seconds",
     "reads",
@@ -105,7 +106,7 @@ const RATES: [(&str, &str); 15] = [
     ("nopwrite_bytes", "nopwrite_bytes_per_second"),
 ];
 
-/// Pools, the interval, how many reports.
+/// Pools, the interval, the number of reports.
 type Words = (Vec<String>, Option<Duration>, Option<u64>);
 
 impl Iostat {
@@ -144,7 +145,8 @@ impl Iostat {
         }
     }
 
-    /// Names of pools begin with a letter and paths hold no number alone, so that nothing is mistaken for a name.
+    /// Names of pools begin with a letter and paths are never a bare number, so a number is never taken for a
+    /// name.
     fn sort_words(&self) -> Result<Words, String> {
         let is_number =
             |word: &&String| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
@@ -171,7 +173,7 @@ impl Iostat {
         Ok((pools.to_vec(), interval, count))
     }
 
-    /// Whether anybody reads it.
+    /// False if the reader has closed the pipe.
     fn print(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome<bool> {
         if self.shape.json {
             let document = envelope(IOSTAT.command, json!({IOSTAT.key: rows}));
@@ -179,7 +181,7 @@ impl Iostat {
             return print_on(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
         }
         let text = IOSTAT.render(rows, self.shape);
-        // Tables between the reports: then each needs its own header.
+        // If tables are printed between the reports, each needs its own header.
         let skip = usize::from(!first && !self.shape.no_header && !self.latency);
         let mut text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
         for row in rows.iter().filter(|_| self.latency) {
@@ -189,7 +191,7 @@ impl Iostat {
     }
 }
 
-/// The counters of a pool; all zero of one that nobody has open.
+/// The counters of a pool; all zero if no process has it open.
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     let target = target::find(registry, word)?;
     if let Some(daemon) = daemon_to_look_at(registry, &target, PATIENCE)? {
@@ -203,7 +205,7 @@ fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     Ok(row.into())
 }
 
-/// Whether both are of one import: counters begin anew with each.
+/// Whether both are of one import: counters restart with each.
 fn is_later(now: &Value, before: &Value) -> bool {
     now["seconds"].as_f64().unwrap_or(0.0) > before["seconds"].as_f64().unwrap_or(0.0)
 }
@@ -223,7 +225,7 @@ fn period(now: &Value, before: Option<&Value>) -> Value {
         (Some(written), Some(user)) if user > 0 => (written as f64 / user as f64).into(),
         _ => Value::Null,
     };
-    // Raw material: what is made of it is said under "latency".
+    // Raw data; "latency" shows what is derived from it.
     row.as_object_mut().map(|row| row.remove("times"));
     let seconds = row["seconds"].as_f64().unwrap_or(0.0);
     for (key, rate) in RATES {

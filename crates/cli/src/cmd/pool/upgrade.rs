@@ -1,4 +1,4 @@
-//! `terrane pool upgrade`: what a pool's format knows, and what this program does.
+//! `terrane pool upgrade`: features of a pool's format, and those that this program knows.
 
 use super::super::{ask, ask_within, print};
 use crate::control::SURVEY_PATIENCE;
@@ -83,7 +83,7 @@ impl Upgrade {
     }
 }
 
-/// A pool that could be opened is of this version: others are refused by name before anything else is.
+/// A pool that could be opened has this program's version: others are refused by name before.
 fn row(answer: &Value) -> Value {
     let list = |key: &str| -> Option<Vec<&str>> {
         Some(answer[key].as_array()?.iter().filter_map(Value::as_str).collect())

@@ -1,7 +1,8 @@
-//! The map as a picture: SVG for pages and people, PNG for everything that knows no SVG.
+//! The map as an image: SVG for pages and people, PNG for programs that cannot show SVG.
 //!
-//! Both are made from the same squares. In each the strong colour rises from the bottom as far as the zone is alive, a pale one as far
-//! as it is written; the rest is the paper. SVG has a legend and, under the mouse, each zone's number.
+//! Both are drawn from the same squares. The strong colour rises from the bottom as far as the zone is live,
+//! a pale one as far as it is written; the rest is the background. SVG has a legend and, under the mouse,
+//! each zone's number.
 
 use super::{Cell, KINDS};
 use flate2::Compression;
@@ -20,7 +21,7 @@ const CELL: usize = 14;
 const GAP: usize = 2;
 const MARGIN: usize = 16;
 const PAPER: [u8; 3] = [0xff, 0xff, 0xff];
-/// Behind what is not written.
+/// Background of what is not written.
 const UNWRITTEN: [u8; 3] = [0xf2, 0xf3, 0xf5];
 
 impl Format {
@@ -41,7 +42,7 @@ struct Rect {
     rgb: [u8; 3],
 }
 
-/// Columns of a picture that is about as wide as high, and a multiple of eight.
+/// The number of columns: a multiple of eight, for an image about as wide as high.
 fn columns(cells: usize) -> usize {
     let side = (cells as f64).sqrt().ceil() as usize;
     side.next_multiple_of(8).max(16)
@@ -51,7 +52,7 @@ fn pale(rgb: [u8; 3]) -> [u8; 3] {
     rgb.map(|part| (u16::from(part) / 4 + 3 * 64 - 1) as u8)
 }
 
-/// The squares of one cell, from the back to the front.
+/// The squares of one cell, from back to front.
 fn rects(cell: &Cell, at: usize, columns: usize) -> Vec<Rect> {
     let (x, y) = (MARGIN + at % columns * (CELL + GAP), MARGIN + at / columns * (CELL + GAP));
     let bar = |share: f64, rgb| {
@@ -66,7 +67,7 @@ fn rects(cell: &Cell, at: usize, columns: usize) -> Vec<Rect> {
     }
 }
 
-/// The bytes of the file.
+/// The bytes of the image file.
 pub fn draw(format: Format, title: &str, cells: &[Cell]) -> std::io::Result<Vec<u8>> {
     let columns = columns(cells.len());
     let width = 2 * MARGIN + columns * (CELL + GAP) - GAP;
@@ -78,7 +79,7 @@ pub fn draw(format: Format, title: &str, cells: &[Cell]) -> std::io::Result<Vec<
     }
 }
 
-/// Of the image, in pixels.
+/// The size of the image, in pixels.
 struct Size {
     width: usize,
     height: usize,
@@ -150,7 +151,8 @@ fn png(cells: &[Cell], columns: usize, Size { width, height }: Size) -> std::io:
     zlib.write_all(&raw)?;
     let side = |side: usize| u32::try_from(side).unwrap_or(u32::MAX).to_be_bytes();
     let mut header = [side(width), side(height)].concat();
-    // Eight bits, colour without alpha, and the only compression, filtering and order of lines there are.
+    // Eight bits, colour without alpha, and the only defined values of compression, filtering and
+    // interlacing.
     header.extend([8, 2, 0, 0, 0]);
     let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
     for (kind, data) in [(b"IHDR", header), (b"IDAT", zlib.finish()?), (b"IEND", Vec::new())] {

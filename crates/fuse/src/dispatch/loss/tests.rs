@@ -19,7 +19,7 @@ fn write(write_flags: u32) -> Request<'static> {
 fn the_first_change_of_a_file_that_lost_some_is_refused() {
     let range = FallocateIn { fh: 0, offset: 0, length: 10, mode: 0, padding: 0 };
     let to = |flags| Request::Rename { name: b"file", new_dir: proto::ROOT_ID, new_name: b"other", flags };
-    // Each beside the node that it is sent to; 0: the file.
+    // Each with the node that it is sent to; 0 is the file.
     let changes = [
         (0, write(0)),
         (0, setattr(fattr::SIZE, 3)),
@@ -120,7 +120,7 @@ fn content_of(fs: &Fs, file: u64) -> Vec<u8> {
 
 #[test]
 fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
-    // The kernel's size: of an extension that was lost, and of a truncation.
+    // The kernel's stale size: after a lost extension, and after a lost truncation.
     for stale in [16, 2] {
         let (dispatch, fs, file) = served_after(b"stored");
         let content = || content_of(&fs, file);
@@ -129,12 +129,12 @@ fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
         assert!(ask(false, append(stale, b"new")).is_ok());
         assert!(ask(false, append(stale + 3, b"er")).is_ok());
         assert_eq!(content(), b"storednewer");
-        // By then the kernel may know.
+        // The kernel may know the size by now.
         assert!(ask(false, append(11, b"!")).is_ok());
         assert_eq!(content(), b"storednewer!");
         assert!(ask(true, append(11, b"!")).is_ok());
         assert_eq!(content(), b"storednewer!", "asked again");
-        // Where the caller says itself.
+        // The caller gives the offset itself.
         assert!(ask(false, write(0)).is_ok());
         assert_eq!(content(), b"newrednewer!");
     }
@@ -142,7 +142,7 @@ fn what_is_appended_goes_to_the_end_whatever_size_the_kernel_remembers() {
 
 #[test]
 fn what_is_appended_and_asked_again_overwrites_nothing_and_is_there_once() {
-    // The kernel believes in a truncation that was lost, or in an extension.
+    // The kernel's stale size: after a lost truncation, and after a lost extension.
     for stale in [2, 16] {
         let (dispatch, fs, file) = served_after(b"stored");
         let content = || content_of(&fs, file);
@@ -151,7 +151,7 @@ fn what_is_appended_and_asked_again_overwrites_nothing_and_is_there_once() {
         // A server that stepped back had read it and not begun.
         assert!(ask(true, append(stale, b"new")).is_ok());
         assert_eq!(content(), b"storednew");
-        // One that died had done it, at the end, and a commit has it.
+        // A server that died had appended it, and that was committed.
         assert!(ask(true, append(stale, b"new")).is_ok());
         assert_eq!(content(), b"storednew");
         assert!(ask(true, append(stale + 3, b"longer than all that is there")).is_ok());

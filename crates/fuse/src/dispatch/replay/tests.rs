@@ -1,4 +1,4 @@
-//! Each change is carried out, its answer is lost, and it is asked again.
+//! Each change is carried out, its answer is lost, and it is resent.
 
 use super::*;
 use crate::MountOptions;
@@ -32,7 +32,7 @@ pub(in crate::dispatch) fn served_with(props: &[(&str, &str)]) -> (Dispatch, Arc
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)
 }
 
-/// A file of that name holds these bytes and has lost changes with a server that died.
+/// A file system with one file that holds these bytes and lost changes with a dead server.
 pub(in crate::dispatch) fn served_after(stored: &[u8]) -> (Dispatch, Arc<Fs>, Ino) {
     let (_, fs) = served();
     let file = fs.create(fs.root(), b"file", FILE, &Cred::default()).unwrap().ino;
@@ -44,7 +44,7 @@ pub(in crate::dispatch) fn served_after(stored: &[u8]) -> (Dispatch, Arc<Fs>, In
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs, file)
 }
 
-/// What a kernel without any abilities agrees on.
+/// What is negotiated with a kernel that offers no optional features.
 pub(in crate::dispatch) const AGREED: Negotiated = Negotiated {
     minor: 45,
     flags: 0,
@@ -69,14 +69,15 @@ pub(in crate::dispatch) fn ask_about(
     request: Request<'_>,
 ) -> Result<Vec<u8>, Errno> {
     let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
-    // Nobody in this process namespace: the number of a user decides.
+    // No process has this id, so the user id decides.
     let header = Header { opcode: 0, unique, nodeid, uid: 0, gid: 0, pid: 0 };
     let mut reply = Reply::new();
     let call = Call { header: &header, request: &request, negotiated };
     dispatch.handle(&call, &mut reply).map(|()| reply.payload().to_vec())
 }
 
-/// Asks, and asks again: the same answer, though it finds its own work.
+/// Sends a request, then resends it: both get the same answer, though the second finds the result of the
+/// first.
 fn twice(dispatch: &Dispatch, request: Request<'_>) {
     let first = ask(dispatch, false, request);
     assert!(first.is_ok(), "{request:?}: {first:?}");
@@ -197,7 +198,7 @@ fn what_stood_there_before_is_not_taken_for_its_own_work() {
     let gone = Request::Rename { name: b"none", new_dir: 1, new_name: b"neither", flags: 0 };
     assert_eq!(ask(&dispatch, true, gone), Err(ENOENT));
     assert_eq!(ask(&dispatch, false, Request::Unlink { name: b"none" }), Err(ENOENT));
-    // Not exclusive: whoever made it, it is opened, and cut if that was asked.
+    // Not exclusive: the file is opened whichever request made it, and truncated if that was asked.
     ask(&dispatch, true, create(b"old", 0)).unwrap();
     assert_eq!(fs.getattr(old).unwrap().size, 4);
     ask(&dispatch, true, create(b"old", O_TRUNC)).unwrap();

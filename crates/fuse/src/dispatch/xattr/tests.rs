@@ -1,4 +1,4 @@
-//! What is asked and answered, without a kernel.
+//! Requests and answers, without a kernel.
 
 use crate::dispatch::Dispatch;
 use crate::dispatch::replay::tests::{AGREED, ask_about, served_with};
@@ -14,7 +14,7 @@ fn set<'a>(name: &'a [u8], value: &'a [u8], flags: u32) -> Request<'a> {
     Request::Setxattr(SetXattrIn { name, value, flags, setxattr_flags: 0 })
 }
 
-/// A file, and the same questions about it.
+/// A file, and requests about it.
 struct Asked {
     dispatch: Dispatch,
     fs: Arc<Fs>,
@@ -60,7 +60,8 @@ fn the_umask_is_applied_by_one_of_the_two() {
         ask(Request::Unlink { name: b"file" });
         ask(Request::Unlink { name: b"node" });
         ask(Request::Rmdir { name: b"dir" });
-        // LOOKUP's answer begins with the node, and the mode lies 60 bytes into the attributes behind 40 bytes of it.
+        // LOOKUP's answer begins with 40 bytes of node data, then the attributes; the mode lies at their byte
+        // 60.
         let made = ask(Request::Tmpfile { create });
         assert_eq!(u32::from_le_bytes(*made[40 + 60..].first_chunk().unwrap()) & 0o777, file);
     }
@@ -85,7 +86,7 @@ fn what_was_not_agreed_on_is_not_there() {
     }
 }
 
-/// Any other error, and the kernel refuses the file to all but its owner.
+/// On any other error the kernel refuses access to all users but the owner.
 #[test]
 fn what_can_have_no_list_has_none() {
     let file = Asked::new(WITH_ACLS, &[("acltype", "off")]);
@@ -157,7 +158,7 @@ fn an_attribute_that_was_set_and_not_answered_is_set_when_it_is_asked_again() {
     file.ask(Request::Removexattr { name: b"user.a" }).unwrap();
     assert_eq!(file.again(Request::Removexattr { name: b"user.a" }), Ok(Vec::new()));
     assert_eq!(file.ask(Request::Removexattr { name: b"user.a" }), Err(Errno::ENODATA));
-    // Lost with the crash, and done now.
+    // The change was lost in the crash, and is done now.
     assert_eq!(file.again(set(b"user.a", b"1", xattr::CREATE)), Ok(Vec::new()));
     assert_eq!(file.again(Request::Removexattr { name: b"user.a" }), Ok(Vec::new()));
     assert_eq!(file.get(b"user.a"), Err(Errno::ENODATA));

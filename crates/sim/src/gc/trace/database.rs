@@ -1,8 +1,8 @@
 //! A database: a table of pages, its log, temporary files, dumps.
 //!
-//! Changes go to log segments at once; a checkpoint then writes the pages that changed, each once and in order, and
-//! the segments before it are deleted. Sorts spill to temporary files that live for moments, and dumps are kept, the oldest going first.
-//! The database gives its log the hint `short`, and says nothing of the rest.
+//! Changes go to log segments at once. A checkpoint then writes the changed pages, each once and in order,
+//! and the segments before it are deleted. Sorts spill to temporary files with short lives. Dumps are kept,
+//! and the oldest is deleted first. The database gives its log the hint `short`, and none to the rest.
 
 use super::{Event, Pick, Trace};
 use std::collections::{BTreeSet, VecDeque};
@@ -10,12 +10,12 @@ use terrane_space::policy::Hint;
 use terrane_wire::Dice;
 
 const PAGES: u64 = 0;
-/// Parts of the live bytes that are pages and dumps; the rest is for the log and temporary files.
+/// Share of pages and dumps in the live bytes; the rest is for the log and temporary files.
 const PAGES_PART: f64 = 0.78;
 const DUMPS_PART: f64 = 0.18;
-/// Changes between two checkpoints, as a part of the pages.
+/// Divisor of the number of pages: changes between two checkpoints.
 const CHANGES_PART: u64 = 64;
-/// Bytes that a dump brings between two checkpoints, for each byte of pages.
+/// One checkpoint in this many begins a dump.
 const DUMP_PART: u64 = 8;
 const DIRECTORIES: [u64; 4] = [1, 2, 3, 4];
 
@@ -65,8 +65,8 @@ impl Database {
         (0..size / bytes).map(move |block| Event::Write { object, block: block as u32, bytes })
     }
 
-    /// What happens until the next checkpoint has ended: transactions and their log, while the pages of the last checkpoint are
-    /// written and a dump goes on.
+    /// What happens until the next checkpoint has ended: transactions and their log, while the pages of the
+    /// last checkpoint and a dump are written.
     fn cycle(&mut self, dice: &mut Dice) {
         let bytes = self.page_bytes;
         let changes = self.pages / CHANGES_PART;

@@ -1,7 +1,8 @@
-//! Files of several kinds that are made whole and deleted whole, by several writers at once.
+//! Files of several kinds that are created whole and deleted whole, by several writers concurrently.
 //!
-//! A kind has directories, a suffix, sizes, its share of what is written and of what lives, and a way to die; from the two shares
-//! follows how long its files live. Kinds of one share in both die as if nobody knew more of them than of others.
+//! A kind has directories, a suffix, sizes, its shares of written and of live bytes, and a way to die; the
+//! two shares determine how long its files live. Kinds whose two shares are equal die as if nothing
+//! distinguished them from others.
 
 use super::{Event, Trace};
 use std::collections::VecDeque;
@@ -12,19 +13,19 @@ use terrane_wire::Dice;
 /// A kind of files.
 #[derive(Clone, Debug)]
 pub struct Kind {
-    /// Directories that such files are made in.
+    /// Directories in which such files are created.
     pub directories: Range<u64>,
     pub suffix: &'static str,
-    /// Least and greatest size in bytes.
+    /// Lowest and highest size in bytes.
     pub size: Range<u64>,
     /// Small sizes are more frequent: as many files between 1 and 2 as between 2 and 4.
     pub log_uniform: bool,
-    /// Part of the bytes written that are of this kind.
+    /// Share of the bytes written that are of this kind.
     pub written: f64,
-    /// Part of the live bytes that are of this kind.
+    /// Share of the live bytes that are of this kind.
     pub live: f64,
     pub dies: Dies,
-    /// What their makers say.
+    /// The hint that their creators give.
     pub hint: Hint,
 }
 
@@ -36,18 +37,19 @@ impl Kind {
     }
 }
 
-/// What `fsbench gc` does: one writer, files of 64 KiB to 8 MiB, any of them deleted for a new one. Nobody gives hints.
+/// The workload of `fsbench gc`: one writer, files of 64 KiB to 8 MiB, a random one deleted for each new one.
+/// Gives no hints.
 pub fn fsbench() -> Vec<Kind> {
     vec![Kind::plain(64 << 10..8 << 20)]
 }
 
-/// Files of 1 to 256 MiB of which nobody can tell which dies next. Nobody gives hints.
+/// Files of 1 to 256 MiB that die at random. Gives no hints.
 pub fn flat() -> Vec<Kind> {
     vec![Kind::plain(1 << 20..256 << 20)]
 }
 
-/// A file server: half of what is written are a program's cache files, which live a fifteenth as long as recordings. The program that
-/// makes the cache says `short`; nobody else says anything.
+/// A file server: half of what is written are a program's cache files, which live a fifteenth as long as
+/// recordings. The program gives its cache files the hint `short`; there are no other hints.
 pub fn churn() -> Vec<Kind> {
     let kind = |directories, suffix, size, written, live, hint| Kind {
         directories,
@@ -65,8 +67,9 @@ pub fn churn() -> Vec<Kind> {
     ]
 }
 
-/// A build farm: intermediate files die within a build, objects with the next one, packages and logs are rotated, sources stay. The
-/// administrator gave the directories of intermediate files and objects the hint `short`; packages, logs and sources have none.
+/// A build farm: intermediate files die within a build, objects with the next one, packages and logs are
+/// rotated, sources stay. The administrator gave the directories of intermediate files and objects the hint
+/// `short`; packages, logs and sources have none.
 pub fn build_farm() -> Vec<Kind> {
     let kind = |directories, suffix, size, (written, live), dies, hint| Kind {
         directories,
@@ -100,7 +103,7 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dies {
-    /// Any of them.
+    /// A random one.
     AtRandom,
     /// The oldest first: rotated, recycled.
     InOrder,
@@ -132,7 +135,7 @@ pub struct Files {
     level_bytes: u64,
 }
 
-/// Bytes that one writer brings before the next has its turn.
+/// Bytes that one writer writes before the next continues.
 const TURN_BYTES: u64 = 1 << 20;
 
 impl Files {
@@ -158,7 +161,7 @@ impl Files {
     }
 
     fn start_file(&mut self, dice: &mut Dice, filling: bool) -> Event {
-        // Shares are of bytes, so kinds of greater files are begun less often.
+        // Shares are of bytes, so kinds of larger files are started less often.
         let part = |population: &Population| {
             let kind = &population.kind;
             (if filling { kind.live } else { kind.written }) / kind.mean_bytes()
@@ -188,7 +191,7 @@ impl Files {
         Event::Create { object, directory, name, hint, size }
     }
 
-    /// Files die until their kind is back at its level.
+    /// Deletes files until their kind is back at its level.
     fn make_room(&mut self, dice: &mut Dice) {
         let writing: Vec<u64> =
             self.writers.iter().filter(|w| w.written < w.size).map(|writer| writer.object).collect();

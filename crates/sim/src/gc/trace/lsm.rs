@@ -1,28 +1,30 @@
-//! A log-structured merge tree, as RocksDB keeps one: tables of one size, in levels ten times as large as the one before.
+//! A log-structured merge tree, as in RocksDB: tables of one size, in levels ten times as large as the one
+//! before.
 //!
-//! Random keys are overwritten. A memory table's worth of them goes to a log; then it is flushed as a table of level 0, and the log is
-//! deleted. Four tables of level 0 are merged into level 1, and a level that is too large gives one table, in turn, to the next, which
-//! is merged with those that cover the same keys: new tables are written, then the old ones are deleted. Flush and merge go on at the
-//! same time. Nobody gives hints.
+//! Random keys are overwritten. A memory table's worth of them goes to a log; then it is flushed as a table
+//! of level 0, and the log is deleted. Four tables of level 0 are merged into level 1. A level that is too
+//! large gives one table, in rotation, to the next level, where it is merged with the tables of the same
+//! keys. New tables are written, then the old ones are deleted. Flush and merge run concurrently. Gives no
+//! hints.
 
 use super::{Event, Trace};
 use std::collections::VecDeque;
 use terrane_space::policy::Hint;
 use terrane_wire::Dice;
 
-/// Parts of the live bytes in the last level when it is full.
+/// Share of the live bytes in the last level when it is full.
 const LAST_PART: f64 = 0.84;
 const FANOUT: u64 = 10;
 /// Tables of level 0 that are merged at once, and the least that level 1 holds.
 const FEW: usize = 4;
-/// Bytes that one of those who write at the same time brings before the next has its turn.
+/// Bytes that one of the concurrent writers writes before the next continues.
 const TURN_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Copy)]
 struct Table {
     object: u64,
     bytes: u64,
-    /// The part of all keys that it covers, from 0 to 1.
+    /// The range of keys that it covers, from 0 to 1.
     first: f64,
     end: f64,
 }
@@ -30,7 +32,7 @@ struct Table {
 struct Level {
     tables: Vec<Table>,
     most_bytes: u64,
-    /// Where the last table that went to the next level ended.
+    /// Where the last table that moved to the next level ended.
     turn: f64,
 }
 
@@ -86,7 +88,7 @@ impl Lsm {
         object
     }
 
-    /// Tables of so many bytes for the keys from `first` to `end`.
+    /// Tables with this many bytes for the keys from `first` to `end`.
     fn tables(&mut self, bytes: u64, first: f64, end: f64, events: &mut VecDeque<Event>) -> Vec<Table> {
         let mut made = Vec::new();
         let mut done = 0;
@@ -109,7 +111,7 @@ impl Lsm {
             into.tables.drain(..).partition(|table| table.first < end && table.end > first);
         into.tables = rest;
         let sum = |tables: &[Table]| tables.iter().map(|table| table.bytes).sum::<u64>();
-        // In the last level all keys are known, and new values take the place of old ones.
+        // The last level has all keys, and new values replace old ones.
         let is_full = level + 2 == self.levels.len();
         let bytes = if is_full { sum(&others) } else { sum(&others) + sum(from) };
         let first = others.iter().map(|table| table.first).fold(first, f64::min);

@@ -1,18 +1,22 @@
-//! A trace from a text file: written by hand, made of somebody's traces, or recorded by a pool (`terrane mount -o record=FILE`).
+//! A trace from a text file: written by hand, converted from other traces, or recorded by a pool (`terrane
+//! mount -o record=FILE`).
 //!
-//! One event in a line, its words separated by single spaces; a line that begins with `#` is a comment. All numbers are decimal.
+//! One event per line, its words separated by single spaces; a line that begins with `#` is a comment. All
+//! numbers are decimal.
 //!
 //! ```text
-//! c OBJECT DIRECTORY SIZE HINT NAME   a file is made (HINT: not-set, none, short, medium, long, extreme; SIZE may be 0: not known)
+//! c OBJECT DIRECTORY SIZE HINT NAME   a file is created (HINT: not-set, none, short, medium, long, extreme; SIZE may be 0: unknown)
 //! w OBJECT BLOCK BYTES                a block of it is written: the next one, or one that was written before
 //! d OBJECT                            it is deleted
 //! run                                 what came before fills the pool; the rest is the workload, and is measured
 //! ```
 //!
-//! A recording begins with its pool's [`Shape`], `pool ZONES BYTES SLOTS AGES`, and has no files: `crates/pool/src/trace.rs` says what
-//! its lines `p`, `b`, `m`, `f` and `g` mean. Where a server followed another there is more than one beginning.
+//! A recording begins with its pool's [`Shape`], `pool ZONES BYTES SLOTS AGES`, and has no files:
+//! `crates/pool/src/trace.rs` defines its lines `p`, `b`, `m`, `f` and `g`. If a server followed another
+//! there are several beginnings.
 //!
-//! Lines are read when their turn comes, because an event takes more memory than its line; they were all looked at before.
+//! All lines are validated first. They are parsed again one by one when they are replayed, because an event
+//! takes more memory than its line.
 
 use super::{Event, Trace};
 use std::str::SplitN;
@@ -22,7 +26,7 @@ use terrane_space::policy::{Hint, Placement};
 use terrane_wire::Dice;
 use terrane_wire::Txg;
 
-/// Which pool was recorded.
+/// The pool that was recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Shape {
     pub zones: u32,
@@ -39,7 +43,7 @@ pub struct Recorded {
     /// Where the next line begins, and where the workload does.
     at: usize,
     run_at: usize,
-    /// What `p` said last.
+    /// The placement of the last `p` line.
     file: Placement,
     pub shape: Option<Shape>,
 }
@@ -162,7 +166,7 @@ impl<'a> Words<'a> {
         self.word()?.parse().ok()
     }
 
-    /// Of a block, so not none.
+    /// The size of a block, so not 0.
     fn bytes(&mut self) -> Option<u64> {
         self.number().filter(|bytes| *bytes > 0)
     }

@@ -1,13 +1,14 @@
-//! How long things took: `terrane pool iostat -w`.
+//! Latency histograms: `terrane pool iostat -w`.
 //!
-//! The daemon answers with the counts of its histograms since the import; what is shown is what came between two answers.
+//! The daemon answers with the counts of its histograms since the import; shown is the difference of two
+//! answers.
 
 use crate::table::{Shape, printable};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use terrane_wire::meter::{BUCKETS, Times};
 
-/// Key of the answer, and title of the column.
+/// Key in the answer, and column title.
 const COLUMNS: [(&str, &str); 6] = [
     ("read", "READ"),
     ("write", "WRITE"),
@@ -30,7 +31,7 @@ fn parse(raw: &Value) -> Times {
     times
 }
 
-/// What came since `before`, or since the import.
+/// The counts since `before`, or since the import.
 pub fn of_period(now: &Value, before: Option<&Value>) -> Value {
     let column = |(key, _): &(&str, &str)| {
         let all = parse(&now[key]);
@@ -62,7 +63,7 @@ fn time(ns: u64) -> String {
     if value < 10.0 { format!("{value:.1}{unit}") } else { format!("{value:.0}{unit}") }
 }
 
-/// A line for each time up to which something took, then means and shares; nothing of what did not happen.
+/// A line for each latency bound, then means and shares; without operations that did not occur.
 pub fn table(row: &Value, shape: Shape) -> String {
     let said = &row["latency"];
     let count = |key: &str, at: usize| said[key]["counts"][at].as_u64().unwrap_or(0);
@@ -96,7 +97,7 @@ pub fn table(row: &Value, shape: Shape) -> String {
     }
     let mut out = String::new();
     for (title, cells) in lines {
-        // A `String` takes everything.
+        // Writing to a `String` cannot fail.
         let _ = match shape.no_header {
             true => writeln!(out, "{title}\t{}", cells.join("\t")),
             false => writeln!(out, "{title:>9}{}", cells.map(|cell| format!("{cell:>9}")).concat()),
