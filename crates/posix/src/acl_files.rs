@@ -12,8 +12,9 @@ use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Ino, SetXattr, mode};
+use smallvec::smallvec;
 use terrane_dataset::{AclType, XattrHome};
 use terrane_format::Feature;
 use terrane_pool::{Cost, Tx};
@@ -137,11 +138,11 @@ impl Operation for SetAcl {
     }
 
     fn cost<'h>(&self, _: &'h Fs, held: &'h Listed<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: held.cost, needs: vec![(&held.inode.claims, Need::attrs())] })
+        Ok(Room { cost: held.cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(held: &'h Listed<'_>) -> Vec<&'h Inode> {
-        vec![&held.inode]
+    fn locks<'h>(held: &'h Listed<'_>) -> Locks<'h> {
+        to_lock([&held.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Listed<'f>) -> Result<Outcome<()>, Errno> {

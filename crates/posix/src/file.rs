@@ -9,9 +9,10 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
-use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::inode::State;
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{AccessTimes, Ino, Reading, Time, mode};
+use smallvec::smallvec;
 use terrane_dataset::AccessTime;
 use terrane_pool::Cost;
 
@@ -35,11 +36,11 @@ impl Operation for Access {
     }
 
     fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: Cost::NOTHING, needs: vec![(&inode.claims, Need::attrs())] })
+        Ok(Room { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
-        vec![inode]
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {

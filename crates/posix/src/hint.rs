@@ -12,8 +12,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Ino, SetXattr, mode};
+use smallvec::smallvec;
 use terrane_pool::Cost;
 use terrane_space::policy::Hint;
 
@@ -69,11 +70,11 @@ impl Operation for SetHint {
     }
 
     fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: Cost::NOTHING, needs: vec![(&inode.claims, Need::attrs())] })
+        Ok(Room { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
-        vec![inode]
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {

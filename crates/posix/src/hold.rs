@@ -7,6 +7,7 @@ use crate::attr::{Attributes, FLAG_XATTR, object_kind};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Body, Entry, Inode, State};
+use crate::operation::Locks;
 use crate::types::Ino;
 use parking_lot::{MutexGuard, RwLock, RwLockWriteGuard};
 use std::ops::Deref;
@@ -292,7 +293,7 @@ pub(crate) struct Locked<'a> {
 
 impl<'a> Locked<'a> {
     /// Locks these inodes, which may contain duplicates.
-    pub fn new(fs: &'a Fs, mut order: Vec<&'a Inode>) -> Self {
+    pub fn new(fs: &'a Fs, mut order: Locks<'a>) -> Self {
         order.sort_by_key(|inode| inode.ino);
         order.dedup_by_key(|inode| inode.ino);
         Locked { fs, held: order.into_iter().map(|inode| (inode, inode.write())).collect() }

@@ -8,9 +8,10 @@ use crate::claims::{FREES_LINK, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
-use crate::inode::{Inode, KIND_DIR, Named, check_name};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::inode::{KIND_DIR, Named, check_name};
+use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to_lock};
 use crate::types::{Attr, Ino, LINK_MAX};
+use smallvec::smallvec;
 use terrane_pool::Cost;
 
 /// `link`: one more name for a file.
@@ -45,13 +46,14 @@ impl Operation for Link<'_> {
     fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
         let Pair { inode, dir } = held;
         let nameless = inode.read().attrs.zpl.links == 0;
-        let mut needs = vec![fs.need_to_name(dir, self.name)?, (&inode.claims, Need::attrs())];
+        let mut needs: Needs<'h> =
+            smallvec![fs.need_to_name(dir, self.name)?, (&inode.claims, Need::attrs())];
         needs.extend(nameless.then(|| fs.unlinked.need_of_one(inode.ino)));
         Ok(Room { cost: Cost::NOTHING, needs })
     }
 
-    fn locks<'h>(held: &'h Pair<'_>) -> Vec<&'h Inode> {
-        vec![&held.inode, &held.dir]
+    fn locks<'h>(held: &'h Pair<'_>) -> Locks<'h> {
+        to_lock([&held.inode, &held.dir])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {
@@ -120,12 +122,12 @@ impl Operation for Remove<'_> {
 
     fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
         let file = (&held.inode.claims, Need::attrs());
-        let needs = vec![fs.need_to_remove(&held.dir)?, file, fs.unlinked.need()];
+        let needs = smallvec![fs.need_to_remove(&held.dir)?, file, fs.unlinked.need()];
         Ok(Room { cost: FREES_LINK, needs })
     }
 
-    fn locks<'h>(held: &'h Pair<'_>) -> Vec<&'h Inode> {
-        vec![&held.dir, &held.inode]
+    fn locks<'h>(held: &'h Pair<'_>) -> Locks<'h> {
+        to_lock([&held.dir, &held.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {

@@ -9,9 +9,10 @@ use crate::hint;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, Named, State};
 use crate::inode_flags;
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::perm::{self, Inherited};
 use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
+use smallvec::smallvec;
 use std::sync::Arc;
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectSpec};
@@ -105,12 +106,12 @@ impl Operation for Make<'_> {
 
     fn cost<'h>(&self, fs: &'h Fs, place: &'h Place<'_>) -> Result<Room<'h>, Errno> {
         let target = Cost { write_bytes: self.file.target_bytes(), ..Cost::NOTHING };
-        let needs = vec![fs.need_to_name(&place.dir, self.name)?, (&fs.claims_of_new, Need::attrs())];
+        let needs = smallvec![fs.need_to_name(&place.dir, self.name)?, (&fs.claims_of_new, Need::attrs())];
         Ok(Room { cost: sum([target, place.lists]), needs })
     }
 
-    fn locks<'h>(place: &'h Place<'_>) -> Vec<&'h Inode> {
-        vec![&place.dir]
+    fn locks<'h>(place: &'h Place<'_>) -> Locks<'h> {
+        to_lock([&place.dir])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, place: &Place<'f>) -> Result<Outcome<Self::Done>, Errno> {
@@ -177,13 +178,13 @@ impl Operation for MakeNameless<'_> {
 
     fn cost<'h>(&self, fs: &'h Fs, place: &'h Place<'_>) -> Result<Room<'h>, Errno> {
         let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
-        let needs = vec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
+        let needs = smallvec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
         Ok(Room { cost: sum([unlinked, place.lists]), needs })
     }
 
     /// None: the directory does not change.
-    fn locks<'h>(_: &'h Place<'_>) -> Vec<&'h Inode> {
-        Vec::new()
+    fn locks<'h>(_: &'h Place<'_>) -> Locks<'h> {
+        Locks::new()
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, place: &Place<'f>) -> Result<Outcome<Self::Done>, Errno> {

@@ -15,6 +15,7 @@ use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::Inode;
 use crate::types::Time;
+use smallvec::SmallVec;
 use terrane_pool::{Cost, Tx};
 
 /// A change that programs can request.
@@ -32,7 +33,7 @@ pub(crate) trait Operation {
     fn cost<'h>(&self, fs: &'h Fs, held: &'h Self::Held<'_>) -> Result<Room<'h>, Errno>;
 
     /// The inodes that it changes.
-    fn locks<'h>(held: &'h Self::Held<'_>) -> Vec<&'h Inode>;
+    fn locks<'h>(held: &'h Self::Held<'_>) -> Locks<'h>;
 
     /// Checks again under locks, and changes. All locked inodes are saved afterwards.
     fn run<'f>(
@@ -56,10 +57,19 @@ pub(crate) enum Found<H, A> {
     Nothing(A),
 }
 
+/// The claims that an operation makes on inodes, and the inodes that it locks: a few, so they cost no allocation.
+pub(crate) type Needs<'h> = SmallVec<[(&'h Claims, Need); 4]>;
+pub(crate) type Locks<'h> = SmallVec<[&'h Inode; 4]>;
+
+/// These inodes.
+pub(crate) fn to_lock<const N: usize>(inodes: [&Inode; N]) -> Locks<'_> {
+    inodes.into_iter().collect()
+}
+
 /// What an operation reserves.
 pub(crate) struct Room<'h> {
     pub cost: Cost,
-    pub needs: Vec<(&'h Claims, Need)>,
+    pub needs: Needs<'h>,
 }
 
 pub(crate) enum Outcome<D> {

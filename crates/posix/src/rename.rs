@@ -10,11 +10,12 @@ use crate::claims::{FREES_LINK, Need, sum};
 use crate::errno::{Errno, damaged};
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
-use crate::inode::{Inode, KIND_DIR, Named, check_name};
+use crate::inode::{KIND_DIR, Named, check_name};
 use crate::make::NewFile;
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to_lock};
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use parking_lot::MutexGuard;
+use smallvec::smallvec;
 use terrane_pool::Cost;
 
 /// Maximum depth of a directory: a longer chain of parents is a cycle.
@@ -251,13 +252,13 @@ impl Operation for Rename<'_> {
         let moved = (&source.inode.claims, Need::attrs());
         let gets = fs.need_to_name(to, self.new_name)?;
         if held.respells {
-            return Ok(Room { cost: Cost::NOTHING, needs: vec![gets, fs.need_to_remove(to)?, moved] });
+            return Ok(Room { cost: Cost::NOTHING, needs: smallvec![gets, fs.need_to_remove(to)?, moved] });
         }
         let leaves = match self.whiteout.is_some() || self.exchanges() {
             true => fs.need_to_name(from, self.name)?,
             false => fs.need_to_remove(from)?,
         };
-        let mut needs = vec![leaves, gets, moved];
+        let mut needs: Needs<'h> = smallvec![leaves, gets, moved];
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
         if target.is_some() && !fs.naming.is_exact() {
             // It may change its spelling: one name is added, and one removed.
@@ -274,8 +275,8 @@ impl Operation for Rename<'_> {
         Ok(Room { cost, needs })
     }
 
-    fn locks<'h>(held: &'h Moved<'_>) -> Vec<&'h Inode> {
-        let mut inodes: Vec<&Inode> = vec![&held.from, &held.to, &held.source.inode];
+    fn locks<'h>(held: &'h Moved<'_>) -> Locks<'h> {
+        let mut inodes = to_lock([&held.from, &held.to, &held.source.inode]);
         if !held.respells {
             inodes.extend(held.target.as_ref().map(|target| &*target.inode));
         }

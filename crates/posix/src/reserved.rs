@@ -7,9 +7,10 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::Inode;
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::reservations::{NAME_BYTES_MAX, RESERVED, Reservation, STEPS_MAX, Stored, WORDS_MAX};
 use crate::types::{FILE_SIZE_MAX, Ino};
+use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrane_codec::{Compression, CompressionPolicy};
@@ -147,11 +148,11 @@ impl Operation for Reserve {
             let put = stored.zap.lock().put_cost(NAME_BYTES_MAX, ValueRef::U64s(&[0; WORDS_MAX]));
             cost = Cost { meta_bytes: put.bytes, promises: held.more(&self.range), ..cost };
         }
-        Ok(Room { cost, needs: vec![(&held.inode.claims, Need::attrs())] })
+        Ok(Room { cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(held: &'h Counted<'_>) -> Vec<&'h Inode> {
-        vec![&held.inode]
+    fn locks<'h>(held: &'h Counted<'_>) -> Locks<'h> {
+        to_lock([&held.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Counted<'f>) -> Result<Outcome<()>, Errno> {

@@ -5,7 +5,7 @@ use crate::claims::sum;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::Zeroed;
 use terrane_pool::Cost;
@@ -40,8 +40,8 @@ impl Operation for SetAttributes<'_> {
         Ok(held.file.needs(sum([resize, held.chmod])))
     }
 
-    fn locks<'h>(held: &'h Settable<'_>) -> Vec<&'h Inode> {
-        vec![&held.file.inode]
+    fn locks<'h>(held: &'h Settable<'_>) -> Locks<'h> {
+        to_lock([&held.file.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Settable<'f>) -> Result<Outcome<()>, Errno> {

@@ -7,9 +7,10 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::reserved::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
+use smallvec::smallvec;
 use std::ops::Range;
 use terrane_pool::{Cost, Tx};
 
@@ -55,11 +56,11 @@ impl Operation for Write<'_> {
     fn cost<'h>(&self, _: &'h Fs, held: &'h Records<'_>) -> Result<Room<'h>, Errno> {
         let (writes_back, from_promise) = (self.flags.writes_back, held.from_promise);
         let cost = Cost { writes_back, from_promise, ..Cost::NOTHING };
-        Ok(Room { cost, needs: vec![(&held.inode.claims, held.need.clone())] })
+        Ok(Room { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
     }
 
-    fn locks<'h>(held: &'h Records<'_>) -> Vec<&'h Inode> {
-        vec![&held.inode]
+    fn locks<'h>(held: &'h Records<'_>) -> Locks<'h> {
+        to_lock([&held.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Records<'f>) -> Result<Outcome<usize>, Errno> {
@@ -113,7 +114,7 @@ impl<'f> Zeroed<'f> {
     }
 
     pub fn needs(&self, cost: Cost) -> Room<'_> {
-        Room { cost, needs: vec![(&self.inode.claims, Need::attrs())] }
+        Room { cost, needs: smallvec![(&self.inode.claims, Need::attrs())] }
     }
 }
 
@@ -133,11 +134,11 @@ impl Operation for Empty {
     }
 
     fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: fs.resize_cost(inode, 0)?, needs: vec![(&inode.claims, Need::attrs())] })
+        Ok(Room { cost: fs.resize_cost(inode, 0)?, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
-        vec![inode]
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
@@ -185,8 +186,8 @@ impl Operation for Zero {
         Ok(held.needs(Cost { frees: self.punches, ..edges_cost(&held.inode) }))
     }
 
-    fn locks<'h>(held: &'h Zeroed<'_>) -> Vec<&'h Inode> {
-        vec![&held.inode]
+    fn locks<'h>(held: &'h Zeroed<'_>) -> Locks<'h> {
+        to_lock([&held.inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Zeroed<'f>) -> Result<Outcome<()>, Errno> {
@@ -409,7 +410,7 @@ mod tests {
             Ok(room)
         }
 
-        fn locks<'h>(held: &'h O::Held<'_>) -> Vec<&'h Inode> {
+        fn locks<'h>(held: &'h O::Held<'_>) -> Locks<'h> {
             O::locks(held)
         }
 

@@ -16,8 +16,9 @@ use crate::hidden::Hidden;
 use crate::hint::{self, WRITE_HINT};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Operation, Outcome, Room};
+use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
+use smallvec::smallvec;
 use terrane_dataset::XattrHome;
 use terrane_format::Feature;
 use terrane_pool::{Cost, Tx};
@@ -144,11 +145,11 @@ impl Operation for PutXattr<'_> {
 
     fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
         let cost = fs.set_cost(inode, self.home, (self.name, self.value))?;
-        Ok(Room { cost, needs: vec![(&inode.claims, Need::attrs())] })
+        Ok(Room { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
-        vec![inode]
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
@@ -192,11 +193,11 @@ impl Operation for TakeXattr<'_> {
     }
 
     fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: fs.remove_cost(inode)?, needs: vec![(&inode.claims, Need::attrs())] })
+        Ok(Room { cost: fs.remove_cost(inode)?, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(inode: &'h InodeRef<'_>) -> Vec<&'h Inode> {
-        vec![inode]
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
     }
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
