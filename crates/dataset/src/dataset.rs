@@ -17,8 +17,9 @@ use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::Feature;
 use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, Objects};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_space::policy::{CollectionOptions, Hint};
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 /// The master ZAP in a data set.

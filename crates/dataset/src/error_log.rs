@@ -17,11 +17,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::Owner;
 use terrane_object::{ObjectKind, ObjectSet};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_store::errors::{
     BLOCKS_MAX, DamagedBlock, DeviceErrors, Errors, FILES_MAX, FINDINGS_MAX, LossCause, LostFile,
     TEXT_BYTES_MAX,
 };
+use terrane_txg::cost::Cost;
 use terrane_wire::{DeviceIdx, ObjectId};
 use terrane_zap::{Value, ValueRef};
 

@@ -10,7 +10,8 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use terrane_object::{Object, ObjectError};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 use terrane_wire::{NumberMap, ObjectId};
 use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef, ValueShape};
 

@@ -28,7 +28,7 @@ use crate::zap_handle::{Batch, DNODE_BLOCKS_BYTES, Open, Work, ZapHandle};
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
 use terrane_object::{ObjectError, ObjectKind};
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::Flags;
 

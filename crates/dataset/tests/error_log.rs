@@ -10,10 +10,11 @@ use terrane_device::{Device, SimDevice};
 use terrane_format::Owner;
 use terrane_format::rows::Phase;
 use terrane_object::Objects;
-use terrane_pool::{Cost, ImportOptions, Pool};
+use terrane_pool::{ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 use terrane_store::errors::{BLOCKS_MAX, DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
 use terrane_store::explain::Standing;
+use terrane_txg::cost::Cost;
 use terrane_wire::DeviceIdx;
 
 fn block(object: u64, block: u64) -> Owner {

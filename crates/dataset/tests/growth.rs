@@ -7,7 +7,7 @@ use support::Machine;
 use terrane_dataset::{Dataset, ObjectZap, ZapPolicy};
 use terrane_format::Feature;
 use terrane_object::ObjectKind;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 use terrane_zap::{Kind, ValueRef};
 
 const COST: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };

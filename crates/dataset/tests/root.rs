@@ -13,9 +13,10 @@ use terrane_dataset::{
 use terrane_device::Device;
 use terrane_format::Feature;
 use terrane_object::{ObjectKind, Objects};
-use terrane_pool::{Cost, ImportOptions, Pool};
+use terrane_pool::{ImportOptions, Pool};
 use terrane_space::policy::{CollectionOptions, IdleWindow, VictimPolicy};
 use terrane_store::env::{Env, SystemEnv};
+use terrane_txg::cost::Cost;
 use terrane_zap::Cursor;
 
 const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };

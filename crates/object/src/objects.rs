@@ -15,8 +15,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
-use terrane_pool::{Client, Cost, Group, Pool, Tx};
+use terrane_pool::{Client, Group, Pool, Tx};
 use terrane_store::PoolError;
+use terrane_txg::cost::Cost;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Two dnodes of the meta object set.

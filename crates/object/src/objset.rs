@@ -32,7 +32,8 @@ use policy::ObeyedPolicy;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
-use terrane_pool::{Cost, Pool, Tx};
+use terrane_pool::{Pool, Tx};
+use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, ObjsetId, Txg};
 
 /// The free queue's number, far above all others.

@@ -120,8 +120,9 @@ mod tests {
     use crate::dirty::Dirty;
     use crate::{Object, ObjectKind, ObjectSpec, Objects};
     use terrane_device::{SimConfig, SimDevice};
-    use terrane_pool::{Cost, CreateOptions, ImportOptions};
+    use terrane_pool::{CreateOptions, ImportOptions};
     use terrane_store::env::SeededEnv;
+    use terrane_txg::cost::Cost;
     use terrane_wire::ObjectId;
 
     const COST: Cost = Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING };

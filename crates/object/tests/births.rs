@@ -9,9 +9,10 @@ use support::{COST, World, create, file_of, import, noise, options, sim};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::{Object, Objects};
-use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
 use terrane_store::pipeline::Made;
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 fn pointer(object: &Arc<Object>, block: u64) -> BlockPtr {

@@ -8,8 +8,8 @@ use support::{COST, create, file_of, noise, sim, spec};
 use terrane_codec::{Compression, Compressor};
 use terrane_format::BlockPtr;
 use terrane_object::ObjectSpec;
-use terrane_pool::Cost;
 use terrane_store::pipeline::Made;
+use terrane_txg::cost::Cost;
 
 #[test]
 fn a_block_in_another_form_has_the_same_content_and_loses_it_with_the_next_write() {

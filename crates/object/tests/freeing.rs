@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use support::{COST, World, create, file_of, noise, sim};
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::Object;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 const LARGE: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };

@@ -11,9 +11,10 @@ use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::{Object, ObjectKind, ObjectSpec, Objects};
-use terrane_pool::{Cost, CreateOptions, Pool, Tx};
+use terrane_pool::{CreateOptions, Pool, Tx};
 use terrane_store::env::{Env, SeededEnv};
 use terrane_store::pipeline::Made;
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 /// The model of an object: a few MiB of bytes, and its spill.

@@ -10,8 +10,9 @@ use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::record::Class;
 use terrane_format::{BlockPtr, Spent};
 use terrane_object::{DataPolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool, Stats};
+use terrane_pool::{CreateOptions, ImportOptions, Pool, Stats};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 const COST: Cost = Cost { write_bytes: 6 << 20, meta_blocks: 64, ..Cost::NOTHING };

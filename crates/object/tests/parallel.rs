@@ -10,8 +10,9 @@ use std::time::Duration;
 use terrane_codec::CompressionPolicy;
 use terrane_device::{SimConfig, SimDevice};
 use terrane_object::{DataPolicy, ObjectKind, ObjectSpec, Objects};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SystemEnv};
+use terrane_txg::cost::Cost;
 
 const RECORD_BYTES: u32 = 16 << 20;
 

@@ -7,19 +7,15 @@
 
 use crate::mover::Mover;
 use crate::pool::Group;
-use crate::pool::SyncState;
-use crate::state::admission::Admission;
 use terrane_format::addr::Addr;
 use terrane_space::policy::Age;
 use terrane_store::append::Shared;
 use terrane_store::reader::Heal;
+use terrane_txg::admission::room::PARTED_BYTES_MIN;
 use terrane_wire::ZoneSeq;
 
 /// Blocks that are noted at the most; more are left to collection.
 const NOTED_MAX: usize = 4096;
-/// What room there must be for one, and what they may take where zones are short.
-const PARTED_BYTES_MIN: u64 = 128 << 10;
-const PARTED_BYTES_MAX: u64 = 1 << 20;
 /// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
 const PARTED_MAX: usize = 256;
 
@@ -94,23 +90,5 @@ impl Group<'_> {
     pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
         let room = NOTED_MAX.saturating_sub(self.st.shared.len());
         self.st.shared.extend(shared.into_iter().take(room));
-    }
-}
-
-impl Admission {
-    /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
-    pub(crate) fn may_part(&self, st: &SyncState) -> bool {
-        let has_room = || {
-            st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
-        };
-        !st.shared.is_empty() && has_room() && self.waiting().0 == 0
-    }
-
-    /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
-    /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
-    pub(crate) fn room_to_part(&self, st: &SyncState) -> u64 {
-        let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
-        let writable = self.room().limits.writable.saturating_sub(self.reserved());
-        (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
     }
 }

@@ -5,8 +5,6 @@
 
 use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
-use crate::state::collector::Collector;
-use crate::state::history::History;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_cache::parts::{PARTS_PART, PartCache};
@@ -28,6 +26,8 @@ use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
 use terrane_store::devices::{Devices, OPEN_MIN, homes, open_limit, takes_writes};
 use terrane_store::env::Env;
+use terrane_txg::collector::Collector;
+use terrane_txg::history::History;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// The fewest zones a device can have, anchors included.

@@ -6,8 +6,8 @@
 //! Lock: a leaf; nothing is called under it.
 
 use crate::pool::Pool;
-use crate::state::fates::DEATHS_MAX;
 use terrane_space::policy::SiblingKey;
+use terrane_txg::fates::DEATHS_MAX;
 use terrane_wire::Txg;
 
 impl Pool {

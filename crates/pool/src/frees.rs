@@ -1,16 +1,15 @@
 //! What a group frees is told by its record, or by blocks of their own.
 //!
-//! What may be freed is the [`CommitBuilder`](crate::state::commit::CommitBuilder)'s to judge.
+//! What may be freed is the [`CommitBuilder`](terrane_txg::commit::CommitBuilder)'s to judge.
 
 use crate::pool::Group;
 use terrane_format::directory::POOL_DEAD_LOG;
 use terrane_format::record::{Free, Record, put_frees};
 use terrane_store::PoolError;
 use terrane_store::bootstrap::boot_encode;
+use terrane_txg::commit::INLINE_FREES_MAX;
 use terrane_wire::Writer;
 
-/// Frees that a record holds itself; more go to dead-log blocks.
-pub(crate) const INLINE_FREES_MAX: usize = 1024;
 /// Frees in one dead-log block.
 const DEAD_LOG_FREES: usize = 16 << 10;
 

@@ -12,8 +12,6 @@
 //! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
 
 use crate::mover::Mover;
-use crate::state::collector::{Progress, VICTIMS_MAX, VictimState, Worth};
-pub(crate) use evacuate::LAST_ROOM_PART;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -27,6 +25,7 @@ use terrane_store::PoolError;
 use terrane_store::append::Stored;
 use terrane_store::held::HeldZone;
 use terrane_store::workers::Pending;
+use terrane_txg::collector::{Progress, VICTIMS_MAX, VictimState, Worth};
 use terrane_wire::{Txg, ZoneSeq};
 
 mod by_hand;

@@ -21,8 +21,6 @@ use crate::levels::Turn;
 use crate::mover::Mover;
 use crate::nopwrite::{Judged, Tried};
 use crate::pool::{Group, Pool, Stream, SyncState, WriteRequest};
-use crate::state::commit::CommitBuilder;
-use crate::state::levels::Method;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -40,6 +38,8 @@ use terrane_store::append::{Spot, Stored};
 use terrane_store::patience::Patience;
 use terrane_store::pipeline::{EncodeContext, Made, Pipeline, Ready};
 use terrane_store::workers::Pending;
+use terrane_txg::commit::CommitBuilder;
+use terrane_txg::levels::Method;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Blocks that are compressed ahead of the one that is appended, and bytes of them: memory is taken for both forms. Of large blocks, as

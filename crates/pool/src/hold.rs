@@ -7,7 +7,7 @@
 //! Invariant: no writer is refused for want of room because of a hold.
 
 use crate::pool::{Pool, SyncState};
-use crate::state::hold::ZoneHold;
+use terrane_txg::hold::ZoneHold;
 
 impl Pool {
     /// No zone that is in use now is reset before the hold is dropped, unless writers need the room: what is committed now stays readable

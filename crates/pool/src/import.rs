@@ -9,16 +9,6 @@
 
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, Index};
-use crate::state::activity::Activity;
-use crate::state::admission::Admission;
-use crate::state::collector::Collector;
-use crate::state::control::CollectionControl;
-use crate::state::fates::Fates;
-use crate::state::history::ROLLBACK_GROUPS;
-use crate::state::history::{Chained, History};
-use crate::state::hold::Holds;
-use crate::state::membership::Membership;
-use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -48,6 +38,16 @@ use terrane_store::pipeline::Pipeline;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
+use terrane_txg::activity::Activity;
+use terrane_txg::admission::Admission;
+use terrane_txg::collector::Collector;
+use terrane_txg::control::CollectionControl;
+use terrane_txg::fates::Fates;
+use terrane_txg::history::ROLLBACK_GROUPS;
+use terrane_txg::history::{Chained, History};
+use terrane_txg::hold::Holds;
+use terrane_txg::membership::Membership;
+use terrane_txg::trace::Recorder;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneSeq};
 
 #[derive(Clone, Debug)]

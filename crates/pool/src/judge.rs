@@ -31,13 +31,13 @@ mod tests {
     use crate::pool::Tx;
     use crate::pool::{Client, Pool};
     use crate::pool::{Stream, WriteRequest};
-    use crate::state::cost::Cost;
     use parking_lot::Mutex;
     use std::sync::Arc;
     use terrane_codec::{ChecksumKind, Compression};
     use terrane_device::{SimConfig, SimDevice};
     use terrane_format::block_ptr::BlockPtr;
     use terrane_store::env::{Env, SeededEnv};
+    use terrane_txg::cost::Cost;
     use terrane_wire::Txg;
 
     /// Keeps one block, which each group writes anew.

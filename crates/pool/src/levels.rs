@@ -4,13 +4,13 @@
 //! waits; the worker that compressed the block says how long that took.
 
 use crate::pool::Pool;
-use crate::state::admission::Admission;
-use crate::state::levels::{Backlog, Levels};
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_codec::auto::{Load, Took};
 use terrane_store::env::Env;
 use terrane_store::pipeline::Ready;
+use terrane_txg::admission::Admission;
+use terrane_txg::levels::{Backlog, Levels};
 use terrane_wire::Txg;
 
 /// A block that waits for its turn.

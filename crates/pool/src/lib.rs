@@ -4,11 +4,11 @@
 //! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes the
 //! whole group durable with one uberblock.
 //!
-//! The bytes of all this are `terrane_format`'s, the books of zones and the choice of places `terrane_space`'s, what stays in memory
-//! `terrane_cache`'s; devices, appends and reads are `terrane_store`'s. Rooms, in reading order: `features` (what may be written), `fates`
-//! (how files fared), [`read`] (what goes on to the reader), [`txg`], [`group`] and `nopwrite` (the commit), `gc` (room again), `caches`
-//! (cache devices), [`pool`] (create, import, export), `reports` (what was found wrong), [`stats`] (what all of them have done so far) and
-//! `trace` (what was born and died, for a replay).
+//! `terrane_format` has the bytes of all this, `terrane_space` the accounting of zones and the choice of places, `terrane_cache` what stays
+//! in memory, `terrane_store` devices, appends and reads, and `terrane_txg` the states of transaction groups. Modules, in reading order:
+//! `features` (what may be written), `fates` (lifetimes of files), [`read`] (calls of the reader), [`txg`], [`group`] and `nopwrite` (the
+//! commit), `mover` and `gc` (relocation), `caches` (cache devices), [`pool`] (create, import, export), `reports` (errors), [`stats`]
+//! (counters), and `trace` (births and deaths, for a replay).
 
 mod anchors;
 mod apart;
@@ -36,7 +36,6 @@ mod rebirth;
 mod rebuild;
 mod reports;
 mod reset;
-mod state;
 pub mod stats;
 mod trace;
 pub mod txg;
@@ -47,10 +46,4 @@ pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, Group, MemoryBounds, Pool, Status, Stream, Tx, WriteRequest};
 pub use rebirth::{RebirthCursor, Relic};
 pub use rebuild::Index;
-pub use state::by_hand::{GcMode, GcProgress, Victim};
-pub use state::cost::Cost;
-pub use state::hold::ZoneHold;
-pub use state::levels::{LevelShare, Levels, Method};
-pub use state::members::Member;
-pub use state::unread::GcRest;
 pub use stats::{DeviceStats, Stats};

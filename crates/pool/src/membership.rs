@@ -6,7 +6,6 @@
 
 use crate::create::{empty, fresh_id, judge_device};
 use crate::pool::{Pool, SyncState};
-use crate::state::members::{DeviceSummary, Member};
 use std::sync::Arc;
 use terrane_device::Device;
 use terrane_format::features::Feature;
@@ -14,6 +13,7 @@ use terrane_format::label::{DEVICES_MAX, DeviceRow, Label, Role};
 use terrane_format::record::Home;
 use terrane_store::PoolError;
 use terrane_store::devices::{geometry, homes, smallest_capacity, takes_writes};
+use terrane_txg::members::{DeviceSummary, Member};
 use terrane_wire::DeviceIdx;
 
 impl Pool {

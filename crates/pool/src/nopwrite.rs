@@ -14,7 +14,6 @@
 //! be damaged.
 
 use crate::pool::{Group, Stream, WriteRequest};
-use crate::state::levels::Method;
 use std::sync::Arc;
 use terrane_codec::compress::algorithm::{ID_LZ4, ID_ZSTD};
 use terrane_codec::{Compression, is_same_algorithm, is_zero};
@@ -24,6 +23,7 @@ use terrane_format::directory::Owner;
 use terrane_space::policy::looks::File;
 use terrane_store::pipeline::{DecodeContext, Ready};
 use terrane_store::reader::BlockReader;
+use terrane_txg::levels::Method;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {

@@ -9,14 +9,6 @@ mod tx;
 pub use group::{Group, Stream, WriteRequest};
 pub use tx::Tx;
 
-use crate::state::activity::Activity;
-use crate::state::admission::Admission;
-use crate::state::control::CollectionControl;
-use crate::state::fates::Fates;
-use crate::state::hold::Holds;
-use crate::state::membership::Membership;
-pub(crate) use crate::state::sync::SyncState;
-use crate::state::trace::Recorder;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,6 +24,14 @@ use terrane_store::patience::Suspension;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
+use terrane_txg::activity::Activity;
+use terrane_txg::admission::Admission;
+use terrane_txg::control::CollectionControl;
+use terrane_txg::fates::Fates;
+use terrane_txg::hold::Holds;
+use terrane_txg::membership::Membership;
+pub(crate) use terrane_txg::sync::SyncState;
+use terrane_txg::trace::Recorder;
 use terrane_wire::Txg;
 
 /// The floor above: whoever has dirty blocks when a group syncs.

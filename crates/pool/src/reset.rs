@@ -5,7 +5,6 @@
 //!
 //! Invariant: a zone is empty for us only if it takes writes, as far as its device has told.
 
-use crate::gc::LAST_ROOM_PART;
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
 use terrane_format::record::Home;
@@ -13,6 +12,7 @@ use terrane_format::rows::Phase;
 use terrane_space::replicas::Replicas;
 use terrane_space::zones::Zone;
 use terrane_store::PoolError;
+use terrane_txg::admission::room::LAST_ROOM_PART;
 use terrane_wire::ZoneSeq;
 
 impl Pool {

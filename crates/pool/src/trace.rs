@@ -22,11 +22,11 @@
 //! Invariant: what stands between two `g` is one group, whole.
 
 use crate::pool::Pool;
-use crate::state::trace::Recording;
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::sync::atomic::Ordering;
 use terrane_space::policy::Age;
+use terrane_txg::trace::Recording;
 
 impl Pool {
     /// Writes down, from the next group on, what is born and what dies, in the form that `terrane-sim gc` replays (see the module

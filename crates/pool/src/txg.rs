@@ -9,11 +9,11 @@
 //! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
 
 use crate::pool::{Pool, Tx};
-use crate::state::admission::Above;
-use crate::state::cost::Cost;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_store::PoolError;
+use terrane_txg::admission::Above;
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 impl Pool {
@@ -133,5 +133,35 @@ impl Pool {
                 return;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::create::CreateOptions;
+    use crate::import::ImportOptions;
+    use std::sync::{Arc, mpsc};
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_store::env::SeededEnv;
+    use terrane_txg::cost::Cost;
+
+    #[test]
+    fn nobody_begins_to_wait_when_the_pool_has_stopped() {
+        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+        let (done, ended) = mpsc::channel();
+        let writer = pool.clone();
+        pool.admission.behind_another_waiter(|| {
+            std::thread::spawn(move || {
+                let outcome = writer.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).map(drop);
+                done.send(outcome.is_err())
+            });
+            // It stands before the lock by then, or comes later, which is as good.
+            std::thread::sleep(Duration::from_millis(100));
+            pool.fail(&PoolError::Failed { reason: "a test says so".into() });
+        });
+        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "it waits for ever");
     }
 }

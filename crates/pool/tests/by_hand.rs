@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use support::{create, import, options, sim, verify, work};
 use terrane_format::rows::Phase;
-use terrane_pool::{GcMode, GcProgress, ImportOptions, Pool};
+use terrane_pool::{ImportOptions, Pool};
 use terrane_space::policy::{CollectionOptions, IdleWindow};
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_txg::by_hand::{GcMode, GcProgress};
 
 /// Groups until it is done; what it said in between.
 fn run(pool: &Arc<Pool>) -> Vec<GcProgress> {

@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use support::{SLOTS, Toy, create_with, import_with, options, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
+use terrane_txg::cost::Cost;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 fn write(pool: &Arc<Pool>, toy: &Toy, slots: impl Iterator<Item = usize>) {

@@ -10,10 +10,11 @@ use support::{options, owner, request};
 use terrane_codec::Compression;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_pool::{Client, Cost, CreateOptions, Group, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{Client, CreateOptions, Group, Pool, Stream, Tx, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 const BLOCKS: usize = 200_000;

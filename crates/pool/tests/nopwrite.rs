@@ -11,10 +11,11 @@ use terrane_codec::{Compression, Compressor, Outcome, ZstdLevel, max_stored};
 use terrane_device::Device;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::Normal;
-use terrane_pool::{Client, Cost, CreateOptions, Group, ImportOptions, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, Tx, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 /// Writes what it is given, each request as a block of its own.

@@ -11,8 +11,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 use support::{create, empty_toy, import, options, sim, verify, work};
 use terrane_device::{Device, DeviceError, DeviceInfo, SimDevice, ZoneReport};
-use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::ZoneIdx;
 
 #[test]

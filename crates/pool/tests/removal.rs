@@ -10,9 +10,10 @@ use support::{Toy, create_on, import_from, verify, work};
 use terrane_device::sim::Kept;
 use terrane_device::{Device, ZoneState};
 use terrane_format::label::{Role, Stay};
-use terrane_pool::{Cost, CreateOptions, Pool};
+use terrane_pool::{CreateOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
+use terrane_txg::cost::Cost;
 use terrane_wire::{DeviceIdx, ZoneIdx};
 
 fn named(roles: &[Role]) -> CreateOptions {

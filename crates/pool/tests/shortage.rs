@@ -15,10 +15,11 @@ use terrane_format::BlockPtr;
 use terrane_format::label::Role;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
-use terrane_pool::{Client, Cost, CreateOptions, Group, ImportOptions, Pool, Stream, Tx};
+use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, Tx};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Zones in which nothing lies, by the tables.

@@ -12,10 +12,11 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::uberblock::Uberblock;
-use terrane_pool::{Cost, ImportOptions, Pool};
+use terrane_pool::{ImportOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::counters::Io;
 use terrane_store::env::{Env, SeededEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 #[test]

@@ -17,8 +17,9 @@ use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
 use terrane_dataset::{AclType, XattrHome};
 use terrane_format::Feature;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_sa::NvList;
+use terrane_txg::cost::Cost;
 
 const PERMISSIONS: u32 = 0o777;
 /// Bytes of framing around inherited ACLs in a spill block, and of the attributes that move there with them.

@@ -4,7 +4,8 @@ use crate::claims::{Claims, DNODE_META_BLOCKS, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 impl Fs {

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::ops::{Range, RangeInclusive};
 use terrane_dataset::ChangeCost;
 use terrane_object::Object;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// A dnode block, and one indirect block above it.
 pub(crate) const DNODE_META_BLOCKS: u32 = 2;

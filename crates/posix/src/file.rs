@@ -14,7 +14,7 @@ use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{AccessTimes, Ino, Reading, Time, mode};
 use smallvec::smallvec;
 use terrane_dataset::AccessTime;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// Age in seconds at which a relative access time is renewed even if the file did not change.
 const ACCESS_TIME_SECS: i64 = 24 * 3600;

@@ -18,8 +18,9 @@ use std::sync::Arc;
 use terrane_dataset::{BLOCK_BYTES_FIRST, Naming, ObjectZap};
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_sa::ZplAttrs;
+use terrane_txg::cost::Cost;
 use terrane_wire::{Corrupt, ObjectId};
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 

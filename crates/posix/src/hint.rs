@@ -15,8 +15,8 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
-use terrane_pool::Cost;
 use terrane_space::policy::Hint;
+use terrane_txg::cost::Cost;
 
 /// Name of the hint as an extended attribute; its value is [`Hint::name`].
 pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";

@@ -13,7 +13,7 @@ use crate::inode::State;
 use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Ino, SetAttr, SetTime, mode};
 use smallvec::smallvec;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// `ZFS_IMMUTABLE`, `ZFS_APPENDONLY`, `ZFS_NODUMP`.
 const IMMUTABLE: u64 = 1 << 36;

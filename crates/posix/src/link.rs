@@ -12,7 +12,7 @@ use crate::inode::{KIND_DIR, Named, check_name};
 use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to_lock};
 use crate::types::{Attr, Ino, LINK_MAX};
 use smallvec::smallvec;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// `link`: one more name for a file.
 #[derive(Clone, Copy, Debug)]

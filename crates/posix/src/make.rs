@@ -16,8 +16,9 @@ use smallvec::smallvec;
 use std::sync::Arc;
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectSpec};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_sa::{SaBuffer, ZplAttrs};
+use terrane_txg::cost::Cost;
 
 /// A file to be created.
 #[derive(Clone, Copy, Debug)]

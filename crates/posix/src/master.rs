@@ -7,7 +7,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_dataset::{ChangeCost, DatasetError, ObjectZap};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 use terrane_zap::ValueRef;
 
 /// The master ZAP, shared by several users. Its lock is taken last.

@@ -20,9 +20,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, ObjectZap};
 use terrane_object::{ObjectError, ObjectKind, ObjectSpec};
-use terrane_pool::Cost;
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 const ROOT: &[u8] = b"ROOT";

@@ -16,7 +16,8 @@ use crate::hold::{InodeRef, Locked};
 use crate::inode::Inode;
 use crate::types::Time;
 use smallvec::SmallVec;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 
 /// A change that programs can request.
 pub(crate) trait Operation {

@@ -16,7 +16,7 @@ use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use parking_lot::MutexGuard;
 use smallvec::smallvec;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// Maximum depth of a directory: a longer chain of parents is a cycle.
 const DEPTH_MAX: usize = 1 << 20;

@@ -4,7 +4,7 @@
 //! has the requested ranges, and two byte counts in them. *Holes* are bytes in records that were never written.
 //! *Partial* bytes lie in written records, but were not written themselves yet. The pool promises the worst
 //! case of both to the file: incompressible records, and the pointers to them. Other writers find that space
-//! taken (see [`Cost::promises`](terrane_pool::Cost::promises)), but a write into the ranges does not.
+//! taken (see [`Cost::promises`](terrane_txg::cost::Cost::promises)), but a write into the ranges does not.
 //!
 //! A first write moves the bytes of its records from holes to partial, and subtracts the written bytes from
 //! partial. So a range that is written once, in any pieces, ends at zero. Overwrites subtract some bytes too

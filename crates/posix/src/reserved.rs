@@ -16,7 +16,8 @@ use std::sync::atomic::Ordering;
 use terrane_codec::{Compression, CompressionPolicy};
 use terrane_dataset::DatasetError;
 use terrane_object::{Object, ObjectKind};
-use terrane_pool::{Cost, Pool, Tx};
+use terrane_pool::{Pool, Tx};
+use terrane_txg::cost::Cost;
 use terrane_zap::ValueRef;
 
 /// Promised bytes by both counts, which must be equal.

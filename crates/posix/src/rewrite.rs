@@ -40,7 +40,8 @@ use crate::master::{Cursor, Words};
 use crate::types::mode;
 use std::sync::atomic::Ordering;
 use terrane_format::Feature;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 
 /// Access to the rewrite of this file system.
 #[derive(Clone, Copy)]

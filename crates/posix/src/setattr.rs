@@ -8,7 +8,7 @@ use crate::inode::{Inode, State};
 use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::Zeroed;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// `setattr`: `chmod`, `chown`, `truncate` and `utimes` in one.
 #[derive(Clone, Copy, Debug)]

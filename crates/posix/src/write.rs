@@ -12,7 +12,8 @@ use crate::reserved::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
 use std::ops::Range;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 
 /// Maximum of bytes written in one transaction.
 const CHUNK_BYTES: usize = 1 << 20;

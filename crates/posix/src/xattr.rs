@@ -21,8 +21,9 @@ use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX
 use smallvec::smallvec;
 use terrane_dataset::XattrHome;
 use terrane_format::Feature;
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
+use terrane_txg::cost::Cost;
 use terrane_wire::Corrupt;
 
 /// A longer value in bytes never goes into the list, as in OpenZFS.

@@ -6,11 +6,11 @@ mod support;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Machine, Short, USER};
-use terrane_pool::Cost;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, Promised,
     RewriteSpec, WriteFlags,
 };
+use terrane_txg::cost::Cost;
 use terrane_wire::{Dice, ObjectId};
 use terrane_zap::ValueRef;
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::sim::Fault;
 use terrane_oracle::{Content, Failure, Model, Node, ensure};
-use terrane_pool::ZoneHold;
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, Promised, RENAME_EXCHANGE, RENAME_NOREPLACE,
     RewriteSpec, SetAttr, WriteFlags,
 };
 use terrane_store::errors::{LossCause, LostFile};
+use terrane_txg::hold::ZoneHold;
 use terrane_wire::Dice;
 
 /// Names of extended attributes.

@@ -8,7 +8,7 @@ use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::Owner;
 use terrane_object::{ObjectKind, Objects};
 use terrane_oracle::xattr_names;
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{
     ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, Loss, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
     XATTR_SIZE_MAX,
@@ -18,6 +18,7 @@ use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::seeds::seeds;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_store::explain::Standing;
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::Kind;
 

@@ -8,10 +8,10 @@ use terrane_dataset::{Dataset, ObjectZap};
 use terrane_device::SimDevice;
 use terrane_format::BlockPtr;
 use terrane_object::{Object, ObjectKind, ObjectSpec};
-use terrane_pool::Cost;
 use terrane_posix::SetXattr;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, SaBuffer};
 use terrane_sim::machine::{Machine, Plan, USER};
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::ValueRef;
 

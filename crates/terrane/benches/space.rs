@@ -28,7 +28,7 @@ use support::{Mounted, OWNER, mount_with};
 use terrane::{Ino, SetXattr};
 use terrane_check::usage::{Purpose, Usage, usage};
 use terrane_object::ObjectKind;
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 use terrane_zap::ValueRef;
 
 /// Of the directories and files.

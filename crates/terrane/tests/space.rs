@@ -9,8 +9,9 @@ use terrane::{Cred, Dataset, Fs, WriteFlags};
 use terrane_check::usage::{Purpose, Usage, usage};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_object::{ObjectKind, Objects};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
+use terrane_txg::cost::Cost;
 use terrane_wire::scattered;
 use terrane_zap::ValueRef;
 

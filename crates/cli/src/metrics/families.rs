@@ -9,10 +9,12 @@ use terrane_cache::Kind;
 use terrane_device::ZoneState;
 use terrane_format::Spent;
 use terrane_format::record::Class;
-use terrane_pool::{GcMode, LevelShare, Stats};
+use terrane_pool::Stats;
 use terrane_posix::{Fs, Job};
 use terrane_store::counters::{Io, WaitFor};
 use terrane_store::second::SecondStats;
+use terrane_txg::by_hand::GcMode;
+use terrane_txg::levels::LevelShare;
 
 pub fn space(page: &mut Page, live: &Live, stats: &Stats) {
     let devices = live.pool.devices();

@@ -8,8 +8,8 @@ use serde::Serialize;
 use std::path::Path;
 use terrane_format::label::{Role, Stay};
 use terrane_pool::CacheDevice;
-use terrane_pool::Member;
 use terrane_store::errors::DeviceErrors;
+use terrane_txg::members::Member;
 
 /// A device of the pool.
 #[derive(Serialize)]

@@ -7,8 +7,8 @@ use crate::live::Live;
 use crate::suggest;
 use serde::Serialize;
 use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
-use terrane_pool::LevelShare;
 use terrane_posix::Job;
+use terrane_txg::levels::LevelShare;
 
 /// A property, or a counted value that cannot be set.
 #[derive(Serialize)]

@@ -13,10 +13,11 @@ use serde_json::Value;
 use std::sync::Arc;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Totals;
-use terrane_pool::{GcRest, Stats};
+use terrane_pool::Stats;
 use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
 use terrane_store::patience::Suspension;
+use terrane_txg::unread::GcRest;
 
 /// The status of a pool.
 #[derive(Serialize)]

@@ -1,8 +1,9 @@
 use super::*;
 use crate::{ObjectSpec, Objects};
 use terrane_device::{SimConfig, SimDevice};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
+use terrane_txg::cost::Cost;
 
 /// A file in an object set, with the owner of the set and the open transaction that created it.
 fn made() -> (Arc<Objects>, Arc<Object>, Tx) {

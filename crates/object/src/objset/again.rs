@@ -55,8 +55,9 @@ mod tests {
     use terrane_device::{SimConfig, SimDevice};
     use terrane_format::BlockPtr;
     use terrane_format::directory::SPILL;
-    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+    use terrane_pool::{CreateOptions, ImportOptions, Pool};
     use terrane_store::env::SeededEnv;
+    use terrane_txg::cost::Cost;
 
     const BLOCK: usize = 4096;
     const BLOCKS: u64 = 1200;

@@ -5,8 +5,9 @@ use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_codec::{AutoRange, ChecksumKind, Compression, CompressionPolicy};
-use terrane_pool::{Levels, Pool};
+use terrane_pool::Pool;
 use terrane_space::policy::Hint;
+use terrane_txg::levels::Levels;
 
 /// How file contents are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -183,8 +183,9 @@ mod tests {
     use terrane_format::BlockPtr;
     use terrane_format::Feature;
     use terrane_format::block_ptr::Embedded;
-    use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+    use terrane_pool::{CreateOptions, ImportOptions, Pool};
     use terrane_store::env::SeededEnv;
+    use terrane_txg::cost::Cost;
     use terrane_wire::Txg;
 
     struct FreeAll;

@@ -23,9 +23,10 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
-use terrane_pool::{Group, Method, Stream, WriteRequest};
+use terrane_pool::{Group, Stream, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
+use terrane_txg::levels::Method;
 use terrane_wire::{NumberMap, ObjectId, Txg};
 
 /// Blocks per write call. Not bytes: with a few large blocks, each worker would get one at a time and wait.

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_object::{FreePolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects, Verdict};
-use terrane_pool::{Cost, CreateOptions, ImportOptions, Pool};
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 
 pub const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };

@@ -7,13 +7,10 @@
 
 use crate::mover::Mover;
 use crate::pool::Pool;
-use crate::state::admission::Admission;
-use crate::state::by_hand::{FullZones, GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
-use crate::state::collector::Progress;
 use std::sync::Arc;
-use terrane_format::rows::Phase;
-use terrane_space::account::GARBAGE_PART_MIN;
 use terrane_store::PoolError;
+use terrane_txg::by_hand::{GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
+use terrane_txg::collector::Progress;
 
 impl Pool {
     /// Collects, from now on, until at most `target_percent` of what full zones hold is garbage; 100 ends what was asked for before.
@@ -74,22 +71,6 @@ impl Pool {
     pub fn gc_now(&self) -> (GcMode, Option<Victim>) {
         let by_hand = self.collection.by_hand();
         (by_hand.mode, by_hand.victim)
-    }
-}
-
-impl Admission {
-    pub(crate) fn full_zones(&self) -> FullZones {
-        let per_zone = self.sizes().per_zone();
-        let tables = self.store.tables.read();
-        let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
-        for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
-            let capacity = per_zone.min(zone.capacity);
-            let garbage = capacity.saturating_sub(zone.live);
-            sum.live += zone.live;
-            sum.garbage += garbage;
-            sum.worth += u64::from(garbage > 0 && garbage >= capacity / GARBAGE_PART_MIN);
-        }
-        sum
     }
 }
 

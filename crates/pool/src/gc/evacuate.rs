@@ -7,26 +7,13 @@
 //! Invariant: what lives in a dead zone is moved only while there is room for another victim beside it.
 
 use super::{Progress, VICTIMS_MAX};
-use crate::frees::INLINE_FREES_MAX;
 use crate::leaving::leaving_zone;
 use crate::mover::Mover;
-use crate::state::admission::Admission;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
 use terrane_space::zones::Tables;
 use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
-
-impl crate::state::collector::Collector {
-    /// Zones of data that lives, and that are no room when it does not.
-    pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
-        self.dead.iter().copied()
-    }
-
-    pub fn is_dead(&self, seq: ZoneSeq) -> bool {
-        self.dead.contains(&seq)
-    }
-}
 
 impl Mover<'_, '_> {
     /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
@@ -114,25 +101,3 @@ impl Mover<'_, '_> {
         }
     }
 }
-
-impl Admission {
-    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
-    /// so many frees, and the ends of open zones that the last blocks did not fit.
-    pub(super) fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
-        let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
-        let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
-        let told = entries().count() as u64 * TOLD_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
-        let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
-        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
-    }
-}
-
-/// What a free takes in both copies of the dead log, in bytes.
-const FREE_BYTES: u64 = 2 * 14;
-/// What a moved block takes in the directory and in both copies of the record, in bytes.
-const TOLD_BYTES: u64 = 128;
-/// Both copies of a record that says nothing, and of what is padded, with room to spare.
-const LAST_COMMIT_BYTES: u64 = 256 << 10;
-/// Of the room for commits no more than one part of so many is left to them when it is a matter of collecting at all.
-pub(crate) const LAST_ROOM_PART: u64 = 3;

@@ -3,8 +3,8 @@
 //! Invariant: the runs of a group take no more of its commit record than a zone has room for.
 
 use crate::mover::Mover;
-use crate::state::collector::INDEX_LOOK_BYTES;
 use terrane_space::zones::is_much;
+use terrane_txg::collector::INDEX_LOOK_BYTES;
 
 /// What a run takes of a commit record at the most, in bytes; one in a thousand may take more.
 const RUN_RECORD_BYTES: u64 = 32;

@@ -10,8 +10,8 @@
 
 use crate::mover::Mover;
 use crate::pool::Pool;
-use crate::state::collector::PIECE_NS;
 use terrane_format::rows::Phase;
+use terrane_txg::collector::PIECE_NS;
 
 impl Pool {
     /// The next groups look at suspect zones again. Returns how many there are.

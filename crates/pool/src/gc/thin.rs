@@ -6,8 +6,8 @@
 //! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
 
 use crate::mover::Mover;
-use crate::state::collector::{Progress, VICTIMS_MAX};
 use terrane_store::PoolError;
+use terrane_txg::collector::{Progress, VICTIMS_MAX};
 
 /// Hardly anything lives in a zone of which only one part of so many does.
 const THIN_PART: u64 = 32;

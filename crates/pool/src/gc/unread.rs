@@ -12,71 +12,9 @@
 
 use crate::mover::Mover;
 use crate::pool::Pool;
-use crate::state::admission::Admission;
-use crate::state::collector::Collector;
-use crate::state::unread::{GcRest, SECOND_NS, WAIT_NS, WAIT_STEP};
 use terrane_format::directory::PartTrailer;
-use terrane_format::rows::Phase;
-use terrane_store::zone_store::ZoneStore;
+use terrane_txg::unread::{GcRest, WAIT_NS, WAIT_STEP};
 use terrane_wire::{DeviceIdx, ZoneSeq};
-
-impl Collector {
-    /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
-    pub fn put_to_sleep(&mut self, store: &ZoneStore, seq: ZoneSeq, now_ns: u64) {
-        let Some(home) = store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
-            return;
-        };
-        let (pause_ns, rest_ns) = self.unread.fail(seq, home.device, now_ns);
-        store.tables.write().set_unread(seq, true);
-        log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
-        if let Some(rest_ns) = rest_ns {
-            log::error!(
-                "device {}: several zones could not be read within a minute; collection rests there for {} s",
-                home.device,
-                rest_ns / SECOND_NS
-            );
-        }
-    }
-
-    /// A zone was read, so its device can be.
-    pub fn was_read(&mut self, admission: &Admission, seq: ZoneSeq) {
-        let Some(home) = admission.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first())
-        else {
-            return;
-        };
-        let awake = self.unread.succeed(seq, home.device);
-        if !awake.is_empty() {
-            log::info!("device {}: zones can be read again; collection goes on there", home.device);
-        }
-        self.wake(admission, awake);
-    }
-
-    /// Whether collection rests on the zone's device: then the zone sleeps as long.
-    pub fn rests_with(&mut self, store: &ZoneStore, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> bool {
-        let unread = &mut self.unread;
-        let rests = unread.is_resting(device, now_ns);
-        if rests {
-            unread.postpone(seq, device);
-            store.tables.write().set_unread(seq, true);
-        }
-        rests
-    }
-
-    /// Zones that slept may be victims again.
-    fn wake(&mut self, admission: &Admission, zones: Vec<ZoneSeq>) {
-        if zones.is_empty() {
-            return;
-        }
-        let mut tables = admission.store.tables.write();
-        for seq in zones {
-            tables.set_unread(seq, false);
-            if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
-                self.to_explain.insert(seq);
-            }
-            self.changed(&tables, seq, admission.zone_yield());
-        }
-    }
-}
 
 impl Pool {
     /// Devices on which collection rests, as of the last group.

@@ -2,7 +2,6 @@
 
 use super::source::Source;
 use crate::pool::Group;
-use crate::state::commit::CommitBuilder;
 use terrane_codec::{ChecksumKind, compute};
 use terrane_format::addr::{Addr, Place};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
@@ -14,6 +13,7 @@ use terrane_format::totals::Totals;
 use terrane_store::PoolError;
 use terrane_store::append::{Appended, Spot};
 use terrane_store::bootstrap::boot_encode;
+use terrane_txg::commit::CommitBuilder;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Group numbers are leased this many at a time.

@@ -1,13 +1,13 @@
 //! A group that syncs, and what it is asked to write.
 
 use super::{Pool, SyncState};
-use crate::state::commit::CommitBuilder;
-use crate::state::levels::Method;
 use std::sync::Arc;
 use terrane_codec::ChecksumKind;
 use terrane_format::block_ptr::{BlockPtr, Key};
 use terrane_format::directory::Owner;
 use terrane_space::policy::Placement;
+use terrane_txg::commit::CommitBuilder;
+use terrane_txg::levels::Method;
 use terrane_wire::Txg;
 
 /// Where a block should go.

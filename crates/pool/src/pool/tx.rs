@@ -1,9 +1,9 @@
 //! A change that is part of the open group.
 
 use super::Pool;
-use crate::state::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
 use std::sync::Arc;
 use terrane_store::PoolError;
+use terrane_txg::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
 use terrane_wire::Txg;
 
 /// Membership in a transaction group. Everything done under one `Tx` commits together. Never take a second one while holding one.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::{BlockPtr, Owner};
-use terrane_pool::{Client, Cost, CreateOptions, Group, ImportOptions, Pool, Stream, WriteRequest};
+use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
+use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 /// A list of blocks; slot n holds what `fill(n, version)` makes.

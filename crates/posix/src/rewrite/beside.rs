@@ -31,8 +31,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use terrane_object::object::Changes;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
 use terrane_sa::ZplAttrs;
+use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 
 /// Bytes copied in one step, or one record if it is larger. At most a quarter of what is rewritten at once.

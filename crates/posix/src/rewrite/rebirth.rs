@@ -10,7 +10,8 @@ use crate::jobs::{Job, JobStep};
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::{Again, Object, ObjectError, ObjectKind};
-use terrane_pool::{Cost, RebirthCursor, Relic};
+use terrane_pool::{RebirthCursor, Relic};
+use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 /// Limits of one step: bytes of rewritten content (exceeded by at most one block), and blocks that are checked.

@@ -59,7 +59,7 @@ impl Fs {
         *idle.ground.lock() = ground;
         if let Ok(false) = outcome {
             // Store the end of a walk, even if nothing else changes in this txg.
-            let tx = self.begin(terrane_pool::Cost::NOTHING, &[idle.words.need()])?;
+            let tx = self.begin(terrane_txg::cost::Cost::NOTHING, &[idle.words.need()])?;
             idle.words.reserved(&tx);
         }
         outcome

@@ -5,7 +5,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::Inode;
 use crate::jobs::{Job, JobStep, SETTLE_STEP};
-use terrane_pool::Cost;
+use terrane_txg::cost::Cost;
 
 /// Shrinks directories that lost names. Steps may run on their own thread, concurrently with everything else.
 #[derive(Clone, Copy)]

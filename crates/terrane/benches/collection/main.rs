@@ -12,8 +12,8 @@
 //! per byte of records that a txg wrote. Records that are overwritten again within their txg cause no writes.
 //! Metadata is shown separately.
 //!
-//! The theory is greedy GC of uniform overwrites in the mean field: a victim's live share v solves ln v = (v
-//! - 1) / u, and 1 / (1 - v) bytes are written for one. Its u is the share of the records in all zones that
+//! The theory is greedy GC of uniform overwrites in the mean field: a victim's live share v solves
+//! ln v = (v - 1) / u, and 1 / (1 - v) bytes are written for one. Its u is the share of the records in all zones that
 //! may hold them. Those are the device's zones without the anchors and those of metadata, but with empty and
 //! reserved ones.
 //!

@@ -6,7 +6,8 @@ use crate::{Name, Run, Took, in_threads, scattered};
 use std::hint::black_box;
 use terrane_dataset::{Dataset, ObjectZap, ZapError};
 use terrane_object::{ObjectKind, ObjectSet};
-use terrane_pool::{Cost, Tx};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
 use terrane_zap::ValueRef;
 
 const OPS_IN_TX: u32 = 100;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrane_format::totals::{Recent, Totals};
 use terrane_store::counters::Counters;
 
-pub(crate) struct Activity {
+pub struct Activity {
     counters: Arc<Counters>,
     /// What the pool had done before this import.
     before: Totals,

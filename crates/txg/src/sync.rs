@@ -1,8 +1,8 @@
 //! What only the thread touches that syncs a group.
 
-use crate::state::collector::Collector;
-use crate::state::commit::ResetZone;
-use crate::state::history::History;
+use crate::collector::Collector;
+use crate::commit::ResetZone;
+use crate::history::History;
 use std::collections::VecDeque;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::record::SectionPtr;
@@ -14,7 +14,7 @@ use terrane_store::commit_point::CommitPoint;
 use terrane_wire::ZoneSeq;
 
 /// What only the syncing thread touches.
-pub(crate) struct SyncState {
+pub struct SyncState {
     pub streams: Streams,
     pub alloc: Allocator,
     pub lease_txg: u64,

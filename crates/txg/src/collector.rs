@@ -1,6 +1,6 @@
 //! Victims: zones that are being emptied, and which one is next.
 
-use crate::state::unread::Unread;
+use crate::unread::Unread;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::AlignedBuf;
@@ -12,9 +12,9 @@ use terrane_space::zones::Tables;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Victims of one group at the most.
-pub(crate) const VICTIMS_MAX: usize = 64;
+pub const VICTIMS_MAX: usize = 64;
 /// What collection may take of a group's time.
-pub(crate) const PIECE_NS: u64 = 30_000_000;
+pub const PIECE_NS: u64 = 30_000_000;
 /// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
@@ -22,34 +22,34 @@ const PIECE_BYTES_MIN: u64 = 1 << 20;
 const RATE_AT_FIRST: u64 = 400 << 20;
 
 /// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
-pub(crate) const INDEX_LOOK_BYTES: u64 = 256 << 20;
+pub const INDEX_LOOK_BYTES: u64 = 256 << 20;
 
 /// Where collection stands between groups.
-pub(crate) struct Collector {
-    pub(crate) victim: VictimState,
-    pub(crate) evacuation: Evacuation,
-    pub(crate) copying: Copying,
+pub struct Collector {
+    pub victim: VictimState,
+    pub evacuation: Evacuation,
+    pub copying: Copying,
     /// Zones that were emptied and not yet reset, with what their reset will give.
-    pub(crate) finished: Vec<(ZoneSeq, u64)>,
+    pub finished: Vec<(ZoneSeq, u64)>,
     /// Full zones that may be emptied.
-    pub(crate) candidates: Candidates,
-    pub(crate) held_up: HeldUp,
+    pub candidates: Candidates,
+    pub held_up: HeldUp,
     /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
-    pub(crate) dead: BTreeSet<ZoneSeq>,
+    pub dead: BTreeSet<ZoneSeq>,
     /// Zones that could not be read.
     pub unread: Unread,
     /// Suspect zones that are to be looked at again.
-    pub(crate) to_explain: BTreeSet<ZoneSeq>,
+    pub to_explain: BTreeSet<ZoneSeq>,
     pub ages: Ages,
     pub policy: VictimPolicy,
     /// More room was wanted, and there was nothing to be won.
     pub is_stuck: bool,
-    pub(crate) index: IndexMemory,
+    pub index: IndexMemory,
 }
 
 /// The zone that is emptied for room.
 #[derive(Default)]
-pub(crate) enum VictimState {
+pub enum VictimState {
     /// There is none.
     #[default]
     None,
@@ -100,7 +100,7 @@ impl VictimState {
 
 /// Zones that are emptied although that gives no room.
 #[derive(Default)]
-pub(crate) struct Evacuation {
+pub struct Evacuation {
     /// The zone that is emptied because its device leaves, or because it died.
     pub progress: Option<Progress>,
     /// Room that it waits for, in bytes.
@@ -108,7 +108,7 @@ pub(crate) struct Evacuation {
 }
 
 /// How copies are made.
-pub(crate) struct Copying {
+pub struct Copying {
     /// Copied bytes a second, lately.
     rate: u64,
     /// Memory of reads that are over.
@@ -133,7 +133,7 @@ impl Copying {
 
 /// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to a group.
 #[derive(Default)]
-pub(crate) struct HeldUp {
+pub struct HeldUp {
     zones: Vec<ZoneSeq>,
     since: Txg,
 }
@@ -153,7 +153,7 @@ impl HeldUp {
 }
 
 /// How old blocks are, and how long they live.
-pub(crate) struct Ages {
+pub struct Ages {
     /// What users have written, by group.
     pub clock: Clock,
     lives: Lives,
@@ -188,7 +188,7 @@ impl Ages {
 }
 
 /// The memory of the run index, as it was looked at last.
-pub(crate) struct IndexMemory {
+pub struct IndexMemory {
     /// Bytes that moved since then.
     pub moved_bytes: u64,
     /// There was too little of it.
@@ -196,20 +196,20 @@ pub(crate) struct IndexMemory {
 }
 
 /// A victim that is being emptied.
-pub(crate) struct Progress {
-    pub(crate) victim: ZoneSeq,
-    pub(crate) parts: Vec<Arc<Part>>,
+pub struct Progress {
+    pub victim: ZoneSeq,
+    pub parts: Vec<Arc<Part>>,
     /// The next part to look at.
-    pub(crate) part: usize,
-    pub(crate) worth: Worth,
+    pub part: usize,
+    pub worth: Worth,
     /// Nothing had to stay. And blocks that had to because they could not be read.
-    pub(crate) whole: bool,
-    pub(crate) unread: u32,
+    pub whole: bool,
+    pub unread: u32,
 }
 
 impl Progress {
     /// The largest batch that is still to be looked through, in bytes.
-    pub(crate) fn part_bytes_max(&self) -> u64 {
+    pub fn part_bytes_max(&self) -> u64 {
         let left = self.parts.get(self.part..).unwrap_or_default();
         left.iter().map(|part| part.end - part.batch_start).max().unwrap_or(0)
     }
@@ -217,11 +217,11 @@ impl Progress {
 
 /// What a victim gives and costs.
 #[derive(Clone, Copy)]
-pub(crate) struct Worth {
+pub struct Worth {
     /// Live bytes when it was chosen, what a reset will give beside those, and what has moved.
-    pub(crate) live: u64,
-    pub(crate) garbage: u64,
-    pub(crate) moved: u64,
+    pub live: u64,
+    pub garbage: u64,
+    pub moved: u64,
 }
 
 impl Collector {
@@ -286,7 +286,7 @@ impl Collector {
     }
 
     /// What was counted on from a victim will not come from it yet; it may be chosen again.
-    pub(crate) fn forget(&mut self, victim: ZoneSeq) {
+    pub fn forget(&mut self, victim: ZoneSeq) {
         self.victim.take_resting_if(|progress| progress.victim == victim);
         self.finished.retain(|(finished, _)| *finished != victim);
     }
@@ -343,22 +343,33 @@ impl Collector {
 
 impl Worth {
     /// What a reset gives.
-    pub(crate) fn whole(&self) -> u64 {
+    pub fn whole(&self) -> u64 {
         self.live + self.garbage
     }
 
     /// Bytes that must still be copied.
-    pub(crate) fn left(&self) -> u64 {
+    pub fn left(&self) -> u64 {
         self.live.saturating_sub(self.moved)
     }
 
     /// What has moved is worth so many bytes.
-    pub(crate) fn gain(&self) -> u64 {
+    pub fn gain(&self) -> u64 {
         // Where nothing lives, nothing need move.
         if self.live == 0 {
             return self.garbage;
         }
         (u128::from(self.garbage) * u128::from(self.moved.min(self.live)) / u128::from(self.live)) as u64
+    }
+}
+
+impl Collector {
+    /// Zones of data that lives, and that are no room when it does not.
+    pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
+        self.dead.iter().copied()
+    }
+
+    pub fn is_dead(&self, seq: ZoneSeq) -> bool {
+        self.dead.contains(&seq)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an operation asks for when it joins a group, and how much room it finds.
 
-use crate::state::admission::Room;
+use crate::admission::Room;
 
 /// What an operation may dirty at the most.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,7 +18,7 @@ pub struct Cost {
     /// The kernel writes back what a program stored through a mapping, and the program cannot be told that there is no room. So the
     /// operation may use a share of the reserve: see [`Limits`](terrane_space::account::Limits).
     pub writes_back: bool,
-    /// Bytes to be kept from others once the operation has joined, until [`Pool::end_promise`](crate::Pool::end_promise).
+    /// Bytes to be kept from others once the operation has joined, until `Pool::end_promise`.
     pub promises: u64,
     /// The operation writes into what was promised to it, of which so many bytes are left.
     pub from_promise: Option<u64>,
@@ -26,9 +26,9 @@ pub struct Cost {
 
 const META_COPIES: u64 = 2;
 /// Stored bytes of a metadata block, both copies, at the worst.
-pub(crate) const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
+pub const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
 /// Memory a dirty metadata block holds until its group syncs, and a changed object.
-pub(crate) const META_DIRTY_BYTES: u64 = 16 << 10;
+pub const META_DIRTY_BYTES: u64 = 16 << 10;
 const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
 /// A change that may dirty no more is little: a name made or removed, attributes, a short write.
 const LITTLE_BYTES: u64 = 256 << 10;
@@ -49,7 +49,7 @@ impl Cost {
     };
 
     /// Bytes of memory it may dirty, roughly.
-    pub(crate) fn dirty_bytes(&self) -> u64 {
+    pub fn dirty_bytes(&self) -> u64 {
         self.write_bytes
             + u64::from(self.meta_blocks) * META_DIRTY_BYTES
             + self.meta_bytes
@@ -57,7 +57,7 @@ impl Cost {
     }
 
     /// The bounds on what lives, and on what is written before collection has made more room. `promised`: to all.
-    pub(crate) fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
+    pub fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
         if self.frees {
             return (room.limits.live_frees, room.limits.writable_frees);
         }
@@ -70,15 +70,15 @@ impl Cost {
         (limit.saturating_sub(self.promises), room.limits.writable)
     }
 
-    pub(crate) fn is_paced(&self) -> bool {
+    pub fn is_paced(&self) -> bool {
         !self.frees && self.reserve_bytes() > 0 && self.dirty_bytes() <= PACED_BYTES
     }
 
-    pub(crate) fn is_little(&self) -> bool {
+    pub fn is_little(&self) -> bool {
         self.dirty_bytes() <= LITTLE_BYTES
     }
 
-    pub(crate) fn reserve_bytes(&self) -> u64 {
+    pub fn reserve_bytes(&self) -> u64 {
         self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES + self.meta_bytes * META_COPIES
     }
 }

@@ -4,55 +4,55 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
-pub(crate) const SECOND_NS: u64 = 1_000_000_000;
+pub const SECOND_NS: u64 = 1_000_000_000;
 /// How long a zone sleeps after its first failure, and at the most.
-pub(crate) const PAUSE_NS: u64 = SECOND_NS;
-pub(crate) const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
+pub const PAUSE_NS: u64 = SECOND_NS;
+pub const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
 /// So many zones that fail within so long a time mean that their device is in trouble.
-pub(crate) const TROUBLE_ZONES: usize = 3;
-pub(crate) const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
+pub const TROUBLE_ZONES: usize = 3;
+pub const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
 /// How long collection rests on such a device at first, and at the most.
-pub(crate) const REST_NS: u64 = 10 * SECOND_NS;
-pub(crate) const REST_NS_MAX: u64 = 300 * SECOND_NS;
+pub const REST_NS: u64 = 10 * SECOND_NS;
+pub const REST_NS_MAX: u64 = 300 * SECOND_NS;
 /// A writer that needs room looks at such a device after so long at the soonest.
-pub(crate) const PROBE_NS: u64 = SECOND_NS;
+pub const PROBE_NS: u64 = SECOND_NS;
 /// How long a writer waits for zones that cannot be read, from the first failure on, and how long at a time.
-pub(crate) const WAIT_NS: u64 = 10 * SECOND_NS;
-pub(crate) const WAIT_STEP: Duration = Duration::from_millis(250);
+pub const WAIT_NS: u64 = 10 * SECOND_NS;
+pub const WAIT_STEP: Duration = Duration::from_millis(250);
 /// After so many failures in a row, which take half a minute, a zone is not counted as room.
-pub(crate) const FAILURES_MAX: u32 = 5;
+pub const FAILURES_MAX: u32 = 5;
 
 /// What failed to be read, and when it is tried again.
 #[derive(Default)]
-pub(crate) struct Unread {
+pub struct Unread {
     /// The first failure after which no zone was read.
-    pub(crate) since_ns: Option<u64>,
-    pub(crate) zones: BTreeMap<ZoneSeq, Sleeper>,
-    pub(crate) devices: BTreeMap<DeviceIdx, Trouble>,
+    pub since_ns: Option<u64>,
+    pub zones: BTreeMap<ZoneSeq, Sleeper>,
+    pub devices: BTreeMap<DeviceIdx, Trouble>,
 }
 
-pub(crate) struct Sleeper {
-    pub(crate) device: DeviceIdx,
+pub struct Sleeper {
+    pub device: DeviceIdx,
     /// In a row.
-    pub(crate) failures: u32,
+    pub failures: u32,
     /// `None`: it may be tried now.
-    pub(crate) until_ns: Option<u64>,
+    pub until_ns: Option<u64>,
 }
 
 #[derive(Default)]
-pub(crate) struct Trouble {
+pub struct Trouble {
     /// The zones that failed lately, each once, and when.
-    pub(crate) failed: VecDeque<(u64, ZoneSeq)>,
-    pub(crate) rest: Option<Rest>,
+    pub failed: VecDeque<(u64, ZoneSeq)>,
+    pub rest: Option<Rest>,
     /// When a writer may look at it, and for how long none may after the next time it seemed to be well.
-    pub(crate) probe_from_ns: u64,
-    pub(crate) probe_pause_ns: u64,
+    pub probe_from_ns: u64,
+    pub probe_pause_ns: u64,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Rest {
-    pub(crate) until_ns: u64,
-    pub(crate) pause_ns: u64,
+pub struct Rest {
+    pub until_ns: u64,
+    pub pause_ns: u64,
 }
 
 /// A device on which collection rests.
@@ -65,7 +65,7 @@ pub struct GcRest {
     pub until_ns: u64,
 }
 
-pub(crate) fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
+pub fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
     1u64.checked_shl(times).and_then(|factor| pause_ns.checked_mul(factor)).unwrap_or(most).min(most)
 }
 
@@ -94,14 +94,14 @@ impl Unread {
     }
 
     /// A zone of a device on which collection rests sleeps as long as that does.
-    pub(crate) fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
+    pub fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
         let rest = self.devices.get(&device).and_then(|trouble| trouble.rest);
         let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
         sleeper.until_ns = sleeper.until_ns.max(rest.map(|rest| rest.until_ns));
     }
 
     /// A zone was read. Returns the others of its device that need not sleep any longer, because its trouble is over.
-    pub(crate) fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
+    pub fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
         self.zones.remove(&seq);
         self.since_ns = None;
         if self.devices.remove(&device).and_then(|trouble| trouble.rest).is_none() {
@@ -121,7 +121,7 @@ impl Unread {
     }
 
     /// Zones whose sleep is over, each told once.
-    pub(crate) fn due(&mut self, now_ns: u64) -> Vec<ZoneSeq> {
+    pub fn due(&mut self, now_ns: u64) -> Vec<ZoneSeq> {
         let devices = &self.devices;
         let due = self.zones.iter_mut().filter(|(_, sleeper)| sleeper.is_due(devices, now_ns));
         due.map(|(seq, sleeper)| {
@@ -132,12 +132,12 @@ impl Unread {
     }
 
     /// Whether the next group has a zone to try.
-    pub(crate) fn has_due(&self, now_ns: u64) -> bool {
+    pub fn has_due(&self, now_ns: u64) -> bool {
         self.zones.values().any(|sleeper| sleeper.is_due(&self.devices, now_ns))
     }
 
     /// A zone by which a writer may see whether the device can be read on which collection rests.
-    pub(crate) fn probe(&mut self, now_ns: u64) -> Option<(ZoneSeq, DeviceIdx)> {
+    pub fn probe(&mut self, now_ns: u64) -> Option<(ZoneSeq, DeviceIdx)> {
         let (device, trouble) = self
             .devices
             .iter_mut()
@@ -149,7 +149,7 @@ impl Unread {
 
     /// The device gave what a writer asked for: the next group tries a zone. If that fails all the same, it takes longer until a writer
     /// looks again.
-    pub(crate) fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
+    pub fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
         let Some(trouble) = self.devices.get_mut(&device) else { return };
         trouble.probe_pause_ns = doubled(trouble.probe_pause_ns.max(PROBE_NS), 1, REST_NS_MAX);
         trouble.probe_from_ns = now_ns.saturating_add(trouble.probe_pause_ns);
@@ -171,7 +171,7 @@ impl Unread {
     }
 
     /// Whether collection rests on the device.
-    pub(crate) fn is_resting(&self, device: DeviceIdx, now_ns: u64) -> bool {
+    pub fn is_resting(&self, device: DeviceIdx, now_ns: u64) -> bool {
         is_resting(&self.devices, device, now_ns)
     }
 
@@ -197,18 +197,18 @@ impl Unread {
 }
 
 impl Trouble {
-    pub(crate) fn rests(&self, now_ns: u64) -> bool {
+    pub fn rests(&self, now_ns: u64) -> bool {
         self.rest.is_some_and(|rest| now_ns < rest.until_ns)
     }
 }
 
 impl Sleeper {
-    pub(crate) fn is_due(&self, devices: &BTreeMap<DeviceIdx, Trouble>, now_ns: u64) -> bool {
+    pub fn is_due(&self, devices: &BTreeMap<DeviceIdx, Trouble>, now_ns: u64) -> bool {
         self.until_ns.is_some_and(|until| until <= now_ns) && !is_resting(devices, self.device, now_ns)
     }
 }
 
-pub(crate) fn is_resting(devices: &BTreeMap<DeviceIdx, Trouble>, device: DeviceIdx, now_ns: u64) -> bool {
+pub fn is_resting(devices: &BTreeMap<DeviceIdx, Trouble>, device: DeviceIdx, now_ns: u64) -> bool {
     devices.get(&device).is_some_and(|trouble| trouble.rests(now_ns))
 }
 

@@ -10,31 +10,31 @@ use terrane_space::policy::Placement;
 use terrane_wire::Txg;
 
 /// Lines of many small groups go to the file together.
-pub(crate) const BUFFER_BYTES: usize = 256 << 10;
+pub const BUFFER_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
-pub(crate) struct Recorder {
-    pub(crate) on: AtomicBool,
-    pub(crate) recording: Mutex<Option<Recording>>,
+pub struct Recorder {
+    pub on: AtomicBool,
+    pub recording: Mutex<Option<Recording>>,
 }
 
-pub(crate) struct Recording {
-    pub(crate) sink: Box<dyn Write + Send>,
+pub struct Recording {
+    pub sink: Box<dyn Write + Send>,
     /// Of committed groups.
-    pub(crate) lines: String,
+    pub lines: String,
     /// Of the group that syncs.
-    pub(crate) group: String,
-    pub(crate) placement: Option<Placement>,
+    pub group: String,
+    pub placement: Option<Placement>,
 }
 
 impl Recording {
-    pub(crate) fn flush(&mut self) -> std::io::Result<()> {
+    pub fn flush(&mut self) -> std::io::Result<()> {
         let lines = std::mem::take(&mut self.lines);
         self.sink.write_all(lines.as_bytes())?;
         self.sink.flush()
     }
 
-    pub(crate) fn placed(&mut self, placement: &Placement) {
+    pub fn placed(&mut self, placement: &Placement) {
         let file = Placement { replaces: Txg(0), ..*placement };
         if self.placement == Some(file) {
             return;
@@ -45,14 +45,14 @@ impl Recording {
         self.line(format_args!("p {file} {} {burst_bytes} {} {life}", hint.name(), u8::from(closed)));
     }
 
-    pub(crate) fn line(&mut self, words: std::fmt::Arguments<'_>) {
+    pub fn line(&mut self, words: std::fmt::Arguments<'_>) {
         let _ = writeln!(self.group, "{words}");
     }
 }
 
 impl Recorder {
     /// Asked for each block, so it costs nothing where nobody records.
-    pub(crate) fn with(&self, tell: impl FnOnce(&mut Recording)) {
+    pub fn with(&self, tell: impl FnOnce(&mut Recording)) {
         if self.on.load(Ordering::Relaxed)
             && let Some(recording) = self.recording.lock().as_mut()
         {

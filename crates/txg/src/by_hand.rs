@@ -4,9 +4,9 @@ use terrane_format::record::Home;
 use terrane_wire::ZoneSeq;
 
 /// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.
-pub(crate) const PATIENCE: u32 = 8;
+pub const PATIENCE: u32 = 8;
 /// What may stay in idle time, in percent of what full zones hold: the last garbage costs most copies.
-pub(crate) const IDLE_PERCENT: u8 = 10;
+pub const IDLE_PERCENT: u8 = 10;
 
 /// Why zones are emptied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,30 +64,30 @@ pub struct GcProgress {
 
 /// What was asked for, and what is seen of it.
 #[derive(Debug, Default)]
-pub(crate) struct ByHand {
+pub struct ByHand {
     /// Bytes of garbage that may stay; `None`: nobody asks.
-    pub(crate) wanted: Option<u64>,
+    pub wanted: Option<u64>,
     /// The last one, for who looks afterwards.
-    pub(crate) goal: u64,
+    pub goal: u64,
     /// Nobody but the pool asks, because it is idle time; and the garbage at which it found that no more was to be won.
-    pub(crate) for_idle: bool,
-    pub(crate) settled: u64,
-    pub(crate) least_garbage: u64,
-    pub(crate) stuck: u32,
-    pub(crate) mode: GcMode,
-    pub(crate) victim: Option<Victim>,
+    pub for_idle: bool,
+    pub settled: u64,
+    pub least_garbage: u64,
+    pub stuck: u32,
+    pub mode: GcMode,
+    pub victim: Option<Victim>,
 }
 
 /// Full zones, summed up.
-pub(crate) struct FullZones {
-    pub(crate) live: u64,
-    pub(crate) garbage: u64,
-    pub(crate) worth: u64,
+pub struct FullZones {
+    pub live: u64,
+    pub garbage: u64,
+    pub worth: u64,
 }
 
 impl FullZones {
     /// The garbage that may stay: its share is of garbage and live together, and what lives stays.
-    pub(crate) fn goal(&self, percent: u8) -> u64 {
+    pub fn goal(&self, percent: u8) -> u64 {
         let (part, rest) = (u128::from(percent.min(100)), u128::from(100 - percent.min(100)));
         let goal = (u128::from(self.live) * part).checked_div(rest);
         goal.map_or(self.garbage, |goal| u64::try_from(goal).unwrap_or(u64::MAX))
@@ -95,7 +95,7 @@ impl FullZones {
 }
 
 impl ByHand {
-    pub(crate) fn begin(&mut self, wanted: Option<u64>, goal: u64, for_idle: bool) {
+    pub fn begin(&mut self, wanted: Option<u64>, goal: u64, for_idle: bool) {
         *self = ByHand { wanted, goal, for_idle, least_garbage: u64::MAX, stuck: 0, ..*self };
     }
 }

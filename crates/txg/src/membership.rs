@@ -2,13 +2,13 @@
 //!
 //! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably.
 
-use crate::state::members::DeviceSummary;
+use crate::members::DeviceSummary;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;
 use terrane_format::label::Label;
 
-pub(crate) struct Membership {
+pub struct Membership {
     label: Mutex<Label>,
     /// The features that may be used now, by their bits.
     in_force: AtomicU32,

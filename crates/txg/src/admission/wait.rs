@@ -14,12 +14,12 @@
 //! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
 //! nobody.
 //!
-//! Room that was promised to files ([`Pool::promise`](crate::Pool::promise)) counts as taken for all others. Writes into it may also use
+//! Room that was promised to files (`Pool::promise`) counts as taken for all others. Writes into it may also use
 //! some of the reserve, for the metadata that they rewrite.
 
-use super::{Admission, DELAY_MAX_NS, TxgState};
-use crate::state::cost::Cost;
-use crate::state::pace::group_bytes;
+use super::{Admission, TxgState};
+use crate::cost::Cost;
+use crate::pace::{DELAY_MAX_NS, group_bytes};
 use std::time::Duration;
 use terrane_store::PoolError;
 use terrane_store::counters::{Counters, WaitFor};
@@ -37,7 +37,7 @@ const LITTLE_PART: u64 = 8;
 const LATE_MAX_NS: u64 = 200_000;
 
 /// What a change that waits asks of those who commit.
-pub(crate) struct Above<'a> {
+pub struct Above<'a> {
     /// An error if the pool has stopped.
     pub alive: &'a dyn Fn() -> Result<(), PoolError>,
     /// Makes a group durable, in a pool without threads.
@@ -104,6 +104,15 @@ impl Drop for SpaceWait<'_> {
 }
 
 impl Admission {
+    /// For tests: another caller has queued first, and the lock is held while `then` runs.
+    #[doc(hidden)]
+    pub fn behind_another_waiter(&self, then: impl FnOnce()) {
+        let mut state = self.state.lock();
+        state.queue.push_back((u64::MAX, 1));
+        then();
+        self.synced.notify_all();
+    }
+
     /// Joins the open group. May wait; take it before any lock.
     pub fn begin(&self, cost: &Cost, env: &dyn Env, above: &Above<'_>) -> Result<Txg, PoolError> {
         let threaded = env.workers() > 0;
@@ -327,38 +336,5 @@ impl Drop for Queue<'_> {
         if let Some(began_ns) = self.began_ns {
             self.counters.begin.record_ns(self.counters.now_ns().saturating_sub(began_ns));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::create::CreateOptions;
-    use crate::import::ImportOptions;
-    use crate::pool::Pool;
-    use std::sync::{Arc, mpsc};
-    use terrane_device::{SimConfig, SimDevice};
-    use terrane_store::env::SeededEnv;
-
-    #[test]
-    fn nobody_begins_to_wait_when_the_pool_has_stopped() {
-        let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
-        let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
-        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-        let mut state = pool.admission.state.lock();
-        // Somebody else came first.
-        state.queue.push_back((u64::MAX, 1));
-        let (done, ended) = mpsc::channel();
-        let writer = pool.clone();
-        std::thread::spawn(move || {
-            let outcome = writer.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).map(drop);
-            done.send(outcome.is_err())
-        });
-        // It stands before the lock by then, or comes later, which is as good.
-        std::thread::sleep(Duration::from_millis(100));
-        pool.fail(&PoolError::Failed { reason: "a test says so".into() });
-        pool.admission.synced.notify_all();
-        drop(state);
-        assert_eq!(ended.recv_timeout(Duration::from_secs(60)), Ok(true), "it waits for ever");
     }
 }

@@ -26,13 +26,13 @@ impl From<Compression> for Method {
 /// The controller, and what became of its choices since it was made.
 #[derive(Debug)]
 pub struct Levels {
-    pub(crate) auto: Mutex<Auto>,
-    pub(crate) taken: [Taken; STEPS],
+    pub auto: Mutex<Auto>,
+    pub taken: [Taken; STEPS],
 }
 
 /// What waits to be compressed while a group syncs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Backlog {
+pub struct Backlog {
     pub bytes: u64,
     /// Those of them that somebody waits for.
     pub awaited_bytes: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Backlog {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Taken {
-    pub(crate) blocks: AtomicU64,
-    pub(crate) logical_bytes: AtomicU64,
-    pub(crate) stored_bytes: AtomicU64,
+pub struct Taken {
+    pub blocks: AtomicU64,
+    pub logical_bytes: AtomicU64,
+    pub stored_bytes: AtomicU64,
 }
 
 /// What one step of the ladder took.
@@ -68,7 +68,7 @@ impl Levels {
     }
 
     /// What a worker took to make `stored_bytes` of `bytes`.
-    pub(crate) fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), took: Took) {
+    pub fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), took: Took) {
         self.auto.lock().measured(compression, bytes, took);
         let Some(taken) = step_of(compression).and_then(|step| self.taken.get(step)) else { return };
         taken.blocks.fetch_add(1, Ordering::Relaxed);

@@ -1,7 +1,5 @@
 //! How fast small changes may go where collection is what gives room.
 
-use crate::state::admission::DELAY_MAX_NS;
-
 /// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
 /// have writers wait for room, as they would without a pace.
 const PACE_MIN_PS: u64 = 100;
@@ -16,14 +14,17 @@ const PACE_IDLE_NS: u64 = 250_000_000;
 const GROUP_PART: u64 = 4;
 const GROUP_BYTES_MIN: u64 = 4 << 20;
 
+/// No change is delayed longer.
+pub const DELAY_MAX_NS: u64 = 100_000_000;
+
 /// Bytes reserved with which a group of small changes begins, where so many are kept ahead.
-pub(crate) fn group_bytes(ahead: u64) -> u64 {
+pub fn group_bytes(ahead: u64) -> u64 {
     (ahead / GROUP_PART).max(GROUP_BYTES_MIN.min(ahead / 2))
 }
 
 /// How fast groups have given room lately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     /// Picoseconds for a byte that was reserved; 0: not known.
     ps: u64,
     /// When the last group ended.

@@ -5,16 +5,16 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_wire::Txg;
 
 /// Groups that can be rolled back to.
-pub(crate) const ROLLBACK_GROUPS: usize = 3;
+pub const ROLLBACK_GROUPS: usize = 3;
 
 /// A record that replay would still need, or would after a rewind.
-pub(crate) struct Chained {
+pub struct Chained {
     pub txg: Txg,
     pub ptr: BootPtr,
     pub dead_log: Vec<BootPtr>,
 }
 
-pub(crate) struct History {
+pub struct History {
     /// Oldest first.
     pub chain: VecDeque<Chained>,
     /// The newest durable group, and its record: whether a replay needs that or not.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use terrane_space::zones::{Tables, Zone};
 
 /// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
-/// [`Pool::hold_zones`](crate::Pool::hold_zones).
+/// `Pool::hold_zones`.
 #[derive(Debug)]
 pub struct ZoneHold(Arc<Held>);
 
@@ -40,7 +40,7 @@ impl Drop for ZoneHold {
 
 /// All that are held.
 #[derive(Default)]
-pub(crate) struct Holds(Mutex<Vec<Weak<Held>>>);
+pub struct Holds(Mutex<Vec<Weak<Held>>>);
 
 impl Holds {
     /// Holds all zones that are there.

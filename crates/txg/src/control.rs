@@ -1,12 +1,12 @@
 //! What collection is told, and what is told of it: by administrators, `check`, and whoever bounds memory.
 
-use crate::state::by_hand::ByHand;
-use crate::state::unread::GcRest;
+use crate::by_hand::ByHand;
+use crate::unread::GcRest;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_space::policy::CollectionOptions;
 
-pub(crate) struct CollectionControl {
+pub struct CollectionControl {
     options: Mutex<CollectionOptions>,
     by_hand: Mutex<ByHand>,
     /// Suspect zones are to be looked at again.

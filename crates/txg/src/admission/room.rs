@@ -5,17 +5,24 @@
 //! Invariant: collection begins no victim that would need the room of those who have joined.
 
 use super::{Admission, Room};
-use crate::state::sync::SyncState;
+use crate::by_hand::FullZones;
+use crate::collector::Progress;
+use crate::commit::INLINE_FREES_MAX;
+use crate::sync::SyncState;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
 use terrane_format::rows::Phase;
 use terrane_space::account::{
-    DeviceRoom, Residents, SHARED_SLOTS, Sizes, Slots, SpaceAccount, Waiting, Yield,
+    DeviceRoom, GARBAGE_PART_MIN, Residents, SHARED_SLOTS, Sizes, Slots, SpaceAccount, Waiting, Yield,
 };
 use terrane_space::policy::Stock;
 use terrane_space::turns::SECTIONS_IN_HURRY;
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+
+/// The free space that one block which moves to a zone of its own needs, and what such blocks may take where zones are short.
+pub const PARTED_BYTES_MIN: u64 = 128 << 10;
+const PARTED_BYTES_MAX: u64 = 1 << 20;
 
 impl Admission {
     pub fn zone_yield(&self) -> Yield {
@@ -174,3 +181,59 @@ fn waiting(tables: &Tables, zone_yield: &Yield) -> Waiting {
     }
     waiting
 }
+
+impl Admission {
+    pub fn full_zones(&self) -> FullZones {
+        let per_zone = self.sizes().per_zone();
+        let tables = self.store.tables.read();
+        let mut sum = FullZones { live: 0, garbage: 0, worth: 0 };
+        for zone in tables.zones.values().filter(|zone| zone.phase == Phase::Full) {
+            let capacity = per_zone.min(zone.capacity);
+            let garbage = capacity.saturating_sub(zone.live);
+            sum.live += zone.live;
+            sum.garbage += garbage;
+            sum.worth += u64::from(garbage > 0 && garbage >= capacity / GARBAGE_PART_MIN);
+        }
+        sum
+    }
+}
+
+impl Admission {
+    /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
+    pub fn may_part(&self, st: &SyncState) -> bool {
+        let has_room = || {
+            st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
+        };
+        !st.shared.is_empty() && has_room() && self.waiting().0 == 0
+    }
+
+    /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
+    /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
+    pub fn room_to_part(&self, st: &SyncState) -> u64 {
+        let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
+        let writable = self.room().limits.writable.saturating_sub(self.reserved());
+        (open.unwrap_or(0) / 2).min(writable / 8).min(PARTED_BYTES_MAX)
+    }
+}
+
+impl Admission {
+    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
+    /// so many frees, and the ends of open zones that the last blocks did not fit.
+    pub fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
+        let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
+        let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
+        let told = entries().count() as u64 * TOLD_BYTES;
+        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + told + 2 * largest;
+        let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_BYTES } else { 0 };
+        commit.min(self.sizes().commit_bytes() / LAST_ROOM_PART) + dead_log
+    }
+}
+
+/// What a free takes in both copies of the dead log, in bytes.
+const FREE_BYTES: u64 = 2 * 14;
+/// What a moved block takes in the directory and in both copies of the record, in bytes.
+const TOLD_BYTES: u64 = 128;
+/// Both copies of a record that says nothing, and of what is padded, with room to spare.
+const LAST_COMMIT_BYTES: u64 = 256 << 10;
+/// Of the room for commits no more than one part of so many is left to them when it is a matter of collecting at all.
+pub const LAST_ROOM_PART: u64 = 3;

@@ -15,11 +15,14 @@ use terrane_space::zones::{Findings, Tables};
 use terrane_wire::{Corrupt, ZoneSeq};
 
 /// A zone that was reset, and the copies of its directory parts: where, and how many bytes.
-pub(crate) type ResetZone = (ZoneSeq, Vec<(Addr, u64)>);
+pub type ResetZone = (ZoneSeq, Vec<(Addr, u64)>);
+
+/// Frees that a record holds itself; more go to dead-log blocks.
+pub const INLINE_FREES_MAX: usize = 1024;
 
 /// What a group has done, as its record will tell it.
 #[derive(Default)]
-pub(crate) struct CommitBuilder {
+pub struct CommitBuilder {
     pub frees: Vec<Free>,
     pub new_sections: Vec<SectionPtr>,
     pub hurry_sections: bool,

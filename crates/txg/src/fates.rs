@@ -5,16 +5,16 @@ use terrane_space::policy::{Clock, SiblingKey, Siblings};
 use terrane_wire::Txg;
 
 /// What the table of siblings may take, in bytes.
-pub(crate) const SIBLINGS_BYTES: usize = 1 << 20;
+pub const SIBLINGS_BYTES: usize = 1 << 20;
 /// Deaths that wait. What a group removes beyond that teaches nothing, or it would push out all else that is known.
-pub(crate) const DEATHS_MAX: usize = 16 << 10;
+pub const DEATHS_MAX: usize = 16 << 10;
 
 #[derive(Default)]
-pub(crate) struct Fates(pub(crate) Mutex<Known>);
+pub struct Fates(pub Mutex<Known>);
 
-pub(crate) struct Known {
-    pub(crate) siblings: Siblings,
-    pub(crate) deaths: Vec<(SiblingKey, Txg)>,
+pub struct Known {
+    pub siblings: Siblings,
+    pub deaths: Vec<(SiblingKey, Txg)>,
 }
 
 impl Default for Known {

@@ -28,8 +28,8 @@ pub struct Member {
 
 /// What only the syncing thread knows of a device.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DeviceSummary {
-    pub(crate) device: DeviceIdx,
-    pub(crate) zones_empty: u64,
-    pub(crate) trouble: Option<String>,
+pub struct DeviceSummary {
+    pub device: DeviceIdx,
+    pub zones_empty: u64,
+    pub trouble: Option<String>,
 }

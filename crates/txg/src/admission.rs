@@ -1,12 +1,12 @@
 //! The groups that are open and syncing: what is reserved in them, who waits.
 
-mod room;
+pub mod room;
 mod wait;
 
-pub(crate) use wait::Above;
+pub use wait::Above;
 
-use crate::state::levels::Backlog;
-use crate::state::pace::Pace;
+use crate::levels::Backlog;
+use crate::pace::Pace;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Load {
     }
 }
 
-pub(crate) struct TxgState {
+pub struct TxgState {
     open: Txg,
     holders: u64,
     quiescing: bool,
@@ -56,7 +56,7 @@ pub(crate) struct TxgState {
     /// Who waits for room, and for how many bytes; first in, first out.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
-    /// Bytes that files may still write whatever others do: see [`Pool::promise`](crate::Pool::promise).
+    /// Bytes that files may still write whatever others do: see `Pool::promise`.
     promised: u64,
     /// Bytes that get dirty.
     inflow: Inflow,
@@ -64,7 +64,7 @@ pub(crate) struct TxgState {
 
 /// Room in the pool, as of the last commit, or of the last step of collection after it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Room {
+pub struct Room {
     /// Live bytes.
     pub live: u64,
     pub limits: Limits,
@@ -82,7 +82,7 @@ pub(crate) struct Room {
 }
 
 /// Who may join the open group, and when: the groups that are open and syncing, what is reserved in them, and the room there is.
-pub(crate) struct Admission {
+pub struct Admission {
     pub store: Arc<ZoneStore>,
     state: Mutex<TxgState>,
     /// The open group once more, for those who only want to know.
@@ -112,8 +112,6 @@ pub(crate) struct Admission {
 const DIRTY_MIN: u64 = 128 << 20;
 /// A commit begins at this share of the dirty limit, in percent.
 const COMMIT_PERCENT: u64 = 30;
-/// No change is delayed longer.
-pub(crate) const DELAY_MAX_NS: u64 = 100_000_000;
 
 impl Admission {
     /// Dirty data never takes more than `dirty_budget` bytes.
