@@ -64,8 +64,8 @@ impl Mover<'_, '_> {
                 birth.run_of(heal.addr.granule()).copied()
             };
             if let Some(run) = split {
-                // A second split of the same run would start from the old run, and lose the first split. It
-                // waits for the next txg.
+                // Both splits would start from the old run, and their sides would contradict each other. So the
+                // second one waits for the next txg.
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
                     self.group.pool.reader.heal_later(heal);

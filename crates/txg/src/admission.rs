@@ -96,7 +96,7 @@ pub struct Admission {
     left: Condvar,
     /// Wakes when a txg was committed, or the pool failed.
     synced: Condvar,
-    /// Wakes when there is more space, when the head of the queue left, or when the pool failed.
+    /// Wakes when there is more space, when a waiter left the queue, or when the pool failed.
     more_room: Condvar,
     /// Wakes the sync thread.
     work: Condvar,

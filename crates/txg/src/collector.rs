@@ -196,7 +196,7 @@ impl Ages {
 pub struct IndexMemory {
     /// Bytes that moved since the last measurement.
     pub moved_bytes: u64,
-    /// The index exceeded its bound.
+    /// The index is near its bound, so survivors are written in larger batches.
     pub is_coarse: bool,
 }
 

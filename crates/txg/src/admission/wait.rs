@@ -136,8 +136,8 @@ impl Admission {
             let mut state = self.state.lock();
             // Under the lock: the thread that stops the pool sets its state, then wakes all waiters once.
             (above.alive)()?;
-            // Earlier operations already wait for space of the host, and nothing tells when it comes. So a
-            // new one is refused.
+            // The host is full: blocks that are already reserved wait for its space, and nothing tells when it
+            // comes. So a new reservation is refused.
             if need > 0 && !cost.frees && self.store.devices.host().is_full() {
                 self.store.counters.no_space.add(1);
                 return Err(PoolError::NoSpace { need, free: 0 });
