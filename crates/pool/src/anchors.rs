@@ -56,8 +56,7 @@ impl Pool {
     }
 
     /// Writes the label from memory to all anchors. On return, no import can be led by an older label. The
-    /// caller has raised the
-    /// label's generation.
+    /// caller has raised the label's generation.
     ///
     /// The switch resets the anchors. So the uberblocks of the txgs that can be rolled back to are appended
     /// again behind the label.

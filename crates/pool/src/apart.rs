@@ -1,12 +1,12 @@
 //! Separates metadata copies that had to share a zone.
 //!
 //! The two copies of a block lie in different zones, so that the loss of one zone never takes both. But a txg
-//! must commit even
-//! when no zone is empty and one of the open metadata zones is full. Then both copies go to the other zone.
+//! must commit even when no zone is empty and one of the open metadata zones is full. Then both copies go to
+//! the other zone.
 //!
 //! Such blocks are noted, and as soon as zones are not short, the second copy moves. An import forgets the
-//! notes. Then GC
-//! separates the copies when it empties their zone, because it never puts a copy where its sibling is.
+//! notes. Then GC separates the copies when it empties their zone, because it never puts a copy where its
+//! sibling is.
 
 use crate::mover::Mover;
 use crate::pool::Group;
@@ -26,8 +26,7 @@ impl Mover<'_, '_> {
     /// Chooses the slot for a block that moves, so that its copies stay in different zones.
     ///
     /// Metadata stays with metadata: indirect blocks and dnodes are rewritten far sooner than most data.
-    /// Among survivors of data they
-    /// would soon be garbage that GC reclaims late.
+    /// Among survivors of data they would soon be garbage that GC reclaims late.
     pub(crate) fn slot_apart_from(&self, near: &[ZoneSeq], age: Age) -> usize {
         let layout = self.group.st.streams.layout();
         let own = layout.survivors(age);

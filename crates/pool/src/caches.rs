@@ -1,8 +1,7 @@
 //! Cache devices of a pool: add, attach at import, remove.
 //!
 //! Only the label names them, so that an import knows which devices to look for. A missing cache device is
-//! reported, and the
-//! pool works without it.
+//! reported, and the pool works without it.
 
 use crate::create::fresh_id;
 use crate::pool::Pool;
@@ -188,8 +187,7 @@ impl Pool {
     }
 
     /// Writes evicted blocks to the cache devices, as fast as their limits allow. Threads of the pool call
-    /// this; without threads, the
-    /// caller does.
+    /// this; without threads, the caller does.
     pub fn feed_caches(&self) {
         self.reader.feed_cache_devices();
     }

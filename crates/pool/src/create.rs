@@ -1,8 +1,7 @@
 //! Creates a pool on devices.
 //!
 //! All checks come before the first change of a device. Then each device is emptied. The uberblock of the
-//! first txg, behind a
-//! label on each device, makes them a pool.
+//! first txg, behind a label on each device, makes them a pool.
 
 use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
@@ -66,8 +65,7 @@ impl Pool {
     ///
     /// # Errors
     /// `Refused`, with the name of the device, if a device or its zones are too small. Also `Refused` if
-    /// there are too many
-    /// devices, or none for data.
+    /// there are too many devices, or none for data.
     pub fn create(
         devices: Vec<Arc<dyn Device>>,
         create: &CreateOptions,
@@ -223,8 +221,7 @@ pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
             continue;
         }
         // A drive with hardware write pointers is trusted when it reports an empty zone. It has tens of
-        // thousands of zones, and resets
-        // take time.
+        // thousands of zones, and resets take time.
         if before != ZoneState::Empty || !info.hardware_pointers {
             device.reset(zone)?;
         }

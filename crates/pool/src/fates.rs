@@ -2,8 +2,7 @@
 //! live.
 //!
 //! Lifetimes are measured in bytes that users write meanwhile, which only the sync knows. So deaths wait here
-//! until a txg has
-//! synced, and an unlink waits for nothing.
+//! until a txg has synced, and an unlink waits for nothing.
 //!
 //! Lock: a leaf; no other lock is taken under it.
 

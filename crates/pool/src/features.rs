@@ -1,8 +1,8 @@
 //! Features in force in a pool, and how one is added.
 //!
 //! Invariant: a feature is in force only after every label from which the pool could be imported names it
-//! durably. Otherwise
-//! an older version could import by the other anchor, and meet structures that it cannot read.
+//! durably. Otherwise an older version could import by the other anchor, and meet structures that it cannot
+//! read.
 
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -23,13 +23,11 @@ impl Pool {
     }
 
     /// Adds features to the pool. They are in force on return, and stay forever. Returns those that are new.
-    /// All anchors are
-    /// rewritten, so earlier txgs can no longer be rolled back to.
+    /// All anchors are rewritten, so earlier txgs can no longer be rolled back to.
     ///
     /// # Errors
     /// `ReadOnly`; `Failed`, also if a label could not be written. Then the state of the labels is unknown,
-    /// and the pool takes no
-    /// changes until the next import. No structure of the feature was written before.
+    /// and the pool takes no changes until the next import. No structure of the feature was written before.
     pub fn enable(self: &Arc<Self>, wanted: &[Feature]) -> Result<Vec<Feature>, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);

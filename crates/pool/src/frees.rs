@@ -30,8 +30,7 @@ impl Group<'_> {
     }
 
     /// Adds the frees of zones that were reset since the other frees were collected. If those are already in
-    /// the dead log, these get
-    /// a further dead-log block.
+    /// the dead log, these get a further dead-log block.
     pub(crate) fn tell_of_resets(&mut self) -> Result<(), PoolError> {
         self.pool.store.counters.late_resets.add(1);
         let left = self.commit.take_resets(&mut self.st.resets_done);

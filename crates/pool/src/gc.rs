@@ -1,25 +1,19 @@
 //! Garbage collection: moves the live blocks out of a zone, so that the zone can be reset.
 //!
 //! The directory of a victim lists what was written to it. Blocks that are live by the committed tables are
-//! read and verified
-//! against the directory's CRC. They are appended elsewhere under their old addresses. Txgs later, when no
-//! rollback could need
-//! the zone, it is reset.
+//! read and verified against the directory's CRC. They are appended elsewhere under their old addresses. Txgs
+//! later, when no rollback could need the zone, it is reset.
 //!
 //! GC runs inside the sync, so no change can race with it: frees of a txg are applied after its moves. It
-//! runs *in pieces*, so it
-//! delays no txg for long. The runs of a piece commit with its txg, and the next piece continues behind them.
-//! A piece
-//! consists of whole directory parts, because a run lies in one part and moves whole. The size of a piece
-//! follows what users
-//! wrote in the txg.
+//! runs *in pieces*, so it delays no txg for long. The runs of a piece commit with its txg, and the next
+//! piece continues behind them. A piece consists of whole directory parts, because a run lies in one part and
+//! moves whole. The size of a piece follows what users wrote in the txg.
 //!
 //! Order: copy, directory part, flush, commit of the runs, and txgs later the reset. A crash between any two
 //! steps is harmless.
 //!
 //! Invariant: a block is copied only if it matches the CRC in its directory, so GC never gives damaged bytes
-//! a valid
-//! checksum.
+//! a valid checksum.
 
 use crate::mover::Mover;
 use std::collections::VecDeque;
@@ -45,8 +39,7 @@ mod suspects;
 mod thin;
 mod unread;
 /// Maximum bytes of one read of a victim, and the maximum gap between survivors that share it. No drive seeks
-/// faster than it
-/// reads such a gap.
+/// faster than it reads such a gap.
 const EXTENT_BYTES: u64 = 2 << 20;
 const EXTENT_GAP: u64 = 128 << 10;
 /// Bytes that a txg gains before it looks again, when it goes on because operations wait for space.
@@ -108,8 +101,7 @@ impl Mover<'_, '_> {
         while piece > 0 {
             if goal == 0 {
                 // Operations that joined with the gained space may be followed by further waiters. Txgs that
-                // end too soon rewrite the same
-                // metadata again and again.
+                // end too soon rewrite the same metadata again and again.
                 let (waiting, bytes) = self.group.pool.admission.waiting();
                 if waiting == 0 || !self.group.pool.threaded() {
                     break;
@@ -126,8 +118,7 @@ impl Mover<'_, '_> {
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
             // From now on an operation may join only if its reservation fits beside the rest of this victim.
-            // Earlier reservations are
-            // subtracted from `room`.
+            // Earlier reservations are subtracted from `room`.
             self.group.st.collector.victim = VictimState::InHand(progress.worth);
             let account = self.group.pool.admission.publish_in_sync(self.group.st);
             let room = account.physical().saturating_sub(self.group.pool.admission.reserved_open());
@@ -196,8 +187,7 @@ impl Mover<'_, '_> {
     }
 
     /// Chooses a victim when free space is almost gone: the current one if the rest of it fits, else the one
-    /// with the least live
-    /// bytes.
+    /// with the least live bytes.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
         let (pool, frees) = (self.group.pool, self.group.commit.frees.len());
         let fits =
@@ -260,8 +250,7 @@ impl Mover<'_, '_> {
     }
 
     /// Begins a victim. With `zone_yield` `None` it is an evacuation, for dead zones and leaving devices,
-    /// from which no space is
-    /// expected. Returns `None` if the zone is unfit for that purpose.
+    /// from which no space is expected. Returns `None` if the zone is unfit for that purpose.
     fn look_through(
         &mut self,
         victim: ZoneSeq,
@@ -337,8 +326,7 @@ impl Mover<'_, '_> {
     }
 
     /// Some live blocks of a zone cannot be moved. If a block could not be read, the zone is tried again
-    /// later; otherwise it becomes
-    /// suspect.
+    /// later; otherwise it becomes suspect.
     fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
         if unread {
             self.put_to_sleep(victim);
@@ -362,8 +350,7 @@ impl Mover<'_, '_> {
         let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
         let mut moved = 0;
         // Slot of the previous survivor, if the next one may share its run. No block that stays may lie
-        // between them: its death would
-        // be counted against the run.
+        // between them: its death would be counted against the run.
         let mut last: Option<usize> = None;
         let mut rest: Vec<(usize, usize)> = Vec::new();
         'extents: loop {
@@ -548,8 +535,7 @@ impl Mover<'_, '_> {
     }
 
     /// The block's bytes if they match the directory's CRC, if necessary from another copy. `None`: it is
-    /// damaged. An error: it could
-    /// not be read.
+    /// damaged. An error: it could not be read.
     fn good_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
         let found =
             self.group.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;

@@ -1,10 +1,9 @@
 //! Sync of one txg (group): append all its changes, then one commit record, flush, one uberblock, flush.
 //!
 //! The order makes the commit atomic. Data, indirect blocks, dnodes, the meta object set, dead-log blocks and
-//! table sections are
-//! written first. Then comes the commit record that lists them, and a flush. Only then the uberblock that
-//! names the record is
-//! appended and flushed. A crash before that leaves unclaimed bytes; after it, the txg is whole.
+//! table sections are written first. Then comes the commit record that lists them, and a flush. Only then the
+//! uberblock that names the record is appended and flushed. A crash before that leaves unclaimed bytes; after
+//! it, the txg is whole.
 //!
 //! The tables in memory change only after the uberblock, by the same
 //! [`Tables::apply`](terrane_space::zones::Tables::apply) that import replays.
@@ -47,13 +46,11 @@ use terrane_txg::levels::Method;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// Maximum number of blocks, and of bytes, that are compressed before the current one is appended. Memory
-/// holds both forms.
-/// Large blocks may exceed the bytes, so that all workers stay busy.
+/// holds both forms. Large blocks may exceed the bytes, so that all workers stay busy.
 const AHEAD_MAX: usize = 64;
 const AHEAD_BYTES: usize = 16 << 20;
 /// Up to this many bytes are compressed on the calling thread, because waking a worker costs more. Most
-/// `fsync` calls wait for no
-/// more than this.
+/// `fsync` calls wait for no more than this.
 const HERE_MAX: usize = 32 << 10;
 
 /// [`Method`], as handed to a worker.
@@ -276,8 +273,7 @@ impl Group<'_> {
     }
 
     /// Appends a block that is born here. If zones have failed and no other takes the block, zones that wait
-    /// for their reset are
-    /// used.
+    /// for their reset are used.
     fn append_born(
         &mut self,
         (slot, class): (usize, Class),

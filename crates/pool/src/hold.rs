@@ -1,12 +1,10 @@
 //! Holds of zones for long readers: a check, or a copy of all committed data.
 //!
 //! Data that is committed when the hold is taken stays readable on the devices, because no zone in use then
-//! is reset. So a
-//! hold costs free space, and its owner may be stopped for hours.
+//! is reset. So a hold costs free space, and its owner may be stopped for hours.
 //!
 //! Writers come first. The pool releases all holds if writers wait for space or GC wins nothing more, while
-//! emptied zones are
-//! held. The owners learn of it when they ask, and begin again.
+//! emptied zones are held. The owners learn of it when they ask, and begin again.
 //!
 //! Invariant: no writer is refused for lack of space because of a hold.
 
@@ -15,8 +13,7 @@ use terrane_txg::hold::ZoneHold;
 
 impl Pool {
     /// Holds all zones in use, until the hold is dropped or writers need the space. What is committed now
-    /// stays readable on the
-    /// device as long as [`ZoneHold::is_whole`].
+    /// stays readable on the device as long as [`ZoneHold::is_whole`].
     pub fn hold_zones(&self) -> ZoneHold {
         self.holds.hold(&self.store.tables)
     }

@@ -1,14 +1,11 @@
 //! Renames a pool, or makes a copy a pool of its own.
 //!
 //! The pool's first id is part of the seal of every zone header, directory part and uberblock, so it cannot
-//! change. A second id,
-//! in the label alone, distinguishes a copy from its original. Only searches for devices and for mounted
-//! pools compare it. An
-//! import takes the devices that it is given.
+//! change. A second id, in the label alone, distinguishes a copy from its original. Only searches for devices
+//! and for mounted pools compare it. An import takes the devices that it is given.
 //!
 //! Both are changes of the label, and become durable on every anchor, one after the other. If the power fails
-//! in between, the
-//! newest label wins, and the next import writes it to the other anchors.
+//! in between, the newest label wins, and the next import writes it to the other anchors.
 
 use crate::create::fresh_id;
 use crate::import::check_name;
@@ -22,8 +19,7 @@ impl Pool {
     ///
     /// # Errors
     /// `ReadOnly`; `Refused` for an invalid name; `Failed` if the label could not be written. Then the pool
-    /// takes no changes until
-    /// the next import, which finds either name.
+    /// takes no changes until the next import, which finds either name.
     pub fn rename(self: &Arc<Self>, name: &str, is_copy: bool) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);

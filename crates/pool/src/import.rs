@@ -1,14 +1,11 @@
 //! Imports a pool from its devices.
 //!
 //! Import finds the newest uberblock in the anchors of all devices. It walks the chain of commit records back
-//! to the last
-//! checkpoint of every table section, loads the sections and applies the records. Its cost follows the
-//! checkpoint bound, not the
-//! size of the pool.
+//! to the last checkpoint of every table section, loads the sections and applies the records. Its cost
+//! follows the checkpoint bound, not the size of the pool.
 //!
 //! A writable import first appends an uberblock with a new incarnation to the other anchor of each device. So
-//! nothing that was
-//! written before can be mistaken for this incarnation.
+//! nothing that was written before can be mistaken for this incarnation.
 //!
 //! If the newest txg cannot be read, import refuses and says what a rewind would lose. It never falls back by
 //! itself.
@@ -66,8 +63,7 @@ pub struct ImportOptions {
     /// Maximum bytes of dirty data.
     pub dirty_bytes: u64,
     /// Memory bound of the zone tables in bytes, with relocation index and dead sets. From three quarters of
-    /// it on, they are kept
-    /// coarser.
+    /// it on, they are kept coarser.
     pub index_bytes: u64,
     /// The longest time for which a change stays uncommitted.
     pub commit_period: Duration,
@@ -104,8 +100,7 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
     let mut raw = vec![0; LABEL_BYTES as usize];
     let mut found: Option<Label> = None;
     // The second anchor begins where the first zone ends. If the first label is just being rewritten, the
-    // zone size is unknown, so
-    // all are tried.
+    // zone size is unknown, so all are tried.
     let seconds = (20..=32).map(|shift| (1u64 << shift, 1));
     // The write unit, which determines the place of the first anchor's second label, is then unknown as well.
     let copies = (12..=16).map(|shift| (second_label(1 << shift), 0));
@@ -130,8 +125,7 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
 struct Found {
     uber: Uberblock,
     /// `oldest` of the newest txg on the devices. Even if a rewind imports an earlier txg, zones that still
-    /// older ones need may have
-    /// been reset.
+    /// older ones need may have been reset.
     oldest: Txg,
     record: Record,
     chain: VecDeque<Chained>,
@@ -322,8 +316,7 @@ fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError>
 }
 
 /// Refuses an import while an unreadable anchor could hold a newer txg. An administrator must decide whether
-/// to go on with an
-/// older one.
+/// to go on with an older one.
 fn refuse_hidden(
     devices: &[Arc<dyn Device>],
     roots: &Roots,
@@ -347,8 +340,7 @@ fn refuse_hidden(
 const OTHER_HOST_WAIT: Duration = Duration::from_secs(10);
 
 /// Locks exclude only other processes on this machine. A shared disk may be in use on another one. If another
-/// machine wrote the
-/// newest uberblock and did not export the pool, import watches the disk for a while.
+/// machine wrote the newest uberblock and did not export the pool, import watches the disk for a while.
 fn refuse_other_host(
     devices: &[Arc<dyn Device>],
     (roots, newest): (&Roots, &Uberblock),
@@ -670,8 +662,7 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
             Ok(at) => at,
             Err(error) => {
                 // A dead zone is no reason to refuse the others. Its blocks are read from other copies, or
-                // reported when they are
-                // read.
+                // reported when they are read.
                 log::error!("{home}: {error}; nothing more is written there");
                 zone.capacity
             }
@@ -686,8 +677,7 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
 }
 
 /// The first txg after the imported one. `clean`: that was the last before an export. A txg number is never
-/// used twice. After a
-/// crash or a rewind, numbers continue above all leased ones.
+/// used twice. After a crash or a rewind, numbers continue above all leased ones.
 fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
     if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
 }

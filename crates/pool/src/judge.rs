@@ -1,13 +1,11 @@
 //! Checks the commit record of a txg before its uberblock makes it the newest.
 //!
 //! Import applies records by [`Tables::apply`](terrane_space::zones::Tables::apply), and refuses the pool if
-//! one does not fit. So
-//! an error in our own accounting would be acknowledged while the pool is in use, and would then prevent
-//! every import.
+//! one does not fit. So an error in our own accounting would be acknowledged while the pool is in use, and
+//! would then prevent every import.
 //!
 //! Therefore each record is parsed again and compared with the tables before it counts. If anything is wrong,
-//! the txg fails,
-//! the pool stops, and the previous txg stays the newest.
+//! the txg fails, the pool stops, and the previous txg stays the newest.
 
 use crate::pool::Group;
 use terrane_format::boot_ptr::BootPtr;

@@ -1,14 +1,11 @@
 //! Removal of a device.
 //!
 //! First the label says that the device leaves. From then on no zone is opened there, and its open zones are
-//! closed. Each txg
-//! moves a piece of its live blocks, even if that gives no space.
+//! closed. Each txg moves a piece of its live blocks, even if that gives no space.
 //!
 //! When a commit record says that its last zone was reset, no txg that could be imported needs the device.
-//! Then the labels of all
-//! other devices drop it, and its own anchors are wiped. Only the label records the removal, so it continues
-//! after a crash or an
-//! export.
+//! Then the labels of all other devices drop it, and its own anchors are wiped. Only the label records the
+//! removal, so it continues after a crash or an export.
 //!
 //! The device's index stays unused: rows of reclaimed zones still name it.
 //!
@@ -31,14 +28,13 @@ const PROMISES: u32 = 8;
 
 impl Pool {
     /// Moves all live blocks of a device to the others and drops it from the pool. `tell` gets the bytes that
-    /// have left, and a lower
-    /// bound of the total; other blocks may die there meanwhile. On return the device belongs to the caller.
+    /// have left, and a lower bound of the total; other blocks may die there meanwhile. On return the device
+    /// belongs to the caller.
     ///
     /// # Errors
     /// `ReadOnly`; `Refused` if there is no such device, none for data would remain, or the others cannot
-    /// hold the live bytes. Also
-    /// `Refused` if nothing moves any more. Then the removal goes on in the background, and a further call
-    /// waits for it again.
+    /// hold the live bytes. Also `Refused` if nothing moves any more. Then the removal goes on in the
+    /// background, and a further call waits for it again.
     pub fn remove_device(
         self: &Arc<Self>,
         device: DeviceIdx,
@@ -159,8 +155,7 @@ impl Pool {
     }
 
     /// Drops leaving devices that are empty. It is called when a txg is durable, before emptied zones are
-    /// reset. So earlier
-    /// resets are in the txg's record.
+    /// reset. So earlier resets are in the txg's record.
     pub(crate) fn let_go(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let label = self.label();
         for (device, _) in label.members().filter(|(device, _)| self.is_leaving(*device)) {

@@ -1,8 +1,7 @@
 //! `zstd-auto` in a pool: input and results of the controller in [`terrane_codec::auto`].
 //!
 //! Each data set that uses it has one controller. With every block, the txg reports the dirty bytes, the rate
-//! of new ones, and
-//! whether a caller waits. The worker that compressed the block reports the time.
+//! of new ones, and whether a caller waits. The worker that compressed the block reports the time.
 
 use crate::pool::Pool;
 use std::sync::Arc;

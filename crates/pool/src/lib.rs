@@ -1,15 +1,12 @@
 //! Storage pool: block allocation, I/O, garbage collection and transaction groups.
 //!
 //! The pool turns zones into a store of immutable blocks that commits in transaction groups. Upper layers
-//! hand it dirty blocks
-//! when a txg syncs, and get pointers back. It appends them, counts live bytes, and finds blocks by
-//! birthplace wherever they are
-//! now. One uberblock makes the whole txg durable.
+//! hand it dirty blocks when a txg syncs, and get pointers back. It appends them, counts live bytes, and
+//! finds blocks by birthplace wherever they are now. One uberblock makes the whole txg durable.
 //!
 //! `terrane_format` has the on-disk structures, `terrane_space` the accounting of zones and placement, and
-//! `terrane_cache` the
-//! caches in memory. `terrane_store` has devices, appends and reads, and `terrane_txg` the states of
-//! transaction groups.
+//! `terrane_cache` the caches in memory. `terrane_store` has devices, appends and reads, and `terrane_txg`
+//! the states of transaction groups.
 //!
 //! Modules, in reading order:
 //!

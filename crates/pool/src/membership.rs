@@ -1,10 +1,9 @@
 //! Adds devices to a pool in use, and reports them.
 //!
 //! The label lists the devices of a pool, so each change is one of the label. It becomes durable on every
-//! anchor, in an order
-//! in which every crash leaves a pool that can be imported. A device that joins gets the new label before any
-//! other. Without that
-//! label, the others are the old pool; with it, no device is missing.
+//! anchor, in an order in which every crash leaves a pool that can be imported. A device that joins gets the
+//! new label before any other. Without that label, the others are the old pool; with it, no device is
+//! missing.
 
 use crate::create::{empty, fresh_id, judge_device};
 use crate::pool::{Pool, SyncState};
@@ -69,12 +68,10 @@ impl Pool {
     /// # Errors
     /// * `ReadOnly`.
     /// * `Refused`, with the device's name, if the device or its zones are too small for the pool. Also if
-    ///   the pool has had
-    ///   [`DEVICES_MAX`] devices.
+    ///   the pool has had [`DEVICES_MAX`] devices.
     /// * `Device` if the new device cannot be written: the pool is unchanged.
     /// * `Failed` if the pool's own devices could not be written: it takes no changes until an import, which
-    ///   may find the new device
-    ///   or not.
+    ///   may find the new device or not.
     pub fn add_device(self: &Arc<Self>, device: Arc<dyn Device>, role: Role) -> Result<DeviceIdx, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -88,8 +85,7 @@ impl Pool {
         let index = DeviceIdx((label.devices.len() - 1) as u16);
         if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
             // Part of the new label may lie on the device, and look like the newest of the pool. A higher
-            // generation on our devices
-            // supersedes it.
+            // generation on our devices supersedes it.
             self.membership.label_mut().generation = label.generation + 1;
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
             return Err(error);

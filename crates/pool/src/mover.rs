@@ -4,8 +4,7 @@
 //! record lists them.
 //!
 //! Invariant: GC does not run in a txg that heals. Healed blocks have new runs that the tables do not include
-//! yet. So the check
-//! for blocks between two survivors would be wrong.
+//! yet. So the check for blocks between two survivors would be wrong.
 
 use crate::pool::Group;
 use std::collections::BTreeSet;
@@ -64,8 +63,8 @@ impl Mover<'_, '_> {
                 birth.run_of(heal.addr.granule()).copied()
             };
             if let Some(run) = split {
-                // Both splits would start from the old run, and their sides would contradict each other. So the
-                // second one waits for the next txg.
+                // Both splits would start from the old run, and their sides would contradict each other. So
+                // the second one waits for the next txg.
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
                     self.group.pool.reader.heal_later(heal);
@@ -111,8 +110,7 @@ impl Mover<'_, '_> {
     /// with the run.
     ///
     /// A run also covers blocks between its own that were already dead. For a reclaimed birth zone, the dead
-    /// set holds only later
-    /// frees. So only the directory part of the run says which blocks lived.
+    /// set holds only later frees. So only the directory part of the run says which blocks lived.
     fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
         let Some(held) = self.group.pool.store.hold(run.dest) else { return Ok(false) };
         let part = self.group.pool.store.part(&held, run.part_end())?;

@@ -1,25 +1,21 @@
 //! nopwrite: an overwrite that changes nothing keeps the old block and its pointer.
 //!
 //! A request may name the pointer that it replaces. If the pointer's checksum says that the new block would
-//! be stored in the
-//! same bytes, nothing is appended. The pointer is returned as is, so nothing above it changes either.
+//! be stored in the same bytes, nothing is appended. The pointer is returned as is, so nothing above it
+//! changes either.
 //!
 //! A checksum tells what was stored, not what is left of it. A user may rewrite a file because it was
-//! damaged. So a block that is
-//! not in memory is read from its device first. That is one read instead of a write and all that follows from
-//! it.
+//! damaged. So a block that is not in memory is read from its device first. That is one read instead of a
+//! write and all that follows from it.
 //!
 //! Another level, or another compressor version, stores the same content in other bytes. If the algorithm is
-//! the requested
-//! one, the old block may be read, verified and compared ([`Looks`](terrane_space::policy::Looks) decides
-//! when). With another
-//! algorithm it is not: a user who changes `compression` and rewrites a file wants it stored in the new form.
+//! the requested one, the old block may be read, verified and compared
+//! ([`Looks`](terrane_space::policy::Looks) decides when). With another algorithm it is not: a user who
+//! changes `compression` and rewrites a file wants it stored in the new form.
 //!
 //! Invariant: a pointer is kept only if its checksum is cryptographic and of the requested kind. A checksum
-//! that can be forged,
-//! or can collide by accident, never stands for content. The block was written or verified since the import,
-//! and is not known to
-//! be damaged.
+//! that can be forged, or can collide by accident, never stands for content. The block was written or
+//! verified since the import, and is not known to be damaged.
 
 use crate::pool::{Group, Stream, WriteRequest};
 use std::sync::Arc;

@@ -1,10 +1,8 @@
 //! The pool: state that readers, writers and the sync share, and shutdown.
 //!
 //! Locks, outermost first: `sync` (one txg at a time); the txg state in `Admission`; `tables` (zones; read
-//! for every look-up,
-//! written only by the sync). Then come the leaves: gather buffers, caches, the heal queue. No lock but
-//! `sync` is held over a
-//! device write.
+//! for every look-up, written only by the sync). Then come the leaves: gather buffers, caches, the heal
+//! queue. No lock but `sync` is held over a device write.
 
 mod group;
 mod tx;
@@ -40,8 +38,7 @@ use terrane_wire::Txg;
 /// The layer above, which has the dirty blocks when a txg syncs.
 pub trait Client: Send + Sync {
     /// The txg has quiesced: no other operation holds it, and none has joined the next one yet. Under `last`
-    /// the client may still
-    /// change something in it. All operations wait for that, so it must be quick.
+    /// the client may still change something in it. All operations wait for that, so it must be quick.
     fn quiesced(&self, last: &Tx);
     /// Writes everything that is dirty in the txg; returns the pointer to the meta object set.
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
@@ -149,10 +146,8 @@ impl Pool {
     }
 
     /// Registers the client; once, before the first txg that has dirty blocks for it. A writable pool holds
-    /// it until
-    /// [`Pool::export`] or [`Pool::abandon`], even if all other references are dropped: it has the
-    /// uncommitted changes. A read-only
-    /// pool never calls it.
+    /// it until [`Pool::export`] or [`Pool::abandon`], even if all other references are dropped: it has the
+    /// uncommitted changes. A read-only pool never calls it.
     pub fn set_client(&self, client: Arc<dyn Client>) {
         if self.read_only {
             return;
@@ -167,8 +162,7 @@ impl Pool {
     }
 
     /// The client for a txg that begins to sync. A pool that stops sets its state before it drops the client.
-    /// So the state is
-    /// checked after the client was taken: no txg may commit without the client's dirty data.
+    /// So the state is checked after the client was taken: no txg may commit without the client's dirty data.
     pub(crate) fn client_if_alive(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
         let client = self.client();
         self.reports.alive().map(|()| client)
@@ -184,8 +178,7 @@ impl Pool {
     }
 
     /// Stops the pool because a txg could not be committed. The state in memory may differ from the device in
-    /// unknown ways, so
-    /// nothing more is written.
+    /// unknown ways, so nothing more is written.
     pub(crate) fn fail(&self, error: &PoolError) {
         let reason: Arc<str> = match error {
             PoolError::Failed { reason } => reason.clone(),
@@ -263,8 +256,7 @@ impl Pool {
     }
 
     /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
-    /// The devices are free after
-    /// the return, once the last handle of the pool and of its clients is dropped.
+    /// The devices are free after the return, once the last handle of the pool and of its clients is dropped.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
         let outcome = if self.read_only || self.reports.stopped().is_some() {
             self.reports.alive()

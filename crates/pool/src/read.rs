@@ -17,8 +17,7 @@ impl Pool {
     }
 
     /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size. For whole blocks that
-    /// will not be read
-    /// again. On an error the content of the memory is undefined.
+    /// will not be read again. On an error the content of the memory is undefined.
     pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
         self.reader.read_into(ptr, owner, out)
     }
@@ -78,8 +77,7 @@ impl Pool {
     }
 
     /// Sets the bound of cached blocks; the excess is evicted at once. The indexes of cache devices stay. A
-    /// short lack of memory
-    /// would otherwise lose all that they index.
+    /// short lack of memory would otherwise lose all that they index.
     pub fn set_cache_bytes(&self, bytes: usize) {
         self.reader.cache.set_budget(bytes);
     }

@@ -2,19 +2,16 @@
 //! entries.
 //!
 //! The index has an entry for each run of survivors, and unchanged blocks survive forever. A few old blocks
-//! of every zone that
-//! was ever filled can make it arbitrarily large. Packing it and moving larger parts makes it smaller, but
-//! bounds nothing.
+//! of every zone that was ever filled can make it arbitrarily large. Packing it and moving larger parts makes
+//! it smaller, but bounds nothing.
 //!
 //! If that is not enough, the owners rewrite the oldest of these blocks, as if they were overwritten with the
-//! same content. Then
-//! the blocks lie at their birthplace, and need no index entry. The cost is that of a move, plus the pointers
-//! above. (Pointers
-//! could not be changed if several trees shared a block; today one tree holds each.)
+//! same content. Then the blocks lie at their birthplace, and need no index entry. The cost is that of a
+//! move, plus the pointers above. (Pointers could not be changed if several trees shared a block; today one
+//! tree holds each.)
 //!
 //! The oldest blocks come first: their age shows that they will not die soon. A metadata block qualifies if
-//! one copy has moved, and
-//! both are rewritten.
+//! one copy has moved, and both are rewritten.
 
 use crate::pool::Pool;
 use crate::pool::Tx;
@@ -46,9 +43,8 @@ pub struct RebirthCursor {
     began: Txg,
     ended: Option<Txg>,
     /// `some_born`: a block was rewritten in this pass. `was_barren`: none was in the pass before. Blocks
-    /// that were selected last may
-    /// be rewritten only in the next pass. After two passes without a rewrite, the selection rests until txg
-    /// `rests_until`.
+    /// that were selected last may be rewritten only in the next pass. After two passes without a rewrite,
+    /// the selection rests until txg `rests_until`.
     some_born: bool,
     was_barren: bool,
     rests_until: Txg,
@@ -94,8 +90,7 @@ impl Pool {
     /// Blocks to rewrite now: those of the next birth zones, and after the last one again from the first.
     ///
     /// Empty while the index keeps within its bound, or while selected blocks are not committed yet. It may
-    /// also be empty if
-    /// the directory parts that one call reads held none.
+    /// also be empty if the directory parts that one call reads held none.
     pub fn relics(&self, cursor: &mut RebirthCursor) -> Vec<Relic> {
         let mut found = Vec::new();
         let synced = self.admission.synced();
@@ -140,8 +135,7 @@ impl Pool {
     }
 
     /// Selects live blocks that were born in a zone, from a granule on. Returns the granule to continue at,
-    /// unless all runs were
-    /// visited.
+    /// unless all runs were visited.
     fn relics_of(
         &self,
         (seq, from): (ZoneSeq, u32),

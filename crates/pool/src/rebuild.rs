@@ -1,35 +1,27 @@
 //! Rebuilds the zone tables and the relocation index from the zones themselves.
 //!
 //! Sections of the zone tables have two copies. If both are lost, import knows neither the zones in use, nor
-//! live blocks, nor
-//! where moved blocks are, although every block still exists. But each zone begins with a header, and each
-//! batch ends with a
-//! directory part. So all zones are read from end to end. Of each block, the newest copy counts whose bytes
-//! match its
-//! directory.
+//! live blocks, nor where moved blocks are, although every block still exists. But each zone begins with a
+//! header, and each batch ends with a directory part. So all zones are read from end to end. Of each block,
+//! the newest copy counts whose bytes match its directory.
 //!
 //! Directories do not tell which blocks are dead. So this is done twice. First every listed block counts as
-//! live, which is enough
-//! to read the trees ([`Index::Scanned`]). Then exactly the blocks that the trees reach are live
-//! ([`Index::Reached`]). The pool that
-//! is imported with the second writes all sections anew in its next txg.
+//! live, which is enough to read the trees ([`Index::Scanned`]). Then exactly the blocks that the trees reach
+//! are live ([`Index::Reached`]). The pool that is imported with the second writes all sections anew in its
+//! next txg.
 //!
 //! The newest commit record is needed, because it holds the root; earlier ones are not.
 //!
 //! If its directory part is damaged, a block may be reached and listed nowhere. It stays where it was born,
-//! in a zone that is kept
-//! for `check`. A zone whose header is damaged is identified by its parts.
+//! in a zone that is kept for `check`. A zone whose header is damaged is identified by its parts.
 //!
 //! Everything that was not found counts as free space. So if a device cannot be read, no tables are made at
 //! all.
 //!
 //! Invariant: no block of a part is taken twice, and no part that begins inside another is believed. Bytes
-//! that a crash left
-//! at the end of a zone look like a part, and the next batch overwrites only their beginning. On drives with
-//! hardware write
-//! pointers they stay whole, and the next batch lies behind them. So a part is dropped if the next one names
-//! an earlier
-//! predecessor.
+//! that a crash left at the end of a zone look like a part, and the next batch overwrites only their
+//! beginning. On drives with hardware write pointers they stay whole, and the next batch lies behind them. So
+//! a part is dropped if the next one names an earlier predecessor.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,8 +116,7 @@ impl Scan<'_> {
     }
 
     /// Records a read error, which says nothing about the content of the zone. The administrator can first
-    /// copy a device with bad
-    /// sectors to a sound one.
+    /// copy a device with bad sectors to a sound one.
     fn note_unread(&self, home: Home, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. }) {
             let expected =
@@ -167,8 +158,7 @@ impl Scan<'_> {
     }
 
     /// Reconstructs a damaged zone header from the directory parts. If parts of several fillings exist, the
-    /// newest sequence number
-    /// wins.
+    /// newest sequence number wins.
     fn header_of_parts(&self, home: Home, unit: u64, end: u64) -> Option<ZoneHeader> {
         let mut newest: Option<(ZoneSeq, Txg, u64)> = None;
         self.each_tail(home, unit, end, &mut |tail, at| {
@@ -433,8 +423,8 @@ impl Scan<'_> {
             zone.born = births.remove(&seq).unwrap_or_default();
             tables.live += zone.live;
             // Zones without live blocks become free space at once: it is needed, and there is no txg to roll
-            // back to. But live blocks may be
-            // listed in damaged parts alone, so this must wait until the trees were walked.
+            // back to. But live blocks may be listed in damaged parts alone, so this must wait until the
+            // trees were walked.
             let is_room = zone.live == 0 && !matches!(index, Index::Scanned);
             tables.insert(seq, zone);
             if is_room {

@@ -19,8 +19,7 @@ impl Pool {
     }
 
     /// Adds the error log that an earlier import stored. Only the first call does so, because several data
-    /// sets may be opened on one
-    /// pool.
+    /// sets may be opened on one pool.
     pub fn recall_errors(&self, stored: Errors) {
         self.reports.log.recall_once(stored);
     }

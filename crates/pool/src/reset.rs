@@ -1,10 +1,8 @@
 //! Resets emptied zones.
 //!
 //! A zone without live blocks may be reset under three conditions. Its emptying is older than any txg that
-//! could be imported, no
-//! reader holds it, and its directory can be explained: every listed block is dead or has moved. If it
-//! cannot, the zone is kept
-//! for `check`.
+//! could be imported, no reader holds it, and its directory can be explained: every listed block is dead or
+//! has moved. If it cannot, the zone is kept for `check`.
 //!
 //! Invariant: a zone counts as empty only if it takes writes, as far as its device has reported.
 
@@ -101,8 +99,7 @@ impl Pool {
     }
 
     /// Makes the newest durable txg the only one that is kept whole. So zones whose emptying is not yet old
-    /// can be reset at once. That
-    /// costs no more than an uberblock.
+    /// can be reset at once. That costs no more than an uberblock.
     ///
     /// It is done only if there may be no space for the txgs that ageing takes, or for `bytes` of the current
     /// one.

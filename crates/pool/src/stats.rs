@@ -1,10 +1,8 @@
 //! Statistics of the pool: counters, and figures derived from them.
 //!
 //! [`Counters`](terrane_store::counters::Counters) are incremented where events happen, relaxed and without a
-//! lock.
-//! [`Pool::stats`] reads them all, and adds figures of the tables (zones, space). All but the gauges only
-//! grow from import on, so
-//! rates are differences.
+//! lock. [`Pool::stats`] reads them all, and adds figures of the tables (zones, space). All but the gauges
+//! only grow from import on, so rates are differences.
 //!
 //! Invariant: no counter decides anything; a pool behaves the same if all counters are wrong.
 
@@ -129,8 +127,7 @@ impl Pool {
     }
 
     /// Dirty bytes in memory, their bound, and the number of operations that wait for space. Cheap enough for
-    /// a call before each
-    /// record.
+    /// a call before each record.
     pub fn load(&self) -> (u64, u64, u64) {
         let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
         (dirty_bytes, dirty_bytes_max, self.admission.waiting().0)

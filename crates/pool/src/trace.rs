@@ -2,10 +2,8 @@
 //! they are freed.
 //!
 //! `terrane-sim gc` replays it on a pool of any shape, under any policy, without data. The places of blocks
-//! are not recorded,
-//! because a replay chooses them anew. Names and contents are not recorded either: a lifetime inferred from
-//! siblings is already a
-//! number.
+//! are not recorded, because a replay chooses them anew. Names and contents are not recorded either: a
+//! lifetime inferred from siblings is already a number.
 //!
 //! The recording is text, one event per line. Words are separated by single spaces, and all numbers are
 //! decimal:
@@ -20,8 +18,7 @@
 //! ```
 //!
 //! Names are addresses, which never repeat in a pool. Births of bootstrap blocks are not recorded, but their
-//! frees are. So are frees
-//! of blocks that were born before the recording began. A replay ignores such names.
+//! frees are. So are frees of blocks that were born before the recording began. A replay ignores such names.
 //!
 //! Lock: a leaf, held while lines are written to the file. If a write fails, the recording ends and the pool
 //! goes on.
@@ -37,8 +34,8 @@ use terrane_txg::trace::Recording;
 
 impl Pool {
     /// Records births and frees of blocks from the next txg on, in the form that `terrane-sim gc` replays
-    /// (see the module `trace`). A
-    /// running recording ends. Older blocks are not in it, so it should begin when the pool is new.
+    /// (see the module `trace`). A running recording ends. Older blocks are not in it, so it should begin
+    /// when the pool is new.
     pub fn record(&self, mut sink: Box<dyn Write + Send>) -> std::io::Result<()> {
         let label = self.label();
         let zones: u64 = label.members().map(|(_, row)| u64::from(row.block_zones())).sum();

@@ -1,10 +1,9 @@
 //! Transaction groups: open, quiescing, syncing.
 //!
 //! Every operation joins the open txg by holding a [`Tx`]. To commit, a txg first *quiesces*: no operation
-//! may join until all
-//! holders have left. That is soon, because holders wait only for device reads. Then the next txg opens, and
-//! the quiesced one
-//! *syncs* while operations go on. So one txg is open, and at most one is syncing.
+//! may join until all holders have left. That is soon, because holders wait only for device reads. Then the
+//! next txg opens, and the quiesced one *syncs* while operations go on. So one txg is open, and at most one
+//! is syncing.
 //!
 //! All waiting happens before joining: for free space, for the sync to catch up with dirty data, for the next
 //! txg to open.
@@ -35,8 +34,7 @@ impl Pool {
     }
 
     /// Reserves bytes for a file without a check for free space, because they were reserved before the pool
-    /// was opened. New reservations
-    /// use [`Cost::promises`].
+    /// was opened. New reservations use [`Cost::promises`].
     pub fn promise(&self, bytes: u64) {
         self.admission.set_promised(|promised| promised.saturating_add(bytes));
     }
@@ -71,8 +69,7 @@ impl Pool {
     }
 
     /// Waits until no txg syncs. If the caller holds a [`Tx`], the next sync cannot begin. Then only changes
-    /// of the open txg are
-    /// not durable.
+    /// of the open txg are not durable.
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
         self.admission.wait_for_sync(|| self.reports.alive())
     }
@@ -132,8 +129,7 @@ impl Pool {
     /// Commits on request, when enough is dirty, and on a timer.
     fn sync_groups(self: &Arc<Self>, period: Duration) {
         // The thread wakes for every block that workers have compressed. If it preempted a writer each time,
-        // that writer would lose the
-        // processor for milliseconds.
+        // that writer would lose the processor for milliseconds.
         self.env.never_preempt();
         while self.admission.next_group(period, &|| self.look_at_the_clock()) {
             if self.run_group().is_err() {

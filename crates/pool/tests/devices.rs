@@ -505,8 +505,7 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
 }
 
 /// A copy is made a pool of its own. Whatever a power loss leaves can be imported from all of its devices,
-/// and made a pool of its
-/// own then.
+/// and made a pool of its own then.
 #[test]
 fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
     let (joint, pool, toy) = one_of_three(61);

@@ -1,6 +1,5 @@
 //! A feature is added in one step, whenever the power fails. Its structures are never written while a label
-//! without the feature
-//! could still be imported.
+//! without the feature could still be imported.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -522,8 +522,7 @@ fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_awa
 }
 
 /// The toy, with small blocks that are all replaced in each txg. If there are many, the frees do not fit the
-/// record itself. Keeps
-/// the state of the device after each txg with late resets.
+/// record itself. Keeps the state of the device after each txg with late resets.
 struct Troubled {
     toy: Arc<support::Toy>,
     device: SimDevice,
@@ -568,8 +567,7 @@ impl Client for Troubled {
 }
 
 /// A batch fails, and only zones that wait for their reset have space for it. The txg that resets such a zone
-/// and opens it again
-/// must list both, however many frees it has already written.
+/// and opens it again must list both, however many frees it has already written.
 #[test]
 fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
     let mut seen = [0; 2];

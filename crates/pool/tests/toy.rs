@@ -1,6 +1,5 @@
 //! The pool alone, with a client that keeps a flat list of blocks. Committed blocks are present after any
-//! import, whatever was
-//! collected, moved, cut off or damaged meanwhile.
+//! import, whatever was collected, moved, cut off or damaged meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -173,7 +172,7 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
             pool.scrub(normal, owner(slot));
         }
     }
-    // All blocks are healed in few txgs, many of them from one run.
+    // Many damaged blocks lie in one run, and a txg splits a run only once. So healing takes many txgs.
     for _ in 0..200 {
         pool.commit_txg(pool.open_txg()).unwrap();
     }

@@ -27,8 +27,7 @@ struct Load {
     /// Some operation joined, whatever it reserved.
     changed: bool,
     /// The reserved blocks are on their way to the device. The open zones already account for them, so they
-    /// are
-    /// no longer subtracted from the writable bytes.
+    /// are no longer subtracted from the writable bytes.
     written: bool,
 }
 
@@ -85,8 +84,7 @@ pub struct Room {
 }
 
 /// Decides when an operation may join the open txg. It knows the open and the syncing txg, the bytes reserved
-/// in them, and the
-/// pool's free space.
+/// in them, and the pool's free space.
 pub struct Admission {
     pub store: Arc<ZoneStore>,
     state: Mutex<TxgState>,
@@ -113,8 +111,7 @@ pub struct Admission {
 }
 
 /// Lower bound of the dirty limit in bytes, however slow the device is, if the budget allows it. Smaller txgs
-/// would rewrite the
-/// same directories and dnodes again and again.
+/// would rewrite the same directories and dnodes again and again.
 const DIRTY_MIN: u64 = 128 << 20;
 /// A commit begins at this share of the dirty limit, in percent.
 const COMMIT_PERCENT: u64 = 30;
@@ -158,8 +155,7 @@ impl Admission {
     }
 
     /// Publishes the space of the pool. With `is_written`, the syncing txg has written what was reserved in
-    /// it, so waiters need not
-    /// wait for its end.
+    /// it, so waiters need not wait for its end.
     pub fn set_room(&self, room: Room, is_written: bool) {
         let mut state = self.state.lock();
         *self.room.lock() = room;
@@ -243,8 +239,7 @@ impl Admission {
     }
 
     /// Lets an operation join the open txg. `reserved`: worst-case bytes on the device. `dirty`: bytes of
-    /// memory. `promises`: bytes
-    /// that it reserves for a file.
+    /// memory. `promises`: bytes that it reserves for a file.
     pub fn join(
         &self,
         state: &mut TxgState,
@@ -382,8 +377,7 @@ impl Admission {
     }
 
     /// Waits until a txg must be committed: on request, when enough is dirty, or on a timer. When the timer
-    /// expires,
-    /// `look_at_the_clock` may also ask for one. False: the sync thread must end.
+    /// expires, `look_at_the_clock` may also ask for one. False: the sync thread must end.
     pub fn next_group(&self, period: Duration, look_at_the_clock: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.stopping && state.wanted < state.open {

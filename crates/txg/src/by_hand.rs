@@ -4,8 +4,7 @@ use terrane_format::record::Home;
 use terrane_wire::ZoneSeq;
 
 /// Txgs without progress after which a request ends. Some are needed to reset emptied zones, and to rewrite
-/// what keeps a zone
-/// from being emptied.
+/// what keeps a zone from being emptied.
 pub const PATIENCE: u32 = 8;
 /// Garbage that idle-time GC leaves, in percent of the bytes in full zones. The last garbage costs the most
 /// copying.
@@ -73,8 +72,7 @@ pub struct ByHand {
     /// Goal of the last request, kept for later status queries.
     pub goal: u64,
     /// `for_idle`: the pool itself made the request, in its idle window. `settled`: the garbage at which
-    /// idle-time GC found nothing
-    /// more to win.
+    /// idle-time GC found nothing more to win.
     pub for_idle: bool,
     pub settled: u64,
     pub least_garbage: u64,

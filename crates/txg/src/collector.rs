@@ -22,8 +22,7 @@ const PIECE_BYTES_MIN: u64 = 1 << 20;
 const RATE_AT_FIRST: u64 = 400 << 20;
 
 /// The memory of the relocation index is measured each time this many bytes have moved. A small pool measures
-/// after a 64th of
-/// its size. Measuring takes time in proportion to the rows.
+/// after a 64th of its size. Measuring takes time in proportion to the rows.
 pub const INDEX_LOOK_BYTES: u64 = 256 << 20;
 
 /// State of GC between txgs.
@@ -135,8 +134,7 @@ impl Copying {
 }
 
 /// Zones in which only bootstrap blocks are left. They become victims only after all sections include every
-/// change up to txg
-/// `since`.
+/// change up to txg `since`.
 #[derive(Default)]
 pub struct HeldUp {
     zones: Vec<ZoneSeq>,
@@ -251,8 +249,7 @@ impl Collector {
     }
 
     /// Space that victims have won and that is not yet free. It includes zones that wait for their reset. The
-    /// current victim
-    /// counts its garbage in proportion to the bytes that have moved.
+    /// current victim counts its garbage in proportion to the bytes that have moved.
     ///
     /// Its copies take space until it is emptied. If it turns out to be damaged, there is space for another
     /// victim.
@@ -269,8 +266,7 @@ impl Collector {
     }
 
     /// All sections include every change up to txg `oldest`. Zones held up by bootstrap blocks become
-    /// candidates now, or with the
-    /// next txg.
+    /// candidates now, or with the next txg.
     pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
         if oldest >= self.held_up.since {
             for seq in std::mem::take(&mut self.held_up.zones) {
@@ -280,8 +276,7 @@ impl Collector {
     }
 
     /// The txg is durable. Returns zones whose directory is emptied but in which blocks still live. No space
-    /// can be expected from
-    /// them.
+    /// can be expected from them.
     pub fn settle(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
         let lives =
             |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);

@@ -1,15 +1,12 @@
 //! Content of the commit record of a txg: frees, moves, sections, resets.
 //!
 //! A block is freed once. A second free would be subtracted from blocks that live, and in the end a zone
-//! would be reset under
-//! them. So an impossible free is left out of the record and reported. At worst the block leaks, and `check`
-//! finds it.
+//! would be reset under them. So an impossible free is left out of the record and reported. At worst the
+//! block leaks, and `check` finds it.
 //!
 //! A resident birth zone knows all its dead blocks. For a reclaimed zone, the dead set holds only blocks
-//! freed since its
-//! survivors last moved. A second free of any other block is found by the run's [`Tally`]: a run must end
-//! with exactly the
-//! blocks that lived in it.
+//! freed since its survivors last moved. A second free of any other block is found by the run's [`Tally`]: a
+//! run must end with exactly the blocks that lived in it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
@@ -138,8 +135,7 @@ impl CommitBuilder {
     }
 
     /// Sorts the frees and removes impossible ones: blocks that are unknown or already dead. These are
-    /// damage, which must not
-    /// become a lost zone.
+    /// damage, which must not become a lost zone.
     pub fn judge_frees(&mut self, tables: &Tables) -> Findings {
         self.frees.sort_unstable();
         let mut findings = Findings::new();

@@ -17,8 +17,8 @@ pub struct Cost {
     /// The operation frees space, so it may use the reserve.
     pub frees: bool,
     /// The kernel writes back what a program stored through a mapping, and that program cannot be told
-    /// `ENOSPC`. So the operation may
-    /// use a share of the reserve: see [`Limits`](terrane_space::account::Limits).
+    /// `ENOSPC`. So the operation may use a share of the reserve: see
+    /// [`Limits`](terrane_space::account::Limits).
     pub writes_back: bool,
     /// Bytes that are reserved for a file once the operation has joined, until `Pool::end_promise`.
     pub promises: u64,
@@ -59,8 +59,7 @@ impl Cost {
     }
 
     /// The limits that apply: on live bytes, and on bytes written before GC has made more space. `promised`:
-    /// the reservations of
-    /// all files.
+    /// the reservations of all files.
     pub fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
         if self.frees {
             return (room.limits.live_frees, room.limits.writable_frees);

@@ -7,8 +7,7 @@ use terrane_wire::Txg;
 /// Memory of the table of siblings, in bytes.
 pub const SIBLINGS_BYTES: usize = 1 << 20;
 /// Maximum number of deaths that wait for their txg to sync. Further deaths in a txg are dropped, because
-/// they would push all
-/// other knowledge out of the table.
+/// they would push all other knowledge out of the table.
 pub const DEATHS_MAX: usize = 16 << 10;
 
 #[derive(Default)]

@@ -6,8 +6,7 @@ use std::sync::{Arc, Weak};
 use terrane_space::zones::{Tables, Zone};
 
 /// Keeps the zones that were in use at one moment from being reset. The hold ends when it is dropped, or when
-/// writers need the
-/// space: see `Pool::hold_zones`.
+/// writers need the space: see `Pool::hold_zones`.
 #[derive(Debug)]
 pub struct ZoneHold(Arc<Held>);
 

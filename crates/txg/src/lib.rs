@@ -1,14 +1,11 @@
 //! States of transaction groups: admission, throttling, the next commit record, garbage collection.
 //!
 //! [`admission`] has the states of txgs, the wait for space, and throttling. [`cost`] is what an operation
-//! reserves, and [`pace`]
-//! measures how fast txgs take bytes. [`commit`] gathers the content of the next commit record. [`history`]
-//! keeps the records that
-//! a replay needs.
+//! reserves, and [`pace`] measures how fast txgs take bytes. [`commit`] gathers the content of the next
+//! commit record. [`history`] keeps the records that a replay needs.
 //!
 //! [`collector`] has the state of garbage collection, [`unread`] the zones that could not be read, and
-//! [`by_hand`] the requests
-//! of administrators. [`sync`] is everything that belongs to the sync thread.
+//! [`by_hand`] the requests of administrators. [`sync`] is everything that belongs to the sync thread.
 //!
 //! Invariant: nothing here knows the pool, its client, or how a txg is written.
 

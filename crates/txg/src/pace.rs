@@ -1,8 +1,7 @@
 //! Pacing of small operations where garbage collection provides the free space.
 
 /// Bounds of the measured pace, in picoseconds per reserved byte. If txgs are slower than the maximum,
-/// writers wait for space as
-/// they would without a pace.
+/// writers wait for space as they would without a pace.
 const PACE_MIN_PS: u64 = 100;
 const PACE_MAX_PS: u64 = 20_000;
 /// Txgs with fewer reserved bytes are not measured: they show how long a commit takes, not how fast space
@@ -12,10 +11,8 @@ const PACE_TELLING_BYTES: u64 = 512 << 10;
 const PACE_IDLE_NS: u64 = 250_000_000;
 
 /// A txg of small operations is committed when 1/`GROUP_PART` of the low watermark is reserved, so that one
-/// txg takes little of
-/// what is left. The least is `GROUP_BYTES_MIN`, or half of the watermark if that is smaller. Smaller txgs
-/// would rewrite the
-/// same metadata again and again.
+/// txg takes little of what is left. The least is `GROUP_BYTES_MIN`, or half of the watermark if that is
+/// smaller. Smaller txgs would rewrite the same metadata again and again.
 const GROUP_PART: u64 = 4;
 const GROUP_BYTES_MIN: u64 = 4 << 20;
 
@@ -57,10 +54,8 @@ impl Pace {
     /// free.
     ///
     /// The delay is `need` x pace x 4 x ((`ahead` - `left`) / `ahead`)^2. It is zero if all is free, and the
-    /// measured pace if half is.
-    /// With more free space writers are faster than the pace, else slow txgs would stay slow. Space comes in
-    /// steps, so writers live
-    /// on half of it until the next step.
+    /// measured pace if half is. With more free space writers are faster than the pace, else slow txgs would
+    /// stay slow. Space comes in steps, so writers live on half of it until the next step.
     pub fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
         let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
         let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 4;

@@ -45,8 +45,7 @@ pub struct Trouble {
     pub failed: VecDeque<(u64, ZoneSeq)>,
     pub rest: Option<Rest>,
     /// `probe_from_ns`: when a writer may probe the device. `probe_pause_ns`: how long no writer may probe it
-    /// after its rest was
-    /// lifted; it doubles each time.
+    /// after its rest was lifted; it doubles each time.
     pub probe_from_ns: u64,
     pub probe_pause_ns: u64,
 }
@@ -73,8 +72,7 @@ pub fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
 
 impl Unread {
     /// A zone could not be read. Returns how long it sleeps, and how long GC rests on its device if that rest
-    /// begins or is prolonged
-    /// now.
+    /// begins or is prolonged now.
     pub fn fail(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
         let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
         let pause_ns = doubled(PAUSE_NS, sleeper.failures, PAUSE_NS_MAX);

@@ -1,9 +1,8 @@
 //! GC without need of space: on request of an administrator, or in the idle window.
 //!
 //! It runs in txg after txg, until the garbage share of full zones is below a goal, or nothing more is won.
-//! Space for writers
-//! comes first; this only adds to it. In the idle window the pool makes the request itself, and withdraws it
-//! at the end.
+//! Space for writers comes first; this only adds to it. In the idle window the pool makes the request itself,
+//! and withdraws it at the end.
 //!
 //! Invariant: a request ends. A txg that moves nothing and wins nothing counts against it, and few of those
 //! are allowed.
@@ -17,8 +16,7 @@ use terrane_txg::collector::Progress;
 
 impl Pool {
     /// Runs GC until at most `target_percent` of the bytes in full zones are garbage; 100 ends an earlier
-    /// request. Returns at once;
-    /// [`Pool::gc_progress`] reports progress.
+    /// request. Returns at once; [`Pool::gc_progress`] reports progress.
     ///
     /// # Errors
     /// `ReadOnly`; `Failed` if the pool has stopped.
@@ -89,8 +87,7 @@ impl Mover<'_, '_> {
     }
 
     /// Updates mode and request after the GC of a txg. `needed` and `goal`: bytes that should be gained.
-    /// `moved_bytes`: bytes that
-    /// moved.
+    /// `moved_bytes`: bytes that moved.
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
         let victim = self.group.st.collector.victim.resting().and_then(|progress| self.view(progress));
         let is_waited_for = self.group.pool.admission.waiting().0 > 0;

@@ -1,10 +1,9 @@
 //! Evacuation: empties zones although that gives no space. They are on leaving devices, or dead.
 //!
 //! A read-only zone can still be read, but its garbage never becomes free space. If that garbage were counted
-//! on, writers would
-//! have used the remaining space when the error shows. So a victim's device is asked before anything is
-//! moved. Live blocks of a
-//! dead zone are moved as well, because its failure may continue. Then the zone is forgotten.
+//! on, writers would have used the remaining space when the error shows. So a victim's device is asked before
+//! anything is moved. Live blocks of a dead zone are moved as well, because its failure may continue. Then
+//! the zone is forgotten.
 //!
 //! Invariant: live blocks of a dead zone are moved only while there is space for another victim as well.
 

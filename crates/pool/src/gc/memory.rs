@@ -9,8 +9,7 @@ use terrane_txg::collector::INDEX_LOOK_BYTES;
 /// Upper bound of a run's bytes in a commit record. One run in a thousand may take more.
 const RUN_RECORD_BYTES: u64 = 32;
 /// Runs may take 1/`RUNS_PART` of the smallest zone, beyond what one directory part holds. Both copies of a
-/// record may lie in
-/// one zone.
+/// record may lie in one zone.
 const RUNS_PART: u64 = 8;
 /// Upper bound of the bytes of runs, however large zones are.
 const RUNS_BYTES_MAX: u64 = 4 << 20;
@@ -40,12 +39,10 @@ impl Mover<'_, '_> {
     }
 
     /// Keeps the relocation index within its bound, with hysteresis. Near the bound, rows of reclaimed zones
-    /// are packed into
-    /// intervals.
+    /// are packed into intervals.
     ///
     /// If that is not enough, survivors are written in larger batches, each of which is one run instead of
-    /// several. At half of
-    /// the bound they are written in small batches again, which cost less to search.
+    /// several. At half of the bound they are written in small batches again, which cost less to search.
     pub(super) fn look_at_index(&mut self) {
         if self.group.st.collector.index.moved_bytes
             < INDEX_LOOK_BYTES.min(self.group.pool.admission.room().limits.live / 64)

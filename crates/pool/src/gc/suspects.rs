@@ -1,14 +1,13 @@
 //! Checks suspect zones again, and makes them normal zones if they can be explained.
 //!
 //! A zone becomes suspect if its directory was read and contradicts the tables, or if a live block in it is
-//! damaged. The damaged
-//! block may have been freed or healed since. Earlier versions also suspected zones that were unreadable for
-//! a moment. So each is
-//! checked once after an import, when its last live block has died, and when `check` asks for it.
+//! damaged. The damaged block may have been freed or healed since. Earlier versions also suspected zones that
+//! were unreadable for a moment. So each is checked once after an import, when its last live block has died,
+//! and when `check` asks for it.
 //!
 //! The zone is *explained* under three conditions. Its directory is whole, and no entry contradicts the
-//! tables. The live blocks
-//! have good bytes. Their sum is what the zone's row says. Then it is a full zone like any other.
+//! tables. The live blocks have good bytes. Their sum is what the zone's row says. Then it is a full zone
+//! like any other.
 //!
 //! Invariant: an explained zone can be emptied, so it does not become suspect again for the same reason.
 

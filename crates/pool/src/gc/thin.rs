@@ -1,10 +1,8 @@
 //! Empties almost empty zones although space is not short.
 //!
 //! Where metadata and data share zones, a zone whose files were all removed keeps a few metadata blocks that
-//! nothing will
-//! change. So it keeps its whole space on the device. Moving them costs almost nothing, and frees the space
-//! at once instead of when
-//! the pool runs full.
+//! nothing will change. So it keeps its whole space on the device. Moving them costs almost nothing, and
+//! frees the space at once instead of when the pool runs full.
 //!
 //! Invariant: a txg does this only if GC is not needed for space, so waiting writers never wait for it.
 

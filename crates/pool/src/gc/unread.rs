@@ -1,18 +1,15 @@
 //! Zones that GC could not read are tried again, after pauses that grow.
 //!
 //! A read error says nothing about the content of a zone. So it is kept in memory only, never in a record.
-//! The zone sleeps for one
-//! second, then for two, and so on up to an hour.
+//! The zone sleeps for one second, then for two, and so on up to an hour.
 //!
 //! If several zones of a device fail within a minute, the device is in trouble, and GC rests there. It takes
-//! no victim on
-//! the device until the pause is over, and then reads a single zone. The first zone that is moved whole ends
-//! the trouble.
+//! no victim on the device until the pause is over, and then reads a single zone. The first zone that is
+//! moved whole ends the trouble.
 //!
 //! A writer that needs space reads the end of such a zone itself, at most once per second. It waits for some
-//! seconds after the
-//! first failure. Txgs follow only if there is a zone to try, because every txg takes space and would waste
-//! the last of it.
+//! seconds after the first failure. Txgs follow only if there is a zone to try, because every txg takes space
+//! and would waste the last of it.
 //!
 //! Invariant: a device that becomes readable again gets all its zones back, without an import.
 
@@ -29,8 +26,7 @@ impl Pool {
     }
 
     /// Waits until a txg may win space from unreadable zones, for a writer that finds no space although there
-    /// is garbage. False: the
-    /// zones have been unreadable for some seconds.
+    /// is garbage. False: the zones have been unreadable for some seconds.
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
             let since_ns = self.admission.room().unread_since_ns;

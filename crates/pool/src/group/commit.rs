@@ -24,8 +24,7 @@ const RESCUES_MAX: usize = 16;
 
 impl Group<'_> {
     /// Rewrites the sections whose turn it is. Zones held up by bootstrap blocks become candidates once all
-    /// sections include later
-    /// changes.
+    /// sections include later changes.
     pub(super) fn write_sections(&mut self) -> Result<(), PoolError> {
         let sections = self.st.sections.len() as u32;
         let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
@@ -120,8 +119,7 @@ impl Group<'_> {
     }
 
     /// Waits until every append is on the device. Batches that could not be written go to another zone. Lost
-    /// bootstrap blocks are
-    /// rewritten, and their pointers updated.
+    /// bootstrap blocks are rewritten, and their pointers updated.
     fn drain(&mut self) -> Result<(), PoolError> {
         for _ in 0..RESCUES_MAX {
             let failed_bytes = self.st.streams.write_out(self.txg)?;
@@ -346,8 +344,7 @@ impl Group<'_> {
         pool.recorder.committed(txg, st.collector.ages.clock.now(), &frees);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
         // Dirty data is counted before compression, so its bound is too. Half a second of it keeps the
-        // workers busy over a flush. More
-        // would let the data leave the processor caches before it is written.
+        // workers busy over a flush. More would let the data leave the processor caches before it is written.
         let taken = device_bytes.max(logical_bytes);
         if taken > 4 << 20 {
             let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);

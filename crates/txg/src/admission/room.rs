@@ -22,8 +22,7 @@ use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 /// Free space that is needed to move one block to a zone apart from its other copy. The second is the maximum
-/// that such
-/// blocks may take while zones are short.
+/// that such blocks may take while zones are short.
 pub const PARTED_BYTES_MIN: u64 = 128 << 10;
 const PARTED_BYTES_MAX: u64 = 1 << 20;
 
@@ -121,8 +120,7 @@ impl Admission {
     }
 
     /// Publishes the space from within a syncing txg. It has written what was reserved in it, and still needs
-    /// space for its own
-    /// commit.
+    /// space for its own commit.
     pub fn publish_in_sync(&self, st: &SyncState) -> SpaceAccount {
         let (account, room) = self.count_room(st, true);
         self.set_room(room, true);
@@ -207,8 +205,7 @@ impl Admission {
 
 impl Admission {
     /// Whether shared copies can be separated. There must be copies that share a zone, and enough empty zones
-    /// or enough free space
-    /// in the slots of both metadata copies. No operation may wait for space.
+    /// or enough free space in the slots of both metadata copies. No operation may wait for space.
     pub fn may_part(&self, st: &SyncState) -> bool {
         let has_room = || {
             st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
@@ -217,10 +214,8 @@ impl Admission {
     }
 
     /// Bytes that separated copies may take while zones are short: at most half of the free space in either
-    /// metadata slot, and an
-    /// eighth of the unreserved writable bytes. Operations that join meanwhile may count on the same bytes,
-    /// which the space for
-    /// commits covers.
+    /// metadata slot, and an eighth of the unreserved writable bytes. Operations that join meanwhile may
+    /// count on the same bytes, which the space for commits covers.
     pub fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
         let writable = self.room().limits.writable.saturating_sub(self.reserved());
@@ -230,8 +225,8 @@ impl Admission {
 
 impl Admission {
     /// Upper bound of what the commit takes after the last victim that fits was emptied. It covers both
-    /// copies of sections, of
-    /// the record and of `frees`, and the tails of open zones that the last blocks did not fit.
+    /// copies of sections, of the record and of `frees`, and the tails of open zones that the last blocks did
+    /// not fit.
     pub fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);

@@ -1,29 +1,23 @@
 //! What an operation waits for before it joins the open txg.
 //!
 //! **Throttle.** Writers are delayed smoothly from 60 % of the dirty limit on, so that they do not fill
-//! memory. The formula is
-//! OpenZFS's (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN section 8.
+//! memory. The formula is OpenZFS's (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN
+//! section 8.
 //!
 //! The delay is proportional to the bytes that an operation dirties. Only operations that are not *little*
-//! wait behind one
-//! another. The last eighth of the dirty limit is kept for little ones, so that a create does not wait for
-//! the sync
-//! while two writers stream.
+//! wait behind one another. The last eighth of the dirty limit is kept for little ones, so that a create does
+//! not wait for the sync while two writers stream.
 //!
 //! **Pace.** Where GC provides the free space, small operations are delayed as well, in proportion to the
-//! bytes that they reserve.
-//! Space comes once per txg, so an operation that took all of it at once would make others wait for whole
-//! txgs. The pace is
-//! that of the previous txgs: slower with less free space and faster with more. So most of the low watermark
-//! stays
-//! free.
+//! bytes that they reserve. Space comes once per txg, so an operation that took all of it at once would make
+//! others wait for whole txgs. The pace is that of the previous txgs: slower with less free space and faster
+//! with more. So most of the low watermark stays free.
 //!
 //! **Space.** Operations that need space queue FIFO, so that large ones are not overtaken forever. Frees
 //! never queue.
 //!
 //! Space reserved for files (`Pool::promise`) counts as taken for all others. Writes into a reservation may
-//! also use some of
-//! the reserve, for the metadata that they rewrite.
+//! also use some of the reserve, for the metadata that they rewrite.
 
 use super::{Admission, TxgState};
 use crate::cost::Cost;
@@ -57,8 +51,7 @@ pub struct Above<'a> {
 }
 
 /// A waiter for space checks again after this time. A backing file system may have had no free space, and no
-/// wakeup tells when it
-/// has some.
+/// wakeup tells when it has some.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Txgs without more space than before, after which a writer gets `NoSpace`.
 const PATIENCE: u32 = 48;
@@ -136,8 +129,8 @@ impl Admission {
             let mut state = self.state.lock();
             // Under the lock: the thread that stops the pool sets its state, then wakes all waiters once.
             (above.alive)()?;
-            // The host is full: blocks that are already reserved wait for its space, and nothing tells when it
-            // comes. So a new reservation is refused.
+            // The host is full: blocks that are already reserved wait for its space, and nothing tells when
+            // it comes. So a new reservation is refused.
             if need > 0 && !cost.frees && self.store.devices.host().is_full() {
                 self.store.counters.no_space.add(1);
                 return Err(PoolError::NoSpace { need, free: 0 });
@@ -218,8 +211,7 @@ impl Admission {
                     let room = self.room();
                     let (limit, writable) = cost.room_of(&room, state.promised);
                     // Reservations of other operations return when their txg ends. So the answer is final
-                    // only when nothing is pending. GC
-                    // also needs some txgs to turn garbage into free space.
+                    // only when nothing is pending. GC also needs some txgs to turn garbage into free space.
                     if state.reserved().0 == 0 && wait.seen != Some(state.synced) {
                         wait.seen = Some(state.synced);
                         wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
@@ -319,8 +311,7 @@ impl Admission {
 }
 
 /// Sleeps until the pool's clock reaches `wake_ns`. It does not yield the processor in a loop: on a busy
-/// machine that costs
-/// milliseconds.
+/// machine that costs milliseconds.
 fn wait_until(env: &dyn Env, wake_ns: u64) {
     loop {
         let left = wake_ns.saturating_sub(env.monotonic_ns());
