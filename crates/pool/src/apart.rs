@@ -4,9 +4,9 @@
 //! must commit even when no zone is empty and one of the open metadata zones is full. Then both copies go to
 //! the other zone.
 //!
-//! Such blocks are noted, and as soon as zones are not short, the second copy moves. An import forgets the
-//! notes. Then GC separates the copies when it empties their zone, because it never puts a copy where its
-//! sibling is.
+//! Such blocks are noted, and the second copy moves as soon as there is space. An import forgets the notes.
+//! Then GC separates the copies when it empties their zone, because it never puts a copy where its sibling
+//! is.
 
 use crate::mover::Mover;
 use crate::pool::Group;
@@ -62,7 +62,8 @@ impl Mover<'_, '_> {
         self.group.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
     }
 
-    /// Moves copies that share a zone, by the same path as heals, when zones are not short.
+    /// Moves copies that share a zone, by the same path as heals. If zones are short, it moves only what fits
+    /// the open metadata slots.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
         let mut left_bytes =

@@ -100,8 +100,8 @@ impl Mover<'_, '_> {
         let (mut moved_bytes, mut is_held_back) = (0, false);
         while piece > 0 {
             if goal == 0 {
-                // Operations that joined with the gained space may be followed by further waiters. Txgs that
-                // end too soon rewrite the same metadata again and again.
+                // Operations that joined with the gained space may wait again. Txgs that end too soon rewrite
+                // the same metadata again and again.
                 let (waiting, bytes) = self.group.pool.admission.waiting();
                 if waiting == 0 || !self.group.pool.threaded() {
                     break;

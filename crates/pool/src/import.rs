@@ -336,7 +336,7 @@ fn refuse_hidden(
     ))
 }
 
-/// Minimum time for which an import watches for writes of another machine: two commit periods.
+/// Minimum time for which an import watches for writes of another machine: two commit periods by default.
 const OTHER_HOST_WAIT: Duration = Duration::from_secs(10);
 
 /// Locks exclude only other processes on this machine. A shared disk may be in use on another one. If another

@@ -22,7 +22,7 @@ use terrane_wire::Txg;
 struct Load {
     /// Worst-case bytes on the device.
     reserved: u64,
-    /// Bytes of file data in memory.
+    /// Dirty bytes in memory: file data, metadata and changed objects.
     dirty: u64,
     /// Some operation joined, whatever it reserved.
     changed: bool,
@@ -117,7 +117,7 @@ const DIRTY_MIN: u64 = 128 << 20;
 const COMMIT_PERCENT: u64 = 30;
 
 impl Admission {
-    /// `dirty_budget`: bytes that dirty data never exceeds.
+    /// `dirty_budget`: upper bound of the dirty limit, in bytes.
     pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
         Admission {
             store,
@@ -181,8 +181,8 @@ impl Admission {
         *max = bytes.max(DIRTY_MIN).min(self.dirty_budget.load(Ordering::Relaxed));
     }
 
-    /// Sets the bound that dirty data never exceeds, in bytes. Present dirty data beyond it is written by the
-    /// txgs as they come.
+    /// Sets the upper bound of the dirty limit, in bytes. Present dirty data beyond it is written by the txgs
+    /// as they come.
     pub fn set_dirty_budget(&self, bytes: u64) {
         let mut max = self.dirty_max.lock();
         self.dirty_budget.store(bytes, Ordering::Relaxed);
@@ -337,7 +337,7 @@ impl Admission {
         self.left.notify_all();
     }
 
-    /// The txg that must be durable so that every earlier change is.
+    /// The txg whose commit makes every earlier change durable.
     pub fn newest_change(&self, threaded: bool) -> Txg {
         let state = self.state.lock();
         // A requested txg counts as well, even if the requester then found space without it: after the wait,

@@ -16,7 +16,7 @@ pub enum GcMode {
     /// GC does not run.
     #[default]
     Idle,
-    /// Free space is below the low watermark.
+    /// Free space is short.
     Background,
     /// Writers wait for space.
     Urgent,

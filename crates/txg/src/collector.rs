@@ -15,7 +15,7 @@ use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 pub const VICTIMS_MAX: usize = 64;
 /// Time that GC may take of one txg, in nanoseconds.
 pub const PIECE_NS: u64 = 30_000_000;
-/// Bounds of the bytes that one txg moves: the maximum holds on any fast device, the minimum on any slow one.
+/// Bounds of the bytes that one txg moves, however fast or slow the device is.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
 /// Copy rate that is assumed before the first measurement, in bytes per second.
@@ -275,8 +275,8 @@ impl Collector {
         }
     }
 
-    /// The txg is durable. Returns zones whose directory is emptied but in which blocks still live. No space
-    /// can be expected from them.
+    /// The txg is durable. Returns finished victims in which a block still lives that their directory does
+    /// not list. No space can be expected from them.
     pub fn settle(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
         let lives =
             |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);

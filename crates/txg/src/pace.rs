@@ -53,9 +53,10 @@ impl Pace {
     /// Delay in nanoseconds of an operation that reserves `need` bytes, while `left` of `ahead` bytes are
     /// free.
     ///
-    /// The delay is `need` x pace x 4 x ((`ahead` - `left`) / `ahead`)^2. It is zero if all is free, and the
-    /// measured pace if half is. With more free space writers are faster than the pace, else slow txgs would
-    /// stay slow. Space comes in steps, so writers live on half of it until the next step.
+    /// The delay is `need` x pace x 4 x ((`ahead` - `left`) / `ahead`)^2, at most [`DELAY_MAX_NS`]. It is
+    /// zero if all is free, and the measured pace if half is. With more free space writers are faster than
+    /// the pace, else slow txgs would stay slow. Space comes in steps, so writers live on half of it until
+    /// the next step.
     pub fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
         let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
         let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 4;

@@ -117,7 +117,7 @@ impl Unread {
         awake
     }
 
-    /// No block of the zone must be read any more.
+    /// No block of the zone needs to be read any more.
     pub fn forget(&mut self, seq: ZoneSeq) {
         self.zones.remove(&seq);
     }

@@ -34,7 +34,7 @@ pub struct WriteRequest {
     /// May be embedded in its pointer.
     pub may_embed: bool,
     /// The old pointer, if nopwrite is allowed. If nothing changed it is returned as is, and must not be
-    /// released. Its birth tells: a new pointer has the syncing txg.
+    /// released. Its birth tells: that of a new pointer is the syncing txg.
     pub replaces: Option<BlockPtr>,
 }
 

@@ -6,7 +6,8 @@
 //!
 //! The delay is proportional to the bytes that an operation dirties. Only operations that are not *little*
 //! wait behind one another. The last eighth of the dirty limit is kept for little ones, so that a create does
-//! not wait for the sync while two writers stream.
+//! not wait for the sync while two writers stream. If nothing is dirty, an operation joins whatever it
+//! dirties.
 //!
 //! **Pace.** Where GC provides the free space, small operations are delayed as well, in proportion to the
 //! bytes that they reserve. Space comes once per txg, so an operation that took all of it at once would make
