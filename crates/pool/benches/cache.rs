@@ -1,8 +1,8 @@
-//! What the block cache itself costs: nanoseconds of processor time, decompression left out.
+//! Cost of the block cache itself: nanoseconds of processor time, without decompression.
 //!
-//! * `hit`: a block that is here, at random, found as it is stored.
-//! * `miss`: one that is not.
-//! * `insert`: one that comes in where another has to go; to copy it into memory of its own is included.
+//! * `hit`: a random block that is cached as it is stored.
+//! * `miss`: a block that is not cached.
+//! * `insert`: a block that evicts another one, including the copy into memory of its own.
 //!
 //!     cargo bench -p terrane-pool --bench cache -- [--mib N]
 
@@ -24,7 +24,7 @@ fn packed(len: usize) -> (Packed, Source) {
     (Packed::Compressed(Arc::from(&SOURCE[..len])), Source::Pool)
 }
 
-/// The fastest of five, a run of so many.
+/// The fastest of five rounds of `count` calls, in nanoseconds per call.
 fn ns_each(count: u64, mut one: impl FnMut(u64)) -> f64 {
     let rounds = (0..5).map(|round| {
         let began = thread_ns();

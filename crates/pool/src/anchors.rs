@@ -1,4 +1,5 @@
-//! The uberblocks of a pool: made here, and appended to its [`CommitPoint`](terrane_store::commit_point::CommitPoint).
+//! Makes the uberblocks of a pool, and appends them to its
+//! [`CommitPoint`](terrane_store::commit_point::CommitPoint).
 
 use crate::pool::{Pool, SyncState};
 use terrane_format::boot_ptr::BootPtr;
@@ -8,7 +9,7 @@ use terrane_store::PoolError;
 use terrane_wire::Txg;
 
 impl Pool {
-    /// Appends the uberblock of a committed group; durable when it returns.
+    /// Appends the uberblock of a committed txg. It is durable on return.
     pub(crate) fn write_uberblock(
         &self,
         st: &mut SyncState,
@@ -29,7 +30,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The uberblock of a committed group under a label; its turn is the anchor's.
+    /// Builds the uberblock of a committed txg for a label. The anchor sets `turn` when it writes.
     pub(crate) fn uberblock(
         &self,
         st: &SyncState,
@@ -54,8 +55,11 @@ impl Pool {
         }
     }
 
-    /// Writes the label anew, as it is in memory: when this returns no import can be led by an older one. Who changed it has raised its
-    /// generation. The groups that can be rolled back to are told again behind it: what was told of them is gone.
+    /// Writes the label from memory to all anchors. On return, no import can be led by an older label. The
+    /// caller has raised the label's generation.
+    ///
+    /// The switch resets the anchors. So the uberblocks of the txgs that can be rolled back to are appended
+    /// again behind the label.
     pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let Some((txg, record)) = st.history.last() else {
             return Err(PoolError::Failed { reason: "there is no commit record".into() });
@@ -69,7 +73,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Appends uberblocks of the groups before `newest`. The pool can do without.
+    /// Appends uberblocks of the txgs before `newest`. The pool works without them.
     fn tell_history(&self, st: &mut SyncState, newest: Txg) {
         let label = self.label();
         let oldest = st.history.oldest;
@@ -78,7 +82,7 @@ impl Pool {
             let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
             st.commit_point.append_older(&label, &uber);
         }
-        // One that fails is final, as ever.
+        // A failed flush is final, here as elsewhere.
         if let Err(error) = self.store.flush(self.threaded()) {
             self.fail(&error);
         }

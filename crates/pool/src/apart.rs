@@ -1,9 +1,12 @@
-//! Copies of metadata that had to share a zone part when there is another.
+//! Separates metadata copies that had to share a zone.
 //!
-//! The two copies of a block lie in different zones, so that no zone takes both with it. A group must commit all the same when no zone is
-//! empty and one of those that are open is full: then both go to the other one. Such blocks are noted, and as soon as zones are not short
-//! the second copy moves. What was noted is forgotten with the pool's import; then collection parts the copies when their zone's turn
-//! comes, for it never puts one where the other is.
+//! The two copies of a block lie in different zones, so that the loss of one zone never takes both. But a txg
+//! must commit even when no zone is empty and one of the open metadata zones is full. Then both copies go to
+//! the other zone.
+//!
+//! Such blocks are noted, and the second copy moves as soon as there is space. An import forgets the notes.
+//! Then GC separates the copies when it empties their zone, because it never puts a copy where its sibling
+//! is.
 
 use crate::mover::Mover;
 use crate::pool::Group;
@@ -14,14 +17,16 @@ use terrane_store::reader::Heal;
 use terrane_txg::admission::room::PARTED_BYTES_MIN;
 use terrane_wire::ZoneSeq;
 
-/// Blocks that are noted at the most; more are left to collection.
+/// Maximum number of noted blocks; GC separates any others.
 const NOTED_MAX: usize = 4096;
-/// Copies that one group moves: collection rests in a group in which blocks were healed or parted.
+/// Maximum number of copies that one txg moves. GC rests in a txg that healed or separated blocks.
 const PARTED_MAX: usize = 256;
 
 impl Mover<'_, '_> {
-    /// The slot for a block that moves, so that its copies stay in different zones. Metadata stays with its like: blocks of pointers and
-    /// dnodes are rewritten far sooner than most data, and among survivors of data they would soon be garbage that is cleaned late.
+    /// Chooses the slot for a block that moves, so that its copies stay in different zones.
+    ///
+    /// Metadata stays with metadata: indirect blocks and dnodes are rewritten far sooner than most data.
+    /// Among survivors of data they would soon be garbage that GC reclaims late.
     pub(crate) fn slot_apart_from(&self, near: &[ZoneSeq], age: Age) -> usize {
         let layout = self.group.st.streams.layout();
         let own = layout.survivors(age);
@@ -35,7 +40,7 @@ impl Mover<'_, '_> {
             .unwrap_or(own)
     }
 
-    /// Where blocks lie, moves of this group included.
+    /// Zones in which blocks lie, including moves of this txg.
     pub(crate) fn zones_now(&self, addrs: &[Addr]) -> Vec<ZoneSeq> {
         let committed = |addr: &Addr| self.group.pool.store.tables.read().current_zone(*addr);
         addrs
@@ -44,19 +49,21 @@ impl Mover<'_, '_> {
             .collect()
     }
 
-    /// A copy cannot be moved now, because zones are short.
+    /// Postpones the move of a copy, because zones are short.
     pub(crate) fn wait_for_zones(&mut self, heal: Heal) {
         if heal.is_damaged {
             self.group.pool.reader.heal_later(heal);
             return;
         }
-        // What heals keep in memory is for what is damaged.
+        // Heals keep the block's bytes in memory, which is only for damaged blocks. A shared copy is read
+        // again later.
         let (psize, crc) = (heal.bytes.len() as u32, crc32c::crc32c(&heal.bytes));
         let Heal { addr, siblings, birth, owner, .. } = heal;
         self.group.st.shared.push_back(Shared { addr, siblings, psize, crc, birth, owner });
     }
 
-    /// Has copies that share a zone moved like healed ones, when zones are not short.
+    /// Moves copies that share a zone, by the same path as heals. If zones are short, it moves only what fits
+    /// the open metadata slots.
     pub(crate) fn part_copies(&mut self) {
         let mut left = PARTED_MAX;
         let mut left_bytes =
@@ -86,7 +93,7 @@ impl Mover<'_, '_> {
 }
 
 impl Group<'_> {
-    /// Remembers what this group's appends had to put together.
+    /// Notes the copies that this txg's appends had to put into one zone.
     pub(crate) fn note_shared(&mut self, shared: Vec<Shared>) {
         let room = NOTED_MAX.saturating_sub(self.st.shared.len());
         self.st.shared.extend(shared.into_iter().take(room));

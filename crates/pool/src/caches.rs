@@ -1,7 +1,7 @@
-//! Cache devices join a pool, are found again, and leave it.
+//! Cache devices of a pool: add, attach at import, remove.
 //!
-//! The label names them, so that an import knows whom to look for; nothing else in the pool does. One that is not there is missed, not
-//! needed.
+//! Only the label names them, so that an import knows which devices to look for. A missing cache device is
+//! reported, and the pool works without it.
 
 use crate::create::fresh_id;
 use crate::pool::Pool;
@@ -15,22 +15,22 @@ use terrane_store::devices::smallest_capacity;
 use terrane_store::second::{HEAD_ZONES, SecondStats, cache_geometry};
 use terrane_wire::ZoneIdx;
 
-/// A cache device as the label has it, and what it does if it is there.
+/// A cache device as the label names it, with its statistics if it is attached.
 #[derive(Clone, Debug)]
 pub struct CacheDevice {
     pub id: u64,
-    /// What it was called when it joined.
+    /// Name of the device when it joined.
     pub name: String,
     pub stats: Option<SecondStats>,
 }
 
-/// The fewest zones of a cache device: its head, and a ring.
+/// Minimum zones of a cache device: its head, and a ring.
 const ZONES_MIN: u32 = HEAD_ZONES + 3;
 
-/// Whether a device holds the cache of this id of a pool.
+/// Whether a device holds this cache of this pool.
 ///
 /// # Errors
-/// When it cannot be read.
+/// When the device cannot be read.
 pub fn is_cache_of(device: &dyn Device, pool: u64, cache: u64) -> Result<bool, DeviceError> {
     let mut raw = AlignedBuf::new();
     raw.prepare(device.info().write_unit as usize);
@@ -39,10 +39,12 @@ pub fn is_cache_of(device: &dyn Device, pool: u64, cache: u64) -> Result<bool, D
 }
 
 impl Pool {
-    /// Makes the device, which is emptied, a second level of the cache. Returns its id.
+    /// Empties the device and makes it a cache device of the pool (an L2ARC device, in ZFS terms). Returns
+    /// its id.
     ///
     /// # Errors
-    /// `ReadOnly`; `Refused` for one that is too small, or when there are too many; `Failed` when the label could not be written.
+    /// `ReadOnly`; `Refused` if the device is too small, or there are too many; `Failed` if the label could
+    /// not be written.
     pub fn add_cache(self: &Arc<Self>, device: Arc<dyn Device>) -> Result<u64, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -94,10 +96,11 @@ impl Pool {
         Ok(id)
     }
 
-    /// Uses a cache device that the label names. What it holds is looked up in the background; where the pool has no threads, now.
+    /// Attaches a cache device that the label names. Its content is looked up in the background, or now if
+    /// the pool has no threads.
     ///
     /// # Errors
-    /// `Refused` when it is none of this pool's.
+    /// `Refused` if the device is no cache device of this pool.
     pub fn attach_cache(self: &Arc<Self>, device: Arc<dyn Device>) -> Result<(), PoolError> {
         let info = device.info();
         let mut raw = AlignedBuf::new();
@@ -125,10 +128,10 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets go of a cache device; what it holds is lost, and nothing else.
+    /// Removes a cache device. Only its cached copies are lost.
     ///
     /// # Errors
-    /// `ReadOnly`; `Refused` when there is none of this id.
+    /// `ReadOnly`; `Refused` if no cache device has this id.
     pub fn remove_cache(&self, id: u64) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -155,11 +158,11 @@ impl Pool {
         drop(st);
         let gone = self.reader.drop_cache_device(id);
         if let Some(gone) = gone {
-            // Who feeds it may be in the middle of a batch.
+            // The feeding thread may be in the middle of a batch: this waits for it.
             gone.let_go();
             let device = gone.device();
             let wiped = device.reset(ZoneIdx(0)).and_then(|()| {
-                // A reset need not have changed a byte.
+                // A reset may leave all bytes unchanged, so the head is overwritten as well.
                 let zeros = AlignedBuf::from(vec![0; device.info().write_unit as usize].as_slice());
                 if device.info().hardware_pointers { Ok(()) } else { device.write(ZoneIdx(0), 0, &zeros) }
             });
@@ -183,8 +186,8 @@ impl Pool {
         self.label().caches.into_iter().map(device).collect()
     }
 
-    /// Writes what had to leave memory to the cache devices, as fast as they may be fed. Threads of the pool do that; one without
-    /// threads is told when.
+    /// Writes evicted blocks to the cache devices, as fast as their limits allow. Threads of the pool call
+    /// this; without threads, the caller does.
     pub fn feed_caches(&self) {
         self.reader.feed_cache_devices();
     }
@@ -227,7 +230,7 @@ mod tests {
         pool.remove_cache(id).unwrap();
         assert!(pool.remove_cache(id).is_err() && pool.caches().is_empty());
         assert!(pool.attach_cache(fast.clone()).is_err());
-        // One that is not there can be removed as well.
+        // A missing cache device can be removed as well.
         let id = pool.add_cache(other).unwrap();
         pool.export().unwrap();
         drop(pool);

@@ -1,7 +1,7 @@
-//! Create: devices become a pool.
+//! Creates a pool on devices.
 //!
-//! Everything that can be judged is judged before anything is touched. Then each device is emptied, and the first group's uberblock,
-//! behind a label on each, makes it a pool.
+//! All checks come before the first change of a device. Then each device is emptied. The uberblock of the
+//! first txg, behind a label on each device, makes them a pool.
 
 use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
@@ -30,14 +30,14 @@ use terrane_txg::collector::Collector;
 use terrane_txg::history::History;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
-/// The fewest zones a device can have, anchors included.
+/// Minimum zones of a device, anchors included.
 pub const ZONES_MIN: u32 = 32;
-/// The smallest zone, in bytes.
+/// Minimum zone size, in bytes.
 pub const ZONE_BYTES_MIN: u64 = 1 << 20;
 const ZONE_BYTES_DEFAULT: u64 = 64 << 20;
 const ZONES_AIM: u64 = 256;
 
-/// The zone size for a device that has none of its own: 64 MiB, smaller on small pools.
+/// Zone size for a device without zones of its own: 64 MiB, smaller on small pools.
 pub fn zone_size_for(device_bytes: u64) -> u64 {
     let aim = (device_bytes / ZONES_AIM).max(1);
     let power = 1u64 << (63 - aim.leading_zeros());
@@ -47,9 +47,9 @@ pub fn zone_size_for(device_bytes: u64) -> u64 {
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     pub name: String,
-    /// What the pool may hold that older versions cannot read.
+    /// Features of the new pool, which older versions may not know.
     pub features: Vec<Feature>,
-    /// What each device is for, in their order; those that are not named are for data.
+    /// Roles of the devices, in their order. Devices without a role here are for data.
     pub roles: Vec<Role>,
 }
 
@@ -61,10 +61,11 @@ impl CreateOptions {
 }
 
 impl Pool {
-    /// Makes a new pool on devices whose content may go, and leaves it open. The first device has index 0.
+    /// Creates a pool and leaves it open. The content of the devices is lost. The first device has index 0.
     ///
     /// # Errors
-    /// `Refused` by name for a device that is too small or has too small zones, when there are too many devices, or none for data.
+    /// `Refused`, with the name of the device, if a device or its zones are too small. Also `Refused` if
+    /// there are too many devices, or none for data.
     pub fn create(
         devices: Vec<Arc<dyn Device>>,
         create: &CreateOptions,
@@ -178,15 +179,15 @@ impl Pool {
     }
 }
 
-/// Groups that a new pool may write before its first lease.
+/// Txgs that a new pool may write before its first lease.
 const LEASE: u64 = 4096;
 
-/// An id for a device: 0 is none.
+/// A random device id. 0 is never used: it means no device.
 pub(crate) fn fresh_id(env: &dyn Env) -> u64 {
     env.random_u64().max(1)
 }
 
-/// Whether a device's shape is one that a pool can use.
+/// Refuses a device whose geometry no pool can use.
 pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
     if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two() {
         return Err(PoolError::refused(
@@ -208,7 +209,8 @@ pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Empties a device that joins a pool: all its zones, and whatever labels it had. Returns the smallest capacity of a zone, in bytes.
+/// Empties a device that joins a pool: all zones, and all old labels. Returns the smallest zone capacity, in
+/// bytes.
 pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
     let info = device.info();
     let mut capacity = info.zone_size;
@@ -218,7 +220,8 @@ pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
             log::warn!("{}: zone {zone} takes no writes; it is left aside", info.name);
             continue;
         }
-        // A drive that says so is believed; it has tens of thousands of zones.
+        // A drive with hardware write pointers is trusted when it reports an empty zone. It has tens of
+        // thousands of zones, and resets take time.
         if before != ZoneState::Empty || !info.hardware_pointers {
             device.reset(zone)?;
         }
@@ -234,7 +237,8 @@ pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
         ));
     }
     if !info.hardware_pointers {
-        // A reset need not have changed a byte: the labels of a pool that was here would be found beside our own.
+        // A reset may leave all bytes unchanged. Then import would find the labels of an old pool beside the
+        // new ones.
         overwrite_labels(device)?;
         device.flush()?;
     }

@@ -1,9 +1,10 @@
-//! How files fared: told by those who see files come and go, asked about those that come.
+//! Lifetimes of files. The client reports creates, renames and deletes, and asks how long a new file may
+//! live.
 //!
-//! Lives are measured in what users wrote meanwhile, which the sync alone knows: so deaths wait here until a group has been synced, and
-//! whoever removes a file waits for nothing.
+//! Lifetimes are measured in bytes that users write meanwhile, which only the sync knows. So deaths wait here
+//! until a txg has synced, and an unlink waits for nothing.
 //!
-//! Lock: a leaf; nothing is called under it.
+//! Lock: a leaf; no other lock is taken under it.
 
 use crate::pool::Pool;
 use terrane_space::policy::SiblingKey;
@@ -11,14 +12,16 @@ use terrane_txg::fates::DEATHS_MAX;
 use terrane_wire::Txg;
 
 impl Pool {
-    /// A file was made. Returns how many bytes users will write to the pool until its like dies, as far as can be told.
+    /// Records a new file. Returns how many bytes users will write to the pool until it dies, if siblings
+    /// allow an estimate.
     pub fn file_born(&self, key: SiblingKey) -> Option<u64> {
         let siblings = &mut self.fates.0.lock().siblings;
         siblings.born(key);
         siblings.expect(key)
     }
 
-    /// A file has another name now, and is one of those it is among then. Returns what is expected of them.
+    /// Records a rename: the file now counts among other siblings. Returns their expected lifetime, as for a
+    /// new file.
     pub fn file_moved(&self, from: SiblingKey, to: SiblingKey) -> Option<u64> {
         let siblings = &mut self.fates.0.lock().siblings;
         siblings.left(from);
@@ -26,7 +29,7 @@ impl Pool {
         siblings.expect(to)
     }
 
-    /// The last name of a file went; `born` is the group that made the file.
+    /// Records that a file lost its last name; `born` is the txg that created it.
     pub fn file_died(&self, key: SiblingKey, born: Txg) {
         let deaths = &mut self.fates.0.lock().deaths;
         if deaths.len() < DEATHS_MAX {

@@ -1,7 +1,8 @@
-//! The features that are in force in a pool, and how one is added.
+//! Features in force in a pool, and how one is added.
 //!
-//! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably. Otherwise an older
-//! version could be led by the other anchor into a pool that holds what it cannot read.
+//! Invariant: a feature is in force only after every label from which the pool could be imported names it
+//! durably. Otherwise an older version could import by the other anchor, and meet structures that it cannot
+//! read.
 
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -10,22 +11,23 @@ use terrane_format::record::RowForm;
 use terrane_store::PoolError;
 
 impl Pool {
-    /// Whether what the feature stands for may be written into this pool. Cheap enough to be asked by every operation.
+    /// Whether structures of this feature may be written into the pool. It is cheap enough for a call in
+    /// every operation.
     pub fn has(&self, feature: Feature) -> bool {
         self.membership.has(feature)
     }
 
-    /// How zones are told of in records and sections.
+    /// Format of zone rows in records and sections.
     pub(crate) fn row_form(&self) -> RowForm {
         if self.has(Feature::Rows) { RowForm::Tailed } else { RowForm::Plain }
     }
 
-    /// Adds features to the pool, in force when it returns; says which are new. All anchors are written anew, so groups from before
-    /// can no longer be rolled back to. There is no way back.
+    /// Adds features to the pool. They are in force on return, and stay forever. Returns those that are new.
+    /// All anchors are rewritten, so earlier txgs can no longer be rolled back to.
     ///
     /// # Errors
-    /// `ReadOnly`; `Failed`, also if a label could not be written: then nobody knows what the label says, and the pool takes no
-    /// more changes until it is imported again. Nothing has used the feature by then.
+    /// `ReadOnly`; `Failed`, also if a label could not be written. Then the state of the labels is unknown,
+    /// and the pool takes no changes until the next import. No structure of the feature was written before.
     pub fn enable(self: &Arc<Self>, wanted: &[Feature]) -> Result<Vec<Feature>, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -36,7 +38,8 @@ impl Pool {
             let mut label = self.membership.label_mut();
             let new: Vec<Feature> =
                 wanted.iter().copied().filter(|feature| label.features.add(*feature)).collect();
-            // Uberblocks repeat it, so it says what labels say: unless they are written anew, it stays.
+            // Uberblocks repeat the generation, so it must match the labels: it changes only if they are
+            // rewritten.
             label.generation += u64::from(!new.is_empty());
             new
         };

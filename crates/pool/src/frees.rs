@@ -1,6 +1,6 @@
-//! What a group frees is told by its record, or by blocks of their own.
+//! Stores the frees of a txg: in its commit record, or in dead-log blocks.
 //!
-//! What may be freed is the [`CommitBuilder`](terrane_txg::commit::CommitBuilder)'s to judge.
+//! [`CommitBuilder`](terrane_txg::commit::CommitBuilder) decides which frees are valid.
 
 use crate::pool::Group;
 use terrane_format::directory::POOL_DEAD_LOG;
@@ -10,25 +10,27 @@ use terrane_store::bootstrap::boot_encode;
 use terrane_txg::commit::INLINE_FREES_MAX;
 use terrane_wire::Writer;
 
-/// Frees in one dead-log block.
+/// Maximum number of frees in one dead-log block.
 const DEAD_LOG_FREES: usize = 16 << 10;
 
 impl Group<'_> {
-    /// Of zones that were reset when the record was made already: import reads the frees in it beside those in the dead log.
+    /// Adds zones that were reset after the record was made. Import reads frees in the record in addition to
+    /// those in the dead log.
     pub(crate) fn add_resets(&mut self, record: &mut Record) {
         self.pool.store.counters.late_resets.add(1);
         let left = self.commit.take_resets(&mut self.st.resets_done);
         self.commit.add_resets(record, left, &self.pool.store.tables.read());
     }
 
-    /// Takes out of the frees what cannot be: that is damage, and it must not become a lost zone.
+    /// Removes impossible frees and reports them. They are damage, which must not become a lost zone.
     pub(crate) fn judge_frees(&mut self) {
         for finding in self.commit.judge_frees(&self.pool.store.tables.read()) {
             self.pool.reports.damage(finding);
         }
     }
 
-    /// Of zones that were reset when the other frees were written already, or will be with the record.
+    /// Adds the frees of zones that were reset since the other frees were collected. If those are already in
+    /// the dead log, these get a further dead-log block.
     pub(crate) fn tell_of_resets(&mut self) -> Result<(), PoolError> {
         self.pool.store.counters.late_resets.add(1);
         let left = self.commit.take_resets(&mut self.st.resets_done);
@@ -38,7 +40,7 @@ impl Group<'_> {
         if is_logged { self.write_dead_log(&left) } else { self.log_frees() }
     }
 
-    /// Writes them to blocks of their own, if they are too many for the record.
+    /// Writes the frees to dead-log blocks, if there are too many for the record.
     pub(crate) fn log_frees(&mut self) -> Result<(), PoolError> {
         if self.commit.frees.len() > INLINE_FREES_MAX {
             let frees = std::mem::take(&mut self.commit.frees);
@@ -48,7 +50,8 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// These are bootstrap blocks, because replay reads them before it knows where anything is.
+    /// Writes frees to dead-log blocks. These are bootstrap blocks, because replay reads them before it has
+    /// the zone tables.
     fn write_dead_log(&mut self, frees: &[Free]) -> Result<(), PoolError> {
         // An entry takes at most 14 bytes.
         let chunk_max = DEAD_LOG_FREES.min(self.pool.max_block() as usize / 16);

@@ -1,15 +1,19 @@
-//! Collection: what lives in a zone moves out of it, so that the zone can be reset.
+//! Garbage collection: moves the live blocks out of a zone, so that the zone can be reset.
 //!
-//! A victim's directory says what was written to it. What the committed tables say lives there is read, verified against the directory's
-//! CRC and appended elsewhere under its old address; groups later, when nothing that could be rolled back to needs it, the zone is reset.
+//! The directory of a victim lists what was written to it. Blocks that are live by the committed tables are
+//! read and verified against the directory's CRC. They are appended elsewhere under their old addresses. Txgs
+//! later, when no rollback could need the zone, it is reset.
 //!
-//! Everything happens in the group's own sync, so no change can race with it: frees of a group are applied after its moves. It happens
-//! *in pieces*, so no group takes long for it: the runs of a piece commit with its group, and the next one goes on behind them. A piece
-//! is whole directory parts, because a run lies in one part and moves whole. How much a group moves follows what users wrote in it.
+//! GC runs inside the sync, so no change can race with it: frees of a txg are applied after its moves. It
+//! runs *in pieces*, so it delays no txg for long. The runs of a piece commit with its txg, and the next
+//! piece continues behind them. A piece consists of whole directory parts, because a run lies in one part and
+//! moves whole. The size of a piece follows what users wrote in the txg.
 //!
-//! Order: copy, directory part, flush, commit of the runs, and only groups later the reset. A crash anywhere is harmless.
+//! Order: copy, directory part, flush, commit of the runs, and txgs later the reset. A crash between any two
+//! steps is harmless.
 //!
-//! Invariant: nothing is copied that does not match the CRC its directory holds: damage is never laundered.
+//! Invariant: a block is copied only if it matches the CRC in its directory, so GC never gives damaged bytes
+//! a valid checksum.
 
 use crate::mover::Mover;
 use std::collections::VecDeque;
@@ -34,42 +38,47 @@ mod memory;
 mod suspects;
 mod thin;
 mod unread;
-/// One read of a victim, and how far its survivors may lie apart to share it: no drive reads elsewhere sooner than it reads so much.
+/// Maximum bytes of one read of a victim, and the maximum gap between survivors that share it. No drive seeks
+/// faster than it reads such a gap.
 const EXTENT_BYTES: u64 = 2 << 20;
 const EXTENT_GAP: u64 = 128 << 10;
-/// What a group that goes on because somebody waits gains before it looks again.
+/// Bytes that a txg gains before it looks again, when it goes on because operations wait for space.
 const STEP_BYTES: u64 = 256 << 10;
-/// Reads of a victim that are under way while what was read is appended.
+/// Reads of a victim that are in flight while earlier ones are appended.
 const EXTENTS_AHEAD: usize = 3;
-/// Blocks of a victim that may fail to be read in one group before it is left for later: a device may take half a minute for each.
+/// Unreadable blocks of a victim in one txg before the victim is postponed. A device may take half a minute
+/// for each.
 const UNREAD_BLOCKS_MAX: u32 = 8;
 
-/// Survivors that are read in one go.
+/// Survivors that are read at once.
 struct Extent {
     from: u64,
     to: u64,
     entries: Vec<Survivor>,
 }
 
-/// An entry of a victim whose block lives.
+/// A directory entry of a victim whose block is live.
 struct Survivor {
     part: usize,
-    /// Its place in the part.
+    /// Its index in the part.
     at: usize,
-    /// Nothing that stays here, or lives elsewhere, was born between the survivor before and this one.
+    /// No block that stays here, or lives elsewhere, was born between the previous survivor and this one. So
+    /// both may share a run.
     may_join: bool,
-    /// The age of what was born in a zone is one for all of it, so that a run stays together.
+    /// Last write of the birth zone. All blocks that were born in one zone have one age, so that a run stays
+    /// together.
     last_write: Txg,
 }
 
-/// An extent's bytes, from `from` on, if the device gave them.
+/// Bytes of an extent, and the offset at which they begin, if the device could read them.
 type ReadBack = (AlignedBuf, Option<u64>);
 
 impl Mover<'_, '_> {
-    /// Gives back as much room as users took, when there is little; nothing when there is enough.
+    /// Reclaims as much space as users took, if free space is short, and nothing if there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
         self.wake_zones();
-        // Healed blocks have new runs that the tables do not show yet, so nothing may be judged to lie between two survivors.
+        // Healed blocks have new runs that the tables do not include yet. So the check for blocks between two
+        // survivors would be wrong.
         if !self.healed.is_empty() {
             self.group.pool.admission.want_another_group();
             return Ok(());
@@ -91,7 +100,8 @@ impl Mover<'_, '_> {
         let (mut moved_bytes, mut is_held_back) = (0, false);
         while piece > 0 {
             if goal == 0 {
-                // Whoever joined by what was gained may wait again: groups that end too soon rewrite the same metadata again and again.
+                // Operations that joined with the gained space may wait again. Txgs that end too soon rewrite
+                // the same metadata again and again.
                 let (waiting, bytes) = self.group.pool.admission.waiting();
                 if waiting == 0 || !self.group.pool.threaded() {
                     break;
@@ -107,22 +117,25 @@ impl Mover<'_, '_> {
             let Worth { live, garbage, .. } = progress.worth;
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
-            // From now on nobody joins for whom there would be no room beside what is left of it; who joined before has his.
+            // From now on an operation may join only if its reservation fits beside the rest of this victim.
+            // Earlier reservations are subtracted from `room`.
             self.group.st.collector.victim = VictimState::InHand(progress.worth);
             let account = self.group.pool.admission.publish_in_sync(self.group.st);
             let room = account.physical().saturating_sub(self.group.pool.admission.reserved_open());
-            // The copies must fit, and the commit after them. A piece ends with the part in which its budget does.
+            // The copies must fit, and the commit after them. A piece ends with the part in which its budget
+            // is used up.
             let piece_max = budget.saturating_add(progress.part_bytes_max());
             let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
             if room < needs && needs <= account.physical() {
-                // The next group turns what is promised into what is written, and emptied zones into room.
+                // The next txg turns reservations into written bytes, and emptied zones into free space.
                 self.group.st.collector.victim = VictimState::Resting(progress);
                 is_held_back = true;
                 self.group.pool.admission.want_another_group();
                 break;
             }
             if room < needs {
-                // In a strait only what can be ended at once is of use, and what costs least.
+                // With little free space, only a victim that can be emptied at once helps, and the cheapest
+                // is best.
                 progress = match self.instead_of(progress, room)? {
                     Some(progress) => progress,
                     None => break,
@@ -160,21 +173,21 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// Bytes that this group should gain.
+    /// Bytes that this txg should gain.
     fn wanted_gain(&self) -> u64 {
         let (pool, st) = (self.group.pool, &*self.group.st);
         let demand = pool.admission.waiting().1 + st.collector.evacuation.needs;
         pool.admission.account(st).wanted_gain(pool.admission.room().limits.zones, demand, st.streams.taken())
     }
 
-    /// What was emptied is reset before another victim is begun.
+    /// Whether emptied zones must be reset before another victim is begun.
     fn reset_comes_first(&self) -> bool {
         let (pool, waited) = (self.group.pool, self.group.pool.admission.waiting().1);
         pool.admission.account(self.group.st).reset_comes_first(pool.admission.room().limits.zones, waited)
     }
 
-    /// The victim that is emptied when there is hardly any room: the one in progress if the rest of it fits, or else the one in which
-    /// least lives.
+    /// Chooses a victim when free space is almost gone: the current one if the rest of it fits, else the one
+    /// with the least live bytes.
     fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
         let (pool, frees) = (self.group.pool, self.group.commit.frees.len());
         let fits =
@@ -203,10 +216,10 @@ impl Mover<'_, '_> {
         Ok(Some(least))
     }
 
-    /// The victim in progress, or a new one.
+    /// The current victim, or a new one.
     fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
         if let Some(progress) = self.group.st.collector.victim.take_resting() {
-            // It may have died by itself meanwhile.
+            // All its blocks may have died meanwhile.
             if self
                 .group
                 .pool
@@ -236,8 +249,8 @@ impl Mover<'_, '_> {
         }
     }
 
-    /// A victim from its beginning on; one that died, or whose device leaves, gives no room, so nothing is counted on. `None`: it cannot be
-    /// one.
+    /// Begins a victim. With `zone_yield` `None` it is an evacuation, for dead zones and leaving devices,
+    /// from which no space is expected. Returns `None` if the zone is unfit for that purpose.
     fn look_through(
         &mut self,
         victim: ZoneSeq,
@@ -277,7 +290,7 @@ impl Mover<'_, '_> {
         }
     }
 
-    /// When only open zones hold garbage, they must be closed to become victims.
+    /// Closes open zones that hold most of the garbage, so that they can become victims.
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
         for slot in 0..self.group.st.streams.layout().slots() {
             let wasteful = self.group.st.streams.zone_of(slot).is_some_and(|seq| {
@@ -294,7 +307,7 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// A victim was looked through to its end.
+    /// All parts of a victim were processed.
     fn finished(&mut self, progress: &Progress) {
         if progress.whole && progress.worth.moved > 0 {
             self.group.st.collector.was_read(&self.group.pool.admission, progress.victim);
@@ -312,7 +325,8 @@ impl Mover<'_, '_> {
         }
     }
 
-    /// What lives in a zone cannot all be moved: it is tried again later if something could not be read, and suspect if all was read.
+    /// Some live blocks of a zone cannot be moved. If a block could not be read, the zone is tried again
+    /// later; otherwise it becomes suspect.
     fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
         if unread {
             self.put_to_sleep(victim);
@@ -321,8 +335,11 @@ impl Mover<'_, '_> {
         }
     }
 
-    /// Moves what lives in a victim, from where the last piece ended to the end of the part in which `budget` bytes have moved. Returns
-    /// how many did, and whether all of them found room: fewer zones may take writes than were counted on.
+    /// Moves live blocks of a victim, from the end of the last piece to the end of the part in which `budget`
+    /// bytes have moved.
+    ///
+    /// Returns the bytes that moved, and whether all blocks found space. Fewer zones may take writes than
+    /// were counted on.
     fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
         let Some(held) = self.group.pool.store.hold(progress.victim) else {
             progress.part = progress.parts.len();
@@ -332,8 +349,8 @@ impl Mover<'_, '_> {
         let mut todo = self.extents(progress, budget);
         let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
         let mut moved = 0;
-        // The survivor before, if the next one may share its run: nothing that stays here may lie between them, or its death would be
-        // counted against the run.
+        // Slot of the previous survivor, if the next one may share its run. No block that stays may lie
+        // between them: its death would be counted against the run.
         let mut last: Option<usize> = None;
         let mut rest: Vec<(usize, usize)> = Vec::new();
         'extents: loop {
@@ -377,7 +394,8 @@ impl Mover<'_, '_> {
                 let age = collector.ages.age(survivor.last_write);
                 let near = self.zones_now(&entry.siblings);
                 let slot = self.slot_apart_from(&near, age);
-                // A survivor between the two that went to another slot would be covered by a run that does not hold it.
+                // If a survivor between the two went to another slot, the run would cover a block that it
+                // does not hold.
                 let joins = survivor.may_join && last == Some(slot);
                 let block = Stored {
                     bytes,
@@ -417,23 +435,23 @@ impl Mover<'_, '_> {
             progress.part = progress.parts.len();
             return Ok((moved, true));
         }
-        // The next piece begins with it; what was before it in its part has moved.
+        // The next piece begins with that part. Earlier blocks of the part have moved.
         progress.part = rest.first().map_or(progress.part, |(part, _)| *part);
         Ok((moved, rest.is_empty()))
     }
 
-    /// A block stays where it is.
+    /// Keeps a block where it is.
     fn stay(&mut self, addr: Addr, granules: u32) {
         self.group.commit.stays(&self.group.pool.store.tables.read(), addr, granules);
     }
 
-    /// What lives in the victim behind the last piece, up to `budget` bytes, in extents to be read.
+    /// Live blocks of the victim behind the last piece, up to `budget` bytes, as extents to be read.
     fn extents(&mut self, progress: &mut Progress, budget: u64) -> VecDeque<Extent> {
         let mut extents: VecDeque<Extent> = VecDeque::new();
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
         let pool = self.group.pool;
-        // In a strait what one victim has is told at once, or nothing would be won.
+        // With little free space, all runs of one victim are recorded at once, else nothing would be won.
         let is_first = budget == u64::MAX && self.group.commit.moved_now.is_empty();
         let mut runs_left = if is_first { usize::MAX } else { self.runs_left() };
         let tables = pool.store.tables.read();
@@ -450,7 +468,8 @@ impl Mover<'_, '_> {
                     continue;
                 }
                 if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
-                    // Named by place, so it cannot move: rewriting the sections frees it.
+                    // Bootstrap blocks are named by place, so they cannot move. Rewriting the sections frees
+                    // them.
                     self.group.commit.hurry_sections = true;
                     let since = self.group.st.history.last_txg();
                     self.group.st.collector.held_up.add(progress.victim, since);
@@ -495,7 +514,7 @@ impl Mover<'_, '_> {
         (extent, read)
     }
 
-    /// Whether the entry's block is alive, by committed groups, and this is where it is.
+    /// Whether the block of the entry is live by committed txgs, and lies at this place.
     fn lives_here(
         &self,
         birthplaces: &mut Birthplaces<'_>,
@@ -515,8 +534,8 @@ impl Mover<'_, '_> {
             }
     }
 
-    /// The block's bytes as its directory's CRC wants them; from another copy if need be. `None`: it is damaged. An error: it could not be
-    /// read.
+    /// The block's bytes if they match the directory's CRC, if necessary from another copy. `None`: it is
+    /// damaged. An error: it could not be read.
     fn good_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
         let found =
             self.group.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
@@ -534,7 +553,7 @@ impl Mover<'_, '_> {
     }
 }
 
-/// The survivors that were not moved: from the `nth` one of an extent on, by part and place in it.
+/// Survivors that were not moved, from the `nth` one of an extent on, as (part, index in the part).
 fn left(
     nth: usize,
     extent: &Extent,

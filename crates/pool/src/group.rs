@@ -1,11 +1,14 @@
-//! Syncing one group: everything it changed, appended; one record; flush; one uberblock; flush.
+//! Sync of one txg (group): append all its changes, then one commit record, flush, one uberblock, flush.
 //!
-//! The order is the whole argument. Data, indirect blocks, dnodes, the meta object set, dead-log blocks and table sections are
-//! written first, then the commit record that lists them, then the device is flushed; only then the uberblock
-//! that names the record is appended and flushed. A crash before that leaves bytes nobody claims; after it the group is whole.
-//! The tables in memory change only then, by the same [`Tables::apply`](terrane_space::zones::Tables::apply) that import replays.
+//! The order makes the commit atomic. Data, indirect blocks, dnodes, the meta object set, dead-log blocks and
+//! table sections are written first. Then comes the commit record that lists them, and a flush. Only then the
+//! uberblock that names the record is appended and flushed. A crash before that leaves unclaimed bytes; after
+//! it, the txg is whole.
 //!
-//! Invariant: nothing in a committed tree points at a block that is not covered by a record.
+//! The tables in memory change only after the uberblock, by the same
+//! [`Tables::apply`](terrane_space::zones::Tables::apply) that import replays.
+//!
+//! Invariant: no pointer in a committed tree leads to a block that no record covers.
 
 macro_rules! source {
     ($group:expr) => {
@@ -42,14 +45,15 @@ use terrane_txg::commit::CommitBuilder;
 use terrane_txg::levels::Method;
 use terrane_wire::{Txg, ZoneSeq};
 
-/// Blocks that are compressed ahead of the one that is appended, and bytes of them: memory is taken for both forms. Of large blocks, as
-/// many as keep all workers busy.
+/// Maximum number of blocks, and of bytes, that are compressed before the current one is appended. Memory
+/// holds both forms. Large blocks may exceed the bytes, so that all workers stay busy.
 const AHEAD_MAX: usize = 64;
 const AHEAD_BYTES: usize = 16 << 20;
-/// As many bytes are compressed sooner here than by a worker that has to be woken: what an `fsync` waits for is mostly this little.
+/// Up to this many bytes are compressed on the calling thread, because waking a worker costs more. Most
+/// `fsync` calls wait for no more than this.
 const HERE_MAX: usize = 32 << 10;
 
-/// [`Method`], handed to a worker.
+/// [`Method`], as handed to a worker.
 enum How {
     As(Compression),
     Auto(Turn),
@@ -57,10 +61,10 @@ enum How {
 }
 
 impl Pool {
-    /// Syncs the group that has quiesced.
+    /// Syncs the quiesced txg.
     pub(crate) fn sync_group(self: &Arc<Self>, st: &mut SyncState, txg: Txg) -> Result<(), PoolError> {
         self.sync_parts(st, txg).map_err(|error| match error {
-            // Users were promised room, so this is no matter of deleting something.
+            // Users had reserved the space, so `NoSpace` would be wrong: deleting files does not help.
             PoolError::NoSpace { need, free } => PoolError::Failed {
                 reason: format!("no zone takes {need} bytes of a group, {free} at the most").into(),
             },
@@ -92,7 +96,7 @@ impl Pool {
             }
             None => group.st.root.clone(),
         };
-        // Not when they were released: until new trees are in place readers go by the old ones.
+        // Evicted only now, not at release: readers follow the old trees until the new ones are in place.
         std::mem::take(&mut group.uncached).into_iter().for_each(|key| self.reader.uncache(key));
         group.commit.suspect.append(&mut group.st.suspects);
         Mover::new(&mut group).run()?;
@@ -110,8 +114,8 @@ impl Group<'_> {
         self.pool
     }
 
-    /// Writes blocks and returns their pointers, in order. Compression and checksums run on the workers while earlier blocks are
-    /// appended.
+    /// Writes blocks and returns their pointers, in order. Workers compress and checksum while earlier blocks
+    /// are appended.
     pub fn write(&mut self, requests: Vec<WriteRequest>) -> Result<Vec<BlockPtr>, PoolError> {
         let mut pointers = Vec::with_capacity(requests.len());
         let bytes: usize = requests.iter().map(|request| request.data.len()).sum();
@@ -124,7 +128,7 @@ impl Group<'_> {
         }
         let mut pending = VecDeque::new();
         let outcome = self.write_ahead(requests, &mut pending, &mut pointers);
-        // Jobs hold the pool: none goes on after its group has failed.
+        // Jobs hold a reference to the pool: none may outlive its txg, even if that failed.
         pending.into_iter().for_each(|(_, made)| drop(made.wait()));
         outcome.map(|()| pointers)
     }
@@ -137,7 +141,8 @@ impl Group<'_> {
     ) -> Result<(), PoolError> {
         let (ahead_min, mut ahead_bytes) = (2 * self.pool.env.workers(), 0);
         for request in requests {
-            // Not all at once: what is ready goes on to the device, and its memory to the next, while the rest is compressed.
+            // The queue is bounded: finished blocks go to the device, and their memory is reused, while the
+            // rest is compressed.
             while (pending.len() >= AHEAD_MAX || ahead_bytes >= AHEAD_BYTES && pending.len() >= ahead_min)
                 && let Some((request, made)) = pending.pop_front()
             {
@@ -154,13 +159,14 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// Makes a block ready, by the method that is right when this is called.
+    /// The job that encodes a block, by the method chosen when the job is made.
     fn job(&self, request: &WriteRequest) -> impl FnOnce(&mut Compressor) -> Tried + Send + 'static {
         let WriteRequest { ref data, owner, checksum, may_embed, .. } = *request;
         let (data, context) = (data.clone(), EncodeContext { owner, checksum, may_embed });
         let how = match &request.compression {
             Method::As(compression) => How::As(*compression),
-            // Not before its turn: as long as the queue is, it would come too late.
+            // The level is chosen when a worker takes the block. Chosen now, it would ignore the blocks that
+            // are queued before.
             Method::Auto(levels) => How::Auto(Turn::new(levels, self.pool, self.txg, self.logical_bytes)),
             Method::Made(made) => How::Made(made.clone()),
         };
@@ -232,7 +238,7 @@ impl Group<'_> {
         }
         // Older versions take such a pointer for damage.
         let content_birth = request.content_birth.filter(|_| self.pool.has(Feature::Births));
-        // What is only stored in another form is not what somebody will read soon.
+        // A block that is only stored in another form will not be read soon, so it is not cached.
         let is_news = !matches!(request.compression, Method::Made(_));
         if is_news && request.may_embed || request.stream == Stream::Metadata {
             let kind = if request.stream == Stream::Metadata { Kind::Metadata } else { Kind::Data };
@@ -266,7 +272,8 @@ impl Group<'_> {
         self.append_born((slot, class), (bytes, crc), owner, siblings, near)
     }
 
-    /// Appends a block that is born here. Where zones have failed and nothing takes it any more, what waits to be reset does.
+    /// Appends a block that is born here. If zones have failed and no other takes the block, zones that wait
+    /// for their reset are used.
     fn append_born(
         &mut self,
         (slot, class): (usize, Class),
@@ -296,7 +303,7 @@ impl Group<'_> {
         }
     }
 
-    /// Appends a block of the pool's own, apart from these zones if it can be.
+    /// Appends a block of the pool's own metadata, in a zone other than these if possible.
     fn append_own(
         &mut self,
         (slot, class): (usize, Class),
@@ -314,14 +321,14 @@ impl Group<'_> {
         let first = self.append((a, Class::MetaA), bytes, owner, crc, Vec::new())?;
         let sibling = Addr::new(first.seq, first.offset);
         let second = self.append((b, Class::MetaB), bytes, owner, crc, vec![sibling])?;
-        // Where both had to go to one slot, the last block is the second.
+        // If both copies had to go to one slot, its last block is the second copy.
         if second.slot != first.slot {
             self.st.streams.add_sibling(first.slot, Addr::new(second.seq, second.offset));
         }
         Ok([first, second])
     }
 
-    /// Appends a block under the address it was born with, and says to which slot it went.
+    /// Appends a block under its old address. Returns the slot that took it.
     pub(crate) fn append_moved(&mut self, slot: usize, block: Stored<'_>) -> Result<usize, PoolError> {
         let identity = block.identity;
         let spot = self.st.streams.append(slot, Class::Collection, self.txg, block, &mut source!(self))?;
@@ -329,7 +336,7 @@ impl Group<'_> {
         Ok(spot.slot)
     }
 
-    /// Frees a block: the one way to do so. Holes and embedded blocks cost nothing.
+    /// Frees a block. There is no other way to free one. Holes and embedded blocks occupy no space.
     pub fn release(&mut self, ptr: &BlockPtr) {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {

@@ -1,11 +1,11 @@
-//! A pool gets another name, or a copy becomes a pool of its own.
+//! Renames a pool, or makes a copy a pool of its own.
 //!
-//! The id that a pool was made with is part of the seal of every zone header, directory part and uberblock, so it cannot change. A copy
-//! is told from its original by a second id, which stands in the label alone. Only those who look for devices and for mounted pools
-//! compare it: an import takes the devices it is given.
+//! The pool's first id is part of the seal of every zone header, directory part and uberblock, so it cannot
+//! change. A second id, in the label alone, distinguishes a copy from its original. Only searches for devices
+//! and for mounted pools compare it. An import takes the devices that it is given.
 //!
-//! Both are changes of the label, and become durable as those do: on every anchor, one after the other. Where the power goes in between,
-//! the newest label holds, and the next import writes it to the anchors that lack it.
+//! Both are changes of the label, and become durable on every anchor, one after the other. If the power fails
+//! in between, the newest label wins, and the next import writes it to the other anchors.
 
 use crate::create::fresh_id;
 use crate::import::check_name;
@@ -15,11 +15,11 @@ use terrane_format::features::Feature;
 use terrane_store::PoolError;
 
 impl Pool {
-    /// Gives the pool this name; with `is_copy` also an id of its own. Cache devices stay with the original.
+    /// Renames the pool. With `is_copy` it also gets an id of its own; cache devices stay with the original.
     ///
     /// # Errors
-    /// `ReadOnly`; `Refused` for what is no name; `Failed` when the label could not be written: then the pool takes no more changes until
-    /// it is imported, under one name or the other.
+    /// `ReadOnly`; `Refused` for an invalid name; `Failed` if the label could not be written. Then the pool
+    /// takes no changes until the next import, which finds either name.
     pub fn rename(self: &Arc<Self>, name: &str, is_copy: bool) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);

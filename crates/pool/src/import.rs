@@ -1,11 +1,14 @@
-//! Import: a pool is found again on its devices.
+//! Imports a pool from its devices.
 //!
-//! Import finds the newest uberblock in the anchors of all devices, walks the chain of records back to the last checkpoint of every table
-//! section, loads the sections and applies the records. Its cost follows the checkpoint bound, not the pool. A writable import
-//! first appends an uberblock with a new incarnation, in the other anchor of each device, so that nothing of the life before can be
-//! mistaken for this one.
+//! Import finds the newest uberblock in the anchors of all devices. It walks the chain of commit records back
+//! to the last checkpoint of every table section, loads the sections and applies the records. Its cost
+//! follows the checkpoint bound, not the size of the pool.
 //!
-//! If the newest group cannot be read, import refuses and says what a rewind would lose; it never falls back by itself.
+//! A writable import first appends an uberblock with a new incarnation to the other anchor of each device. So
+//! nothing that was written before can be mistaken for this incarnation.
+//!
+//! If the newest txg cannot be read, import refuses and says what a rewind would lose. It never falls back by
+//! itself.
 
 use crate::pool::{Pool, SyncState};
 use crate::rebuild::{self, Index};
@@ -53,19 +56,20 @@ use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneSeq};
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
     pub read_only: bool,
-    /// Import the newest group that can be read, not later than this one, and lose what came after.
+    /// Import the newest readable txg up to this one. Later txgs are lost.
     pub rewind: Option<Txg>,
     /// Bytes for cached blocks.
     pub cache_bytes: usize,
-    /// Bytes that may be dirty at most.
+    /// Maximum bytes of dirty data.
     pub dirty_bytes: u64,
-    /// Bytes of the zone tables, with the run index and dead sets, from three quarters of which on they are kept coarser.
+    /// Memory bound of the zone tables in bytes, with relocation index and dead sets. From three quarters of
+    /// it on, they are kept coarser.
     pub index_bytes: u64,
-    /// The longest time a change stays uncommitted.
+    /// The longest time for which a change stays uncommitted.
     pub commit_period: Duration,
-    /// Space of emptied zones is given back to the file or device below.
+    /// Discard emptied zones, so that the file or device below regains their space.
     pub discard: bool,
-    /// Where the zone tables come from.
+    /// Source of the zone tables.
     pub index: Index,
 }
 
@@ -84,19 +88,21 @@ impl Default for ImportOptions {
     }
 }
 
-/// What a device says it is, before its zones are known.
+/// Identity of a device, before its zones are known.
 #[derive(Clone, Debug)]
 pub struct Probe {
     pub label: Label,
 }
 
-/// Looks for a label. `read` fills a buffer from an absolute offset and says whether it could; `bytes` is the device's size.
+/// Looks for a label. `read` fills a buffer from an absolute offset and returns whether it could. `bytes` is
+/// the device's size.
 pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option<Probe> {
     let mut raw = vec![0; LABEL_BYTES as usize];
     let mut found: Option<Label> = None;
-    // The second anchor begins where the first zone ends; its size is not known yet if the first is just being rewritten.
+    // The second anchor begins where the first zone ends. If the first label is just being rewritten, the
+    // zone size is unknown, so all are tried.
     let seconds = (20..=32).map(|shift| (1u64 << shift, 1));
-    // So is the write unit, by which the second label of the first anchor stands.
+    // The write unit, which determines the place of the first anchor's second label, is then unknown as well.
     let copies = (12..=16).map(|shift| (second_label(1 << shift), 0));
     let places = std::iter::once((0, 0)).chain(seconds).chain(copies);
     for (offset, anchor) in places.filter(|(offset, _)| offset.saturating_add(LABEL_BYTES) <= bytes) {
@@ -118,20 +124,22 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
 /// What import found on the devices.
 struct Found {
     uber: Uberblock,
-    /// Of the newest group there was: whatever was rolled back since, zones that older ones need may have been reset.
+    /// `oldest` of the newest txg on the devices. Even if a rewind imports an earlier txg, zones that still
+    /// older ones need may have been reset.
     oldest: Txg,
     record: Record,
     chain: VecDeque<Chained>,
     sections: Vec<SectionPtr>,
     tables: Tables,
     whole: bool,
-    /// An anchor that stays has another label than the one that holds now.
+    /// An anchor that stays in use has another label than the current one.
     label_is_old: bool,
-    /// Groups that can be rolled back to, with their records, oldest first; the last is this one.
+    /// Txgs that can be rolled back to, with their records, oldest first. The last is the imported txg.
     recent: VecDeque<(Txg, BootPtr)>,
 }
 
-/// The groups that a pool can be rolled back to after an import of `found`, of all that can be seen, newest first.
+/// Txgs that the pool can be rolled back to after an import of `found`. `all`: all visible uberblocks, newest
+/// first.
 fn recent_groups(all: impl Iterator<Item = Uberblock>, found: &Found) -> VecDeque<(Txg, BootPtr)> {
     let oldest = found.oldest.max(found.uber.oldest);
     let mut recent = VecDeque::from([(found.uber.txg, found.uber.record)]);
@@ -145,7 +153,7 @@ fn recent_groups(all: impl Iterator<Item = Uberblock>, found: &Found) -> VecDequ
 }
 
 impl Pool {
-    /// Opens the pool that lies on the devices.
+    /// Opens the pool on the devices.
     pub fn import(
         devices: Vec<Arc<dyn Device>>,
         env: Arc<dyn Env>,
@@ -157,7 +165,8 @@ impl Pool {
             .ok_or_else(|| PoolError::refused("import", "a device", "none", "name one"))?;
         keep_space(&devices, options);
         if !options.read_only {
-            // The host may hold what never reached the medium: see `ZoneStore::verify_newest`.
+            // The host's page cache may hold bytes that never reached the medium: see
+            // `ZoneStore::verify_newest`.
             devices.iter().for_each(|device| device.forget_cached());
         }
         let roots = Roots::read(&devices);
@@ -176,7 +185,7 @@ impl Pool {
         let slots = match_devices(&devices, &roots, &label)?;
         let device_of = |given: Option<usize>| devices.get(given?).cloned();
         let members = Devices::new(slots.iter().map(|given| device_of(*given)).collect(), env.clone());
-        // What lies on a device that is no member says nothing any more.
+        // Uberblocks on a device that is no member any more are ignored.
         let is_member = |candidate: &&Candidate<'_>| slots.contains(&Some(candidate.read.given));
         if !options.read_only {
             refuse_other_host(&devices, (&roots, &newest), &label, env.as_ref(), options)?;
@@ -211,7 +220,7 @@ impl Pool {
                 .filter(is_member)
                 .map(|candidate| candidate.uber.txg)
                 .find(|txg| *txg < newest.txg && *txg >= oldest);
-            // Where only tables are lost, every block is still there.
+            // If only the tables are lost, every block still exists.
             let remedy = match older {
                 Some(txg) => format!(
                     "try `terrane check --rebuild-index`, which loses nothing if only tables are damaged; or import with \
@@ -228,11 +237,12 @@ impl Pool {
                 remedy,
             ));
         };
-        // Leases are pool-wide facts: even a rewind must not hand out a number twice.
+        // Leases are for the whole pool: even a rewind must not use a number twice.
         let most = |of: fn(&Uberblock) -> u64| {
             candidates.iter().map(|candidate| of(&candidate.uber)).max().unwrap_or(0)
         };
-        // The last life ended with the uberblock that is taken, and said which number it had come to.
+        // The last incarnation was exported with the uberblock that is imported, and that names the next free
+        // number.
         let is_last = (found.uber.incarnation, found.uber.txg, found.uber.clean)
             == (newest.incarnation, newest.txg, true);
         let lease_seq = if is_last { newest.lease_seq } else { most(|uber| uber.lease_seq) };
@@ -263,7 +273,7 @@ impl Pool {
         )
     }
 
-    /// The newest group did not reach the medium whole.
+    /// Refuses an import whose newest txg is not completely on the medium.
     fn refuse_newest(&self, txg: Txg, corrupt: &Corrupt) -> PoolError {
         let older =
             self.sync.lock().history.recent.iter().rev().map(|(older, _)| *older).find(|older| *older < txg);
@@ -295,7 +305,7 @@ impl Pool {
     }
 }
 
-/// Devices of several pools are a slip of who named them.
+/// Refuses devices of several pools, which are a mistake of the caller.
 fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError> {
     let mut labels = roots.labels();
     let Some((one, first)) = labels.next() else { return Ok(()) };
@@ -305,7 +315,8 @@ fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError>
     Err(PoolError::refused("import", "devices of one pool", found, "name the devices of one"))
 }
 
-/// Where an anchor cannot be read nobody knows whether a newer group stands there: to go on with an older one is for somebody to decide.
+/// Refuses an import while an unreadable anchor could hold a newer txg. An administrator must decide whether
+/// to go on with an older one.
 fn refuse_hidden(
     devices: &[Arc<dyn Device>],
     roots: &Roots,
@@ -325,11 +336,11 @@ fn refuse_hidden(
     ))
 }
 
-/// How long an import looks whether another machine writes to the pool, at least: two of its commits.
+/// Minimum time for which an import watches for writes of another machine: two commit periods by default.
 const OTHER_HOST_WAIT: Duration = Duration::from_secs(10);
 
-/// Locks keep others out on this machine only. A disk that several can reach may be in use on another one: if that wrote the newest
-/// uberblock and did not export the pool, it is watched for a while.
+/// Locks exclude only other processes on this machine. A shared disk may be in use on another one. If another
+/// machine wrote the newest uberblock and did not export the pool, import watches the disk for a while.
 fn refuse_other_host(
     devices: &[Arc<dyn Device>],
     (roots, newest): (&Roots, &Uberblock),
@@ -398,7 +409,7 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
     Ok(())
 }
 
-/// Loads the tables of one committed group.
+/// Loads the tables of one committed txg.
 fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
     let at = format!("uberblock of group {}", uber.txg);
     uber.record.judge(&at)?;
@@ -429,7 +440,7 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
         let needed_after = records.first().map_or(record.replay_after, |(newest, _)| newest.replay_after);
         let (previous, previous_txg) = (record.previous, record.previous_txg);
         records.push((record, next));
-        // What all sections contain may be gone already: it must not even be looked at.
+        // Records that all sections include may be freed and overwritten, so they are not even read.
         if previous.is_none() || previous_txg <= needed_after {
             break;
         }
@@ -482,7 +493,7 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
     })
 }
 
-/// Likewise, with tables that zones tell: of what was stored only the newest record is needed.
+/// Loads tables that are rebuilt from the zones. Of the stored tables only the newest record is needed.
 fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
     let what = format!("commit record of group {}", uber.txg);
     let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
@@ -493,9 +504,9 @@ fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Inde
     }
     check_tables(label, &tables)?;
     let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
-    // Sections that are written next contain this group; until then the record is kept.
+    // The next sections that are written include this txg. Until then its record is kept.
     let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
-    // What older groups need may be overwritten from now on.
+    // Blocks that older txgs need may be overwritten from now on.
     let uber = Uberblock { oldest: uber.txg, ..*uber };
     let (oldest, recent) = (Txg(0), VecDeque::new());
     Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false, oldest, recent })
@@ -534,7 +545,7 @@ fn open(
     let Found { uber, oldest, record, chain, sections, mut tables, whole, label_is_old, recent } = found;
     let written = record.written.iter().map(|written| written.seq);
     let written: Vec<ZoneSeq> = written.chain(uber.record.copies().map(|place| place.seq)).collect();
-    // Whoever collects looks again; who only reads does not.
+    // A pool that runs GC repacks later; a read-only one does not.
     if tables.index_size().is_to_be_packed(options.index_bytes) {
         tables.replace_gone(tables.gone_in_form(true));
     }
@@ -551,7 +562,7 @@ fn open(
         counters.clone(),
         Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
     );
-    // Whatever an uberblock says.
+    // Sequence numbers in the tables are in use, whatever lease the uberblock names.
     let used = tables.zones.last_key_value().map_or(0, |(seq, _)| seq.0 + 1);
     let mut alloc = Allocator::new(lease_seq.max(used));
     let mut used = BTreeSet::new();
@@ -569,14 +580,14 @@ fn open(
             if zone.unwritten.is_some() {
                 alloc.opened(zone.class, home.device);
             } else {
-                // Its record comes with the next group.
+                // The commit record of the next txg tells that the zone is full.
                 streams.group.filled.push(*seq);
             }
         }
     }
     for (device, row) in label.members() {
         if row.stay == Stay::Leaving {
-            // Its removal goes on.
+            // The removal of the device continues.
             devices.leaves(device);
             continue;
         }
@@ -599,7 +610,7 @@ fn open(
             oldest: uber.oldest.max(oldest),
         },
         sections,
-        // A bootstrap block with a damaged copy is healed by writing it anew.
+        // If a copy of a bootstrap block is damaged, rewriting the sections heals it.
         turns: Turns::new(label.sections, !whole),
         root: record.root,
         resets_done: Vec::new(),
@@ -614,7 +625,7 @@ fn open(
     let pool =
         assemble(label, devices, tables, (next_txg, uber.txg), state, (env, counters, before), options);
     if !options.read_only {
-        // Somebody who names a group has decided.
+        // A rewind to a named txg is the administrator's decision.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
             pool.store
                 .verify_newest(uber.txg, written)
@@ -642,7 +653,7 @@ fn open(
     Ok(pool)
 }
 
-/// Has the devices go on where a zone was written last. Returns where that is, if all replicas take more there.
+/// Resumes a zone on its devices. Returns the offset of the next write, if all replicas take writes there.
 fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
     let goes_on = if zone.phase == Phase::Open { zone.claimed } else { zone.capacity };
     let mut next = Some(0);
@@ -650,8 +661,8 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
         let at = match devices.get(home.device)?.resume(home.zone, goes_on) {
             Ok(at) => at,
             Err(error) => {
-                // A zone that died is no reason to refuse the others: what lies in it is read from its copies, or
-                // named when it is asked for.
+                // A dead zone is no reason to refuse the others. Its blocks are read from other copies, or
+                // reported when they are read.
                 log::error!("{home}: {error}; nothing more is written there");
                 zone.capacity
             }
@@ -665,8 +676,8 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
     Ok(next)
 }
 
-/// The first group after the one that was imported, given whether that was the last before an export. A group's number never comes twice:
-/// after a crash, and where later groups are given up, it goes on above all that were leased.
+/// The first txg after the imported one. `clean`: that was the last before an export. A txg number is never
+/// used twice. After a crash or a rewind, numbers continue above all leased ones.
 fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
     if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
 }

@@ -1,4 +1,4 @@
-//! Looking inside: what `terrane debug` prints and `terrane check` compares.
+//! Views of a pool's inner state, for `terrane debug` and `terrane check`.
 
 use crate::pool::Pool;
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use terrane_store::anchors::read_anchor;
 use terrane_store::explain::Standing;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
-/// A zone's row, for people.
+/// A zone's row, for display.
 #[derive(Clone, Debug)]
 pub struct ZoneView {
     pub seq: ZoneSeq,
@@ -34,10 +34,10 @@ pub struct ZoneView {
     pub runs: Vec<Run>,
 }
 
-/// An anchor's number, its label, and the valid uberblocks behind it with their offsets.
+/// Number of an anchor, its label, and the valid uberblocks behind it with their offsets.
 pub type Anchor = (u32, Label, Vec<(u64, Uberblock)>);
 
-/// The labels and uberblocks in a device's anchors.
+/// Labels and uberblocks in the anchors of a device.
 pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
     (0..ANCHORS)
         .filter_map(|anchor| {
@@ -51,15 +51,15 @@ pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
 pub struct DeviceView {
     pub index: DeviceIdx,
     pub name: String,
-    /// Bytes of a zone, and how many of them the pool has.
+    /// Bytes of a zone, and the number of the device's zones that the pool uses.
     pub zone_size: u64,
     pub zone_count: u32,
-    /// Zones that the device will not have written again, with what it says of them: read-only or offline.
+    /// Zones that the device does not let be written again, with their state: read-only or offline.
     pub given_up: Vec<(ZoneIdx, ZoneState)>,
 }
 
 impl Pool {
-    /// The devices, and what they say of zones that they gave up. Asks for a report of every zone.
+    /// The devices, with the zones that are read-only or offline. Requests a report of every zone.
     pub fn devices(&self) -> Vec<DeviceView> {
         let rows = self.label().devices;
         let view = |(index, device): (DeviceIdx, Arc<Counted>)| {
@@ -108,27 +108,27 @@ impl Pool {
         zones
     }
 
-    /// The directory of a zone: every entry, and what its block is now.
+    /// The directory of a zone: every entry, and the present state of its block.
     pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
         self.store.directory(seq)
     }
 
-    /// Whether the directory entry's bytes match its CRC.
+    /// Whether the bytes of a directory entry match its CRC.
     pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
         self.store.entry_is_whole(seq, entry)
     }
 
-    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
+    /// The first bytes of a stored block, at most `bytes`, unverified: the header of its algorithm.
     pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
         self.store.stored_head(normal, bytes)
     }
 
-    /// The oldest group that is still whole: no rewind goes beyond it.
+    /// The oldest txg that is still whole. No rewind goes beyond it.
     pub fn oldest_txg(&self) -> Txg {
         self.sync.lock().history.oldest
     }
 
-    /// The level by which a block in zstd was made; `None`: it says none, or is in no zstd.
+    /// The level of a zstd block. `None`: the block is not zstd, or its header has no level.
     pub fn zstd_level(&self, normal: &Normal) -> Result<Option<ZstdLevel>, PoolError> {
         if normal.compression != ID_ZSTD {
             return Ok(None);
@@ -141,7 +141,8 @@ impl Pool {
         self.store.locate(addr, psize).map(|(held, offset)| (held.seq, held.replicas.first(), offset))
     }
 
-    /// Live bytes of bootstrap blocks, by the pool's own books.
+    /// Address and length of each copy of every bootstrap block and of every copy of a directory part, by the
+    /// pool's own state.
     pub fn bootstrap_blocks(&self) -> Vec<(Addr, u32)> {
         let st = self.sync.lock();
         let records = st
@@ -154,19 +155,19 @@ impl Pool {
             .chain(sections)
             .flat_map(|ptr| ptr.copies().map(|place| (place.addr(), ptr.len)))
             .collect();
-        // Copies of the directory parts of zones that were just reset: freed by the next record.
+        // Copies of the directory parts of zones that were just reset: the next record frees them.
         out.extend(
             st.resets_done.iter().flat_map(|(_, copies)| copies).map(|(addr, len)| (*addr, *len as u32)),
         );
         drop(st);
         let tables = self.store.tables.read();
-        // Those of a zone that is gone are among the former, until the record that says so.
+        // The part copies of a zone reclaimed since the last record are in the first list, not here.
         let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
         out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
         out
     }
 
-    /// The invariants of the zone tables.
+    /// Checks the invariants of the zone tables.
     pub fn check_tables(&self) -> Findings {
         self.store.tables.read().check()
     }

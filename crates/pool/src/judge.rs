@@ -1,9 +1,11 @@
-//! A group's record is judged before its uberblock makes it the newest.
+//! Checks the commit record of a txg before its uberblock makes it the newest.
 //!
-//! Import applies records by [`Tables::apply`](terrane_space::zones::Tables::apply), and refuses the pool where one does not fit. A mistake
-//! in our own books would so be acknowledged for as long as the pool is in use, and then keep it from being imported. So each record is
-//! parsed again and held against the tables before it counts. If anything is wrong the group fails, the pool stops, and the group before
-//! stays the newest.
+//! Import applies records by [`Tables::apply`](terrane_space::zones::Tables::apply), and refuses the pool if
+//! one does not fit. So an error in our own accounting would be acknowledged while the pool is in use, and
+//! would then prevent every import.
+//!
+//! Therefore each record is parsed again and compared with the tables before it counts. If anything is wrong,
+//! the txg fails, the pool stops, and the previous txg stays the newest.
 
 use crate::pool::Group;
 use terrane_format::boot_ptr::BootPtr;
@@ -11,7 +13,7 @@ use terrane_format::record::Record;
 use terrane_store::PoolError;
 
 impl Group<'_> {
-    /// Fails the group if its record would not be imported.
+    /// Fails the txg if import would refuse its record.
     pub(crate) fn judge_record(&self, record: &Record, own: &BootPtr) -> Result<(), PoolError> {
         let mut findings = self.pool.store.tables.read().judge(record, own, &self.commit.frees);
         let at = format!("commit record of group {}", self.txg);
@@ -40,7 +42,7 @@ mod tests {
     use terrane_txg::cost::Cost;
     use terrane_wire::Txg;
 
-    /// Keeps one block, which each group writes anew.
+    /// Keeps one block, which each txg rewrites.
     #[derive(Default)]
     struct OneBlock(Mutex<BlockPtr>);
 
@@ -83,7 +85,7 @@ mod tests {
         };
         (0..3).for_each(|_| assert!(commit(&pool).is_ok()));
         let good = pool.synced_txg();
-        // As a mistake of ours would have it: the record says that a zone was reset to which the group writes.
+        // Simulates an accounting error: the record says that a zone was reset, and the txg writes to it.
         let open = pool.store.tables.read().zones.keys().next().copied().unwrap();
         pool.sync.lock().resets_done.push((open, Vec::new()));
         let error = commit(&pool).unwrap_err().to_string();

@@ -1,13 +1,15 @@
-//! A device leaves its pool.
+//! Removal of a device.
 //!
-//! First the label says that it is leaving. From then on no zone is opened there, those that are open are closed, and each group moves a
-//! piece of what lives in its zones, whether that gives room or not. When a commit record says that its last zone was reset, no group
-//! that could be imported needs the device: the label lets it go, on all others, and then its own anchors are wiped. A removal goes on
-//! after a crash or an export, because only the label knows of it.
+//! First the label says that the device leaves. From then on no zone is opened there, and its open zones are
+//! closed. Each txg moves a piece of its live blocks, even if that gives no space.
 //!
-//! Its index stays a hole: rows of zones that are gone still name it.
+//! When a commit record says that its last zone was reset, no txg that could be imported needs the device.
+//! Then the labels of all other devices drop it, and its own anchors are wiped. Only the label records the
+//! removal, so it continues after a crash or an export.
 //!
-//! Invariant: a label without the device is written only when no row of the committed tables lies there.
+//! The device's index stays unused: rows of reclaimed zones still name it.
+//!
+//! Invariant: a label without the device is written only if no row of the committed tables lies there.
 
 use crate::pool::Group;
 use crate::pool::{Pool, SyncState};
@@ -19,18 +21,20 @@ use terrane_space::zones::Tables;
 use terrane_store::PoolError;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
-/// Groups that move nothing before a removal is given up by who waits for it.
+/// Txgs that move nothing, after which the caller stops waiting for a removal.
 const PATIENCE: u32 = 64;
-/// Groups in which what was promised may be written before a device leaves.
+/// Txgs in which reserved bytes may be written before a device leaves.
 const PROMISES: u32 = 8;
 
 impl Pool {
-    /// Moves all that lives on a device to the others and lets it go. `tell` hears of the bytes that left it and of how many there were
-    /// (at least; others may die there by themselves). When this has returned the device is the caller's.
+    /// Moves all live blocks of a device to the others and drops it from the pool. `tell` gets the bytes that
+    /// have left, and a lower bound of the total; other blocks may die there meanwhile. On return the device
+    /// belongs to the caller.
     ///
     /// # Errors
-    /// `ReadOnly`; `Refused` when there is no such device, none for data would be left, or the others cannot hold what lives; also when
-    /// nothing moves any more: then the removal stays begun, goes on by itself, and calling this again waits for it again.
+    /// `ReadOnly`; `Refused` if there is no such device, none for data would remain, or the others cannot
+    /// hold the live bytes. Also `Refused` if nothing moves any more. Then the removal goes on in the
+    /// background, and a further call waits for it again.
     pub fn remove_device(
         self: &Arc<Self>,
         device: DeviceIdx,
@@ -59,19 +63,20 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a device takes nothing new.
+    /// Whether a device takes no new blocks, because it leaves.
     pub fn is_leaving(&self, device: DeviceIdx) -> bool {
         self.store.devices.is_leaving(device)
     }
 
-    /// Zones that hold something on a device, and the bytes that live in them.
+    /// Zones that hold something on a device, and their live bytes.
     fn left_on(&self, device: DeviceIdx) -> (u64, u64) {
         let tables = self.store.tables.read();
         let there = tables.zones.values().filter(|zone| zone.is_on(device));
         there.fold((0, 0), |(zones, bytes), zone| (zones + 1, bytes + zone.live))
     }
 
-    /// Marks the device as one that leaves, once the others have room for what lives and for what was promised before.
+    /// Marks the device as leaving, once the others have space for its live blocks and for earlier
+    /// reservations.
     fn begin_removal(self: &Arc<Self>, device: DeviceIdx) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -87,7 +92,8 @@ impl Pool {
                 let remedy = "see `terrane pool status`";
                 return Err(PoolError::refused(pool, "one of its devices", found, remedy));
             }
-            // What the others hold is counted without it, and who joins from now on counts on them alone.
+            // Free space is counted without the device, so operations that join from now on count on the
+            // others alone.
             self.store.devices.withhold(device);
             self.publish(&st);
             if let Err(error) = self.judge_removal(&st, device) {
@@ -148,8 +154,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Lets go of devices that became empty. Called when a group is durable, before it gives back zones: what was reset before is
-    /// in its record.
+    /// Drops leaving devices that are empty. It is called when a txg is durable, before emptied zones are
+    /// reset. So earlier resets are in the txg's record.
     pub(crate) fn let_go(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let label = self.label();
         for (device, _) in label.members().filter(|(device, _)| self.is_leaving(*device)) {
@@ -164,7 +170,7 @@ impl Pool {
                 }
             }
             st.commit_point.leave(device);
-            // Tables of groups before this one name the device: nobody can go back to them without it.
+            // Tables of earlier txgs name the device, so no rollback to them is possible without it.
             if let Some(newest) = st.history.drop_rollback_txgs() {
                 log::info!(
                     "groups before {newest} cannot be rolled back to any more: they need device {device}"
@@ -183,7 +189,7 @@ impl Pool {
 }
 
 impl Group<'_> {
-    /// Closes zones that are open on devices that leave, before anything is appended to them.
+    /// Closes open zones on leaving devices, before anything is appended to them.
     pub(crate) fn close_leaving(&mut self) -> Result<(), PoolError> {
         if !self.pool.store.devices.any_leaves() {
             return Ok(());
@@ -194,13 +200,13 @@ impl Group<'_> {
                 self.st.streams.fill(slot, self.txg)?;
             }
         }
-        // One group after the other, until they are gone.
+        // One txg follows the other until the devices are gone.
         self.pool.admission.want_another_group();
         Ok(())
     }
 }
 
-/// The full zone on a device that leaves in which least lives, but for some.
+/// The full zone with the least live bytes on a leaving device, without those for which `but` is true.
 pub(crate) fn leaving_zone(pool: &Pool, tables: &Tables, but: &dyn Fn(ZoneSeq) -> bool) -> Option<ZoneSeq> {
     let leaving = tables.zones.iter().filter(|(seq, zone)| {
         zone.phase == Phase::Full && pool.store.devices.any_leaves_of(&zone.replicas()) && !but(**seq)

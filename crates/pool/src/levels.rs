@@ -1,7 +1,7 @@
-//! `zstd-auto` in a pool: what the controller of [`terrane_codec::auto`] is told, and what it chose.
+//! `zstd-auto` in a pool: input and results of the controller in [`terrane_codec::auto`].
 //!
-//! One for each data set that asks for it. With every block the group says how much is dirty, how quickly more comes and whether somebody
-//! waits; the worker that compressed the block says how long that took.
+//! Each data set that uses it has one controller. With every block, the txg reports the dirty bytes, the rate
+//! of new ones, and whether a caller waits. The worker that compressed the block reports the time.
 
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use terrane_txg::admission::Admission;
 use terrane_txg::levels::{Backlog, Levels};
 use terrane_wire::Txg;
 
-/// A block that waits for its turn.
+/// A queued block, whose level is not chosen yet.
 pub(crate) struct Turn {
     levels: Arc<Levels>,
     admission: Arc<Admission>,
@@ -29,7 +29,7 @@ impl Turn {
         Turn { levels: levels.clone(), admission, env, txg, written_bytes }
     }
 
-    /// Its turn has come: a block of `bytes` is made ready by the step that is right now.
+    /// Chooses the level now, and encodes a block of `bytes` with it.
     pub fn encode(self, bytes: u64, encode: impl FnOnce(Compression) -> Ready) -> Ready {
         let Turn { levels, admission, env, txg, written_bytes } = self;
         let compression =

@@ -1,14 +1,19 @@
-//! Appended, counted, moved, committed.
+//! Storage pool: block allocation, I/O, garbage collection and transaction groups.
 //!
-//! The pool turns zones into a store of immutable blocks that commits in groups. Upper floors hand it dirty blocks when a group
-//! syncs and get pointers back; it appends, counts what is live, finds blocks by birthplace wherever they are now, and makes the
-//! whole group durable with one uberblock.
+//! The pool turns zones into a store of immutable blocks that commits in transaction groups. Upper layers
+//! hand it dirty blocks when a txg syncs, and get pointers back. It appends them, counts live bytes, and
+//! finds blocks by birthplace wherever they are now. One uberblock makes the whole txg durable.
 //!
-//! `terrane_format` has the bytes of all this, `terrane_space` the accounting of zones and the choice of places, `terrane_cache` what stays
-//! in memory, `terrane_store` devices, appends and reads, and `terrane_txg` the states of transaction groups. Modules, in reading order:
-//! `features` (what may be written), `fates` (lifetimes of files), [`read`] (calls of the reader), [`txg`], [`group`] and `nopwrite` (the
-//! commit), `mover` and `gc` (relocation), `caches` (cache devices), [`pool`] (create, import, export), `reports` (errors), [`stats`]
-//! (counters), and `trace` (births and deaths, for a replay).
+//! `terrane_format` has the on-disk structures, `terrane_space` the accounting of zones and placement, and
+//! `terrane_cache` the caches in memory. `terrane_store` has devices, appends and reads, and `terrane_txg`
+//! the states of transaction groups.
+//!
+//! Modules, in reading order:
+//!
+//! * `features`: what may be written; `fates`: lifetimes of files; [`read`]: calls of the reader;
+//! * [`txg`], [`group`] and `nopwrite`: the commit; `mover` and `gc`: relocation; `caches`: cache devices;
+//! * [`pool`]: state, export and shutdown; [`create`] and [`import`]; `reports`: errors; [`stats`]: counters;
+//! * `trace`: births and frees, for a replay.
 
 mod anchors;
 mod apart;

@@ -1,8 +1,9 @@
-//! Devices come and go while a pool is used.
+//! Adds devices to a pool in use, and reports them.
 //!
-//! Who a pool's devices are is said by its label, so each change is one of the label: it becomes durable on every anchor, in an
-//! order in which whatever the power leaves behind can be imported. A device that joins carries the new label before any other does:
-//! without it the others are the pool they were, and with it nothing is missing.
+//! The label lists the devices of a pool, so each change is one of the label. It becomes durable on every
+//! anchor, in an order in which every crash leaves a pool that can be imported. A device that joins gets the
+//! new label before any other. Without that label, the others are the old pool; with it, no device is
+//! missing.
 
 use crate::create::{empty, fresh_id, judge_device};
 use crate::pool::{Pool, SyncState};
@@ -17,12 +18,12 @@ use terrane_txg::members::{DeviceSummary, Member};
 use terrane_wire::DeviceIdx;
 
 impl Pool {
-    /// The devices themselves, to be read.
+    /// Handles of the devices, for reading.
     pub fn device_handles(&self) -> Vec<Arc<dyn Device>> {
         self.store.devices.all().into_iter().map(|(_, device)| device as Arc<dyn Device>).collect()
     }
 
-    /// What there is to say of each device; while a group syncs, what was to be said before it.
+    /// Figures of each device. While a txg syncs, they are as of before it.
     pub fn members(&self) -> Vec<Member> {
         let label = self.label();
         if let Some(st) = self.sync.try_lock() {
@@ -51,7 +52,8 @@ impl Pool {
         label.members().map(member).collect()
     }
 
-    /// Status reads these, so that it does not wait for the sync lock: a sync may wait for a device.
+    /// Publishes figures for status queries, so that these do not wait for the sync lock. A sync may wait for
+    /// a device.
     pub(crate) fn publish_device_summaries(&self, st: &SyncState) {
         let told = |(device, trouble)| DeviceSummary {
             device,
@@ -61,25 +63,29 @@ impl Pool {
         self.membership.tell_summaries(st.commit_point.devices().into_iter().map(told).collect());
     }
 
-    /// Makes a device, whose content may go, one of the pool's; returns its index. Its zones are there to be written when this returns.
+    /// Adds a device, whose content is lost; returns its index. Its zones can be written on return.
     ///
     /// # Errors
-    /// `ReadOnly`; `Refused` by name when the device is too small, its zones are too small for the pool's largest block, or the pool has
-    /// had [`DEVICES_MAX`] devices; `Device` when it cannot be written: then the pool is what it was. `Failed` when the pool's own
-    /// devices could not be written: then it takes no more changes until it is imported, with the new device or without.
+    /// * `ReadOnly`.
+    /// * `Refused`, with the device's name, if the device or its zones are too small for the pool. Also if
+    ///   the pool has had [`DEVICES_MAX`] devices.
+    /// * `Device` if the new device cannot be written: the pool is unchanged.
+    /// * `Failed` if the pool's own devices could not be written: it takes no changes until an import, which
+    ///   may find the new device or not.
     pub fn add_device(self: &Arc<Self>, device: Arc<dyn Device>, role: Role) -> Result<DeviceIdx, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
         self.judge_newcomer(device.as_ref())?;
-        // It may take long, and touches nothing of ours.
+        // Done before the lock is taken: it may take long, and touches nothing of the pool.
         empty(device.as_ref())?;
         let mut st = self.sync.lock();
         self.reports.alive()?;
         let label = self.label_with(device.as_ref(), role)?;
         let index = DeviceIdx((label.devices.len() - 1) as u16);
         if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
-            // A part of that may lie there and look like the newest that the pool knows: it must not stay so.
+            // Part of the new label may lie on the device, and look like the newest of the pool. A higher
+            // generation on our devices supersedes it.
             self.membership.label_mut().generation = label.generation + 1;
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
             return Err(error);
@@ -146,7 +152,8 @@ impl Pool {
         Ok(label)
     }
 
-    /// Writes the new label and the newest group to the device that joins, durably, before any other knows of it.
+    /// Writes the new label and the newest txg durably to the joining device, before any other device gets
+    /// the label.
     fn introduce(
         &self,
         st: &mut SyncState,

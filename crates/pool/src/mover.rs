@@ -1,9 +1,10 @@
-//! What a group moves: copies that are damaged or lie where another is, and what lives in zones that are to be empty.
+//! Moves of a txg: copies that are damaged or share a zone, and live blocks of zones that must become empty.
 //!
-//! All of it is appended under the address it was born with, after what objects have written, and is told by the group's own record.
+//! All are appended under their old addresses, after the blocks that objects have written. The txg's own
+//! record lists them.
 //!
-//! Invariant: a group that heals does not collect. Healed blocks have new runs that the tables do not show yet, so nothing may be judged
-//! to lie between two survivors.
+//! Invariant: GC does not run in a txg that heals. Healed blocks have new runs that the tables do not include
+//! yet. So the check for blocks between two survivors would be wrong.
 
 use crate::pool::Group;
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use terrane_space::policy::Age;
 use terrane_store::PoolError;
 use terrane_store::append::Stored;
 
-/// The part of a group's sync that moves blocks.
+/// The part of a sync that moves blocks.
 pub(crate) struct Mover<'g, 'a> {
     pub group: &'g mut Group<'a>,
     /// Copies that were appended again.
@@ -36,12 +37,12 @@ impl<'g, 'a> Mover<'g, 'a> {
 }
 
 impl Mover<'_, '_> {
-    /// Replaces damaged copies by good ones: the old address, a new place.
+    /// Replaces damaged copies by good ones, under the old address at a new place.
     fn heal(&mut self) -> Result<(), PoolError> {
         let heals = self.group.pool.reader.take_heals();
         let mut split_now = BTreeSet::new();
         for heal in heals {
-            // Healing reserved nothing: when zones are short it waits for a group that finds more.
+            // Healing has no reservation. If zones are short, it waits for a txg with more.
             let is_short = self.group.st.alloc.empty_count() < self.group.pool.admission.sizes().low_water();
             if is_short
                 && (heal.is_damaged
@@ -62,7 +63,8 @@ impl Mover<'_, '_> {
                 birth.run_of(heal.addr.granule()).copied()
             };
             if let Some(run) = split {
-                // A second split of the same run would be made from the first one's ruins: it waits for the next group.
+                // Both splits would start from the old run, and their sides would contradict each other. So
+                // the second one waits for the next txg.
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
                     self.group.pool.reader.heal_later(heal);
@@ -90,7 +92,7 @@ impl Mover<'_, '_> {
                 birth: heal.birth,
                 owner: heal.owner,
                 siblings: heal.siblings.clone(),
-                // Who shared a zone and does again is left to collection.
+                // A separated copy that shares a zone again is left to GC.
                 near: if heal.is_damaged { near } else { Vec::new() },
                 crc,
                 joins: false,
@@ -104,9 +106,11 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// Takes one block out of a run: what stays on both sides becomes two runs. `false`: it did not move with the run. A run covers what
-    /// was dead between its blocks as well, and of a birth zone that is gone the dead set holds only what was freed since: only the part
-    /// that the run lies in says what lived.
+    /// Takes one block out of a run: the blocks on both sides become two runs. False: the block did not move
+    /// with the run.
+    ///
+    /// A run also covers blocks between its own that were already dead. For a reclaimed birth zone, the dead
+    /// set holds only later frees. So only the directory part of the run says which blocks lived.
     fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
         let Some(held) = self.group.pool.store.hold(run.dest) else { return Ok(false) };
         let part = self.group.pool.store.part(&held, run.part_end())?;
@@ -131,7 +135,7 @@ impl Mover<'_, '_> {
                 side => *side = Some(Run::of(granule, entry.granules(), run.dest, run.part_end())),
             }
         }
-        // An empty side is dropped; the old run goes when the block's own new run is inserted over its place.
+        // An empty side is dropped. The old run is replaced when the block's own new run is inserted.
         self.group
             .commit
             .split_runs

@@ -1,17 +1,21 @@
-//! Overwrites that change nothing: the block that is there stays, with its pointer.
+//! nopwrite: an overwrite that changes nothing keeps the old block and its pointer.
 //!
-//! A request may name the pointer that it replaces. If the new block would be stored in the very same bytes, by what the pointer's
-//! checksum says, nothing is appended, the pointer is handed back as it was, and so nothing above it changes either. A checksum tells what
-//! was stored, not what is left of it, and who writes a file anew may do so because it was damaged: so a block that is not in memory is
-//! read from its device first. That is one read instead of a write and all that follows from it.
+//! A request may name the pointer that it replaces. If the pointer's checksum says that the new block would
+//! be stored in the same bytes, nothing is appended. The pointer is returned as is, so nothing above it
+//! changes either.
 //!
-//! Another level, or another version of the compressor, makes other bytes of the same content. Where the algorithm is the one that the
-//! request asks for, the old block may be looked at: read, verified and compared ([`Looks`](terrane_space::policy::Looks) says which). What
-//! another algorithm made is not: who sets another `compression` and writes a file over itself wants it stored anew.
+//! A checksum tells what was stored, not what is left of it. A user may rewrite a file because it was
+//! damaged. So a block that is not in memory is read from its device first. That is one read instead of a
+//! write and all that follows from it.
 //!
-//! Invariant: a pointer stays only if its checksum is a cryptographic one, of the kind that is asked for. A sum that somebody can forge,
-//! or that meets by accident, never stands for content. Its block was written or verified since the pool was imported, and is not known to
-//! be damaged.
+//! Another level, or another compressor version, stores the same content in other bytes. If the algorithm is
+//! the requested one, the old block may be read, verified and compared
+//! ([`Looks`](terrane_space::policy::Looks) decides when). With another algorithm it is not: a user who
+//! changes `compression` and rewrites a file wants it stored in the new form.
+//!
+//! Invariant: a pointer is kept only if its checksum is cryptographic and of the requested kind. A checksum
+//! that can be forged, or can collide by accident, never stands for content. The block was written or
+//! verified since the import, and is not known to be damaged.
 
 use crate::pool::{Group, Stream, WriteRequest};
 use std::sync::Arc;
@@ -27,20 +31,21 @@ use terrane_txg::levels::Method;
 
 /// What a worker made of a block.
 pub(crate) enum Tried {
-    /// Nothing: what it replaces was looked at, and holds the same.
+    /// Nothing: the old block was compared, and holds the same content.
     Same(BlockPtr),
-    /// `differs`: what it replaces was looked at, and holds something else. `stands`: it is stored in the same bytes, and they are there.
+    /// `differs`: the old block was compared, and holds other content. `stands`: it is stored in the same
+    /// bytes and can be read.
     New { ready: Ready, differs: bool, stands: bool },
 }
 
-/// What becomes of a block.
+/// Result for a block.
 pub(crate) enum Judged {
-    /// Nothing changed: this pointer stays.
+    /// Nothing changed: this pointer is kept.
     Stays(BlockPtr),
     New(Ready),
 }
 
-/// A look at the block that a request replaces, for a worker.
+/// A comparison with the block that a request replaces, for a worker.
 pub(crate) struct Look {
     reader: Arc<BlockReader>,
     old: BlockPtr,
@@ -48,13 +53,13 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// The old block, if it can be read and holds `data`.
+    /// The old pointer, if its block can be read and holds `data`.
     pub fn take(self, data: &[u8]) -> Option<BlockPtr> {
         self.finds(data).then_some(self.old)
     }
 
     fn finds(&self, data: &[u8]) -> bool {
-        // Zeros are a hole, whatever was there.
+        // Zeros become a hole, whatever the old block holds.
         if is_zero(data) {
             return false;
         }
@@ -67,14 +72,14 @@ impl Look {
                     |stored: &[u8]| self.reader.pipeline.decode_into(&context, stored, &mut held).is_ok();
                 stored.is_some_and(|stored| unpack(&stored))
             }
-            // What cannot be read was named by who tried, and is written anew.
+            // If the block cannot be read, the reader has logged it, and it is rewritten.
             old => self.reader.read_into(old, self.owner, &mut held).is_ok(),
         };
         is_read && held == data
     }
 }
 
-/// The block that a request replaces, and trusts, for a worker.
+/// The old block of a request, if its checksum is trusted, for a worker.
 pub(crate) struct Standing {
     reader: Arc<BlockReader>,
     old: Normal,
@@ -82,7 +87,7 @@ pub(crate) struct Standing {
 }
 
 impl Standing {
-    /// Whether it is stored in the bytes that were made, and can be read.
+    /// Whether the old block is stored in the bytes that were made, and can be read.
     pub fn is(&self, made: &Ready) -> bool {
         let Ready::Stored { compression, bytes, checksum, .. } = made else { return false };
         (*compression, *checksum) == (self.old.compression, self.old.checksum)
@@ -112,7 +117,7 @@ impl WriteRequest {
             && (old.kind, old.level) == (self.kind, 0)
     }
 
-    /// Whether `old` is what this request would put into its pointer.
+    /// Whether this request would produce exactly the pointer `old`.
     fn makes(&self, ready: &Ready, old: &BlockPtr) -> bool {
         match (ready, old) {
             (Ready::Zero, BlockPtr::Hole(_)) => true,
@@ -125,7 +130,7 @@ impl WriteRequest {
         }
     }
 
-    /// Whether a block that is stored otherwise may stay all the same, if it holds the same.
+    /// Whether a block in other bytes may be kept if its content is the same.
     fn may_keep(&self, old: &BlockPtr) -> bool {
         let (is_alike, made_by) = match old {
             BlockPtr::Hole(_) => return false,
@@ -133,11 +138,11 @@ impl WriteRequest {
             BlockPtr::Normal(old) => (self.trusts(old), old.compression),
         };
         let is_asked_for = match &self.compression {
-            // Content that is stored as it is has one form only.
+            // Uncompressed content has one form only.
             Method::As(Compression::Off) => false,
             Method::As(compression) => is_same_algorithm(compression.id(), made_by),
             Method::Auto(_) => matches!(made_by, ID_LZ4 | ID_ZSTD),
-            // This form and no other.
+            // The caller wants exactly this form.
             Method::Made(_) => false,
         };
         is_alike && is_asked_for && old.lsize() as usize == self.data.len()
@@ -145,20 +150,20 @@ impl WriteRequest {
 }
 
 impl Group<'_> {
-    /// The pointer that a request replaces, if its block may stay.
+    /// The pointer that a request replaces, if its block may be kept.
     fn replaced<'r>(&self, request: &'r WriteRequest) -> Option<&'r BlockPtr> {
-        // Who writes a damaged block anew mends it.
+        // Rewriting a damaged block repairs it.
         request.replaces.as_ref().filter(|_| !self.pool.reports.log.may_be_damaged(request.owner))
     }
 
-    /// A look that is likely to find the same, and then saves compressing.
+    /// A comparison before compression, if it will probably find equal content and so save compressing.
     pub(crate) fn look_first(&self, request: &WriteRequest) -> Option<Look> {
         let old = self.replaced(request)?;
         let is_likely = self.st.looks.trusts(request.file()) && request.may_keep(old);
         is_likely.then(|| self.look(request, old))
     }
 
-    /// The block that stays if the new one is stored in the same bytes.
+    /// The block to keep if the new one is stored in the same bytes.
     pub(crate) fn standing(&self, request: &WriteRequest) -> Option<Standing> {
         let Some(BlockPtr::Normal(old)) = self.replaced(request) else { return None };
         let may_stay = request.trusts(old) && old.lsize as usize == request.data.len();
@@ -173,7 +178,7 @@ impl Group<'_> {
         Look { reader: self.pool.reader.clone(), old: old.clone(), owner: request.owner }
     }
 
-    /// What becomes of a block that is ready.
+    /// Decides whether an encoded block is stored, or the old pointer kept.
     pub(crate) fn judge(&mut self, request: &WriteRequest, tried: Tried) -> Judged {
         let file = request.file();
         let (ready, differs, stands) = match tried {
@@ -202,7 +207,7 @@ impl Group<'_> {
     }
 
     fn keep(&self, request: &WriteRequest, old: BlockPtr) -> Judged {
-        // A hole saves nothing that would have been stored.
+        // A kept hole is not counted: it would have stored nothing.
         if !old.is_hole() {
             self.pool.store.counters.nopwrite_blocks.add(1);
             self.pool.store.counters.nopwrite_bytes.add(request.data.len() as u64);

@@ -1,7 +1,8 @@
-//! The pool itself: what is shared by readers, writers and the sync, and how it ends.
+//! The pool: state that readers, writers and the sync share, and shutdown.
 //!
-//! Locks, outermost first: `sync` (one group at a time), the group state in `Admission`, `tables` (zones; read for every look-up,
-//! written only by the sync), then leaves: gather buffers, caches, the heal queue. No lock but `sync` is held over a device write.
+//! Locks, outermost first: `sync` (one txg at a time); the txg state in `Admission`; `tables` (zones; read
+//! for every look-up, written only by the sync). Then come the leaves: gather buffers, caches, the heal
+//! queue. No lock but `sync` is held over a device write.
 
 mod group;
 mod tx;
@@ -34,24 +35,24 @@ pub(crate) use terrane_txg::sync::SyncState;
 use terrane_txg::trace::Recorder;
 use terrane_wire::Txg;
 
-/// The floor above: whoever has dirty blocks when a group syncs.
+/// The layer above, which has the dirty blocks when a txg syncs.
 pub trait Client: Send + Sync {
-    /// The group has quiesced: nobody else holds it, nobody has joined the next one yet. What is still to be changed in it can be
-    /// changed now, by `last`; everybody waits for that, so it must be little.
+    /// The txg has quiesced: no other operation holds it, and none has joined the next one yet. Under `last`
+    /// the client may still change something in it. All operations wait for that, so it must be quick.
     fn quiesced(&self, last: &Tx);
-    /// Writes everything that is dirty in the group; returns the pointer to the meta object set.
+    /// Writes everything that is dirty in the txg; returns the pointer to the meta object set.
     fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
-    /// The group is durable.
+    /// The txg is durable.
     fn synced(&self, txg: Txg);
 }
 
-/// What a pool may hold in memory, in bytes, as [`ImportOptions`](crate::ImportOptions) have it.
+/// Memory bounds of a pool, in bytes, as in [`ImportOptions`](crate::ImportOptions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// Cached blocks, and an eighth of that for the index of each cache device.
+    /// Cached blocks. The index of each cache device gets an eighth of that in addition.
     pub cache_bytes: usize,
     pub dirty_bytes: u64,
-    /// The run index and dead sets; what moves goes in larger pieces when it nears this.
+    /// Relocation index and dead sets. Near this bound, survivors move in larger pieces.
     pub index_bytes: u64,
 }
 
@@ -68,28 +69,29 @@ pub struct Pool {
     pub(crate) read_only: bool,
     pub(crate) fates: Fates,
     pub(crate) recorder: Recorder,
-    /// Until the pool stops: it must not go before what is dirty in it, and it holds us.
+    /// Set until the pool stops. The client must not be dropped before its dirty data is committed, and it
+    /// holds the pool.
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
-    /// What overwrites held says nothing of the next ones.
+    /// Forget what earlier overwrites held; it says nothing of the next ones.
     pub(crate) looks_afresh: AtomicBool,
     pub(crate) holds: Holds,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
 
-/// A pool in figures.
+/// Figures of a pool.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub name: String,
     pub id: u64,
     pub txg: Txg,
-    /// The group that was imported.
+    /// The txg that was imported.
     pub imported: Txg,
     pub incarnation: u64,
     pub zone_size: u64,
     pub zones: u64,
     pub zones_empty: u64,
     pub zones_waiting: u64,
-    /// Bytes users can fill, bytes live now, and bytes still available to users.
+    /// Bytes that users can fill, live bytes, and bytes still available to users.
     pub size_bytes: u64,
     pub live_bytes: u64,
     pub available_bytes: u64,
@@ -127,31 +129,31 @@ impl Pool {
         self.membership.max_block()
     }
 
-    /// What administrators say about collection; holds from the next group on. Nothing is stored.
+    /// Sets the GC options of the administrator, from the next txg on. They are not stored.
     pub fn set_collection(&self, options: CollectionOptions) {
         self.collection.set_options(options);
     }
 
-    /// As it was set, or the defaults.
+    /// The options that were set, or the defaults.
     pub fn collection(&self) -> CollectionOptions {
         self.collection.options()
     }
 
-    /// Whether this is the part of the day that was said to be idle.
+    /// Whether this is the idle window of the day.
     pub fn is_idle_time(&self) -> bool {
         let idle = self.collection.options().idle;
         idle.is_some_and(|window| window.contains(self.env.minute_of_day()))
     }
 
-    /// Registers the floor above; once, before the first group that has something for it. A pool that changes keeps it until
-    /// [`Pool::export`] or [`Pool::abandon`], whoever else lets go of it: changes that wait for a commit are its. One that is only
-    /// read never asks it anything.
+    /// Registers the client; once, before the first txg that has dirty blocks for it. A writable pool holds
+    /// it until [`Pool::export`] or [`Pool::abandon`], even if all other references are dropped: it has the
+    /// uncommitted changes. A read-only pool never calls it.
     pub fn set_client(&self, client: Arc<dyn Client>) {
         if self.read_only {
             return;
         }
         let before = self.client.lock().replace(client);
-        // The first one would not be asked any more: that is our own mistake, visible at once in every test.
+        // The first client would never be called again. That is a bug, visible at once in every test.
         assert!(before.is_none(), "a pool has one client");
     }
 
@@ -159,14 +161,14 @@ impl Pool {
         self.client.lock().clone()
     }
 
-    /// The same for a group that begins to sync. A pool that stops says so before it lets go of its client, so it is asked afterwards
-    /// whether it lives: no group may go without what is dirty in one.
+    /// The client for a txg that begins to sync. A pool that stops sets its state before it drops the client.
+    /// So the state is checked after the client was taken: no txg may commit without the client's dirty data.
     pub(crate) fn client_if_alive(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
         let client = self.client();
         self.reports.alive().map(|()| client)
     }
 
-    /// The pointer to the meta object set of the last committed group.
+    /// The pointer to the meta object set of the last committed txg.
     pub fn root(&self) -> BlockPtr {
         self.sync.lock().root.clone()
     }
@@ -175,8 +177,8 @@ impl Pool {
         self.env.workers() > 0
     }
 
-    /// A group could not be committed: what is in memory may be ahead of the device in ways nobody knows, so nothing is written
-    /// any more.
+    /// Stops the pool because a txg could not be committed. The state in memory may differ from the device in
+    /// unknown ways, so nothing more is written.
     pub(crate) fn fail(&self, error: &PoolError) {
         let reason: Arc<str> = match error {
             PoolError::Failed { reason } => reason.clone(),
@@ -188,12 +190,12 @@ impl Pool {
         }
     }
 
-    /// Blocks are compressed otherwise from now on: whether overwrites hold what they replace is asked as if nothing were known.
+    /// The compression setting has changed. What is known about overwrites with equal content is forgotten.
     pub fn look_afresh(&self) {
         self.looks_afresh.store(true, Ordering::Relaxed);
     }
 
-    /// Tells the pool how large records get: a zone's last bytes may not take one.
+    /// Reports a record size in use, in bytes. A zone's tail may be too short for such a block.
     pub fn expect_blocks_of(&self, bytes: u32) {
         self.admission.expect_blocks_of(bytes);
     }
@@ -229,7 +231,7 @@ impl Pool {
         }
     }
 
-    /// Publishes what room there is between two groups, for those who want to join one.
+    /// Publishes the free space between two txgs, for operations that want to join.
     pub(crate) fn publish(&self, st: &SyncState) {
         let (_, room) = self.admission.count_room(st, false);
         self.collection.tell_rests(st.collector.unread.all_rests());
@@ -237,12 +239,12 @@ impl Pool {
         self.publish_device_summaries(st);
     }
 
-    /// Bytes users can fill, bytes live, bytes available to users.
+    /// Bytes that users can fill, live bytes, and bytes available to users.
     pub fn space(&self) -> (u64, u64, u64) {
         self.admission.space()
     }
 
-    /// Bounds anew what the pool holds in memory.
+    /// Changes the memory bounds.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.reader.cache.set_budget(bounds.cache_bytes);
         self.store.parts.set_budget(bounds.cache_bytes / PARTS_PART);
@@ -253,8 +255,8 @@ impl Pool {
         self.reader.cache_devices.bound_indexes(bounds.cache_bytes);
     }
 
-    /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes. When this has returned and
-    /// the last handle is dropped, of the pool or of what is above it, its devices are free.
+    /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
+    /// The devices are free after the return, once the last handle of the pool and of its clients is dropped.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
         let outcome = if self.read_only || self.reports.stopped().is_some() {
             self.reports.alive()
@@ -267,7 +269,7 @@ impl Pool {
         outcome
     }
 
-    /// Stops without committing anything, as a crash would: for tests, and for pools that failed.
+    /// Stops without a commit, as a crash would: for tests, and for pools that failed.
     pub fn abandon(&self) {
         self.reports.stop("it was abandoned".into());
         self.store.devices.host().stop();
@@ -275,14 +277,15 @@ impl Pool {
         self.stop_threads();
     }
 
-    /// The next group rewrites all sections of the zone tables, so that no record before it is replayed.
+    /// Makes the next txg rewrite all sections of the zone tables, so that no earlier record is replayed.
     pub fn want_checkpoint(&self) {
         self.sync.lock().turns.want_all();
     }
 
     fn settle(self: &Arc<Self>) -> Result<(), PoolError> {
         self.commit()?;
-        // Groups that only let emptied zones go, so that the space is given back before we leave; then the checkpoint.
+        // Empty txgs reset the emptied zones, so that their space is given back before the export. Then comes
+        // the checkpoint.
         for _ in 0..6 {
             if !self.admission.room().resets_wait {
                 break;
@@ -307,12 +310,12 @@ impl Pool {
         self.reader.ahead.end();
         self.reader.stop_cache_devices();
         if let Some(thread) = self.sync_thread.lock().take() {
-            // It may be the one that drops the last reference to the pool; it cannot wait for itself.
+            // This may be the sync thread itself, with the last reference to the pool: it cannot join itself.
             if thread.thread().id() != std::thread::current().id() {
                 let _ = thread.join();
             }
         }
-        // Not under the lock: it may be the last to hold what is above us.
+        // Dropped outside the lock: this may be the last reference to the client.
         let client = self.client.lock().take();
         drop(client);
     }

@@ -1,12 +1,17 @@
-//! Blocks that should be born again, so that the run index forgets where they moved.
+//! Selects blocks to rewrite at new addresses (*rewrite*), so that the relocation index can drop their
+//! entries.
 //!
-//! The index tells of each run of survivors, and what nobody changes survives for ever: a few old blocks of every zone that ever was
-//! filled are enough to make it as large as one likes. Packing it and moving in larger parts makes it smaller, but bounds nothing. So when
-//! all that is not enough, the oldest of those blocks are written anew by whoever owns them, as if they had been overwritten with what they
-//! hold. Then they lie where they were born, and there is nothing to tell. It costs what moving them costs, and the pointers above.
-//! (Pointers could not be changed where several trees share a block; here one does.)
+//! The index has an entry for each run of survivors, and unchanged blocks survive forever. A few old blocks
+//! of every zone that was ever filled can make it arbitrarily large. Packing it and moving larger parts makes
+//! it smaller, but bounds nothing.
 //!
-//! The oldest first: they have shown that they do not go by themselves. Of metadata it is enough that one copy moved, and both are written.
+//! If that is not enough, the owners rewrite the oldest of these blocks, as if they were overwritten with the
+//! same content. Then the blocks lie at their birthplace, and need no index entry. The cost is that of a
+//! move, plus the pointers above. (Pointers could not be changed if several trees shared a block; today one
+//! tree holds each.)
+//!
+//! The oldest blocks come first: their age shows that they will not die soon. A metadata block qualifies if
+//! one copy has moved, and both are rewritten.
 
 use crate::pool::Pool;
 use crate::pool::Tx;
@@ -16,76 +21,80 @@ use terrane_format::record::Run;
 use terrane_space::zones::IndexSize;
 use terrane_wire::{Txg, ZoneSeq};
 
-/// A block that moved, and whose birthplace is gone.
+/// A block that moved, and whose birth zone was reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relic {
     pub owner: Owner,
     pub addr: Addr,
 }
 
-/// How far who has blocks born again is.
+/// Progress of the thread that rewrites blocks.
 #[derive(Debug, Default)]
 pub struct RebirthCursor {
-    /// The next birthplace, and the granule in it.
+    /// The next birth zone, and the granule in it.
     next: (ZoneSeq, u32),
-    /// How many blocks were needed when this group had been synced: before the next one nothing changes.
+    /// Number of blocks needed, computed after this txg had synced. It does not change before the next sync.
     looked: Option<(Txg, u64)>,
-    /// Blocks that were named since, and the newest group that writes some of them: with it the index gets smaller.
+    /// Blocks that were selected since, and the newest txg that writes some of them. When it syncs, the index
+    /// shrinks.
     named: u64,
     group: Txg,
-    /// The group that had been synced when it began with the first birthplace, and when it came to the end of the last one.
+    /// The newest synced txg when the pass began, and when it came to the end of the last birth zone.
     began: Txg,
     ended: Option<Txg>,
-    /// Whether some were born since the first birthplace, and none in the pass before: those that were named last may have come in this
-    /// one. Where none was in two passes it is not looked again before a group.
+    /// `some_born`: a block was rewritten in this pass. `was_barren`: none was in the pass before. Blocks
+    /// that were selected last may be rewritten only in the next pass. After two passes without a rewrite,
+    /// the selection rests until txg `rests_until`.
     some_born: bool,
     was_barren: bool,
     rests_until: Txg,
 }
 
 impl RebirthCursor {
-    /// All birthplaces were looked at.
+    /// All birth zones were visited.
     fn pass_ended(&mut self, synced: Txg) {
         if !self.some_born && self.was_barren {
             self.rests_until = Txg(synced.0 + REST_GROUPS);
         }
         self.was_barren = !self.some_born;
-        // A pass that began before this group may begin again with it.
+        // If the pass began before this txg had synced, the next one may begin at once.
         self.ended = Some(synced).filter(|_| self.began == synced);
         (self.next, self.some_born, self.began) = ((ZoneSeq(0), 0), false, synced);
     }
 
-    /// One that was named is written with this transaction.
+    /// Records that a selected block is rewritten in this transaction.
     pub fn born(&mut self, tx: &Tx) {
         (self.some_born, self.group) = (true, self.group.max(tx.txg()));
     }
 }
 
-/// As many are named at once.
+/// Maximum number of blocks selected at once.
 const RELICS: u64 = 256;
-/// Directory parts that are read for it.
+/// Maximum number of directory parts read for one selection.
 const PARTS: usize = 64;
-/// Groups in which it rests when nothing could be born of all that was named: it would read the same parts again and again.
+/// Txgs of rest after passes in which no selected block was rewritten. Otherwise the same parts would be read
+/// again and again.
 const REST_GROUPS: u64 = 64;
-/// The part of the bound that runs may take in any case: where dead sets take all of it no rebirth would help.
+/// Runs may always take 1/`RUNS_PART` of the bound. If dead sets take all of it, rewriting would not help.
 const RUNS_PART: u64 = 2;
-/// What a block born again gives back, in bytes: a run takes some 24, and holds several.
+/// Index bytes saved per rewritten block. A run takes some 24, and holds several blocks.
 const RUN_BYTES: u64 = 6;
 
-/// How many blocks must be born again, at least, where all may take so many bytes.
+/// Minimum number of blocks to rewrite, so that all tables together take at most `most` bytes.
 fn needed(size: IndexSize, most: u64) -> u64 {
     let above = size.bytes().saturating_sub(most).min(size.run_index_bytes.saturating_sub(most / RUNS_PART));
     if size.is_packed { above.div_ceil(RUN_BYTES) } else { 0 }
 }
 
 impl Pool {
-    /// Blocks that should be born again now: those of the next birthplaces, and after the last one of the first. None while the run index
-    /// keeps within its bound or what was named is not written yet, nor where nothing was found in as many directory parts as are read
-    /// at once.
+    /// Blocks to rewrite now: those of the next birth zones, and after the last one again from the first.
+    ///
+    /// Empty while the index keeps within its bound, or while selected blocks are not committed yet. It may
+    /// also be empty if the directory parts that one call reads held none.
     pub fn relics(&self, cursor: &mut RebirthCursor) -> Vec<Relic> {
         let mut found = Vec::new();
         let synced = self.admission.synced();
-        // What was named stays until the next group is synced.
+        // Selected blocks stay in the index until the next txg has synced.
         if synced < cursor.rests_until || cursor.ended == Some(synced) {
             return found;
         }
@@ -121,11 +130,12 @@ impl Pool {
 
     fn relics_needed(&self) -> u64 {
         let tables = self.store.tables.read();
-        // Looking at all rows takes time, and those that can be packed will be.
+        // Computing the size visits all rows, and rows that are not packed yet will be.
         if tables.is_packed() { needed(tables.index_size(), self.collection.index_bytes_max()) } else { 0 }
     }
 
-    /// What lives of the blocks that were born in a zone, from a granule on. Where it ended before all runs were looked at.
+    /// Selects live blocks that were born in a zone, from a granule on. Returns the granule to continue at,
+    /// unless all runs were visited.
     fn relics_of(
         &self,
         (seq, from): (ZoneSeq, u32),
@@ -139,18 +149,18 @@ impl Pool {
             }
             *parts -= 1;
             let Some(held) = self.store.hold(run.dest) else { continue };
-            // What cannot be read stays where it is.
+            // An unreadable block stays where it is.
             let Ok(part) = self.store.part(&held, run.part_end()) else { continue };
             let granules = run.first.max(from)..=run.last;
             let born_there = part.entries.iter().filter(|entry| entry.identity.seq() == seq);
-            // What is damaged is to be mended, not to be moved.
+            // A damaged block needs repair, not a move.
             let whole = born_there.filter(|entry| {
                 granules.contains(&entry.identity.granule())
                     && matches!(entry.owner, Owner::Block { .. })
                     && !self.reports.log.may_be_damaged(entry.owner)
             });
             let tables = self.store.tables.read();
-            // Nothing that was born there lives any more.
+            // No block born in the zone is live any more.
             let birthplace = tables.birthplace(seq)?;
             for entry in whole {
                 let granule = entry.identity.granule();
@@ -167,7 +177,7 @@ impl Pool {
         None
     }
 
-    /// Blocks of so many stored bytes were written anew.
+    /// Counts rewritten blocks by their stored bytes.
     pub fn note_reborn(&self, bytes: u64) {
         self.store.counters.reborn_bytes.add(bytes);
     }

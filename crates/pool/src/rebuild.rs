@@ -1,24 +1,27 @@
-//! The run index again, from what zones tell of themselves.
+//! Rebuilds the zone tables and the relocation index from the zones themselves.
 //!
-//! Sections of the zone tables have two copies. If both are lost, import cannot know which zones are in use, what lives in them and
-//! where blocks are that moved, though every block is still there. Zones know: each begins with a header, and each batch ends with a
-//! directory part. So all zones are read from end to end, and of each block the newest copy is taken whose bytes match its
-//! directory.
+//! Sections of the zone tables have two copies. If both are lost, import knows neither the zones in use, nor
+//! live blocks, nor where moved blocks are, although every block still exists. But each zone begins with a
+//! header, and each batch ends with a directory part. So all zones are read from end to end. Of each block,
+//! the newest copy counts whose bytes match its directory.
 //!
-//! What is dead is nowhere in the directories. So this is done twice: first everything that is listed counts as alive, which is enough to
-//! read the trees ([`Index::Scanned`]); then what they reach is alive, and nothing else ([`Index::Reached`]). The pool that is
-//! imported with the second writes all sections anew with its next group.
+//! Directories do not tell which blocks are dead. So this is done twice. First every listed block counts as
+//! live, which is enough to read the trees ([`Index::Scanned`]). Then exactly the blocks that the trees reach
+//! are live ([`Index::Reached`]). The pool that is imported with the second writes all sections anew in its
+//! next txg.
 //!
-//! The newest commit record is needed, because it holds the root; those before it are not.
+//! The newest commit record is needed, because it holds the root; earlier ones are not.
 //!
-//! What is reached and listed nowhere, because its part is damaged, stays where it was born, in a zone that is kept for `check`; a zone
-//! whose header is damaged is known by its parts.
+//! If its directory part is damaged, a block may be reached and listed nowhere. It stays where it was born,
+//! in a zone that is kept for `check`. A zone whose header is damaged is identified by its parts.
 //!
-//! All of this takes what was not found for room. So where a device cannot be read there are no tables at all.
+//! Everything that was not found counts as free space. So if a device cannot be read, no tables are made at
+//! all.
 //!
-//! Invariant: nothing that a part lists is taken twice, and no part that begins inside another is believed: what a crash left behind
-//! the end of a zone looks like a part, and the next batch only overwrites its beginning. On drives with write pointers of their own it
-//! stays whole, and the next batch lies behind it; so no part is believed either that the next one does not name, or one behind it.
+//! Invariant: no block of a part is taken twice, and no part that begins inside another is believed. Bytes
+//! that a crash left at the end of a zone look like a part, and the next batch overwrites only their
+//! beginning. On drives with hardware write pointers they stay whole, and the next batch lies behind them. So
+//! a part is dropped if the next one names an earlier predecessor.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,22 +39,23 @@ use terrane_space::zones::{Tables, Zone};
 use terrane_store::devices::{Devices, homes};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
-/// Where an import takes the zone tables from.
+/// Source of the zone tables for an import.
 #[derive(Clone, Debug, Default)]
 pub enum Index {
-    /// From the sections and records that were stored.
+    /// Stored sections and records.
     #[default]
     Stored,
-    /// From the directories of zones, with everything alive that is in them: to be read, never to be written.
+    /// Directories of zones; every listed block counts as live. For reading only: the pool must never be
+    /// written with these.
     Scanned,
-    /// Likewise, with these blocks alive: address and stored bytes, sorted.
+    /// Directories of zones, with exactly these blocks live: address and stored bytes, sorted.
     Reached(Arc<Vec<(Addr, u32)>>),
 }
 
-/// Bytes of a zone that are looked at in one go.
+/// Bytes of a zone that are read at once.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// One filling, as it tells of itself.
+/// One filling of a zone, as its header and parts describe it.
 struct Found {
     home: Home,
     header: ZoneHeader,
@@ -61,7 +65,7 @@ struct Found {
     goes_on: bool,
 }
 
-/// A copy of a block: the zone it lies in, the end of the part that lists it, and the part's group.
+/// A copy of a block: the zone that holds it, the end of the part that lists it, and the part's txg.
 #[derive(Clone, Copy)]
 struct Copy {
     txg: Txg,
@@ -70,7 +74,7 @@ struct Copy {
     psize: u32,
 }
 
-/// What one scan of all zones found.
+/// Result of one scan of all zones.
 struct Scan<'a> {
     devices: &'a Devices,
     pool: u64,
@@ -80,10 +84,10 @@ struct Scan<'a> {
     unread: OnceCell<Corrupt>,
 }
 
-/// The zone tables as of group `up_to`, whose record is `own`.
+/// Rebuilds the zone tables as of txg `up_to`, whose record is `own`.
 ///
 /// # Errors
-/// Where a device could not be read: what lies there would be taken for room.
+/// If a device could not be read: its blocks would count as free space.
 pub(crate) fn tables(
     devices: &Devices,
     label: &Label,
@@ -111,7 +115,8 @@ impl Scan<'_> {
         Some(raw)
     }
 
-    /// A read error says nothing of what is there. A device with bad sectors can be copied to a sound one first.
+    /// Records a read error, which says nothing about the content of the zone. The administrator can first
+    /// copy a device with bad sectors to a sound one.
     fn note_unread(&self, home: Home, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. }) {
             let expected =
@@ -120,7 +125,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Looks at one physical zone.
+    /// Scans one physical zone.
     fn zone(&mut self, home: Home, zone_size: u64) {
         let Ok(device) = self.devices.get(home.device) else { return };
         let unit = u64::from(device.info().write_unit);
@@ -152,7 +157,8 @@ impl Scan<'_> {
         self.zones.insert(found.header.seq, found);
     }
 
-    /// Who a zone is whose header is damaged: all of its directory parts know. Of several fillings the newest lies above the others.
+    /// Reconstructs a damaged zone header from the directory parts. If parts of several fillings exist, the
+    /// newest sequence number wins.
     fn header_of_parts(&self, home: Home, unit: u64, end: u64) -> Option<ZoneHeader> {
         let mut newest: Option<(ZoneSeq, Txg, u64)> = None;
         self.each_tail(home, unit, end, &mut |tail, at| {
@@ -180,7 +186,7 @@ impl Scan<'_> {
         })
     }
 
-    /// Looks at the end of each write unit of a zone.
+    /// Visits the end of each write unit of a zone.
     fn each_tail(&self, home: Home, unit: u64, end: u64, look: &mut dyn FnMut(&[u8], u64)) {
         let mut from = 0;
         while from < end {
@@ -202,14 +208,14 @@ impl Scan<'_> {
             let follows = part.batch_start >= last_end && of >= incarnation;
             if follows && part.txg <= self.up_to {
                 (last_end, incarnation) = (end, of);
-                // Those behind the one that it names are of groups that a crash took back.
+                // Parts behind the named predecessor belong to txgs that a crash undid.
                 found.parts.split_off(&part.previous.unwrap_or(0).saturating_add(1));
                 found.parts.insert(end, part);
             }
         });
     }
 
-    /// The part of a filling whose trailer is at the end of these bytes, with its incarnation.
+    /// The part of a filling whose trailer is at the end of `tail`, with its incarnation.
     fn part(&self, home: Home, seq: ZoneSeq, tail: &[u8], end: u64) -> Option<(Part, u64)> {
         let trailer = parse_trailer(tail, seq, end).ok()?;
         let raw = self.read_any(home, trailer.part_start, end)?;
@@ -217,7 +223,7 @@ impl Scan<'_> {
         Some((part, trailer.incarnation))
     }
 
-    /// Reads what need not begin on a write unit.
+    /// Reads a range that need not begin on a write unit.
     fn read_any(&self, home: Home, from: u64, to: u64) -> Option<Vec<u8>> {
         let unit = u64::from(self.devices.get(home.device).ok()?.info().write_unit);
         let start = from / unit * unit;
@@ -225,7 +231,8 @@ impl Scan<'_> {
         raw.get(usize::try_from(from - start).ok()?..usize::try_from(to - start).ok()?).map(<[u8]>::to_vec)
     }
 
-    /// Finds the second copies of parts that list moved blocks; of parts that are damaged they are all there is.
+    /// Finds the second copies of parts that list moved blocks. If such a part is damaged, its copy replaces
+    /// it.
     fn part_copies(&mut self) {
         let listed: Vec<(Addr, u32, Copy)> = self
             .copies(|entry| matches!(entry.owner, Owner::Pool { what: POOL_PART_COPY }))
@@ -287,7 +294,7 @@ impl Scan<'_> {
         (crc32c::crc32c(&raw) == entry.crc).then_some(raw)
     }
 
-    /// The newest copy that is whole; of one alone nothing is asked, its reader will see.
+    /// The newest whole copy. A single copy is not checked here; its reader will verify it.
     fn best(&self, copies: &[Copy], addr: Addr) -> Option<Copy> {
         match copies {
             [] => None,
@@ -298,7 +305,7 @@ impl Scan<'_> {
         }
     }
 
-    /// Blocks that were reached and stand in no directory: those whose part is damaged lie where they were born.
+    /// Reached blocks that no directory lists. Their part is damaged, so they lie where they were born.
     fn unlisted(&self, all: &BTreeMap<Addr, Vec<Copy>>, index: &Index) -> BTreeMap<Addr, Copy> {
         let Index::Reached(reached) = index else { return BTreeMap::new() };
         let is_listed = |addr: &Addr, psize: u32| {
@@ -313,7 +320,7 @@ impl Scan<'_> {
     }
 
     fn tables(&self, own: &BootPtr, index: &Index) -> Tables {
-        // What the pool keeps for itself is told by `kept` alone.
+        // Blocks of the pool itself are live only if they are in `kept`.
         let lives = |addr: Addr, copy: &Copy| {
             self.entry(copy, addr).is_some_and(|(_, entry)| matches!(entry.owner, Owner::Block { .. }))
                 && match index {
@@ -334,7 +341,7 @@ impl Scan<'_> {
                 copies.iter().copied().filter(|copy| is_kept || lives(addr, copy)).collect();
             self.best(&alive, addr)
         };
-        // Copies of the parts of a zone in which nothing lives are dead as well.
+        // If no block in a zone is live, the copies of its parts are dead as well.
         let needed: BTreeSet<ZoneSeq> = all
             .iter()
             .filter_map(|(addr, copies)| best(*addr, copies, &kept))
@@ -363,7 +370,7 @@ impl Scan<'_> {
         let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
         let mut dead: BTreeMap<ZoneSeq, Vec<(u32, u32)>> = BTreeMap::new();
         let mut alive_at: BTreeMap<Addr, u32> = BTreeMap::new();
-        // The end of the last block that lives, and its home.
+        // The last live block, and its copy.
         let mut before: Option<(Addr, Copy)> = None;
         for (addr, copies) in all {
             let granules = |psize: u32| (granule_bytes(u64::from(psize)) / GRANULE) as u32;
@@ -376,7 +383,7 @@ impl Scan<'_> {
             *live.entry(copy.zone).or_default() += bytes;
             alive_at.insert(addr, granules(copy.psize));
             let birth = births.entry(addr.seq()).or_default();
-            // Between the last living block and this one nothing lives elsewhere, or at all.
+            // No block between the last live one and this one is live, here or elsewhere.
             let joins = before.is_some_and(|(last, of)| {
                 last.seq() == addr.seq() && (of.zone, of.part_end) == (copy.zone, copy.part_end)
             });
@@ -392,7 +399,7 @@ impl Scan<'_> {
             before = Some((addr, copy));
         }
         for (seq, ranges) in dead {
-            // What a crash left may overlap what was written later.
+            // Remains of a crash may overlap blocks that were written later.
             let mut end = 0;
             let apart: Vec<(u32, u32)> = ranges
                 .into_iter()
@@ -415,8 +422,9 @@ impl Scan<'_> {
             zone.live = live.get(&seq).copied().unwrap_or(0);
             zone.born = births.remove(&seq).unwrap_or_default();
             tables.live += zone.live;
-            // Where nothing lives is room, at once: it is needed, and to roll back there is nothing. But what lives in a zone may stand in
-            // damaged parts alone: before the trees were walked nobody knows.
+            // Zones without live blocks become free space at once: it is needed, and there is no txg to roll
+            // back to. But live blocks may be listed in damaged parts alone, so this must wait until the
+            // trees were walked.
             let is_room = zone.live == 0 && !matches!(index, Index::Scanned);
             tables.insert(seq, zone);
             if is_room {

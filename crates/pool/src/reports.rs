@@ -1,4 +1,4 @@
-//! What the pool reports of errors, and what it is given back of them after an import.
+//! Error reports of the pool, and their restoration after an import.
 
 use crate::pool::Pool;
 use std::collections::BTreeMap;
@@ -12,39 +12,42 @@ impl Pool {
         &self.reports.log
     }
 
-    /// What the error log holds now.
+    /// Present content of the error log.
     pub fn errors(&self) -> Errors {
         let counted = self.counted_errors();
         self.reports.log.errors(&counted)
     }
 
-    /// Adds what an earlier import stored of its error log. Only the first call does: several data sets may be opened on one pool.
+    /// Adds the error log that an earlier import stored. Only the first call does so, because several data
+    /// sets may be opened on one pool.
     pub fn recall_errors(&self, stored: Errors) {
         self.reports.log.recall_once(stored);
     }
 
-    /// Empties the error log; returns what was in it. What is still damaged comes back when somebody reads it.
+    /// Empties the error log and returns its content. Blocks that are still damaged are logged again when
+    /// they are read.
     pub fn clear_errors(&self) -> Errors {
         self.reports.log.clear(self.counted_errors())
     }
 
-    /// By the devices themselves, since the import.
+    /// Error counts of the devices, since the import.
     fn counted_errors(&self) -> BTreeMap<DeviceIdx, DeviceErrors> {
         let of = |device: &terrane_device::Counted| DeviceErrors::of(&device.counts());
         self.store.devices.all().into_iter().map(|(index, device)| (index, of(&device))).collect()
     }
 
-    /// Damage that was found on the way and belongs to no single block.
+    /// Reports damage that belongs to no single block.
     pub fn report_damage(&self, corrupt: Corrupt) {
         self.reports.damage(corrupt);
     }
 
-    /// A file's changes could not be stored, because something that they belong into is damaged: kept, so that `status` can name it.
+    /// Logs that changes of a file are lost, because a structure that they belong to is damaged. `status` can
+    /// then name the file.
     pub fn note_lost(&self, owner: Owner, txg: Txg) {
         self.reports.log.note_block(owner, format_args!("the changes of group {txg} are lost"));
     }
 
-    /// Holds from the next failing read on. Nothing is stored.
+    /// Sets what a failing read does, from the next one on. It is not stored.
     pub fn set_fail_mode(&self, mode: FailMode) {
         self.reports.set_fail_mode(mode);
     }

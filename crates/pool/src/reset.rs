@@ -1,9 +1,10 @@
-//! Emptied zones are given back.
+//! Resets emptied zones.
 //!
-//! A zone in which nothing lives may be reset when its emptying is older than any group that could still be imported, nobody reads it, and
-//! its directory can be explained: every block it lists is dead or has moved. If it cannot, the zone is kept for `check`.
+//! A zone without live blocks may be reset under three conditions. Its emptying is older than any txg that
+//! could be imported, no reader holds it, and its directory can be explained: every listed block is dead or
+//! has moved. If it cannot, the zone is kept for `check`.
 //!
-//! Invariant: a zone is empty for us only if it takes writes, as far as its device has told.
+//! Invariant: a zone counts as empty only if it takes writes, as far as its device has reported.
 
 use crate::pool::{Pool, SyncState};
 use terrane_device::Device;
@@ -16,7 +17,7 @@ use terrane_txg::admission::room::LAST_ROOM_PART;
 use terrane_wire::ZoneSeq;
 
 impl Pool {
-    /// Gives back zones with nothing live whose emptying is older than any group we could roll back to.
+    /// Resets zones without live blocks whose emptying is older than any txg that can be rolled back to.
     pub(crate) fn reset_emptied(&self, st: &mut SyncState) -> Result<(), PoolError> {
         let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.store.tables.read();
@@ -80,14 +81,14 @@ impl Pool {
         Ok(())
     }
 
-    /// A physical zone is empty by the tables: it is reset, and can be opened again.
+    /// Resets a physical zone that is empty by the tables, so that it can be opened again.
     fn give_back(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
         match self.store.devices.get(home.device)?.reset(home.zone) {
             Ok(()) => {
                 self.store.counters.reset_zones.add(1);
                 st.alloc.put(home);
             }
-            // It may have been a bad moment: the next one to open the zone tries again.
+            // The error may be transient: the next open of the zone tries again.
             Err(error) if self.store.devices.take_writes(home) => {
                 log::warn!("{home}: {error}; the zone is reset when it is needed");
                 st.alloc.put_unclean(home);
@@ -97,15 +98,19 @@ impl Pool {
         Ok(())
     }
 
-    /// When zones only wait for their emptying to grow old, and there may be no room for the groups that it takes, or for `bytes` of this
-    /// one: the newest group that is durable becomes the only one that is kept whole. That needs no more than an uberblock.
+    /// Makes the newest durable txg the only one that is kept whole. So zones whose emptying is not yet old
+    /// can be reset at once. That costs no more than an uberblock.
+    ///
+    /// It is done only if there may be no space for the txgs that ageing takes, or for `bytes` of the current
+    /// one.
     pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.history.newest else { return Ok(()) };
         self.store.devices.ask_room_below();
         let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_ROOM_PART);
         self.let_holds_go(st, self.admission.account(st).physical() < needed);
         let is_old = st.history.oldest < txg;
-        // Some may have been in use, or could not be read, when the others were reset: a group that needs them asks once more.
+        // Some zones may have been held or unreadable when the others were reset. A txg that needs them tries
+        // again.
         if self.admission.account(st).physical() >= needed
             || self.admission.waiting_zones() == 0
             || !is_old && bytes == 0
@@ -119,7 +124,8 @@ impl Pool {
         self.reset_emptied(st)
     }
 
-    /// Zones that take no writes any more are no room: those that would be opened next are asked.
+    /// Removes zones that take no more writes from the empty ones. The devices are asked about the zones that
+    /// would be opened next.
     pub(crate) fn forget_dead_zones(&self, st: &mut SyncState) {
         let count = self.admission.sizes().low_water() + st.streams.layout().slots();
         loop {

@@ -1,10 +1,10 @@
-//! What the pool has done so far: counters, and the figures made of them.
+//! Statistics of the pool: counters, and figures derived from them.
 //!
-//! [`Counters`](terrane_store::counters::Counters) are incremented where things happen, relaxed and without a lock; [`Pool::stats`] reads
-//! them all, and adds what the tables say (zones, space). Everything but the gauges only grows from import on, so whoever wants rates
-//! takes differences.
+//! [`Counters`](terrane_store::counters::Counters) are incremented where events happen, relaxed and without a
+//! lock. [`Pool::stats`] reads them all, and adds figures of the tables (zones, space). All but the gauges
+//! only grow from import on, so rates are differences.
 //!
-//! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
+//! Invariant: no counter decides anything; a pool behaves the same if all counters are wrong.
 
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -24,56 +24,56 @@ pub struct ZoneCounts {
     pub empty: u64,
     pub open: u64,
     pub full: u64,
-    /// Nothing live; waiting until no group that could be rolled back to needs them.
+    /// Zones without live blocks that wait until no txg that could be rolled back to needs them.
     pub emptied: u64,
     pub suspect: u64,
 }
 
-/// What one device of an open pool has done, anchors and resets included.
+/// I/O of one device of an open pool, anchors and resets included.
 #[derive(Clone, Debug)]
 pub struct DeviceStats {
     pub name: String,
     pub io: IoCounts,
 }
 
-/// A pool's figures since its import.
+/// Statistics of a pool since its import.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// How long the counters have been counting.
+    /// Time since the counters began, in nanoseconds.
     pub uptime_ns: u64,
     pub devices: Vec<DeviceStats>,
-    /// From the device, by [`Class::ALL`].
+    /// I/O of the devices, by [`Class::ALL`].
     pub reads: [Io; Class::ALL.len()],
     pub writes: [Io; Class::ALL.len()],
     pub device_read: Times,
     pub device_write: Times,
     pub flush: Times,
-    /// Since the pool was made; where it has no feature for that, since the import.
+    /// Totals since the pool was created; without the feature `Totals`, since the import.
     pub totals: Totals,
-    /// Since the import.
+    /// Totals since the import.
     pub totals_now: Totals,
-    /// Bytes of blocks that were written, before and after compression.
+    /// Bytes of written blocks, before and after compression.
     pub logical_bytes: u64,
     pub stored_bytes: u64,
-    /// Overwrites that changed nothing, so that the old blocks stayed, and their bytes before compression.
+    /// Overwrites that changed nothing, so that the old blocks were kept, and their bytes before compression.
     pub nopwrite_blocks: u64,
     pub nopwrite_bytes: u64,
     pub cache: CacheStats,
     /// The same, by [`Kind::ALL`].
     pub cache_by_kind: [CacheStats; Kind::ALL.len()],
     pub cache_bytes_max: u64,
-    /// Committed groups: from the end of quiescing until they were durable.
+    /// Duration of commits, from the end of quiescing until the txg was durable.
     pub group: Times,
-    /// How long changes were kept out while a group ended.
+    /// Time for which operations could not join while a txg quiesced.
     pub quiesce: Times,
-    /// Bytes that groups sent to the device.
+    /// Bytes that txgs sent to the devices.
     pub group_bytes: u64,
-    /// Changes that could not join a group at once: how long they waited altogether.
+    /// Total waiting time of operations that could not join a txg at once.
     pub begin: Times,
-    /// Waits before joining a group, by [`WaitFor::ALL`].
+    /// Waits before joining a txg, by [`WaitFor::ALL`].
     pub waits: [Times; WaitFor::ALL.len()],
     pub no_space: u64,
-    /// Changes that wait for room now, and the bytes they want.
+    /// Operations that wait for space now, and the bytes that they need.
     pub waiting: (u64, u64),
     /// Dirty bytes in memory now, and their bound.
     pub dirty_bytes: u64,
@@ -82,14 +82,14 @@ pub struct Stats {
     pub collected_bytes: u64,
     pub reset_zones: u64,
     pub zones: ZoneCounts,
-    /// Bytes users can fill, bytes live, bytes available to users.
+    /// Bytes that users can fill, live bytes, and bytes available to users.
     pub space: (u64, u64, u64),
     pub runs: u64,
-    /// Memory of the run index: runs, and zones that are gone with what died of them since.
+    /// Memory of the relocation index: runs, and rows of reclaimed zones.
     pub run_index_bytes: u64,
-    /// Zones that are gone are packed into intervals, because it was near its bound.
+    /// Rows of reclaimed zones are packed into intervals, because the index was near its bound.
     pub run_index_packed: bool,
-    /// What both should take at most.
+    /// Memory bound of the relocation index and the dead sets together.
     pub index_bytes_max: u64,
     /// Memory of the zone tables' dead sets.
     pub dead_set_bytes: u64,
@@ -100,9 +100,10 @@ pub struct Stats {
     pub lost_blocks: u64,
     pub healed_blocks: u64,
     pub scrubbed_blocks: u64,
-    /// Stored bytes of blocks that were written anew so that the run index keeps within its bound.
+    /// Stored bytes of blocks that were rewritten to keep the relocation index within its bound.
     pub reborn_bytes: u64,
-    /// Groups that reset zones when their frees were told already, because a batch had failed and there was no other room.
+    /// Commits that reset zones after their frees were already collected, because a batch had failed and no
+    /// other space was left.
     pub late_resets: u64,
     pub txg: u64,
     /// The pool has stopped writing.
@@ -110,28 +111,29 @@ pub struct Stats {
 }
 
 impl Pool {
-    /// Users wrote so many bytes into a file.
+    /// Counts bytes that users wrote into a file.
     pub fn note_user_bytes(&self, bytes: u64) {
         self.store.counters.user_bytes.add(bytes);
     }
 
-    /// What the pool has done since it was made.
+    /// Totals since the pool was created.
     pub fn totals(&self) -> Totals {
         self.activity.totals()
     }
 
-    /// What it did in the last `window_ns`, and the time that is: not more than since the import.
+    /// Totals of the last `window_ns`, and the nanoseconds that they cover: at most the time since import.
     pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
         self.activity.lately(window_ns)
     }
 
-    /// Dirty bytes in memory, their bound, and how many changes wait for room: for who asks before each record.
+    /// Dirty bytes in memory, their bound, and the number of operations that wait for space. Cheap enough for
+    /// a call before each record.
     pub fn load(&self) -> (u64, u64, u64) {
         let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
         (dirty_bytes, dirty_bytes_max, self.admission.waiting().0)
     }
 
-    /// What the pool has done so far. Cheap enough to be asked every second.
+    /// Statistics since the import. Cheap enough for a call every second.
     pub fn stats(&self) -> Stats {
         let counters = &*self.store.counters;
         let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
@@ -149,7 +151,8 @@ impl Pool {
         let (resident, index) = (tables.zones.len() as u64, tables.index_size());
         drop(tables);
         let cache_by_kind = self.reader.cache.stats();
-        // Not from the sync's own list: it may hold that for as long as a group takes. Zones that died are in neither.
+        // Not from the allocator, because the sync may hold its lock for a whole txg. Dead zones are in
+        // neither number.
         zones.empty = self.admission.room().limits.zones.saturating_sub(resident);
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
             name: device.info().name.clone(),

@@ -1,25 +1,29 @@
-//! A recording of what placement and collection decide about: which blocks are born, what is known of them then, and when they die.
+//! A recording of the input of placement and GC: which blocks are born, what is known of them then, and when
+//! they are freed.
 //!
-//! `terrane-sim gc` replays it on a pool of any shape, under any policy, without data. It says nothing of where blocks went, which
-//! is what a replay decides anew, and holds no names and no contents: what siblings of a file taught is a number here already.
+//! `terrane-sim gc` replays it on a pool of any shape, under any policy, without data. The places of blocks
+//! are not recorded, because a replay chooses them anew. Names and contents are not recorded either: a
+//! lifetime inferred from siblings is already a number.
 //!
-//! It is text, one event in a line, its words separated by single spaces, all numbers decimal:
+//! The recording is text, one event per line. Words are separated by single spaces, and all numbers are
+//! decimal:
 //!
 //! ```text
-//! pool ZONES BYTES SLOTS AGES            of which shape the pool was: zones, bytes of one, open slots, of which for survivors
+//! pool ZONES BYTES SLOTS AGES            shape of the pool: zones, bytes of one, open slots, of which for survivors
 //! p FILE HINT BURST CLOSED LIFE          what is known of the file of the data that follows (`Placement`; LIFE in bytes, or -)
-//! b NAME BYTES REPLACED                  data is born; REPLACED: the group in which the version before was, or 0
-//! m NAME BYTES COPY                      a copy of a block of metadata is born, the first (0) or the second (1)
-//! f NAME                                 what was born under this name dies
-//! g GROUP WRITTEN                        all this is committed; users had written so many bytes, metadata with them
+//! b NAME BYTES REPLACED                  data is born; REPLACED: the txg in which the previous version was born, or 0
+//! m NAME BYTES COPY                      a copy of a metadata block is born, the first (0) or the second (1)
+//! f NAME                                 the block of this name is freed
+//! g TXG WRITTEN                          commit; bytes that users had written by then, metadata included
 //! ```
 //!
-//! Names are addresses, which never repeat in a pool. Blocks of the pool's own books, found by place, are not in it; that some of
-//! them die is, as are deaths of what was born before the recording began: a replay knows none of these names.
+//! Names are addresses, which never repeat in a pool. Births of bootstrap blocks are not recorded, but their
+//! frees are. So are frees of blocks that were born before the recording began. A replay ignores such names.
 //!
-//! Lock: a leaf, held while lines are written to the file. A recording that cannot be written ends, and the pool goes on.
+//! Lock: a leaf, held while lines are written to the file. If a write fails, the recording ends and the pool
+//! goes on.
 //!
-//! Invariant: what stands between two `g` is one group, whole.
+//! Invariant: the lines between two `g` are exactly one txg.
 
 use crate::pool::Pool;
 use std::collections::BTreeSet;
@@ -29,12 +33,13 @@ use terrane_space::policy::Age;
 use terrane_txg::trace::Recording;
 
 impl Pool {
-    /// Writes down, from the next group on, what is born and what dies, in the form that `terrane-sim gc` replays (see the module
-    /// `trace`). A recording that went on before ends. What lived before is not in it, so it should begin when the pool is new.
+    /// Records births and frees of blocks from the next txg on, in the form that `terrane-sim gc` replays
+    /// (see the module `trace`). A running recording ends. Older blocks are not in it, so it should begin
+    /// when the pool is new.
     pub fn record(&self, mut sink: Box<dyn Write + Send>) -> std::io::Result<()> {
         let label = self.label();
         let zones: u64 = label.members().map(|(_, row)| u64::from(row.block_zones())).sum();
-        // Between two groups.
+        // The sync lock: recording begins between two txgs.
         let st = self.sync.lock();
         let layout = st.streams.layout();
         let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
@@ -45,7 +50,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Ends a recording, if there is one. An error: its last lines are lost.
+    /// Ends a recording, if there is one. On an error its last lines are lost.
     pub fn end_recording(&self) -> std::io::Result<()> {
         self.recorder.on.store(false, Ordering::Relaxed);
         let recording = self.recorder.recording.lock().take();

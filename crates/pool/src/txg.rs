@@ -1,12 +1,14 @@
 //! Transaction groups: open, quiescing, syncing.
 //!
-//! Every change joins the open group by holding a [`Tx`]. When a group is to be committed it *quiesces*: nobody may join until
-//! all who hold it have left, which is soon, because who has joined waits only for device reads. Then the next group opens
-//! and the quiesced one *syncs* while changes go on. So at any time one group is open and at most one is syncing.
+//! Every operation joins the open txg by holding a [`Tx`]. To commit, a txg first *quiesces*: no operation
+//! may join until all holders have left. That is soon, because holders wait only for device reads. Then the
+//! next txg opens, and the quiesced one *syncs* while operations go on. So one txg is open, and at most one
+//! is syncing.
 //!
-//! All waiting happens before joining: for room in the pool, for the sync to catch up with dirty data, for the group change.
+//! All waiting happens before joining: for free space, for the sync to catch up with dirty data, for the next
+//! txg to open.
 //!
-//! Invariant: what is reserved in open and syncing group never exceeds what the pool can still take.
+//! Invariant: reservations in the open and the syncing txg never exceed what the pool can still take.
 
 use crate::pool::{Pool, Tx};
 use std::sync::Arc;
@@ -17,7 +19,7 @@ use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
 impl Pool {
-    /// Joins the open group. May wait; take it before any lock.
+    /// Joins the open txg. It may wait, so call it before taking any lock.
     pub fn begin(self: &Arc<Self>, cost: Cost) -> Result<Tx, PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -31,58 +33,58 @@ impl Pool {
         Ok(Tx { pool: self.clone(), txg })
     }
 
-    /// Keeps so many bytes for somebody, whatever there is: it was promised before the pool was opened. Otherwise [`Cost::promises`] asks
-    /// for it.
+    /// Reserves bytes for a file without a check for free space, because they were reserved before the pool
+    /// was opened. New reservations use [`Cost::promises`].
     pub fn promise(&self, bytes: u64) {
         self.admission.set_promised(|promised| promised.saturating_add(bytes));
     }
 
-    /// What was promised was written, or is not wanted any more.
+    /// Ends a file's reservation of bytes, which were written or are no longer wanted.
     pub fn end_promise(&self, bytes: u64) {
         if bytes > 0 {
             self.admission.set_promised(|promised| promised.saturating_sub(bytes));
         }
     }
 
-    /// Bytes that are kept for those to whom they were promised.
+    /// Bytes that are reserved for files.
     pub fn promised_bytes(&self) -> u64 {
         self.admission.promised()
     }
 
-    /// Commits everything that was done before the call; durable when it returns.
+    /// Commits all changes made before the call. They are durable on return.
     pub fn commit(self: &Arc<Self>) -> Result<Txg, PoolError> {
         let target = self.admission.newest_change(self.threaded());
         self.commit_txg(target)?;
         Ok(target)
     }
 
-    /// Waits until group `txg` is durable, starting its commit if need be.
+    /// Waits until `txg` is durable, and starts its commit if necessary.
     pub fn commit_txg(self: &Arc<Self>, txg: Txg) -> Result<(), PoolError> {
         if self.read_only {
-            // Nothing can be waiting to become durable.
+            // A read-only pool has no changes to commit.
             return Ok(());
         }
         let alive = || self.reports.alive();
         self.admission.wait_for_group(txg, self.threaded(), &alive, &|| self.run_group())
     }
 
-    /// Waits until no group syncs. Whoever holds a [`Tx`] keeps the next one from it: then all that is not stored is what the open group
-    /// has changed.
+    /// Waits until no txg syncs. If the caller holds a [`Tx`], the next sync cannot begin. Then only changes
+    /// of the open txg are not durable.
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
         self.admission.wait_for_sync(|| self.reports.alive())
     }
 
-    /// Waits until the group is durable or the pool has failed, without asking for it.
+    /// The newest durable txg. Does not wait.
     pub fn synced_txg(&self) -> Txg {
         self.admission.synced()
     }
 
-    /// The client has work left over: another group should follow although nobody changes anything.
+    /// The client has more work: another txg should follow, even if no operation changes anything.
     pub fn want_another_group(&self) {
         self.admission.want_another_group();
     }
 
-    /// Whether another group will follow although nobody changes anything.
+    /// Whether another txg will follow although no operation changes anything.
     pub fn has_work_left(&self) -> bool {
         self.admission.has_work_left()
     }
@@ -91,7 +93,7 @@ impl Pool {
         self.admission.open()
     }
 
-    /// One group through quiescing and syncing.
+    /// Quiesces and syncs one txg.
     pub(crate) fn run_group(self: &Arc<Self>) -> Result<(), PoolError> {
         let mut sync = self.sync.lock();
         let txg = self.admission.quiesce();
@@ -103,7 +105,7 @@ impl Pool {
         self.admission.open_next(txg);
         let outcome = self.sync_group(&mut sync, txg);
         if let Err(error) = &outcome {
-            // Before anybody else gets the lock: no group may follow on a half-applied one.
+            // Before the lock is released: no txg may follow a half-applied one.
             self.fail(error);
         }
         drop(sync);
@@ -115,7 +117,7 @@ impl Pool {
         outcome
     }
 
-    /// The sync thread. A panic in it is our own mistake; it must not leave anybody asleep who waits for a group.
+    /// The sync thread. A panic in it is a bug, and must not leave threads that wait for a txg asleep.
     pub(crate) fn sync_loop(self: Arc<Self>, period: Duration) {
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sync_groups(period)));
         if outcome.is_err() {
@@ -124,9 +126,10 @@ impl Pool {
         self.admission.wake_all();
     }
 
-    /// Commits when asked, when enough is dirty, and on a timer.
+    /// Commits on request, when enough is dirty, and on a timer.
     fn sync_groups(self: &Arc<Self>, period: Duration) {
-        // It wakes for every block that workers have made, and whoever writes meanwhile would lose the processor for milliseconds.
+        // The thread wakes for every block that workers have compressed. If it preempted a writer each time,
+        // that writer would lose the processor for milliseconds.
         self.env.never_preempt();
         while self.admission.next_group(period, &|| self.look_at_the_clock()) {
             if self.run_group().is_err() {
@@ -158,7 +161,7 @@ mod tests {
                 let outcome = writer.begin(Cost { write_bytes: 4096, ..Cost::NOTHING }).map(drop);
                 done.send(outcome.is_err())
             });
-            // It stands before the lock by then, or comes later, which is as good.
+            // By then the writer waits for the lock. If it comes later, the test proves the same.
             std::thread::sleep(Duration::from_millis(100));
             pool.fail(&PoolError::Failed { reason: "a test says so".into() });
         });

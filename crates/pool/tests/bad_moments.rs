@@ -1,4 +1,4 @@
-//! Reads that fail for a while, and zones that were read and cannot be explained.
+//! Transient read errors, and zones that were read and cannot be explained.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -24,12 +24,13 @@ fn groups(pool: &Arc<Pool>, count: usize) {
     (0..count).for_each(|_| pool.commit_txg(pool.open_txg()).unwrap());
 }
 
-/// Time goes by: whatever sleeps is tried again.
+/// Lets time pass, so that sleeping zones are tried again.
 fn later(pool: &Pool, seconds: u64) {
     pool.env().sleep(Duration::from_secs(seconds));
 }
 
-/// A pool that was just imported, with garbage in its zones; if they are known, only blocks are left to be read.
+/// A freshly imported pool with garbage in its zones. If its directories are known, only blocks remain to be
+/// read.
 fn imported(seed: u64, directories_are_known: bool) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
     let device = sim(seed, seed.is_multiple_of(2));
     let (pool, toy) = create(&device, seed);
@@ -103,7 +104,7 @@ fn a_spell_of_read_errors_costs_no_room() {
         work(&pool, &toy, &env, 150).unwrap();
         pool.drop_cache();
         let fault = device.inject(Fault::ReadError { zone: None, one_in: 1 });
-        // It may run out of room meanwhile, which is no reason to give up a zone.
+        // The pool may run out of space meanwhile. That must not cost a zone.
         for _ in 0..200 {
             let _ = work(&pool, &toy, &env, 1);
             pool.env().sleep(Duration::from_millis(700));
@@ -112,7 +113,7 @@ fn a_spell_of_read_errors_costs_no_room() {
         assert!(device.fired(fault) > 2, "seed {seed}: nothing was read");
         assert_eq!(suspects(&pool), [], "seed {seed}");
         device.clear_faults();
-        // A writer looks once a second.
+        // A writer probes once per second.
         later(&pool, 2);
         work(&pool, &toy, &env, 200).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert_eq!(suspects(&pool), [], "seed {seed}");
@@ -127,7 +128,7 @@ fn a_spell_of_read_errors_costs_no_room() {
 #[test]
 fn one_bad_block_keeps_no_zone_from_being_emptied_but_for_itself() {
     let (device, pool, toy) = imported(8, false);
-    // A block of file data in a full zone, of which there is one copy.
+    // A block of file data in a full zone, with one copy.
     let pointers = toy.state.lock().pointers.clone();
     let zones = pool.zones();
     let is_full = |seq: ZoneSeq| zones.iter().any(|zone| zone.seq == seq && zone.phase == Phase::Full);
@@ -151,12 +152,12 @@ fn one_bad_block_keeps_no_zone_from_being_emptied_but_for_itself() {
     assert_eq!(suspects(&pool), [seq], "read, and damaged");
     let live = |pool: &Pool| pool.zones().iter().find(|zone| zone.seq == seq).map(|zone| zone.live);
     assert_eq!(live(&pool), Some(u64::from(psize).next_multiple_of(16)), "all else has moved away");
-    // Its garbage is no room.
+    // The garbage of the suspect zone is not free space.
     let with_suspect = pool.space().0;
     pool.explain_suspects();
     groups(&pool, 3);
     assert_eq!(suspects(&pool), [seq], "it is as damaged as before");
-    // With the last that lived there the damage is gone.
+    // When the last live block of the zone is freed, the damage is gone.
     let mut state = toy.state.lock();
     state.versions[slot] += 1;
     state.dirty.push(slot);
@@ -174,7 +175,8 @@ fn suspect_zones_that_can_be_explained_are_given_back() {
     for by_import in [false, true] {
         for seed in 20..24 {
             let (device, pool, toy) = imported(seed, false);
-            // The last directory part of some full zones is damaged, and its second copy if there is one is not found by that.
+            // Damages the last directory part of some full zones. A second copy of the part, if there is one,
+            // is not found without it.
             let zones = pool.zones();
             let full: Vec<_> =
                 zones.iter().filter(|zone| zone.phase == Phase::Full && zone.live > 0).collect();
@@ -191,7 +193,7 @@ fn suspect_zones_that_can_be_explained_are_given_back() {
                 continue;
             }
             assert!(bad.iter().all(|seq| full.iter().take(3).any(|zone| zone.seq == *seq)), "seed {seed}");
-            // What was damaged is whole again, as after a cable was changed.
+            // The damaged parts are whole again, as after a cable was replaced.
             flip(&device);
             let (pool, toy) = match by_import {
                 true => {
@@ -210,7 +212,7 @@ fn suspect_zones_that_can_be_explained_are_given_back() {
                 assert!(standing.iter().all(|(_, standing)| *standing != Standing::Unexplained));
             }
             verify(&pool, &toy);
-            // The record that says so is replayed.
+            // Import replays the record that explains the zones.
             pool.abandon();
             let (pool, toy) = import(&device, seed + 3).unwrap();
             assert_eq!(suspects(&pool), [], "seed {seed}");
@@ -229,7 +231,7 @@ fn zones_that_died_as_they_were_written_are_reset_after_a_bad_moment() {
         let before = pool.totals().reset_zones;
         for round in 0..30 {
             let fault = device.inject(Fault::ReadError { zone: None, one_in: 1 });
-            // It may run out of room meanwhile.
+            // The pool may run out of space meanwhile.
             let _ = work(&pool, &toy, &SeededEnv::new(seed * 100 + round), 1);
             fired += device.fired(fault);
             device.clear_faults();

@@ -1,4 +1,4 @@
-//! Collection that somebody asks for: it wins what there is to be won, says how far it is, and ends.
+//! A GC request wins all garbage above its goal, reports progress, and ends.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_txg::by_hand::{GcMode, GcProgress};
 
-/// Groups until it is done; what it said in between.
+/// Commits txgs until the request is done. Returns the progress after each.
 fn run(pool: &Arc<Pool>) -> Vec<GcProgress> {
     let mut seen = vec![pool.gc_progress()];
     while !seen.last().unwrap().done {
@@ -25,7 +25,7 @@ fn run(pool: &Arc<Pool>) -> Vec<GcProgress> {
     seen
 }
 
-/// Bytes that full zones could take and nobody needs, by the tables, and how many percent of them that are.
+/// Garbage bytes in full zones by the tables, and their share in percent.
 fn garbage(pool: &Pool) -> (u64, u64) {
     let full = pool.zones().into_iter().filter(|zone| zone.phase == Phase::Full);
     let (garbage, all) =
@@ -52,12 +52,12 @@ fn garbage_goes_down_to_what_was_asked_for_and_no_further() {
         assert_eq!((last.zones_left, last.goal_bytes), (0, 0), "{last:?}");
         assert!(all.iter().any(|progress| progress.garbage_bytes < part[0].garbage_bytes));
         verify(&pool, &toy);
-        // Emptied zones are reset once nothing that could be rolled back to needs them.
+        // Emptied zones are reset once no txg that could be rolled back to needs them.
         (0..5).for_each(|_| pool.commit_txg(pool.open_txg()).unwrap());
         assert!(pool.status().zones_empty > empty, "{} of {empty}", pool.status().zones_empty);
         assert_eq!(pool.gc_now(), (GcMode::Idle, None));
         assert!(pool.totals().collected_zones > 0);
-        // There is nothing left to do, and it says so at once.
+        // There is nothing left to do, so the request ends soon.
         pool.gc_request(0).unwrap();
         assert!(run(&pool).len() < 30);
         work(&pool, &toy, &SeededEnv::new(seed + 9), 20).unwrap();
@@ -122,7 +122,7 @@ fn a_pool_with_threads_goes_on_by_itself() {
     work(&pool, &toy, &SeededEnv::new(8), 14).unwrap();
     pool.export().unwrap();
     drop((pool, toy));
-    // So long a period that every group is one that somebody wanted.
+    // The period is so long that no txg is due to the timer.
     let options = ImportOptions { commit_period: Duration::from_secs(3600), ..options() };
     let pool = Pool::import(vec![Arc::new(device)], Arc::new(SystemEnv::new()), &options).unwrap();
     pool.gc_request(0).unwrap();

@@ -1,4 +1,4 @@
-//! Cache devices under a pool: they are read from, found again, and never needed.
+//! Cache devices of a pool are read, attached again after an import, and never needed.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod support;
@@ -11,7 +11,7 @@ use terrane_store::env::{Env, SeededEnv};
 use terrane_store::second::SecondStats;
 use terrane_wire::ZoneIdx;
 
-/// Memory for an eighth of what the pool holds.
+/// Memory for an eighth of the pool's content.
 fn options() -> ImportOptions {
     ImportOptions { cache_bytes: 1 << 20, ..ImportOptions::default() }
 }
@@ -25,7 +25,7 @@ fn handle(device: &SimDevice) -> Arc<dyn Device> {
     Arc::new(device.clone())
 }
 
-/// Reads everything, some of it often; what left memory goes to the cache device.
+/// Reads everything, some of it often. Evicted blocks go to the cache device.
 fn read_all(pool: &Arc<Pool>, toy: &Toy) {
     for slot in 0..SLOTS {
         let state = toy.state.lock();
@@ -77,7 +77,7 @@ fn what_left_memory_is_read_from_the_cache_also_after_a_kill() {
         let after = stats(&pool);
         assert!(after.hits > 150 && after.damaged == 0, "{after:?}");
         assert!(device_reads(&pool) - reads < after.hits / 2);
-        // What is written anew is not read from there, and what it replaced is forgotten.
+        // Rewritten blocks are not read from the cache device, and replaced ones are forgotten.
         work(&pool, &toy, &SeededEnv::new(8), 40).unwrap();
         read_all(&pool, &toy);
         verify(&pool, &toy);

@@ -1,4 +1,4 @@
-//! What the block cache says it takes is what it takes: its books beside those of the allocator.
+//! The bytes that the block cache counts are those that the allocator counts.
 
 use cap::Cap;
 use std::alloc::System;
@@ -27,7 +27,7 @@ fn charged(cache: &BlockCache) -> (usize, usize) {
     ((data.bytes + metadata.bytes) as usize, (data.blocks + metadata.blocks) as usize)
 }
 
-/// The books of a cache, and how many blocks they are of.
+/// The bytes that a cache counts, and its number of blocks.
 fn compare(what: &str, cache: &BlockCache, before: usize) -> (usize, usize) {
     let allocated = ALLOCATOR.allocated() - before;
     let (charged, blocks) = charged(cache);
@@ -37,13 +37,13 @@ fn compare(what: &str, cache: &BlockCache, before: usize) -> (usize, usize) {
     (charged, blocks)
 }
 
-/// One test, as the allocator counts for all threads.
+/// A single test, because the allocator counts for all threads.
 #[test]
 fn bytes_counted_are_bytes_allocated() {
     for len in [512, 4 << 10, 16 << 10, 128 << 10] {
         let before = ALLOCATOR.allocated();
         let cache = BlockCache::new(BUDGET);
-        // More than fits, so that there are ghosts; some come back, some are asked for again.
+        // More blocks than fit, so that there are ghosts. Some come back, some are read again.
         let blocks = (2 * BUDGET / len) as u64;
         for n in 0..blocks {
             let kind = if n % 10 == 0 { Kind::Metadata } else { Kind::Data };

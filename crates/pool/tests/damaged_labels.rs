@@ -1,4 +1,4 @@
-//! Labels that are damaged hide nothing: the other anchor's tells what stands behind them.
+//! A damaged label hides no txg: the other anchor's label describes the uberblocks behind it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,7 +14,7 @@ use terrane_pool::{ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 use terrane_wire::{Txg, ZoneIdx};
 
-/// A pool with groups in one anchor of which the other does not know, after a power loss.
+/// A pool after a power loss. One anchor has txgs that the other does not know.
 fn device(seed: u64) -> (SimDevice, Txg) {
     let device = sim(seed, seed.is_multiple_of(2));
     let (pool, toy) = create(&device, seed);
@@ -27,7 +27,7 @@ fn device(seed: u64) -> (SimDevice, Txg) {
     (device.restarted(Kept::Everything), newest)
 }
 
-/// Damages the first copy of the label of the anchor with the newest group, or both; the anchor's number.
+/// Damages the first copy of the newest anchor's label, or both copies. Returns the anchor's number.
 fn damage_some(device: &SimDevice, both: bool) -> u32 {
     let newest =
         |ubers: &[(u64, terrane_format::uberblock::Uberblock)]| ubers.iter().map(|(_, uber)| uber.txg).max();
@@ -53,7 +53,7 @@ fn a_damaged_label_hides_no_newer_group() {
         assert_eq!(pool.synced_txg(), newest, "seed {seed}");
         pool.drop_cache();
         verify(&pool, &toy);
-        // It was written anew.
+        // Import has rewritten the label.
         assert_eq!(anchors(&device).len(), 2, "seed {seed}");
         work(&pool, &toy, &SeededEnv::new(seed), 3).unwrap();
         let newest = pool.synced_txg();
@@ -64,7 +64,8 @@ fn a_damaged_label_hides_no_newer_group() {
     }
 }
 
-/// Cuts the power in each command of an import, and hands on the group that is found then, with what was done.
+/// Cuts the power at each command of an import. Passes the txg that the next import finds to `judge`, with a
+/// description.
 fn cut_imports(device: &SimDevice, seed: u64, judge: impl Fn(Txg, &str)) {
     let trial = device.restarted(Kept::Everything);
     let before = trial.ops_done();

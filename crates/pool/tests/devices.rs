@@ -1,4 +1,4 @@
-//! A pool over several devices: it is whole with all of them, in whatever order, and says what is missing without.
+//! Pools of several devices: all devices in any order make the pool, and a missing one is named.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -29,7 +29,7 @@ fn refusal(outcome: Result<impl Sized, PoolError>) -> String {
     }
 }
 
-/// How many filled zones lie on each device, by class.
+/// Number of zones in use on each device, by class.
 fn spread(pool: &Pool) -> BTreeMap<(u16, &'static str), usize> {
     let mut spread = BTreeMap::new();
     for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_format::rows::Phase::Gone) {
@@ -94,7 +94,7 @@ fn a_special_device_beside_few_zones_takes_metadata_and_nothing_else() {
         assert!(spread.keys().any(|(on, _)| *on == 1), "{spread:?}");
         for zone in pool.zones().iter().filter(|zone| zone.home.device.0 == 1) {
             for (entry, _) in pool.zone_directory(zone.seq).unwrap() {
-                // Blocks of data have one copy.
+                // Data blocks have one copy.
                 let is_data =
                     matches!(entry.owner, Owner::Block { object, .. } if object < 400 && object % 3 != 0);
                 assert!(!is_data, "life {life}: {entry:?} on the special device");
@@ -172,7 +172,7 @@ fn one_good_anchor_on_each_device_is_enough_and_the_newest_of_all_counts() {
         rot(&left.devices[0], one);
         rot(&left.devices[1], other);
         let (pool, toy) = import_from(left.handles(), 5).unwrap();
-        // Both newest are gone only where both are in the same one.
+        // Both newest uberblocks are lost only if both are in the same anchor.
         let found = pool.synced_txg();
         assert!(found == newest || one == other, "anchors {one} and {other}: group {found} of {newest}");
         verify(&pool, &toy);
@@ -215,7 +215,8 @@ fn a_device_whose_anchors_take_nothing_does_not_stop_the_pool() {
 
 #[test]
 fn an_anchor_that_cannot_be_read_hides_no_newer_group() {
-    // Device 1 was left behind when its anchors failed; then the anchor of device 0 cannot be read that has the newest group.
+    // Device 1 was left behind when its anchors failed. Then the anchor of device 0 with the newest txg
+    // cannot be read.
     let joint = Joint::of(9, &[40, 40]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), 9);
     work(&pool, &toy, &SeededEnv::new(9), 4).unwrap();
@@ -232,13 +233,13 @@ fn an_anchor_that_cannot_be_read_hides_no_newer_group() {
     let fault = joint.devices[0].inject(Fault::ReadError { zone: Some(zone), one_in: 1 });
     let text = refusal(import_from(joint.handles(), 10));
     assert!(text.contains("cannot be read") && text.contains(&format!("--rewind={behind}")), "{text}");
-    // It may have been a bad moment.
+    // The error may have been transient.
     joint.devices[0].disarm(fault);
     let (pool, toy) = import_from(joint.handles(), 10).unwrap();
     assert_eq!(pool.synced_txg(), newest);
     verify(&pool, &toy);
     pool.export().unwrap();
-    // With a device whose anchors are sound nothing is hidden.
+    // A device with sound anchors proves that no txg is hidden.
     let joint = Joint::of(11, &[40, 40]);
     create_on(joint.handles(), &named(&[]), 11).0.export().unwrap();
     let (pool, toy) = import_from(joint.handles(), 11).unwrap();
@@ -377,7 +378,7 @@ fn a_drive_keeps_nothing_open_that_is_not_written() {
     let joint = Joint::of(11, &[40, 40]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), 11);
     work(&pool, &toy, &SeededEnv::new(11), 12).unwrap();
-    // A group that never ended: zones it opened are empty by the tables.
+    // A txg that never committed: the zones that it opened are empty by the tables.
     joint.crash_after(9);
     let _ = work(&pool, &toy, &SeededEnv::new(12), 12);
     pool.abandon();
@@ -460,7 +461,7 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
         for cut in 0.. {
             let joint = joint.restarted(|_| Kept::Everything);
             let (pool, _toy) = import_from(vec![joint.handle(0)], 41).unwrap();
-            // Emptying the newcomer touches nothing of the pool's, so the power goes behind that.
+            // Emptying the new device changes nothing of the pool, so the power fails after that.
             let emptied = if newcomer == 2 { 34 + 3 } else { 0 };
             joint.crash_after(emptied + cut);
             let added = pool.add_device(joint.handle(newcomer), Role::Data);
@@ -503,7 +504,8 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
     assert!(with > 0 && without > 0 && alone > 0, "{with} with it, {without} without, {alone} alone");
 }
 
-/// A copy that is made a pool of its own, or not yet: whatever the power leaves can be imported from all of its devices, and made one then.
+/// A copy is made a pool of its own. Whatever a power loss leaves can be imported from all of its devices,
+/// and made a pool of its own then.
 #[test]
 fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
     let (joint, pool, toy) = one_of_three(61);
@@ -594,7 +596,7 @@ fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
     let (pool, toy) = create_on(joint.handles(), &named(&[]), 31);
     work(&pool, &toy, &SeededEnv::new(31), 3).unwrap();
     for round in 0..4 {
-        // The file system below is full for a moment: neither anchor of device 0 takes anything.
+        // The file system below is full for a moment: neither anchor of device 0 takes writes.
         for zone in [0, 1].map(ZoneIdx) {
             joint.devices[0].inject(Fault::WriteError { zone: Some(zone), one_in: 1, partial: false });
         }
@@ -603,7 +605,7 @@ fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
         work(&pool, &toy, &SeededEnv::new(42 + round), 1).unwrap();
         assert_eq!(newest_of(&joint.devices[0]), Some(pool.synced_txg()), "what was taken can be read");
     }
-    // From now on device 0 alone tells.
+    // From now on only device 0 has the newest txg.
     (0..2).for_each(|anchor| joint.devices[1].kill_zone(ZoneIdx(anchor), ZoneState::ReadOnly).unwrap());
     work(&pool, &toy, &SeededEnv::new(51), 2).unwrap();
     let newest = pool.synced_txg();
@@ -613,7 +615,7 @@ fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
     verify(&pool, &toy);
 }
 
-/// A file's anchors: what it cannot take now it may take later, and no report says that it did not.
+/// Simulates anchors in a file: a write that fails now may succeed later, and no report says that it failed.
 #[test]
 fn a_device_that_was_left_behind_does_not_know_the_newest_group() {
     let joint = Joint::of(33, &[40, 40, 40]);
@@ -630,7 +632,7 @@ fn a_device_that_was_left_behind_does_not_know_the_newest_group() {
     let newest = pool.synced_txg();
     pool.abandon();
     joint.devices[2].clear_faults();
-    // The newest slots of device 0 cannot be read, older ones can.
+    // The newest uberblocks of device 0 cannot be read; older ones can.
     let anchors = terrane_pool::inspect::anchors(&joint.devices[0]);
     let ubers = anchors
         .iter()
@@ -662,7 +664,7 @@ fn a_device_of_large_zones_takes_no_room_from_those_of_small_ones() {
     let (small, large) = (offered(vec![sized(1000, 1 << 20)]), offered(vec![sized(34, 32 << 20)]));
     let both = offered(vec![sized(1000, 1 << 20), sized(34, 32 << 20)]);
     assert!(both > (small + large) / 100 * 85, "{both} bytes of {small} and {large}");
-    // One that joins a pool takes nothing from it.
+    // A device that joins does not reduce the pool's space.
     let (pool, toy) = create_on(vec![sized(200, 1 << 20)], &named(&[]), 4);
     work(&pool, &toy, &SeededEnv::new(4), 4).unwrap();
     let before = pool.space();

@@ -1,5 +1,5 @@
-//! Features come into a pool in one step, whenever the power goes: what they stand for is never written while a label that does not
-//! name them could still be imported.
+//! A feature is added in one step, whenever the power fails. Its structures are never written while a label
+//! without the feature could still be imported.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn old(seed: u64, hardware: bool) -> SimDevice {
     device
 }
 
-/// Whether each anchor from which somebody could import names the feature.
+/// Whether each anchor that import could use names the feature.
 fn labels(device: &SimDevice) -> Vec<bool> {
     let anchors = terrane_pool::inspect::anchors(device);
     let with_uberblocks = anchors.iter().filter(|(_, _, ubers)| !ubers.is_empty());

@@ -1,4 +1,4 @@
-//! Which group an import takes after a life that ended badly, and which ones it could go back to.
+//! Which txg an import takes after a crash, and to which ones it could roll back.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -14,14 +14,15 @@ use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
 use terrane_wire::{DeviceIdx, Txg};
 
-/// The next `writes` writes never reach the medium, as where a flush failed after a host had dropped what it could not write.
+/// The next `writes` writes never reach the medium, as if a host had dropped them and the flush had failed.
 fn lose_writes(device: &SimDevice, writes: u64) {
     for nth in 1..=writes {
         device.inject(Fault::LostWrite { nth });
     }
 }
 
-/// Imports, and if that is refused goes back to the group that the refusal names. False: it was not refused.
+/// Imports. If that is refused, rolls back to txg `back`, which the refusal must name. False: the import was
+/// not refused.
 fn import_or_go_back(device: &SimDevice, back: Txg, what: &str) -> bool {
     match import(device, 9) {
         Ok((pool, toy)) => {
@@ -52,12 +53,12 @@ fn a_newest_group_that_never_reached_the_medium_is_not_taken_for_whole() {
             work(&pool, &toy, &SeededEnv::new(seed), 12).unwrap();
             let back = pool.synced_txg();
             lose_writes(&device, lost);
-            // Blocks of files and of metadata; what is lost of the former alone is found when it is read.
+            // File data and metadata. If only file data is lost, its next read finds that.
             work(&pool, &toy, &SeededEnv::new(seed + 50), 1).unwrap();
             pool.abandon();
             let what = format!("seed {seed}, {lost} writes lost");
             match import(&device, 9) {
-                // The root and all metadata can be read, or this would have failed.
+                // The root and all metadata can be read, or the import would have failed.
                 Ok((pool, toy)) => {
                     let pointers = toy.state.lock().pointers.clone();
                     for (_, ptr) in pointers.iter().enumerate().filter(|(slot, _)| slot % 3 == 0) {

@@ -16,7 +16,7 @@ fn no_writer_is_refused_because_zones_are_held() {
         let (pool, toy) = create(&device, seed);
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 150).unwrap();
-        // One that never looks again, and others that begin anew.
+        // One hold whose owner never looks again, and others that begin anew.
         let first = pool.hold_zones();
         for round in 0..10 {
             let again = pool.hold_zones();

@@ -14,7 +14,7 @@ use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
 use terrane_wire::ZoneIdx;
 
-/// A simulator that says that it is of this kind.
+/// A simulated device that reports another kind.
 struct Disk(SimDevice, DeviceInfo);
 
 fn disk(device: &SimDevice, kind: DeviceKind) -> Arc<dyn Device> {
@@ -59,7 +59,7 @@ impl Device for Disk {
 
 type Meanwhile = Box<dyn FnMut() + Send>;
 
-/// A machine with a number, and what others do while it sleeps.
+/// A machine with a host id, and what other machines do while it sleeps.
 struct Machine {
     env: SeededEnv,
     host: u64,
@@ -102,7 +102,7 @@ impl Env for Machine {
     }
 }
 
-/// What an import by `env` says of a pool that machine 1 uses, or used until it was cut off.
+/// Result of an import by `env` of a pool that machine 1 uses, or used until it was cut off.
 fn import(kind: DeviceKind, is_exported: bool, env: &Arc<Machine>, commits: bool) -> Result<(), PoolError> {
     let device = sim(1, false);
     let first = machine(1, None);
@@ -136,7 +136,7 @@ fn only_a_disk_that_another_machine_left_open_is_waited_for() {
         (DeviceKind::Block, false, 2, 10),
         (DeviceKind::Zoned, false, 2, 10),
         (DeviceKind::Block, true, 2, 0),
-        // A server's successor, or the next mount after a crash.
+        // The next server of a mount, or the next mount after a crash.
         (DeviceKind::Block, false, 1, 0),
         (DeviceKind::File, false, 2, 0),
         (DeviceKind::Block, false, 0, 0),

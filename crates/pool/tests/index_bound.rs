@@ -1,4 +1,4 @@
-//! A pool whose run index may take no memory at all: it takes less than another, and finds every block.
+//! A pool whose relocation index may take no memory takes less than others, and finds every block.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -35,7 +35,8 @@ fn collect_all(pool: &Arc<Pool>) {
     panic!("collection does not end: {:?}", pool.gc_progress());
 }
 
-/// A life with that bound; how many runs the first collection leaves, and in how many directory parts.
+/// A pool's life with that bound. Returns the runs that the first GC leaves, and the directory parts that
+/// hold them.
 fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
     let options = ImportOptions { index_bytes, ..options() };
     let config = SimConfig { seed, zone_count: 80, zone_size: 4 << 20, ..SimConfig::default() };
@@ -44,7 +45,7 @@ fn life(index_bytes: u64, seed: u64) -> (usize, usize) {
     let (mut pool, mut toy) = create_with(devices(), &CreateOptions::named("toy"), &options, seed);
     write(&pool, &toy, 0..SLOTS);
     write(&pool, &toy, (0..SLOTS).filter(|slot| slot % 3 == 1));
-    // Zones are closed by what follows.
+    // These writes close zones.
     (0..4).for_each(|_| write(&pool, &toy, (0..SLOTS).filter(|slot| slot % 3 == 1)));
     collect_all(&pool);
     let zones = pool.zones();
@@ -91,7 +92,7 @@ fn without_memory_for_the_run_index_there_are_fewer_runs_and_every_block_is_foun
     );
 }
 
-/// Nobody asks for room all the while.
+/// No operation waits for space at any time.
 #[test]
 fn runs_that_a_leaving_device_makes_are_kept_within_the_bound() {
     let options = ImportOptions { index_bytes: 0, ..options() };

@@ -1,4 +1,5 @@
-//! Devices that say that a write failed, and have taken all of it: a command that came to its end after its time was over.
+//! Devices that report a failed write although they took all of it, as when a command finishes after its
+//! timeout.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -15,7 +16,7 @@ use terrane_wire::ZoneIdx;
 
 struct Liar {
     device: SimDevice,
-    /// One write of so many is called a failure; 0: none.
+    /// One write in so many is reported as failed; 0: none.
     one_in: AtomicU64,
     writes: AtomicU64,
     lies: AtomicU64,
@@ -64,7 +65,7 @@ impl Device for Liar {
     }
 }
 
-/// Every living byte of a zone stands in its directory: what does not can never be moved.
+/// Every live byte of a zone is listed in its directory. A block that is not listed can never be moved.
 fn assert_listed(pool: &Pool, seed: u64) {
     for zone in pool.zones().into_iter().filter(|zone| zone.live > 0) {
         let directory = pool.zone_directory(zone.seq).unwrap();
@@ -87,10 +88,10 @@ fn what_follows_a_batch_that_failed_goes_elsewhere_with_it() {
         });
         let (pool, toy) = create_on(vec![liar.clone()], &CreateOptions::named("toy"), seed);
         let env = SeededEnv::new(seed);
-        // Long enough that batches of survivors are among those that fail.
+        // Long enough that some batches of survivors fail.
         work(&pool, &toy, &env, 120).unwrap();
         for _ in 0..6 {
-            // Each lie costs the rest of a zone, until that is collected.
+            // Each false report costs the rest of a zone, until GC reclaims it.
             liar.one_in.store(7 + seed % 5, Ordering::Relaxed);
             work(&pool, &toy, &env, 1).unwrap();
             liar.one_in.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Drives of which few zones may be open, beside each other.
+//! Several drives that allow few open zones.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod support;
@@ -22,7 +22,7 @@ fn the_last_empty_zones_may_lie_where_no_more_may_be_open() {
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 3 + 2 * seed as usize).unwrap();
         pool.export().unwrap();
-        // The first drive has no empty zone any more.
+        // The first drive has no empty zone left.
         let homes: Vec<_> = pool.zones().into_iter().map(|zone| zone.home).collect();
         let used = |zone: &u32| homes.iter().any(|home| home.device.0 == 0 && home.zone.0 == *zone);
         for zone in (2..34).filter(|zone| !used(zone)) {

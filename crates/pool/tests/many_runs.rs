@@ -1,4 +1,4 @@
-//! Collection that makes more runs than one commit record has room for.
+//! GC that makes more runs than one commit record has space for.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -19,7 +19,7 @@ use terrane_wire::Txg;
 
 const BLOCKS: usize = 200_000;
 
-/// Small blocks, of metadata and of data in turns, some of which go.
+/// Small blocks, alternately of metadata and of data, some of which are freed.
 #[derive(Default)]
 struct Many(Mutex<State>);
 
@@ -42,7 +42,7 @@ fn block_request(block: usize) -> WriteRequest {
     WriteRequest { compression: Compression::Off.into(), ..request(content(block), owner(block), stream) }
 }
 
-/// Every third pair.
+/// Every third pair is freed.
 fn is_gone(block: usize) -> bool {
     block / 2 % 3 == 1
 }
@@ -56,7 +56,7 @@ impl Client for Many {
         if first == state.wanted && state.released.is_empty() {
             return Ok(state.root.clone());
         }
-        // Each by itself: what is written next to each other lies next to each other.
+        // One request at a time, so that blocks of both kinds lie next to each other.
         for block in first..state.wanted {
             let mut written = group.write(vec![block_request(block)])?;
             state.blocks.append(&mut written);

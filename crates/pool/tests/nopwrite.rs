@@ -1,4 +1,4 @@
-//! What a request replaces stays if nothing changed, whoever made it.
+//! nopwrite keeps an unchanged block, whichever compressor made it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -18,7 +18,7 @@ use terrane_store::env::SeededEnv;
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
-/// Writes what it is given, each request as a block of its own.
+/// Writes the given requests, each as a block of its own.
 #[derive(Default)]
 struct Writer {
     requests: Mutex<Vec<WriteRequest>>,
@@ -67,7 +67,7 @@ fn data(slot: usize, content: &[u8]) -> WriteRequest {
     request(content.to_vec(), owner(slot), stream)
 }
 
-/// As another version of the library made it: other bytes, another number in the header.
+/// The block as another version of the library made it: other bytes, another version number in the header.
 fn by_another_version(content: &[u8]) -> Vec<u8> {
     let mut stored = Vec::new();
     let outcome = Compressor::new().compress(zstd(7), content, max_stored(content.len()), &mut stored);
@@ -95,11 +95,11 @@ fn a_block_that_another_version_of_the_compressor_made_stays() {
     let anew =
         || WriteRequest { compression: zstd(3).into(), replaces: Some(old.clone()), ..data(1, &content) };
     assert_eq!(writer.write(&pool, vec![anew()]), std::slice::from_ref(&old));
-    // Only if it may.
+    // Only if the request allows it.
     let forced = WriteRequest { replaces: None, ..anew() };
     let BlockPtr::Normal(new) = writer.write(&pool, vec![forced]).remove(0) else { panic!("stored") };
     assert_ne!(new.psize as usize, raw.len());
-    // Only if its content is the same.
+    // Only if the content is the same.
     let mut other = content.clone();
     other[5] ^= 1;
     let changed = WriteRequest { data: Arc::new(other), ..anew() };
@@ -108,7 +108,7 @@ fn a_block_that_another_version_of_the_compressor_made_stays() {
     assert_eq!(pool.stats().nopwrite_bytes, content.len() as u64);
 }
 
-/// What a forged or damaged pointer says must match in everything.
+/// A forged or damaged pointer must match in every field.
 #[test]
 fn pointers_that_differ_in_anything_do_not_stay() {
     let (pool, writer) = pool();
@@ -142,7 +142,8 @@ fn pointers_that_differ_in_anything_do_not_stay() {
     assert!(!replaced(&longer, stream));
 }
 
-/// Who writes a file over itself because it may be damaged wants it to be there, not on a cache device alone.
+/// A user who rewrites a file because it may be damaged wants it on the pool's devices, not on a cache device
+/// alone.
 #[test]
 fn what_only_a_cache_device_has_is_written_anew() {
     let (main, fast) = (sim(1, false), sim(2, false));
@@ -156,7 +157,7 @@ fn what_only_a_cache_device_has_is_written_anew() {
     let content: Vec<u8> = (0..2000_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let old = writer.write(&pool, vec![data(1, &content)]).remove(0);
     pool.read(&old, owner(1)).unwrap();
-    // Others take its place in memory, and it goes to the cache device.
+    // Other blocks evict it from memory, so it goes to the cache device.
     for other in 2..300 {
         let noise: Vec<u8> =
             (0..2000_u32).flat_map(|n| (n ^ other).wrapping_mul(2_246_822_519).to_le_bytes()).collect();
@@ -177,7 +178,7 @@ fn what_only_a_cache_device_has_is_written_anew() {
     assert_eq!(*pool.read(&new, owner(1)).unwrap(), content);
 }
 
-/// Of a block that is stored as it is zeros may follow, and two pointers that lie may name the same birthplace.
+/// An uncompressed block may be followed by zeros, and two false pointers may name the same birthplace.
 #[test]
 fn pointers_that_disagree_about_a_length_are_refused_or_read_right() {
     let (pool, writer) = pool();

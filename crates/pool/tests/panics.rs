@@ -1,4 +1,4 @@
-//! Panics are mistakes of ours: none commits half a change, and none leaves a thread asleep for ever.
+//! Panics are bugs: none commits half a change, and none leaves a thread asleep forever.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn a_change_that_panics_is_never_committed() {
     verify(&pool, &toy);
 }
 
-/// A device whose writes panic after so many, for as many as are left.
+/// A device whose writes panic after `writes` writes, `panics` times.
 struct Trap {
     device: SimDevice,
     writes: AtomicI64,
@@ -114,7 +114,7 @@ fn a_write_that_panics_leaves_nobody_asleep() {
         pool.abandon();
         thread.join().unwrap();
         drop(pool);
-        // Whatever was answered is there.
+        // Every acknowledged txg is on the device.
         let committed = toy.state.lock().committed.clone();
         let (pool, toy) = import(&device, 4).unwrap();
         let found = pool.synced_txg();

@@ -1,4 +1,4 @@
-//! A device leaves a pool that is in use: nothing is lost, whenever the power goes, and what is asked for too much is refused.
+//! A device leaves a pool in use: no crash loses data, and impossible removals are refused.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -65,7 +65,7 @@ fn every_device_can_leave_and_the_pool_goes_on_without_it() {
             let (pool, toy) = import_from(handles, 5).unwrap();
             verify(&pool, &toy);
             work(&pool, &toy, &SeededEnv::new(78), 4).unwrap();
-            // The index of the one that left is not given again.
+            // The index of the removed device is not used again.
             assert_eq!(pool.label().devices.len(), 3);
             pool.export().unwrap();
         }
@@ -90,7 +90,8 @@ fn what_cannot_leave_is_refused_and_nothing_changes() {
     verify(&pool, &toy);
 }
 
-/// A pool of two devices, on the first of which only so many zones that were empty after some groups take writes.
+/// A pool of two devices. On the first, only `empty` of the zones that were empty after `groups` txgs take
+/// writes.
 fn narrow(seed: u64, groups: usize, empty: usize) -> (Joint, Arc<Pool>, Arc<Toy>) {
     let joint = Joint::of(seed, &[34, 34]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), seed);
@@ -126,7 +127,7 @@ fn what_does_not_fit_the_others_is_refused_and_what_fits_makes_collection_give_r
 #[test]
 fn a_removal_goes_on_after_an_export_and_beside_writers() {
     let (joint, pool, toy) = three(21);
-    // Only begun: the power goes in its first groups.
+    // The removal has only begun: the power fails in its first txgs.
     joint.crash_after(60);
     let outcome = pool.remove_device(DeviceIdx(1), &mut |_, _| {});
     joint.crash_after(i64::MAX);
@@ -173,7 +174,7 @@ fn every_crash_while_a_device_leaves_loses_nothing() {
                 _ => Kept::Seeded(cut as u64 * 10 + index as u64),
             };
             let at = format!("cut {cut}, outcome {chance}");
-            // Once the pool can do without it, it must.
+            // Once the pool works without the device, it must be a whole pool.
             let left = joint.restarted(kept);
             if let Ok((pool, toy)) = import_from(without(&left, 1), 1) {
                 assert!(pool.label().member(DeviceIdx(1)).is_none(), "{at}");
@@ -201,7 +202,7 @@ fn every_crash_while_a_device_leaves_loses_nothing() {
         if removed.is_ok() {
             break;
         }
-        // The beginning and the end are changes of labels: every command of those counts.
+        // The removal begins and ends with label changes, of which every command is cut.
         cut += if cut < 24 { 1 } else { 3 };
     }
     assert!(with > 0 && without_it > 0, "{with} with it, {without_it} without");
@@ -235,13 +236,13 @@ fn what_was_promised_room_on_a_device_is_written_before_it_leaves() {
         let joint = Joint::of(seed, &[40, 40]);
         let (pool, toy) = create_on(vec![joint.handle(0)], &named(&[]), seed);
         let env = SeededEnv::new(seed);
-        // Until collection keeps little empty.
+        // Until GC keeps few zones empty.
         while pool.status().zones_empty > 6 {
             work(&pool, &toy, &env, 1).unwrap();
         }
         pool.add_device(joint.handle(1), Role::Data).unwrap();
         for _ in 0..4 {
-            // More than the first device takes at once.
+            // More than the first device can take.
             let tx = pool.begin(Cost { write_bytes: 12 << 20, meta_blocks: 4, ..Cost::NOTHING }).unwrap();
             let mut state = toy.state.lock();
             state.dirty = (0..support::SLOTS).collect();

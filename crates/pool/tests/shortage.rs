@@ -1,4 +1,5 @@
-//! Pools in trouble: zones that died, batches that failed, a sync that panics, and more changes than memory should hold.
+//! Pools in trouble: dead zones, failed batches, a panic in the sync, and more changes than memory should
+//! hold.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -22,7 +23,7 @@ use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_txg::cost::Cost;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
-/// Zones in which nothing lies, by the tables.
+/// Zones that are empty by the tables.
 fn empty_zones(pool: &Pool) -> Vec<ZoneIdx> {
     let used: Vec<Home> = pool.zones().iter().map(|zone| zone.home).collect();
     (2..48).map(ZoneIdx).filter(|zone| !used.iter().any(|home| home.zone == *zone)).collect()
@@ -65,7 +66,7 @@ fn no_crash_loses_the_group_that_becomes_the_only_one() {
             groups += 1;
         }
         let (newest, versions) = (pool.synced_txg(), toy.state.lock().versions.clone());
-        // Nothing takes writes any more but what waits to be reset.
+        // Only zones that wait for their reset take writes now.
         let of_phase = |wanted: fn(Phase) -> bool| {
             let zones = pool.zones().into_iter().filter(move |zone| wanted(zone.phase));
             zones.map(|zone| zone.home.zone).collect::<Vec<_>>()
@@ -104,7 +105,7 @@ fn no_crash_loses_the_group_that_becomes_the_only_one() {
 fn what_zones_do_not_take_is_no_room() {
     let sizes = |capacity: u64| {
         let (zone_count, zone_size) = (48, 2 << 20);
-        // The anchors take all of their zones, as conventional zones at the start of a drive do.
+        // The anchors have their full capacity, like conventional zones at the start of a drive.
         let capacities = (0..48).map(|zone| if zone < 2 { zone_size } else { capacity }).collect();
         let config = SimConfig { zone_count, zone_size, capacities, ..SimConfig::default() };
         let (pool, toy) = create(&SimDevice::new(config).unwrap(), 5);
@@ -118,7 +119,7 @@ fn what_zones_do_not_take_is_no_room() {
     assert!(part < whole * 3 / 4 + (1 << 20), "{part} of {whole}");
 }
 
-/// Every byte that is claimed can be explained by a directory part.
+/// Every claimed byte is explained by a directory part.
 fn directories_are_whole(pool: &Pool) {
     for zone in pool.zones().iter().filter(|zone| zone.claimed > 0) {
         let read = pool.zone_directory(zone.seq);
@@ -134,7 +135,7 @@ fn a_zone_that_goes_on_behind_lost_bytes_claims_nothing_of_them_when_its_first_b
         let (pool, toy) = create(&device, seed);
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 3).unwrap();
-        // In the middle of a group, so that zones hold bytes that nobody claims.
+        // The crash is in the middle of a txg, so zones hold unclaimed bytes.
         device.crash_after(device.ops_done() + 2 + seed % 6);
         let _ = work(&pool, &toy, &env, 2);
         pool.abandon();
@@ -176,7 +177,7 @@ fn healing_waits_when_zones_are_short() {
     let (pool, toy) = import(&device, 33).unwrap();
     assert_eq!(pool.status().zones_empty, keep as u64);
     let pointers = toy.state.lock().pointers.clone();
-    // In an open zone, which nobody collects: collection would find the damage and mend it on its way.
+    // In an open zone, which is no victim: GC would find the damage and heal it.
     let open: Vec<_> = pool.zones().into_iter().filter(|zone| zone.phase == Phase::Open).collect();
     let (slot, ptr, home, offset) = pointers
         .iter()
@@ -193,11 +194,11 @@ fn healing_waits_when_zones_are_short() {
     device.rot(home.zone, offset + 7, &[1]).unwrap();
     pool.drop_cache();
     assert_eq!(*pool.read(ptr, owner(slot)).unwrap(), fill(slot, toy.state.lock().versions[slot]));
-    // One group: what comes after it may have collected a zone.
+    // One txg only: GC of a later one may have emptied a zone.
     pool.commit_txg(pool.open_txg()).unwrap();
     assert_eq!(pool.stats().healed_blocks, 0, "{} zones are empty", pool.status().zones_empty);
     comes_to_rest(&pool);
-    // Almost everything goes, and with it the shortage.
+    // Almost all blocks are freed, so zones are no longer short.
     for slot in (0..support::SLOTS).filter(|at| *at != slot) {
         toy.state.lock().versions[slot] += 1;
         toy.state.lock().dirty.push(slot);
@@ -223,7 +224,7 @@ fn changes_of_metadata_alone_fill_a_group() {
     let before = pool.stats();
     drop(pool.begin(Cost { objects: 100, ..Cost::NOTHING }).unwrap());
     assert!(pool.stats().dirty_bytes >= before.dirty_bytes + 100 * 1024, "{}", pool.stats().dirty_bytes);
-    // Nobody asks for a commit; memory does.
+    // Dirty memory triggers the commits; no caller asks for one.
     for _ in 0..before.dirty_bytes_max / (100 << 10) * 3 {
         drop(pool.begin(Cost { objects: 100, ..Cost::NOTHING }).unwrap());
         let stats = pool.stats();
@@ -245,7 +246,7 @@ fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
     let device = sim(43, false);
     let (pool, _toy) = create(&device, 43);
     pool.commit_txg(pool.open_txg()).unwrap();
-    // Objects, because they need no room in a small pool.
+    // Objects, because they need no space in a small pool.
     let much = Cost { objects: 1 << 10, ..Cost::NOTHING };
     let little = Cost { objects: 64, ..Cost::NOTHING };
     let delayed_ns = |cost| {
@@ -259,7 +260,7 @@ fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
         );
         after[WaitFor::Throttle as usize].sum_ns - before[WaitFor::Throttle as usize].sum_ns
     };
-    // Streams leave the last eighth to others.
+    // Large operations leave the last eighth of the limit to little ones.
     let (txg, max) = (pool.open_txg(), pool.stats().dirty_bytes_max);
     while pool.stats().dirty_bytes + (3 << 20) <= max - max / 8 {
         delayed_ns(much);
@@ -274,7 +275,7 @@ fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
     assert_eq!(pool.open_txg(), txg.next());
 }
 
-/// Does as it is told when a group syncs.
+/// Calls the given function when a txg syncs.
 struct Told(Box<dyn Fn() -> Result<BlockPtr, PoolError> + Send + Sync>);
 
 impl Client for Told {
@@ -292,7 +293,7 @@ fn threaded(device: &SimDevice) -> Arc<Pool> {
     Pool::create(vec![Arc::new(device.clone())], &CreateOptions::named("toy"), env, &options).unwrap()
 }
 
-/// What `work` returns, if it returns at all.
+/// Result of `work`, which must return in time.
 fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
     let (answer, heard) = mpsc::channel();
     std::thread::spawn(move || answer.send(work()));
@@ -318,7 +319,8 @@ fn a_panic_in_the_sync_fails_the_pool_and_wakes_who_waits() {
 #[test]
 fn no_group_follows_one_that_failed() {
     use std::sync::atomic::{AtomicU64, Ordering};
-    // Who waits for the lock of the failing sync must find the pool failed; the window is small, so it is tried often.
+    // A waiter for the lock of the failing sync must find the pool failed. The window is small, so there are
+    // many tries.
     for seed in 0..60 {
         let device = sim(seed, false);
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
@@ -338,7 +340,7 @@ fn no_group_follows_one_that_failed() {
             scope.spawn(|| pool.commit_txg(pool.open_txg()).unwrap_err());
             inside.recv().unwrap();
             for _ in 0..3 {
-                // Each runs groups itself, as soon as it has the lock.
+                // Each thread runs txgs itself, as soon as it has the lock.
                 scope.spawn(|| pool.commit_txg(pool.open_txg()).unwrap_err());
             }
         });
@@ -346,10 +348,11 @@ fn no_group_follows_one_that_failed() {
     }
 }
 
-/// The toy, which begins to sync a group only when nobody joins the next one any more: as many have as there was room for.
+/// The toy, which begins to sync a txg only when no further operation can join the next one, because its
+/// space is reserved.
 struct Crowded {
     toy: Arc<support::Toy>,
-    /// Changed in the open group.
+    /// Slots that were changed in the open txg.
     slots: Mutex<Vec<usize>>,
     joined: AtomicU64,
     ended: AtomicU64,
@@ -385,10 +388,10 @@ impl Client for Crowded {
     }
 }
 
-/// Collection runs while others join the next group: it must leave them the room that they were promised.
+/// GC runs while operations join the next txg. It must leave them the space that they reserved.
 #[test]
 fn collection_takes_no_room_that_was_promised() {
-    // What the toy nearly fills.
+    // The toy nearly fills this many zones.
     const ZONES: u32 = 20;
     let (mut refused, mut collected) = (0, 0);
     for round in 0..4u64 {
@@ -429,12 +432,12 @@ fn collection_takes_no_room_that_was_promised() {
 const CHANGES: u64 = 150;
 
 impl Crowded {
-    /// How many changes were refused.
+    /// Returns the number of refused operations.
     fn write(&self, pool: &Arc<Pool>, seed: u64) -> Result<u64, PoolError> {
         let env = SeededEnv::new(seed);
         let mut refused = 0;
         for _ in 0..CHANGES {
-            // Three blocks and their second copies, and the list.
+            // Three blocks with their second copies, and the list.
             let cost = Cost { write_bytes: 6 * 30_208, meta_bytes: 56_000, ..Cost::NOTHING };
             let tx = match pool.begin(cost) {
                 Ok(tx) => tx,
@@ -453,7 +456,7 @@ impl Crowded {
     }
 }
 
-/// Kills all empty zones but `keep`, the first ones, while the pool is in use.
+/// Kills all empty zones but the first `keep`, while the pool is in use.
 fn kill_all_but(pool: &Pool, device: &SimDevice, keep: usize, state: ZoneState) {
     for zone in empty_zones(pool).into_iter().skip(keep) {
         device.kill_zone(zone, state).unwrap();
@@ -468,7 +471,7 @@ fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
         let (pool, toy) = create(&device, seed);
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 20).unwrap();
-        // As many as commits and a victim need stay, and few more.
+        // As many zones as commits and a victim need, and few more.
         kill_all_but(&pool, &device, 5 + (seed % 3) as usize, ZoneState::ReadOnly);
         for _ in 0..60 {
             match work(&pool, &toy, &env, 1) {
@@ -476,7 +479,7 @@ fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
                 Err(PoolError::NoSpace { .. }) => refused += 1,
                 Err(error) => panic!("seed {seed}: {error}"),
             }
-            // One more each time, of those that are empty now.
+            // Now and then, one of the zones that are empty now dies.
             if let Some(zone) = empty_zones(&pool).first().filter(|_| env.random_u64().is_multiple_of(8)) {
                 device.kill_zone(*zone, ZoneState::ReadOnly).unwrap();
             }
@@ -518,8 +521,8 @@ fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_awa
     }
 }
 
-/// The toy, with small blocks that are all replaced in each group: where they are many, more die than a record tells of by itself. Keeps
-/// what the device is after each group that reset zones late.
+/// The toy, with small blocks that are all replaced in each txg. If there are many, the frees do not fit the
+/// record itself. Keeps the state of the device after each txg with late resets.
 struct Troubled {
     toy: Arc<support::Toy>,
     device: SimDevice,
@@ -527,7 +530,7 @@ struct Troubled {
     small_count: usize,
     pool: Mutex<Option<Weak<Pool>>>,
     late: AtomicU64,
-    /// A group, the device, and bytes of small blocks.
+    /// A txg, the device, and bytes of small blocks.
     left: Mutex<Vec<(Txg, SimDevice, u64)>>,
 }
 
@@ -563,14 +566,14 @@ impl Client for Troubled {
     }
 }
 
-/// A batch fails and there is no room for it but what waits to be reset: the group that resets it and opens it again tells of both, however
-/// many frees it has told of already.
+/// A batch fails, and only zones that wait for their reset have space for it. The txg that resets such a zone
+/// and opens it again must list both, however many frees it has already written.
 #[test]
 fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
     let mut seen = [0; 2];
     let few = [7, 26, 34].map(|seed| (seed, 0, false));
     let many = [1, 5, 12, 33].map(|seed| (seed, 1200, false));
-    // No replay needs a record of theirs when the next one has begun.
+    // Once the next txg has begun, no replay needs the records of these.
     let checkpoints = [33].map(|seed| (seed, 1200, true));
     for (seed, small_count, all_sections) in few.into_iter().chain(many).chain(checkpoints) {
         let device = sim(seed, seed % 2 == 0);
@@ -599,7 +602,7 @@ fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
             }
             match work(&pool, &toy, &env, 1) {
                 Ok(()) | Err(PoolError::NoSpace { .. }) => {}
-                // So many zones failed that there is none, or an anchor did.
+                // So many zones failed that none is left, or an anchor failed.
                 Err(error) => {
                     let is_short = error.to_string().contains("no zone takes");
                     assert!(!is_short || pool.status().zones_waiting == 0, "seed {seed}: {error}");
@@ -623,7 +626,7 @@ fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
     assert!(seen[0] >= 1 && seen[1] >= 3, "the canary: zones were reset late in {seen:?} groups");
 }
 
-/// A zone that died, on a device that is to leave, was room once and is taken off once.
+/// A dead zone on a leaving device is subtracted from the free space exactly once.
 #[test]
 fn a_device_with_a_dead_zone_can_be_replaced() {
     let seed = 71;
@@ -652,7 +655,7 @@ fn a_device_with_a_dead_zone_can_be_replaced() {
     verify(&pool, &toy);
 }
 
-/// Blocks of which two copies lie in one zone.
+/// Blocks with two copies in one zone.
 fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
     let state = toy.state.lock();
     let shares = |ptr: &BlockPtr| {
@@ -665,7 +668,8 @@ fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
     (0..support::SLOTS).filter(|slot| shares(&state.pointers[*slot])).collect()
 }
 
-/// A pool in which blocks share a zone, because another one failed and none could be opened. So many zones are empty now.
+/// A pool in which copies share a zone, because another zone failed and none could be opened. `empty` zones
+/// are empty now.
 fn with_copies_in_one_zone(seed: u64, empty: usize) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
     let device = sim(seed, seed.is_multiple_of(2));
     let (pool, toy) = create(&device, seed);
@@ -673,7 +677,7 @@ fn with_copies_in_one_zone(seed: u64, empty: usize) -> (SimDevice, Arc<Pool>, Ar
     work(&pool, &toy, &env, 12).unwrap();
     pool.export().unwrap();
     let (pool, toy) = import(&device, seed).unwrap();
-    // What is empty must be reset before it is opened.
+    // Empty zones must be reset before they are opened, and that fails.
     device.inject(Fault::ResetError { zone: None, one_in: 1 });
     kill_all_but(&pool, &device, empty, ZoneState::ReadOnly);
     let open = pool.zones().into_iter().find(|zone| zone.phase == Phase::Open).unwrap();
@@ -705,7 +709,7 @@ fn copies_that_had_to_share_a_zone_part_when_there_is_another() {
     }
 }
 
-/// Nobody changes anything: groups follow each other, and then none does.
+/// Without any operation, txgs follow each other, and then stop.
 fn comes_to_rest(pool: &Arc<Pool>) {
     let mut groups = 0;
     while pool.has_work_left() {

@@ -1,4 +1,5 @@
-//! What a pool has done since it was made: each byte that a device was given is counted once, and no import forgets any.
+//! Totals since the creation of a pool: each byte written to a device is counted once, and no import loses
+//! any.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -11,7 +12,7 @@ use terrane_format::{Feature, Spent, Totals};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
 
-/// Bytes that the pool's device was given since the import, by the device.
+/// Bytes written to the pool's device since the import, as the device counts them.
 fn written(pool: &Pool) -> u64 {
     pool.stats().devices.iter().map(|device| device.io.written_bytes).sum()
 }
@@ -22,7 +23,7 @@ fn every_byte_a_device_was_given_is_counted_once() {
         let device = sim(11, hardware);
         let (pool, toy) = create(&device, 11);
         assert_eq!(pool.totals().device_bytes(), written(&pool), "the first group and its labels");
-        // Enough rounds that zones are collected and the anchors change.
+        // Enough rounds for GC and for switches of the anchor.
         work(&pool, &toy, &SeededEnv::new(11), 120).unwrap();
         let totals = pool.totals();
         assert_eq!(totals.device_bytes(), written(&pool));
@@ -31,7 +32,8 @@ fn every_byte_a_device_was_given_is_counted_once() {
         assert_eq!(totals.collected_zones, stats.collected_zones);
         assert_eq!(totals.reset_zones, stats.reset_zones);
         assert!(totals.spent_on(Spent::Collection) >= stats.collected_bytes);
-        // One copy of data, two of the rest, and what was there twice from the beginning is not more than what was stored twice.
+        // Data has one copy, all else two. Blocks therefore take at least the stored bytes, and less than
+        // three times as much.
         let blocks = totals.spent_on(Spent::Data) + totals.spent_on(Spent::Metadata);
         assert!((totals.stored_bytes..totals.stored_bytes * 3).contains(&blocks), "{totals:?}");
         for part in [Spent::Directory, Spent::Padding, Spent::Anchor] {
@@ -55,7 +57,8 @@ fn totals_outlive_imports() {
 
     let (pool, toy) = import(&device, 13).unwrap();
     let again = pool.totals();
-    // The copies of the last record are split roughly, and the sum is exact: the import's own label and uberblock came on top.
+    // The split of the last record's copies is approximate, and the sum is exact. The import's own label and
+    // uberblock come on top.
     assert_eq!(again.device_bytes() - written(&pool), at_export.device_bytes());
     assert_eq!(again.user_bytes, 1 << 20);
     assert_eq!(
@@ -68,7 +71,7 @@ fn totals_outlive_imports() {
     let before = pool.totals();
     let (ns, lately) = pool.lately(u64::MAX);
     assert_eq!((lately.user_bytes, lately.device_bytes() < before.device_bytes()), (1, true), "{ns}");
-    // A crash: what the last record says is what counts.
+    // After a crash, the totals in the last record count.
     let committed = pool.totals();
     pool.abandon();
     drop((pool, toy));

@@ -1,5 +1,5 @@
-//! The pool alone, under a client that keeps a flat list of blocks: what is committed is there after any import, whatever was
-//! collected, moved, cut off or damaged meanwhile.
+//! The pool alone, with a client that keeps a flat list of blocks. Committed blocks are present after any
+//! import, whatever was collected, moved, cut off or damaged meanwhile.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -108,7 +108,7 @@ fn a_dropped_flush_is_caught() {
     assert!(caught.count() > 0, "the crash test would not notice a device that lies");
 }
 
-/// Zones whose rows say that blocks lie in them.
+/// Zones with live blocks by their rows.
 fn zones_in_use(pool: &Pool) -> Vec<terrane_pool::inspect::ZoneView> {
     pool.zones().into_iter().filter(|zone| zone.live > 0).collect()
 }
@@ -147,7 +147,7 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
     let device = sim(9, false);
     let (pool, toy) = create(&device, 9);
     let env = SeededEnv::new(9);
-    // Long enough that collection has made runs.
+    // Long enough that GC has made runs.
     work(&pool, &toy, &env, 150).unwrap();
     assert!(pool.status().runs > 0);
     let pointers = toy.state.lock().pointers.clone();
@@ -167,12 +167,12 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
     pool.drop_cache();
     for (slot, ptr) in pointers.iter().enumerate().filter(|(_, ptr)| !ptr.is_hole()) {
         assert_eq!(*pool.read(ptr, owner(slot)).unwrap(), fill(slot, toy.state.lock().versions[slot]));
-        // Reading takes the first copy; damage in the second is found when it is verified.
+        // A read uses the first copy. Scrub also finds damage in the second.
         if let BlockPtr::Normal(normal) = ptr {
             pool.scrub(normal, owner(slot));
         }
     }
-    // All of them in few groups, many in one run.
+    // Many damaged blocks lie in one run, and a txg splits a run only once. So healing takes many txgs.
     for _ in 0..200 {
         pool.commit_txg(pool.open_txg()).unwrap();
     }
@@ -216,7 +216,7 @@ fn when_the_newest_group_is_unreadable_import_refuses_and_a_rewind_gives_the_one
     verify(&pool, &toy);
 }
 
-/// Rewrites both anchors with a changed label, everything sealed again.
+/// Rewrites both anchors with a changed label, and seals everything again.
 fn relabel(device: &SimDevice, change: impl Fn(&mut terrane_format::label::Label)) {
     for (anchor, mut label, ubers) in terrane_pool::inspect::anchors(device) {
         change(&mut label);
@@ -291,7 +291,7 @@ fn a_commit_with_nothing_to_do_ends_at_once_even_after_a_crash() {
         }
         done.send(()).unwrap();
     });
-    // Far longer than it takes; what this test is about is that it ends.
+    // Far longer than necessary: the test is that it ends.
     ended.recv_timeout(std::time::Duration::from_secs(60)).expect("it hangs");
 }
 
@@ -305,7 +305,7 @@ fn a_branch_that_a_rewind_gave_up_never_comes_back() {
     let before = committed[committed.len() - 2].clone();
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(78));
     let rewind = ImportOptions { rewind: Some(before.0), ..options() };
-    // Imported by choice, and cut off before anything was committed.
+    // The rewind was imported, and cut off before any commit.
     Pool::import(vec![Arc::new(device.clone())], env.clone(), &rewind).unwrap().abandon();
     let (pool, toy) = import(&device, 6).unwrap();
     assert_eq!((pool.synced_txg(), toy.state.lock().versions.clone()), before);
@@ -330,7 +330,7 @@ fn writes_that_fail_now_and_then_never_cost_a_promised_group() {
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 3).unwrap();
         device.inject(Fault::WriteError { zone: None, one_in: 12, partial: seed.is_multiple_of(3) });
-        // A pool on a device like this may stop; what it promised before must be there.
+        // A pool on such a device may stop, but earlier acknowledged txgs must be present.
         let _ = work(&pool, &toy, &env, 25);
         let promised = pool.synced_txg();
         let committed = toy.state.lock().committed.clone();
@@ -354,7 +354,7 @@ fn what_happens_is_counted() {
     let ops_before = device.ops_done();
     work(&pool, &toy, &env, 150).unwrap();
     let after = pool.stats();
-    // A pool that is nearly full commits groups of its own accord, to have zones back.
+    // A nearly full pool commits txgs of its own accord, to reset zones.
     let groups = after.group.count() - before.group.count();
     assert_eq!(groups, after.txg - before.txg);
     assert!(groups >= 150);
@@ -376,7 +376,7 @@ fn what_happens_is_counted() {
     assert_eq!(zones.empty, pool.status().zones_empty);
     assert_eq!((after.checksum_errors, after.read_errors, after.write_errors), (0, 0, 0));
 
-    // Two reads: one from the device, one from the cache; and damage in between.
+    // Two reads, one from the device and one from the cache, with damage in between.
     pool.drop_cache();
     let pointers = toy.state.lock().pointers.clone();
     let (slot, ptr) = pointers.iter().enumerate().find(|(at, ptr)| at % 3 == 0 && !ptr.is_hole()).unwrap();
@@ -402,7 +402,7 @@ fn what_happens_is_counted() {
     assert!(pool.stats().failed);
 }
 
-/// Zones that were emptied for the newest group may be reset, whatever groups are gone back to since.
+/// Zones that were emptied for the newest txg may be reset, even after a rewind to any txg.
 #[test]
 fn what_could_not_be_imported_cannot_be_after_a_rewind_either() {
     let device = sim(61, false);
@@ -410,7 +410,7 @@ fn what_could_not_be_imported_cannot_be_after_a_rewind_either() {
     work(&pool, &toy, &SeededEnv::new(61), 8).unwrap();
     let committed: Vec<_> = toy.state.lock().committed.iter().map(|(txg, _)| *txg).collect();
     pool.abandon();
-    // As when room was short: one group back, and no more.
+    // As if space were short: rollback by one txg only.
     let back = committed[committed.len() - 2];
     let anchors = terrane_pool::inspect::anchors(&device);
     let newest = anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber.txg).max().unwrap();
@@ -441,7 +441,7 @@ fn what_could_not_be_imported_cannot_be_after_a_rewind_either() {
     assert_eq!(rewound(back), Ok(back));
 }
 
-/// The numbers that may be in use by what the newest uberblock says.
+/// Sequence numbers that may be in use by the newest uberblock.
 fn leased(device: &SimDevice) -> u64 {
     let anchors = terrane_pool::inspect::anchors(device);
     let ubers = anchors.iter().flat_map(|(_, _, ubers)| ubers).map(|(_, uber)| uber);
@@ -463,7 +463,7 @@ fn an_export_and_an_import_use_up_no_sequence_numbers() {
         pool.export().unwrap();
     }
     assert!(leased(&device) <= before + 20, "{before} before, {} after", leased(&device));
-    // One that writes and ends by a crash may have used what it leased, and what follows goes on above that.
+    // A writable import that crashed may have used its lease, so numbers continue above it.
     let (pool, toy) = import(&device, 30).unwrap();
     work(&pool, &toy, &SeededEnv::new(64), 3).unwrap();
     pool.abandon();
@@ -480,7 +480,7 @@ fn an_export_and_an_import_use_up_no_sequence_numbers() {
     verify(&pool, &toy);
 }
 
-/// An uberblock that says that nearly all numbers of zones were given.
+/// An uberblock that says that nearly all sequence numbers were used.
 #[test]
 fn a_pool_without_numbers_left_says_so_and_can_be_imported() {
     let device = sim(62, false);

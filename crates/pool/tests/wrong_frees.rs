@@ -1,4 +1,4 @@
-//! Blocks that are freed a second time, long after they died: no block that lives may be lost by it.
+//! A second free of a block, long after its death, loses no live block.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -12,7 +12,7 @@ use terrane_pool::Pool;
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
 
-/// Groups of overwrites, of which every `gc_every`-th has all garbage collected; what was replaced.
+/// Txgs of overwrites; every `gc_every`-th collects all garbage. Returns the replaced pointers.
 fn work_on(
     pool: &Arc<Pool>,
     toy: &Toy,
@@ -41,7 +41,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         let (mut pool, mut toy) = create(&device, seed);
         let env = SeededEnv::new(seed);
         let dead = work_on(&pool, &toy, &env, 90, 4).unwrap();
-        // Nothing but a run says that such a block lives, and that says it of its whole range.
+        // Only a run claims that such a block is live, because its range covers the block.
         let zones = pool.zones();
         let seems_alive = |ptr: &&BlockPtr| {
             let BlockPtr::Normal(normal) = ptr else { return false };
@@ -56,7 +56,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         tried += again.len();
         toy.state.lock().wrong_frees = again;
         if let Err(error) = work_on(&pool, &toy, &env, 40, 100) {
-            // Where it comes to less than nothing the pool stops, and the group before is there.
+            // If live bytes would become negative, the pool stops, and the previous txg is imported.
             assert!(error.to_string().contains("the books of group"), "seed {seed}: {error}");
             stopped += 1;
             found += damage(&pool);
@@ -73,7 +73,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         }
         found += damage(&pool);
     }
-    // Or the dead sets told them all, and nothing was proved.
+    // Otherwise the dead sets caught all of them, and the test proves nothing.
     assert!(tried > 50 && found > 5, "{tried} tried, {found} found at the end of a run, {stopped} stopped");
 }
 

@@ -1,4 +1,4 @@
-//! What a pool has done, over all its imports.
+//! Activity counters of a pool, summed over all its imports.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use terrane_store::counters::Counters;
 
 pub struct Activity {
     counters: Arc<Counters>,
-    /// What the pool had done before this import.
+    /// Totals up to this import, as the pool stored them.
     before: Totals,
     recent: Mutex<Recent>,
 }
@@ -18,17 +18,17 @@ impl Activity {
         Activity { counters, before, recent }
     }
 
-    /// Since the pool was made.
+    /// Totals since the pool was created.
     pub fn totals(&self) -> Totals {
         self.before.plus(&self.counters.totals())
     }
 
-    /// In the last `window_ns`, and the time that is: not more than since the import.
+    /// Totals of the last `window_ns`, and the nanoseconds that they cover: at most the time since import.
     pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
         self.recent.lock().since(window_ns, self.counters.now_ns(), &self.totals())
     }
 
-    /// Once in a while, so that there is something to compare with later.
+    /// Takes a sample now and then. [`lately`](Activity::lately) subtracts samples from the current totals.
     pub fn note(&self) {
         self.recent.lock().note(self.counters.now_ns(), || self.totals());
     }

@@ -1,4 +1,5 @@
-//! The groups that are open and syncing: what is reserved in them, who waits.
+//! Admission to transaction groups: which txg is open, which one syncs, what is reserved in them, and which
+//! operations wait.
 
 pub mod room;
 mod wait;
@@ -21,16 +22,17 @@ use terrane_wire::Txg;
 struct Load {
     /// Worst-case bytes on the device.
     reserved: u64,
-    /// Bytes of file data in memory.
+    /// Dirty bytes in memory: file data, metadata and changed objects.
     dirty: u64,
-    /// Anything joined at all.
+    /// Some operation joined, whatever it reserved.
     changed: bool,
-    /// What was reserved is on its way to the device; what that took is no longer counted as room.
+    /// The reserved blocks are on their way to the device. The open zones already account for them, so they
+    /// are no longer subtracted from the writable bytes.
     written: bool,
 }
 
 impl Load {
-    /// Bytes reserved that must still find room.
+    /// Reserved bytes that still need free space.
     fn unwritten(&self) -> u64 {
         if self.written { 0 } else { self.reserved }
     }
@@ -44,77 +46,78 @@ pub struct TxgState {
     synced: Txg,
     load_open: Load,
     load_syncing: Load,
-    /// Somebody waits for a commit of this group or a later one.
+    /// The newest txg whose commit was requested, by a waiter, by dirty data or by lack of space.
     wanted: Txg,
-    /// The newest group that somebody waited for.
+    /// The newest txg that a caller waits for.
     awaited: Txg,
-    /// Commits wanted although nothing changed: zones wait to be reset.
+    /// Commit although nothing changed: emptied zones wait for their reset, or the sync thread has more work.
     empty_wanted: bool,
     stopping: bool,
     last_wakeup_ns: u64,
     pace: Pace,
-    /// Who waits for room, and for how many bytes; first in, first out.
+    /// Operations that wait for space, as (ticket, bytes), in FIFO order.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
-    /// Bytes that files may still write whatever others do: see `Pool::promise`.
+    /// Bytes reserved for files, which no other operation may use: see `Pool::promise`.
     promised: u64,
-    /// Bytes that get dirty.
+    /// Rate at which memory gets dirty.
     inflow: Inflow,
 }
 
-/// Room in the pool, as of the last commit, or of the last step of collection after it.
+/// Space of the pool, as of the last commit or the last GC step after it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Room {
     /// Live bytes.
     pub live: u64,
     pub limits: Limits,
-    /// Collection found nothing more to win.
+    /// GC found no further victim that would give space.
     pub is_stuck: bool,
-    /// Empty groups would turn emptied zones into room.
+    /// Emptied zones wait for their reset, which empty txgs would bring.
     pub resets_wait: bool,
-    /// Told with the rest, so that a status is known while a group waits for a device.
+    /// Published here so that a status query does not wait for a txg that waits for a device.
     pub empty_zones: u64,
-    /// The group that was imported.
+    /// The txg that was imported.
     pub imported: Txg,
     pub incarnation: u64,
-    /// Zones could not be read: since when no other was.
+    /// Some zones could not be read, and no zone was read since this time.
     pub unread_since_ns: Option<u64>,
 }
 
-/// Who may join the open group, and when: the groups that are open and syncing, what is reserved in them, and the room there is.
+/// Decides when an operation may join the open txg. It knows the open and the syncing txg, the bytes reserved
+/// in them, and the pool's free space.
 pub struct Admission {
     pub store: Arc<ZoneStore>,
     state: Mutex<TxgState>,
-    /// The open group once more, for those who only want to know.
+    /// Number of the open txg, readable without the lock.
     open_now: AtomicU64,
-    /// Holders left, or the group change is over.
+    /// Wakes when the last holder left, or when the next txg was opened.
     left: Condvar,
-    /// A group was committed, or the pool failed.
+    /// Wakes when a txg was committed, or the pool failed.
     synced: Condvar,
-    /// There is more room, somebody else had his turn, or the pool failed.
+    /// Wakes when there is more space, when a waiter left the queue, or when the pool failed.
     more_room: Condvar,
-    /// There is something to do for the sync thread.
+    /// Wakes the sync thread.
     work: Condvar,
     room: Mutex<Room>,
     dirty_max: Mutex<u64>,
-    /// What it never exceeds. Read and changed under its lock.
+    /// Upper bound of `dirty_max`. Read and changed under the lock of `dirty_max`.
     dirty_budget: AtomicU64,
-    /// Another group should follow although nobody changes anything.
+    /// Another txg must follow although no operation changes anything.
     more_work: AtomicBool,
-    /// The largest record size in use, in bytes: what a zone's tail may fail to take.
+    /// The largest record size in use, in bytes. A zone's tail may be too short for such a block.
     largest_block: AtomicU64,
-    /// Bytes of as many sections of the tables as one group may rewrite in a hurry.
+    /// Bytes of the most table sections that one txg may rewrite in a hurry.
     sections_bytes: AtomicU64,
 }
 
-/// What may be dirty however slow the device is, if the budget allows, in bytes: groups that are too small rewrite the same
-/// directories and dnodes again and again.
+/// Lower bound of the dirty limit in bytes, however slow the device is, if the budget allows it. Smaller txgs
+/// would rewrite the same directories and dnodes again and again.
 const DIRTY_MIN: u64 = 128 << 20;
 /// A commit begins at this share of the dirty limit, in percent.
 const COMMIT_PERCENT: u64 = 30;
 
 impl Admission {
-    /// Dirty data never takes more than `dirty_budget` bytes.
+    /// `dirty_budget`: upper bound of the dirty limit, in bytes.
     pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
         Admission {
             store,
@@ -151,7 +154,8 @@ impl Admission {
         }
     }
 
-    /// `is_written`: the group that syncs has written what was reserved in it. Who waits need not wait for its end.
+    /// Publishes the space of the pool. With `is_written`, the syncing txg has written what was reserved in
+    /// it, so waiters need not wait for its end.
     pub fn set_room(&self, room: Room, is_written: bool) {
         let mut state = self.state.lock();
         *self.room.lock() = room;
@@ -162,7 +166,7 @@ impl Admission {
         }
     }
 
-    /// Bytes reserved in the open group.
+    /// Bytes reserved in the open txg.
     pub fn reserved_open(&self) -> u64 {
         self.state.lock().load_open.reserved
     }
@@ -171,20 +175,21 @@ impl Admission {
         *self.room.lock()
     }
 
-    /// Bounds dirty data by what the last group took in half a second.
+    /// Bounds dirty data by what the last txg took in half a second.
     pub fn set_dirty_max(&self, bytes: u64) {
         let mut max = self.dirty_max.lock();
         *max = bytes.max(DIRTY_MIN).min(self.dirty_budget.load(Ordering::Relaxed));
     }
 
-    /// From now on dirty data never takes more than so many bytes; what is there already is written by groups as they come.
+    /// Sets the upper bound of the dirty limit, in bytes. Present dirty data beyond it is written by the txgs
+    /// as they come.
     pub fn set_dirty_budget(&self, bytes: u64) {
         let mut max = self.dirty_max.lock();
         self.dirty_budget.store(bytes, Ordering::Relaxed);
         *max = (*max).max(DIRTY_MIN).min(bytes);
     }
 
-    /// The group that is open now.
+    /// The open txg.
     pub fn open(&self) -> Txg {
         Txg(self.open_now.load(Ordering::Acquire))
     }
@@ -193,7 +198,7 @@ impl Admission {
         self.state.lock().synced
     }
 
-    /// Bytes that were promised, and are not written yet.
+    /// Bytes that are reserved for files and not yet written.
     pub fn promised(&self) -> u64 {
         self.state.lock().promised
     }
@@ -204,7 +209,7 @@ impl Admission {
         self.more_room.notify_all();
     }
 
-    /// How many changes wait for room, and for how many bytes.
+    /// Operations that wait for space, and the bytes that they wait for.
     pub fn waiting(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.queue.len() as u64, state.queue.iter().map(|(_, need)| need).sum())
@@ -221,7 +226,8 @@ impl Admission {
         (state.load_open.dirty + state.load_syncing.dirty, *self.dirty_max.lock())
     }
 
-    /// What waits to be compressed while `txg` syncs, and how quickly more comes. `written_bytes` of it are compressed.
+    /// Bytes that wait for compression while `txg` syncs, and the rate of new ones. `written_bytes` of the
+    /// txg are already compressed.
     pub fn backlog(&self, txg: Txg, written_bytes: u64, now_ns: u64) -> Backlog {
         let mut state = self.state.lock();
         let left = state.load_syncing.dirty.saturating_sub(written_bytes);
@@ -232,7 +238,8 @@ impl Admission {
         }
     }
 
-    /// A change joins the open group, which it may then dirty by so much; `reserved`: worst-case bytes on the device.
+    /// Lets an operation join the open txg. `reserved`: worst-case bytes on the device. `dirty`: bytes of
+    /// memory. `promises`: bytes that it reserves for a file.
     pub fn join(
         &self,
         state: &mut TxgState,
@@ -253,19 +260,19 @@ impl Admission {
         txg
     }
 
-    /// A change that has joined turned out to need more.
+    /// Reserves more bytes for an operation that has joined.
     pub fn reserve_more(&self, bytes: u64) {
         self.state.lock().load_open.reserved += bytes;
     }
 
-    /// A change that has joined needs so much less, of the device and of memory.
+    /// Returns part of an operation's reservation, and of its dirty bytes.
     pub fn give_back(&self, bytes: u64, dirty: u64) {
         let load = &mut self.state.lock().load_open;
         load.reserved = load.reserved.saturating_sub(bytes);
         load.dirty = load.dirty.saturating_sub(dirty);
     }
 
-    /// A change is over.
+    /// An operation ends.
     pub fn leave(&self) {
         let mut state = self.state.lock();
         state.holders -= 1;
@@ -274,7 +281,7 @@ impl Admission {
         }
     }
 
-    /// From now on nobody joins the open group. Waits until all who hold it have left.
+    /// Closes the open txg to new operations, and waits until all its holders have left.
     pub fn quiesce(&self) -> Txg {
         let mut state = self.state.lock();
         state.quiescing = true;
@@ -287,12 +294,13 @@ impl Admission {
         state.open
     }
 
-    /// The last one in the group that quiesces. Nobody else joins meanwhile.
+    /// Adds the sync thread itself as last holder of the quiescing txg. No other operation can join
+    /// meanwhile.
     pub fn join_last(&self) {
         self.state.lock().holders += 1;
     }
 
-    /// The group that has quiesced syncs, and the next one is open.
+    /// The quiesced txg begins to sync, and the next one opens.
     pub fn open_next(&self, txg: Txg) {
         let mut state = self.state.lock();
         state.open = txg.next();
@@ -305,7 +313,7 @@ impl Admission {
         self.left.notify_all();
     }
 
-    /// The group that synced is durable, or has failed. `goes_on`: another one should follow at once.
+    /// The syncing txg is durable, or has failed. `goes_on`: another one should follow at once.
     pub fn end_sync(
         &self,
         txg: Txg,
@@ -329,20 +337,21 @@ impl Admission {
         self.left.notify_all();
     }
 
-    /// The group that must be durable for everything to be that was done so far.
+    /// The txg whose commit makes every earlier change durable.
     pub fn newest_change(&self, threaded: bool) -> Txg {
         let state = self.state.lock();
-        // A group that somebody asked for, who then found room without it, is waited for as well: nothing is under way afterwards.
+        // A requested txg counts as well, even if the requester then found space without it: after the wait,
+        // no sync is under way.
         let is_wanted = threaded && state.wanted >= state.open;
         match (state.load_open.changed || is_wanted, state.syncing) {
             (true, _) => state.open,
             (false, true) => Txg(state.open.0 - 1),
-            // The group before the open one need not exist: numbers go on above the lease after a crash.
+            // Not `open - 1`: after a crash, numbers continue above the lease, so that txg need not exist.
             (false, false) => state.synced,
         }
     }
 
-    /// Waits until a group is durable; in a pool without threads `run` makes the next one so.
+    /// Waits until `txg` is durable. In a pool without threads, `run` syncs the next txg.
     pub fn wait_for_group<E>(
         &self,
         txg: Txg,
@@ -367,8 +376,8 @@ impl Admission {
         alive()
     }
 
-    /// Waits until a group is to be committed: when somebody asks, when enough is dirty, and on a timer, by which `look_at_the_clock` may
-    /// say so as well. False: none is any more.
+    /// Waits until a txg must be committed: on request, when enough is dirty, or on a timer. When the timer
+    /// expires, `look_at_the_clock` may also ask for one. False: the sync thread must end.
     pub fn next_group(&self, period: Duration, look_at_the_clock: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.stopping && state.wanted < state.open {
@@ -383,12 +392,12 @@ impl Admission {
         !state.stopping
     }
 
-    /// Whether another group will follow although nobody changes anything.
+    /// Whether another txg will follow although no operation changes anything.
     pub fn has_work_left(&self) -> bool {
         self.state.lock().empty_wanted
     }
 
-    /// Waits until no group syncs, or `is_over`.
+    /// Waits until no txg syncs, or until `is_over` returns an error.
     pub fn wait_for_sync<E>(&self, is_over: impl Fn() -> Result<(), E>) -> Result<(), E> {
         let mut state = self.state.lock();
         while state.syncing {
@@ -398,38 +407,38 @@ impl Admission {
         is_over()
     }
 
-    /// Another group should follow the one that syncs, although nobody changes anything.
+    /// Requests another txg after the syncing one, even if no operation changes anything.
     pub fn want_another_group(&self) {
         self.more_work.store(true, Ordering::Release);
     }
 
-    /// A group should follow now.
+    /// Requests a commit of the open txg now.
     pub fn hurry(&self) {
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(state.open);
         self.work.notify_one();
     }
 
-    /// No group follows any more.
+    /// Ends the sync thread: no txg follows.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
         self.work.notify_all();
     }
 
-    /// Tells how large records get.
+    /// Reports a record size in use, in bytes.
     pub fn expect_blocks_of(&self, bytes: u32) {
-        // Asked of every object that is opened: what is known already costs no write.
+        // Called for every object that is opened, so the common case must not write to a shared cache line.
         if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
             self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
         }
     }
 
-    /// There is something to do although nobody changes anything.
+    /// Requests a txg at the next timer tick, even if no operation changes anything.
     pub fn want_empty(&self) {
         self.state.lock().empty_wanted = true;
     }
 
-    /// Wakes everybody, after a failure.
+    /// Wakes all waiters after a failure.
     pub fn wake_all(&self) {
         let _state = self.state.lock();
         self.left.notify_all();
@@ -440,7 +449,7 @@ impl Admission {
 }
 
 impl TxgState {
-    /// Bytes reserved and not yet accounted, and those of them that must still find room.
+    /// Bytes reserved and not yet accounted, and those of them that still need free space.
     fn reserved(&self) -> (u64, u64) {
         let (open, syncing) = (&self.load_open, &self.load_syncing);
         (open.reserved + syncing.reserved, open.unwritten() + syncing.unwritten())

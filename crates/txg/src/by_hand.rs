@@ -1,26 +1,28 @@
-//! Collection that an administrator asked for.
+//! Garbage collection on request of an administrator, or in the idle window.
 
 use terrane_format::record::Home;
 use terrane_wire::ZoneSeq;
 
-/// Groups without any progress after which a request has ended: what was emptied must be reset, and what holds a zone up rewritten.
+/// Txgs without progress after which a request ends. Some are needed to reset emptied zones, and to rewrite
+/// what keeps a zone from being emptied.
 pub const PATIENCE: u32 = 8;
-/// What may stay in idle time, in percent of what full zones hold: the last garbage costs most copies.
+/// Garbage that idle-time GC leaves, in percent of the bytes in full zones. The last garbage costs the most
+/// copying.
 pub const IDLE_PERCENT: u8 = 10;
 
-/// Why zones are emptied.
+/// Why GC runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GcMode {
-    /// They are not.
+    /// GC does not run.
     #[default]
     Idle,
-    /// Room runs short.
+    /// Free space is short.
     Background,
-    /// Writers wait for room.
+    /// Writers wait for space.
     Urgent,
-    /// Somebody asked for it.
+    /// An administrator requested it.
     ByHand,
-    /// It is the idle part of the day.
+    /// It is the idle window of the day.
     Window,
 }
 
@@ -44,32 +46,33 @@ impl GcMode {
 pub struct Victim {
     pub seq: ZoneSeq,
     pub home: Home,
-    /// Bytes that lived in it when it was chosen, what a reset will give beside those, and what has moved.
+    /// Live bytes when it was chosen; further bytes that its reset gives; live bytes that have moved.
     pub live_bytes: u64,
     pub garbage_bytes: u64,
     pub moved_bytes: u64,
 }
 
-/// How far collection is that somebody asked for.
+/// Progress of a GC request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GcProgress {
-    /// Bytes that full zones hold and nobody needs, and how many of them may stay.
+    /// Garbage bytes in full zones, and how many of them may stay.
     pub garbage_bytes: u64,
     pub goal_bytes: u64,
-    /// Full zones with so much garbage that they are worth emptying.
+    /// Full zones with enough garbage to be worth emptying.
     pub zones_left: u64,
-    /// Nothing was asked for, or it was done as far as it can be.
+    /// There was no request, or it was done as far as possible.
     pub done: bool,
 }
 
-/// What was asked for, and what is seen of it.
+/// A GC request and its progress.
 #[derive(Debug, Default)]
 pub struct ByHand {
-    /// Bytes of garbage that may stay; `None`: nobody asks.
+    /// Garbage bytes that may stay; `None`: no request.
     pub wanted: Option<u64>,
-    /// The last one, for who looks afterwards.
+    /// Goal of the last request, kept for later status queries.
     pub goal: u64,
-    /// Nobody but the pool asks, because it is idle time; and the garbage at which it found that no more was to be won.
+    /// `for_idle`: the pool itself made the request, in its idle window. `settled`: the garbage at which
+    /// idle-time GC found nothing more to win.
     pub for_idle: bool,
     pub settled: u64,
     pub least_garbage: u64,
@@ -78,7 +81,7 @@ pub struct ByHand {
     pub victim: Option<Victim>,
 }
 
-/// Full zones, summed up.
+/// Sums over all full zones.
 pub struct FullZones {
     pub live: u64,
     pub garbage: u64,
@@ -86,7 +89,8 @@ pub struct FullZones {
 }
 
 impl FullZones {
-    /// The garbage that may stay: its share is of garbage and live together, and what lives stays.
+    /// Garbage bytes that may stay. `percent` is a share of live bytes and garbage together, and the live
+    /// bytes stay.
     pub fn goal(&self, percent: u8) -> u64 {
         let (part, rest) = (u128::from(percent.min(100)), u128::from(100 - percent.min(100)));
         let goal = (u128::from(self.live) * part).checked_div(rest);

@@ -1,4 +1,4 @@
-//! Victims: zones that are being emptied, and which one is next.
+//! State of garbage collection: the victims that are being emptied, and the choice of the next one.
 
 use crate::unread::Unread;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,51 +11,53 @@ use terrane_space::policy::{Age, Candidates, Clock, Heat, Lives, Placement, Vict
 use terrane_space::zones::Tables;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
-/// Victims of one group at the most.
+/// Maximum number of victims in one txg.
 pub const VICTIMS_MAX: usize = 64;
-/// What collection may take of a group's time.
+/// Time that GC may take of one txg, in nanoseconds.
 pub const PIECE_NS: u64 = 30_000_000;
-/// A group moves at most so many bytes, however fast the device is, and may move so many, however slow.
+/// Bounds of the bytes that one txg moves, however fast or slow the device is.
 const PIECE_BYTES_MAX: u64 = 64 << 20;
 const PIECE_BYTES_MIN: u64 = 1 << 20;
-/// What is believed of the speed of copying before it was measured, in bytes a second.
+/// Copy rate that is assumed before the first measurement, in bytes per second.
 const RATE_AT_FIRST: u64 = 400 << 20;
 
-/// The memory of the run index is looked at when so many bytes have moved, in a small pool a 64th of it: that takes time by its rows.
+/// The memory of the relocation index is measured each time this many bytes have moved. A small pool measures
+/// after a 64th of its size. Measuring takes time in proportion to the rows.
 pub const INDEX_LOOK_BYTES: u64 = 256 << 20;
 
-/// Where collection stands between groups.
+/// State of GC between txgs.
 pub struct Collector {
     pub victim: VictimState,
     pub evacuation: Evacuation,
     pub copying: Copying,
-    /// Zones that were emptied and not yet reset, with what their reset will give.
+    /// Zones that were emptied and not yet reset, with the bytes that their reset gives.
     pub finished: Vec<(ZoneSeq, u64)>,
-    /// Full zones that may be emptied.
+    /// Full zones that may become victims.
     pub candidates: Candidates,
     pub held_up: HeldUp,
-    /// Full zones that take no writes any more: what they hold can be read, but their garbage is no room.
+    /// Full zones that take no more writes. Their live data can be read, but their garbage is not free space.
     pub dead: BTreeSet<ZoneSeq>,
     /// Zones that could not be read.
     pub unread: Unread,
-    /// Suspect zones that are to be looked at again.
+    /// Suspect zones that must be checked again.
     pub to_explain: BTreeSet<ZoneSeq>,
     pub ages: Ages,
     pub policy: VictimPolicy,
-    /// More room was wanted, and there was nothing to be won.
+    /// More space was wanted, and no victim could give any.
     pub is_stuck: bool,
     pub index: IndexMemory,
 }
 
-/// The zone that is emptied for room.
+/// The victim that is emptied to gain space.
 #[derive(Default)]
 pub enum VictimState {
-    /// There is none.
+    /// There is no victim.
     #[default]
     None,
-    /// Some of it has moved, and the next piece goes on.
+    /// Part of the victim has moved, and the next piece continues.
     Resting(Progress),
-    /// A piece of it is being moved: how far that is with whoever moves it, and this is what it is worth.
+    /// A piece of the victim is being moved. The mover holds the progress; this is what the victim gives and
+    /// costs.
     InHand(Worth),
 }
 
@@ -67,7 +69,7 @@ impl VictimState {
         }
     }
 
-    /// The one that rests goes on, or is given up.
+    /// Takes the resting victim, to continue it or to give it up.
     pub fn take_resting(&mut self) -> Option<Progress> {
         self.take_resting_if(|_| true)
     }
@@ -82,7 +84,7 @@ impl VictimState {
         }
     }
 
-    /// Nothing is being moved any more.
+    /// Ends a piece: no victim is being moved.
     pub fn put_down(&mut self) {
         if matches!(self, VictimState::InHand(_)) {
             *self = VictimState::None;
@@ -98,31 +100,31 @@ impl VictimState {
     }
 }
 
-/// Zones that are emptied although that gives no room.
+/// Zones that are emptied although that gives no space.
 #[derive(Default)]
 pub struct Evacuation {
-    /// The zone that is emptied because its device leaves, or because it died.
+    /// The zone that is emptied because its device leaves, or because the zone died.
     pub progress: Option<Progress>,
-    /// Room that it waits for, in bytes.
+    /// Free space that the evacuation waits for, in bytes.
     pub needs: u64,
 }
 
-/// How copies are made.
+/// Copy rate and read buffers of GC.
 pub struct Copying {
-    /// Copied bytes a second, lately.
+    /// Recent copy rate, in bytes per second.
     rate: u64,
-    /// Memory of reads that are over.
+    /// Buffers of finished reads, for reuse.
     pub spare: Vec<AlignedBuf>,
 }
 
 impl Copying {
-    /// Bytes that one group moves at the most.
+    /// Maximum number of bytes that one txg moves.
     pub fn piece_bytes(&self) -> u64 {
         let bytes = u128::from(self.rate) * u128::from(PIECE_NS) / 1_000_000_000;
         (bytes as u64).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX)
     }
 
-    /// So many bytes moved in so long a time.
+    /// Records that `moved_bytes` moved in `ns`.
     pub fn note(&mut self, moved_bytes: u64, ns: u64) {
         if moved_bytes > PIECE_BYTES_MIN {
             let now = (u128::from(moved_bytes) * 1_000_000_000 / u128::from(ns)) as u64;
@@ -131,7 +133,8 @@ impl Copying {
     }
 }
 
-/// Zones in which only bootstrap blocks are left: they are no victims before all sections tell of everything up to a group.
+/// Zones in which only bootstrap blocks are left. They become victims only after all sections include every
+/// change up to txg `since`.
 #[derive(Default)]
 pub struct HeldUp {
     zones: Vec<ZoneSeq>,
@@ -143,7 +146,7 @@ impl HeldUp {
         self.zones.contains(&seq)
     }
 
-    /// One more, by what was committed with group `since`.
+    /// Adds a zone whose bootstrap blocks belong to what was committed with txg `since`.
     pub fn add(&mut self, seq: ZoneSeq, since: Txg) {
         self.since = since;
         if !self.zones.contains(&seq) {
@@ -152,34 +155,34 @@ impl HeldUp {
     }
 }
 
-/// How old blocks are, and how long they live.
+/// Ages and lifetimes of blocks.
 pub struct Ages {
-    /// What users have written, by group.
+    /// Bytes that users have written, by txg. This is the clock of all ages.
     pub clock: Clock,
     lives: Lives,
-    /// Zones of data that should die soon, with the time they were opened.
+    /// Zones of data that should die soon, with the time at which they were opened.
     hot: BTreeMap<ZoneSeq, u64>,
 }
 
 impl Ages {
-    /// How soon a new block may die.
+    /// How soon a new block is expected to die.
     pub fn heat(&self, placement: &Placement) -> Heat {
         let replaced = Some(placement.replaces).filter(|txg| txg.0 > 0);
         let previous_age = replaced.and_then(|txg| self.clock.age_bytes(txg));
         self.lives.heat(previous_age, placement.hint, placement.expected_life_bytes)
     }
 
-    /// Of survivors from a zone that was last written with this group.
+    /// Age class of survivors from a zone that was last written in this txg.
     pub fn age(&self, last_write: Txg) -> Age {
         self.lives.age(self.clock.age_bytes(last_write))
     }
 
-    /// Hot data went to a zone.
+    /// Hot data was placed in a zone.
     pub fn note_hot(&mut self, seq: ZoneSeq) {
         self.hot.entry(seq).or_insert(self.clock.now());
     }
 
-    /// Collection takes the zone, or nothing lives in it any more.
+    /// GC takes the zone, or nothing in it is live any more.
     pub fn ended(&mut self, seq: ZoneSeq) {
         if let Some(opened) = self.hot.remove(&seq) {
             self.lives.note_hot_zone(self.clock.now().saturating_sub(opened));
@@ -187,11 +190,11 @@ impl Ages {
     }
 }
 
-/// The memory of the run index, as it was looked at last.
+/// Memory of the relocation index, as last measured.
 pub struct IndexMemory {
-    /// Bytes that moved since then.
+    /// Bytes that moved since the last measurement.
     pub moved_bytes: u64,
-    /// There was too little of it.
+    /// The index is near its bound, so survivors are written in larger batches.
     pub is_coarse: bool,
 }
 
@@ -199,16 +202,16 @@ pub struct IndexMemory {
 pub struct Progress {
     pub victim: ZoneSeq,
     pub parts: Vec<Arc<Part>>,
-    /// The next part to look at.
+    /// Index of the next directory part to process.
     pub part: usize,
     pub worth: Worth,
-    /// Nothing had to stay. And blocks that had to because they could not be read.
+    /// `whole`: no block had to stay. `unread`: blocks that stay because they could not be read.
     pub whole: bool,
     pub unread: u32,
 }
 
 impl Progress {
-    /// The largest batch that is still to be looked through, in bytes.
+    /// The largest remaining batch, in bytes.
     pub fn part_bytes_max(&self) -> u64 {
         let left = self.parts.get(self.part..).unwrap_or_default();
         left.iter().map(|part| part.end - part.batch_start).max().unwrap_or(0)
@@ -218,14 +221,15 @@ impl Progress {
 /// What a victim gives and costs.
 #[derive(Clone, Copy)]
 pub struct Worth {
-    /// Live bytes when it was chosen, what a reset will give beside those, and what has moved.
+    /// `live`: live bytes when it was chosen. `garbage`: further bytes that its reset gives. `moved`: live
+    /// bytes that have moved.
     pub live: u64,
     pub garbage: u64,
     pub moved: u64,
 }
 
 impl Collector {
-    /// Of a pool of so many bytes, of which nothing is known yet.
+    /// State for a pool of `pool_bytes`, before anything was measured.
     pub fn new(pool_bytes: u64) -> Collector {
         Collector {
             victim: VictimState::default(),
@@ -244,8 +248,11 @@ impl Collector {
         }
     }
 
-    /// What victims have given that is not there yet: those that wait to be reset, and the garbage of the one in progress in the measure
-    /// of what has moved. Its copies take room until it is emptied; should it turn out to be damaged, there is room for another.
+    /// Space that victims have won and that is not yet free. It includes zones that wait for their reset. The
+    /// current victim counts its garbage in proportion to the bytes that have moved.
+    ///
+    /// Its copies take space until it is emptied. If it turns out to be damaged, there is space for another
+    /// victim.
     pub fn gains(&self, tables: &Tables) -> Gains {
         let worth = self.victim.worth();
         let will_come = |seq: &ZoneSeq| tables.zones.get(seq).is_some_and(|zone| zone.comes_back());
@@ -258,7 +265,8 @@ impl Collector {
         }
     }
 
-    /// All sections tell of everything up to group `oldest`: what held zones up is free, or will be with the next group.
+    /// All sections include every change up to txg `oldest`. Zones held up by bootstrap blocks become
+    /// candidates now, or with the next txg.
     pub fn released(&mut self, tables: &Tables, zone_yield: Yield, oldest: Txg) {
         if oldest >= self.held_up.since {
             for seq in std::mem::take(&mut self.held_up.zones) {
@@ -267,8 +275,8 @@ impl Collector {
         }
     }
 
-    /// The group is durable. Returns zones that were emptied, as their directory tells, and in which something lives all the same: nothing
-    /// can be counted on from them.
+    /// The txg is durable. Returns finished victims in which a block still lives that their directory does
+    /// not list. No space can be expected from them.
     pub fn settle(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
         let lives =
             |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);
@@ -277,7 +285,7 @@ impl Collector {
         unexplained
     }
 
-    /// What a device gives that leaves is no room.
+    /// A device leaves: its zones give no free space.
     pub fn device_leaves(&mut self, tables: &Tables, device: DeviceIdx) {
         let is_there = |seq: ZoneSeq| tables.zones.get(&seq).is_some_and(|zone| zone.is_on(device));
         self.victim.take_resting_if(|progress| is_there(progress.victim));
@@ -285,13 +293,13 @@ impl Collector {
         self.dead.retain(|seq| !is_there(*seq));
     }
 
-    /// What was counted on from a victim will not come from it yet; it may be chosen again.
+    /// Drops the expected gain of a victim, which may be chosen again.
     pub fn forget(&mut self, victim: ZoneSeq) {
         self.victim.take_resting_if(|progress| progress.victim == victim);
         self.finished.retain(|(finished, _)| *finished != victim);
     }
 
-    /// The zone was reset, or will never be.
+    /// The zone was reset, or never will be.
     pub fn reset(&mut self, seq: ZoneSeq) {
         self.victim.take_resting_if(|progress| progress.victim == seq);
         self.finished.retain(|(finished, _)| *finished != seq);
@@ -300,7 +308,8 @@ impl Collector {
         self.dead.remove(&seq);
     }
 
-    /// Zones that were full at import: how old they are nobody knows. Suspect ones are looked at again.
+    /// Adds the full zones at import, and queues suspect zones for another check. Zones that the clock does
+    /// not cover count as old.
     pub fn begin(&mut self, tables: &Tables, zone_yield: Yield) {
         tables.zones.keys().for_each(|seq| self.changed(tables, *seq, zone_yield));
         self.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
@@ -325,14 +334,15 @@ impl Collector {
             None => {
                 self.candidates.set_live(seq, 0);
                 self.candidates.remove(seq);
-                // Its end may come before its last part was looked at: from now on it gives what its reset gives, and only once.
+                // The victim may be empty before its last part was processed. From now on it counts as its
+                // reset does, and only once.
                 if let Some(progress) = self.victim.take_resting_if(|progress| progress.victim == seq) {
                     self.finished.push((seq, progress.worth.whole()));
                 }
                 if tables.zones.get(&seq).is_none_or(|zone| zone.phase != Phase::Open) {
                     self.ages.ended(seq);
                 }
-                // Where nothing lives any more nothing is damaged.
+                // A suspect zone without live blocks has nothing that could be damaged.
                 if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect && zone.live == 0) {
                     self.to_explain.insert(seq);
                 }
@@ -342,7 +352,7 @@ impl Collector {
 }
 
 impl Worth {
-    /// What a reset gives.
+    /// Bytes that a reset gives.
     pub fn whole(&self) -> u64 {
         self.live + self.garbage
     }
@@ -352,9 +362,9 @@ impl Worth {
         self.live.saturating_sub(self.moved)
     }
 
-    /// What has moved is worth so many bytes.
+    /// Garbage bytes that are won by what has moved so far.
     pub fn gain(&self) -> u64 {
-        // Where nothing lives, nothing need move.
+        // A zone without live blocks needs no copies, so all its garbage is won.
         if self.live == 0 {
             return self.garbage;
         }
@@ -363,7 +373,7 @@ impl Worth {
 }
 
 impl Collector {
-    /// Zones of data that lives, and that are no room when it does not.
+    /// Full zones that take no more writes. Their blocks live on, and become no free space when they die.
     pub fn dead(&self) -> impl Iterator<Item = ZoneSeq> {
         self.dead.iter().copied()
     }

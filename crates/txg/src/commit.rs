@@ -1,10 +1,12 @@
-//! What the record of a group will tell: frees, moves, sections, resets.
+//! Content of the commit record of a txg: frees, moves, sections, resets.
 //!
-//! A block is freed once. A second free would be counted against blocks that live, and in the end a zone would be reset under them: so
-//! what cannot be is left out here and reported. It becomes a leak at the worst, which `check` finds.
+//! A block is freed once. A second free would be subtracted from blocks that live, and in the end a zone
+//! would be reset under them. So an impossible free is left out of the record and reported. At worst the
+//! block leaks, and `check` finds it.
 //!
-//! A birth zone that is there knows all its dead. Of one that is gone only those are known that died since their run last moved; a
-//! second free of others is told by the run's [`Tally`]: a run ends only with exactly the blocks that lived in it.
+//! A resident birth zone knows all its dead blocks. For a reclaimed zone, the dead set holds only blocks
+//! freed since its survivors last moved. A second free of any other block is found by the run's [`Tally`]: a
+//! run must end with exactly the blocks that lived in it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
@@ -14,27 +16,28 @@ use terrane_format::record::{Free, Move, Record, Run, SectionPtr, Tally};
 use terrane_space::zones::{Findings, Tables};
 use terrane_wire::{Corrupt, ZoneSeq};
 
-/// A zone that was reset, and the copies of its directory parts: where, and how many bytes.
+/// A zone that was reset, with address and bytes of each copy of its directory parts.
 pub type ResetZone = (ZoneSeq, Vec<(Addr, u64)>);
 
-/// Frees that a record holds itself; more go to dead-log blocks.
+/// Maximum number of frees in the record itself; more of them go to dead-log blocks.
 pub const INLINE_FREES_MAX: usize = 1024;
 
-/// What a group has done, as its record will tell it.
+/// The changes of a txg, from which its commit record is made.
 #[derive(Default)]
 pub struct CommitBuilder {
     pub frees: Vec<Free>,
     pub new_sections: Vec<SectionPtr>,
     pub hurry_sections: bool,
     pub suspect: Vec<ZoneSeq>,
-    /// Zones that were suspect and are explained.
+    /// Zones that were suspect and are now explained.
     pub explained: Vec<ZoneSeq>,
     pub split_runs: Vec<Move>,
     pub reset: Vec<ZoneSeq>,
     pub dead_log: Vec<BootPtr>,
-    /// Blocks that moved in this group, and where to; those that should have and could not be read are still where they were.
+    /// Blocks that moved in this txg, with their destinations. A block that could not be read maps to the
+    /// zone where it still is.
     pub moved_now: HashMap<Addr, ZoneSeq>,
-    /// The directory parts of which everything moved that lives.
+    /// Directory parts, as (zone, end), whose live blocks have all moved.
     pub moved_parts: BTreeSet<(ZoneSeq, u64)>,
 }
 
@@ -54,7 +57,7 @@ impl CommitBuilder {
         self.moved_now.len() + self.split_runs.len()
     }
 
-    /// A block stays where it is: a run of its own says so, because the run it was in moves without it.
+    /// Keeps a block where it is. It gets a run of its own, because the rest of its run moves away.
     pub fn stays(&mut self, tables: &Tables, addr: Addr, granules: u32) {
         let (birth, granule) = (addr.seq(), addr.granule());
         let Some(Some(run)) = tables.whereabouts(addr) else { return };
@@ -63,13 +66,13 @@ impl CommitBuilder {
         self.moved_now.insert(addr, run.dest);
     }
 
-    /// The batch with which a block should have moved could not be written.
+    /// Undoes a move: the batch that held the new copy could not be written.
     pub fn did_not_move(&mut self, tables: &Tables, addr: Addr, granules: u32) {
         self.moved_now.remove(&addr);
         self.stays(tables, addr, granules);
     }
 
-    /// Bootstrap blocks that the group may have written.
+    /// Bootstrap blocks that the txg may have written.
     pub fn boot_ptrs<'s>(
         &'s mut self,
         sections: &'s mut [SectionPtr],
@@ -78,7 +81,7 @@ impl CommitBuilder {
         sections.map(|section| &mut section.ptr).chain(&mut self.dead_log)
     }
 
-    /// By how much what lives in zones changes. `carried`: what moved, where to, and how many bytes that is.
+    /// Changes of live bytes by zone. `carried`: blocks that moved, with destination and bytes.
     pub fn deltas(&self, tables: &Tables, carried: &[(Addr, ZoneSeq, u64)]) -> Vec<(ZoneSeq, i64)> {
         let mut deltas: BTreeMap<ZoneSeq, i64> = BTreeMap::new();
         let mut delta = |seq: ZoneSeq, bytes: i64| *deltas.entry(seq).or_default() += bytes;
@@ -100,7 +103,8 @@ impl CommitBuilder {
         deltas.into_iter().collect()
     }
 
-    /// Has the record name the zones that were reset since the last one. What they leave behind is to be freed: the copies of their parts.
+    /// Adds to the record the zones that were reset since the last one. Returns the frees of the copies of
+    /// their directory parts.
     pub fn take_resets(&mut self, resets_done: &mut Vec<ResetZone>) -> Vec<Free> {
         let resets = std::mem::take(resets_done);
         self.reset.extend(resets.iter().map(|(seq, _)| *seq));
@@ -111,7 +115,8 @@ impl CommitBuilder {
         frees
     }
 
-    /// Of zones that were reset when the record was made already: import reads the frees in it beside those in the dead log.
+    /// Adds zones that were reset after the record was made. Import reads frees in the record in addition to
+    /// those in the dead log.
     pub fn add_resets(&mut self, record: &mut Record, left: Vec<Free>, tables: &Tables) {
         record.reset.append(&mut self.reset);
         let mut deltas: BTreeMap<ZoneSeq, i64> = record.deltas.iter().copied().collect();
@@ -129,7 +134,8 @@ impl CommitBuilder {
         self.frees.sort_unstable();
     }
 
-    /// Sorts the frees and takes out what cannot be: blocks unknown or dead already. That is damage; it must not become a lost zone.
+    /// Sorts the frees and removes impossible ones: blocks that are unknown or already dead. These are
+    /// damage, which must not become a lost zone.
     pub fn judge_frees(&mut self, tables: &Tables) -> Findings {
         self.frees.sort_unstable();
         let mut findings = Findings::new();
@@ -138,7 +144,8 @@ impl CommitBuilder {
         let (moved_now, moved_parts) = (&self.moved_now, &self.moved_parts);
         self.frees.retain(|free| {
             let birth = birthplaces.of(free.addr.seq());
-            // What was listed in a part that moved, and lives, has moved.
+            // If all live blocks of a part have moved, a block that was listed there and did not move is
+            // dead.
             let has_moved = |run: &Run| {
                 !moved_parts.contains(&(run.dest, run.part_end())) || moved_now.contains_key(&free.addr)
             };
@@ -160,7 +167,8 @@ impl CommitBuilder {
     }
 }
 
-/// Takes out the frees with which a run would end though they, and those before them, are not of the blocks that lived in it.
+/// Removes the frees that would end a run, if they and the earlier frees are not exactly the blocks that
+/// lived in it.
 fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
     let mut birthplaces = tables.birthplaces();
     let mut run_of = |free: &Free| birthplaces.of(free.addr.seq())?.run_of(free.addr.granule()).copied();
@@ -208,7 +216,8 @@ mod tests {
         Free { addr: Addr::new(BIRTH, u64::from(granule) * GRANULE), granules }
     }
 
-    /// A zone that is gone, with blocks of four granules at 0, 8, and so on up to 40, of which those at 8 and 24 died before they moved.
+    /// A reclaimed zone with blocks of four granules at 0, 8, and so on up to 40. The blocks at 8 and 24 died
+    /// before they moved.
     fn moved() -> Tables {
         let mut run = Run::of(0, 4, ZoneSeq(9), 8192);
         [16, 32, 40].into_iter().for_each(|granule| run.take(granule, 4));
@@ -229,7 +238,7 @@ mod tests {
         for (frees, fits) in [
             (all.clone(), true),
             (all[..3].to_vec(), true),
-            // The bytes are right, the blocks are not.
+            // The bytes add up, but the blocks are wrong.
             (vec![free(0, 4), free(8, 4), free(32, 4), free(40, 4)], false),
             (vec![free(0, 4), free(16, 4), free(24, 4), free(32, 4)], false),
             (vec![free(0, 4), free(8, 4), free(16, 4), free(32, 4), free(40, 4)], false),

@@ -1,4 +1,5 @@
-//! What collection is told, and what is told of it: by administrators, `check`, and whoever bounds memory.
+//! Control and status of garbage collection, shared with administrators, `check`, and the code that bounds
+//! memory.
 
 use crate::by_hand::ByHand;
 use crate::unread::GcRest;
@@ -9,13 +10,13 @@ use terrane_space::policy::CollectionOptions;
 pub struct CollectionControl {
     options: Mutex<CollectionOptions>,
     by_hand: Mutex<ByHand>,
-    /// Suspect zones are to be looked at again.
+    /// Suspect zones must be checked again.
     explains_afresh: AtomicBool,
-    /// Devices on which collection rests, as of the last group.
+    /// Devices on which GC rests, as of the last txg.
     rests: Mutex<Vec<GcRest>>,
-    /// What the zone tables should take at most, in bytes of memory.
+    /// Bound for the memory of the zone tables, in bytes.
     index_bytes_max: AtomicU64,
-    /// That changed, and nobody has looked yet.
+    /// The bound has changed, and the sync thread has not yet applied it.
     index_bound_is_new: AtomicBool,
 }
 
@@ -43,17 +44,17 @@ impl CollectionControl {
         self.by_hand.lock()
     }
 
-    /// Whether a group should follow although nobody changes anything.
+    /// Whether GC was requested. Then another txg should follow although no operation changes anything.
     pub fn collects_by_hand(&self) -> bool {
         self.by_hand.lock().wanted.is_some()
     }
 
-    /// The next group looks at suspect zones again.
+    /// Makes the next txg check suspect zones again.
     pub fn explain_afresh(&self) {
         self.explains_afresh.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it is to do that; asked once.
+    /// Whether suspect zones must be checked again. Clears the request.
     pub fn take_explain_afresh(&self) -> bool {
         self.explains_afresh.swap(false, Ordering::Relaxed)
     }
@@ -70,7 +71,7 @@ impl CollectionControl {
         self.index_bytes_max.load(Ordering::Relaxed)
     }
 
-    /// Bounds the zone tables anew. False: that was the bound before.
+    /// Sets the bound for the zone tables, in bytes. False: the bound is unchanged.
     pub fn bound_index(&self, bytes: u64) -> bool {
         let is_new = self.index_bytes_max.swap(bytes, Ordering::Relaxed) != bytes;
         if is_new {
@@ -79,7 +80,7 @@ impl CollectionControl {
         is_new
     }
 
-    /// Whether the bound is new; asked once.
+    /// Whether the bound has changed. Clears the mark.
     pub fn take_new_bound(&self) -> bool {
         self.index_bound_is_new.swap(false, Ordering::Relaxed)
     }

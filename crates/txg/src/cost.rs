@@ -1,42 +1,44 @@
-//! What an operation asks for when it joins a group, and how much room it finds.
+//! What an operation reserves when it joins a txg, and the limits that apply to it.
 
 use crate::admission::Room;
 
-/// What an operation may dirty at the most.
+/// Upper bounds of what an operation dirties.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// Bytes of file data.
     pub write_bytes: u64,
-    /// Metadata blocks that are dirtied, counted in units of 16 KiB.
+    /// Dirtied metadata blocks, counted in units of 16 KiB.
     pub meta_blocks: u32,
     /// Bytes of further metadata blocks, of other sizes.
     pub meta_bytes: u64,
-    /// Objects whose dnode changes; the blocks those lie in are counted in `meta_blocks`, once for all who share one.
+    /// Objects whose dnodes change. The blocks that hold the dnodes are counted in `meta_blocks`, a shared
+    /// block once.
     pub objects: u32,
-    /// The operation gives space back, so it may use the reserve.
+    /// The operation frees space, so it may use the reserve.
     pub frees: bool,
-    /// The kernel writes back what a program stored through a mapping, and the program cannot be told that there is no room. So the
-    /// operation may use a share of the reserve: see [`Limits`](terrane_space::account::Limits).
+    /// The kernel writes back what a program stored through a mapping, and that program cannot be told
+    /// `ENOSPC`. So the operation may use a share of the reserve: see
+    /// [`Limits`](terrane_space::account::Limits).
     pub writes_back: bool,
-    /// Bytes to be kept from others once the operation has joined, until `Pool::end_promise`.
+    /// Bytes that are reserved for a file once the operation has joined, until `Pool::end_promise`.
     pub promises: u64,
-    /// The operation writes into what was promised to it, of which so many bytes are left.
+    /// The operation writes into its file's reservation, of which this many bytes are left.
     pub from_promise: Option<u64>,
 }
 
 const META_COPIES: u64 = 2;
-/// Stored bytes of a metadata block, both copies, at the worst.
+/// Stored bytes of a metadata block in the worst case: both copies.
 pub const META_BLOCK_BYTES: u64 = META_COPIES * (16 << 10);
-/// Memory a dirty metadata block holds until its group syncs, and a changed object.
+/// Memory of a dirty metadata block until its txg syncs, and of a changed object, in bytes.
 pub const META_DIRTY_BYTES: u64 = 16 << 10;
 const OBJECT_DIRTY_BYTES: u64 = 1 << 10;
-/// A change that may dirty no more is little: a name made or removed, attributes, a short write.
+/// An operation that dirties at most this is *little*: a create, an unlink, attributes, a short write.
 const LITTLE_BYTES: u64 = 256 << 10;
-/// A change that may dirty no more is delayed where room comes by collection.
+/// An operation that dirties at most this is delayed where GC provides the free space.
 const PACED_BYTES: u64 = 64 << 10;
 
 impl Cost {
-    /// Nothing, which joins a group all the same.
+    /// No reservation; the operation still joins a txg.
     pub const NOTHING: Cost = Cost {
         write_bytes: 0,
         meta_blocks: 0,
@@ -48,7 +50,7 @@ impl Cost {
         from_promise: None,
     };
 
-    /// Bytes of memory it may dirty, roughly.
+    /// Memory that the operation may dirty in bytes, roughly.
     pub fn dirty_bytes(&self) -> u64 {
         self.write_bytes
             + u64::from(self.meta_blocks) * META_DIRTY_BYTES
@@ -56,12 +58,14 @@ impl Cost {
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
     }
 
-    /// The bounds on what lives, and on what is written before collection has made more room. `promised`: to all.
+    /// The limits that apply: on live bytes, and on bytes written before GC has made more space. `promised`:
+    /// the reservations of all files.
     pub fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
         if self.frees {
             return (room.limits.live_frees, room.limits.writable_frees);
         }
-        // Only deletes may use what collection needs; for others only the bound on live bytes is higher.
+        // Only frees may write into the space that GC needs. The other cases only raise the limit on live
+        // bytes.
         let limit = match (self.from_promise, self.writes_back) {
             (Some(own), _) => room.limits.live_promised.saturating_sub(promised.saturating_sub(own)),
             (None, true) => room.limits.live_write_backs.saturating_sub(promised),

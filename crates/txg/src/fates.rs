@@ -1,12 +1,13 @@
-//! How files of each kind fared: how long they lived.
+//! Observed lifetimes of files, by directory and suffix.
 
 use parking_lot::Mutex;
 use terrane_space::policy::{Clock, SiblingKey, Siblings};
 use terrane_wire::Txg;
 
-/// What the table of siblings may take, in bytes.
+/// Memory of the table of siblings, in bytes.
 pub const SIBLINGS_BYTES: usize = 1 << 20;
-/// Deaths that wait. What a group removes beyond that teaches nothing, or it would push out all else that is known.
+/// Maximum number of deaths that wait for their txg to sync. Further deaths in a txg are dropped, because
+/// they would push all other knowledge out of the table.
 pub const DEATHS_MAX: usize = 16 << 10;
 
 #[derive(Default)]
@@ -24,11 +25,12 @@ impl Default for Known {
 }
 
 impl Fates {
-    /// The group is durable, and the clock knows it.
+    /// The txg is durable, and the clock includes it.
     pub fn settle(&self, txg: Txg, clock: &Clock) {
         let Known { siblings, deaths } = &mut *self.0.lock();
         for (key, born) in deaths.drain(..) {
-            // What was born before the import was not counted when it was born either. Very early pools have random numbers as births.
+            // The clock does not cover files born before the import. Very early pools have random numbers as
+            // births.
             let life = if born <= txg.next() { clock.age_bytes(born) } else { None };
             if let Some(life_bytes) = life {
                 siblings.died(key, life_bytes);
@@ -56,7 +58,7 @@ mod tests {
         let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
         clock.note(Txg(1), 0);
         for group in 2..40u64 {
-            // Each lives for one group, in which users write a MiB.
+            // Each file lives for one txg, in which users write one MiB.
             die(&fates, key, group - 1);
             let before = expect(&fates, key);
             assert_eq!(before.is_some(), group > 4, "not before the group has synced");
@@ -72,7 +74,7 @@ mod tests {
         let (fates, key, mut clock) = (Fates::default(), SiblingKey::new(7, b"a.tmp"), Clock::default());
         clock.note(Txg(10), 1 << 30);
         for group in 11..100u64 {
-            // One from before the import, and one whose birth is no group's number.
+            // One was born before the import. The birth of the other is no txg number.
             die(&fates, key, 3);
             die(&fates, key, 1 << 60);
             clock.note(Txg(group), (group - 9) << 30);

@@ -1,13 +1,13 @@
-//! The groups that were committed, as far as an import would need them.
+//! Committed txgs, as far as an import would need them.
 
 use std::collections::VecDeque;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_wire::Txg;
 
-/// Groups that can be rolled back to.
+/// Txgs that can be rolled back to.
 pub const ROLLBACK_GROUPS: usize = 3;
 
-/// A record that replay would still need, or would after a rewind.
+/// A commit record that replay needs, or would need after a rewind.
 pub struct Chained {
     pub txg: Txg,
     pub ptr: BootPtr,
@@ -17,28 +17,28 @@ pub struct Chained {
 pub struct History {
     /// Oldest first.
     pub chain: VecDeque<Chained>,
-    /// The newest durable group, and its record: whether a replay needs that or not.
+    /// The newest durable txg and its record, whether or not a replay needs it.
     pub newest: Option<(Txg, BootPtr)>,
-    /// Committed groups that can be rolled back to, with their records, oldest first.
+    /// Committed txgs that can be rolled back to, with their records, oldest first.
     pub recent: VecDeque<(Txg, BootPtr)>,
-    /// The group that was imported.
+    /// The txg that was imported.
     pub imported: Txg,
-    /// What the newest uberblock names as oldest whole group.
+    /// The oldest whole txg, as the newest uberblock names it.
     pub oldest: Txg,
 }
 
 impl History {
-    /// The newest group whose record a replay needs, and that.
+    /// The newest txg whose record a replay needs, and that record.
     pub fn last(&self) -> Option<(Txg, BootPtr)> {
         self.chain.back().map(|last| (last.txg, last.ptr))
     }
 
-    /// The number of that group; 0: there is none.
+    /// The number of that txg; 0: there is none.
     pub fn last_txg(&self) -> Txg {
         self.last().map_or(Txg(0), |(txg, _)| txg)
     }
 
-    /// A group is durable.
+    /// A txg is durable.
     pub fn committed(&mut self, txg: Txg, ptr: BootPtr, dead_log: Vec<BootPtr>) {
         self.newest = Some((txg, ptr));
         self.chain.push_back(Chained { txg, ptr, dead_log });
@@ -48,12 +48,13 @@ impl History {
         }
     }
 
-    /// The next record that no replay needs, because all sections tell of everything up to this group.
+    /// Removes the next record that no replay needs, because all sections include every change up to this
+    /// txg.
     pub fn pop_replayed(&mut self, needed_after: Txg) -> Option<Chained> {
         self.chain.pop_front_if(|old| old.txg <= needed_after)
     }
 
-    /// No group but the newest can be rolled back to any more. Returns that.
+    /// Gives up every rollback txg but the newest. Returns the newest.
     pub fn drop_rollback_txgs(&mut self) -> Option<Txg> {
         let newest = self.recent.pop_back()?;
         self.recent = VecDeque::from([newest]);
@@ -61,14 +62,14 @@ impl History {
         Some(newest.0)
     }
 
-    /// The oldest group to keep whole when `txg` is committed, so many groups back.
+    /// The oldest txg to keep whole when `txg` is committed: `depth` txgs back.
     pub fn rollback_to(&self, txg: Txg, depth: usize) -> Txg {
         let older = self.recent.iter().rev().map(|(recent, _)| *recent).filter(|recent| *recent < txg);
         let back = older.take(depth).nth(depth - 1);
         back.unwrap_or(self.oldest).max(self.oldest)
     }
 
-    /// Groups before `newest` that can be rolled back to, oldest first.
+    /// Txgs before `newest` that can be rolled back to, oldest first.
     pub fn before(&self, newest: Txg) -> Vec<(Txg, BootPtr)> {
         self.recent.iter().copied().filter(|(txg, _)| (self.oldest..newest).contains(txg)).collect()
     }

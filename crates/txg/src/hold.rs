@@ -1,28 +1,28 @@
-//! Long readers: which zones they hold.
+//! Holds of long readers, which keep zones from being reset.
 
 use parking_lot::{Mutex, RwLock};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_space::zones::{Tables, Zone};
 
-/// Keeps the zones that were in use at one moment from being reset, until it is dropped or writers need their room: see
-/// `Pool::hold_zones`.
+/// Keeps the zones that were in use at one moment from being reset. The hold ends when it is dropped, or when
+/// writers need the space: see `Pool::hold_zones`.
 #[derive(Debug)]
 pub struct ZoneHold(Arc<Held>);
 
-/// The zones of one hold, by the counters in their rows; `None`: they were let go.
+/// The zones of one hold, by the counters in their rows; `None`: they were released.
 #[derive(Debug, Default)]
 struct Held(Mutex<Option<Vec<Arc<AtomicU32>>>>);
 
 impl ZoneHold {
-    /// Whether nothing that was in use when it was taken has been reset.
+    /// Whether no zone that was in use when the hold was taken has been reset.
     pub fn is_whole(&self) -> bool {
         self.0.0.lock().is_some()
     }
 }
 
 impl Held {
-    /// True: not before.
+    /// Releases the zones. True: they had been held until now.
     fn let_go(&self) -> bool {
         let zones = self.0.lock().take();
         for holds in zones.iter().flatten() {
@@ -38,12 +38,12 @@ impl Drop for ZoneHold {
     }
 }
 
-/// All that are held.
+/// All holds of a pool.
 #[derive(Default)]
 pub struct Holds(Mutex<Vec<Weak<Held>>>);
 
 impl Holds {
-    /// Holds all zones that are there.
+    /// Holds all zones in the tables.
     pub fn hold(&self, tables: &RwLock<Tables>) -> ZoneHold {
         let tables = tables.read();
         let hold = |zone: &Zone| {
@@ -58,7 +58,7 @@ impl Holds {
         ZoneHold(held)
     }
 
-    /// Lets all go. Returns how many there were.
+    /// Releases all holds. Returns how many there were.
     pub fn let_go(&self) -> usize {
         let holds = std::mem::take(&mut *self.0.lock());
         holds.iter().filter_map(Weak::upgrade).filter(|held| held.let_go()).count()

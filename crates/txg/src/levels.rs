@@ -1,4 +1,4 @@
-//! How blocks are to be compressed, and what `zstd-auto` chose.
+//! Compression method of blocks, and what `zstd-auto` chose.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -7,13 +7,13 @@ use terrane_codec::Compression;
 use terrane_codec::auto::{Auto, AutoRange, STEPS, Took, compression_of, step_of};
 use terrane_store::pipeline::Made;
 
-/// How a block is to be compressed.
+/// How to compress a block.
 #[derive(Clone, Debug)]
 pub enum Method {
     As(Compression),
-    /// As these say when its turn comes.
+    /// The controller chooses the level when a worker takes the block.
     Auto(Arc<Levels>),
-    /// It is compressed already.
+    /// The block is already compressed.
     Made(Made),
 }
 
@@ -23,18 +23,18 @@ impl From<Compression> for Method {
     }
 }
 
-/// The controller, and what became of its choices since it was made.
+/// The `zstd-auto` controller, and the results of its choices since it was created.
 #[derive(Debug)]
 pub struct Levels {
     pub auto: Mutex<Auto>,
     pub taken: [Taken; STEPS],
 }
 
-/// What waits to be compressed while a group syncs.
+/// Bytes that wait for compression while a txg syncs.
 #[derive(Clone, Copy, Debug)]
 pub struct Backlog {
     pub bytes: u64,
-    /// Those of them that somebody waits for.
+    /// Those of them that a caller waits for.
     pub awaited_bytes: u64,
     pub inflow_bytes_per_s: f64,
 }
@@ -46,14 +46,14 @@ pub struct Taken {
     pub stored_bytes: AtomicU64,
 }
 
-/// What one step of the ladder took.
+/// Results of one compression level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LevelShare {
     pub compression: Compression,
     pub blocks: u64,
     /// Bytes before compression.
     pub logical_bytes: u64,
-    /// Bytes after it; those of blocks that did not shrink are their content's.
+    /// Bytes after compression. Blocks that did not shrink count with their uncompressed size.
     pub stored_bytes: u64,
 }
 
@@ -62,12 +62,12 @@ impl Levels {
         Arc::new(Levels { auto: Mutex::new(Auto::new(range)), taken: Default::default() })
     }
 
-    /// Other bounds. What was learned and counted stays.
+    /// Sets the range of levels. Measurements and counts stay.
     pub fn set_range(&self, range: AutoRange) {
         self.auto.lock().set_range(range);
     }
 
-    /// What a worker took to make `stored_bytes` of `bytes`.
+    /// Records the time that a worker took to compress `bytes` to `stored_bytes`.
     pub fn measured(&self, compression: Compression, (bytes, stored_bytes): (u64, u64), took: Took) {
         self.auto.lock().measured(compression, bytes, took);
         let Some(taken) = step_of(compression).and_then(|step| self.taken.get(step)) else { return };
@@ -76,7 +76,7 @@ impl Levels {
         taken.stored_bytes.fetch_add(stored_bytes, Ordering::Relaxed);
     }
 
-    /// The steps that were taken, from the lowest on.
+    /// Levels that were used, lowest first.
     pub fn shares(&self) -> Vec<LevelShare> {
         let number = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let shares = self.taken.iter().enumerate().map(|(step, taken)| LevelShare {

@@ -1,11 +1,13 @@
-//! What a pool knows while transaction groups follow each other: their states, who may join them, and what the next commit will say.
+//! States of transaction groups: admission, throttling, the next commit record, garbage collection.
 //!
-//! [`admission`] has the life of groups, waiting for space, and throttling; [`cost`] is what an operation reserves, [`pace`] how fast
-//! groups take bytes. [`commit`] gathers what the record of the group that syncs will tell, and [`history`] keeps the records that a replay
-//! needs. [`collector`] has the state of garbage collection, [`unread`] the zones that could not be read, [`by_hand`] what administrators
-//! asked for. [`sync`] is all that belongs to the thread that syncs.
+//! [`admission`] has the states of txgs, the wait for space, and throttling. [`cost`] is what an operation
+//! reserves, and [`pace`] measures how fast txgs take bytes. [`commit`] gathers the content of the next
+//! commit record. [`history`] keeps the records that a replay needs.
 //!
-//! Invariant: nothing here knows the pool, its client, or how a group is written.
+//! [`collector`] has the state of garbage collection, [`unread`] the zones that could not be read, and
+//! [`by_hand`] the requests of administrators. [`sync`] is everything that belongs to the sync thread.
+//!
+//! Invariant: nothing here knows the pool, its client, or how a txg is written.
 
 pub mod activity;
 pub mod admission;

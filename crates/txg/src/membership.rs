@@ -1,6 +1,7 @@
-//! Who a pool is: its label as it is in memory, the features that are in force, and what is told of its devices.
+//! Identity of a pool: its label in memory, the features in force, and the published figures of its devices.
 //!
-//! Invariant: a feature is in force only once every label from which the pool could be imported names it, durably.
+//! Invariant: a feature is in force only after every label from which the pool could be imported names it
+//! durably.
 
 use crate::members::DeviceSummary;
 use parking_lot::{Mutex, MutexGuard};
@@ -10,13 +11,13 @@ use terrane_format::label::Label;
 
 pub struct Membership {
     label: Mutex<Label>,
-    /// The features that may be used now, by their bits.
+    /// Features that may be used now, as a mask of their bits.
     in_force: AtomicU32,
     summaries: Mutex<Vec<DeviceSummary>>,
 }
 
 impl Membership {
-    /// Nothing is in force yet.
+    /// No feature is in force yet.
     pub fn new(label: Label) -> Membership {
         Membership { label: Mutex::new(label), in_force: AtomicU32::new(0), summaries: Mutex::default() }
     }
@@ -34,7 +35,7 @@ impl Membership {
         self.label.lock().max_block
     }
 
-    /// To be changed in memory; it holds once the pool was relabelled.
+    /// The label, to be changed in memory. A change is durable once the pool was relabelled.
     pub fn label_mut(&self) -> MutexGuard<'_, Label> {
         self.label.lock()
     }
@@ -44,12 +45,12 @@ impl Membership {
         self.in_force.fetch_or(bits, Ordering::Release);
     }
 
-    /// Whether what the feature stands for may be written.
+    /// Whether structures of this feature may be written.
     pub fn has(&self, feature: Feature) -> bool {
         self.in_force.load(Ordering::Acquire) & feature.bit() != 0
     }
 
-    /// What only the syncing thread knows of the devices: status reads it, so that it does not wait for that thread.
+    /// Publishes what only the sync thread knows of the devices, so that status queries do not wait for it.
     pub fn tell_summaries(&self, summaries: Vec<DeviceSummary>) {
         *self.summaries.lock() = summaries;
     }

@@ -1,44 +1,47 @@
-//! How fast small changes may go where collection is what gives room.
+//! Pacing of small operations where garbage collection provides the free space.
 
-/// The pace of groups that room is given by, in picoseconds a byte: what is believed of them, at the least and at the most. Slower ones
-/// have writers wait for room, as they would without a pace.
+/// Bounds of the measured pace, in picoseconds per reserved byte. If txgs are slower than the maximum,
+/// writers wait for space as they would without a pace.
 const PACE_MIN_PS: u64 = 100;
 const PACE_MAX_PS: u64 = 20_000;
-/// Groups in which fewer bytes were reserved tell how long a commit takes, and nothing of room.
+/// Txgs with fewer reserved bytes are not measured: they show how long a commit takes, not how fast space
+/// comes.
 const PACE_TELLING_BYTES: u64 = 512 << 10;
-/// Groups that end as far apart as this, in nanoseconds, say nothing of the pace: nobody was in a hurry.
+/// Txgs that end at least this far apart are not measured: writers were not limited by space.
 const PACE_IDLE_NS: u64 = 250_000_000;
 
-/// Small changes are committed when one part of so many of what is kept ahead is reserved: what groups take at once is then little beside
-/// what is left. But not less than so many bytes, if that is no more than half: small groups write the same metadata again and again.
+/// A txg of small operations is committed when 1/`GROUP_PART` of the low watermark is reserved, so that one
+/// txg takes little of what is left. The least is `GROUP_BYTES_MIN`, or half of the watermark if that is
+/// smaller. Smaller txgs would rewrite the same metadata again and again.
 const GROUP_PART: u64 = 4;
 const GROUP_BYTES_MIN: u64 = 4 << 20;
 
-/// No change is delayed longer.
+/// Maximum delay of one operation.
 pub const DELAY_MAX_NS: u64 = 100_000_000;
 
-/// Bytes reserved with which a group of small changes begins, where so many are kept ahead.
+/// Reserved bytes at which a txg of small operations is committed. `ahead`: bytes that GC keeps writable, the
+/// low watermark.
 pub fn group_bytes(ahead: u64) -> u64 {
     (ahead / GROUP_PART).max(GROUP_BYTES_MIN.min(ahead / 2))
 }
 
-/// How fast groups have given room lately.
+/// How fast txgs have provided space lately.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
-    /// Picoseconds for a byte that was reserved; 0: not known.
+    /// Picoseconds per reserved byte; 0: unknown.
     ps: u64,
-    /// When the last group ended.
+    /// End of the last txg.
     ended_ns: u64,
-    /// When the last change that was delayed may go on.
+    /// When the operation that was delayed last may continue.
     pub wake_ns: u64,
 }
 
 impl Pace {
-    /// A group ended in which so many bytes were reserved.
+    /// A txg ended in which `reserved` bytes were reserved.
     pub fn note(&mut self, now_ns: u64, reserved: u64) {
         let took = now_ns.saturating_sub(std::mem::replace(&mut self.ended_ns, now_ns));
         if took >= PACE_IDLE_NS || reserved < PACE_TELLING_BYTES {
-            // What was learned before is believed less and less, or who is slow because of it would stay slow.
+            // The measured pace decays. Otherwise writers that are slow because of it would stay slow.
             self.ps -= self.ps / 8;
             return;
         }
@@ -47,9 +50,13 @@ impl Pace {
         self.ps = if self.ps == 0 { sample } else { self.ps - self.ps / 4 + sample / 4 };
     }
 
-    /// Nanoseconds for a change that reserves `need` bytes while `left` of the `ahead` bytes of room are left: nothing when all is, the
-    /// pace of the groups when half is, and with more left less than that pace, or groups that have become slow would stay so. Room comes
-    /// in steps, so half of it is what writers live on until the next one.
+    /// Delay in nanoseconds of an operation that reserves `need` bytes, while `left` of `ahead` bytes are
+    /// free.
+    ///
+    /// The delay is `need` x pace x 4 x ((`ahead` - `left`) / `ahead`)^2, at most [`DELAY_MAX_NS`]. It is
+    /// zero if all is free, and the measured pace if half is. With more free space writers are faster than
+    /// the pace, else slow txgs would stay slow. Space comes in steps, so writers live on half of it until
+    /// the next step.
     pub fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
         let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
         let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 4;

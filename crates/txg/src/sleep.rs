@@ -1,4 +1,4 @@
-//! Zones that could not be read sleep, and wake when their pause is over or their device is read again.
+//! Unreadable zones sleep. They wake when their pause is over, or when their device can be read again.
 
 use crate::admission::Admission;
 use crate::collector::Collector;
@@ -8,7 +8,7 @@ use terrane_store::zone_store::ZoneStore;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 impl Collector {
-    /// A zone could not be read: what a reset of it would give is not counted on before it is tried again.
+    /// A zone could not be read. Until it is tried again, no space is expected from its reset.
     pub fn put_to_sleep(&mut self, store: &ZoneStore, seq: ZoneSeq, now_ns: u64) {
         let Some(home) = store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
             return;
@@ -25,7 +25,7 @@ impl Collector {
         }
     }
 
-    /// A zone was read, so its device can be.
+    /// A zone was read, so its device is readable.
     pub fn was_read(&mut self, admission: &Admission, seq: ZoneSeq) {
         let Some(home) = admission.store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first())
         else {
@@ -38,7 +38,7 @@ impl Collector {
         self.wake(admission, awake);
     }
 
-    /// Whether collection rests on the zone's device: then the zone sleeps as long.
+    /// Whether GC rests on the zone's device. If so, the zone sleeps as long as the device rests.
     pub fn rests_with(&mut self, store: &ZoneStore, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> bool {
         let unread = &mut self.unread;
         let rests = unread.is_resting(device, now_ns);
@@ -49,7 +49,7 @@ impl Collector {
         rests
     }
 
-    /// Zones that slept may be victims again.
+    /// Makes zones that slept candidates again.
     pub fn wake(&mut self, admission: &Admission, zones: Vec<ZoneSeq>) {
         if zones.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What only the thread touches that syncs a group.
+//! State of the sync thread.
 
 use crate::collector::Collector;
 use crate::commit::ResetZone;
@@ -13,7 +13,7 @@ use terrane_store::append::{Shared, Streams};
 use terrane_store::commit_point::CommitPoint;
 use terrane_wire::ZoneSeq;
 
-/// What only the syncing thread touches.
+/// State that only the sync thread touches.
 pub struct SyncState {
     pub streams: Streams,
     pub alloc: Allocator,
@@ -27,7 +27,7 @@ pub struct SyncState {
     /// Zones that were reset since the last record, with the copies of their directory parts.
     pub resets_done: Vec<ResetZone>,
     pub suspects: Vec<ZoneSeq>,
-    /// Copies that lie where another copy does.
+    /// Copies that lie in the same zone as the other copy of their block.
     pub shared: VecDeque<Shared>,
     pub collector: Collector,
     pub looks: Looks,

@@ -1,4 +1,4 @@
-//! The recorder of what was born and died.
+//! Recorder of births and frees of blocks.
 
 use parking_lot::Mutex;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use terrane_format::record::Free;
 use terrane_space::policy::Placement;
 use terrane_wire::Txg;
 
-/// Lines of many small groups go to the file together.
+/// Lines of small txgs are gathered up to this many bytes before they are written to the file.
 pub const BUFFER_BYTES: usize = 256 << 10;
 
 #[derive(Default)]
@@ -20,9 +20,9 @@ pub struct Recorder {
 
 pub struct Recording {
     pub sink: Box<dyn Write + Send>,
-    /// Of committed groups.
+    /// Lines of committed txgs.
     pub lines: String,
-    /// Of the group that syncs.
+    /// Lines of the syncing txg.
     pub group: String,
     pub placement: Option<Placement>,
 }
@@ -51,7 +51,7 @@ impl Recording {
 }
 
 impl Recorder {
-    /// Asked for each block, so it costs nothing where nobody records.
+    /// Called for each block, so it costs one load while no recording runs.
     pub fn with(&self, tell: impl FnOnce(&mut Recording)) {
         if self.on.load(Ordering::Relaxed)
             && let Some(recording) = self.recording.lock().as_mut()
@@ -75,7 +75,7 @@ impl Recorder {
         });
     }
 
-    /// The group is durable.
+    /// The txg is durable.
     pub fn committed(&self, txg: Txg, written_bytes: u64, frees: &[Free]) {
         let mut broken = None;
         self.with(|recording| {

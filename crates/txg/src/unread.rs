@@ -1,31 +1,31 @@
-//! Zones and devices that could not be read by collection, and when they are tried again.
+//! Zones and devices that GC could not read, and when they are tried again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 pub const SECOND_NS: u64 = 1_000_000_000;
-/// How long a zone sleeps after its first failure, and at the most.
+/// Sleep of a zone after its first failure, and the maximum. The sleep doubles with each failure.
 pub const PAUSE_NS: u64 = SECOND_NS;
 pub const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
-/// So many zones that fail within so long a time mean that their device is in trouble.
+/// If this many zones fail within the window, their device is in trouble.
 pub const TROUBLE_ZONES: usize = 3;
 pub const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
-/// How long collection rests on such a device at first, and at the most.
+/// How long GC rests on such a device at first, and at most.
 pub const REST_NS: u64 = 10 * SECOND_NS;
 pub const REST_NS_MAX: u64 = 300 * SECOND_NS;
-/// A writer that needs room looks at such a device after so long at the soonest.
+/// A writer that needs space probes such a device at most once in this time.
 pub const PROBE_NS: u64 = SECOND_NS;
-/// How long a writer waits for zones that cannot be read, from the first failure on, and how long at a time.
+/// How long a writer waits for unreadable zones after the first failure, and the length of one wait.
 pub const WAIT_NS: u64 = 10 * SECOND_NS;
 pub const WAIT_STEP: Duration = Duration::from_millis(250);
-/// After so many failures in a row, which take half a minute, a zone is not counted as room.
+/// After this many failures in a row, which take half a minute, a zone is not counted as space.
 pub const FAILURES_MAX: u32 = 5;
 
-/// What failed to be read, and when it is tried again.
+/// Zones that could not be read, and when they are tried again.
 #[derive(Default)]
 pub struct Unread {
-    /// The first failure after which no zone was read.
+    /// The first failure since a zone was last read.
     pub since_ns: Option<u64>,
     pub zones: BTreeMap<ZoneSeq, Sleeper>,
     pub devices: BTreeMap<DeviceIdx, Trouble>,
@@ -33,18 +33,19 @@ pub struct Unread {
 
 pub struct Sleeper {
     pub device: DeviceIdx,
-    /// In a row.
+    /// Failures in a row.
     pub failures: u32,
-    /// `None`: it may be tried now.
+    /// End of the sleep; `None`: the zone may be tried now.
     pub until_ns: Option<u64>,
 }
 
 #[derive(Default)]
 pub struct Trouble {
-    /// The zones that failed lately, each once, and when.
+    /// Zones that failed recently, each once, with the time.
     pub failed: VecDeque<(u64, ZoneSeq)>,
     pub rest: Option<Rest>,
-    /// When a writer may look at it, and for how long none may after the next time it seemed to be well.
+    /// `probe_from_ns`: when a writer may probe the device. `probe_pause_ns`: how long no writer may probe it
+    /// after its rest was lifted; it doubles each time.
     pub probe_from_ns: u64,
     pub probe_pause_ns: u64,
 }
@@ -55,13 +56,13 @@ pub struct Rest {
     pub pause_ns: u64,
 }
 
-/// A device on which collection rests.
+/// A device on which GC rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcRest {
     pub device: DeviceIdx,
-    /// Zones there that could not be read.
+    /// Zones of the device that could not be read.
     pub unread_zones: u64,
-    /// By the pool's clock: from then on a zone is tried again.
+    /// Time of the pool's clock at which a zone is tried again.
     pub until_ns: u64,
 }
 
@@ -70,8 +71,8 @@ pub fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
 }
 
 impl Unread {
-    /// A zone could not be read. Returns for how long it sleeps, and for how long collection rests on its device, if that begins or is
-    /// prolonged now.
+    /// A zone could not be read. Returns how long it sleeps, and how long GC rests on its device if that rest
+    /// begins or is prolonged now.
     pub fn fail(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
         let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
         let pause_ns = doubled(PAUSE_NS, sleeper.failures, PAUSE_NS_MAX);
@@ -93,14 +94,15 @@ impl Unread {
         (pause_ns, Some(rest_ns))
     }
 
-    /// A zone of a device on which collection rests sleeps as long as that does.
+    /// Makes a zone sleep as long as GC rests on its device.
     pub fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
         let rest = self.devices.get(&device).and_then(|trouble| trouble.rest);
         let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
         sleeper.until_ns = sleeper.until_ns.max(rest.map(|rest| rest.until_ns));
     }
 
-    /// A zone was read. Returns the others of its device that need not sleep any longer, because its trouble is over.
+    /// A zone was read. If its device was in trouble, that is over. Returns the device's other zones, which
+    /// need not sleep any longer.
     pub fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
         self.zones.remove(&seq);
         self.since_ns = None;
@@ -115,12 +117,12 @@ impl Unread {
         awake
     }
 
-    /// Nothing need be read in the zone any more.
+    /// No block of the zone needs to be read any more.
     pub fn forget(&mut self, seq: ZoneSeq) {
         self.zones.remove(&seq);
     }
 
-    /// Zones whose sleep is over, each told once.
+    /// Zones whose sleep is over. Each is returned once.
     pub fn due(&mut self, now_ns: u64) -> Vec<ZoneSeq> {
         let devices = &self.devices;
         let due = self.zones.iter_mut().filter(|(_, sleeper)| sleeper.is_due(devices, now_ns));
@@ -131,12 +133,12 @@ impl Unread {
         .collect()
     }
 
-    /// Whether the next group has a zone to try.
+    /// Whether the next txg has a zone to try.
     pub fn has_due(&self, now_ns: u64) -> bool {
         self.zones.values().any(|sleeper| sleeper.is_due(&self.devices, now_ns))
     }
 
-    /// A zone by which a writer may see whether the device can be read on which collection rests.
+    /// A zone by which a writer may probe a device on which GC rests.
     pub fn probe(&mut self, now_ns: u64) -> Option<(ZoneSeq, DeviceIdx)> {
         let (device, trouble) = self
             .devices
@@ -147,8 +149,8 @@ impl Unread {
         Some((seq, *device))
     }
 
-    /// The device gave what a writer asked for: the next group tries a zone. If that fails all the same, it takes longer until a writer
-    /// looks again.
+    /// A writer's probe could read the device, so the next txg tries a zone. If that fails again, the next
+    /// probe is allowed later.
     pub fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
         let Some(trouble) = self.devices.get_mut(&device) else { return };
         trouble.probe_pause_ns = doubled(trouble.probe_pause_ns.max(PROBE_NS), 1, REST_NS_MAX);
@@ -161,7 +163,7 @@ impl Unread {
         }
     }
 
-    /// Whether it failed to be read, and was not read since.
+    /// Whether the last read of the zone failed.
     pub fn has_failed(&self, seq: ZoneSeq) -> bool {
         self.zones.get(&seq).is_some_and(|sleeper| sleeper.failures > 0)
     }
@@ -170,22 +172,22 @@ impl Unread {
         self.zones.get(&seq).is_some_and(|sleeper| sleeper.until_ns.is_some())
     }
 
-    /// Whether collection rests on the device.
+    /// Whether GC rests on the device.
     pub fn is_resting(&self, device: DeviceIdx, now_ns: u64) -> bool {
         is_resting(&self.devices, device, now_ns)
     }
 
-    /// The first failure after which no zone was read.
+    /// The first failure since a zone was last read.
     pub fn since_ns(&self) -> Option<u64> {
         self.since_ns
     }
 
-    /// Zones that failed so often that they are no room for the time being.
+    /// Zones that failed so often that they are not counted as space for now.
     pub fn no_room(&self) -> impl Iterator<Item = ZoneSeq> {
         self.zones.iter().filter(|(_, sleeper)| sleeper.failures >= FAILURES_MAX).map(|(seq, _)| *seq)
     }
 
-    /// Where collection rests.
+    /// All devices on which GC rests.
     pub fn all_rests(&self) -> Vec<GcRest> {
         let on = |device: DeviceIdx| self.zones.values().filter(|sleeper| sleeper.device == device).count();
         let of = |(device, trouble): (&DeviceIdx, &Trouble)| {
@@ -249,7 +251,7 @@ mod tests {
         assert_eq!(unread.fail(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
         assert!(unread.is_resting(DEVICE, now) && !unread.is_resting(OTHER, now));
         assert_eq!(unread.due(now + 5 * SECOND_NS), [ZoneSeq(9)], "zones sleep while their device rests");
-        // A single zone is enough to prolong it.
+        // One further zone is enough to prolong the rest.
         let now = now + 10 * SECOND_NS;
         assert!(!unread.is_resting(DEVICE, now));
         assert_eq!(unread.fail(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
@@ -282,7 +284,7 @@ mod tests {
         for now in [9, 100, 300] {
             unread.lift(DEVICE, now * SECOND_NS);
             assert!(unread.has_due(now * SECOND_NS));
-            // What was asked for is there, and what is needed is not.
+            // The probed block can be read, and a needed block cannot.
             fail(&mut unread, now);
             pauses.push(
                 (now..)

@@ -1,9 +1,11 @@
-//! Collection that nothing forces: somebody asked for it, or the hour is one that was said to be idle.
+//! GC without need of space: on request of an administrator, or in the idle window.
 //!
-//! It goes on, group after group, until at most a share of what full zones hold is garbage, or until nothing more is won. What room
-//! writers need comes first; this only adds to it. In the idle part of a day the pool asks itself, and takes it back when that is over.
+//! It runs in txg after txg, until the garbage share of full zones is below a goal, or nothing more is won.
+//! Space for writers comes first; this only adds to it. In the idle window the pool makes the request itself,
+//! and withdraws it at the end.
 //!
-//! Invariant: a request ends. A group that moves nothing and wins nothing counts against it, and it has few of those.
+//! Invariant: a request ends. A txg that moves nothing and wins nothing counts against it, and few of those
+//! are allowed.
 
 use crate::mover::Mover;
 use crate::pool::Pool;
@@ -13,11 +15,11 @@ use terrane_txg::by_hand::{GcMode, GcProgress, IDLE_PERCENT, PATIENCE, Victim};
 use terrane_txg::collector::Progress;
 
 impl Pool {
-    /// Collects, from now on, until at most `target_percent` of what full zones hold is garbage; 100 ends what was asked for before.
-    /// Returns at once; [`Pool::gc_progress`] tells how far it is.
+    /// Runs GC until at most `target_percent` of the bytes in full zones are garbage; 100 ends an earlier
+    /// request. Returns at once; [`Pool::gc_progress`] reports progress.
     ///
     /// # Errors
-    /// `ReadOnly`; `Failed` when the pool has stopped.
+    /// `ReadOnly`; `Failed` if the pool has stopped.
     pub fn gc_request(self: &Arc<Self>, target_percent: u8) -> Result<(), PoolError> {
         if self.read_only {
             return Err(PoolError::ReadOnly);
@@ -33,7 +35,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Begins what idle time is for, and ends it with that. Whether a group should follow now.
+    /// Begins a request when the idle window begins, and withdraws it at its end. Returns whether a txg
+    /// should follow now.
     pub(crate) fn look_at_the_clock(&self) -> bool {
         let is_idle = self.is_idle_time();
         let (wanted, for_idle, settled) = {
@@ -45,7 +48,8 @@ impl Pool {
             (None, true) => {
                 let full = self.admission.full_zones();
                 let goal = full.goal(IDLE_PERCENT);
-                // Not for each block that dies: a zone's worth at least, and more than could not be won the last time.
+                // Not for every freed block: at least one zone's worth, and more than the garbage that could
+                // not be won the last time.
                 if full.garbage > goal.max(settled) + self.admission.sizes().per_zone() {
                     self.collection.by_hand().begin(Some(goal), goal, true);
                 }
@@ -55,7 +59,7 @@ impl Pool {
         self.collection.collects_by_hand()
     }
 
-    /// How far collection is that was asked for.
+    /// Progress of the GC request.
     pub fn gc_progress(&self) -> GcProgress {
         let full = self.admission.full_zones();
         let by_hand = self.collection.by_hand();
@@ -67,7 +71,7 @@ impl Pool {
         }
     }
 
-    /// Why the newest group emptied zones, and the zone it left half way.
+    /// Why the newest txg ran GC, and the victim that it left partly emptied.
     pub fn gc_now(&self) -> (GcMode, Option<Victim>) {
         let by_hand = self.collection.by_hand();
         (by_hand.mode, by_hand.victim)
@@ -75,14 +79,15 @@ impl Pool {
 }
 
 impl Mover<'_, '_> {
-    /// What to gain beside the `needed` bytes, because somebody asked for it.
+    /// Bytes to gain: at least `needed`, and more if there is a GC request.
     pub(super) fn asked_gain(&self, needed: u64) -> u64 {
         self.group.pool.look_at_the_clock();
         let Some(goal) = self.group.pool.collection.by_hand().wanted else { return needed };
         needed.max(self.group.pool.admission.full_zones().garbage.saturating_sub(goal))
     }
 
-    /// A group has collected: `needed` and `goal` bytes were to be gained, `moved_bytes` moved.
+    /// Updates mode and request after the GC of a txg. `needed` and `goal`: bytes that should be gained.
+    /// `moved_bytes`: bytes that moved.
     pub(super) fn note_collection(&self, needed: u64, goal: u64, moved_bytes: u64) {
         let victim = self.group.st.collector.victim.resting().and_then(|progress| self.view(progress));
         let is_waited_for = self.group.pool.admission.waiting().0 > 0;

@@ -1,10 +1,11 @@
-//! Zones that are emptied although that gives no room: those on devices that leave, and those that died.
+//! Evacuation: empties zones although that gives no space. They are on leaving devices, or dead.
 //!
-//! A zone that turned read-only can be read for as long as it likes, but what is garbage in it will never be room: were it counted on,
-//! writers would have used up the room that is left when the truth comes out. So a victim's device is asked before anything is moved. What
-//! lives in a dead zone is moved all the same, because whatever killed it may go on; then the zone is forgotten.
+//! A read-only zone can still be read, but its garbage never becomes free space. If that garbage were counted
+//! on, writers would have used the remaining space when the error shows. So a victim's device is asked before
+//! anything is moved. Live blocks of a dead zone are moved as well, because its failure may continue. Then
+//! the zone is forgotten.
 //!
-//! Invariant: what lives in a dead zone is moved only while there is room for another victim beside it.
+//! Invariant: live blocks of a dead zone are moved only while there is space for another victim as well.
 
 use super::{Progress, VICTIMS_MAX};
 use crate::leaving::leaving_zone;
@@ -16,7 +17,8 @@ use terrane_store::PoolError;
 use terrane_wire::ZoneSeq;
 
 impl Mover<'_, '_> {
-    /// Moves a piece of what lives where nothing can be won: whatever its garbage, because room is not what is wanted.
+    /// Moves a piece of the live blocks in these zones. Their garbage does not matter, because the aim is not
+    /// free space.
     pub(crate) fn evacuate(&mut self) -> Result<(), PoolError> {
         self.group.st.collector.evacuation.needs = 0;
         let is_needed =
@@ -43,9 +45,10 @@ impl Mover<'_, '_> {
                 .physical()
                 .saturating_sub(self.group.pool.admission.reserved_open());
             if room < needs + self.group.pool.admission.sizes().commit_bytes() {
-                // Collection comes first, and is told; the rest waits for a group with more room.
+                // GC for free space comes first, and learns of the need by `needs`. The rest waits for a txg
+                // with more space.
                 self.group.st.collector.evacuation.needs = if is_dead { left } else { left.min(piece) };
-                // A device that leaves does not wait for a zone that died.
+                // A dead zone is dropped as current evacuation, so that it does not block leaving devices.
                 self.group.st.collector.evacuation.progress = Some(progress).filter(|_| !is_dead);
                 break;
             }
@@ -66,7 +69,7 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// The zone that is emptied for nothing, or the next one.
+    /// The zone under evacuation, or the next one.
     fn take_leaving(&mut self, done: &[ZoneSeq]) -> Result<Option<Progress>, PoolError> {
         let is_full = |tables: &Tables, seq: ZoneSeq| {
             tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Full)
@@ -93,7 +96,7 @@ impl Mover<'_, '_> {
         self.look_through(victim, None)
     }
 
-    /// A zone's device says that it takes no writes any more.
+    /// Records that a device reports that a zone takes no more writes.
     pub(super) fn note_dead(&mut self, victim: ZoneSeq, home: Home) {
         if self.group.st.collector.dead.insert(victim) {
             log::warn!("{home}: it takes no writes any more; what lives there is moved away");

@@ -1,34 +1,36 @@
-//! What moving costs beside the copies: room in the commit record, and memory of the run index.
+//! Side costs of moving: space in the commit record, and memory of the relocation index.
 //!
-//! Invariant: the runs of a group take no more of its commit record than a zone has room for.
+//! Invariant: the runs of a txg take no more of its commit record than a zone has space for.
 
 use crate::mover::Mover;
 use terrane_space::zones::is_much;
 use terrane_txg::collector::INDEX_LOOK_BYTES;
 
-/// What a run takes of a commit record at the most, in bytes; one in a thousand may take more.
+/// Upper bound of a run's bytes in a commit record. One run in a thousand may take more.
 const RUN_RECORD_BYTES: u64 = 32;
-/// The part of the smallest zones that runs may take, but for what one directory part holds. Both copies of a record may lie in one zone.
+/// Runs may take 1/`RUNS_PART` of the smallest zone, beyond what one directory part holds. Both copies of a
+/// record may lie in one zone.
 const RUNS_PART: u64 = 8;
-/// And bytes that are enough however large zones are.
+/// Upper bound of the bytes of runs, however large zones are.
 const RUNS_BYTES_MAX: u64 = 4 << 20;
 
 impl Mover<'_, '_> {
-    /// How many runs more the commit record has room for: as if each block that moved, or had to stay, were one.
+    /// Runs for which the commit record still has space. Each block that moved or had to stay counts as one
+    /// run.
     pub(super) fn runs_left(&self) -> usize {
         let capacities = self.group.pool.store.devices.capacities().into_iter().map(|(_, capacity)| capacity);
-        // A device of which no zone can be written says nothing.
+        // A capacity of 0 means that no zone of the device can be written, so the device is ignored.
         let smallest = capacities.filter(|capacity| *capacity > 0).min();
         let bytes = (smallest.unwrap_or(u64::MAX) / RUNS_PART).min(RUNS_BYTES_MAX);
         ((bytes / RUN_RECORD_BYTES) as usize).saturating_sub(self.group.commit.runs())
     }
 
-    /// The next group goes on.
+    /// Whether the record is full. Then the next txg continues.
     pub(super) fn has_no_room_for_runs(&self) -> bool {
         self.runs_left() == 0
     }
 
-    /// Its memory was bounded anew: that is obeyed at once, also where nothing moves.
+    /// Applies a new memory bound at once, even if nothing moves.
     pub(super) fn obey_new_bound(&mut self) {
         if self.group.pool.collection.take_new_bound() {
             self.group.st.collector.index.moved_bytes = INDEX_LOOK_BYTES;
@@ -36,9 +38,11 @@ impl Mover<'_, '_> {
         }
     }
 
-    /// When the run index nears its bound, zones that are gone are packed into intervals. If that is not enough, survivors are written in
-    /// larger batches, of which each is one run where it was several; when it takes half of the bound, in small ones again, which cost
-    /// less to look into.
+    /// Keeps the relocation index within its bound, with hysteresis. Near the bound, rows of reclaimed zones
+    /// are packed into intervals.
+    ///
+    /// If that is not enough, survivors are written in larger batches, each of which is one run instead of
+    /// several. At half of the bound they are written in small batches again, which cost less to search.
     pub(super) fn look_at_index(&mut self) {
         if self.group.st.collector.index.moved_bytes
             < INDEX_LOOK_BYTES.min(self.group.pool.admission.room().limits.live / 64)
@@ -50,10 +54,10 @@ impl Mover<'_, '_> {
         let was = self.group.pool.store.tables.read().index_size();
         let packed = was.is_to_be_packed(most);
         if packed != was.is_packed {
-            // Tables change in groups alone.
+            // Only the sync changes the tables, so they cannot change between the two locks.
             let gone = self.group.pool.store.tables.read().gone_in_form(packed);
             let old = self.group.pool.store.tables.write().replace_gone(gone);
-            // Not while readers are kept out.
+            // Freed outside the lock, so that readers do not wait.
             drop(old);
         }
         let bytes = self.group.pool.store.tables.read().index_size().bytes();

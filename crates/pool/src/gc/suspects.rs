@@ -1,12 +1,15 @@
-//! Suspect zones are looked at again, and given back if they can be explained by now.
+//! Checks suspect zones again, and makes them normal zones if they can be explained.
 //!
-//! A zone becomes suspect when its directory was read and does not agree with the tables, or when a block that lives there is damaged. What
-//! was damaged may have been freed since, or healed; and versions before this one also suspected zones that could not be read for a
-//! moment. So each is looked at once after an import, when the last that lived in it has died, and when `check` asks for it. The zone is
-//! *explained* if its directory is whole, no entry contradicts the tables, the blocks that live there have good bytes, and they are as many
-//! as the zone's row says. Then it is full again, like any other.
+//! A zone becomes suspect if its directory was read and contradicts the tables, or if a live block in it is
+//! damaged. The damaged block may have been freed or healed since. Earlier versions also suspected zones that
+//! were unreadable for a moment. So each is checked once after an import, when its last live block has died,
+//! and when `check` asks for it.
 //!
-//! Invariant: a zone that is given back can be emptied, so it is not suspected again for the same reason.
+//! The zone is *explained* under three conditions. Its directory is whole, and no entry contradicts the
+//! tables. The live blocks have good bytes. Their sum is what the zone's row says. Then it is a full zone
+//! like any other.
+//!
+//! Invariant: an explained zone can be emptied, so it does not become suspect again for the same reason.
 
 use crate::mover::Mover;
 use crate::pool::Pool;
@@ -14,7 +17,7 @@ use terrane_format::rows::Phase;
 use terrane_txg::collector::PIECE_NS;
 
 impl Pool {
-    /// The next groups look at suspect zones again. Returns how many there are.
+    /// Makes the next txgs check suspect zones again. Returns the number of suspect zones.
     pub fn explain_suspects(&self) -> u64 {
         let suspects = self.store.tables.read().suspects().count() as u64;
         if suspects > 0 && !self.read_only {
@@ -26,7 +29,7 @@ impl Pool {
 }
 
 impl Mover<'_, '_> {
-    /// Looks at as many suspect zones as there is time for in a group.
+    /// Checks as many suspect zones as one txg has time for.
     pub(crate) fn look_at_suspects(&mut self) {
         if self.group.pool.collection.take_explain_afresh() {
             let tables = self.group.pool.store.tables.read();

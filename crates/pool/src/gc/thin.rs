@@ -1,19 +1,21 @@
-//! Zones in which hardly anything is left: they are emptied although nobody lacks room.
+//! Empties almost empty zones although space is not short.
 //!
-//! Where metadata and data share zones, a zone whose files were all removed keeps a few blocks of metadata that nothing will change, and so
-//! its whole space on the device. To move them costs next to nothing, and gives it back at once instead of when the pool runs full.
+//! Where metadata and data share zones, a zone whose files were all removed keeps a few metadata blocks that
+//! nothing will change. So it keeps its whole space on the device. Moving them costs almost nothing, and
+//! frees the space at once instead of when the pool runs full.
 //!
-//! Invariant: a group does this only if it need not collect for room, so writers who wait never wait for it.
+//! Invariant: a txg does this only if GC is not needed for space, so waiting writers never wait for it.
 
 use crate::mover::Mover;
 use terrane_store::PoolError;
 use terrane_txg::collector::{Progress, VICTIMS_MAX};
 
-/// Hardly anything lives in a zone of which only one part of so many does.
+/// A zone is almost empty if at most 1/`THIN_PART` of its capacity is live.
 const THIN_PART: u64 = 32;
 
 impl Mover<'_, '_> {
-    /// Empties such zones, the emptiest first. What cannot be moved stays; the zone is tried again when something in it has changed.
+    /// Empties such zones, the emptiest first. If a block cannot be moved it stays, and the zone is tried
+    /// again after its next change.
     pub(super) fn collect_thin(&mut self) -> Result<(), PoolError> {
         let mut piece = self.group.st.collector.copying.piece_bytes();
         for _ in 0..VICTIMS_MAX {
@@ -46,7 +48,7 @@ impl Mover<'_, '_> {
         Ok(())
     }
 
-    /// The copies fit, and the commit after them.
+    /// Whether the copies fit, and the commit after them.
     fn has_room_for(&self, progress: &Progress) -> bool {
         let admission = &self.group.pool.admission;
         let account = admission.account(self.group.st);

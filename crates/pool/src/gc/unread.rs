@@ -1,14 +1,17 @@
-//! Zones that collection could not read: they are tried again later, after longer and longer pauses.
+//! Zones that GC could not read are tried again, after pauses that grow.
 //!
-//! A read error says nothing of what a zone holds. So it is kept in memory only, never in a record: the zone sleeps for a second, then for
-//! two, and so on up to an hour. When several zones of a device fail within a minute the device is in trouble, and collection rests there:
-//! it takes no victim on the device until a pause is over, and then reads a single zone. The first zone that is moved whole ends the
-//! trouble.
+//! A read error says nothing about the content of a zone. So it is kept in memory only, never in a record.
+//! The zone sleeps for one second, then for two, and so on up to an hour.
 //!
-//! A writer that needs room reads the end of such a zone itself, at most once a second, and waits for some seconds after the first
-//! failure. Groups follow only when there is something to be tried, because every group takes room: the last of it would go for nothing.
+//! If several zones of a device fail within a minute, the device is in trouble, and GC rests there. It takes
+//! no victim on the device until the pause is over, and then reads a single zone. The first zone that is
+//! moved whole ends the trouble.
 //!
-//! Invariant: a device that can be read again gets all its zones back, without an import.
+//! A writer that needs space reads the end of such a zone itself, at most once per second. It waits for some
+//! seconds after the first failure. Txgs follow only if there is a zone to try, because every txg takes space
+//! and would waste the last of it.
+//!
+//! Invariant: a device that becomes readable again gets all its zones back, without an import.
 
 use crate::mover::Mover;
 use crate::pool::Pool;
@@ -17,13 +20,13 @@ use terrane_txg::unread::{GcRest, WAIT_NS, WAIT_STEP};
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
 impl Pool {
-    /// Devices on which collection rests, as of the last group.
+    /// Devices on which GC rests, as of the last txg.
     pub fn gc_rests(&self) -> Vec<GcRest> {
         self.collection.rests()
     }
 
-    /// For a writer that finds no room although there is some: waits until a group may win it from zones that could not be read. False:
-    /// they cannot be read for some seconds already.
+    /// Waits until a txg may win space from unreadable zones, for a writer that finds no space although there
+    /// is garbage. False: the zones have been unreadable for some seconds.
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
             let since_ns = self.admission.room().unread_since_ns;
@@ -38,7 +41,8 @@ impl Pool {
         }
     }
 
-    /// Whether the next group has a zone to try; if it has none a device on which collection rests is asked for the end of one.
+    /// Whether the next txg has a zone to try. If not, it probes the end of a zone on a device on which GC
+    /// rests.
     fn has_readable(&self) -> bool {
         let mut st = self.sync.lock();
         let now_ns = self.env.monotonic_ns();
@@ -59,7 +63,7 @@ impl Pool {
 }
 
 impl Mover<'_, '_> {
-    /// Zones whose sleep is over are tried again by this group.
+    /// Lets this txg try the zones whose sleep is over.
     pub(crate) fn wake_zones(&mut self) {
         let due = self.group.st.collector.unread.due(self.group.pool.env.monotonic_ns());
         self.group.st.collector.wake(&self.group.pool.admission, due);

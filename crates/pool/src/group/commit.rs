@@ -1,4 +1,5 @@
-//! The end of a group: sections of the tables, frees, the record, the barrier, the uberblock; then the tables follow.
+//! The end of a sync: table sections, frees, the commit record, the flush, the uberblock, and then the tables
+//! in memory.
 
 use super::source::Source;
 use crate::pool::Group;
@@ -16,13 +17,14 @@ use terrane_store::bootstrap::boot_encode;
 use terrane_txg::commit::CommitBuilder;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
-/// Group numbers are leased this many at a time.
+/// Txg numbers are leased this many at a time.
 const LEASE: u64 = 4096;
-/// Zones that may fail one after the other under what was to be written to the one before.
+/// Maximum number of rescues in a txg: each time, a zone fails that took the blocks of a failed one.
 const RESCUES_MAX: usize = 16;
 
 impl Group<'_> {
-    /// Rewrites the sections of the tables whose turn it is. What held zones up is free when all of them tell of what came after it.
+    /// Rewrites the sections whose turn it is. Zones held up by bootstrap blocks become candidates once all
+    /// sections include later changes.
     pub(super) fn write_sections(&mut self) -> Result<(), PoolError> {
         let sections = self.st.sections.len() as u32;
         let table_bytes: u64 = self.st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
@@ -35,7 +37,8 @@ impl Group<'_> {
         {
             let raw = self.pool.store.tables.read().encode_section(section, sections, form);
             let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, &raw));
-            // One that no zone takes, or no import, must not take the place of one that can be read: records go on telling the rest.
+            // A section too large for a zone or for import must not replace a readable one. The records still
+            // describe its changes.
             let most = (3 * u64::from(self.pool.max_block())).min(u64::from(BLOCK_BYTES_MAX));
             if stored.len() as u64 > most {
                 let at = format!("section {section} of the zone tables");
@@ -57,7 +60,7 @@ impl Group<'_> {
         Ok(())
     }
 
-    /// The group up to which all sections tell of everything.
+    /// The txg up to which all sections include every change.
     fn oldest_section(&self) -> Txg {
         self.st.sections.iter().map(|section| section.stamp).min().unwrap_or(Txg(0))
     }
@@ -79,7 +82,7 @@ impl Group<'_> {
         Place::new(home.device, home.zone, spot.offset, spot.seq)
     }
 
-    /// Everything is appended: write the record, make it the root, and let the tables follow.
+    /// Commits: writes the record, makes it the newest by an uberblock, and applies it to the tables.
     pub(super) fn commit(mut self, root: BlockPtr) -> Result<(), PoolError> {
         self.free_what_no_replay_needs();
         let left = self.commit.take_resets(&mut self.st.resets_done);
@@ -88,7 +91,8 @@ impl Group<'_> {
         self.log_frees()?;
         self.drain()?;
         let mut part_copies = self.copy_moved_parts()?;
-        // Where a batch failed and room was short zones were reset meanwhile, and may be open again: this record must tell of both.
+        // If a batch failed and space was short, zones were reset meanwhile, and may be open again. This
+        // record must list both.
         while !self.st.resets_done.is_empty() {
             self.tell_of_resets()?;
             self.drain()?;
@@ -105,7 +109,7 @@ impl Group<'_> {
         self.finish(record, own, root, appended.device_bytes)
     }
 
-    /// Old records and their dead-log blocks, once every section contains them.
+    /// Frees old records and their dead-log blocks, once every section includes them.
     fn free_what_no_replay_needs(&mut self) {
         let needed_after = self.oldest_section();
         while let Some(old) = self.st.history.pop_replayed(needed_after) {
@@ -114,15 +118,15 @@ impl Group<'_> {
         }
     }
 
-    /// Waits until everything appended is on the device. What could not be written goes elsewhere: bootstrap blocks are written again, and
-    /// their pointers follow.
+    /// Waits until every append is on the device. Batches that could not be written go to another zone. Lost
+    /// bootstrap blocks are rewritten, and their pointers updated.
     fn drain(&mut self) -> Result<(), PoolError> {
         for _ in 0..RESCUES_MAX {
             let failed_bytes = self.st.streams.write_out(self.txg)?;
             if failed_bytes == 0 {
                 return Ok(());
             }
-            // With a zone went its room, and perhaps there is no other yet.
+            // The failed zone's free space is lost, and perhaps no other zone is empty yet.
             self.pool.keep_only_the_newest(self.st, failed_bytes)?;
             self.st.streams.rescue(self.txg, &mut source!(self))?;
             for (addr, granules) in std::mem::take(&mut self.st.streams.group.stayed) {
@@ -143,7 +147,7 @@ impl Group<'_> {
         Err(PoolError::Failed { reason: "no zone takes writes any more".into() })
     }
 
-    /// The batch with which a block should have moved could not be written: its zone is not emptied yet.
+    /// Undoes a move whose batch could not be written: the victim is not empty yet.
     fn did_not_move(&mut self, addr: Addr, granules: u32) {
         let tables = self.pool.store.tables.read();
         self.commit.did_not_move(&tables, addr, granules);
@@ -153,7 +157,8 @@ impl Group<'_> {
         self.pool.admission.want_another_group();
     }
 
-    /// Parts that describe moved blocks are needed to find them, so they get a second copy in another zone.
+    /// Writes second copies of parts that list moved blocks, in another zone. Without those parts the blocks
+    /// cannot be found.
     fn copy_moved_parts(&mut self) -> Result<Vec<(ZoneSeq, terrane_format::record::PartCopy)>, PoolError> {
         let mut copies = Vec::new();
         loop {
@@ -218,7 +223,7 @@ impl Group<'_> {
         }
     }
 
-    /// The record, in two zones, each in a batch of its own.
+    /// Writes the record in two zones, each copy in a batch of its own.
     fn write_record(&mut self, record: &mut Record) -> Result<BootPtr, PoolError> {
         let txg = self.txg;
         for _ in 0..8 {
@@ -259,17 +264,17 @@ impl Group<'_> {
                     }
                 }
             }
-            // One copy is enough to go on with when there is nowhere to write another.
+            // One copy is enough if there is no zone for a second one.
             self.pool.forget_dead_zones(self.st);
             let is_last = written == 1 && (slots.len() == 1 || self.st.alloc.empty_count() == 0);
             if is_last || written == 2 && padded[0] == padded[1] {
                 own.padded = padded[0] as u32;
-                // That the zone of a copy that failed is full is told by the next record.
+                // The zone of a failed copy is full; the next record says so.
                 let filled = self.st.streams.take_group().filled;
                 self.st.streams.group.filled = filled;
                 return Ok(own);
             }
-            // A copy that was written is not claimed: close its zone off before it.
+            // A copy that was written is not claimed, so its zone is closed behind the claimed bytes.
             for (slot, _) in slots.into_iter().take(written) {
                 self.st.streams.fill(slot, txg)?;
             }
@@ -283,7 +288,7 @@ impl Group<'_> {
         }
     }
 
-    /// The group is durable.
+    /// The txg is durable: applies it to the tables and to all state in memory.
     fn finish(
         self,
         record: Record,
@@ -338,8 +343,8 @@ impl Group<'_> {
         pool.fates.settle(txg, &st.collector.ages.clock);
         pool.recorder.committed(txg, st.collector.ages.clock.now(), &frees);
         log::debug!(txg = txg.0, ms = ns / 1_000_000, bytes = device_bytes, frees = frees.len(); "committed");
-        // What is dirty is counted before compression, so its bound is too: half a second's worth, which is enough to keep the workers
-        // busy over a flush, and not so much that memory is cold when its turn comes.
+        // Dirty data is counted before compression, so its bound is too. Half a second of it keeps the
+        // workers busy over a flush. More would let the data leave the processor caches before it is written.
         let taken = device_bytes.max(logical_bytes);
         if taken > 4 << 20 {
             let half_second = u128::from(taken) * 500_000_000 / u128::from(ns);

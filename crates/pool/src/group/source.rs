@@ -1,4 +1,4 @@
-//! Where a group's zones come from: the next empty one that takes writes, under a number of its own.
+//! Source of zones for a txg: the next empty one that takes writes, with a new sequence number.
 
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl ZoneSource for Source<'_> {
         };
         later.into_iter().for_each(|home| self.alloc.put_unclean(home));
         let (home, capacity) = found.ok_or(PoolError::NoSpace { need: 1, free: 0 })?;
-        // The lease was raised by the last commit; without one, import has left room.
+        // The last commit raised the lease. Before the first commit, import has left enough numbers.
         let seq = ZoneSeq(self.alloc.next_seq);
         if seq.0 >= self.alloc.lease_seq {
             return Err(PoolError::Failed { reason: "the lease of zone sequence numbers ran out".into() });

@@ -1,4 +1,4 @@
-//! A group that syncs, and what it is asked to write.
+//! A syncing txg (group), and the requests to write blocks in it.
 
 use super::{Pool, SyncState};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use terrane_txg::commit::CommitBuilder;
 use terrane_txg::levels::Method;
 use terrane_wire::Txg;
 
-/// Where a block should go.
+/// Where to place a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Two copies in different zones.
@@ -19,36 +19,36 @@ pub enum Stream {
     Data(Placement),
 }
 
-/// A block to be written.
+/// A block to write.
 pub struct WriteRequest {
-    /// The logical bytes. Trailing zeros may be left out by the caller who can tell.
+    /// The logical bytes. A caller that knows the logical size may omit trailing zeros.
     pub data: Arc<Vec<u8>>,
     pub kind: u8,
     pub compression: Method,
     pub checksum: ChecksumKind,
     pub owner: Owner,
     pub fill: u64,
-    /// The group that the content is from, if the block is only stored anew. `None`: the one that syncs.
+    /// The txg of the content, if the block is only stored anew. `None`: the syncing txg.
     pub content_birth: Option<Txg>,
     pub stream: Stream,
     /// May be embedded in its pointer.
     pub may_embed: bool,
-    /// The pointer that the new one takes the place of, if its block may stay where nothing changed: then it comes back as it is, and must
-    /// not be released. Its group tells: that of a new pointer is the group that syncs.
+    /// The old pointer, if nopwrite is allowed. If nothing changed it is returned as is, and must not be
+    /// released. Its birth tells: that of a new pointer is the syncing txg.
     pub replaces: Option<BlockPtr>,
 }
 
-/// One group while it syncs.
+/// One txg while it syncs.
 pub struct Group<'a> {
     pub(crate) pool: &'a Arc<Pool>,
     pub(crate) st: &'a mut SyncState,
     pub(crate) txg: Txg,
     pub(crate) commit: CommitBuilder,
-    /// Something that was written before is free now.
+    /// A block of an earlier txg was freed.
     pub(crate) released: bool,
-    /// Blocks that were released and may still be cached.
+    /// Released blocks that may still be cached.
     pub(crate) uncached: Vec<Key>,
     pub(crate) started_ns: u64,
-    /// Bytes that were written to it, before compression.
+    /// Bytes that were written in this txg, before compression.
     pub(crate) logical_bytes: u64,
 }

@@ -1,4 +1,4 @@
-//! A change that is part of the open group.
+//! Membership of an operation in the open txg.
 
 use super::Pool;
 use std::sync::Arc;
@@ -6,7 +6,8 @@ use terrane_store::PoolError;
 use terrane_txg::cost::{META_BLOCK_BYTES, META_DIRTY_BYTES};
 use terrane_wire::Txg;
 
-/// Membership in a transaction group. Everything done under one `Tx` commits together. Never take a second one while holding one.
+/// Handle of an operation in a txg. All changes under one `Tx` commit together. Never take a second one while
+/// holding one.
 #[must_use]
 pub struct Tx {
     pub(crate) pool: Arc<Pool>,
@@ -22,12 +23,13 @@ impl Tx {
         &self.pool
     }
 
-    /// Reserves what turned out to be needed beside what was asked for. Does not wait, so it must be little and rare.
+    /// Reserves more metadata blocks than the operation asked for. It does not wait, so use it rarely and for
+    /// little.
     pub fn reserve_more(&self, meta_blocks: u32) {
         self.pool.admission.reserve_more(u64::from(meta_blocks) * META_BLOCK_BYTES);
     }
 
-    /// Gives back what a transaction of this group reserved and nobody will need.
+    /// Returns metadata blocks that a transaction of this txg reserved and did not need.
     pub fn give_back(&self, meta_blocks: u32) {
         let blocks = u64::from(meta_blocks);
         self.pool.admission.give_back(blocks * META_BLOCK_BYTES, blocks * META_DIRTY_BYTES);
@@ -36,7 +38,7 @@ impl Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        // Nobody knows how much of the change was made, so its group must not be committed. The one that syncs now goes on.
+        // The change may be incomplete, so its txg must not be committed. The txg that syncs now goes on.
         if std::thread::panicking() {
             self.pool.fail(&PoolError::Failed { reason: "a change panicked before it was whole".into() });
             self.pool.admission.wake_all();

@@ -6,7 +6,7 @@ use terrane_device::sim::Kept;
 use terrane_device::{Device, DeviceError, DeviceInfo, SimConfig, SimDevice, ZoneReport};
 use terrane_wire::ZoneIdx;
 
-/// Devices whose commands are counted together, and whose power goes at once.
+/// Devices whose commands are counted together, and whose power fails at once.
 #[derive(Clone)]
 pub struct Joint {
     pub devices: Vec<SimDevice>,
@@ -18,7 +18,7 @@ impl Joint {
         Joint { devices, left: Arc::new(AtomicI64::new(i64::MAX)) }
     }
 
-    /// Zones of 1 MiB, of 2 MiB, ...; the odd ones are drives, the even ones files.
+    /// Zones of 1 MiB, of 2 MiB, and so on. Odd devices are drives, even ones are files.
     pub fn of(seed: u64, zones: &[u32]) -> Joint {
         let device = |(index, zone_count): (usize, &u32)| {
             SimDevice::new(SimConfig {
@@ -35,12 +35,12 @@ impl Joint {
         Joint::new(zones.iter().enumerate().map(device).collect())
     }
 
-    /// The power goes before the command after so many.
+    /// The power fails after this many commands.
     pub fn crash_after(&self, commands: i64) {
         self.left.store(commands, Ordering::SeqCst);
     }
 
-    /// As a pool takes them.
+    /// Handles of the devices, for a pool.
     pub fn handles(&self) -> Vec<Arc<dyn Device>> {
         (0..self.devices.len()).map(|index| self.handle(index)).collect()
     }

@@ -1,4 +1,4 @@
-//! A pool on a simulated device, under a client that keeps a flat list of blocks.
+//! A pool on a simulated device, with a client that keeps a flat list of blocks.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -16,7 +16,7 @@ use terrane_store::env::{Env, SeededEnv};
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
-/// A list of blocks; slot n holds what `fill(n, version)` makes.
+/// A list of blocks; slot n holds the bytes of `fill(n, version)`.
 pub struct Toy {
     pub state: Mutex<State>,
 }
@@ -28,7 +28,7 @@ pub struct State {
     pub dirty: Vec<usize>,
     pub root: BlockPtr,
     pub committed: Vec<(Txg, Vec<u64>)>,
-    /// Freed with the next group that changes something, whatever they point at.
+    /// Freed with the next txg that changes something, whether or not they are live.
     pub wrong_frees: Vec<BlockPtr>,
 }
 
@@ -139,7 +139,7 @@ pub fn create_with(
     (pool, toy)
 }
 
-/// For a client that has more.
+/// For a client with further blocks.
 pub fn empty_toy() -> Arc<Toy> {
     let toy = Arc::new(Toy { state: Mutex::default() });
     toy.state.lock().versions = vec![0; SLOTS];
@@ -186,12 +186,13 @@ pub fn import_with(
     Ok((pool, toy))
 }
 
-/// Every block reads as its version says, every copy is whole, and the books are in order.
+/// Checks that every block has the bytes of its version, that every copy is whole, and that the accounting is
+/// right.
 pub fn verify(pool: &Arc<Pool>, toy: &Toy) {
     verify_with(pool, toy, 0);
 }
 
-/// Likewise, with so many bytes of blocks that the toy knows nothing of.
+/// The same, with this many bytes of blocks that the toy does not know.
 pub fn verify_with(pool: &Arc<Pool>, toy: &Toy, others: u64) {
     let state = toy.state.lock();
     let mut live: u64 = others + state.root.allocated_bytes();
@@ -211,7 +212,7 @@ pub fn verify_with(pool: &Arc<Pool>, toy: &Toy, others: u64) {
     assert_eq!(pool.status().live_bytes, live + boot, "live = reachable + bootstrap {boot}");
 }
 
-/// Some groups of random overwrites; the versions of each committed group.
+/// Commits txgs of random overwrites, and notes the versions of each committed txg.
 pub fn work(pool: &Arc<Pool>, toy: &Toy, env: &SeededEnv, groups: usize) -> Result<(), PoolError> {
     for _ in 0..groups {
         let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, ..Cost::NOTHING })?;

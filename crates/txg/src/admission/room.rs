@@ -1,8 +1,9 @@
-//! What room there is, and for whom: where the measures of a pool are taken, and told to those who wait.
+//! Free space and its limits: measures the pool, and publishes the result to waiting operations.
 //!
-//! What follows from them is [`SpaceAccount`]'s. Each step of collection is told at once, so nobody waits for a whole group.
+//! The limits are computed by [`SpaceAccount`]. Each GC step is published at once, so no operation waits for
+//! a whole txg.
 //!
-//! Invariant: collection begins no victim that would need the room of those who have joined.
+//! Invariant: GC begins no victim that would need the space of operations that have joined.
 
 use super::{Admission, Room};
 use crate::by_hand::FullZones;
@@ -20,7 +21,8 @@ use terrane_space::turns::SECTIONS_IN_HURRY;
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
-/// The free space that one block which moves to a zone of its own needs, and what such blocks may take where zones are short.
+/// Free space that is needed to move one block to a zone apart from its other copy. The second is the maximum
+/// that such blocks may take while zones are short.
 pub const PARTED_BYTES_MIN: u64 = 128 << 10;
 const PARTED_BYTES_MAX: u64 = 1 << 20;
 
@@ -39,7 +41,7 @@ impl Admission {
         }
     }
 
-    /// All measures of room, as of now.
+    /// All measures of space, as of now.
     pub fn account(&self, st: &SyncState) -> SpaceAccount {
         self.account_of(&self.store.tables.read(), st)
     }
@@ -61,7 +63,7 @@ impl Admission {
     fn device_rooms(&self, st: &SyncState, sizes: &Sizes) -> Vec<DeviceRoom> {
         let devices = &self.store.devices;
         let layout = st.streams.layout();
-        // With many slots what is open lies in pieces, and a large block may fit none of their ends.
+        // With many slots, open space is scattered, and a large block may fit none of the tails.
         let many = layout.slots() > SHARED_SLOTS;
         let end = if many { granule_bytes(sizes.zone_yield.largest_block) } else { 0 };
         let of_slot = |slot: usize| {
@@ -77,7 +79,8 @@ impl Admission {
         devices.capacities().into_iter().map(of_device).collect()
     }
 
-    /// Zones that died and zones that could not be reset are not among them.
+    /// Zones that hold something and will be free space again. Dead zones and zones that could not be reset
+    /// are excluded.
     fn residents(&self, tables: &Tables, st: &SyncState) -> Residents {
         let leave =
             |zone: &Zone| zone.replicas().iter().any(|home| !self.store.devices.gives_room(home.device));
@@ -87,12 +90,13 @@ impl Admission {
                 (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
             }
         }
-        // What died holds what lives in it until that is moved, and no more.
+        // A dead zone holds its live data until that is moved, and takes nothing else.
         let dead = st.collector.dead().filter_map(|seq| tables.zones.get(&seq));
         for zone in dead.filter(|zone| !leave(zone)) {
             (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
         }
-        // Likewise what is suspect, or was not read for long; but what lives there stays, and fills it.
+        // The same holds for suspect zones and long unreadable zones. But their live data stays, and fills
+        // them.
         let unread = st.collector.unread.no_room().filter_map(|seq| Some((seq, tables.zones.get(&seq)?)));
         let unread = unread.filter(|(_, zone)| zone.phase != Phase::Suspect);
         let is_counted = |(seq, zone): &(ZoneSeq, &Zone)| !leave(zone) && !st.collector.is_dead(*seq);
@@ -104,7 +108,7 @@ impl Admission {
         Residents { zones: resident, capacity, stays_bytes: stays }
     }
 
-    /// Zones that will be reset.
+    /// Zones that wait for their reset.
     pub fn waiting_zones(&self) -> u64 {
         waiting(&self.store.tables.read(), &self.zone_yield()).zones
     }
@@ -115,16 +119,17 @@ impl Admission {
         self.sizes().stock(st.alloc.empty_count(), self.reserved(), room.live, room.limits.live)
     }
 
-    /// The same from within a group that has written what was reserved in it, and needs its own commit as well.
+    /// Publishes the space from within a syncing txg. It has written what was reserved in it, and still needs
+    /// space for its own commit.
     pub fn publish_in_sync(&self, st: &SyncState) -> SpaceAccount {
         let (account, room) = self.count_room(st, true);
         self.set_room(room, true);
         account
     }
 
-    /// `in_sync`: the group under way must still be committed.
+    /// `in_sync`: the txg under way must still be committed.
     pub fn count_room(&self, st: &SyncState, in_sync: bool) -> (SpaceAccount, Room) {
-        // What it needs for that is what was known before.
+        // Computed before the update of `sections_bytes` below: the commit needs what was known before.
         let for_group = if in_sync { self.sizes().commit_bytes() } else { 0 };
         let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
         let in_a_hurry = u64::from(SECTIONS_IN_HURRY).min(st.sections.len() as u64);
@@ -146,7 +151,7 @@ impl Admission {
         (account, room)
     }
 
-    /// Bytes users can fill, bytes live, bytes available to users.
+    /// Bytes that users can fill, live bytes, and bytes available to users.
     pub fn space(&self) -> (u64, u64, u64) {
         let room = self.room();
         let reserved = self.reserved().min(room.limits.live / 64);
@@ -154,7 +159,7 @@ impl Admission {
         (room.limits.live, room.live, room.limits.live.saturating_sub(taken))
     }
 
-    /// The oldest group to keep whole: three back, but only one when zones are short.
+    /// The oldest txg to keep whole: three back, but only one when zones are short.
     pub fn rollback_to(&self, st: &SyncState, txg: Txg) -> Txg {
         let depth = if self.account(st).is_short(self.room().limits.zones) { 1 } else { 3 };
         st.history.rollback_to(txg, depth)
@@ -199,7 +204,8 @@ impl Admission {
 }
 
 impl Admission {
-    /// Copies share zones, and there are zones for them, or both copies of metadata have room in zones of their own.
+    /// Whether shared copies can be separated. There must be copies that share a zone, and enough empty zones
+    /// or enough free space in the slots of both metadata copies. No operation may wait for space.
     pub fn may_part(&self, st: &SyncState) -> bool {
         let has_room = || {
             st.alloc.empty_count() >= self.sizes().low_water() || self.room_to_part(st) >= PARTED_BYTES_MIN
@@ -207,8 +213,9 @@ impl Admission {
         !st.shared.is_empty() && has_room() && self.waiting().0 == 0
     }
 
-    /// Bytes that copies may take that part while zones are short: little of what is open for both copies of metadata, and of what users
-    /// may write and were not promised. Who joins meanwhile is promised the same, which commits have room for.
+    /// Bytes that separated copies may take while zones are short: at most half of the free space in either
+    /// metadata slot, and an eighth of the unreserved writable bytes. Operations that join meanwhile may
+    /// count on the same bytes, which the space for commits covers.
     pub fn room_to_part(&self, st: &SyncState) -> u64 {
         let open = st.streams.layout().meta().map(|slot| st.streams.room_for_data(slot)).into_iter().min();
         let writable = self.room().limits.writable.saturating_sub(self.reserved());
@@ -217,8 +224,9 @@ impl Admission {
 }
 
 impl Admission {
-    /// What the commit takes at the most after the last victim there is room for was emptied: both copies of sections, of the record and of
-    /// so many frees, and the ends of open zones that the last blocks did not fit.
+    /// Upper bound of what the commit takes after the last victim that fits was emptied. It covers both
+    /// copies of sections, of the record and of `frees`, and the tails of open zones that the last blocks did
+    /// not fit.
     pub fn last_room(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.part).flat_map(|part| &part.entries);
         let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
@@ -229,11 +237,11 @@ impl Admission {
     }
 }
 
-/// What a free takes in both copies of the dead log, in bytes.
+/// Bytes of a free in both copies of the dead log.
 const FREE_BYTES: u64 = 2 * 14;
-/// What a moved block takes in the directory and in both copies of the record, in bytes.
+/// Bytes of a moved block in the directory and in both copies of the record.
 const TOLD_BYTES: u64 = 128;
-/// Both copies of a record that says nothing, and of what is padded, with room to spare.
+/// Both copies of an empty record, and padding, with a margin.
 const LAST_COMMIT_BYTES: u64 = 256 << 10;
-/// Of the room for commits no more than one part of so many is left to them when it is a matter of collecting at all.
+/// At most 1/`LAST_ROOM_PART` of the space for commits is kept from a last victim, so that GC can run at all.
 pub const LAST_ROOM_PART: u64 = 3;

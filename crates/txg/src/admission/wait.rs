@@ -1,21 +1,24 @@
-//! What a change waits for before it joins the open group.
+//! What an operation waits for before it joins the open txg.
 //!
-//! The delay that keeps writers from filling memory grows smoothly from 60 % of the dirty limit on; the formula is OpenZFS's
-//! (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN section 8.
+//! **Throttle.** Writers are delayed smoothly from 60 % of the dirty limit on, so that they do not fill
+//! memory. The formula is OpenZFS's (scale x (dirty - min) / (max - dirty), at most 100 ms): see DESIGN
+//! section 8.
 //!
-//! The delay is for those who bring data: it is theirs in the measure of what they bring, and only they wait behind one another. The
-//! last of the dirty limit is kept for those who bring little, so that a create does not wait for the sync because two writers
-//! stream.
+//! The delay is proportional to the bytes that an operation dirties. Only operations that are not *little*
+//! wait behind one another. The last eighth of the dirty limit is kept for little ones, so that a create does
+//! not wait for the sync while two writers stream. If nothing is dirty, an operation joins whatever it
+//! dirties.
 //!
-//! Where collection is what gives room, small changes are delayed as well, each in the measure of what it brings: room comes by the group,
-//! and whoever took what there is at once would wait for whole groups. The pace is that of the groups before, slower the less room
-//! there is and faster the more, so that most of what is kept ahead stays in hand.
+//! **Pace.** Where GC provides the free space, small operations are delayed as well, in proportion to the
+//! bytes that they reserve. Space comes once per txg, so an operation that took all of it at once would make
+//! others wait for whole txgs. The pace is that of the previous txgs: slower with less free space and faster
+//! with more. So most of the low watermark stays free.
 //!
-//! Who needs room waits first in, first out, so that nobody who brings much is overtaken for ever; who gives space back waits for
-//! nobody.
+//! **Space.** Operations that need space queue FIFO, so that large ones are not overtaken forever. Frees
+//! never queue.
 //!
-//! Room that was promised to files (`Pool::promise`) counts as taken for all others. Writes into it may also use
-//! some of the reserve, for the metadata that they rewrite.
+//! Space reserved for files (`Pool::promise`) counts as taken for all others. Writes into a reservation may
+//! also use some of the reserve, for the metadata that they rewrite.
 
 use super::{Admission, TxgState};
 use crate::cost::Cost;
@@ -26,54 +29,57 @@ use terrane_store::counters::{Counters, WaitFor};
 use terrane_store::env::Env;
 use terrane_wire::Txg;
 
-/// Delay starts at this share of the dirty limit, in percent.
+/// The delay starts at this share of the dirty limit, in percent.
 const DELAY_PERCENT: u64 = 60;
 const DELAY_SCALE_NS: u64 = 500_000;
-/// Who brings as many bytes is delayed in full, and who brings fewer by as much less.
+/// The delay scales linearly with the dirtied bytes up to this many.
 const DELAY_FULL_BYTES: u64 = 1 << 20;
-/// One part of so many of the dirty limit takes little changes alone.
+/// The last 1/`LITTLE_PART` of the dirty limit is kept for little operations.
 const LITTLE_PART: u64 = 8;
-/// Whoever woke from a delay so many nanoseconds late, at the most, waits as much less for his next change.
+/// An operation that wakes late from its delay shortens the next delay by as much, at most by this many
+/// nanoseconds.
 const LATE_MAX_NS: u64 = 200_000;
 
-/// What a change that waits asks of those who commit.
+/// What a waiting operation asks of the pool.
 pub struct Above<'a> {
-    /// An error if the pool has stopped.
+    /// Returns an error if the pool has stopped.
     pub alive: &'a dyn Fn() -> Result<(), PoolError>,
-    /// Makes a group durable, in a pool without threads.
+    /// Makes a txg durable, in a pool without threads.
     pub commit: &'a dyn Fn(Txg) -> Result<(), PoolError>,
-    /// Waits until a group may win room from zones that could not be read. False: they cannot be read for some seconds already.
+    /// Waits until a txg may win space from unreadable zones. False: they have been unreadable for some
+    /// seconds.
     pub wait_for_unread: &'a dyn Fn() -> bool,
 }
 
-/// Who waits for room looks again after this time: a device may have found none below, which nobody is woken for.
+/// A waiter for space checks again after this time. A backing file system may have had no free space, and no
+/// wakeup tells when it has some.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Groups after which a writer is told that the pool is full if there was never more room than before.
+/// Txgs without more space than before, after which a writer gets `NoSpace`.
 const PATIENCE: u32 = 48;
 
-/// What stands between a writer and the group.
+/// What an operation must wait for before it may join.
 enum Wait {
     Join,
     Change,
     Delay(Duration),
-    /// Others take room as well, and it comes by collection.
+    /// Nanoseconds: other operations take space as well, and GC provides it.
     Pace(u64),
     /// The sync must catch up with dirty data.
     Commit,
-    /// There is no room for it, or not yet.
+    /// There is no space for it, or not yet.
     Space,
-    /// Others came first.
+    /// Other operations queued first.
     Turn,
 }
 
-/// A change that waits for room, and its place among those that do.
+/// An operation that waits for space, and its place in the queue.
 struct SpaceWait<'a> {
     admission: &'a Admission,
     ticket: Option<u64>,
-    /// The most room there was while it waited, and how many groups brought no more.
+    /// The most space seen during the wait, and the number of txgs that brought no more.
     most: u64,
     stuck: u32,
-    /// The group after which that was looked at.
+    /// The txg after which that was checked last.
     seen: Option<Txg>,
 }
 
@@ -89,7 +95,7 @@ impl SpaceWait<'_> {
     fn leave(&mut self, state: &mut TxgState) {
         if let Some(own) = self.ticket.take() {
             state.queue.retain(|(ticket, _)| *ticket != own);
-            // The next one may fit as well.
+            // The next operation may fit as well.
             self.admission.more_room.notify_all();
         }
     }
@@ -113,7 +119,7 @@ impl Admission {
         self.synced.notify_all();
     }
 
-    /// Joins the open group. May wait; take it before any lock.
+    /// Joins the open txg. It may wait, so call it before taking any lock.
     pub fn begin(&self, cost: &Cost, env: &dyn Env, above: &Above<'_>) -> Result<Txg, PoolError> {
         let threaded = env.workers() > 0;
         let need = cost.reserve_bytes();
@@ -122,9 +128,10 @@ impl Admission {
         let mut queue = Queue { counters: &self.store.counters, began_ns: None, since_ns: 0 };
         loop {
             let mut state = self.state.lock();
-            // Under the lock: whoever stops the pool says so and then wakes all who wait, once.
+            // Under the lock: the thread that stops the pool sets its state, then wakes all waiters once.
             (above.alive)()?;
-            // What is promised to others waits for room that nobody knows of: more of it would wait as well.
+            // The host is full: blocks that are already reserved wait for its space, and nothing tells when
+            // it comes. So a new reservation is refused.
             if need > 0 && !cost.frees && self.store.devices.host().is_full() {
                 self.store.counters.no_space.add(1);
                 return Err(PoolError::NoSpace { need, free: 0 });
@@ -147,7 +154,8 @@ impl Admission {
                     let now = env.monotonic_ns();
                     let mut wake = now + time.as_nanos() as u64;
                     if !cost.is_little() {
-                        // One writer at a time: the curve is a rate, so each waits behind the one before.
+                        // One writer at a time: the curve is a rate, so each operation waits behind the one
+                        // before.
                         wake += state.last_wakeup_ns.saturating_sub(now);
                         state.last_wakeup_ns = wake;
                     }
@@ -159,11 +167,11 @@ impl Admission {
                     paced = true;
                     queue.enter();
                     let now = env.monotonic_ns();
-                    // Each behind the one before: it is the pace of all.
+                    // Each operation waits behind the one before: the pace is shared by all.
                     let from = state.pace.wake_ns.max(now.saturating_sub(LATE_MAX_NS));
                     let wake = (from + ns).min(now + DELAY_MAX_NS);
                     state.pace.wake_ns = wake;
-                    // Without groups there is no more room, however slowly it is taken.
+                    // Without commits there is no more space, however slowly it is taken.
                     let group = group_bytes(self.room().limits.ahead);
                     if state.load_open.reserved >= group && state.wanted < state.open {
                         state.wanted = state.open;
@@ -176,7 +184,8 @@ impl Admission {
                 Wait::Commit => {
                     queue.enter();
                     if threaded {
-                        // The end of a group that syncs is room enough: nobody waits for a whole one of his own.
+                        // The end of the syncing txg makes enough space in the dirty limit. No operation
+                        // waits for a whole txg of its own.
                         let txg = state.open;
                         state.wanted = state.wanted.max(txg);
                         if !state.syncing {
@@ -202,16 +211,16 @@ impl Admission {
                 Wait::Space => {
                     let room = self.room();
                     let (limit, writable) = cost.room_of(&room, state.promised);
-                    // What others reserved comes back with their group, so only when nothing is pending is the answer final; and
-                    // collection needs some groups to turn garbage into room.
+                    // Reservations of other operations return when their txg ends. So the answer is final
+                    // only when nothing is pending. GC also needs some txgs to turn garbage into free space.
                     if state.reserved().0 == 0 && wait.seen != Some(state.synced) {
                         wait.seen = Some(state.synced);
                         wait.stuck = if writable > wait.most { 0 } else { wait.stuck + 1 };
                         wait.most = wait.most.max(writable);
-                        // Every group takes some room itself, so none is committed that cannot bring any.
+                        // Every txg takes some space itself, so none is committed that cannot bring any.
                         let may_help = !room.is_stuck || state.load_open.changed || self.waiting_zones() > 0;
                         if room.live + need > limit || wait.stuck > PATIENCE || !may_help {
-                            // It may be in zones that could not be read.
+                            // The missing space may be in unreadable zones.
                             if room.live + need <= limit && room.unread_since_ns.is_some() {
                                 if !cost.frees {
                                     wait.enter(&mut state, need);
@@ -235,7 +244,7 @@ impl Admission {
                     queue.enter();
                     let txg = state.open;
                     if threaded {
-                        // Not for the whole group: collection tells of each step.
+                        // Not for the whole txg: each GC step wakes this operation.
                         state.wanted = state.wanted.max(txg);
                         self.work.notify_one();
                         self.more_room.wait_for(&mut state, LOOK_AGAIN);
@@ -250,7 +259,7 @@ impl Admission {
         }
     }
 
-    /// What stands between a change and the open group.
+    /// What an operation must wait for before it may join the open txg.
     fn what_to_wait_for(
         &self,
         state: &TxgState,
@@ -267,7 +276,8 @@ impl Admission {
         }
         let room = self.room();
         let (reserved, unwritten) = state.reserved();
-        // What frees space is not held up by a file system below that is full: it goes on in memory, as far as the zones can take it.
+        // Operations that free space are not held up by a full backing file system. They go on in memory, as
+        // far as the zones can take it.
         let goes_on = cost.frees && self.store.devices.host().is_full();
         let (limit, writable) =
             if goes_on { room.limits.of_zones } else { cost.room_of(&room, state.promised) };
@@ -301,7 +311,8 @@ impl Admission {
     }
 }
 
-/// Until the pool's clock says so. Nobody offers his processor to others instead: that costs milliseconds where they run.
+/// Sleeps until the pool's clock reaches `wake_ns`. It does not yield the processor in a loop: on a busy
+/// machine that costs milliseconds.
 fn wait_until(env: &dyn Env, wake_ns: u64) {
     loop {
         let left = wake_ns.saturating_sub(env.monotonic_ns());
@@ -312,10 +323,10 @@ fn wait_until(env: &dyn Env, wake_ns: u64) {
     }
 }
 
-/// What a change waited for, and how long; a change that joins at once is not measured.
+/// Measures what an operation waited for, and how long. An operation that joins at once is not measured.
 struct Queue<'a> {
     counters: &'a Counters,
-    /// The first wait began.
+    /// When the first wait began.
     began_ns: Option<u64>,
     since_ns: u64,
 }

@@ -5,7 +5,7 @@ use terrane_wire::ZoneIdx;
 
 const YIELD: u64 = 1 << 20;
 
-/// Zones 1, 2, ... in these phases, with so many live bytes.
+/// Zones 1, 2, ... with these phases and live bytes.
 fn tables(zones: &[(Phase, u64)]) -> Tables {
     let mut tables = Tables::default();
     for (seq, (phase, live)) in (1..).zip(zones) {
@@ -39,7 +39,7 @@ fn zones_that_hold_bootstrap_blocks_wait_for_all_sections() {
     let tables = tables(&[(Phase::Full, 4096)]);
     let mut collector = Collector::new(1 << 30);
     collector.held_up.add(ZoneSeq(1), Txg(7));
-    // One section could not be rewritten: what it needs is still there.
+    // One section could not be rewritten, so the bootstrap blocks that it needs are still live.
     collector.released(&tables, full_yield(), Txg(6));
     assert!(!collector.candidates.contains(ZoneSeq(1)));
     collector.released(&tables, full_yield(), Txg(7));
@@ -71,7 +71,7 @@ fn a_suspect_zone_is_looked_at_after_an_import_and_when_it_is_empty() {
     assert_eq!(collector.to_explain, BTreeSet::from([ZoneSeq(2)]));
 }
 
-/// Nothing may live in the parts that were not looked at yet, and then its zone is emptied and reset before collection goes on.
+/// The unprocessed parts may hold no live blocks. Then the zone is emptied and reset before GC continues.
 #[test]
 fn a_victim_that_ends_before_its_last_part_counts_once() {
     let (seq, tables) = (ZoneSeq(1), tables(&[(Phase::Emptied(Txg(9)), 0)]));
