@@ -131,10 +131,22 @@ impl SectionWriter {
     }
 }
 
-/// The rows of a section whose checksum was already found right.
-pub fn parse_section(raw: &[u8], form: RowForm, at: &str) -> Result<Vec<Row>, Corrupt> {
-    let rows = list(&mut Reader::new(raw), |raw| get_row(raw, form));
-    rows.map_err(|error| Corrupt::new(at, "rows", "whole, and of known features", error))
+/// Parses a section whose checksum was already verified. Passes each row to `each`, so only one row is in memory unpacked.
+///
+/// # Errors
+/// A row is truncated or breaks its bounds, a feature is unknown, or `each` fails.
+pub fn parse_section(
+    raw: &[u8],
+    form: RowForm,
+    at: &str,
+    mut each: impl FnMut(Row) -> Result<(), Corrupt>,
+) -> Result<(), Corrupt> {
+    let bad = |error: Truncated| Corrupt::new(at, "rows", "whole, and of known features", error);
+    let mut raw = Reader::new(raw);
+    for _ in 0..raw.count(1).map_err(bad)? {
+        each(get_row(&mut raw, form).map_err(bad)?)?;
+    }
+    Ok(())
 }
 
 fn get_row(raw: &mut Reader<'_>, form: RowForm) -> Result<Row, Truncated> {
@@ -199,6 +211,15 @@ mod tests {
     use proptest::prelude::*;
     use terrane_wire::{DeviceIdx, ZoneIdx};
 
+    fn parsed(raw: &[u8], form: RowForm, at: &str) -> Result<Vec<Row>, Corrupt> {
+        let mut rows = Vec::new();
+        parse_section(raw, form, at, |row| {
+            rows.push(row);
+            Ok(())
+        })?;
+        Ok(rows)
+    }
+
     fn encode(form: RowForm, rows: &[Row]) -> Vec<u8> {
         let mut section = SectionWriter::new(form, rows.len());
         for Row { head, runs, dead, part_copies } in rows {
@@ -261,7 +282,7 @@ mod tests {
                 Row { head, runs, dead: dead.clone(), part_copies: of.part_copies }
             }).collect();
             for form in FORMS {
-                let back = parse_section(&encode(form, &rows), form, "here").map_err(|error| error.to_string());
+                let back = parsed(&encode(form, &rows), form, "here").map_err(|error| error.to_string());
                 prop_assert_eq!(back.as_ref(), Ok(&rows));
             }
         }
@@ -272,11 +293,11 @@ mod tests {
         for form in FORMS {
             let raw = encode(form, &[row(1), row(9)]);
             for at in 0..raw.len() {
-                assert!(parse_section(&raw[..at], form, "here").is_err(), "{at}");
+                assert!(parsed(&raw[..at], form, "here").is_err(), "{at}");
                 for lie in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut bad = raw.clone();
                     bad[at] = lie;
-                    let _ = parse_section(&bad, form, "here");
+                    let _ = parsed(&bad, form, "here");
                 }
             }
         }
@@ -288,12 +309,12 @@ mod tests {
         let raw = encode(RowForm::Tailed, &[row(1)]);
         assert_eq!(raw.last(), Some(&0), "the row's tail");
         let with_item = [&raw[..raw.len() - 1], &[2, 200, 0][..]].concat();
-        assert!(parse_section(&with_item, RowForm::Tailed, "here").is_err());
+        assert!(parsed(&with_item, RowForm::Tailed, "here").is_err());
         // Count, sequence, class, phase, group of emptying; then replicas.
         assert_eq!(raw[5], 1);
         let mut mirrored = raw;
         mirrored[5] = 2;
-        assert!(parse_section(&mirrored, RowForm::Tailed, "here").is_err());
+        assert!(parsed(&mirrored, RowForm::Tailed, "here").is_err());
     }
 
     #[test]
@@ -301,10 +322,7 @@ mod tests {
         for (claimed, live) in [((1 << 20) + 16, 0), (0, (1 << 20) + 16)] {
             let of = row(1);
             let head = RowHead { claimed, live, ..of.head };
-            assert!(
-                parse_section(&encode(RowForm::Plain, &[Row { head, ..of }]), RowForm::Plain, "here")
-                    .is_err()
-            );
+            assert!(parsed(&encode(RowForm::Plain, &[Row { head, ..of }]), RowForm::Plain, "here").is_err());
         }
     }
 }

@@ -21,7 +21,7 @@ use terrane_txg::cost::Cost;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Two dnodes of the meta object set.
-const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, frees: true, ..Cost::NOTHING };
+const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, ..Cost::NOTHING };
 
 /// All object sets of a pool.
 pub struct Objects {
@@ -96,8 +96,8 @@ impl Objects {
             return Ok(());
         }
         let tx = match self.mos.begin(IDENTIFY_COST) {
-            // A pool without space for it can be used as it is.
-            Err(ObjectError::Pool(PoolError::NoSpace { .. })) => return Ok(()),
+            // A pool without space for it, or one that takes no more changes, can be used as it is.
+            Err(ObjectError::Pool(PoolError::NoSpace { .. } | PoolError::Failed { .. })) => return Ok(()),
             begun => begun?,
         };
         {
@@ -109,7 +109,10 @@ impl Objects {
             }
         }
         drop(tx);
-        self.mos.commit()
+        match self.mos.commit() {
+            Err(ObjectError::Pool(PoolError::Failed { .. })) => Ok(()),
+            outcome => outcome,
+        }
     }
 
     /// The object set of an MOS object. If it is not open yet, `free_policy` judges its blocks from now on. A

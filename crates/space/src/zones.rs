@@ -186,6 +186,14 @@ pub fn is_much(bytes: u64, most: u64, already: bool) -> bool {
     bytes > if already { most / 2 } else { most / 4 * 3 }
 }
 
+/// How much of a device logical zones take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OnDevice {
+    pub zones: u64,
+    /// Bytes that they can hold.
+    pub capacity: u64,
+}
+
 /// All logical zones.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
@@ -196,6 +204,8 @@ pub struct Tables {
     pub live: u64,
     /// Bytes that zones can hold.
     capacity: u64,
+    /// What lies on each device, by the replica that is read first.
+    on_devices: BTreeMap<DeviceIdx, OnDevice>,
     /// Zones that wait to be reset, and those that are suspect.
     emptied: BTreeSet<ZoneSeq>,
     suspects: BTreeSet<ZoneSeq>,
@@ -209,6 +219,8 @@ impl Tables {
     pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
         self.remove(seq);
         self.capacity += zone.capacity;
+        let device = self.on_devices.entry(zone.replicas().first().device).or_default();
+        (device.zones, device.capacity) = (device.zones + 1, device.capacity + zone.capacity);
         let phase = zone.phase;
         self.zones.insert(seq, zone);
         self.enter(seq, phase);
@@ -222,6 +234,9 @@ impl Tables {
     fn remove(&mut self, seq: ZoneSeq) -> Option<Zone> {
         let zone = self.zones.remove(&seq)?;
         self.capacity -= zone.capacity;
+        if let Some(device) = self.on_devices.get_mut(&zone.replicas().first().device) {
+            (device.zones, device.capacity) = (device.zones - 1, device.capacity - zone.capacity);
+        }
         self.emptied.remove(&seq);
         self.suspects.remove(&seq);
         Some(zone)
@@ -251,6 +266,11 @@ impl Tables {
     /// Bytes that can be written to the zones.
     pub fn capacity(&self) -> u64 {
         self.capacity
+    }
+
+    /// What lies on a device.
+    pub fn on_device(&self, device: DeviceIdx) -> OnDevice {
+        self.on_devices.get(&device).copied().unwrap_or_default()
     }
 
     /// What is known of the blocks that were born in a zone.
@@ -521,18 +541,31 @@ impl Tables {
         let those = |is: &dyn Fn(&Zone) -> bool| -> BTreeSet<ZoneSeq> {
             self.zones.iter().filter(|(_, zone)| is(zone)).map(|(seq, _)| *seq).collect()
         };
+        let mut on_devices: BTreeMap<DeviceIdx, OnDevice> = BTreeMap::new();
+        for zone in self.zones.values() {
+            let device = on_devices.entry(zone.replicas().first().device).or_default();
+            (device.zones, device.capacity) = (device.zones + 1, device.capacity + zone.capacity);
+        }
         let counts = (
             self.zones.values().map(|zone| zone.capacity).sum(),
             those(&|zone| matches!(zone.phase, Phase::Emptied(_))),
             those(&|zone| zone.phase == Phase::Suspect),
             (gone, gone_runs),
+            on_devices,
         );
-        let kept = (self.capacity, self.emptied.clone(), self.suspects.clone(), self.gone.counts());
+        let occupied = self.on_devices.iter().filter(|(_, device)| device.zones > 0);
+        let kept = (
+            self.capacity,
+            self.emptied.clone(),
+            self.suspects.clone(),
+            self.gone.counts(),
+            occupied.map(|(device, sum)| (*device, *sum)).collect(),
+        );
         if counts != kept {
             let (counts, kept) = (format!("{counts:?}"), format!("{kept:?}"));
             findings.push(Corrupt::new(
                 "zone tables",
-                "capacity, emptied, suspect and gone zones",
+                "capacity, emptied, suspect and gone zones, and those of each device",
                 counts,
                 kept,
             ));
@@ -593,7 +626,7 @@ impl Tables {
         for section in 0..sections {
             let Some((raw, form)) = fetch(section)? else { continue };
             let at = format!("section {section} of the zone tables");
-            for row in parse_section(&raw, form, &at)? {
+            parse_section(&raw, form, &at, |row| {
                 let Row { head, runs, dead, part_copies } = row;
                 let RowHead { seq, class, phase, home, capacity, claimed, live, opened, last_write } = head;
                 if section_of(seq, sections) != section {
@@ -607,7 +640,8 @@ impl Tables {
                     let zone = Zone::new(class, home, capacity, opened);
                     tables.insert(seq, Zone { phase, claimed, live, last_write, born, part_copies, ..zone });
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(tables)
     }

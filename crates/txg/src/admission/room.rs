@@ -12,6 +12,7 @@ use crate::commit::INLINE_FREES_MAX;
 use crate::sync::SyncState;
 use std::sync::atomic::Ordering;
 use terrane_format::addr::granule_bytes;
+use terrane_format::label::DEVICES_MAX;
 use terrane_format::rows::Phase;
 use terrane_space::account::{
     DeviceRoom, GARBAGE_PART_MIN, Residents, SHARED_SLOTS, Sizes, Slots, SpaceAccount, Waiting, Yield,
@@ -86,8 +87,10 @@ impl Admission {
             |zone: &Zone| zone.replicas().iter().any(|home| !self.store.devices.gives_room(home.device));
         let (mut resident, mut capacity) = (tables.zones.len() as u64, tables.capacity());
         if self.store.devices.any_gives_none() {
-            for zone in tables.zones.values().filter(|zone| leave(zone)) {
-                (resident, capacity) = (resident - 1, capacity.saturating_sub(zone.capacity));
+            let withheld = (0..DEVICES_MAX as u16).map(DeviceIdx);
+            for device in withheld.filter(|device| !self.store.devices.gives_room(*device)) {
+                let there = tables.on_device(device);
+                (resident, capacity) = (resident - there.zones, capacity.saturating_sub(there.capacity));
             }
         }
         // A dead zone holds its live data until that is moved, and takes nothing else.
