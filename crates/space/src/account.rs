@@ -245,9 +245,9 @@ pub struct Limits {
     pub writable_frees: u64,
     /// Live and writable bytes that limit frees, regardless of the file systems below the devices.
     pub of_zones: (u64, u64),
-    /// Zones of the largest size that can hold something.
+    /// Usable zones, counted in zones of the largest size.
     pub zones: u64,
-    /// Bytes that collection keeps writable before anybody asks.
+    /// The margin of the collector's low watermark, in bytes.
     pub ahead: u64,
 }
 
