@@ -27,7 +27,7 @@ const NONE: EntryIdx = u32::MAX;
 const USES_MAX: u8 = 3;
 /// Accesses within this many lookups of other entries count as one use.
 const ONE_USE: u16 = 16;
-/// Memory grows by this part of itself, and no further than it must.
+/// Tables grow by this fraction, and by no more than needed.
 const GROWTH_DIVISOR: usize = 8;
 const GROWTH_MIN: usize = 16;
 /// Slots for ghosts. Ghost bytes are bounded at about half of that, so that few ghosts are lost to full buckets. With one slot per
@@ -115,8 +115,8 @@ impl Retention {
         self.entries.capacity()
     }
 
-    /// A block that was not here comes in. Names should differ; nothing breaks when they do not. `capacity` is what all residents
-    /// together may take, in bytes. The second answer: its ghost was here.
+    /// Adds a block that is not resident. Names should differ, but collisions do no harm. `capacity` bounds the bytes of all residents.
+    /// The second result: whether a ghost of the block was found.
     pub fn admit(&mut self, name: u64, bytes: u32, capacity: u64) -> (EntryIdx, bool) {
         self.clock = self.clock.wrapping_add(1);
         let tag = tag(name);
@@ -178,7 +178,7 @@ impl Retention {
                     self.move_to(candidate, Part::Main);
                     continue;
                 }
-                // The winner goes to the end of the list, with fewer uses if it won closely.
+                // The winner goes to the end of the list. It loses a use if the candidate had any.
                 self.move_to(oldest, Part::Main);
                 let weaker = u8::from(uses > 0);
                 let oldest = &mut self.entries[oldest as usize];

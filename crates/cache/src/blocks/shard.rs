@@ -15,8 +15,8 @@ use terrane_wire::NumberMap;
 
 /// Decompressed forms of each kind keep at least this fraction of the budget, unless they are idle.
 pub(super) const PLAIN_DIVISOR: usize = 4;
-/// Those that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next. Of data, with so
-/// many blocks that go, one of them goes as well.
+/// Idle decompressed forms keep only this fraction, enough to serve a block piece by piece. An idle one of data also goes for each
+/// `IDLE_PLAIN_EVICTIONS` evicted blocks.
 pub(super) const IDLE_PLAIN_DIVISOR: usize = 32;
 const IDLE_PLAIN_EVICTIONS: u64 = 8;
 /// Decompressed forms of metadata that are examined per returning block. Up to half of them go if they were idle. Decompression takes 1
