@@ -107,7 +107,7 @@ impl Place {
         Place { device, reserved: 0, zone, offset, seq, reserved2: 0 }
     }
 
-    /// The address under which the zone's directory knows this spot.
+    /// The address under which the zone's directory lists this place.
     pub fn addr(&self) -> Addr {
         Addr::new(self.seq, self.offset)
     }

@@ -6,7 +6,7 @@
 //! * A *normal* pointer names stored bytes.
 //! * An *embedded* pointer holds up to 112 bytes of (compressed) payload itself and allocates nothing.
 //! * A *hole* names nothing: the block reads as zeros. A hole that was never written is all zero. A hole that was punched keeps its
-//!   logical   birth, level and size, so that an incremental send sees it.
+//!   logical birth, level and size, so that an incremental send sees it.
 //!
 //! Invariant: a pointer that parses has no bit set that this version does not know. Such a bit is an unknown feature.
 
