@@ -1,8 +1,8 @@
 //! Free space of a pool, computed from one snapshot of its inputs.
 //!
-//! Free space is counted in bytes that zones can be counted on to take (their *yield*). 7 % of all zones are kept from users. At least
-//! kept is what makes collection sure to succeed: one zone into which a victim is copied, what commits take meanwhile, and garbage that
-//! is too thin to be collected (a 32nd of every zone).
+//! Free space is counted in bytes that zones can be counted on to take (their *yield*). 7 % of all zones are kept from users. The minimum
+//! of that reserve makes collection sure to succeed. It covers one zone into which a victim is copied, and what commits take meanwhile.
+//! It also covers garbage that is too thin to be collected (a 32nd of every zone).
 //!
 //! Users may write while empty and open zones hold more than one victim and the commits need. Below that, writers queue FIFO, and the
 //! collector frees space in small steps. A piece `c` of a victim with live share `r` frees `c x (1-r)/r`. Writers get that long before
