@@ -1,17 +1,17 @@
 //! Inputs of the targets that read attributes.
 //!
-//! `nvlist` takes its input as it is. One of `attributes` is two lengths (`u16` each), so many bytes that describe a registry and layouts
-//! (none: OpenZFS's), so many of a bonus area, and a spill block.
+//! `nvlist` takes its input as it is. An input of `attributes` begins with two lengths (`u16` each). Bytes of the first length describe a
+//! registry and layouts (0: those of OpenZFS). Bytes of the second length are a bonus area. The rest is a spill block.
 
 #[path = "../../crates/sa/tests/oracle/mod.rs"]
 mod oracle;
 
-/// Runs one input of `nvlist`; a promise that is broken is a panic.
+/// Runs one input of `nvlist`. Panics if a promise is broken.
 pub fn run_list(data: &[u8]) {
     oracle::list(data);
 }
 
-/// Runs one input of `attributes`; a promise that is broken is a panic.
+/// Runs one input of `attributes`. Panics if a promise is broken.
 pub fn run(data: &[u8]) {
     let Some((&[a, b, c, d], rest)) = data.split_first_chunk() else { return };
     let len = |low, high, rest: &[u8]| usize::from(u16::from_le_bytes([low, high])).min(rest.len());
@@ -22,13 +22,13 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// An input of `attributes`, as [`run`] takes it apart.
+/// Builds an input of `attributes`, in the layout that [`run`] expects.
 pub fn input(table: &[u8], bonus: &[u8], spill: &[u8]) -> Vec<u8> {
     let len = |part: &[u8]| u16::try_from(part.len()).expect("a small seed").to_le_bytes();
     [&len(table)[..], &len(bonus), table, bonus, spill].concat()
 }
 
-/// OpenZFS's registry and layouts, as an input describes them.
+/// OpenZFS's registry and layouts, in the form of an input.
 pub fn openzfs_table() -> Vec<u8> {
     let mut raw = Vec::new();
     for (row, index) in terrane_sa::Registry::built_in().iter().zip(0..) {

@@ -1,8 +1,8 @@
-//! Inputs of the targets that expand blocks.
+//! Inputs of the targets that decompress blocks.
 //!
-//! One is the promised size (`u24`), a form, and the stored block. Bit 6 of the form: the size may be above 64 KiB, which makes an input
-//! slow. The lowest two bits: whether the header is taken from the input or made right. A header made right lets the stream itself be
-//! judged; one of the input lies about lengths and levels.
+//! An input is the promised size (`u24`), a form, and the stored block. Bit 6 of the form allows sizes above 64 KiB, which make an
+//! input slow. The two lowest bits say whether the header comes from the input or is made valid. A valid header exercises the stream
+//! itself; a header from the input may lie about lengths and levels.
 
 use terrane_codec::{BLOCK_BYTES_MAX, Compression, Compressor, GzipLevel, Outcome, ZstdLevel};
 
@@ -14,10 +14,10 @@ pub const ZSTD: Compression = Compression::Zstd(ZstdLevel::DEFAULT);
 
 const LARGE: u8 = 1 << 6;
 
-/// Behind what a decoder is given, to see whether it stays there.
+/// Guard bytes behind the output, to detect writes past its end.
 const FENCE: [u8; 64] = [0xa5; 64];
 
-/// Runs one input; a promise that is broken is a panic.
+/// Runs one input. Panics if a promise is broken.
 pub fn run(algo: Compression, data: &[u8]) {
     let Some((&[a, b, c, form], stored)) = data.split_first_chunk() else { return };
     let c = if form & LARGE != 0 { c } else { 0 };
@@ -25,12 +25,12 @@ pub fn run(algo: Compression, data: &[u8]) {
     let stored = if form % 4 == 0 { stored.to_vec() } else { with_header(algo, stored) };
     let mut codec = Compressor::new();
     let first = expand(&mut codec, algo, &stored, lsize, 0);
-    // With other memory, by a context that has done this before.
+    // Again, with a different memory fill and a used context.
     let again = expand(&mut codec, algo, &stored, lsize, 0xff);
     assert_eq!(first.is_some(), again.is_some(), "what was expanded before decides");
     let Some(content) = first else { return };
     assert!(Some(&content) == again.as_ref(), "not every byte was written");
-    // What can be expanded can be compressed, and comes back.
+    // Decompressed content can be compressed again, and comes back.
     let mut made = Vec::new();
     if codec.compress(algo, &content, content.len(), &mut made) == Outcome::Compressed {
         assert!(made.len() <= content.len());
@@ -70,13 +70,13 @@ fn with_header(algo: Compression, stream: &[u8]) -> Vec<u8> {
     }
 }
 
-/// An input of a stored block, as [`run`] takes it apart.
+/// Builds an input from a stored block, in the layout that [`run`] expects.
 pub fn input(stored: &[u8], lsize: usize) -> Vec<u8> {
     let [a, b, c, _] = (lsize as u32).to_le_bytes();
     [&[a, b, c, if c != 0 { LARGE } else { 0 }][..], stored].concat()
 }
 
-/// The target for the vectors of this name's ending.
+/// The target for vectors with this file name ending.
 pub fn target_of(ending: &str) -> Option<&'static str> {
     ["lz4", "zstd", "gzip", "lzjb", "zle"].into_iter().find(|target| {
         ending.strip_prefix(target).is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))

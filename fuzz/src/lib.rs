@@ -1,8 +1,8 @@
-//! What the fuzz targets share: how input becomes a store, and how input is mutated.
+//! Shared code of the fuzz targets: how input becomes a store, and how input is mutated.
 //!
-//! An input of the ZAP targets is a form (4 bytes: how the image is cut into blocks, how the ZAP may grow), a program ([`PROGRAM_BYTES`]:
-//! changes, four bytes each) and an image. The program has a fixed place so that mutations of it leave the image in place, where offsets
-//! mean something; for the same reason most mutations are of one of the three, and keep its length.
+//! An input of the ZAP targets is a form, a program and an image. The form has 4 bytes: how the image is split into blocks, and how the
+//! ZAP may grow. The program has [`PROGRAM_BYTES`]: changes of four bytes each. Its place is fixed, so that mutations of it leave the
+//! image in place, where offsets mean something. For the same reason most mutations change one of the three and keep its length.
 
 #[path = "../../crates/zap/tests/oracle/mod.rs"]
 mod oracle;
@@ -21,17 +21,17 @@ pub const IMAGE_AT: usize = FORM_BYTES + PROGRAM_BYTES;
 pub const MICRO_TYPE: u64 = 0x8000_0000_0000_0003;
 pub const FAT_TYPE: u64 = 0x8000_0000_0000_0001;
 
-/// What a target's input is taken for.
+/// How a target reads its input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     Micro,
     Tiny,
     Fat,
-    /// Whatever block 0 says, and the program is run.
+    /// As block 0 says, and the program is run.
     Changes,
 }
 
-/// An input as the targets take it apart.
+/// Builds an input in the layout that the targets expect.
 pub fn input(block_shift: u8, limits: [u8; 3], program: &[u8], image: &[u8]) -> Vec<u8> {
     let mut input = vec![block_shift, limits[0], limits[1], limits[2]];
     input.extend_from_slice(program);
@@ -40,7 +40,7 @@ pub fn input(block_shift: u8, limits: [u8; 3], program: &[u8], image: &[u8]) -> 
     input
 }
 
-/// Runs one input; a promise that is broken is a panic.
+/// Runs one input. Panics if a promise is broken.
 pub fn run(reading: Reading, data: &[u8]) {
     let (Some(form), Some(program), Some(image)) =
         (data.get(..FORM_BYTES), data.get(FORM_BYTES..IMAGE_AT), data.get(IMAGE_AT..))
@@ -51,7 +51,7 @@ pub fn run(reading: Reading, data: &[u8]) {
         return;
     }
     let mut image = image.to_vec();
-    // Or most inputs would be of another kind, or of none. One of the other byte order is left alone.
+    // Otherwise most inputs would be of another kind, or of none. An input of the other byte order is left alone.
     let turned = image[7] == (MICRO_TYPE & 0xff) as u8 || image[7] == (FAT_TYPE & 0xff) as u8;
     match reading {
         _ if turned => {}
@@ -81,7 +81,7 @@ pub fn run(reading: Reading, data: &[u8]) {
     oracle::exercise(MemStore::from_image(&image, block_size), options, program);
 }
 
-/// Mutates one part of an input. Three of four times its length is kept.
+/// Mutates one part of an input. In three of four cases its length is kept.
 pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize {
     if size <= IMAGE_AT || seed % 4 == 0 {
         return libfuzzer_sys::fuzzer_mutate(data, size, max_size);
@@ -90,7 +90,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
         0 => 0..FORM_BYTES,
         1 | 2 => FORM_BYTES..IMAGE_AT,
         _ => {
-            // A window of the image, so that what is erased or inserted in it moves little.
+            // A window of the image, so that insertions and deletions in it move little.
             let at = IMAGE_AT + (seed as usize / 32) * 8 % (size - IMAGE_AT);
             let len = 8usize << (seed / 32 % 6);
             at..size.min(at + len)
@@ -101,7 +101,7 @@ pub fn mutate(data: &mut [u8], size: usize, max_size: usize, seed: u32) -> usize
     size
 }
 
-/// A target: how its input is read.
+/// Defines a target that reads its input as given.
 #[macro_export]
 macro_rules! target {
     ($reading:ident) => {

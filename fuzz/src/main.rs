@@ -1,7 +1,7 @@
-//! Writes inputs to begin with: images made by OpenZFS that are small enough, and ones made here, each with a few programs;
-//! lists and buffers of attributes and compressed blocks that OpenZFS made; labels, records and tables made here.
+//! Writes the seed corpus: small images, attribute lists and buffers, and compressed blocks made by OpenZFS, and images made here, each
+//! image with a few programs. Labels, records and tables are made here as well.
 //!
-//! `seeds VECTORS... CORPUS`: directories of vectors, and the directory that gets one directory for each target.
+//! `seeds VECTORS... CORPUS`: directories of vectors, and the output directory, which gets one directory per target.
 
 #[path = "../../crates/zap/tests/turned/mod.rs"]
 mod turned;
@@ -67,7 +67,7 @@ fn save(corpus: &Path, target: &str, name: &str, bytes: &[u8]) -> std::io::Resul
     fs::write(dir.join(name), bytes)
 }
 
-/// An image of a manifest's directory. Its block size follows from what it is.
+/// An image of a manifest's directory. Its block size follows from its kind.
 fn vector(path: &Path) -> std::io::Result<Option<(String, u8, Vec<u8>)>> {
     let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_string();
     if !name.contains(".bin") {
@@ -88,7 +88,7 @@ fn vector(path: &Path) -> std::io::Result<Option<(String, u8, Vec<u8>)>> {
     Ok((image.len() <= IMAGE_BYTES_MAX).then_some((name, shift, image)))
 }
 
-/// A stored block, beside the content that it has.
+/// A stored block, with its content beside it.
 fn block(path: &Path, corpus: &Path) -> std::io::Result<()> {
     let ending = path.extension().and_then(|extension| extension.to_str()).unwrap_or_default();
     let Some(target) = terrane_fuzz::blocks::target_of(ending) else { return Ok(()) };
@@ -104,7 +104,7 @@ fn attributes(path: &Path, corpus: &Path) -> std::io::Result<()> {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("xdr") if raw.len() <= IMAGE_BYTES_MAX => save(corpus, "nvlist", name, &raw),
         Some("bonus") => {
-            // The largest spill block is cut: it is one value.
+            // The largest spill block is truncated: it is a single value.
             let mut spill = fs::read(path.with_extension("spill")).unwrap_or(EMPTY_BUFFER.to_vec());
             spill.truncate(IMAGE_BYTES_MAX);
             for (kind, table) in [("usual", Vec::new()), ("own", openzfs_table())] {
@@ -117,7 +117,7 @@ fn attributes(path: &Path, corpus: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Fat ZAPs in blocks so small that a mutation meets something; with external tables, and one that is being doubled.
+/// Fat ZAPs with blocks so small that mutations hit structures, some with external tables, and one whose table is being doubled.
 fn own() -> Vec<(String, u8, Vec<u8>)> {
     let mut images = Vec::new();
     let words = Flags::HASH64.and(Flags::UINT64_KEY);
@@ -149,7 +149,7 @@ fn own() -> Vec<(String, u8, Vec<u8>)> {
     images
 }
 
-/// Adds, removes, updates with other widths, and all of it mixed.
+/// Adds, removes, updates with other widths, and a mix of all.
 fn programs() -> [[u8; PROGRAM_BYTES]; 4] {
     let op = |k: usize, code: [u8; 4]| code.map(|c| c.wrapping_mul(k as u8 / 4 + 1));
     [[0, 1, 4, 3], [4, 129, 0, 0], [3, 17, 15, 1], [7, 73, 29, 5]]

@@ -1,9 +1,9 @@
-//! Inputs of the targets that read what a pool tells of itself.
+//! Inputs of the targets that read a pool's own structures.
 //!
-//! `labels` takes a label without its seal, which is made right, as are the fields that say what it is: a seal is no secret. `records`
-//! takes a commit record before compression. `batches` takes an offset in a zone, in write units (`u16`), and the head of a batch on a
-//! cache device, whose seal is made right as well. `tables` takes a length (`u16`), so many bytes of a section of the zone tables, and a
-//! commit record that is applied to it.
+//! * `labels`: a label without its seal. The seal and the identifying fields are made valid, because a seal is no secret.
+//! * `records`: a commit record before compression.
+//! * `batches`: an offset in a zone, in write units (`u16`), and the head of a batch on a cache device. Its seal is made valid.
+//! * `tables`: a length (`u16`), a section of the zone tables of that length, and a commit record that is applied to it.
 
 use terrane_format::block_ptr::Key;
 use terrane_format::boot_ptr::BootPtr;
@@ -22,7 +22,7 @@ use terrane_space::gone::GoneZone;
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
-/// Where the fields of a label's head are: FORMAT.md, 4.1.
+/// Offsets of a label's head: FORMAT.md, 4.1.
 const HEAD_BYTES: usize = 96;
 const SEAL_AT: usize = 80;
 
@@ -30,7 +30,7 @@ fn word(raw: &[u8], at: usize) -> u64 {
     raw.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(word.try_into().expect("eight bytes")))
 }
 
-/// A label whose seal is right, whatever else it says.
+/// A label with a valid seal, whatever else it says.
 fn sealed(data: &[u8], anchor: u32) -> Option<Vec<u8>> {
     let mut raw = data.get(..data.len().min(LABEL_BYTES as usize))?.to_vec();
     let body_bytes = u32::try_from(raw.len().checked_sub(HEAD_BYTES)?).ok()?;
@@ -45,7 +45,7 @@ fn sealed(data: &[u8], anchor: u32) -> Option<Vec<u8>> {
     Some(raw)
 }
 
-/// A label is refused by name, or is one that can be written again, under the name of any of its devices.
+/// A label is refused by name, or can be written again, under the name of any of its devices.
 pub fn run_label(data: &[u8]) {
     let Some(raw) = sealed(data, 1) else { return };
     let Ok(label) = Label::parse(&raw, 1, "fuzz") else { return };
@@ -75,17 +75,17 @@ fn record(data: &[u8]) -> Option<Record> {
     Record::parse(&raw, "fuzz").ok()
 }
 
-/// A section is refused by name, or means the same when it is written again; what is applied to it leaves tables that say what is wrong
-/// with them, and that can be stored.
+/// A section is refused by name, or means the same when it is written again. A record applied to it leaves tables that report what is
+/// wrong with them and can be stored.
 pub fn run_tables(data: &[u8]) {
     let Some((len, rest)) = data.split_first_chunk() else { return };
     let (section, rest) = rest.split_at(usize::from(u16::from_le_bytes(*len) & 0x7fff).min(rest.len()));
-    // Both forms, one bit of the length says which.
+    // Both forms are tested. One bit of the length selects the form.
     let form = if len[1] & 0x80 == 0 { RowForm::Plain } else { RowForm::Tailed };
     let Ok(mut tables) = Tables::decode(1, |_| Ok(Some((section.to_vec(), form)))) else { return };
     stored(&tables);
     let _ = tables.check();
-    // Import refuses tables that are not in order before anything is done to them.
+    // Import refuses inconsistent tables before anything is applied to them.
     let Some(record) = record(rest).filter(|_| tables.check().is_empty()) else { return };
     let mut frees = record.frees.clone();
     frees.sort_unstable();
@@ -109,13 +109,13 @@ fn stored(tables: &Tables) {
     }
 }
 
-/// Pool and cache device of every batch, and where it lies.
+/// Pool id and cache device id of every batch, and its zone.
 const CACHE: (u64, u64) = (7, 9);
 const BATCH_ZONE: ZoneIdx = ZoneIdx(2);
 
 const GEOMETRY: CacheGeometry = CacheGeometry { write_unit: 4096, zone_size: 1 << 20, zone_count: 8 };
 
-/// A batch is none, or lies in its zone with all its blocks, one behind the other, and means the same when it is written again.
+/// A batch is refused, or lies in its zone with consecutive blocks, and means the same when it is written again.
 pub fn run_batch(data: &[u8]) {
     let Some((units, raw)) = data.split_first_chunk() else { return };
     let at = u64::from(u16::from_le_bytes(*units)) * 4096;
@@ -124,7 +124,7 @@ pub fn run_batch(data: &[u8]) {
     raw[..8].copy_from_slice(&BATCH_MAGIC.to_le_bytes());
     raw[8..16].copy_from_slice(&CACHE.0.to_le_bytes());
     raw[16..24].copy_from_slice(&CACHE.1.to_le_bytes());
-    // More entries than there are bytes are tried, but not always.
+    // Entry counts beyond the bytes are tried, but not always.
     let count = u32::from_le_bytes([raw[32], raw[33], raw[34], raw[35]]);
     let fits = (room / BatchEntry::SIZE) as u32;
     let count = if count == u32::MAX { count } else { count.min(fits) };
@@ -152,14 +152,14 @@ pub fn run_batch(data: &[u8]) {
     assert_eq!((again.turn, again.bytes, again.blocks), (batch.turn, batch.bytes, batch.blocks));
 }
 
-/// What mutations begin with: target, name, input.
+/// The seeds: target, name, input.
 pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
     let mut seeds = Vec::new();
     for devices in [1u64, 2, 5] {
         seeds.push(("labels", format!("{devices} devices"), label(devices).encode(1)));
     }
     for seed in &mut seeds {
-        // What lies behind the body says nothing.
+        // Bytes behind the body are ignored.
         let end = seed.2.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 3);
         seed.2.truncate(end);
     }
@@ -188,7 +188,7 @@ fn label(devices: u64) -> Label {
     let row = |index: u64| {
         let (role, stay) =
             [(Role::Data, Stay::Normal), (Role::Special, Stay::Leaving)][usize::from(index % 3 == 1)];
-        // The second was removed.
+        // The second device was removed.
         (index != 1).then(|| DeviceRow {
             device: index + 7,
             zone_size: 1 << 20,
@@ -238,7 +238,7 @@ fn own_tables(zones: u64) -> Tables {
         (zone.claimed, zone.live) = (512 << 10, 64 << 10);
         zone.born.dead.add_sorted(&[(300, 16), (900, 400)]);
         if seq % 3 == 2 {
-            // Its survivors are in the first one.
+            // Its survivors are in the first zone.
             let mut run = Run::of(256, 16, ZoneSeq(1), 64 << 10);
             run.take(288, 8);
             zone.born.runs.push(run);

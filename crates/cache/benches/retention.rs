@@ -1,18 +1,18 @@
-//! What a cache keeps, judged by traces: hits in a hundred, of ours and of four that are known.
+//! Hit rates of the cache's policy on traces, in percent, beside four known policies.
 //!
-//! All blocks are alike here. The policies to compare with are written for clearness; none of them is in the product.
+//! All blocks have one size here. The other policies are written for clarity, and none of them is in the product.
 //!
-//!     cargo bench -p terrane-pool --bench retention -- [--asked N]
+//!     cargo bench -p terrane-cache --bench retention -- [--asked N]
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use terrane_cache::retention::{EntryIdx, Retention};
 use terrane_wire::Dice;
 
-/// Blocks there are, unless a trace says otherwise.
+/// Number of blocks, unless a trace says otherwise.
 const BLOCKS: u64 = 15_000;
 
 trait Cache {
-    /// Whether the block was there; it is now.
+    /// Whether the block was cached. Afterwards it is.
     fn ask(&mut self, block: u64) -> bool;
 }
 
@@ -41,7 +41,7 @@ impl Cache for Ours {
     }
 }
 
-/// Least recently used first.
+/// Evicts the least recently used block.
 struct Lru {
     used: HashMap<u64, u64>,
     order: BTreeMap<u64, u64>,
@@ -66,7 +66,7 @@ impl Cache for Lru {
     }
 }
 
-/// Second chance: what Terrane had before.
+/// Second chance: Terrane's earlier policy.
 struct Clock {
     places: HashMap<u64, usize>,
     ring: Vec<(u64, bool)>,
@@ -98,7 +98,7 @@ impl Cache for Clock {
     }
 }
 
-/// Three queues of first in, first out: small, main, ghosts (Yang and others, 2023).
+/// Three FIFO queues: small, main, ghosts (Yang and others, 2023).
 struct S3Fifo {
     uses: HashMap<u64, u8>,
     small: VecDeque<u64>,

@@ -1,13 +1,13 @@
-//! The block cache: blocks as they are stored, by birthplace, and those in use decompressed as well, within one budget of bytes.
+//! The block cache (ZFS: ARC): blocks in stored form, keyed by birthplace. Blocks in use are kept decompressed as well, in one byte
+//! budget.
 //!
-//! What is compressed on the device is compressed here, so that the same memory holds several times as much; a hit costs a decompression,
-//! which is far cheaper than a device. What was written, and what is read again, is kept decompressed beside it while there is room: when
-//! that is short decompressed forms go first, until a quarter of the budget is left to those of each kind, and those of data that nobody
-//! asks for go on until a 32nd is left to them; so do those of metadata, as blocks come back that had to go. Only then do blocks go, by
-//! [`retention`](crate::retention), data and metadata each by one of its own. How much metadata may have follows the ghosts that
-//! come back of either, and is at least a quarter.
+//! A block that is compressed on the device stays compressed here, so the same memory holds several times as much. A hit costs a
+//! decompression, which is far cheaper than a device read. Blocks that were written or read again also keep their decompressed form.
+//! When memory is short, decompressed forms go first, until each kind has a quarter of the budget left. Idle ones of data go further,
+//! down to a 32nd. So do those of metadata, as evicted blocks return. Only then are blocks evicted, by [`retention`](crate::retention),
+//! with separate lists for data and metadata. The share of metadata follows returning ghosts of both kinds, and is at least a quarter.
 //!
-//! Addresses never change and never repeat within a birth group, so an entry is never wrong, only unused; one that was freed is told so.
+//! An address never changes and never repeats within a birth txg, so an entry is never stale. Freed blocks are dropped explicitly.
 //!
 //! Invariant ([`BlockCache::check`]): the bytes held, ghosts and tables included, never exceed the budget.
 
@@ -30,7 +30,7 @@ use terrane_format::block_ptr::Key;
 use terrane_wire::NumberHasher;
 
 const SHARDS: usize = 16;
-/// Blocks that were read ahead and that nobody asks for keep this part.
+/// Prefetched blocks that no reader has asked for keep this fraction of the budget.
 const UNREAD_DIVISOR: usize = 8;
 
 fn name(key: Key) -> u64 {
@@ -44,14 +44,14 @@ fn tag(key: Key) -> u32 {
     retention::tag(name(key))
 }
 
-/// A block that is here.
+/// A cached block.
 #[derive(Clone, Debug)]
 pub enum Found {
     /// Its content.
     Plain(Arc<Vec<u8>>),
-    /// What has to be decompressed.
+    /// Its stored form, to be decompressed.
     Packed(Packed),
-    /// The same of a block that was read ahead, when it is asked for the first time.
+    /// Like `Packed`, at the first read of a prefetched block.
     Ahead(Packed),
 }
 
@@ -62,22 +62,22 @@ pub struct BlockCache {
     leaving: Leaving,
 }
 
-/// What the cache holds and did, of one kind of blocks.
+/// Content and statistics of the cache, for one kind of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStats {
     /// Memory, decompressed forms included.
     pub bytes: u64,
-    /// Of that, decompressed forms.
+    /// Memory of decompressed forms.
     pub plain_bytes: u64,
-    /// Blocks that are here.
+    /// Cached blocks.
     pub blocks: u64,
     pub hits: u64,
     pub misses: u64,
-    /// Blocks that came back after they had made room.
+    /// Evicted blocks that were read again while their ghost existed.
     pub ghost_hits: u64,
-    /// Blocks that made room.
+    /// Evicted blocks.
     pub evictions: u64,
-    /// Blocks that were read ahead, and those of them that somebody asked for.
+    /// Prefetched blocks, and how many of them were read.
     pub ahead: u64,
     pub ahead_hits: u64,
 }
@@ -113,12 +113,12 @@ impl BlockCache {
         cache
     }
 
-    /// The most bytes it holds.
+    /// The budget, in bytes.
     pub fn budget(&self) -> usize {
         self.shard_bytes.load(Ordering::Relaxed) * SHARDS
     }
 
-    /// From now on at most `budget` bytes; what is too much goes at once.
+    /// Sets the budget, in bytes. Excess entries are evicted at once.
     pub fn set_budget(&self, budget: usize) {
         self.shard_bytes.store(budget / SHARDS, Ordering::Relaxed);
         self.leaving.bound(self.budget());
@@ -129,19 +129,20 @@ impl BlockCache {
         }
     }
 
-    /// Whether blocks are kept as their content alone, as caches of old did: to compare with.
+    /// Whether only decompressed content is kept, as in earlier versions. For comparison.
     pub fn set_plain_only(&self, plain_only: bool) {
         self.plain_only.store(plain_only, Ordering::Relaxed);
         self.clear();
     }
 
-    /// As it was set.
+    /// The value that was set.
     pub fn is_plain_only(&self) -> bool {
         self.plain_only.load(Ordering::Relaxed)
     }
 
-    /// Whether who has the content of a block at hand, so many bytes, should give it to [`insert`](BlockCache::insert): always that of
-    /// metadata, that of data while nothing has to go for it.
+    /// Whether the caller should pass the content of a block to [`insert`](BlockCache::insert). Always for metadata; for data only
+    /// while
+    /// `bytes` more fit without eviction.
     pub fn wants_plain(&self, key: Key, kind: Kind, bytes: usize) -> bool {
         if kind == Kind::Metadata || self.is_plain_only() {
             return true;
@@ -158,17 +159,17 @@ impl BlockCache {
         self.shard(key).lock().get(key, kind, &self.leaving)
     }
 
-    /// Whether the block is here; it is not used by that.
+    /// Whether the block is cached. This does not count as a use.
     pub fn holds(&self, key: Key) -> bool {
         self.shard(key).lock().source_of(key).is_some()
     }
 
-    /// Whether the block is here, and came from its own place, where it was whole.
+    /// Whether the block is cached and was intact at its own place in the pool.
     pub fn holds_own(&self, key: Key) -> bool {
         self.shard(key).lock().source_of(key) == Some(Source::Pool)
     }
 
-    /// Keeps a block, and its content where that is given.
+    /// Caches a block, and its content if given.
     pub fn insert(
         &self,
         key: Key,
@@ -183,17 +184,17 @@ impl BlockCache {
         self.admit(kind, Held { key, packed, plain: None, is_ahead: false, source }, plain);
     }
 
-    /// Keeps a block that nobody asked for yet: to be asked for is no second use of it.
+    /// Caches a prefetched block: its first read does not count as a second use.
     pub fn insert_ahead(&self, key: Key, kind: Kind, (packed, source): (Packed, Source)) {
         self.admit(kind, Held { key, packed, plain: None, is_ahead: true, source }, None);
     }
 
-    /// Memory of blocks that were read ahead and not asked for.
+    /// Memory of prefetched blocks that were not read yet.
     pub fn unread_bytes(&self) -> usize {
         self.leaving.unread_bytes()
     }
 
-    /// How many such blocks had to go.
+    /// Prefetched blocks that were evicted unread.
     pub fn wasted(&self) -> u64 {
         self.leaving.wasted()
     }
@@ -215,14 +216,14 @@ impl BlockCache {
         shard.make_room(budget, &self.leaving);
     }
 
-    /// The content of a block that was found packed.
+    /// Adds the content of a block that was found in stored form.
     pub fn insert_plain(&self, key: Key, block: &Arc<Vec<u8>>) {
         let mut shard = self.shard(key).lock();
         shard.put_plain(key, block.clone(), true);
         shard.make_room(self.shard_bytes.load(Ordering::Relaxed), &self.leaving);
     }
 
-    /// The block was freed: nobody will ask for it.
+    /// Drops a freed block.
     pub fn forget(&self, key: Key) {
         let held = self.shard(key).lock().forget(key);
         if let Some(held) = held.filter(|held| held.is_ahead) {
@@ -230,7 +231,7 @@ impl BlockCache {
         }
     }
 
-    /// Whether blocks that go are kept for [`take_leaving`](BlockCache::take_leaving).
+    /// Whether evicted blocks are kept for [`take_leaving`](BlockCache::take_leaving).
     pub fn keep_leaving(&self, is_wanted: bool) {
         self.leaving.keep(is_wanted && !self.is_plain_only());
         if !is_wanted {
@@ -238,12 +239,12 @@ impl BlockCache {
         }
     }
 
-    /// Blocks that went since it was asked last, as far as there was room for them.
+    /// Blocks evicted since the last call, as far as they fit their buffer.
     pub fn take_leaving(&self) -> Vec<(Key, Packed)> {
         self.leaving.take()
     }
 
-    /// Forgets everything.
+    /// Drops everything.
     pub fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
@@ -258,7 +259,7 @@ impl BlockCache {
         Kind::ALL.map(of)
     }
 
-    /// The invariant above.
+    /// Checks the invariant above.
     pub fn check(&self) -> Result<(), String> {
         self.shards.iter().try_for_each(|shard| shard.lock().check(self.shard_bytes.load(Ordering::Relaxed)))
     }

@@ -1,27 +1,27 @@
-//! Blocks that are being read: who wants one of them too waits for it, instead of reading and decompressing it as well.
+//! Reads in flight: a second reader of a block waits for the first, instead of reading and decompressing it again.
 //!
-//! A sequential reader's requests overlap records: two threads then want the same record at the same moment.
+//! The requests of a sequential reader overlap records, so two threads often need the same record at once.
 //!
-//! Invariant: who holds a [`Flight`] never waits for another one.
+//! Invariant: a thread that holds a [`Flight`] never waits for another one.
 
 use parking_lot::{Condvar, Mutex};
 use terrane_format::block_ptr::Key;
 
-/// At most as many as there are threads that read, so a list is quicker than anything else.
+/// At most one per reading thread, so a list is fastest.
 #[derive(Debug, Default)]
 pub struct Flights {
     under_way: Mutex<Vec<Key>>,
     landed: Condvar,
 }
 
-/// Whoever holds it reads the block for all.
+/// The thread that holds it reads the block for all.
 pub struct Flight<'a> {
     flights: &'a Flights,
     key: Key,
 }
 
 impl Flights {
-    /// To read this block; or, where another thread does, waits until it has: `None`, look again.
+    /// Claims the read of this block. If another thread reads it, waits until that is done and returns `None`: look in the cache again.
     pub fn board(&self, key: Key) -> Option<Flight<'_>> {
         let mut under_way = self.under_way.lock();
         if !under_way.contains(&key) {
@@ -56,7 +56,7 @@ mod tests {
         assert!(flights.board(key(2)).is_some(), "another block");
         std::thread::scope(|scope| {
             let second = scope.spawn(|| flights.board(key(1)).is_none());
-            // Until it waits. Woken too soon, it finds the block under way still.
+            // Until the thread waits. Woken too early, it finds the block still in flight.
             while !flights.landed.notify_one() {
                 std::thread::yield_now();
             }

@@ -1,6 +1,6 @@
 use terrane_format::block_ptr::Normal;
 
-/// What a block is to the cache.
+/// The two kinds of blocks that the cache tells apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Data = 0,

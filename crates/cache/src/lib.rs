@@ -1,7 +1,7 @@
-//! What a pool keeps in memory of what is stored.
+//! Memory caches of a pool.
 //!
-//! Rooms: [`blocks`] (the block cache), [`retention`] (which blocks it keeps), [`flights`] (blocks that are being read), [`parts`] (zone
-//! directories, taken apart).
+//! Modules: [`blocks`] (the block cache), [`retention`] (its eviction policy), [`flights`] (reads in flight), [`parts`] (decoded zone
+//! directories).
 
 pub mod blocks;
 pub mod flights;

@@ -1,4 +1,4 @@
-//! Directory parts, taken apart, within a budget of bytes.
+//! A cache of decoded directory parts, within a byte budget.
 
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use terrane_wire::{NumberMap, ZoneSeq};
 
 type Key = (u64, u64);
 
-/// What parts may take of the memory for blocks: one part of so many, beside it.
+/// The budget, as a fraction of the block cache's, in addition to it.
 pub const PARTS_PART: usize = 8;
 const BYTES_MIN: usize = 1 << 20;
 
@@ -20,8 +20,8 @@ struct State {
     bytes: usize,
 }
 
-/// Parts come here when they are written, because collection and look-ups of moved blocks want them again, and when they were read.
-/// First in, first out: a look-up of moved blocks walks parts in the order of birth, so age says as much as use.
+/// Holds parts that were written, which the collector and lookups of moved blocks need again, and parts that were read. FIFO: lookups
+/// of moved blocks walk parts in birth order, so age predicts as well as use.
 pub struct PartCache {
     state: Mutex<State>,
     budget: AtomicUsize,
@@ -32,7 +32,7 @@ impl PartCache {
         PartCache { state: Mutex::default(), budget: AtomicUsize::new(budget.max(BYTES_MIN)) }
     }
 
-    /// From now on at most so many bytes; what is too much goes at once.
+    /// Sets the budget, in bytes. Excess parts are dropped at once.
     pub fn set_budget(&self, budget: usize) {
         self.budget.store(budget.max(BYTES_MIN), Ordering::Relaxed);
         let mut state = self.state.lock();

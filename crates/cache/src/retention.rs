@@ -1,51 +1,50 @@
-//! What a cache keeps: blocks that come back, whoever else passes through.
+//! Eviction policy of the cache: keeps blocks that return, even while scans pass through.
 //!
-//! New blocks enter a *window*, which goes in the order of last use. What leaves it meets the oldest block of the *main* part, and the one
-//! that was used more often stays: a scan, in which everything is used once, takes nothing from what is used, and a loop over more
-//! than there is room for keeps a part of itself instead of nothing. Of what went a *ghost* stays for a while, its name and its uses,
-//! so that a block which comes back again and again wins in the end. Ghosts also say what is missing. When one comes back that
-//! left the window before it was ever used, the window was too small: recency counts. When one comes back that was used, it should
-//! have stayed for that: frequency counts, and the window shrinks.
+//! New blocks enter a *window* in LRU order. A block that leaves the window competes with the oldest block of the *main* part, and the
+//! one with more uses stays. So a scan, which uses each block once, evicts nothing that is in use. A loop larger than the cache keeps a
+//! part of itself instead of nothing. An evicted block leaves a *ghost* for a while, its name and its uses, so that a block which keeps
+//! returning stays in the end. Ghosts also size the window. If a block returns that left the window unused, the window was too small:
+//! recency counts. If a block returns that was used, frequency counts, and the window shrinks.
 //!
-//! Uses in quick succession count once: a record that is read in thirty-two pieces is no more popular than one that is read whole.
-//! Why it is this one of five: decision 18, with the traces (`cargo bench -p terrane-cache --bench retention`).
+//! Uses in quick succession count once: a record read in thirty-two pieces is no more popular than one that is read whole. Why this
+//! policy of five: decision 18, with the traces (`cargo bench -p terrane-cache --bench retention`).
 //!
-//! What is remembered is small: 20 bytes for an entry, 8 for a ghost, of which there is room for two to an entry.
+//! Memory is small: 20 bytes per entry and 8 per ghost, with up to two ghosts per entry.
 //!
-//! Invariants ([`Retention::check`]): each list's bytes and count are those of its entries, and [`Ghosts`]' own.
+//! Invariants ([`Retention::check`]): each list's bytes and count match its entries, and those of [`Ghosts`].
 
 mod ghosts;
 
 pub use ghosts::tag;
 use ghosts::{Ghost, Ghosts};
 
-/// An entry's place in memory, until it goes, or [`Retention::compact`] moves it.
+/// The index of an entry. Valid until the entry is evicted, or [`Retention::compact`] moves it.
 pub type EntryIdx = u32;
 
 /// "No entry", at both ends of a list.
 const NONE: EntryIdx = u32::MAX;
-/// Uses that are remembered of an entry, at most: with more, what was popular once takes too long to go.
+/// Most uses that are counted. With more, a once popular entry would stay too long.
 const USES_MAX: u8 = 3;
-/// An entry that was used less than so many look-ups of others ago is still in the same use.
+/// Accesses within this many lookups of other entries count as one use.
 const ONE_USE: u16 = 16;
-/// Memory grows by this part of itself, and no further than it must.
+/// Tables grow by this fraction, and by no more than needed.
 const GROWTH_DIVISOR: usize = 8;
 const GROWTH_MIN: usize = 16;
-/// There is room for so many ghosts. Their bytes bound them at about half of that, so that few are lost because their bucket is full: with
-/// one it is as many as 1.3 hits in a hundred that are missing on popularity.
+/// Slots for ghosts. Ghost bytes are bounded at about half of that, so that few ghosts are lost to full buckets. With one slot per
+/// entry, up to 1.3 percentage points of hits are lost on popularity traces.
 const GHOSTS_PER_ENTRY: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Window = 0,
     Main = 1,
-    /// Holds nothing.
+    /// The entry is free.
     Free = 2,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Of its name.
+    /// Tag of its name.
     tag: u32,
     bytes: u32,
     before: EntryIdx,
@@ -58,7 +57,7 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 20);
 
-/// The oldest first.
+/// Oldest first.
 #[derive(Clone, Copy, Debug)]
 struct List {
     first: EntryIdx,
@@ -69,15 +68,15 @@ struct List {
 
 const EMPTY: List = List { first: NONE, last: NONE, bytes: 0, count: 0 };
 
-/// Who stays and who goes; what is cached lies elsewhere, by the same [`EntryIdx`].
+/// The eviction policy. The cached blocks lie elsewhere, under the same [`EntryIdx`].
 #[derive(Clone, Debug)]
 pub struct Retention {
     entries: Vec<Entry>,
     lists: [List; 3],
     ghosts: Ghosts,
-    /// Bytes of the window, when there is no room.
+    /// Target bytes of the window when the cache is full.
     window_bytes: u64,
-    /// Look-ups of one entry after another.
+    /// Lookups of different entries.
     clock: u16,
     last_used: EntryIdx,
 }
@@ -96,28 +95,28 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Bytes of what is resident.
+    /// Bytes of resident entries.
     pub fn bytes(&self) -> u64 {
         self.list(Part::Window).bytes + self.list(Part::Main).bytes
     }
 
-    /// Entries that are resident.
+    /// Resident entries.
     pub fn count(&self) -> usize {
         self.list(Part::Window).count + self.list(Part::Main).count
     }
 
-    /// Memory that entries and ghosts take, whether they are in use or not.
+    /// Memory of entries and ghosts, used or not.
     pub fn memory(&self) -> usize {
         self.entries.capacity() * size_of::<Entry>() + self.ghosts.memory()
     }
 
-    /// Entries there is memory for.
+    /// Allocated entries.
     pub fn room(&self) -> usize {
         self.entries.capacity()
     }
 
-    /// A block that was not here comes in. Names should differ; nothing breaks when they do not. `capacity` is what all residents
-    /// together may take, in bytes. The second answer: its ghost was here.
+    /// Adds a block that is not resident. Names should differ, but collisions do no harm. `capacity` bounds the bytes of all residents.
+    /// The second result: whether a ghost of the block was found.
     pub fn admit(&mut self, name: u64, bytes: u32, capacity: u64) -> (EntryIdx, bool) {
         self.clock = self.clock.wrapping_add(1);
         let tag = tag(name);
@@ -147,7 +146,7 @@ impl Retention {
         (at, ghost.is_some())
     }
 
-    /// It was asked for.
+    /// Notes a use.
     pub fn touch(&mut self, at: EntryIdx) {
         if self.last_used == at {
             return;
@@ -164,13 +163,13 @@ impl Retention {
         }
     }
 
-    /// Who goes, so that the others come nearer to `capacity` bytes; its ghost stays. `None`: nobody is here.
+    /// Evicts an entry, to bring the others nearer to `capacity` bytes. Its ghost stays. `None`: there is no entry.
     pub fn evict(&mut self, capacity: u64) -> Option<EntryIdx> {
         self.bound_window(capacity);
         loop {
             let (candidate, oldest) = (self.list(Part::Window).first, self.list(Part::Main).first);
             let window = self.list(Part::Window);
-            // Who came last stays in any case: what is read in pieces would go between them where it is larger than the window.
+            // The newest entry always stays. A block read in pieces that is larger than the window would be evicted between pieces.
             if oldest == NONE || (window.bytes > self.window_bytes && window.count > 1) {
                 let Entry { bytes, uses, .. } = *self.entries.get(candidate as usize)?;
                 let main_bytes = self.list(Part::Main).bytes + u64::from(bytes);
@@ -179,7 +178,7 @@ impl Retention {
                     self.move_to(candidate, Part::Main);
                     continue;
                 }
-                // Who held its place goes to the end of the line, weaker if that was close.
+                // The winner goes to the end of the list. It loses a use if the candidate had any.
                 self.move_to(oldest, Part::Main);
                 let weaker = u8::from(uses > 0);
                 let oldest = &mut self.entries[oldest as usize];
@@ -196,12 +195,12 @@ impl Retention {
         }
     }
 
-    /// It will not be asked for any more: no ghost stays.
+    /// Drops an entry without a ghost.
     pub fn forget(&mut self, at: EntryIdx) {
         self.move_to(at, Part::Free);
     }
 
-    /// The share of the window follows a ghost that comes back, the faster the fewer ghosts there are of its kind.
+    /// Adapts the window's share to a returning ghost, faster if there are few ghosts of its kind.
     fn learn(&mut self, ghost: Ghost, capacity: u64) {
         let Ghost { bytes, of_main, uses } = ghost;
         let (own, other) = (self.ghosts.bytes(of_main) + u64::from(bytes), self.ghosts.bytes(!of_main));
@@ -228,7 +227,7 @@ impl Retention {
         self.ghosts.bound(capacity);
     }
 
-    /// Gives memory of free entries back. Entries move to lower places, in this order, each to one that was free: from where, and to where.
+    /// Frees unused entries. Entries move to lower, free indices, in this order. Returns pairs (from, to).
     pub fn compact(&mut self) -> Vec<(EntryIdx, EntryIdx)> {
         let count = self.count();
         let is_free = |at: &usize| self.entries[*at].part == Part::Free;
@@ -248,7 +247,7 @@ impl Retention {
         moves
     }
 
-    /// Puts an entry where another was.
+    /// Moves an entry to another index.
     fn place(&mut self, from: EntryIdx, to: EntryIdx) {
         let entry = self.entries[from as usize];
         self.entries[to as usize] = entry;
@@ -275,7 +274,7 @@ impl Retention {
         &self.lists[part as usize]
     }
 
-    /// At the end: the newest.
+    /// Appends an entry: it is the newest.
     fn link(&mut self, at: EntryIdx, part: Part) {
         let list = &mut self.lists[part as usize];
         let entry = &mut self.entries[at as usize];
@@ -310,7 +309,7 @@ impl Retention {
 }
 
 impl Retention {
-    /// The invariants above.
+    /// Checks the invariants above.
     pub fn check(&self) -> Result<(), String> {
         for part in [Part::Window, Part::Main, Part::Free] {
             let list = self.list(part);
@@ -336,7 +335,7 @@ mod tests {
     use proptest::prelude::*;
     use terrane_wire::NumberMap;
 
-    /// A cache of numbers, all alike but for their sizes.
+    /// A cache of numbers that differ only in size.
     struct Numbers {
         policy: Retention,
         there: NumberMap<u64, EntryIdx>,
@@ -354,7 +353,7 @@ mod tests {
             }
         }
 
-        /// Whether it was there.
+        /// Whether it was resident.
         fn ask(&mut self, name: u64, bytes: u32) -> bool {
             if let Some(at) = self.there.get(&name) {
                 self.policy.touch(*at);
@@ -423,7 +422,7 @@ mod tests {
         for _ in 0..20 {
             cache.hits(0..800);
         }
-        // Each record of a large file is read in 32 pieces, two readers taking turns.
+        // Two readers alternate; each record of a large file is read in 32 pieces.
         for record in (20_000..24_000).step_by(2) {
             for _ in 0..32 {
                 cache.hits(record..record + 2);

@@ -1,10 +1,10 @@
-//! Where a block was born, for ever, and where bytes are now.
+//! Addresses: where a block was born, for ever, and places: where bytes are now.
 //!
-//! An [`Addr`] is a birthplace: the sequence number of the zone filling into which a block was first written, and its
-//! offset there. It never changes, so no pointer is ever rewritten when collection moves the bytes. A
-//! [`Place`] is a spot on a device right now; only bootstrap blocks, which are never moved, are named by it.
+//! An [`Addr`] is a birthplace (ZFS: DVA): the sequence number of the zone filling into which a block was first written, and its offset
+//! there. It never changes, so no pointer is rewritten when the collector moves the bytes. A [`Place`] is a current position on a
+//! device. Only bootstrap blocks, which never move, are named by it.
 //!
-//! Invariant: (address, birth group) never repeats in the life of a pool.
+//! Invariant: (address, birth txg) never repeats in the life of a pool.
 
 use std::fmt;
 use terrane_wire::{DeviceIdx, Field, ZoneIdx, ZoneSeq, layout};
@@ -17,12 +17,12 @@ pub const OFFSET_BITS: u32 = 28;
 pub const ZONE_BYTES_MAX: u64 = GRANULE << OFFSET_BITS;
 pub const SEQ_MAX: u64 = (1 << (64 - OFFSET_BITS)) - 1;
 
-/// Whether a zone that was written can be called so. The last number is never given, so that of each there is one behind it.
+/// Whether a written zone can have this number. `SEQ_MAX` itself is never given, so each number has a successor.
 pub fn is_possible(seq: ZoneSeq) -> bool {
     (1..SEQ_MAX).contains(&seq.0)
 }
 
-/// `bytes` rounded up to whole granules, in bytes: what a block of that stored size costs.
+/// `bytes` rounded up to whole granules, in bytes: the allocated size of a block of that stored size.
 pub fn granule_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(GRANULE)
 }
@@ -89,14 +89,14 @@ impl Field for Addr {
 }
 
 layout! {
-    /// A spot on a device, with the filling that is expected there. `FORMAT.md` section "Places".
+    /// A position on a device, with the filling that is expected there. `FORMAT.md` section "Places".
     Place, 32 bytes {
         0  device: DeviceIdx,
         2  reserved: u16,
         4  zone: ZoneIdx,
         /// Offset in the zone, in bytes.
         8  offset: u64,
-        /// The filling of that zone; anything else found there is from another life.
+        /// The expected filling of that zone. Bytes of any other filling are stale.
         16 seq: ZoneSeq,
         24 reserved2: u64,
     }
@@ -107,7 +107,7 @@ impl Place {
         Place { device, reserved: 0, zone, offset, seq, reserved2: 0 }
     }
 
-    /// The address under which the zone's directory knows this spot.
+    /// The address under which the zone's directory lists this place.
     pub fn addr(&self) -> Addr {
         Addr::new(self.seq, self.offset)
     }

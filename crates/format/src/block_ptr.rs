@@ -1,24 +1,24 @@
-//! Block pointers: everything a parent knows of a block.
+//! Block pointers: everything that a parent knows about a block.
 //!
-//! 128 bytes hold up to three addresses (copies), the checksum of the stored bytes, how to turn them back into the block, and
-//! two birth groups. Three kinds share the space:
+//! 128 bytes hold up to three addresses (copies), the checksum of the stored bytes, how to decode them, and two birth txgs. Three kinds
+//! share the layout:
 //!
-//! * a *normal* pointer names stored bytes;
-//! * an *embedded* pointer holds up to 112 bytes of (compressed) payload itself and allocates nothing;
-//! * a *hole* names nothing: the block reads as zeros. Only what was never written is all zero; a hole that was made keeps its
-//!   logical birth, level and size, so that an incremental send can tell.
+//! * A *normal* pointer names stored bytes.
+//! * An *embedded* pointer holds up to 112 bytes of (compressed) payload itself and allocates nothing.
+//! * A *hole* names nothing: the block reads as zeros. A hole that was never written is all zero. A hole that was punched keeps its
+//!   logical birth, level and size, so that an incremental send sees it.
 //!
-//! Invariant: a pointer that parses has no bit set that this version does not know; such a bit is an unknown feature.
+//! Invariant: a pointer that parses has no bit set that this version does not know. Such a bit is an unknown feature.
 
 use crate::addr::{Addr, granule_bytes};
 use terrane_codec::ChecksumKind;
 use terrane_wire::{Corrupt, Txg, layout};
 
-/// Copies a pointer can name.
+/// Most copies that a pointer names.
 pub const COPIES_MAX: usize = 3;
-/// The most payload an embedded pointer holds.
+/// Most payload bytes of an embedded pointer.
 pub const EMBEDDED_BYTES_MAX: usize = 112;
-/// Levels a block tree can have, level 0 included.
+/// Most levels of a block tree, level 0 included.
 pub const LEVELS_MAX: u8 = 16;
 /// The largest logical or stored size of one block, in bytes.
 pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
@@ -43,11 +43,11 @@ layout! {
 
 const EMBEDDED: u64 = 1 << 7;
 const KNOWN_PROPS: u64 = 0xff1f_ffff;
-/// Where the fixed words stand in an embedded pointer; the payload fills the rest in order.
+/// Offsets of the fixed words in an embedded pointer. The payload fills the other bytes in order.
 const PROPS_AT: usize = 56;
 const BIRTH_AT: usize = 72;
 
-/// A block pointer, alive.
+/// A decoded block pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockPtr {
     Hole(Hole),
@@ -74,7 +74,7 @@ pub struct Embedded {
     pub payload: Vec<u8>,
 }
 
-/// A block's name for ever.
+/// The unique name of a block, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     pub addr: Addr,
@@ -123,7 +123,7 @@ impl BlockPtr {
         }
     }
 
-    /// What the block is of: the kind of its object.
+    /// The kind of the object that owns the block.
     pub fn kind(&self) -> u8 {
         match self {
             BlockPtr::Hole(hole) => hole.kind,
@@ -149,7 +149,7 @@ impl BlockPtr {
         }
     }
 
-    /// The group that the content is from: what was stored anew and holds the same keeps it. 0: never written.
+    /// The txg in which the content was written. A rewrite of the same content keeps it. 0: never written.
     pub fn logical_birth(&self) -> Txg {
         match self {
             BlockPtr::Hole(hole) => hole.birth,
@@ -158,7 +158,7 @@ impl BlockPtr {
         }
     }
 
-    /// The group that wrote the bytes. 0: never written.
+    /// The txg that wrote the stored bytes. 0: never written.
     pub fn block_birth(&self) -> Txg {
         match self {
             BlockPtr::Normal(normal) => normal.block_birth,
@@ -166,13 +166,13 @@ impl BlockPtr {
         }
     }
 
-    /// The group since which the tree has had this pointer, at the earliest: what was copied from the tree before it does not refer to
-    /// the block through it.
+    /// The earliest txg at which this pointer can be in the tree. A copy of the tree made before does not refer to the block through
+    /// it.
     pub fn latest_birth(&self) -> Txg {
         self.logical_birth().max(self.block_birth())
     }
 
-    /// Bytes the block takes on devices, all copies, in granules; 0 for holes and embedded blocks.
+    /// Allocated bytes of all copies, rounded up to granules. 0 for holes and embedded blocks.
     pub fn allocated_bytes(&self) -> u64 {
         match self {
             BlockPtr::Normal(normal) => {
@@ -224,7 +224,7 @@ impl BlockPtr {
         }
     }
 
-    /// Judges a stored pointer. `at` names the place in errors.
+    /// Validates a stored pointer. `at` names the place in errors.
     pub fn parse(raw: &[u8], at: &dyn std::fmt::Display) -> Result<BlockPtr, Corrupt> {
         let phys = BlockPtrPhys::decode(raw)
             .ok_or_else(|| Corrupt::new(at, "block pointer length", BlockPtr::SIZE, raw.len()))?;
@@ -336,7 +336,7 @@ impl BlockPtrPhys {
 }
 
 impl Normal {
-    /// The copies there are, first choice first.
+    /// The addresses of the copies, first choice first.
     pub fn copies(&self) -> impl Iterator<Item = Addr> + '_ {
         self.addrs.iter().copied().filter(|addr| !addr.is_none())
     }
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// What was stored anew is older than its bytes, what was cloned younger.
+    /// A rewritten block is older than its bytes, a cloned one younger.
     #[test]
     fn births_are_independent() {
         for (logical, block) in [(1, 9), (9, 1), (9, 9)] {

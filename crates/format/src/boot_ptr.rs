@@ -1,11 +1,11 @@
-//! Pointers to bootstrap blocks, which are found by place: no table is needed to read them.
+//! Pointers to bootstrap blocks. They name places, so no table is needed to read them.
 
 use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use terrane_wire::{Corrupt, layout};
 
 layout! {
-    /// Where a bootstrap block lies, twice, and what it must be.
+    /// The places of both copies of a bootstrap block, and its checksum and length.
     BootPtr, 112 bytes {
         0   places: [Place; 2],
         64  checksum: [u8; 32],
@@ -24,7 +24,7 @@ impl BootPtr {
         self.len == 0
     }
 
-    /// Judges a stored pointer to a bootstrap block: only then may places become addresses.
+    /// Validates a stored pointer to a bootstrap block. Only then may its places be converted to addresses.
     pub fn judge(&self, at: &dyn std::fmt::Display) -> Result<(), Corrupt> {
         let fits = |place: &Place| {
             place.seq.0 >> 36 == 0 && place.offset.is_multiple_of(GRANULE) && place.offset < ZONE_BYTES_MAX
@@ -40,7 +40,7 @@ impl BootPtr {
         ))
     }
 
-    /// Copies there are; a pool of very few zones may have both in one.
+    /// The copies that exist. A pool of very few zones may have both in one zone.
     pub fn copies(&self) -> impl Iterator<Item = Place> + '_ {
         self.places.iter().copied().filter(|place| place.seq.0 != 0)
     }

@@ -1,4 +1,4 @@
-//! What lies on a cache device: its head, and batches with their tables of contents. FORMAT.md section 10.
+//! The layout of a cache device: its head, and batches with their tables of contents. FORMAT.md section 10.
 
 use crate::addr::{Addr, GRANULE, granule_bytes};
 use crate::block_ptr::{BLOCK_BYTES_MAX, Key};
@@ -8,10 +8,10 @@ use terrane_wire::{Reader, Txg, Writer, ZoneIdx, layout};
 pub const CACHE_MAGIC: u64 = u64::from_le_bytes(*b"TERRCACH");
 pub const BATCH_MAGIC: u64 = u64::from_le_bytes(*b"TERRCBAT");
 const CACHE_VERSION: u32 = 1;
-/// Heads are no longer, in bytes.
+/// Largest batch head, in bytes.
 pub const BATCH_HEAD_MAX: u64 = 1 << 20;
 
-/// Where a block lies.
+/// The place of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spot {
     pub zone: ZoneIdx,
@@ -20,7 +20,7 @@ pub struct Spot {
     pub psize: u32,
 }
 
-/// The shape of a cache device.
+/// The geometry of a cache device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheGeometry {
     /// In bytes.
@@ -45,12 +45,12 @@ layout! {
 }
 
 layout! {
-    /// Begins a batch; entries follow, then blocks.
+    /// Begins a batch. Its entries follow, then the blocks.
     BatchHead, 64 bytes {
         0  magic: u64,
         8  pool: u64,
         16 cache: u64,
-        /// Of this filling of the zone: one more than that of the zone filled before.
+        /// Number of this filling of the zone: one more than that of the zone filled before.
         24 turn: u64,
         32 count: u32,
         36 head_bytes: u32,
@@ -70,7 +70,7 @@ layout! {
 }
 
 impl CacheHead {
-    /// Of a device under an id of its own.
+    /// The head for a device with id `cache`.
     pub fn of(pool: u64, cache: u64, info: &CacheGeometry) -> CacheHead {
         let mut head = CacheHead {
             magic: CACHE_MAGIC,
@@ -93,7 +93,7 @@ impl CacheHead {
         seal(Seed { pool: self.pool, life: self.cache, offset: 0, incarnation: 0 }, &[sealed])
     }
 
-    /// The head at the start of a device, if it is one.
+    /// Parses the head at the start of a device. `None`: there is none.
     pub fn parse(raw: &[u8]) -> Option<CacheHead> {
         let head = CacheHead::decode(raw)?;
         let is_one = head.magic == CACHE_MAGIC && head.version == CACHE_VERSION;
@@ -102,16 +102,16 @@ impl CacheHead {
 }
 
 impl BatchHead {
-    /// Bytes of the head with its entries, filled up to whole units.
+    /// Bytes of the head with its entries, rounded up to write units.
     pub fn bytes_for(count: usize, unit: u64) -> u64 {
         ((BatchHead::SIZE + count * BatchEntry::SIZE) as u64).next_multiple_of(unit)
     }
 }
 
-/// What a head says.
+/// A decoded batch head.
 pub struct Batch {
     pub turn: u64,
-    /// From its start to that of the next one.
+    /// From the start of this batch to the next one.
     pub bytes: u64,
     pub blocks: Vec<(Key, Spot)>,
 }
@@ -121,8 +121,8 @@ fn seed((pool, cache, turn): (u64, u64, u64), (zone, at): (ZoneIdx, u64)) -> See
     Seed { pool, life: cache, offset: u64::from(zone.0) << 32 | at, incarnation: turn }
 }
 
-/// The head of a batch of a pool, a device and a turn, at an offset in a zone: filled up to `head_bytes`, and where its blocks lie, one
-/// after the other on granules.
+/// Encodes the head of a batch of a pool, device and turn, at an offset in a zone. Returns the head, padded to `head_bytes`, and the
+/// places of the blocks, consecutive and aligned to granules.
 pub fn encode_head(
     of: (u64, u64, u64),
     (zone, at): (ZoneIdx, u64),
@@ -160,8 +160,8 @@ pub fn encode_head(
     (raw, spots)
 }
 
-/// The batch whose head begins `raw`, if it was written there, for this pool and device; `raw` holds the head, or its first unit if that
-/// does not hold all.
+/// Parses the batch whose head begins `raw`, if it was written at this place, for this pool and device. `raw` holds the whole head, or
+/// its first write unit.
 pub fn parse_batch(
     raw: &[u8],
     (pool, cache): (u64, u64),

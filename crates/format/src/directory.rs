@@ -1,12 +1,10 @@
-//! Zone directories: what lies in a zone, told by the zone itself.
+//! Zone directories: the list of a zone's blocks, stored in the zone itself (F2FS: segment summary).
 //!
-//! Every batch that is written to a zone ends with a *directory part*: one entry for each block of the batch, then a
-//! trailer that ends on a write unit. A part names the one before it, so a zone is walked back from its
-//! write pointer without any table. Parts are immutable.
+//! Every batch in a zone ends with a *directory part*: one entry per block of the batch, then a trailer that ends on a write unit. A
+//! part names the one before it, so a zone can be walked back from its write pointer without any table. Parts are immutable.
 //!
-//! An entry tells the block's identity, stored size, CRC-32C of the stored bytes, birth group, owner and the addresses of its
-//! copies. A block that was *born* here has its own position as identity; a *moved* block keeps the address
-//! of its birthplace.
+//! An entry holds the block's identity, stored size, CRC-32C of the stored bytes, birth txg, owner, and the addresses of its other
+//! copies. The identity of a block that was *born* here is its own position. A *moved* block keeps the address of its birthplace.
 //!
 //! Invariant: positions in a part ascend and do not overlap, and all lie inside the batch.
 
@@ -36,7 +34,7 @@ layout! {
         40 part_start: u64,
         /// Bytes of entries, from `part_start`; zeros fill the gap to the trailer.
         48 entry_bytes: u64,
-        /// Offset in the zone of the end of the part before, in bytes; all ones: none.
+        /// Offset in the zone of the end of the part before, in bytes. All ones: none.
         56 previous: u64,
         64 entries: u32,
         68 moved: u32,
@@ -45,10 +43,10 @@ layout! {
     }
 }
 
-/// The number among the blocks of level 0 by which an object's spill is known: no block of contents has it.
+/// Block number of an object's spill block at level 0. No content block has this number.
 pub const SPILL: u64 = u64::MAX;
 
-/// Whose block it is.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     Block { objset: u64, object: u64, level: u8, block: u64 },
@@ -57,7 +55,7 @@ pub enum Owner {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where the block lies in this zone, in bytes.
+    /// Offset of the block in this zone, in bytes.
     pub offset: u64,
     /// The block's birthplace.
     pub identity: Addr,
@@ -80,13 +78,13 @@ impl Entry {
     }
 }
 
-/// A part, taken apart and judged.
+/// A decoded and validated part.
 #[derive(Clone, Debug)]
 pub struct Part {
     pub seq: ZoneSeq,
     pub txg: Txg,
     pub batch_start: u64,
-    /// Where the part ends, and with it the batch.
+    /// End of the part, and of the batch.
     pub end: u64,
     pub previous: Option<u64>,
     pub entries: Vec<Entry>,
@@ -95,7 +93,7 @@ pub struct Part {
 }
 
 impl Part {
-    /// Of a batch from `batch_start` to `end`, whose entries come in the order of their offsets.
+    /// The part of a batch from `batch_start` to `end`. Entries must be in offset order.
     pub fn new(
         seq: ZoneSeq,
         txg: Txg,
@@ -117,7 +115,7 @@ impl Part {
         self.by_identity.get(at).and_then(entry).filter(|entry| entry.identity == identity)
     }
 
-    /// Bytes of memory, for the cache's budget.
+    /// Memory in bytes, for the cache's budget.
     pub fn memory_bytes(&self) -> usize {
         size_of::<Part>() + self.entries.len() * (size_of::<Entry>() + 20)
     }
@@ -133,10 +131,10 @@ const F_SAME_BIRTH: u8 = 64;
 /// More flags follow, as a varint.
 const F_MORE: u8 = 128;
 
-/// The least an entry takes: flags, a size below 128, and the CRC. That is the next block of the same object, of the same birth group.
+/// Smallest entry: flags, a size below 128, and the CRC. It is the next block of the same object and birth txg.
 const ENTRY_BYTES_MIN: usize = 1 + 1 + 4;
 
-/// What delta coding remembers from entry to entry; both directions walk it alike.
+/// The state of delta coding between entries, the same for encoder and decoder.
 #[derive(Default)]
 struct Last {
     end: u64,
@@ -149,7 +147,7 @@ struct Last {
     block: u64,
 }
 
-/// Where and by whom a part is written.
+/// Identity and position of a part to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct PartHead {
     pub pool: u64,
@@ -162,7 +160,7 @@ pub struct PartHead {
     pub previous: u64,
 }
 
-/// The part of a batch that is being gathered, built entry by entry: so it is known at any time how many bytes it takes.
+/// Encodes the part of a batch being gathered, entry by entry, so its size is always known.
 pub struct PartEncoder {
     out: Writer,
     last: Last,
@@ -172,25 +170,25 @@ pub struct PartEncoder {
 }
 
 impl PartEncoder {
-    /// Of a batch that begins at this offset of its zone, in bytes.
+    /// For a batch that begins at this offset of its zone, in bytes.
     pub fn new(batch_start: u64) -> PartEncoder {
         let last = Last { end: batch_start, ..Last::default() };
         PartEncoder { out: Writer::default(), last, batch_start, entries: 0, moved: 0 }
     }
 
-    /// Entries come in the order of their offsets; `seq` is the zone's.
+    /// Adds an entry. Entries must be in offset order; `seq` is the zone's.
     pub fn push(&mut self, seq: ZoneSeq, entry: &Entry) {
         encode_entry(&mut self.out, &mut self.last, seq, entry);
         self.entries += 1;
         self.moved += u32::from(entry.is_moved(seq));
     }
 
-    /// Bytes that the part takes so far, without padding.
+    /// Bytes of the part so far, without padding.
     pub fn stored_bytes(&self) -> u64 {
         (self.out.len() + PartTrailer::SIZE) as u64
     }
 
-    /// Bytes from `part_start` to the end of the batch, which is on a multiple of `unit`.
+    /// Finishes the part: the bytes from `part_start` to the end of the batch, which is a multiple of `unit`.
     pub fn finish(self, head: &PartHead, unit: usize) -> Vec<u8> {
         let PartHead { pool, incarnation, seq, txg, batch_start, part_start, previous } = *head;
         debug_assert_eq!(batch_start, self.batch_start);
@@ -275,7 +273,7 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
     last.end = entry.offset + granule_bytes(u64::from(entry.psize));
 }
 
-/// Reads the trailer from the last bytes before `end`, and says how many bytes before `end` the whole part needs.
+/// Parses the trailer from the last bytes before `end`. Its `part_start` tells how many bytes the whole part needs.
 pub fn parse_trailer(raw: &[u8], seq: ZoneSeq, end: u64) -> Result<PartTrailer, Corrupt> {
     let at = || format!("zone {seq}, directory part ending at byte {end}");
     let tail = raw.len().checked_sub(PartTrailer::SIZE).and_then(|from| raw.get(from..));
@@ -314,7 +312,7 @@ pub fn parse_trailer(raw: &[u8], seq: ZoneSeq, end: u64) -> Result<PartTrailer, 
     Ok(trailer)
 }
 
-/// Judges a whole part: `raw` holds the bytes from the trailer's `part_start` to `end`.
+/// Parses a whole part. `raw` holds the bytes from the trailer's `part_start` to `end`.
 pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Result<Part, Corrupt> {
     let seq = trailer.seq;
     let at = || format!("zone {seq}, directory part ending at byte {end}");
@@ -331,7 +329,7 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     let entry_bytes = usize::try_from(trailer.entry_bytes).unwrap_or(usize::MAX);
     let mut reader = Reader::new(body.get(..entry_bytes).unwrap_or(&[]));
     let mut last = Last { end: trailer.batch_start, ..Last::default() };
-    // So the count cannot make us allocate much more than the part's own size.
+    // Bounds the allocation for a forged count by the size of the part.
     let most = reader.remaining() / ENTRY_BYTES_MIN;
     if trailer.entries as usize > most {
         return Err(Corrupt::new(at(), "entry count", format_args!("at most {most}"), trailer.entries));
@@ -363,7 +361,7 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
 fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<Entry, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let flags = raw.u8()?;
-    // No further flag is known yet: what one stands for would be taken for the next field.
+    // No further flag is known, and its field would be misread as the next one.
     if flags & F_MORE != 0 && raw.varint()? != 0 {
         return Err(bad);
     }
@@ -450,7 +448,7 @@ mod tests {
         parse_part(77, &trailer, raw, end)
     }
 
-    /// A block as it may be, mostly like the one before: gap, stored bytes, birth, owner, siblings, and whether it moved here.
+    /// A random block, mostly like the one before: gap, stored bytes, birth, owner, siblings, and whether it moved here.
     type Spec = (u64, u32, u64, Owner, Vec<u64>, Option<u64>);
 
     fn specs() -> impl Strategy<Value = Vec<Spec>> {
@@ -468,7 +466,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the writer may write the reader must take: the smallest entries there are, runs of them, and extremes of each field.
+        /// The parser must accept what the writer may write: the smallest entries, runs of them, and the extremes of each field.
         #[test]
         fn a_part_of_any_blocks_comes_back(specs in specs(), in_a_row in any::<bool>()) {
             let mut at = 4096;
@@ -490,7 +488,7 @@ mod tests {
         }
     }
 
-    /// Small blocks of one object, one after the other, take the least there is.
+    /// Consecutive small blocks of one object take the smallest entries.
     #[test]
     fn a_part_of_the_smallest_entries_comes_back() {
         let entries = (0..300u64).map(|block| Entry {
@@ -537,7 +535,7 @@ mod tests {
         assert!(parse_part(78, &trailer, &raw, end).is_err(), "another pool's part");
     }
 
-    /// Who puts an index together from directories reckons with where blocks were born.
+    /// A rebuild of the index from directories depends on valid birthplaces.
     #[test]
     fn blocks_that_cannot_have_been_born_where_they_say_are_refused() {
         let from = |raw: u64, psize: u32| {
@@ -591,7 +589,7 @@ mod tests {
         }
     }
 
-    /// No further flag is known: what would follow it is not what this version takes it for.
+    /// No further flag is known: the bytes after it would be misread.
     #[test]
     fn entries_with_unknown_flags_are_refused() {
         let seq = ZoneSeq(12);

@@ -1,67 +1,67 @@
 //! Features: what a pool may hold that older versions cannot read.
 //!
-//! The label names them in three lists, which say what may be done with the pool by those who do not know one. Every
-//! feature that this version knows is one row of [`FEATURES`]; the pool is asked whether one is in force before anything is written that
-//! it stands for. Reading needs no question: what is known is read wherever it is found.
+//! The label names them in three lists, which say what a version that does not know a feature may do with the pool. Every feature that
+//! this version knows is one row of [`FEATURES`]. Before a structure of a feature is written, the pool is asked whether the feature is
+//! in force. Reads need no check: known structures are read wherever they are found.
 
-/// One feature.
+/// A feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Feature {
-    /// ZAPs of one block with up to 31 integers for a name.
+    /// ZAPs of one block with up to 31 integers per name.
     TinyZap,
-    /// Names of directories are normalized, compared without case, or UTF-8 alone.
+    /// Names in directories are normalized, compared without case, or restricted to UTF-8.
     Naming,
-    /// Attributes that users name, wherever they are: in the bonus, in spill blocks, in hidden directories.
+    /// User-defined attributes, wherever stored: in the bonus, in spill blocks, in hidden directories.
     Xattr,
-    /// Commit records tell what the pool has done since it was made.
+    /// Commit records hold the totals of the pool since its creation.
     Totals,
-    /// Several devices, or one that is special, or one that is not the first any more.
+    /// Several devices, a special device, or a single device that is not the first.
     Devices,
     /// Runs of moved blocks have fingerprints.
     Tallies,
-    /// Blocks by lzjb, zle and gzip.
+    /// Blocks compressed by lzjb, zle and gzip.
     Codecs,
-    /// Headers of object sets say what their blocks take.
+    /// Headers of object sets hold the space that their blocks take.
     Accounts,
-    /// A second level of the cache.
+    /// Cache devices (ZFS: L2ARC).
     Caches,
     /// Indirect blocks of 4 KiB above small blocks of files.
     Pointers,
-    /// An id that a copy was given, beside that of the pool it was copied from.
+    /// A separate id of a copied pool, beside the id of its original.
     Identity,
     /// Rows of the zone tables with tails, and zones opened with a list of replicas.
     Rows,
-    /// Blocks that were stored anew and say what they are: no younger than before.
+    /// Rewritten blocks that say so: their content keeps its logical birth.
     Births,
-    /// Data sets say who they are, and what waits to be freed of them lies in the meta object set.
+    /// Data sets with an identity, and pending frees of theirs in the meta object set.
     Datasets,
 }
 
-/// Which list of the label a feature stands in.
+/// The label's list that names the feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compatibility {
-    /// Who does not know it refuses the pool.
+    /// A version that does not know it refuses the pool.
     Incompatible,
-    /// Who does not know it imports the pool read-only at most.
+    /// A version that does not know it imports the pool read-only at most.
     ReadOnly,
-    /// It does not matter to who does not know it.
+    /// A version that does not know it may ignore it.
     Compatible,
 }
 
-/// What there is to say of a feature.
+/// The properties of a feature.
 #[derive(Debug)]
 pub struct FeatureRow {
     pub feature: Feature,
-    /// As the label has it.
+    /// The name in the label.
     pub name: &'static str,
     pub compatibility: Compatibility,
-    /// New pools have it, and an upgrade adds it. What does not is added by what needs it.
+    /// New pools have it, and an upgrade adds it. Other features are added by their first use.
     pub is_default: bool,
-    /// For users.
+    /// The description for users.
     pub meaning: &'static str,
 }
 
-/// Every feature this version knows, in the order in which they came.
+/// Every feature that this version knows, in order of introduction.
 pub static FEATURES: &[FeatureRow] = &[
     FeatureRow {
         feature: Feature::TinyZap,
@@ -168,12 +168,12 @@ impl Feature {
         FEATURES.iter().find(|row| row.feature == self).expect("every feature has a row")
     }
 
-    /// The feature that labels call so, if this version knows it.
+    /// The feature with this name in labels, if this version knows it.
     pub fn of_name(name: &str) -> Option<Feature> {
         FEATURES.iter().find(|row| row.name == name).map(|row| row.feature)
     }
 
-    /// What new pools have.
+    /// The features of new pools.
     pub fn defaults() -> Vec<Feature> {
         FEATURES.iter().filter(|row| row.is_default).map(|row| row.feature).collect()
     }
@@ -184,14 +184,14 @@ impl Feature {
     }
 }
 
-/// Features by name, in three lists: what an older Terrane may do with the pool when it does not know one.
+/// Features by name, in three lists: what a version that does not know one may do with the pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Features {
-    /// Unknown: the pool is refused.
+    /// If unknown, the pool is refused.
     pub incompatible: Vec<String>,
-    /// Unknown: the pool can be imported read-only.
+    /// If unknown, the pool can be imported read-only.
     pub read_only_compatible: Vec<String>,
-    /// Unknown: no matter.
+    /// If unknown, ignored.
     pub compatible: Vec<String>,
 }
 
@@ -209,7 +209,7 @@ impl Features {
         self.list(row.compatibility).iter().any(|name| name == row.name)
     }
 
-    /// False: it was there.
+    /// Adds a feature. False: it was there.
     pub fn add(&mut self, feature: Feature) -> bool {
         if self.has(feature) {
             return false;
@@ -224,7 +224,7 @@ impl Features {
         true
     }
 
-    /// Those that this version knows.
+    /// The features that this version knows.
     pub fn known(&self) -> impl Iterator<Item = Feature> + '_ {
         FEATURES.iter().map(|row| row.feature).filter(|feature| self.has(*feature))
     }

@@ -1,11 +1,11 @@
 //! Labels: how a pool is found.
 //!
-//! Nothing is ever written in place, the root included. Zones 0 and 1 of each device are its *anchor zones*. The anchor in use
-//! begins with the *label* (who the pool is, which devices and features it has), then uberblocks are appended, one for each
-//! committed group. When an anchor is full the other one is reset, gets the label, and takes over.
+//! Nothing is written in place, not even the root. Zones 0 and 1 of each device are its *anchor zones*. The anchor in use begins with
+//! the *label*: the identity of the pool, its devices and features. Then one uberblock per committed txg is appended. When an anchor is
+//! full, the other one is reset, gets the label, and takes over.
 //!
-//! Every anchor filling has a *turn*, one more than the one before; it is part of every seal, so a slot that survived from an
-//! earlier turn never validates. Without a hardware pointer both anchors are read whole, never searched.
+//! Every filling of an anchor has a *turn* (anchor generation), one more than the one before. It is part of every seal, so a slot that
+//! survived from an earlier turn never validates. Without a hardware pointer both anchors are read whole, never searched.
 //!
 //! Invariant: at every moment one anchor holds a valid label and the newest committed uberblock.
 
@@ -17,11 +17,11 @@ use crate::uberblock::{COUNTER_MAX, UBERBLOCK_COPIES};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Writer, layout};
 
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"TERRLABL");
-/// Version of the frame of label and uberblock; what is inside is versioned by features.
+/// Version of the frame of label and uberblock. Its content is versioned by features.
 pub const FORMAT_VERSION: u32 = 1;
 /// Anchor zones of each device.
 pub const ANCHORS: u32 = 2;
-/// At most this much of an anchor is used, in bytes: what an import must read.
+/// Bytes of an anchor that are used at most. Import must read them.
 pub const ANCHOR_BYTES_MAX: u64 = 16 << 20;
 /// Bytes reserved for the label at the start of an anchor.
 pub const LABEL_BYTES: u64 = LABEL_LEN as u64;
@@ -30,28 +30,28 @@ const LABEL_LEN: usize = 16 << 10;
 /// The largest write unit that a device may have, in bytes.
 pub const WRITE_UNIT_MAX: u32 = 1 << 20;
 
-/// Where an anchor holds its label a second time, in bytes: behind the first uberblock, so that what overwrites the beginning of a device
-/// by mistake, as a partition table does, leaves one of them. An anchor in which it does not fit holds it once.
+/// Offset of the second copy of the label in an anchor, in bytes. It lies behind the first uberblock, so that a partition table or the
+/// like written over the start of the device leaves one copy. An anchor in which it does not fit has one copy.
 pub fn second_label(write_unit: u32) -> u64 {
     let unit = u64::from(write_unit);
     LABEL_BYTES.next_multiple_of(unit) + UBERBLOCK_COPIES as u64 * unit.max(4096)
 }
 
-/// How much of an anchor holds labels, and what stands between them, in bytes.
+/// End of the labels in an anchor, in bytes, including what lies between them.
 pub fn labels_end(write_unit: u32) -> u64 {
     second_label(write_unit) + LABEL_BYTES.next_multiple_of(u64::from(write_unit))
 }
 
 layout! {
-    /// Fixed head of a label; features, name and device table follow. `FORMAT.md` section "Labels".
+    /// Fixed head of a label. Features, name and device table follow. `FORMAT.md` section "Labels".
     LabelHead, 96 bytes {
         0  magic: u64,
         8  version: u32,
         12 body_bytes: u32,
         16 pool: u64,
-        /// Of this device in this pool.
+        /// The id of this device in this pool.
         24 device: u64,
-        /// Raised by every change of features or devices; every uberblock repeats it.
+        /// Incremented by every change of features or devices. Every uberblock repeats it.
         32 generation: u64,
         40 turn: u64,
         48 zone_size: u64,
@@ -59,46 +59,46 @@ layout! {
         60 write_unit: u32,
         64 max_block: u32,
         68 sections: u32,
-        /// With the feature `org.terrane:identity`: the id by which the pool is told from the one it was copied from.
+        /// With the feature `org.terrane:identity`: the id that tells the pool from the one it was copied from.
         72 identity: u64,
         80 seal: [u8; 16],
     }
 }
 
-/// The smallest `max_block` that a zone of the smallest size gives, in bytes.
+/// Smallest possible `max_block`, from a zone of the smallest size, in bytes.
 const MAX_BLOCK_MIN: u32 = 256 << 10;
 
-/// The most devices a pool ever had, those that were removed included.
+/// Most devices that a pool may ever have had, removed ones included.
 pub const DEVICES_MAX: usize = 64;
-/// Bytes of a pool's name.
+/// Most bytes of a pool's name.
 pub const POOL_NAME_BYTES_MAX: usize = 255;
-/// A device's name in the label takes no more.
+/// Most bytes of a device's name in the label.
 const DEVICE_NAME_BYTES_MAX: usize = 128;
-/// The most cache devices of a pool.
+/// Most cache devices of a pool.
 pub const CACHES_MAX: usize = 8;
-/// The lists of features take no more, in bytes, when a label is read; those that this version knows and adds take less than 512.
+/// Most bytes of the feature lists in a label that is read. The features that this version may add take less than 512.
 const FEATURE_BYTES_MAX: usize = 3 << 10;
-// Rows of 26 bytes, a length and a name, beside the head and the names of the pool and its features: whatever label was read, what is
-// changed in it fits.
+// Rows have 26 bytes, a length and a name, beside the head, the pool's name and its features. So a changed label fits, whatever label
+// was read.
 const _: () =
     assert!(((DEVICES_MAX + CACHES_MAX) * (28 + DEVICE_NAME_BYTES_MAX)) as u64 <= LABEL_BYTES * 3 / 4);
 const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <= LABEL_BYTES / 4);
 
-/// What a device is for.
+/// What a device is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
     #[default]
     Data,
-    /// Metadata, and data only when no other device has room.
+    /// For metadata. Takes data only when no other device has free space.
     Special,
 }
 
-/// Whether a device stays.
+/// Whether a device is being removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stay {
     #[default]
     Normal,
-    /// It takes nothing new; what lives on it moves away, then it is let go.
+    /// It takes nothing new. Its live blocks are moved away, then it is removed.
     Leaving,
 }
 
@@ -111,11 +111,11 @@ pub struct DeviceRow {
     pub write_unit: u32,
     pub role: Role,
     pub stay: Stay,
-    /// What it was called when it was last seen, for who looks for it; empty in a pool that always had one device.
+    /// The last known name of the device, to help find it. Empty in a pool that always had one device.
     pub name: String,
 }
 
-/// How a device is cut into zones.
+/// The zone geometry of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// In bytes.
@@ -126,7 +126,7 @@ pub struct Geometry {
 }
 
 impl DeviceRow {
-    /// The row of a device that joins under a fresh id.
+    /// The row of a device that joins under a new id.
     pub fn of(device: u64, geometry: Geometry, role: Role) -> DeviceRow {
         let Geometry { zone_size, zone_count, write_unit } = geometry;
         DeviceRow { device, zone_size, zone_count, write_unit, role, stay: Stay::Normal, name: String::new() }
@@ -137,7 +137,7 @@ impl DeviceRow {
         self.zone_count.saturating_sub(ANCHORS)
     }
 
-    /// Remembers the device's name.
+    /// Records the device's name.
     pub fn call(&mut self, name: &str) {
         self.name = end_of_name(name);
     }
@@ -149,20 +149,20 @@ impl DeviceRow {
     }
 }
 
-/// Of a name that is too long for the label the end, which tells more.
+/// The end of a name that is too long for the label: the end tells more than the start.
 fn end_of_name(name: &str) -> String {
     let from =
         (0..=name.len()).find(|at| name.len() - at <= DEVICE_NAME_BYTES_MAX && name.is_char_boundary(*at));
     from.and_then(|from| name.get(from..)).unwrap_or_default().to_owned()
 }
 
-/// A cache device: it holds nothing that is not elsewhere, so it is no member.
+/// A cache device. It holds only copies, so it is not a member of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheRow {
     /// Its id.
     pub cache: u64,
     pub zone_size: u64,
-    /// What it was called when it joined, for who looks for it.
+    /// The name of the device when it joined, to help find it.
     pub name: String,
 }
 
@@ -172,12 +172,12 @@ impl CacheRow {
     }
 }
 
-/// Who a pool is.
+/// The identity and configuration of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {
-    /// Part of all seals, so it stays what it was when the pool was made. A copy has it too: see [`id`](Label::id).
+    /// Part of all seals, so it stays as at the pool's creation. A copy shares it: see [`id`](Label::id).
     pub pool: u64,
-    /// Of a copy that was made a pool of its own.
+    /// Set in a copy that was made a pool of its own.
     pub identity: Option<u64>,
     pub name: String,
     pub device: u64,
@@ -188,15 +188,15 @@ pub struct Label {
     pub write_unit: u32,
     /// The largest stored block, in bytes.
     pub max_block: u32,
-    /// Into how many sections the space tables are cut.
+    /// Number of sections of the space tables.
     pub sections: u32,
     pub features: Features,
-    /// By device index; a device that was removed leaves a hole, because indexes are never given to others.
+    /// By device index. A removed device leaves a hole, because indexes are never reused.
     pub devices: Vec<Option<DeviceRow>>,
     pub caches: Vec<CacheRow>,
 }
 
-/// A name that can stand in a path and on a command line.
+/// Whether a name is valid in a path and on a command line.
 pub fn is_pool_name(name: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:".contains(c);
     let length = 1..=POOL_NAME_BYTES_MAX;
@@ -210,23 +210,23 @@ fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
 }
 
 impl Label {
-    /// What tells this pool from all others.
+    /// The id that tells this pool from all others.
     pub fn id(&self) -> u64 {
         self.identity.unwrap_or(self.pool)
     }
 
-    /// The devices that are there, with their indexes.
+    /// The present devices, with their indexes.
     pub fn members(&self) -> impl Iterator<Item = (DeviceIdx, &DeviceRow)> {
         let rows = (0u16..).zip(&self.devices);
         rows.filter_map(|(index, row)| Some((DeviceIdx(index), row.as_ref()?)))
     }
 
-    /// Whether a device is for metadata alone.
+    /// Whether a device has the role [`Role::Special`].
     pub fn has_special(&self) -> bool {
         self.members().any(|(_, row)| row.role == Role::Special)
     }
 
-    /// Bytes of all zones that hold blocks or could.
+    /// Bytes of all zones for blocks.
     pub fn block_bytes(&self) -> u64 {
         let bytes = |row: &DeviceRow| u64::from(row.block_zones()).saturating_mul(row.zone_size);
         self.members().map(|(_, row)| bytes(row)).fold(0, u64::saturating_add)
@@ -236,7 +236,7 @@ impl Label {
         self.devices.get(usize::from(device.0))?.as_ref()
     }
 
-    /// The same label as a device carries it, in an anchor's filling of this turn.
+    /// The label as a given device carries it, in an anchor filling of this turn.
     pub fn carried_by(&self, row: &DeviceRow, turn: u64) -> Label {
         Label {
             device: row.device,
@@ -248,7 +248,7 @@ impl Label {
         }
     }
 
-    /// The label as it begins anchor number `anchor`, padded to [`LABEL_BYTES`].
+    /// The label for the start of anchor number `anchor`, padded to [`LABEL_BYTES`].
     pub fn encode(&self, anchor: u32) -> Vec<u8> {
         let mut body = Writer::new();
         body.blob(self.name.as_bytes());
@@ -308,7 +308,7 @@ impl Label {
         raw
     }
 
-    /// Judges the first [`LABEL_BYTES`] of an anchor.
+    /// Validates the first [`LABEL_BYTES`] of an anchor.
     pub fn parse(raw: &[u8], anchor: u32, at: &str) -> Result<Label, Corrupt> {
         let raw = raw.get(..LABEL_LEN).unwrap_or(raw);
         let short = || Corrupt::new(at, "label length", LABEL_BYTES, raw.len());
@@ -397,7 +397,7 @@ impl Label {
     }
 }
 
-/// What the table says of devices must be possible, and what it says of the one that carries it must be what the head says.
+/// The device table must be possible, and its row for the carrying device must match the head.
 fn judge_devices(
     own: &DeviceRow,
     features: &Features,
@@ -429,7 +429,7 @@ fn judge_devices(
     Ok(())
 }
 
-/// What follows the head.
+/// The content behind the head.
 struct Body {
     name: String,
     features: Features,
@@ -440,7 +440,7 @@ struct Body {
 fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
     let truncated = |error: Truncated| Corrupt::new(at, "label body", "whole", error);
     let mut raw = Reader::new(body);
-    // As it is, or not at all: what is replaced may be longer than what was there, and would not fit a label any more.
+    // Strict UTF-8: replacement characters may be longer than the original, and a longer name might not fit a label.
     let text = |raw: &mut Reader<'_>| -> Result<String, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         String::from_utf8(raw.blob()?.to_vec()).map_err(|_| bad)

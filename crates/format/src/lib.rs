@@ -1,13 +1,17 @@
 //! Every structure that a pool writes, as bytes, and back: [FORMAT.md](../../../FORMAT.md) in code.
 //!
-//! [`addr`] and [`block_ptr`] name blocks, [`seal`] sums structures that nobody points at, [`label`] begins an anchor, in which
-//! [`uberblock`]s follow and name the newest group by a [`boot_ptr`], [`features`] says what a pool may hold, [`zone_header`] and
-//! [`directory`] are what zones tell of themselves, [`rows`] are the tables of zones, [`record`] is what a commit changes in them,
-//! [`totals`] what the pool has done since it was made, and [`cache_device`] what lies on one.
+//! * [`addr`] and [`block_ptr`]: names of blocks
+//! * [`seal`]: checksums of structures without a parent
+//! * [`label`] and [`uberblock`]: the content of an anchor; an uberblock names the newest txg by a [`boot_ptr`]
+//! * [`features`]: what a pool may hold
+//! * [`zone_header`] and [`directory`]: what zones store about themselves
+//! * [`rows`] and [`record`]: the zone tables, and what a commit changes in them
+//! * [`totals`]: counters since the pool's creation
+//! * [`cache_device`]: the layout of a cache device
 //!
-//! Nothing here reads or writes a device, or decides anything.
+//! Nothing here reads or writes a device, or makes decisions.
 //!
-//! Invariant: what a parser gets may be any bytes. It never panics, and allocates no more than the bytes can justify.
+//! Invariant: a parser may get any bytes. It never panics, and allocates no more than the bytes can justify.
 
 #![cfg_attr(
     not(test),

@@ -1,11 +1,11 @@
-//! Commit records: what one group changed in the pool's own books.
+//! Commit records: what one txg changed in the zone tables (ZFS: log space map).
 //!
-//! A record lists births, moves and frees of its group, zones opened, filled and reset, and which sections of the tables it rewrote.
-//! Applied in order to the sections of the last checkpoint, records give the tables of any committed group.
-//! They form a chain: each names its predecessor by place.
+//! A record lists births, moves and frees of its txg, zones opened, filled and reset, and which sections of the tables it rewrote.
+//! Records applied in order to the sections of the last checkpoint give the tables of any committed txg. They form a chain: each names
+//! its predecessor by place.
 //!
-//! On disk a record is a sequence of tagged items, so that later features add items instead of changing them; a tag this version
-//! does not know is refused.
+//! On disk a record is a sequence of tagged items, so later features add items instead of changing them. A tag that this version does
+//! not know is refused.
 //!
 //! Invariant: applying a record to one zone's row needs nothing but that row. So sections may be of different age.
 
@@ -18,7 +18,7 @@ use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, Zo
 
 pub const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"TERRRECD");
 
-/// What a zone is mainly for. A hint: any kind of block may lie in any zone.
+/// The main use of a zone. A hint: any kind of block may lie in any zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Class {
@@ -36,12 +36,12 @@ impl Class {
         Class::ALL.into_iter().find(|class| *class as u8 == id)
     }
 
-    /// Whether special devices are for it.
+    /// Whether the class belongs on special devices.
     pub fn is_metadata(self) -> bool {
         matches!(self, Class::MetaA | Class::MetaB)
     }
 
-    /// Its place in [`Class::ALL`].
+    /// Its index in [`Class::ALL`].
     pub fn index(self) -> usize {
         self as usize - 1
     }
@@ -57,10 +57,10 @@ impl Class {
     }
 }
 
-/// How rows are written.
+/// The encoding of rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RowForm {
-    /// As before there was the feature `rows`: nothing can be added.
+    /// Without the feature `rows`: not extensible.
     #[default]
     Plain,
     /// With tails.
@@ -92,27 +92,27 @@ pub struct Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     pub seq: ZoneSeq,
-    /// End of what is claimed, in bytes; the newest directory part ends here.
+    /// End of the claimed bytes. The newest directory part ends here.
     pub claimed: u64,
-    /// Bytes of the blocks born in this group, in granules.
+    /// Bytes of the blocks born in this txg, rounded up to granules.
     pub born: u64,
 }
 
-/// A fingerprint of the blocks that live in a run: each that comes or goes turns some of 31 bits, so that it tells whether those that
-/// went are those that had come, without knowing either. 0 is that of a run made before there were any, of which nothing is known.
+/// A fingerprint of the live blocks of a run. Each block that is added or freed flips some of 31 bits (XOR). So it shows whether the
+/// freed blocks are those that were added, without a list. 0 marks a run from before the feature, of which nothing is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally(u32);
 
 impl Tally {
     pub const UNKNOWN: Tally = Tally(0);
-    /// Nothing lives.
+    /// No live block.
     pub const NOTHING: Tally = Tally(1 << 31);
 
     pub fn is_known(self) -> bool {
         self != Tally::UNKNOWN
     }
 
-    /// The block born at `granule`, of so many granules, came or went.
+    /// Adds or removes the block born at `granule` with `granules` granules.
     pub fn turn(&mut self, granule: u32, granules: u32) {
         if self.is_known() {
             let [a, b, c, d, ..] = mixed(u64::from(granule) << 32 | u64::from(granules)).to_le_bytes();
@@ -121,10 +121,10 @@ impl Tally {
     }
 }
 
-/// A birth range and its one home, away from its birthplace. 32 bytes: pools have millions.
+/// A birth range and its only home away from its birthplace. 32 bytes, because pools have millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// First and last granule (of a block's beginning) in the birth zone.
+    /// First and last granule (of a block's start) in the birth zone.
     pub first: u32,
     pub last: u32,
     /// The zone where the survivors are now.
@@ -135,7 +135,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run of one block, of so many granules; `part_end` is where the directory part ends that lists it, in bytes.
+    /// A run of one block of `granules` granules. `part_end` is the end of the directory part that lists it, in bytes.
     pub fn of(granule: u32, granules: u32, dest: ZoneSeq, part_end: u64) -> Run {
         let mut tally = Tally::NOTHING;
         tally.turn(granule, granules);
@@ -143,30 +143,30 @@ impl Run {
         Run { first: granule, last: granule, dest, part_end_granules, live_granules: granules, tally }
     }
 
-    /// One more block.
+    /// Adds a block.
     pub fn take(&mut self, granule: u32, granules: u32) {
         (self.first, self.last) = (self.first.min(granule), self.last.max(granule));
         self.live_granules += granules;
         self.tally.turn(granule, granules);
     }
 
-    /// A block of it died.
+    /// Removes a block that died.
     pub fn drop_block(&mut self, granule: u32, granules: u32) {
         self.live_granules = self.live_granules.saturating_sub(granules);
         self.tally.turn(granule, granules);
     }
 
-    /// The end of the directory part that lists its blocks, in bytes.
+    /// End of the directory part that lists its blocks, in bytes.
     pub fn part_end(&self) -> u64 {
         u64::from(self.part_end_granules) * GRANULE
     }
 
-    /// Bytes of its blocks that live.
+    /// Live bytes of its blocks.
     pub fn live(&self) -> u64 {
         u64::from(self.live_granules) * GRANULE
     }
 
-    /// Whether its blocks are listed in this part.
+    /// Whether this part lists its blocks.
     pub fn is_in(&self, zone: ZoneSeq, part_end: u64) -> bool {
         self.dest == zone && self.part_end() == part_end
     }
@@ -180,8 +180,8 @@ pub struct Move {
     pub run: Run,
 }
 
-/// The runs of moved blocks in one part. A run ends where another birth zone begins, the order of birth breaks, or
-/// something between two blocks lives elsewhere.
+/// The runs of moved blocks in one part. A run ends where the birth zone changes, the birth order breaks, or a block between two others
+/// lives elsewhere.
 pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
     for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
@@ -200,15 +200,15 @@ pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionPtr {
     pub section: u32,
-    /// The last group whose record is contained.
+    /// The last txg whose record it contains.
     pub stamp: Txg,
     pub ptr: BootPtr,
-    /// How its rows are written.
+    /// The encoding of its rows.
     pub form: RowForm,
 }
 
 impl SectionPtr {
-    /// One that was never written.
+    /// A section that was never written.
     pub fn unwritten(section: u32) -> SectionPtr {
         SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE, form: RowForm::Plain }
     }
@@ -234,33 +234,33 @@ pub struct Record {
     pub txg: Txg,
     pub incarnation: u64,
     pub time_ns: u64,
-    /// The predecessor; none for the first.
+    /// The predecessor. None for the first record.
     pub previous: BootPtr,
     pub previous_txg: Txg,
-    /// All sections contain this group: older records are not needed.
+    /// All sections contain this txg, so older records are not needed.
     pub replay_after: Txg,
     /// The meta object set.
     pub root: BlockPtr,
     pub opened: Vec<Opened>,
-    /// How zones that were opened are written.
+    /// The encoding of opened zones.
     pub form: RowForm,
     pub written: Vec<Written>,
     pub filled: Vec<ZoneSeq>,
     /// Zones whose physical zone was reset.
     pub reset: Vec<ZoneSeq>,
-    /// Zones whose directory could not be explained; kept for `check`.
+    /// Zones whose directory contradicts the tables. Kept for `check`.
     pub suspect: Vec<ZoneSeq>,
     pub moves: Vec<Move>,
-    /// Live bytes that moves and frees put into or took out of zones.
+    /// Live bytes that moves and frees added to or removed from zones.
     pub deltas: Vec<(ZoneSeq, i64)>,
     pub frees: Vec<Free>,
-    /// Blocks with more frees.
+    /// Blocks with further frees.
     pub dead_log: Vec<BootPtr>,
     pub sections: Vec<SectionPtr>,
     pub part_copies: Vec<(ZoneSeq, PartCopy)>,
     /// Physical zones that may be opened before the next commit.
     pub may_open: Vec<Home>,
-    /// What the pool had done when the record was made; nothing where the feature is not in force.
+    /// The pool's totals at this record. Zero if the feature is not in force.
     pub totals: Totals,
 }
 
@@ -281,7 +281,7 @@ const TAG_TOTALS: u8 = 13;
 const TAG_OPENED_AT: u8 = 14;
 const TAG_TAILED_SECTIONS: u8 = 15;
 
-/// Of zones that were opened, and of sections with rows of this form.
+/// The tags of opened zones and of sections, for this row form.
 fn tags_of(form: RowForm) -> (u8, u8) {
     match form {
         RowForm::Plain => (TAG_OPENED, TAG_SECTIONS),
@@ -353,7 +353,7 @@ impl Record {
         out.into_bytes()
     }
 
-    /// Judges a record whose checksum was already found right.
+    /// Parses a record whose checksum was already verified.
     pub fn parse(raw: &[u8], at: &str) -> Result<Record, Corrupt> {
         let truncated = |error: Truncated| Corrupt::new(at, "commit record", "whole", error);
         let mut raw = Reader::new(raw);
@@ -488,7 +488,7 @@ pub fn list<T>(
     mut get: impl FnMut(&mut Reader<'_>) -> Result<T, Truncated>,
 ) -> Result<Vec<T>, Truncated> {
     let count = raw.count(1)?;
-    // Grown as read: what one byte claims may be many bytes in memory.
+    // Grown while reading: a claimed byte may be many bytes in memory.
     let mut out = Vec::new();
     for _ in 0..count {
         out.push(get(raw)?);
@@ -502,7 +502,7 @@ pub fn get_seq(raw: &mut Reader<'_>) -> Result<ZoneSeq, Truncated> {
     (seq > 0 && seq >> 36 == 0).then_some(ZoneSeq(seq)).ok_or(bad)
 }
 
-/// A number of bytes inside a zone.
+/// A number of bytes within a zone.
 pub fn get_zone_bytes(raw: &mut Reader<'_>) -> Result<u64, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     Some(raw.varint()?).filter(|bytes| *bytes <= ZONE_BYTES_MAX).ok_or(bad)
@@ -519,13 +519,13 @@ pub fn get_home(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     Ok(Home { device, zone: ZoneIdx(u32::try_from(raw.varint()?).map_err(|_| bad)?) })
 }
 
-/// A list of replicas; mirrors will have more than one.
+/// A list of replicas. Mirrors will have more than one.
 pub(crate) fn put_homes(out: &mut Writer, home: Home) {
     out.u8(1);
     put_home(out, home);
 }
 
-/// More replicas than one are an unknown feature.
+/// More than one replica is an unknown feature.
 pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     if raw.u8()? != 1 {
@@ -539,7 +539,7 @@ pub fn put_run(out: &mut Writer, run: &Run) {
     out.varint(u64::from(run.last - run.first));
     out.varint(run.dest.0);
     out.varint(run.part_end());
-    // Live bytes are granules: what is below one is free to say what follows.
+    // Live bytes are multiples of a granule, so the low bits are free for a flag.
     out.varint(run.live() | if run.tally.is_known() { TALLIED } else { 0 });
     if run.tally.is_known() {
         out.u32(run.tally.0);
@@ -657,7 +657,7 @@ mod tests {
             .prop_map(|(device, zone)| Home { device: DeviceIdx(device), zone: ZoneIdx(zone) })
     }
 
-    /// Smallest and largest runs, whose tally is known or not.
+    /// Smallest and largest runs, with and without a known tally.
     fn run() -> impl Strategy<Value = Run> {
         let granule = || prop_oneof![Just(0u32), Just((1 << 28) - 1), 0u32..300];
         let block = (granule(), prop_oneof![Just(1u32), Just(1 << 20), 1u32..9]);
@@ -676,7 +676,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the writer may write the reader must take: many of the smallest items there are, and extremes of each field.
+        /// The parser must accept what the writer may write: many of the smallest items, and the extremes of each field.
         #[test]
         fn any_record_comes_back(
             opened in some((seq(), 1u8..6, home(), zone_bytes())),

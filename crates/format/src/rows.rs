@@ -1,14 +1,14 @@
-//! Rows of the zone tables, as sections hold them.
+//! Rows of the zone tables, as stored in sections.
 //!
-//! A row tells everything that is known of one logical zone: where its replicas lie, how far it is claimed, what is live in it, and what
-//! became of the blocks that were born there. What a row means is the business of those who keep the tables; here it is bytes.
+//! A row holds everything about one logical zone: the places of its replicas, its claimed end, its live bytes, and the state of the
+//! blocks born there. The tables give a row its meaning; this module only encodes it.
 //!
-//! Rows come in two forms. In the tailed one the list of runs and the row itself end with a *tail* of tagged items, in which later
-//! versions can say more; this one knows none, so a tail that is not empty is an unknown feature. Commit records say of each section
-//! which form it has.
+//! Rows have two forms. In the tailed form, the list of runs and the row itself end with a *tail* of tagged items, for additions by
+//! later versions. This version knows no items, so a tail that is not empty is an unknown feature. Commit records store the form of
+//! each section.
 //!
-//! Invariant: what is parsed keeps to the row's own bounds: `claimed` and `live` do not exceed the capacity, runs are sorted and
-//! separate, and dead intervals ascend.
+//! Invariant: a parsed row keeps its own bounds: `claimed` and `live` do not exceed the capacity, runs are sorted and separate, and
+//! dead intervals ascend.
 
 use crate::record::{
     Class, Home, PartCopy, RowForm, Run, get_homes, get_part_copy, get_run, get_seq, get_zone_bytes, list,
@@ -16,22 +16,22 @@ use crate::record::{
 };
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 
-/// What a logical zone is now.
+/// The state of a logical zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Being written.
     Open,
     Full,
-    /// Nothing live since this group; may be reset when that group is older than what can be rolled back to.
+    /// No live block since this txg. The zone may be reset when the txg is older than any that can be rolled back to.
     Emptied(Txg),
-    /// The filling is no more; survivors elsewhere still have it as birthplace.
+    /// Reclaimed: the filling is gone, but survivors elsewhere have it as birthplace.
     Gone,
-    /// Its directory was read and does not agree with the tables, or what lives there is damaged: kept until it can be explained.
+    /// Its directory contradicts the tables, or live blocks are damaged. The zone is kept until that is explained.
     Suspect,
 }
 
 impl Phase {
-    /// As stored: the phase, and the group in which the zone was emptied.
+    /// As stored: the phase, and the txg in which the zone was emptied.
     fn code(self) -> (u8, Txg) {
         match self {
             Phase::Open => (0, Txg(0)),
@@ -54,49 +54,49 @@ impl Phase {
     }
 }
 
-/// What a row says in numbers.
+/// The fixed fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowHead {
     pub seq: ZoneSeq,
     pub class: Class,
     pub phase: Phase,
-    /// Where the filling lies. Of a zone that is gone it says nothing.
+    /// Where the filling lies. Ignored for a reclaimed zone.
     pub home: Home,
-    /// Writable bytes, bytes claimed and live bytes; of a zone that is gone they say nothing.
+    /// Writable, claimed and live bytes. Ignored for a reclaimed zone.
     pub capacity: u64,
     pub claimed: u64,
     pub live: u64,
     pub opened: Txg,
-    /// The last group with births or moves into the zone.
+    /// The last txg with births or moves into the zone.
     pub last_write: Txg,
 }
 
-/// A row, parsed.
+/// A parsed row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub head: RowHead,
     /// Sorted and separate.
     pub runs: Vec<Run>,
-    /// First dead granule and the one behind the last, ascending.
+    /// Ascending intervals `first..end` of dead granules.
     pub dead: Vec<(u32, u32)>,
     pub part_copies: Vec<PartCopy>,
 }
 
-/// Writes a section of the tables, row by row.
+/// Encodes a section of the tables, row by row.
 pub struct SectionWriter {
     form: RowForm,
     out: Writer,
 }
 
 impl SectionWriter {
-    /// Of so many rows.
+    /// A section of `rows` rows.
     pub fn new(form: RowForm, rows: usize) -> SectionWriter {
         let mut out = Writer::new();
         out.varint(rows as u64);
         SectionWriter { form, out }
     }
 
-    /// `dead` ascends.
+    /// Adds a row. `dead` ascends.
     pub fn row<I>(&mut self, head: &RowHead, runs: &[Run], dead: impl Fn() -> I, copies: &[PartCopy])
     where
         I: Iterator<Item = (u32, u32)>,
@@ -194,7 +194,7 @@ fn put_tail(out: &mut Writer, form: RowForm) {
     }
 }
 
-/// Whatever a tail holds, this version does not know it.
+/// This version knows no item of a tail.
 fn get_tail(raw: &mut Reader<'_>, form: RowForm) -> Result<(), Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     match form {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read, at the bounds of every field too.
+        /// A written section reads back, also at the bounds of every field.
         #[test]
         fn any_section_comes_back(
             rows in prop::collection::vec(
@@ -303,7 +303,7 @@ mod tests {
         }
     }
 
-    /// Otherwise what a later version says in them would be gone with the next checkpoint.
+    /// Otherwise the additions of a later version would be lost with the next checkpoint.
     #[test]
     fn tails_that_say_something_and_second_replicas_are_refused() {
         let raw = encode(RowForm::Tailed, &[row(1)]);

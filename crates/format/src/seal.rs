@@ -1,8 +1,8 @@
-//! Checksums of structures that describe themselves.
+//! Seals: checksums of self-describing structures.
 //!
-//! Block pointers hold the checksum of what they point at. Labels, uberblocks, zone headers and directory parts have no
-//! parent: they carry their own checksum, seeded with everything that says *where and in which life* they were
-//! written, so that bytes of an earlier life of the same zone, or of another pool, never validate.
+//! A block pointer holds the checksum of its block. Labels, uberblocks, zone headers and directory parts have no parent, so they carry
+//! their own checksum. It is seeded with *where and in which life* they were written. So bytes of an earlier filling of the same zone,
+//! or of another pool, never validate.
 
 use terrane_codec::{ChecksumKind, compute};
 use terrane_wire::Writer;
@@ -14,14 +14,14 @@ pub const SEAL_BYTES: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub struct Seed {
     pub pool: u64,
-    /// The zone's sequence number; for anchors the device number and which anchor it is.
+    /// The zone's sequence number. For anchors, the device id and the number of the anchor.
     pub life: u64,
     /// Offset in the zone in bytes.
     pub offset: u64,
     pub incarnation: u64,
 }
 
-/// The seal of `parts`, one after the other, written under `seed`.
+/// The seal of the concatenated `parts`, written under `seed`.
 pub fn seal(seed: Seed, parts: &[&[u8]]) -> [u8; SEAL_BYTES] {
     let mut raw = Writer::with_capacity(32 + parts.iter().map(|part| part.len()).sum::<usize>());
     for word in [seed.pool, seed.life, seed.offset, seed.incarnation] {

@@ -1,11 +1,11 @@
-//! What a pool has done since it was made, and lately.
+//! Counters of a pool since its creation, and recent ones.
 //!
-//! [`Totals`] are carried from commit record to commit record, so that write amplification is that of the pool's life and not only
-//! of one mount. [`Recent`] keeps a few of them with their times, for "in the last minute".
+//! [`Totals`] are carried from commit record to commit record, so that write amplification covers the pool's life and not only one
+//! mount. [`Recent`] keeps some of them with times, for statistics of the last minutes.
 //!
-//! Bytes that went to devices are told apart by what they are for ([`Spent`]), not by the zone they lie in: zones are shared.
+//! Bytes written to devices are classified by purpose ([`Spent`]), not by their zone, because zones are shared.
 //!
-//! Invariant: nothing is decided by these numbers; a pool behaves the same if all of them lie. That is why sums saturate.
+//! Invariant: no decision depends on these numbers. A pool behaves the same if all of them are wrong. So sums saturate.
 
 use crate::boot_ptr::BootPtr;
 use crate::directory::{Entry, Owner, POOL_PART_COPY};
@@ -17,15 +17,15 @@ use terrane_wire::{Reader, Truncated, Writer, ZoneSeq};
 pub enum Spent {
     /// Blocks of files.
     Data = 0,
-    /// Blocks with two copies, the pool's own books among them.
+    /// Blocks with two copies, pool structures included.
     Metadata = 1,
     /// The intent log.
     Log = 2,
-    /// Blocks that were written before: survivors, and those that were healed or whose zone failed.
+    /// Blocks written again: survivors, healed blocks, and blocks of failed zones.
     Collection = 3,
-    /// Directory parts: what zones tell of themselves.
+    /// Directory parts.
     Directory = 4,
-    /// What fills granules and write units, and the first unit of a zone with its header.
+    /// Padding to granules and write units, and the first unit of a zone with its header.
     Padding = 5,
     /// Labels and uberblocks.
     Anchor = 6,
@@ -54,7 +54,7 @@ impl Spent {
         }
     }
 
-    /// Of a block that was written into the zone `seq`.
+    /// The purpose of a block that was written to zone `seq`.
     fn of(entry: &Entry, seq: ZoneSeq) -> Spent {
         match entry.owner {
             _ if entry.is_moved(seq) => Spent::Collection,
@@ -82,7 +82,8 @@ fn sum_of(spent: &mut SpentBytes, what: Spent) -> &mut u64 {
     }
 }
 
-/// Splits a batch of `batch_bytes` in the zone `seq`, whose directory part has `entries`, written in `entry_bytes` with the trailer.
+/// Splits a batch of `batch_bytes` in zone `seq` by purpose. Its directory part has `entries`, and takes `entry_bytes` with the
+/// trailer.
 pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> SpentBytes {
     let mut split = SpentBytes::default();
     for entry in entries {
@@ -93,27 +94,27 @@ pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64
     split
 }
 
-/// Sums since the pool was made, or since it got the feature.
+/// Sums since the pool was created, or since it got the feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Bytes that users wrote into files, as they gave them.
+    /// Bytes that users wrote into files, before compression.
     pub user_bytes: u64,
-    /// Bytes of blocks before compression, metadata among them, and after it, one copy.
+    /// Bytes of blocks, metadata included, before compression and after it, one copy each.
     pub logical_bytes: u64,
     pub stored_bytes: u64,
-    /// Zones that were given back, and those that collection emptied.
+    /// Zones that were reset, and zones that the collector emptied.
     pub reset_zones: u64,
     pub collected_zones: u64,
-    /// Bytes that went to devices.
+    /// Bytes written to devices.
     pub spent: SpentBytes,
 }
 
 const WORDS: usize = 5 + Spent::ALL.len();
-/// Larger numbers are lies: nothing that only counts up comes near.
+/// Larger numbers are corrupt: no counter gets near.
 const WORD_BITS: u32 = 62;
 
 impl Totals {
-    /// All bytes that went to devices.
+    /// All bytes written to devices.
     pub fn device_bytes(&self) -> u64 {
         self.spent.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
@@ -123,17 +124,17 @@ impl Totals {
         *sum_of(&mut spent, what)
     }
 
-    /// Bytes that went to devices for each byte that users wrote; `None`: they wrote nothing.
+    /// Write amplification: device bytes per user byte. `None`: users wrote nothing.
     pub fn amplification(&self) -> Option<f64> {
         (self.user_bytes > 0).then(|| self.device_bytes() as f64 / self.user_bytes as f64)
     }
 
-    /// Both together.
+    /// The sum of both.
     pub fn plus(&self, more: &Totals) -> Totals {
         self.each(more, u64::saturating_add)
     }
 
-    /// What came after `earlier`.
+    /// The difference to `earlier`.
     pub fn since(&self, earlier: &Totals) -> Totals {
         self.each(earlier, u64::saturating_sub)
     }
@@ -146,7 +147,7 @@ impl Totals {
         Totals::of_words(words)
     }
 
-    /// What a commit record could not count: itself, and the uberblocks of `slot` bytes that name it.
+    /// What a commit record cannot count: itself, and the uberblocks of `slot` bytes that name it.
     pub fn of_commit(record: &BootPtr, slot: u64, clean: bool) -> Totals {
         let copies = record.copies().count() as u64;
         let mut totals = Totals::default();
@@ -182,7 +183,7 @@ impl Totals {
         Totals { user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, spent }
     }
 
-    /// The entries of their item; none: there is nothing to tell.
+    /// The values of the record's item. Empty if all are 0.
     pub fn entries(&self) -> Vec<u64> {
         if *self == Totals::default() { Vec::new() } else { self.words().to_vec() }
     }
@@ -191,7 +192,7 @@ impl Totals {
         out.varint(*word);
     }
 
-    /// Later versions may have more to tell: it is passed over, and what an earlier one did not tell is 0.
+    /// Reads the values. Additional values of later versions are skipped, and values missing from earlier ones are 0.
     pub fn get(raw: &mut Reader<'_>) -> Result<Totals, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         let told = crate::record::list(raw, |raw| raw.varint())?;
@@ -206,24 +207,24 @@ impl Totals {
     }
 }
 
-/// Samples are at least so far apart.
+/// Least time between samples.
 const SAMPLE_NS: u64 = 2_000_000_000;
 /// Enough for ten minutes.
 const SAMPLES_MAX: usize = 301;
 
-/// Totals of the last minutes.
+/// Samples of the totals over the last minutes.
 #[derive(Debug)]
 pub struct Recent {
     samples: VecDeque<(u64, Totals)>,
 }
 
 impl Recent {
-    /// From a moment on, when the totals were these.
+    /// Starts with these totals at `now_ns`.
     pub fn new(now_ns: u64, totals: Totals) -> Recent {
         Recent { samples: VecDeque::from([(now_ns, totals)]) }
     }
 
-    /// Notes how it is now, unless that was just done.
+    /// Takes a sample, unless the last one is too recent.
     pub fn note(&mut self, now_ns: u64, totals: impl FnOnce() -> Totals) {
         let last_ns = self.samples.back().map_or(0, |(ns, _)| *ns);
         if now_ns.saturating_sub(last_ns) < SAMPLE_NS {
@@ -235,8 +236,8 @@ impl Recent {
         }
     }
 
-    /// What came in the last `window_ns`, or since the first sample; with the time that is: a little more than the window where no
-    /// sample lies at its beginning, much less where there is none so old.
+    /// The totals of the last `window_ns`, or since the first sample, and the actual duration. It is a little longer than the window if
+    /// no sample lies at its start, and much shorter if no sample is that old.
     pub fn since(&self, window_ns: u64, now_ns: u64, now: &Totals) -> (u64, Totals) {
         let begin = now_ns.saturating_sub(window_ns);
         let older = self.samples.partition_point(|(ns, _)| *ns <= begin);

@@ -1,6 +1,6 @@
-//! Uberblocks: where the newest group begins.
+//! Uberblocks: the roots of committed txgs.
 //!
-//! They are appended to the anchor in use, one for each committed group, in two copies: see [`label`](crate::label).
+//! They are appended to the anchor in use, one per committed txg, in two copies: see [`label`](crate::label).
 
 use crate::boot_ptr::BootPtr;
 use crate::label::{FORMAT_VERSION, Label};
@@ -8,15 +8,15 @@ use crate::seal::{Seed, seal};
 use terrane_wire::{Txg, layout};
 
 pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
-/// Set when the pool was exported: nothing was written after this uberblock.
+/// Set at export: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
 /// Copies of an uberblock in one write.
 pub const UBERBLOCK_COPIES: usize = 2;
-/// Numbers that only count up stay far below the end of 64 bits; one that does not is a lie.
+/// Counters stay far below 2^64. A larger value is corrupt.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 layout! {
-    /// One copy of an uberblock; a commit appends two. `FORMAT.md` section "Uberblocks".
+    /// One copy of an uberblock. A commit appends two. `FORMAT.md` section "Uberblocks".
     UberblockPhys, 256 bytes {
         0   magic: u64,
         8   version: u32,
@@ -26,26 +26,26 @@ layout! {
         32  turn: u64,
         40  incarnation: u64,
         48  txg: Txg,
-        /// The oldest group that is still whole; nothing older is ever imported.
+        /// The oldest txg that is still whole. Nothing older is ever imported.
         56  oldest: Txg,
         64  time_ns: u64,
         /// Sequence numbers below this one may be in use.
         72  lease_seq: u64,
-        /// Group numbers below this one may be in use.
+        /// Txg numbers below this one may be in use.
         80  lease_txg: u64,
         88  record: BootPtr,
-        /// The machine that wrote it; 0: nobody knows.
+        /// The machine that wrote it. 0: unknown.
         200 host: u64,
-        /// The oldest incarnation whose intent log is not replayed; 0: none.
+        /// The oldest incarnation whose intent log is not replayed. 0: none.
         208 log_incarnation: u64,
-        /// Devices that missed a commit, by index in the device table, a bit each.
+        /// A bit for each device that missed a commit, by index in the device table.
         216 stale_devices: u64,
         224 reserved: [u64; 2],
         240 seal: [u8; 16],
     }
 }
 
-/// The root of one committed group.
+/// The root of one committed txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uberblock {
     pub clean: bool,
@@ -58,9 +58,9 @@ pub struct Uberblock {
     pub lease_seq: u64,
     pub lease_txg: u64,
     pub record: BootPtr,
-    /// The machine that wrote it; 0: nobody knows.
+    /// The machine that wrote it. 0: unknown.
     pub host: u64,
-    /// What this version knows nothing of: a log that is to be replayed, or devices that missed a commit.
+    /// It names what this version does not support: a log to be replayed, or devices that missed a commit.
     pub has_unknown: bool,
 }
 
@@ -98,13 +98,13 @@ impl Uberblock {
         raw
     }
 
-    /// The turn that a slot says it was written in, if it looks like one: nothing is verified.
+    /// The turn that a slot claims, if it looks like an uberblock. Nothing is verified.
     pub fn turn_of(raw: &[u8]) -> Option<u64> {
         let phys = UberblockPhys::decode(raw)?;
         (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
     }
 
-    /// The uberblock in the slot at `offset` of an anchor, if one of this label's turn is there, whole.
+    /// The uberblock in the slot at `offset` of an anchor, if it is intact and of the label's turn.
     pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
         let phys = UberblockPhys::decode(raw)?;
         let sealed = raw.get(..UberblockPhys::SIZE - 16)?;

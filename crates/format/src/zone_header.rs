@@ -1,4 +1,4 @@
-//! What stands at the beginning of each zone that blocks were written to.
+//! Zone headers: the start of each zone that blocks were written to.
 
 use crate::seal::{Seed, seal};
 use terrane_wire::{Corrupt, Txg, ZoneSeq, layout};
@@ -32,7 +32,7 @@ impl ZoneHeader {
         seal(seed, &[&self.encode()[..ZoneHeader::SIZE - 16]])
     }
 
-    /// Judges the first bytes of a zone that should hold the filling `seq` of `pool`.
+    /// Validates the first bytes of a zone that should hold the filling `seq` of `pool`.
     pub fn parse(raw: &[u8], pool: u64, seq: ZoneSeq, at: &str) -> Result<ZoneHeader, Corrupt> {
         let header = ZoneHeader::decode(raw)
             .ok_or_else(|| Corrupt::new(at, "zone header length", ZoneHeader::SIZE, raw.len()))?;

@@ -1,8 +1,8 @@
-//! The crates as a picture, drawn from the table in DESIGN.md.
+//! The diagram of the crates, drawn from the table in DESIGN.md.
 //!
-//! A crate's layer is the length of the longest path below it, and an edge that longer paths imply is left out. An edge that crosses
-//! layers has a *bend* in each, which takes part in the order of its layer, so that edges pass between boxes. Layers are ordered by the
-//! mean place of what their nodes are joined to, in sweeps down and up. All numbers are integers: the picture is the same everywhere.
+//! A crate's layer is the length of the longest path below it. An edge that longer paths imply is left out. An edge that crosses layers
+//! has a *bend* in each. Bends are ordered within the layer like crates, so edges pass between boxes. Layers are ordered by the mean
+//! position of each node's neighbours, in sweeps down and up. All numbers are integers, so the picture is the same on every machine.
 
 use crate::table::{Edges, below, drawn, libraries, rows};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,14 +14,14 @@ const BEND_WIDTH: i64 = 14;
 const GAP: i64 = 22;
 const LAYER_HEIGHT: i64 = 66;
 const MARGIN: i64 = 16;
-/// Sweeps over all layers; the order is stable long before.
+/// Sweeps over all layers. The order is stable long before.
 const SWEEPS: usize = 24;
 
 /// A crate, or the bend of an edge.
 struct Node {
     name: Option<String>,
     layer: usize,
-    /// Its middle.
+    /// The x coordinate of its middle.
     x: i64,
     above: Vec<usize>,
     below: Vec<usize>,
@@ -78,7 +78,7 @@ impl Layout {
         Layout { layers: layers.collect(), nodes }
     }
 
-    /// The mean place of what a node is joined to on one side; its own if it is joined to nothing there.
+    /// The mean position of a node's neighbours on one side, or its own position if there are none.
     fn wanted(&self, at: usize, is_downward: bool) -> i64 {
         let node = &self.nodes[at];
         let joined = if is_downward { &node.above } else { &node.below };
@@ -86,8 +86,8 @@ impl Layout {
         if joined.is_empty() { node.x } else { sum / joined.len() as i64 }
     }
 
-    /// Places a layer's nodes as near as can be to where they want to be, in that order and without overlap: neighbours that would
-    /// overlap become one block, which stands at the mean of what they want.
+    /// Places the nodes of a layer as near as possible to their wanted positions, in order and without overlap. Neighbours that would
+    /// overlap form one block at the mean of their wanted positions.
     fn place(&mut self, layer: usize, is_downward: bool) {
         let mut row: Vec<(i64, usize)> =
             self.layers[layer].iter().map(|at| (self.wanted(*at, is_downward), *at)).collect();
@@ -99,7 +99,7 @@ impl Layout {
             offset += (self.nodes[pair[0].1].width() + self.nodes[pair[1].1].width()) / 2 + GAP;
         }
         offsets.push(offset);
-        // Sum of places of the first node in line, and how many nodes; where they stand rises from block to block.
+        // Sum of wanted positions of the first node, and number of nodes. Positions rise from block to block.
         let mut blocks: Vec<(i64, i64)> = Vec::new();
         for ((wanted, _), offset) in row.iter().zip(&offsets) {
             let mut block = (wanted - offset, 1);
@@ -140,7 +140,7 @@ impl Layout {
         MARGIN + (self.layers.len() - 1 - layer) as i64 * LAYER_HEIGHT
     }
 
-    /// The way of an edge from a crate, through its bends, to the crate where it ends.
+    /// The path of an edge from a crate, through its bends, to its last crate.
     fn path(&self, from: usize, first: usize) -> String {
         let (mut x, mut y) = (self.nodes[from].x, self.y(self.nodes[from].layer) + BOX_HEIGHT);
         let mut path = format!("M{x} {y}");
@@ -175,7 +175,7 @@ text{fill:#1b242d;font:13px system-ui,sans-serif;text-anchor:middle}path{fill:no
 @media(prefers-color-scheme:dark){.page{fill:#15191e}.crate rect{fill:#22303d;stroke:#6f8ba6}.program rect{fill:#3a2f1b;stroke:#b0904a}
 text{fill:#e4eaf0}path{stroke:#8a97a4}#tip path{fill:#8a97a4}}";
 
-/// The picture of a table of crates: what each may use, and what it is for.
+/// The diagram of the table of crates: what each may use, and what it is for.
 pub fn crates_svg() -> String {
     let rows = rows();
     let libraries = libraries();

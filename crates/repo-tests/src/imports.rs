@@ -1,12 +1,12 @@
-//! Paths that a source file imports, found without a compiler.
+//! The paths that a source file imports, found without a compiler.
 
-/// The identifier that a text begins with.
+/// The identifier at the start of a text.
 fn identifier(text: &str) -> &str {
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     text.get(..end).unwrap_or_default()
 }
 
-/// What follows the group that `text` is inside of, by counting brackets; and the group.
+/// Splits at the bracket that closes the group in which `text` begins: the group, and the text after it.
 fn group(text: &str) -> (&str, &str) {
     let mut depth = 1;
     for (at, c) in text.char_indices() {
@@ -22,7 +22,7 @@ fn group(text: &str) -> (&str, &str) {
     (text, "")
 }
 
-/// The source without comments, and without what is compiled for tests only.
+/// The source without comments and without test-only code.
 pub fn code(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or_default());
     let text = lines.collect::<Vec<_>>().join("\n");
@@ -40,7 +40,7 @@ pub fn code(text: &str) -> String {
     kept + rest
 }
 
-/// What a group of imports lists, groups within it whole.
+/// The items of an import group. Nested groups stay whole.
 fn items(group: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0;
     let items = group.split(move |c: char| {
@@ -54,7 +54,7 @@ fn items(group: &str) -> impl Iterator<Item = &str> {
     items.map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// The first names of what a group of imports lists.
+/// The first names of the items of an import group.
 fn first_names(group: &str) -> Vec<&str> {
     items(group).map(identifier).collect()
 }
@@ -67,11 +67,11 @@ pub fn names(import: &str) -> Vec<&str> {
     }
 }
 
-/// The names that follow a path's prefix, wherever it stands as a path of its own.
+/// The names that follow a path prefix, wherever the prefix begins a path.
 pub fn imported<'a>(text: &'a str, prefix: &'a str) -> impl Iterator<Item = &'a str> {
     text.match_indices(prefix).flat_map(move |(at, _)| {
         let (before, after) = (&text[..at], &text[at + prefix.len()..]);
-        // `pub(in crate::x)` says who may see, `super::super::x` begins earlier.
+        // `pub(in crate::x)` is a visibility, and `super::super::x` begins earlier.
         let is_path = !before.ends_with("(in ")
             && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
         match after.strip_prefix('{') {

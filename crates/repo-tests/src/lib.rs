@@ -1,7 +1,7 @@
-//! What the tests of the repository share: where its files are.
+//! Shared code of the repository tests, such as the paths of its files.
 //!
-//! They test no library, but the workspace: which crate may use which, circles of modules, the tables of FORMAT.md, and rules of the
-//! house that a program can check.
+//! These tests check the workspace and no library: which crate may use which, cycles of modules, the tables of FORMAT.md, and style
+//! rules that a program can check.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 pub mod diagram;
@@ -11,7 +11,7 @@ pub mod table;
 
 use std::path::{Path, PathBuf};
 
-/// The top of the repository.
+/// The root of the repository.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("this crate lies in crates/repo-tests").to_path_buf()
@@ -22,7 +22,7 @@ pub fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every file below a directory of the repository whose name ends like this, sorted. Builds and demos are passed over.
+/// Every file below a directory of the repository whose name ends in `ends`, sorted. Builds and demos are skipped.
 pub fn files(under: &str, ends: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root().join(under)];
@@ -42,7 +42,7 @@ pub fn files(under: &str, ends: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A path as it is written in messages: from the top of the repository.
+/// A path as shown in messages: relative to the root of the repository.
 pub fn short(path: &Path) -> String {
     path.strip_prefix(root()).unwrap_or(path).display().to_string()
 }

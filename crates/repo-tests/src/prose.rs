@@ -1,25 +1,25 @@
-//! Sentences of a Markdown page, and the rules they keep to: short on average, none very long, and every actor named.
+//! Checks the sentences of a Markdown page: short on average, none very long, and every actor named.
 
-/// Words that a page's sentences may have on average, and that one may have.
+/// Most words per sentence: on average over a page, and in any one.
 pub const WORDS_MEAN_MAX: f64 = 18.0;
 pub const WORDS_MAX: usize = 35;
 
-/// One sentence, with the line on which its paragraph begins.
+/// A sentence, with the first line of its paragraph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentence {
     pub line: usize,
     pub text: String,
-    /// It stands in a table, where most of what is said is short: it does not count for the average.
+    /// It stands in a table, whose cells are mostly short, so it does not count for the average.
     pub in_table: bool,
 }
 
 impl Sentence {
-    /// Words that a reader reads: inline code is one, marks between spaces are none.
+    /// Number of words. Inline code is one word, and punctuation between spaces is none.
     pub fn words(&self) -> usize {
         self.text.split_whitespace().filter(|word| word.chars().any(char::is_alphanumeric)).count()
     }
 
-    /// A "who" that names nobody: "who asks waits". After a noun it is fine: "a user who asks".
+    /// Whether a "who" has no noun: "who asks waits". After a noun it is fine: "a user who asks".
     pub fn is_headless(&self) -> bool {
         const BEFORE: [&str; 22] = [
             "and", "or", "but", "for", "to", "of", "by", "from", "with", "than", "as", "if", "when", "that",
@@ -39,7 +39,7 @@ impl Sentence {
             }
             match at.checked_sub(1).and_then(|at| words.get(at)) {
                 None => true,
-                // What stands before a colon or a semicolon is another clause.
+                // A colon or a semicolon ends the clause before.
                 Some(before) if before.ends_with([':', ';']) => true,
                 Some(before) => BEFORE.contains(&before.to_lowercase().as_str()),
             }
@@ -47,7 +47,7 @@ impl Sentence {
     }
 }
 
-/// What one page has.
+/// The figures of a page.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     pub sentences: usize,
@@ -81,13 +81,13 @@ impl Figures {
         self.words as f64 / self.sentences.max(1) as f64
     }
 
-    /// Nothing to complain about.
+    /// Whether the page keeps all rules.
     pub fn is_plain(&self) -> bool {
         self.mean() <= WORDS_MEAN_MAX && self.too_long.is_empty() && self.headless.is_empty()
     }
 }
 
-/// The sentences of a page: paragraphs, items of lists, quotes, and cells of tables. Headings and examples are passed over.
+/// The sentences of a page: paragraphs, list items, quotes, and table cells. Headings and code blocks are skipped.
 pub fn sentences(page: &str) -> Vec<Sentence> {
     let mut found = Vec::new();
     let (mut paragraph, mut begins, mut in_code) = (String::new(), 0, false);
@@ -118,12 +118,12 @@ pub fn sentences(page: &str) -> Vec<Sentence> {
     found
 }
 
-/// A line may begin with inline code.
+/// Whether a line is prose that begins with inline code.
 fn is_prose(text: &str) -> bool {
     text.starts_with('`') && !text.starts_with("```")
 }
 
-/// What an item of a list says.
+/// The text of a list item.
 fn item_of(text: &str) -> Option<&str> {
     let bullet =
         text.strip_prefix("* ").or_else(|| text.strip_prefix("- ")).or_else(|| text.strip_prefix("> "));
@@ -133,7 +133,7 @@ fn item_of(text: &str) -> Option<&str> {
     })
 }
 
-/// Inline code becomes one word, and a link its text.
+/// Replaces inline code by one word, and a link by its text.
 fn plain(paragraph: &str) -> String {
     let mut out = String::new();
     for (at, piece) in paragraph.split('`').enumerate() {

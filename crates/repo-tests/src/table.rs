@@ -6,15 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Crate -> crates.
 pub type Edges = BTreeMap<String, BTreeSet<String>>;
 
-/// Every floor may use it.
+/// A crate that every layer may use.
 const EVERYWHERE: &str = "terrane-wire";
 
-/// A row of the table in section 2, as it is written.
+/// A row of the table in section 2, as written.
 pub struct Row {
     pub name: String,
-    /// Whether it lies in `benches/`.
+    /// Whether the crate lies in `benches/`.
     is_bench: bool,
-    /// What lives there.
+    /// What the crate contains.
     pub what: String,
     may_use: String,
 }
@@ -36,7 +36,7 @@ pub fn rows() -> Vec<Row> {
     .collect()
 }
 
-/// Crates that others build on: not those that may use everything, and no benchmarks.
+/// Crates that others build on: all but benchmarks and those that may use everything.
 pub fn libraries() -> BTreeSet<String> {
     let rows = rows().into_iter().filter(|row| row.may_use != "all" && !row.is_bench);
     rows.map(|row| row.name).collect()
@@ -46,7 +46,7 @@ fn full(short: &str) -> String {
     if short == "terrane" { short.to_string() } else { format!("terrane-{short}") }
 }
 
-/// Everything that can be reached from a crate.
+/// All crates reachable from a crate.
 pub fn below(edges: &Edges, from: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut open = vec![from.to_string()];
@@ -60,7 +60,7 @@ pub fn below(edges: &Edges, from: &str) -> BTreeSet<String> {
     found
 }
 
-/// What the table allows. `all`, `x and below`, `-`, or a list of names.
+/// The edges that the table allows. A cell is `all`, `x and below`, `-`, or a list of names.
 pub fn allowed() -> Edges {
     let rows = rows();
     let all: BTreeSet<String> = rows.iter().map(|row| row.name.clone()).collect();
@@ -92,7 +92,7 @@ pub fn allowed() -> Edges {
     edges
 }
 
-/// What the table allows, as it is drawn: what may use everything is above all libraries, and has no edges to its like.
+/// The allowed edges as drawn. A crate that may use everything stands above all libraries, without edges to others of its kind.
 pub fn drawn() -> Edges {
     let (mut edges, libraries) = (allowed(), libraries());
     for row in rows().iter().filter(|row| row.may_use == "all") {

@@ -1,10 +1,10 @@
-//! Arrows between crates go down only, and only where the table in DESIGN.md says so.
+//! Dependencies between crates go down only, and only where the table in DESIGN.md says so.
 //!
-//! Cargo refuses circles; this refuses every edge that the table does not list. The table is read from the page itself,
-//! so page and workspace cannot drift apart.
+//! Cargo refuses cycles; this refuses every edge that the table does not list. The table is read from the page itself, so page and
+//! workspace cannot drift apart.
 //!
-//! A crate that hands on names of another one (`pub use`) makes a way around the table. So a name is taken from the crate that owns it,
-//! but for the crates listed here, and whoever takes such a name has an edge to its owner.
+//! A crate that re-exports names of another one (`pub use`) makes a way around the table. So each name must be imported from the crate
+//! that owns it, except for the crates listed here. An importer of a name has an edge to its owner.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use terrane_repo_tests::imports::{code, imported, names};
 use terrane_repo_tests::table::{Edges, allowed, below, rows};
 use terrane_repo_tests::{files, read, root, short};
 
-/// Crates that hand on names of others, from their root, and why.
+/// Crates that re-export names of others from their root, and why.
 const HAND_ON: [(&str, &str); 1] =
     [("terrane", "the face for embedders: one dependency that keeps its promises, whatever moves below")];
 
@@ -92,7 +92,7 @@ fn the_table_refuses_what_it_should() {
     );
 }
 
-/// The sources of a crate that are compiled into it, without comments and tests.
+/// The sources that are compiled into a crate, without comments and tests.
 fn sources(home: &Path) -> Vec<(String, String)> {
     let src = home.join("src");
     let all = files(&short(&src), ".rs").into_iter();
@@ -103,7 +103,7 @@ fn sources(home: &Path) -> Vec<(String, String)> {
     compiled.map(|path| (short(&path), code(&read(&path)))).collect()
 }
 
-/// Crate -> its sources, of everything in `crates/` and `benches/`.
+/// Crate -> its sources, for everything in `crates/` and `benches/`.
 fn workspace() -> BTreeMap<String, Vec<(String, String)>> {
     let homes = ["crates", "benches"].map(|home| std::fs::read_dir(root().join(home)).unwrap());
     let homes = homes.into_iter().flatten().map(|entry| entry.unwrap().path());
@@ -116,7 +116,7 @@ fn workspace() -> BTreeMap<String, Vec<(String, String)>> {
         .collect()
 }
 
-/// What a source hands on from crates of ours: owner, name.
+/// The names that a source re-exports from crates of the workspace: owner, name.
 fn handed_on(text: &str) -> Vec<(String, String)> {
     let exports = text.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
     let of_ours = exports.filter(|export| export.starts_with("terrane"));

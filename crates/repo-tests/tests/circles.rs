@@ -1,8 +1,8 @@
 //! Modules of a crate import each other in one direction.
 //!
-//! Cargo refuses circles of crates; inside a crate nothing does. Here the top-level modules of each crate are a graph (a
-//! submodule counts as its top-level module, a name that the root exports again as the module it comes from), and a circle of
-//! more than two of them is refused. Tests and comments count for nothing.
+//! Cargo refuses cycles of crates, but not of modules. Here the top-level modules of each crate form a graph. A submodule counts as its
+//! top-level module, and a name re-exported by the root counts as its module. A cycle of more than two modules is refused. Tests and
+//! comments do not count.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +10,13 @@ use std::path::Path;
 use terrane_repo_tests::imports::{self, code, imported};
 use terrane_repo_tests::{files, read, root};
 
-/// Two modules may know each other: a type and its builder, a parser and its rows.
+/// Two modules may import each other: a type and its builder, a parser and its rows.
 const CIRCLE_MAX: usize = 2;
 
 /// Module -> modules that it imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Names that the root exports again: name -> module.
+/// Names that the root re-exports: name -> module.
 fn exported(root: &str, modules: &BTreeSet<String>) -> BTreeMap<String, String> {
     let mut names = BTreeMap::new();
     for export in root.split("use ").skip(1).filter_map(|rest| rest.split(';').next()) {
@@ -30,7 +30,7 @@ fn exported(root: &str, modules: &BTreeSet<String>) -> BTreeMap<String, String> 
 }
 
 fn graph(src: &Path) -> Graph {
-    // Top-level module, how many folders lie between it and the root, source.
+    // Top-level module, number of folders below the root, source.
     let mut sources: Vec<(String, usize, String)> = Vec::new();
     let mut roots = String::new();
     for path in files(&src.strip_prefix(root()).unwrap().to_string_lossy(), ".rs") {
@@ -60,7 +60,7 @@ fn graph(src: &Path) -> Graph {
     graph
 }
 
-/// Everything that can be reached from a module.
+/// All modules reachable from a module.
 fn reached<'a>(graph: &'a Graph, from: &str) -> BTreeSet<&'a str> {
     let mut found = BTreeSet::new();
     let mut open: Vec<&str> = graph[from].iter().map(String::as_str).collect();

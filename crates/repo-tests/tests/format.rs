@@ -1,7 +1,7 @@
-//! FORMAT.md and the code say the same.
+//! FORMAT.md and the code agree.
 //!
-//! A table of the page begins with a line "Structure `Name`, N bytes:". Where the code's type can be reached its `ROWS` are
-//! compared, which the compiler made; every declaration in the sources is compared as it is written.
+//! A table of the page begins with a line "Structure `Name`, N bytes:". If the code's type is reachable, it is compared with the type's
+//! `ROWS`, which the compiler computed. Every declaration in the sources is compared as text.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use terrane_object::waiting::QueueEntry;
 use terrane_repo_tests::{files, read, root, short};
 use terrane_wire::Row;
 
-/// Size of the whole, and (offset, size, name, type) of each field.
+/// Size of the structure, and (offset, size, name, type) of each field.
 type Table = (usize, Vec<(usize, usize, String, String)>);
 
 fn tables() -> BTreeMap<String, Table> {
@@ -55,12 +55,12 @@ fn compiled(size: usize, rows: &[Row]) -> Table {
     )
 }
 
-/// `layout!` declarations of the sources: name, table, file. Sizes follow from the next offset.
+/// `layout!` declarations of the sources: name, table, file. A field's size follows from the next offset.
 fn declared() -> Vec<(String, Table, String)> {
     let mut found = Vec::new();
     for path in files("crates", ".rs") {
         let file = short(&path);
-        // FUSE's structures go between processes, not to disk; wire has the macro itself.
+        // FUSE's structures go between processes, not to disk. The crate `wire` defines the macro itself.
         if !file.contains("/src/") || file.starts_with("crates/fuse") || file.starts_with("crates/wire") {
             continue;
         }
@@ -135,7 +135,7 @@ fn every_structure_of_the_code_is_on_the_page() {
     }
 }
 
-/// Numbers that stand in prose, with the constant they must equal.
+/// Numbers in prose, with the constant that each must equal.
 #[test]
 fn numbers_of_the_page_are_those_of_the_code() {
     use terrane_format::{addr, block_ptr, label, record, seal, uberblock};

@@ -1,4 +1,4 @@
-//! Pages are read once: sentences are short, and say who does what.
+//! Pages keep the prose rules: sentences are short and name their actors.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ fn pages_are_plain() {
     assert!(found.is_empty(), "{} complaints:\n{}", found.len(), found.join("\n"));
 }
 
-/// `cargo test -p terrane-repo-tests --test prose -- --nocapture` prints them.
+/// `cargo test -p terrane-repo-tests --test prose -- --nocapture` prints the figures.
 #[test]
 fn figures_of_pages() {
     for path in pages() {

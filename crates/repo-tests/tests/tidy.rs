@@ -1,4 +1,4 @@
-//! Rules of the house that a program can check. A rule that is not tested is advice.
+//! Style rules that a program can check. A rule that is not tested is advice.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::collections::BTreeSet;
@@ -7,15 +7,15 @@ use terrane_repo_tests::{files, read, root, short};
 
 const LINE_CHARS_MAX: usize = 140;
 const FILE_LINES_MAX: usize = 900;
-/// Where `unsafe` may be written: ioctls, the transport, vector instructions.
+/// Crates that may use `unsafe`: ioctls, the transport, vector instructions.
 const UNSAFE_CRATES: [&str; 3] = ["device", "fuse", "codec"];
 
-/// Where Rust is written.
+/// All Rust files.
 fn code() -> Vec<PathBuf> {
     ["crates", "benches", "fuzz"].iter().flat_map(|home| files(home, ".rs")).collect()
 }
 
-/// This file names what it forbids.
+/// All Rust files and their text, except this file, which names what it forbids.
 fn sources() -> impl Iterator<Item = (PathBuf, String)> {
     code().into_iter().filter(|path| !path.ends_with("tests/tidy.rs")).map(|path| {
         let text = read(&path);
@@ -27,7 +27,7 @@ fn none(found: Vec<String>, rule: &str) {
     assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
 }
 
-/// What rustfmt leaves alone because nothing can be broken there: tables, long strings, macro patterns and arguments.
+/// Lines that rustfmt cannot break: tables, long strings, macro patterns and arguments.
 fn cannot_be_broken(line: &str) -> bool {
     let line = line.trim_start();
     let table = line.starts_with("//! |") || line.starts_with("/// |");
@@ -90,7 +90,7 @@ fn no_path_of_one_machine_is_written_down() {
     let mut found = Vec::new();
     for path in all {
         for (at, line) in read(&path).lines().enumerate() {
-            // Only where a path begins: `crates/work/` would be another matter.
+            // Only at the start of a path: a place inside a path, as in `crates/work/`, is allowed.
             let begins = |place: &&&str| {
                 line.match_indices(**place).any(|(from, _)| {
                     line[..from].chars().next_back().is_none_or(|before| " \"'=(`".contains(before))
@@ -124,7 +124,7 @@ fn unsafe_is_written_where_nothing_else_serves() {
     none(found, "unsafe outside device, fuse and codec");
 }
 
-/// Files named by `mod x;` in a file, as far as they exist.
+/// Existing files that `mod x;` lines of a file name.
 fn modules(path: &Path) -> Vec<PathBuf> {
     let dir = path.parent().expect("a file lies somewhere");
     let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
@@ -132,7 +132,7 @@ fn modules(path: &Path) -> Vec<PathBuf> {
     let inner = if is_root { dir.to_path_buf() } else { dir.join(stem) };
     let text = read(path);
     let names = text.lines().filter_map(|line| {
-        // Whoever may see it: `pub`, `pub(crate)`, `pub(in some::path)`.
+        // With any visibility: `pub`, `pub(crate)`, `pub(in some::path)`.
         let (seen_by, name) = line.trim().strip_suffix(';')?.rsplit_once("mod ")?;
         (seen_by.is_empty() || seen_by.starts_with("pub")).then_some(name)
     });
@@ -142,7 +142,7 @@ fn modules(path: &Path) -> Vec<PathBuf> {
     named.filter(|path| path.exists()).chain(elsewhere).collect()
 }
 
-/// Tests and benchmarks are programs of their own; one of several files has a folder with a `main.rs`.
+/// Tests and benchmarks are programs of their own. One of several files has a folder with a `main.rs`.
 fn is_program(path: &Path) -> bool {
     let path = if path.ends_with("main.rs") { path.parent().unwrap_or(path) } else { path };
     let dir = path.parent().and_then(Path::file_name).unwrap_or_default();
@@ -172,7 +172,7 @@ fn targets_of_the_page() -> BTreeSet<String> {
     rows.map(|row| row.split(['`', ' ']).next().unwrap_or_default().to_string()).collect()
 }
 
-/// Targets with a `##` that says what they are for.
+/// Makefile targets with a `##` description.
 fn targets_of_the_makefile() -> BTreeSet<String> {
     let makefile = read(root().join("Makefile"));
     let lines = makefile.lines().filter(|line| line.contains(": ##"));
@@ -202,7 +202,7 @@ fn links_of_the_pages_lead_somewhere() {
     none(found, "links to files that are not there");
 }
 
-/// Every test that SEMANTICS.md names must be there: a line of that page is a promise with a proof.
+/// Every test that SEMANTICS.md names must exist: a line of that page is a promise with a proof.
 #[test]
 fn tests_that_the_pages_name_are_there() {
     let page = read(root().join("SEMANTICS.md"));

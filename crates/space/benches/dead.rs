@@ -1,4 +1,5 @@
-//! What a free costs in the dead set of its zone, and what sets take: records of a zone die in any order, some in each group.
+//! The cost of a free in the dead set of its zone, and the memory of dead sets. The records of a zone die in any order, some in each
+//! txg.
 //!
 //!     cargo bench -p terrane-space --bench dead
 
@@ -6,10 +7,10 @@ use std::hint::black_box;
 use std::time::Instant;
 use terrane_space::dead::DeadSet;
 
-/// Sets that take turns, so that none stays in the processor's cache.
+/// Sets used in rotation, so that none stays in the processor's cache.
 const SETS: usize = 256;
 
-/// Where records of these sizes, in granules, begin and how long they are.
+/// Start and length of records of these sizes, in granules.
 fn zone(records: usize, size: impl Fn(usize) -> u32) -> Vec<(u32, u32)> {
     let sizes = (0..records).map(|at| (at, size(at)));
     sizes
@@ -20,7 +21,7 @@ fn zone(records: usize, size: impl Fn(usize) -> u32) -> Vec<(u32, u32)> {
         .collect()
 }
 
-/// All records of the zone but a tenth, in an order that has nothing to do with where they are.
+/// All records of the zone but a tenth, in an order unrelated to their place.
 fn dying(zone: &[(u32, u32)], set: usize) -> Vec<(u32, u32)> {
     let mut order: Vec<(u64, (u32, u32))> = (0u64..)
         .zip(zone)

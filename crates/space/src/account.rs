@@ -1,47 +1,48 @@
-//! The room of a pool, by one snapshot of what it follows from.
+//! Free space of a pool, computed from one snapshot of its inputs.
 //!
-//! Room is counted in bytes that zones can be counted on to take (their *yield*). Of all zones 7 % are kept from users, and at least what
-//! makes collection sure to succeed: one zone into which a victim is copied, what commits take meanwhile, and the garbage that is too
-//! thin to be collected (a 32nd of every zone).
+//! Free space is counted in bytes that zones can be counted on to take (their *yield*). 7 % of all zones are kept from users. The minimum
+//! of that reserve makes collection sure to succeed. It covers one zone into which a victim is copied, and what commits take meanwhile.
+//! It also covers garbage that is too thin to be collected (a 32nd of every zone).
 //!
-//! Users may write while what is empty and what is open holds more than one victim and the commits need. When it does not, they wait,
-//! in order, and collection gives them room in small steps: for a piece `c` of a victim with live share `r` it gives `c x (1-r)/r`,
-//! long before the victim's zone is reset, because one zone's worth is always kept for exactly this.
+//! Users may write while empty and open zones hold more than one victim and the commits need. Below that, writers queue FIFO, and the
+//! collector frees space in small steps. A piece `c` of a victim with live share `r` frees `c x (1-r)/r`. Writers get that long before
+//! the victim's zone is reset, because one zone's worth is always kept for exactly this.
 //!
-//! Invariant: who frees may dip into what is kept for collection, but nobody into what commits need.
+//! Invariant: frees may use the GC reserve. Nothing may use the space that commits need.
 
 use crate::policy::Stock;
 use terrane_format::addr::granule_bytes;
 
-/// Collection begins when room falls under what must be kept and one part of so many of the pool, but not less than so many bytes (of a
-/// small pool a 64th) nor more than so many: enough for groups to be large, and little enough for zones to ripen.
+/// The low watermark of collection is a margin above the space that must be kept. The margin is this fraction of the pool, between
+/// these two bounds; on a small pool the lower bound is a 64th. That is enough for large txgs, and little enough that zones gather
+/// garbage first.
 const AHEAD_PART: u64 = 1024;
 const AHEAD_BYTES_MIN: u64 = 8 << 20;
 const AHEAD_BYTES_MAX: u64 = 1 << 30;
 const AHEAD_PART_SMALL: u64 = 64;
-/// A zone with less garbage than one part of so many is not worth collecting.
+/// A zone with a smaller fraction of garbage than this is not worth collecting.
 pub const GARBAGE_PART_MIN: u64 = 32;
-/// Bytes that the groups of one victim's time take for themselves, in zones that are large enough for it to matter little.
+/// Bytes that the commits take while one victim is collected. Enough unless zones are small.
 const COMMIT_BYTES: u64 = 8 << 20;
-/// So few slots share their roles.
+/// Up to this many slots, roles share slots.
 pub const SHARED_SLOTS: usize = 3;
-/// Of the room that is kept for deletes, write-backs of the kernel's cache get one part of so many. The rest stays for deletes, however
-/// much is written back: a delete takes little of it, and its group gives more back. Write-backs never take room that collection and
-/// commits count on.
+/// Fraction of the space kept for frees that write-backs of the kernel's cache may use. The rest stays for frees, which take little
+/// space and give back more when their txg commits. Write-backs never use space that the collector and commits count on.
 const WRITE_BACK_PART: u64 = 2;
-/// Of what write-backs leave, writes into promised room get one part of so many. It is not for what they write, which is counted already,
-/// but for metadata, and for records that are written again in pieces until their group has committed.
+/// Fraction of the rest that writes into reserved ranges may use. Their data is counted already. This is for their metadata, and for
+/// records that are rewritten in pieces before their txg commits.
 const PROMISED_PART: u64 = 2;
-/// One part of a zone of so many, at the most, is left to metadata when no zone is empty.
+/// When no zone is empty, metadata keeps at most this fraction of a zone.
 const METADATA_PART: u64 = 8;
-/// And at least one part of so many, and so many bytes; between them, so many times what a group brought lately.
+/// Metadata keeps at least this fraction of a zone and at least these bytes. In between it keeps this many times what a txg brought
+/// lately.
 const METADATA_PART_MIN: u64 = 64;
 const METADATA_BYTES_MIN: u64 = 1 << 20;
 const METADATA_GROUPS: u64 = 4;
-/// What a group brought is forgotten by one part of so many with each further one.
+/// The recent maximum decays by this fraction with each further txg.
 const METADATA_FORGOTTEN_PART: u64 = 16;
 
-/// What can be counted on of a zone: without header, the tail that no block fits, and directory parts.
+/// The bytes of a zone that can be counted on: without header, the tail that no block fits, and directory parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Yield {
     pub unit: u64,
@@ -49,65 +50,65 @@ pub struct Yield {
 }
 
 impl Yield {
-    /// Of a zone that takes `capacity` bytes.
+    /// The yield of a zone of `capacity` bytes.
     pub fn of(&self, capacity: u64) -> u64 {
         self.of_all(capacity, 1)
     }
 
-    /// Of `zones` zones that take `capacity` bytes together.
+    /// The yield of `zones` zones with `capacity` bytes together.
     pub fn of_all(&self, capacity: u64, zones: u64) -> u64 {
         let tail = granule_bytes(self.largest_block.min(capacity / zones.max(1) / 4)) + 3 * self.unit;
         capacity.saturating_sub(zones * tail + capacity / 64)
     }
 }
 
-/// What is kept ahead, in bytes, of so many zones that can be counted on to take `per_zone` bytes each.
+/// The margin of the low watermark, in bytes, for `zones` zones that yield `per_zone` bytes each.
 fn ahead_bytes(per_zone: u64, zones: u64, data_slots: u64) -> u64 {
     let all = zones * per_zone;
     let small = all / AHEAD_PART_SMALL;
     let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(small));
-    // What is left in the zones of several slots is room only for what goes there: with less than a zone for each of them, what finds
-    // none goes among others, and that is copied again and again.
+    // Space left in the zone of a slot serves only that slot. With less than one zone per slot, blocks go to other slots' zones, mix
+    // there, and are copied again and again.
     let ahead = ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1);
-    // A victim's copies take room before its end gives any: where zones are large that is more than groups take, and who writes would
-    // wait for most of each victim.
+    // A victim's copies take space before its end frees any. With large zones that is more than txgs take, and writers would wait
+    // during most of each victim.
     ahead.max(per_zone.min(small) / 2)
 }
 
-/// How large zones are, and what commits take: cheap enough to be asked for each block.
+/// Zone sizes, and what commits take. Cheap enough to be evaluated for each block.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     pub zone_yield: Yield,
-    /// What the zones of the device take whose zones take most, in bytes.
+    /// Zone capacity of the device with the largest zones, in bytes.
     pub largest_zone: u64,
-    /// Stored bytes of as many sections of the tables as one group may rewrite in a hurry.
+    /// Stored bytes of as many table sections as one txg may rewrite in a hurry.
     pub sections_bytes: u64,
 }
 
 impl Sizes {
-    /// Bytes that blocks can be counted on to fill of the largest zones there are.
+    /// The yield of a zone of the largest size, in bytes.
     pub fn per_zone(&self) -> u64 {
         self.zone_yield.of(self.largest_zone)
     }
 
-    /// What both copies of the sections take that a group may rewrite in a hurry.
+    /// Bytes of both copies of the sections that a txg may rewrite in a hurry.
     pub fn hurried_bytes(&self) -> u64 {
         2 * self.sections_bytes
     }
 
-    /// Bytes kept for commits while a victim is copied: some, and both copies of the sections that a group may rewrite in a hurry.
+    /// Bytes kept for commits while a victim is copied, both copies of hurried sections included.
     pub fn commit_bytes(&self) -> u64 {
         COMMIT_BYTES.min(3 * self.per_zone()) + self.hurried_bytes()
     }
 
-    /// Empty zones under which there are few: no further zone is opened for placement alone, and groups that can be rolled back to do
-    /// not hold emptied zones.
+    /// Below this number of empty zones, no zone is opened for better placement alone, and txgs that can be rolled back to do not hold
+    /// emptied zones.
     pub fn low_water(&self) -> usize {
         1 + self.commit_bytes().div_ceil(self.per_zone().max(1)) as usize
     }
 
-    /// What placement may do with `empty` zones. Ends of zones are left unused only while users hold less than seven eighths of what they
-    /// may, and what is empty is more than all that they were promised: so neither ever lacks what was left.
+    /// What placement may do with `empty` zones. Ends of zones stay unused only while users hold less than 7/8 of their limit, and
+    /// empty zones exceed all promises. So unused ends never cause a shortage.
     pub fn stock(&self, empty: usize, promised_bytes: u64, live: u64, limit: u64) -> Stock {
         let low = self.low_water();
         let promised = promised_bytes.div_ceil(self.per_zone().max(1)) as usize;
@@ -119,110 +120,110 @@ impl Sizes {
     }
 }
 
-/// What is left to metadata of each zone that is open for it.
+/// The space that is left to metadata in each zone that is open for it.
 #[derive(Clone, Copy, Debug)]
 pub struct MetadataRoom {
-    /// What zones take, in bytes.
+    /// Zone capacity, in bytes.
     pub zone_bytes: u64,
-    /// Bytes of a copy of metadata that groups brought lately.
+    /// Bytes of one copy of metadata that txgs brought lately.
     pub lately: u64,
 }
 
 impl MetadataRoom {
-    /// Bytes of each open zone that are left to metadata when no zone is empty. They hold nothing most of the time, so on a small pool
-    /// that is nearly full they cost more copying than anything else: no more is kept than groups bring.
+    /// Bytes of each open zone that are left to metadata when no zone is empty. Mostly unused, they cost more copying than anything
+    /// else on a small, nearly full pool. So no more is kept than txgs bring.
     pub fn kept(&self) -> u64 {
         let least = METADATA_BYTES_MIN.max(self.zone_bytes / METADATA_PART_MIN);
         least.max(METADATA_GROUPS * self.lately).min(self.zone_bytes / METADATA_PART)
     }
 
-    /// How much of the next zone, of `next_bytes`, metadata will need soon whose own has `left` bytes beside what is kept: more and more
-    /// while it takes the last eighth before that, and all when it lives on it.
+    /// Bytes of the next zone, of `next_bytes`, that metadata will need soon. `left` is what its own zone has beside the kept space.
+    /// The result grows while metadata fills the last eighth of a zone before the kept space, and is all of `next_bytes` at 0.
     pub fn needs(&self, left: u64, next_bytes: u64) -> u64 {
         let soon = (self.zone_bytes / METADATA_PART).max(1);
         let left = left.min(soon);
         next_bytes - (u128::from(next_bytes) * u128::from(left) / u128::from(soon)) as u64
     }
 
-    /// A group brought so many bytes.
+    /// Notes the metadata bytes of one txg.
     pub fn note(&mut self, bytes: u64) {
         self.lately = bytes.max(self.lately - self.lately / METADATA_FORGOTTEN_PART);
     }
 }
 
-/// The room on a device that gives some.
+/// The free space on a device whose space counts.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceRoom {
-    /// What its smallest zones take, in bytes, and how many are empty.
+    /// Capacity of its smallest zones, in bytes, and the number of empty zones.
     pub zone_bytes: u64,
     pub empty: u64,
-    /// What zones that are open there take beside metadata.
+    /// Bytes that its open zones still take, without what is kept for metadata.
     pub open_bytes: u64,
-    /// What the file system below still has.
+    /// Free bytes of the file system below the device.
     pub below_bytes: u64,
 }
 
-/// Zones that are open, by the slots they are open for.
+/// Open zones, by the slots that hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
     pub all: u64,
     pub data: u64,
-    /// Bytes that fit those to which data does not go.
+    /// Free bytes in open zones to which data does not go.
     pub others_bytes: u64,
-    /// Zones that nothing else takes because a copy of metadata has nearly filled its own, in bytes: more and more of one while it does.
-    /// Were they not kept beside what data needs, data would find no zone but those of metadata and survivors, and lie among them. What
-    /// survivors fill as well is full so soon that writers would stand still each time; a zone is kept for them already.
+    /// Bytes of zones reserved for a copy of metadata that has nearly filled its own zone; grows while it does. Without them, data
+    /// would find only zones of metadata and survivors, and mix with their blocks. A slot that also takes survivors is left out: it
+    /// fills so often that writers would stall each time, and a zone is kept for survivors already.
     pub metadata_bytes: u64,
 }
 
-/// Zones that hold something and will be room again, on devices that give some.
+/// Zones with content that will be reclaimed, on devices whose space counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Residents {
     pub zones: u64,
     pub capacity: u64,
-    /// What lives in zones that will not be, and stays there.
+    /// Live bytes in zones that will not be reclaimed.
     pub stays_bytes: u64,
 }
 
-/// Zones that were emptied and can be reset when their group is old enough. Those that are read by somebody, or could not be read, are not
-/// counted on.
+/// Emptied zones that will be reset when their txg is old enough. Zones that a reader holds, or that could not be read, are not
+/// counted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waiting {
     pub zones: u64,
     pub bytes: u64,
 }
 
-/// What collection gives.
+/// The space that collection frees.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gains {
-    /// What the victim in progress has given so far; `None`: there is none.
+    /// Bytes that the current victim has freed so far. `None`: there is no victim.
     pub moving: Option<u64>,
-    /// What is still to be won by moving the rest of it, and what must be copied for that.
+    /// Bytes still to be freed by moving the rest of the victim, and bytes to copy for that.
     pub rest: u64,
     pub remaining: u64,
-    /// What resets will give.
+    /// Bytes that pending resets will free.
     pub coming: u64,
 }
 
 impl Gains {
-    /// What the victim in progress has given.
+    /// Bytes that the current victim has freed so far.
     pub fn moved(&self) -> u64 {
         self.moving.unwrap_or(0)
     }
 
-    /// What victims have given that is not there yet.
+    /// Bytes freed by victims that are not available yet.
     pub fn credit(&self) -> u64 {
         self.moved() + self.coming
     }
 }
 
-/// All that the measures of room follow from, at one moment.
+/// A snapshot of all inputs of the space computation.
 #[derive(Clone, Debug)]
 pub struct SpaceAccount {
     pub sizes: Sizes,
     /// Live bytes of all zones.
     pub live: u64,
-    /// Empty zones of all devices, those that give no room among them.
+    /// Empty zones of all devices, also of those whose space does not count.
     pub empty_zones: usize,
     pub devices: Vec<DeviceRoom>,
     pub slots: Slots,
@@ -231,27 +232,27 @@ pub struct SpaceAccount {
     pub gains: Gains,
 }
 
-/// What users may do with the room there is.
+/// Limits for users, from the current free space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Live bytes at which users, write-backs of the kernel's cache, writes into promised room, and deletes get `ENOSPC`.
+    /// Live bytes at which `ENOSPC` begins for users, write-backs of the kernel's cache, writes into reserved ranges, and frees.
     pub live: u64,
     pub live_write_backs: u64,
     pub live_promised: u64,
     pub live_frees: u64,
-    /// Bytes that can be written before collection must have made room; and by deletes.
+    /// Bytes that can be written before the collector must free space; and the same for frees.
     pub writable: u64,
     pub writable_frees: u64,
-    /// Live bytes, and bytes to be written, at which those who free wait whatever the file systems below have.
+    /// Live and writable bytes that limit frees, regardless of the file systems below the devices.
     pub of_zones: (u64, u64),
-    /// Zones of the largest size that can hold something.
+    /// Usable zones, counted in zones of the largest size.
     pub zones: u64,
-    /// Bytes that collection keeps writable before anybody asks.
+    /// The margin of the collector's low watermark, in bytes.
     pub ahead: u64,
 }
 
 impl SpaceAccount {
-    /// What is empty, and what open zones still take beside metadata; and how much of it the file systems below the devices lack.
+    /// Bytes that empty and open zones still take, and how many of those the file systems below the devices lack.
     fn in_zones(&self) -> (u64, u64) {
         let of = |device: &DeviceRoom| {
             let bytes = device.empty * self.sizes.zone_yield.of(device.zone_bytes) + device.open_bytes;
@@ -261,26 +262,26 @@ impl SpaceAccount {
         self.devices.iter().map(of).fold((0, 0), add)
     }
 
-    /// What is empty, and what open zones still take beside metadata, in bytes; no more than the file systems below have.
+    /// Bytes that empty and open zones still take, without what is kept for metadata, bounded by the file systems below.
     pub fn physical(&self) -> u64 {
         let (in_zones, lacking) = self.in_zones();
         in_zones - lacking
     }
 
-    /// What must stay free for collection, and for commits, when users are done.
+    /// Bytes that must stay free for the collector and commits when users are done.
     pub fn kept(&self) -> u64 {
-        // Room in slots that data does not go to is no room for users.
+        // Space in slots that data does not go to is not available to users.
         let kept = self.sizes.per_zone() + self.sizes.commit_bytes();
         kept.max(self.slots.others_bytes) + self.slots.metadata_bytes
     }
 
-    /// Room above what must be kept under which collection begins, where so many zones can hold something.
+    /// The low watermark's margin above the kept space, for `zones` usable zones.
     pub fn ahead(&self, zones: u64) -> u64 {
         ahead_bytes(self.sizes.per_zone(), zones, self.slots.data)
     }
 
-    /// What can hold something and stays, in zones of the largest size, and in bytes that it can be counted on to take. Devices may have
-    /// zones of very different sizes: seven of a hundred zones of any size are not seven of a hundred of the largest.
+    /// All usable space, in zones of the largest size and in bytes of yield. Zones of devices may differ much in size: 7 % of all zones
+    /// are not 7 % of that many of the largest.
     fn stock(&self) -> (u64, u64) {
         let Residents { zones, capacity, stays_bytes } = self.residents;
         let zone_yield = self.sizes.zone_yield;
@@ -291,10 +292,10 @@ impl SpaceAccount {
         ((zones + empty).min((all + per_zone / 2) / per_zone), all)
     }
 
-    /// Bytes kept from users, of `zones` of the largest size that can hold something.
+    /// Bytes kept from users, of `zones` usable zones of the largest size.
     fn reserve(&self, zones: u64) -> u64 {
         let slots = self.slots.all;
-        // Shared slots are counted on to be filled; others may stay half empty.
+        // Shared slots are expected to be filled. Others may stay half empty.
         let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
         let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
             + 10 * slots / METADATA_PART
@@ -302,20 +303,20 @@ impl SpaceAccount {
         (zones * 7 / 100).max(tenths.div_ceil(10)) * self.sizes.per_zone()
     }
 
-    /// Bytes that users can fill, whatever the file systems below have.
+    /// Bytes that users can fill, regardless of the file systems below the devices.
     pub fn offered(&self) -> u64 {
         let (zones, all) = self.stock();
         all.saturating_sub(self.reserve(zones))
     }
 
-    /// `for_group`: bytes that the group under way may still take.
+    /// `for_group`: bytes that the txg in progress may still take.
     pub fn limits(&self, for_group: u64) -> Limits {
         let commit = self.sizes.commit_bytes();
         let (zones, all) = self.stock();
         let (in_zones, lacking) = self.in_zones();
         let limit_of_zones = all.saturating_sub(self.reserve(zones) / 2);
         let all = all.saturating_sub(lacking);
-        // Zones that find no room below are none to keep anything of.
+        // Zones for which the host has no space need no reserve.
         let reserve = self.reserve(zones.saturating_sub(lacking / self.sizes.per_zone().max(1)));
         let physical = (in_zones - lacking).saturating_sub(for_group);
         let for_frees = reserve / 2;
@@ -326,7 +327,7 @@ impl SpaceAccount {
             live_write_backs: all.saturating_sub(reserve - for_write_backs),
             live_promised: all.saturating_sub(reserve - for_write_backs - for_promised),
             live_frees: all.saturating_sub(reserve - for_frees),
-            // Never so much that the victim in progress could not be emptied, or a group not be committed.
+            // Leave enough to empty the current victim and to commit a txg.
             writable: (physical + self.gains.credit())
                 .saturating_sub(self.kept())
                 .min(physical.saturating_sub(commit + self.gains.remaining)),
@@ -337,20 +338,20 @@ impl SpaceAccount {
         }
     }
 
-    /// Whether zones are so short that emptied ones must not wait for groups that could be rolled back to.
+    /// Whether zones are so short that emptied zones must not wait for txgs that could be rolled back to.
     pub fn is_short(&self, zones: u64) -> bool {
-        // While collection works for its room the pool waits for zones that were emptied.
+        // Below the low watermark, the pool waits for emptied zones.
         self.empty_zones < self.sizes.low_water() + 2 || self.physical() < self.kept() + self.ahead(zones)
     }
 
-    /// Bytes that a group should gain: none while there is enough; what users took, and part of what is missing, when there is not.
-    /// `demand`: what somebody waits for; `taken`: bytes that the group took.
+    /// Bytes that one txg should free. None while enough is free; otherwise what users took, and part of what is missing.
+    /// `demand`: bytes that writers wait for. `taken`: bytes that the txg took.
     pub fn wanted_gain(&self, zones: u64, demand: u64, taken: u64) -> u64 {
         let ahead = self.ahead(zones);
         let physical = self.physical();
         let have = physical + self.waiting.bytes + self.gains.moved();
         let missing = (self.kept() + ahead + demand).saturating_sub(have);
-        // What is left of the victim must fit. Where that is what bounds writers, only its end gives them more.
+        // The rest of the victim must fit. If that bounds writers, only the end of the victim frees more for them.
         let left = self.gains.remaining;
         if left > 0 && physical.saturating_sub(self.sizes.commit_bytes() + left) < ahead / 2 + demand {
             return missing.max(self.gains.rest).max(1);
@@ -359,15 +360,15 @@ impl SpaceAccount {
             return 0;
         }
         if demand > 0 || missing > ahead {
-            // Somebody waits, or will: as much as one group can do.
+            // Writers wait, or will soon: free as much as one txg can.
             return missing.max(self.sizes.per_zone());
         }
-        // At the edge as much as was taken; the more is missing the more.
+        // Near the watermark, free as much as was taken, plus more in proportion to what is missing.
         missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
     }
 
-    /// Where zones are large, and copies of the next one would leave writers no room: the end of this group, and of the one after it, give
-    /// them a whole zone, sooner than another victim could. `waited`: bytes that writers wait for.
+    /// Whether pending resets should come before the next victim: zones are large, and its copies would leave writers no space. The
+    /// ends of this txg and the next free a whole zone, sooner than another victim could. `waited`: bytes that writers wait for.
     pub fn reset_comes_first(&self, zones: u64, waited: u64) -> bool {
         let per_zone = self.sizes.per_zone();
         let ahead = self.ahead(zones);
@@ -383,7 +384,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A hundred zones of 64 MiB, of which so many are empty; nothing is open.
+    /// A hundred zones of 64 MiB, of which `empty` are empty and none is open.
     fn account(empty: u64) -> SpaceAccount {
         let zone_yield = Yield { unit: 4096, largest_block: 128 << 10 };
         SpaceAccount {

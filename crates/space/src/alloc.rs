@@ -1,13 +1,13 @@
-//! Empty physical zones of all devices, and fresh sequence numbers for their next fillings.
+//! Allocator: empty physical zones of all devices, and sequence numbers for their next fillings.
 //!
-//! Which device the next zone is opened on is decided here, by how full each is; what is written there is not our concern. The load
-//! follows room: the device with the largest share of empty zones is next, so devices of any size fill up together, and streams that
-//! open zones one after the other come to lie on different ones.
+//! This module chooses the device on which the next zone is opened, by how full each is. What is written there does not matter. The
+//! device with the largest share of empty zones is next. So devices of any size fill up together, and streams that open zones one after
+//! the other get different devices.
 //!
-//! A *special* device is for metadata. Who asks for metadata gets a zone apart from where its other copy lies before one on a special
-//! device: that a copy survives its device is worth more than where both are fast, and reads are served from the first copy. Data
-//! goes to special devices only when no other has an empty zone: the room that writers were promised counts all zones, and a pool
-//! must not refuse bytes that it has zones for.
+//! A *special* device is for metadata. For metadata, a zone apart from its other copy comes before a zone on a special device. That a
+//! copy survives its device is worth more than speed for both, and reads use the first copy. Data goes to special devices only when no
+//! other device has an empty zone. The free space that writers were promised counts all zones, and a pool must not refuse bytes for
+//! which it has zones.
 //!
 //! Invariant: a zone in `unclean` is in `empty` too.
 
@@ -17,17 +17,17 @@ use terrane_format::addr::SEQ_MAX;
 use terrane_format::record::{Class, Home};
 use terrane_wire::{DeviceIdx, ZoneIdx};
 
-/// Sequence numbers that are leased at a time, beside one for each zone that a group may open.
+/// Sequence numbers leased at a time, beside one for each zone that a txg may open.
 const LEASE: u64 = 4096;
-/// No group opens more zones: that would be 64 GiB in the smallest ones. Each import after a crash takes a lease, however few of its
-/// numbers were used.
+/// Most zones that a txg opens: 64 GiB in the smallest zones. Each import after a crash uses up a lease, even if few of its numbers
+/// were used.
 const GROUP_ZONES_MAX: u64 = 65_536;
 
-/// Empty physical zones and fresh sequence numbers.
+/// Empty physical zones and unused sequence numbers.
 #[derive(Default)]
 pub struct Allocator {
     shelves: Vec<Shelf>,
-    /// Where the newest zone of each class lies, by [`Class::index`].
+    /// The device of the newest zone of each class, by [`Class::index`].
     newest: [Option<DeviceIdx>; Class::ALL.len()],
     pub next_seq: u64,
     pub lease_seq: u64,
@@ -37,15 +37,15 @@ pub struct Allocator {
 #[derive(Default)]
 struct Shelf {
     is_special: bool,
-    /// Zones that hold blocks or could; 0: there is no such device.
+    /// Zones for blocks. 0: there is no such device.
     zones: u32,
     empty: BTreeSet<ZoneIdx>,
-    /// Empty by the tables, not yet reset in this incarnation.
+    /// Empty by the tables, but not yet reset in this incarnation.
     unclean: BTreeSet<ZoneIdx>,
 }
 
 impl Shelf {
-    /// Compares by the share of zones that are empty.
+    /// Compares the shares of empty zones.
     fn emptier(&self, other: &Shelf) -> Ordering {
         let share = |shelf: &Shelf, of: &Shelf| shelf.empty.len() as u64 * u64::from(of.zones);
         share(self, other).cmp(&share(other, self))
@@ -53,27 +53,28 @@ impl Shelf {
 }
 
 impl Allocator {
-    /// Numbers go on at `next_seq`; none is leased and no device is known yet.
+    /// Starts at sequence number `next_seq`, without a lease and without devices.
     pub fn new(next_seq: u64) -> Allocator {
         Allocator { next_seq, lease_seq: next_seq, ..Allocator::default() }
     }
 
-    /// Before an uberblock: numbers for every zone there is, and some, because one group may open all that are empty.
+    /// Called before an uberblock: leases numbers for every zone and some more, because one txg may open all empty zones.
     pub fn raise_lease(&mut self) {
         let zones: u64 = self.shelves.iter().map(|shelf| u64::from(shelf.zones)).sum();
         let zones = zones.min(GROUP_ZONES_MAX);
         if self.next_seq + zones + LEASE / 2 > self.lease_seq {
-            // What lies behind is no number: who comes there is refused, and an uberblock that said more would not be read.
+            // There are no sequence numbers beyond `SEQ_MAX`: opening a zone there is refused, and import would reject an uberblock
+            // with a higher lease.
             self.lease_seq = (self.next_seq + zones + LEASE).min(SEQ_MAX);
         }
     }
 
-    /// Before the uberblock of a pool that is exported: no zone is opened after it, so the next life goes on right here.
+    /// Called before the uberblock of an export. No zone is opened after it, so the next import continues with the next number.
     pub fn end_lease(&mut self) {
         self.lease_seq = self.next_seq;
     }
 
-    /// Makes a device known, without empty zones; `zones` of it are for blocks.
+    /// Adds a device without empty zones. `zones` of its zones are for blocks.
     pub fn add_device(&mut self, device: DeviceIdx, is_special: bool, zones: u32) {
         let index = usize::from(device.0);
         if self.shelves.len() <= index {
@@ -82,7 +83,7 @@ impl Allocator {
         self.shelves[index] = Shelf { is_special, zones, ..Shelf::default() };
     }
 
-    /// The device leaves: its zones are not opened any more.
+    /// Removes a leaving device: its zones are not opened any more.
     pub fn drop_device(&mut self, device: DeviceIdx) {
         if let Some(shelf) = self.shelves.get_mut(usize::from(device.0)) {
             *shelf = Shelf::default();
@@ -92,16 +93,16 @@ impl Allocator {
         }
     }
 
-    /// A zone became empty, on the device too.
+    /// Adds a zone that is empty in the tables and on the device.
     pub fn put(&mut self, home: Home) {
-        // One that leaves takes nothing, whatever becomes empty there.
+        // A device that was removed takes nothing, even if a zone on it becomes empty.
         let shelf = self.shelves.get_mut(usize::from(home.device.0));
         if let Some(shelf) = shelf.filter(|shelf| shelf.zones > 0) {
             shelf.empty.insert(home.zone);
         }
     }
 
-    /// A zone is empty by the tables; it has to be reset before it is written.
+    /// Adds a zone that is empty by the tables. It must be reset before it is written.
     pub fn put_unclean(&mut self, home: Home) {
         self.put(home);
         let shelf = self.shelves.get_mut(usize::from(home.device.0));
@@ -110,7 +111,7 @@ impl Allocator {
         }
     }
 
-    /// A zone takes no writes any more.
+    /// Drops a zone that takes no more writes.
     pub fn drop_zone(&mut self, home: Home) {
         if let Some(shelf) = self.shelves.get_mut(usize::from(home.device.0)) {
             shelf.empty.remove(&home.zone);
@@ -118,8 +119,8 @@ impl Allocator {
         }
     }
 
-    /// Takes an empty zone, the first of its device: of one that is `usable`, if it can be not on `apart_from`, special or not as is
-    /// wanted, and of those the one with the largest share of empty zones.
+    /// Takes the first empty zone of a `usable` device. Prefers a device other than `apart_from`, and one that is special as wanted.
+    /// For special the first preference counts more, else the second. Then the largest share of empty zones decides.
     pub fn pop(
         &mut self,
         want_special: bool,
@@ -141,18 +142,18 @@ impl Allocator {
         Some(Home { device, zone })
     }
 
-    /// Zones among which [`Allocator::pop`] chooses.
+    /// Number of zones that [`Allocator::pop`] chooses from.
     pub fn empty_where(&self, usable: &dyn Fn(DeviceIdx) -> bool) -> usize {
         let shelves = (0u16..).zip(&self.shelves).filter(|(index, _)| usable(DeviceIdx(*index)));
         shelves.map(|(_, shelf)| shelf.empty.len()).sum()
     }
 
-    /// A zone of this class is written on the device from now on.
+    /// Notes that a zone of this class was opened on the device.
     pub fn opened(&mut self, class: Class, device: DeviceIdx) {
         self.newest[class.index()] = Some(device);
     }
 
-    /// The device that a new zone of this class should not be on: metadata has two copies, and they part.
+    /// The device that a new zone of this class should avoid: the two copies of metadata are separated.
     pub fn apart_from(&self, class: Class) -> Option<DeviceIdx> {
         match class {
             Class::MetaA => self.newest[Class::MetaB.index()],
@@ -161,7 +162,7 @@ impl Allocator {
         }
     }
 
-    /// Whether the zone that was just taken must be reset first; asked once.
+    /// Whether the zone just taken must be reset first. Clears the mark.
     pub fn take_unclean(&mut self, home: Home) -> bool {
         self.shelves.get_mut(usize::from(home.device.0)).is_some_and(|shelf| shelf.unclean.remove(&home.zone))
     }
@@ -174,7 +175,7 @@ impl Allocator {
         self.shelves.get(usize::from(device.0)).map_or(0, |shelf| shelf.empty.len())
     }
 
-    /// The first `count` empty zones of each device: whichever is taken next is among them.
+    /// The first `count` empty zones of each device. The next zones to be taken are among them.
     pub fn first_of_each(&self, count: usize) -> Vec<Home> {
         let of_shelf = |(index, shelf)| {
             let shelf: &Shelf = shelf;
@@ -188,7 +189,7 @@ impl Allocator {
 mod tests {
     use super::*;
 
-    /// Devices 0, 1, ... with so many zones, and so many of them empty; the last is special.
+    /// Devices 0, 1, ... with so many zones, of which so many are empty. The last device is special.
     fn shelves(sizes: &[(u32, u32)]) -> Allocator {
         let mut alloc = Allocator::new(1);
         for (index, (zones, empty)) in (0u16..).zip(sizes) {
@@ -250,7 +251,7 @@ mod tests {
                 let left = alloc.lease_seq - alloc.next_seq;
                 let most = (2 * u64::from(zones)).min(GROUP_ZONES_MAX);
                 assert!(left >= most, "{left} numbers for {zones} zones twice");
-                // One opens a few, the next one all.
+                // One txg opens a few, the next one all.
                 alloc.next_seq += if group % 2 == 0 { 3 } else { most };
             }
         }

@@ -1,16 +1,15 @@
-//! Which granules of a birth zone are dead.
+//! Dead sets: which granules of a birth zone are dead.
 //!
-//! Frees are only ever appended to a log; here they are folded, zone by zone, into sorted intervals of granules.
-//! Neighbours melt together, so a zone that dies as it was written costs one interval.
+//! Frees are appended to a log. Here they are folded, per zone, into sorted intervals of granules. Adjacent intervals are merged, so a
+//! zone that dies in write order costs one interval.
 //!
-//! Of small blocks that die in any order there are very many intervals, more than there are runs of survivors. So they are kept packed:
-//! [`BLOCK_INTERVALS`] of them, more or less, behind a head of [`HEAD_BYTES`], as gaps and lengths in varints or as one bit for each unit,
-//! by what is less. The unit is the largest power of two that divides all bounds: 256 granules for records of 4 KiB that were not
-//! compressed.
-//! (Containers by what is less: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
+//! Small blocks that die in any order leave more intervals than there are runs of survivors. So intervals are packed into blocks of
+//! about [`BLOCK_INTERVALS`], each behind a head of [`HEAD_BYTES`]. A block holds gaps and lengths as varints, or one bit per unit,
+//! whichever is smaller. The unit is the largest power of two that divides all bounds: 256 granules for uncompressed records of 4 KiB.
+//! (The smaller of two containers: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
 //!
-//! Invariant: intervals are sorted, not empty, and neither overlap nor touch. Freeing a granule twice is refused: a
-//! double free must never become a lost zone.
+//! Invariant: intervals are sorted and not empty, and neither overlap nor touch. Freeing a granule twice is refused: a double free must
+//! never become a lost zone.
 
 use std::ops::Range;
 use terrane_wire::{Reader, Truncated, Writer};
@@ -18,25 +17,25 @@ use terrane_wire::{Reader, Truncated, Writer};
 /// Dead granules as `first..end` intervals.
 #[derive(Clone, Debug, Default)]
 pub struct DeadSet {
-    /// Blocks one behind the other, each a head and what it announces.
+    /// Consecutive blocks, each a head and its packed intervals.
     bytes: Box<[u8]>,
-    /// Of many blocks: where stretches of [`STRETCH_BLOCKS`] end, in granules, and where they begin in `bytes`.
+    /// In a large set, for each stretch of [`STRETCH_BLOCKS`] blocks: its end in granules, and its start in `bytes`.
     index: Box<[(u32, u32)]>,
 }
 
 const BLOCK_INTERVALS: usize = 64;
 const HEAD_BYTES: usize = 11;
-/// Where the head says how many bytes follow it.
+/// Offset of the length field in the head.
 const LEN_AT: usize = 8;
-/// Varints of a block that are changed in place; where they become more the block is packed anew, as two.
+/// Most varint bytes of a block that is edited in place. A larger block is packed again, as two.
 const VARINT_BYTES_MAX: usize = 256;
 /// Five varints of five bytes.
 const EDIT_BYTES: usize = 25;
-/// Blocks of fewer intervals take up their neighbours.
+/// Blocks with fewer intervals are merged with their neighbours.
 const BLOCK_INTERVALS_MIN: usize = BLOCK_INTERVALS / 4;
-/// Who looks something up goes through as many heads.
+/// Most heads that a lookup walks.
 const STRETCH_BLOCKS: usize = 16;
-/// One bit for each unit, or else varints; the other bits of the form are the shift of the unit.
+/// Set: one bit per unit. Clear: varints. The other bits are the shift of the unit.
 const FORM_BITS: u8 = 0x80;
 
 /// Up to [`BLOCK_INTERVALS`] intervals, packed.
@@ -46,11 +45,11 @@ struct Block<'a> {
     end: u32,
     form: u8,
     packed: &'a [u8],
-    /// Head and what follows.
+    /// The head and the packed bytes.
     whole: &'a [u8],
 }
 
-/// What of a block's packed bytes makes room for what, and how many there are then.
+/// A replacement within a block's packed bytes, and their new total.
 struct Edit {
     old: Range<usize>,
     new: Writer,
@@ -59,7 +58,7 @@ struct Edit {
 }
 
 impl<'a> Block<'a> {
-    /// Takes the block at the front.
+    /// Splits off the first block.
     fn take(bytes: &mut &'a [u8]) -> Option<Block<'a>> {
         let mut raw = Reader::new(bytes);
         let (first, end, len, form) = (raw.u32().ok()?, raw.u32().ok()?, raw.u16().ok()?, raw.u8().ok()?);
@@ -73,7 +72,7 @@ impl<'a> Block<'a> {
         u32::from(self.form & !FORM_BITS)
     }
 
-    /// The bits from that unit on: at least 57, as far as there are any.
+    /// The bits from that unit on: at least 57, fewer at the end.
     fn bits_from(&self, unit: u32) -> u64 {
         let bytes = self.packed.get((unit / 8) as usize..).unwrap_or(&[]);
         let word = match bytes.first_chunk() {
@@ -87,7 +86,7 @@ impl<'a> Block<'a> {
         Intervals { block: self, packed: Reader::new(self.packed), at: self.first, is_dead: true }
     }
 
-    /// How many of the units in which `first..end` lies are dead, and how many there are. What lies outside of the block is not dead.
+    /// Dead units among those that overlap `first..end`, and their number. Outside of the block nothing is dead.
     fn dead_units(&self, first: u32, end: u32) -> (u32, u32) {
         let shift = self.shift();
         let (from, to) = (first.max(self.first), end.min(self.end));
@@ -106,7 +105,7 @@ impl<'a> Block<'a> {
         (dead, units)
     }
 
-    /// The units of `first..end`, if there is a bit for each of them, and it has whole ones.
+    /// The units of `first..end`, if the block is a bitmap, covers the range, and the bounds are whole units.
     fn units_of(&self, first: u32, end: u32) -> Option<Range<u32>> {
         let is_in = self.form & FORM_BITS != 0 && self.first <= first && end <= self.end;
         let (from, to) = is_in.then(|| (first - self.first, end - self.first))?;
@@ -114,7 +113,7 @@ impl<'a> Block<'a> {
         ((from | to).trailing_zeros() >= shift).then_some(from >> shift..to >> shift)
     }
 
-    /// What becomes of the varints with one more interval, that lies between two of them. `None`: all must be packed anew.
+    /// The edit that adds an interval between two others of a varint block. `None`: the block must be packed again.
     fn edit_for(&self, first: u32, end: u32) -> Option<Edit> {
         let is_inside = self.form & FORM_BITS == 0 && self.first < first && end < self.end;
         let (first, end) = is_inside.then(|| (first - self.first, end - self.first))?;
@@ -124,7 +123,7 @@ impl<'a> Block<'a> {
         }
         let (first, end) = (u64::from(first >> shift), u64::from(end >> shift));
         let mut raw = Reader::new(self.packed);
-        // The interval before, and where its length stands.
+        // The interval before, and the position of its length.
         let (mut at, mut before) = (0, (0, raw.varint().ok()?));
         let (next, behind) = loop {
             let gap = raw.varint().ok()?;
@@ -161,7 +160,7 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Whether some, and whether all of `first..end` is dead; something of it lies before the end of the block.
+    /// Whether some and whether all of `first..end` is dead. The range must begin before the end of the block.
     fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
         if self.form & FORM_BITS != 0 {
             let (dead, units) = self.dead_units(first, end);
@@ -173,24 +172,24 @@ impl<'a> Block<'a> {
     }
 }
 
-/// The intervals of one block.
+/// Iterator over the intervals of one block.
 struct Intervals<'a> {
     block: Block<'a>,
     packed: Reader<'a>,
     at: u32,
-    /// What begins at `at` is dead: only so at the beginning.
+    /// Whether the range at `at` is dead. True only at the start.
     is_dead: bool,
 }
 
 impl Intervals<'_> {
-    /// How many granules from `at` on are alike, with bits.
+    /// In a bitmap: number of granules from `at` on that are in the same state.
     fn alike(&self, is_dead: bool) -> u32 {
         let shift = self.block.shift();
         let (from, to) =
             ((self.at - self.block.first) >> shift, (self.block.end - self.block.first) >> shift);
         let mut units = 0;
         while from + units < to {
-            // Up to 57 bits at once; behind the last byte nothing is dead.
+            // Up to 57 bits at once. Beyond the last byte nothing is dead.
             let bits = self.block.bits_from(from + units);
             let alike = if is_dead { bits.trailing_ones() } else { bits.trailing_zeros() };
             let known = 64 - (from + units) % 8;
@@ -226,12 +225,12 @@ impl Iterator for Intervals<'_> {
     }
 }
 
-/// Appends intervals, sorted and separate, as one block.
+/// Appends sorted, separate intervals as one block.
 fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
     let (Some(&(first, _)), Some(&(_, end))) = (intervals.first(), intervals.last()) else { return };
     let bounds = intervals.iter().fold(0, |bits, (from, to)| bits | (from - first) | (to - first));
     let shift = bounds.trailing_zeros();
-    // Small numbers mostly. To grow by doubling took as long as all else here.
+    // Most varints are small. Growing the buffer by doubling took as long as all the rest.
     let mut varints = Writer::with_capacity(intervals.len() * 4);
     let mut last = first;
     for &(from, to) in intervals {
@@ -256,13 +255,13 @@ fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
     };
     out.extend(first.to_le_bytes());
     out.extend(end.to_le_bytes());
-    // 128 varints of five bytes at most.
+    // At most 128 varints of five bytes.
     out.extend((packed.len() as u16).to_le_bytes());
     out.push(form | shift as u8);
     out.extend(packed);
 }
 
-/// Makes blocks of intervals as they come.
+/// Builds blocks from intervals as they arrive.
 #[derive(Default)]
 struct Packer {
     pending: Vec<(u32, u32)>,
@@ -270,12 +269,12 @@ struct Packer {
 }
 
 impl Packer {
-    /// For about so many bytes.
+    /// With buffers for about `bytes` bytes.
     fn for_bytes(bytes: usize) -> Packer {
         Packer { pending: Vec::with_capacity(BLOCK_INTERVALS * 3 / 2), bytes: Vec::with_capacity(bytes) }
     }
 
-    /// The next interval; it melts with the last if they overlap or touch.
+    /// Adds the next interval. It is merged with the last one if they overlap or touch.
     fn push(&mut self, (first, end): (u32, u32)) {
         match self.pending.last_mut() {
             Some(last) if last.1 >= first => last.1 = last.1.max(end),
@@ -283,8 +282,8 @@ impl Packer {
         }
     }
 
-    /// What follows begins at `next`, and lies in a block of its own: what is pending becomes blocks, unless it touches that or is too
-    /// little for one.
+    /// Called before an existing block that begins at `next`. Packs the pending intervals, unless they touch `next` or are too few for
+    /// a block.
     fn settle_before(&mut self, next: u32) {
         let touches = self.pending.last().is_some_and(|last| last.1 >= next);
         if !touches && self.pending.len() >= BLOCK_INTERVALS_MIN {
@@ -306,7 +305,7 @@ impl Packer {
 }
 
 impl FromIterator<(u32, u32)> for DeadSet {
-    /// Of sorted intervals.
+    /// From sorted intervals.
     fn from_iter<T: IntoIterator<Item = (u32, u32)>>(intervals: T) -> DeadSet {
         let mut packer = Packer::default();
         intervals.into_iter().for_each(|interval| packer.push(interval));
@@ -315,7 +314,7 @@ impl FromIterator<(u32, u32)> for DeadSet {
 }
 
 impl PartialEq for DeadSet {
-    /// By what is dead: blocks may be cut differently.
+    /// Compares the dead granules: blocks may be split differently.
     fn eq(&self, other: &DeadSet) -> bool {
         self.intervals().eq(other.intervals())
     }
@@ -324,7 +323,7 @@ impl PartialEq for DeadSet {
 impl Eq for DeadSet {}
 
 impl DeadSet {
-    /// Of these blocks.
+    /// From packed blocks.
     fn of(bytes: Box<[u8]>) -> DeadSet {
         let mut set = DeadSet { bytes, index: Box::default() };
         let (mut index, mut begins, mut at) = (Vec::new(), 0, 0);
@@ -335,7 +334,7 @@ impl DeadSet {
                 begins = at;
             }
         }
-        // The last stretch ends where the set does.
+        // The last stretch ends with the set.
         if !index.is_empty() {
             index.push((u32::MAX, begins));
         }
@@ -352,7 +351,7 @@ impl DeadSet {
         std::iter::from_fn(move || Block::take(&mut bytes))
     }
 
-    /// The first block that ends behind `granule`, and where it begins; no earlier than at `from`, where a block begins.
+    /// The first block that ends after `granule`, with its offset. The search starts at `from`, which must be the start of a block.
     fn block_behind(&self, granule: u32, from: usize) -> Option<(usize, Block<'_>)> {
         let stretch = self.index.partition_point(|(end, _)| *end <= granule);
         let mut at = self.index.get(stretch).map_or(0, |(_, begins)| *begins as usize).max(from);
@@ -371,8 +370,8 @@ impl DeadSet {
         self.blocks().flat_map(Block::intervals)
     }
 
-    /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part; they are not
-    /// added twice.
+    /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part. They are not added
+    /// twice.
     pub fn add_sorted(&mut self, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
         let (mut twice, mut new) = (Vec::new(), Vec::new());
         let mut from = 0;
@@ -400,13 +399,13 @@ impl DeadSet {
         twice
     }
 
-    /// Adds sorted intervals.
+    /// Merges sorted intervals into the set.
     fn merge(&mut self, new: &[(u32, u32)]) {
         let mut packer = Packer::for_bytes(self.bytes.len() + new.len() * 4 + HEAD_BYTES);
         let mut new = new.iter().copied().peekable();
         for block in self.blocks() {
             packer.settle_before(new.peek().map_or(block.first, |range| range.0.min(block.first)));
-            // A small group must not pay for all that died before.
+            // Untouched blocks are copied, so that a small txg does not pay for all earlier frees.
             if packer.pending.is_empty() && new.peek().is_none_or(|range| range.0 > block.end) {
                 packer.bytes.extend_from_slice(block.whole);
                 continue;
@@ -425,7 +424,7 @@ impl DeadSet {
         *self = packer.finish();
     }
 
-    /// Changes the varints of a block that begins at `at`.
+    /// Applies an edit to the block at offset `at`.
     fn edit(&mut self, at: usize, edit: &Edit) {
         let mut bytes = std::mem::take(&mut self.bytes).into_vec();
         let from = at + HEAD_BYTES;
@@ -440,7 +439,7 @@ impl DeadSet {
         behind.for_each(|(_, begins)| *begins = begins.saturating_add_signed(grown as i32));
     }
 
-    /// Marks units of a block of bits, whose bits begin at `at`.
+    /// Sets bits of a bitmap block whose bits begin at `at`.
     fn set_bits(&mut self, at: usize, units: Range<u32>) {
         let Some(bits) = self.bytes.get_mut(at..) else { return };
         for unit in units {
@@ -450,9 +449,9 @@ impl DeadSet {
         }
     }
 
-    /// Whether some, and whether all of `first..end` is dead.
+    /// Whether some and whether all of `first..end` is dead.
     fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
-        // Intervals of one block and of the next do not touch: what ends behind `first` begins in this one or not before the next.
+        // Intervals of two blocks do not touch. So an interval that ends after `first` begins in this block, or not before the next.
         let block = self.block_behind(first, 0);
         block.map_or((false, false), |(_, block)| block.look_at(first, end))
     }
@@ -465,7 +464,7 @@ impl DeadSet {
         self.look_at(first, first + count).0
     }
 
-    /// Forgets intervals that touch none of the ranges `first..=last`, sorted and separate.
+    /// Drops intervals that touch none of the sorted, separate ranges `first..=last`.
     pub fn keep_within(&mut self, ranges: &[(u32, u32)]) {
         let touches = |interval: &(u32, u32)| {
             let at = ranges.partition_point(|range| range.1 < interval.0);
@@ -474,7 +473,7 @@ impl DeadSet {
         *self = self.intervals().filter(touches).collect();
     }
 
-    /// Forgets what begins in one of the ranges `first..=last`, sorted and separate.
+    /// Drops intervals that begin in one of the sorted, separate ranges `first..=last`.
     pub fn forget(&mut self, ranges: &[(u32, u32)]) {
         let begins = |interval: &(u32, u32)| {
             let at = ranges.partition_point(|range| range.1 < interval.0);
@@ -487,22 +486,22 @@ impl DeadSet {
         self.bytes.is_empty()
     }
 
-    /// Bytes of memory the set takes.
+    /// Memory of the set, in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.len() + size_of_val(&*self.index)
     }
 
-    /// As it is in memory.
+    /// Writes the set in its in-memory form.
     pub fn put_packed(&self, out: &mut Writer) {
         out.blob(&self.bytes);
     }
 
-    /// What [`DeadSet::put_packed`] wrote.
+    /// Reads what [`DeadSet::put_packed`] wrote.
     pub fn get_packed(raw: &mut Reader<'_>) -> Result<DeadSet, Truncated> {
         Ok(DeadSet::of(raw.blob()?.into()))
     }
 
-    /// Of intervals that ascend: the first unit, and the one behind the last.
+    /// From ascending intervals `first..end`.
     pub fn of_intervals(intervals: impl IntoIterator<Item = (u32, u32)>) -> DeadSet {
         let mut packer = Packer::default();
         intervals.into_iter().for_each(|interval| packer.push(interval));
@@ -515,12 +514,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A unit somewhere near the n-th dead one.
+    /// A unit near the n-th dead one.
     fn first_of(flags: &[bool], n: usize) -> u32 {
         flags.iter().enumerate().filter(|(_, dead)| **dead).nth(n).map_or(40, |(at, _)| at as u32)
     }
 
-    /// Rounds of ranges in so many units.
+    /// Rounds of random ranges within `units` units.
     fn rounds(units: u32) -> impl Strategy<Value = (u32, Vec<Vec<(u32, u32)>>)> {
         let range = (0..units - 56, prop_oneof![9 => 1u32..4, 1 => 4u32..40]);
         let round = prop::collection::vec(range, 0..(units / 20) as usize);
@@ -580,7 +579,7 @@ mod tests {
         }
     }
 
-    /// Half of a zone's records die in some order; how many intervals there are, and bytes of memory.
+    /// Half of a zone's records die in some order. Returns the number of intervals, and the bytes of memory.
     fn half_dead(sizes: impl Fn(u32) -> u32) -> (usize, usize) {
         let mut ends = vec![0];
         ends.extend((0..16384).scan(0, |end, at| {

@@ -1,12 +1,11 @@
-//! Zones that are gone and still have survivors elsewhere: as many as there are zones in which something was born that lives, in time
-//! far more than zones are there.
+//! Reclaimed zones that still have survivors elsewhere. Over time these far outnumber the zones that exist.
 //!
-//! While there is memory for them, each has a row. When the bound of the run index is reached they are packed, as in a section of the
-//! tables on disk, in *intervals* of birth: in memory there is, for each interval, where it begins; who asks for a birthplace looks
-//! inside. That takes a fifth of the memory where one block of a zone lives, and half where dozens of runs do, for some microseconds a
-//! look.
+//! While memory suffices, each reclaimed zone has a row. At the bound of the relocation index the rows are packed into *intervals* of
+//! birth, as in a section of the tables on disk. Memory then holds only the start of each interval, and a lookup decodes inside. That
+//! takes a fifth of the memory for zones with one live block, and half for zones with dozens of runs. A lookup takes some microseconds
+//! more.
 //!
-//! Invariant: an interval holds the zones from its beginning to that of the next; none is empty.
+//! Invariant: an interval holds the zones from its start to the start of the next one. None is empty.
 
 use crate::dead::DeadSet;
 use std::borrow::Cow;
@@ -15,21 +14,21 @@ use std::ops::Range;
 use terrane_format::record::{Class, Run, get_run, put_run};
 use terrane_wire::{Reader, Truncated, Txg, Writer, ZoneSeq};
 
-/// What became of the blocks that were born in a zone.
+/// The state of the blocks that were born in a zone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Born {
-    /// Where survivors are that moved: sorted and separate.
+    /// Where relocated survivors are: sorted and separate.
     pub runs: Vec<Run>,
     pub dead: DeadSet,
 }
 
 impl Born {
-    /// The run that holds the block born at `granule`, if it moved.
+    /// The run of the block born at `granule`, if the block moved.
     pub fn run_of(&self, granule: u32) -> Option<&Run> {
         self.runs.get(self.runs_before(granule)).filter(|run| run.first <= granule)
     }
 
-    /// How many runs end before `granule`.
+    /// Number of runs that end before `granule`.
     pub fn runs_before(&self, granule: u32) -> usize {
         self.runs.partition_point(|run| run.last < granule)
     }
@@ -40,7 +39,7 @@ impl Born {
         self.runs.splice(from..to.max(from), [run]);
     }
 
-    /// A block of a run died; with its last one the run goes.
+    /// Notes the death of a block of a run. A run without live blocks is dropped.
     pub fn drop_block(&mut self, granule: u32, granules: u32) {
         let index = self.runs_before(granule);
         let Some(run) = self.runs.get_mut(index).filter(|run| run.first <= granule) else { return };
@@ -50,19 +49,19 @@ impl Born {
         }
     }
 
-    /// The zone is gone: what no run holds is dead by that alone, and needs no intervals.
+    /// Called when the zone is reclaimed: a block outside of all runs is dead, and needs no interval.
     pub fn keep_within_runs(&mut self) {
         let runs: Vec<(u32, u32)> = self.runs.iter().map(|run| (run.first, run.last)).collect();
         self.dead.keep_within(&runs);
     }
 }
 
-/// A zone that is gone.
+/// A reclaimed zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GoneZone {
     pub class: Class,
     pub opened: Txg,
-    /// The last group with births or moves into the zone.
+    /// The last txg with births or moves into the zone.
     pub last_write: Txg,
     pub born: Born,
 }
@@ -85,7 +84,7 @@ impl GoneZone {
         out.into_bytes()
     }
 
-    /// What cannot be unpacked must not pass for what is not there: blocks would be lost.
+    /// A zone that cannot be unpacked must not count as missing: blocks would be lost.
     fn unpack(raw: &[u8]) -> GoneZone {
         GoneZone::get(&mut Reader::new(raw)).expect("what was packed can be unpacked")
     }
@@ -105,7 +104,7 @@ impl GoneZone {
         Ok(GoneZone { class, opened, last_write, born: Born { runs, dead: DeadSet::get_packed(raw)? } })
     }
 
-    /// The run of a block, without unpacking more than those beside it.
+    /// The run of a block. Decodes only its neighbours.
     fn run_of(raw: &[u8], granule: u32) -> Option<Run> {
         let runs = |raw: &mut Reader<'_>| -> Result<Option<Run>, Truncated> {
             raw.u8()?;
@@ -130,22 +129,22 @@ impl GoneZone {
     }
 }
 
-/// An interval of more bytes is cut in two.
+/// A larger interval is split in two.
 const INTERVAL_BYTES: usize = 4096;
-/// Less takes up the next interval.
+/// A smaller interval is merged with the next one.
 const INTERVAL_BYTES_MIN: usize = INTERVAL_BYTES / 4;
 
-/// So many runs stand together behind where the last one ends, for who looks for one of another zone's many.
+/// Runs per stretch. Each stretch begins with the end of its last run, so that a lookup skips whole stretches.
 const PACKED_RUNS: usize = 32;
-/// Most runs take less.
+/// Upper estimate of the packed bytes of a run.
 const RUN_BYTES: usize = 24;
 
-/// Bytes that so many entries of a tree take, by two thirds full.
+/// Memory of a tree with so many entries, when two thirds full.
 fn tree_bytes<T>(entries: usize) -> usize {
     entries * size_of::<(ZoneSeq, T)>() * 3 / 2
 }
 
-/// All of them.
+/// All reclaimed zones with survivors.
 #[derive(Clone, Debug, Default)]
 pub struct Gone {
     form: Form,
@@ -156,7 +155,7 @@ pub struct Gone {
 #[derive(Clone, Debug)]
 enum Form {
     Rows(BTreeMap<ZoneSeq, GoneZone>),
-    /// By where they begin: zones, each behind its distance from there and its length.
+    /// Key: start of the interval. Value: its zones, each preceded by its distance from the start and its length.
     Intervals(BTreeMap<ZoneSeq, Vec<u8>>),
 }
 
@@ -170,7 +169,7 @@ impl Default for Form {
 struct Packed<'a> {
     seq: ZoneSeq,
     raw: &'a [u8],
-    /// Where it lies in the interval, with what stands before it.
+    /// Its range in the interval, prefix included.
     at: Range<usize>,
 }
 
@@ -188,7 +187,7 @@ fn packed_in(from: ZoneSeq, bytes: &[u8]) -> impl Iterator<Item = Packed<'_>> {
     })
 }
 
-/// Puts zones that are packed already into an interval that begins at `from`.
+/// Packs already packed zones into an interval that begins at `from`.
 fn pack_into(from: ZoneSeq, zones: impl Iterator<Item = (ZoneSeq, impl AsRef<[u8]>)>) -> Vec<u8> {
     let mut out = Writer::new();
     for (seq, raw) in zones {
@@ -208,7 +207,7 @@ impl Gone {
         }
     }
 
-    /// Where the block that was born there is now.
+    /// The run that holds the block born there, if it lives.
     pub fn run_of(&self, seq: ZoneSeq, granule: u32) -> Option<Run> {
         match &self.form {
             Form::Rows(rows) => rows.get(&seq)?.born.run_of(granule).copied(),
@@ -216,7 +215,7 @@ impl Gone {
         }
     }
 
-    /// Those that are asked for, in order.
+    /// The selected zones, in order.
     pub fn select<'a>(
         &'a self,
         which: impl Fn(ZoneSeq) -> bool + Copy + 'a,
@@ -234,7 +233,7 @@ impl Gone {
         }
     }
 
-    /// The first one from `from` on.
+    /// The first zone from `from` on.
     pub fn next(&self, from: ZoneSeq) -> Option<(ZoneSeq, Cow<'_, GoneZone>)> {
         match &self.form {
             Form::Rows(rows) => rows.range(from..).next().map(|(seq, zone)| (*seq, Cow::Borrowed(zone))),
@@ -247,12 +246,12 @@ impl Gone {
         }
     }
 
-    /// How many there are, and how many runs they have.
+    /// Number of zones, and of their runs.
     pub fn counts(&self) -> (u64, u64) {
         (self.zones, self.runs)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let bytes = match &self.form {
             Form::Rows(rows) => {
@@ -266,7 +265,7 @@ impl Gone {
         bytes as u64
     }
 
-    /// Bytes of memory that rows take, or would take at most: of what is packed nobody counts what died.
+    /// Memory of the rows, in bytes: as it is, or an upper bound while packed, because the dead sets of packed zones are not counted.
     pub fn rows_bytes(&self) -> u64 {
         if !self.is_packed() {
             return self.memory_bytes();
@@ -279,7 +278,7 @@ impl Gone {
         matches!(self.form, Form::Intervals(_))
     }
 
-    /// All of them, packed or not.
+    /// A copy of all zones, packed or as rows.
     pub fn in_form(&self, packed: bool) -> Gone {
         let mut other = Gone {
             form: if packed { Form::Intervals(BTreeMap::new()) } else { Form::default() },
@@ -291,7 +290,7 @@ impl Gone {
         other
     }
 
-    /// Changes what is known of a zone. Without survivors it goes. `None`: it is not there.
+    /// Changes a zone. A zone without survivors is dropped. `None`: the zone is not listed.
     pub fn change<T>(&mut self, seq: ZoneSeq, change: impl FnOnce(&mut GoneZone) -> T) -> Option<T> {
         let (out, runs_before, runs) = match &mut self.form {
             Form::Rows(rows) => {
@@ -319,7 +318,7 @@ impl Gone {
         Some(out)
     }
 
-    /// A zone goes. Without survivors there is nothing to know of it.
+    /// Adds a reclaimed zone. A zone without survivors needs no entry.
     pub fn insert(&mut self, seq: ZoneSeq, mut zone: GoneZone) {
         self.change(seq, |old| old.born.runs.clear());
         if zone.born.runs.is_empty() {
@@ -342,7 +341,7 @@ fn find(intervals: &BTreeMap<ZoneSeq, Vec<u8>>, seq: ZoneSeq) -> Option<Packed<'
     packed_in(*from, bytes).find(|found| found.seq >= seq).filter(|found| found.seq == seq)
 }
 
-/// Puts a zone in its place, or takes it out.
+/// Inserts, replaces or removes a zone.
 fn put(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, seq: ZoneSeq, zone: Option<&GoneZone>) {
     let from = intervals.range(..=seq).next_back().map_or(seq, |(from, _)| *from);
     let bytes = intervals.entry(from).or_default();
@@ -356,7 +355,7 @@ fn put(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, seq: ZoneSeq, zone: Option<&G
     if len < INTERVAL_BYTES_MIN {
         return join_next(intervals, from);
     }
-    // At the first zone of its second half, or at the last one, if that is so large.
+    // Split at the first zone of the second half, or at the last zone if that is so large.
     let starts = || packed_in(from, bytes).map(|found| (found.seq, found.at.start));
     let second = starts().find(|(_, at)| *at >= len / 2).or_else(|| starts().last());
     let Some((second, at)) = second.filter(|(_, at)| len > INTERVAL_BYTES && *at > 0) else {
@@ -370,14 +369,14 @@ fn put(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, seq: ZoneSeq, zone: Option<&G
     intervals.insert(second, rest);
 }
 
-/// Gives back what an interval does not need, but for a little that it may grow by.
+/// Frees unused capacity, except a little for growth.
 fn trim(bytes: &mut Vec<u8>) {
     if bytes.capacity() > bytes.len() + bytes.len() / 8 {
         bytes.shrink_to_fit();
     }
 }
 
-/// Of an interval that has become small: without zones it goes, with few it takes up the next one.
+/// Handles an interval that has shrunk: an empty one is dropped, a small one is merged with the next.
 fn join_next(intervals: &mut BTreeMap<ZoneSeq, Vec<u8>>, from: ZoneSeq) {
     let Some(mut bytes) = intervals.remove(&from).filter(|bytes| !bytes.is_empty()) else { return };
     let next = intervals.range(from..).next().map(|(next, bytes)| (*next, bytes.len()));
@@ -401,7 +400,7 @@ mod tests {
         run
     }
 
-    /// A zone with so many runs; between them something died.
+    /// A zone with so many runs and some dead blocks between them.
     fn zone(seq: u64, runs: u32) -> GoneZone {
         let born = Born {
             runs: (0..runs).map(|at| run(at, seq + u64::from(at))).collect(),
@@ -413,11 +412,11 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Op {
         Come(u64, u32),
-        /// The run at that place loses its blocks.
+        /// The run at that index loses its blocks.
         RunEnds(u64, usize),
-        /// A piece of it moves once more.
+        /// A piece of the zone moves once more.
         Moves(u64, u32),
-        /// To the other form.
+        /// Switches to the other form.
         Turn,
         Look,
     }
@@ -445,7 +444,7 @@ mod tests {
                 match op {
                     Op::Come(seq, runs) => {
                         let seq = ZoneSeq(seq);
-                        // A zone goes once.
+                        // A zone is reclaimed only once.
                         if plain.contains_key(&seq) { continue }
                         gone.insert(seq, zone(seq.0, runs));
                         if runs > 0 { plain.insert(seq, zone(seq.0, runs)); }

@@ -1,4 +1,4 @@
-//! What a commit record would do to the tables, asked before it counts.
+//! Checks what a commit record would do to the tables, before its uberblock is written.
 //!
 //! Invariant: a record in which [`Tables::judge`] finds nothing is applied without findings, and leaves tables that can be imported.
 
@@ -9,7 +9,7 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::{Free, Home, Record};
 use terrane_wire::{Corrupt, ZoneSeq};
 
-/// What a record makes of the row of a zone.
+/// A zone's row as the record changes it.
 struct Row {
     claimed: u64,
     live: u64,
@@ -17,7 +17,7 @@ struct Row {
 }
 
 impl Tables {
-    /// What applying a record would find wrong, or would make wrong. `frees` are those of the record and of its dead-log blocks, sorted.
+    /// What applying a record would find wrong, or make wrong. `frees` are those of the record and of its dead-log blocks, sorted.
     pub fn judge(&self, record: &Record, own: &BootPtr, frees: &[Free]) -> Findings {
         let mut findings = Findings::new();
         let at = format!("commit record of group {}", record.txg);
@@ -82,7 +82,7 @@ impl Tables {
         findings
     }
 
-    /// No physical zone gets a second filling.
+    /// No physical zone may get a second filling.
     fn judge_homes(&self, record: &Record, reset: &BTreeSet<ZoneSeq>, at: &str, findings: &mut Findings) {
         if record.opened.is_empty() {
             return;
@@ -106,7 +106,7 @@ impl Tables {
         }
     }
 
-    /// What is freed is alive, and is freed once.
+    /// A freed block must be alive, and be freed once.
     fn judge_dead(&self, frees: &[Free], opened: &BTreeMap<ZoneSeq, u64>, at: &str, findings: &mut Findings) {
         let mut birthplaces = self.birthplaces();
         let mut end = 0;
@@ -146,7 +146,7 @@ mod tests {
         Home { device: DeviceIdx(0), zone: ZoneIdx(zone) }
     }
 
-    /// Zones 1 and 2 are there, with 64 KiB of live bytes; zone 3 is gone, and what survived of it is in zone 2.
+    /// Zones 1 and 2 exist, with 64 KiB of live bytes. Zone 3 is reclaimed, and its survivors are in zone 2.
     fn tables() -> Tables {
         let mut tables = Tables::default();
         for seq in [1u32, 2] {

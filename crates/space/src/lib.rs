@@ -1,12 +1,18 @@
-//! The space of a pool: which zones there are, what is live in them, where blocks go, and which zone is emptied next.
+//! The space of a pool: its zones, their live blocks, block placement, and the choice of GC victims.
 //!
-//! Nothing here knows a device, a thread or a lock of the pool: the simulator of large pools and the property tests run the same code.
+//! Nothing here knows a device, a thread or a lock of the pool. The simulator of large pools and the property tests run the same code.
 //!
-//! Rooms, in reading order: [`zones`] (the tables of zones, and how a commit record changes them), [`replicas`] (where a zone lies),
-//! `judge` (whether a record may change the tables), [`dead`]
-//! (which blocks of a zone are dead), [`gone`] (zones that were reset and have survivors elsewhere), [`alloc`] (empty zones), [`account`]
-//! (how much room that makes, and for whom), [`turns`]
-//! (which sections of the tables a group writes again), [`policy`] (placement and choice of victims).
+//! Modules, in reading order:
+//!
+//! * [`zones`]: the zone tables, and how a commit record changes them
+//! * [`replicas`]: where a zone lies
+//! * `judge`: whether a record may change the tables
+//! * [`dead`]: which blocks of a zone are dead
+//! * [`gone`]: reclaimed zones with survivors elsewhere
+//! * [`alloc`]: empty zones
+//! * [`account`]: free space and limits
+//! * [`turns`]: which table sections a txg rewrites
+//! * [`policy`]: placement and choice of victims
 
 pub mod account;
 pub mod alloc;

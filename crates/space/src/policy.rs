@@ -1,14 +1,21 @@
-//! Where blocks should go and which zones should be emptied: decisions without input or output.
+//! Policy: block placement and victim selection, as pure decisions without I/O.
 //!
-//! Blocks that die together should lie together, and then collection has little to copy. What is decided here is decided from a
-//! few numbers, without a device and without a lock, so that the simulator of large pools runs the same code.
+//! If blocks that die together lie together, the collector has little to copy. Decisions use a few numbers, no device and no lock, so
+//! the simulator of large pools runs the same code.
 //!
-//! Rooms: [`hint`] (what somebody said about life times), `placement` (what is known of a block's file), [`clock`] (what time is here),
-//! [`lives`] (how long hot data lives, and how old survivors are), [`siblings`] (how long files live that are like a new one), [`placer`]
-//! (which open zone a block goes to), [`victim`] (which zone is emptied next), [`looks`]
-//! (which overwrites may change nothing), `options` (what administrators say).
+//! Modules:
 //!
-//! Invariant: no decision here can lose data. The worst that a wrong one costs is copying.
+//! * [`hint`]: write-lifetime hints
+//! * `placement`: what is known of a block's file
+//! * [`clock`]: time in bytes written
+//! * [`lives`]: lifetime of hot data, and age of survivors
+//! * [`siblings`]: expected lifetime of new files, from similar files
+//! * [`placer`]: which open zone a block goes to
+//! * [`victim`]: which zone is emptied next
+//! * [`looks`]: which overwrites may change nothing
+//! * `options`: administrators' settings
+//!
+//! Invariant: no decision here can lose data. A wrong one only costs copying.
 
 pub mod clock;
 pub mod hint;

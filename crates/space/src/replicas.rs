@@ -1,14 +1,14 @@
-//! Where the bytes of a logical zone lie.
+//! Replicas: where the bytes of a logical zone lie.
 //!
-//! A logical zone is one filling, and lies on one physical zone or on several that hold the same. How many there are is known here
-//! alone. Readers ask for bytes of the logical zone, and get them from whichever replica gives them; everybody else asks about devices.
-//! Pools of today have one replica of each zone, which takes no memory beside its row.
+//! A logical zone is one filling. It lies on one physical zone, or on several with the same content. Only this module knows how many.
+//! Readers ask for bytes of the logical zone and get them from any replica; all other code asks about devices. Today each zone has one
+//! replica, which takes no memory beside its row.
 
 use std::fmt;
 use terrane_format::record::Home;
 use terrane_wire::DeviceIdx;
 
-/// The physical zones that hold a filling, at least one, in the order in which they are read.
+/// The physical zones that hold a filling, at least one, in read order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replicas {
     only: Home,
@@ -18,12 +18,12 @@ pub struct Replicas {
 const _: () = assert!(size_of::<Replicas>() == size_of::<Home>());
 
 impl Replicas {
-    /// A filling that lies in one place.
+    /// A filling with one replica.
     pub fn one(home: Home) -> Replicas {
         Replicas { only: home }
     }
 
-    /// The one that is read first. Bootstrap blocks and reports name it.
+    /// The replica that is read first. Bootstrap blocks and reports name it.
     pub fn first(&self) -> Home {
         self.only
     }
@@ -32,7 +32,7 @@ impl Replicas {
         std::iter::once(self.only)
     }
 
-    /// The one on a device.
+    /// The replica on a device.
     pub fn on_device(&self, device: DeviceIdx) -> Option<Home> {
         self.iter().find(|home| home.device == device)
     }

@@ -1,20 +1,21 @@
-//! Which sections of the zone tables a group rewrites.
+//! Rotation of table sections: which sections of the zone tables a txg rewrites.
 //!
-//! They are rewritten in turn: so many in each group that what an import must replay stays bounded; some more in a *hurry*, when old
-//! records and sections keep a zone from being emptied, or when there are too many records; all of them when a copy of one was damaged.
+//! Sections are rewritten in rotation, enough in each txg to bound what import must replay. Some more are rewritten in a *hurry*, when
+//! old records and sections keep a zone from being emptied, or when there are too many records. All are rewritten when a copy was
+//! damaged.
 //!
-//! Invariant: a hurry ends, whether it helped or not, and the next one for want of records to drop comes only when as many more have
-//! been written. A section that has grown too large to be written keeps its records for ever: they must not keep the pool busy.
+//! Invariant: a hurry ends, whether it helped or not. The next hurry because of too many records comes only after as many more were
+//! written. A section that is too large to be written keeps its records for ever, and they must not keep the pool busy.
 
-/// Records that replay may need at the most, nearly.
+/// Replayable records that trigger a hurry, beyond those that the last hurry left.
 const RECORDS_MAX: usize = 256;
-/// Sections that are rewritten in one group when they are wanted soon: no group should take long for it.
+/// Most sections that a hurry rewrites in one txg, so that no txg takes long.
 pub const SECTIONS_IN_HURRY: u32 = 16;
 
 pub struct Turns {
     sections: u32,
     next: u32,
-    /// Still to be rewritten in the hurry.
+    /// Sections still to be rewritten in this hurry.
     in_hurry: u32,
     /// Bytes of records and dead log since a section was last written.
     replay_bytes: u64,
@@ -24,22 +25,22 @@ pub struct Turns {
 }
 
 impl Turns {
-    /// Among so many sections; if one is damaged all are wanted.
+    /// For so many sections. `all_wanted`: one is damaged, so all are rewritten.
     pub fn new(sections: u32, all_wanted: bool) -> Turns {
         Turns { sections, next: 0, in_hurry: 0, replay_bytes: 0, all_wanted, records_left: 0 }
     }
 
-    /// All of them with the next group.
+    /// Rewrites all sections in the next txg.
     pub fn want_all(&mut self) {
         self.all_wanted = true;
     }
 
-    /// A group wrote so many bytes of its record and dead log.
+    /// Notes the bytes of record and dead log that a txg wrote.
     pub fn wrote(&mut self, bytes: u64) {
         self.replay_bytes += bytes;
     }
 
-    /// Those whose turn it is, given the bytes that all sections take and how many records replay would need.
+    /// The sections to rewrite now. `table_bytes`: bytes of all sections. `records`: records that replay would need.
     pub fn due(
         &mut self,
         table_bytes: u64,
@@ -74,7 +75,7 @@ impl Turns {
 mod tests {
     use super::*;
 
-    /// Groups that follow each other only because of a hurry, after one that somebody wanted, and the records that are left.
+    /// Number of txgs that follow only because of a hurry, after one with changes, and the records that are left.
     fn alone(turns: &mut Turns, records: &mut usize, rewrites_help: bool) -> u32 {
         let mut groups = 0;
         loop {

@@ -1,17 +1,17 @@
-//! The tables of zones: which fillings there are, what is live in them, and where blocks that moved are now.
+//! The zone tables: fillings, their live bytes, and where moved blocks are now.
 //!
-//! A *logical zone* is one filling, named for ever by its sequence number. Its row holds where it lies, how far it is claimed,
-//! how many bytes in it are live, and, as birthplace, which of its granules are dead ([`DeadSet`]) and which runs
-//! of its survivors live elsewhere ([`Run`]). What became of the blocks born there outlives the filling for as long as one of them
-//! lives ([`Gone`]). The table of physical zones follows from the rows.
+//! A *logical zone* is one filling, named for ever by its sequence number. Its row holds its place, its claimed end and its live bytes.
+//! As birthplace, it holds which of its granules are dead ([`DeadSet`]) and which runs of its survivors live elsewhere ([`Run`]). The
+//! state of blocks born there outlives the filling, for as long as one of them lives ([`Gone`]). The table of physical zones is derived
+//! from the rows.
 //!
-//! Live bytes are counted up from births, never derived from a write pointer: headers, padding, directory parts and abandoned
-//! tails are never live.
+//! Live bytes are counted up from births, never derived from a write pointer: headers, padding, directory parts and abandoned tails are
+//! never live.
 //!
-//! The one way to change a committed table is [`Tables::apply`], at run time as at import, so what is replayed is what ran.
+//! Only [`Tables::apply`] changes a committed table, at run time as at import. So replay does what ran.
 //!
-//! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical
-//! zone has two fillings, and no zone is there and gone.
+//! Invariant ([`Tables::check`]): runs of a zone are sorted and separate, no run is without live bytes, no physical zone has two
+//! fillings, and no zone is both resident and reclaimed.
 
 use crate::dead::DeadSet;
 use crate::gone::{Born, Gone, GoneZone};
@@ -26,15 +26,15 @@ use terrane_format::record::{Class, Free, Home, Move, PartCopy, Record, RowForm,
 use terrane_format::rows::{Phase, Row, RowHead, SectionWriter, parse_section};
 use terrane_wire::{Corrupt, DeviceIdx, Txg, ZoneSeq};
 
-/// What was appended to a zone and is not on its device yet.
+/// Bytes that were appended to a zone and are not on its device yet.
 pub trait Unwritten: std::fmt::Debug + Send + Sync {
-    /// Copies the range if it is still in memory; false: the device has it.
+    /// Copies the range if it is still in memory. False: the device has it.
     fn read(&self, offset: u64, buf: &mut [u8]) -> bool;
-    /// Whether the device has all before `end`.
+    /// Whether the device has everything before `end`.
     fn has_written(&self, end: u64) -> bool;
 }
 
-/// A filling that lies somewhere.
+/// A filling that exists on a device.
 #[derive(Clone, Debug)]
 pub struct Zone {
     pub class: Class,
@@ -42,22 +42,22 @@ pub struct Zone {
     pub phase: Phase,
     /// Writable bytes.
     pub capacity: u64,
-    /// End of what committed groups wrote, in bytes: the newest directory part ends here. 0: nothing.
+    /// End of what committed txgs wrote, in bytes: the newest directory part ends here. 0: nothing was written.
     pub claimed: u64,
-    /// Live bytes lying in the zone, whoever's birthplace it is.
+    /// Live bytes in the zone, wherever they were born.
     pub live: u64,
     pub opened: Txg,
-    /// The last group with births or moves into the zone.
+    /// The last txg with births or moves into the zone.
     pub last_write: Txg,
     pub born: Born,
     pub part_copies: Vec<PartCopy>,
-    /// Readers between look-up and completion; not stored.
+    /// Readers between lookup and completion. Not stored.
     pub pins: Arc<AtomicU32>,
-    /// Long readers, which can be made to let go; not stored.
+    /// Long readers, which can be asked to release the zone. Not stored.
     pub holds: Arc<AtomicU32>,
-    /// What was appended and is not yet on the device; not stored.
+    /// Bytes that were appended and are not on the device yet. Not stored.
     pub unwritten: Option<Arc<dyn Unwritten>>,
-    /// It could not be read lately, and is tried again later; not stored.
+    /// The zone could not be read lately, and is retried later. Not stored.
     pub unread: bool,
 }
 
@@ -81,17 +81,17 @@ impl Zone {
         }
     }
 
-    /// Where it lies.
+    /// Where the zone lies.
     pub fn replicas(&self) -> Replicas {
         self.replicas
     }
 
-    /// Whether a device holds it, or one of its replicas.
+    /// Whether a replica lies on the device.
     pub fn is_on(&self, device: DeviceIdx) -> bool {
         self.replicas.on_device(device).is_some()
     }
 
-    /// Whether somebody reads it, so that it cannot be reset.
+    /// Whether a reader pins the zone, so that it cannot be reset.
     pub fn is_pinned(&self) -> bool {
         self.pins.load(Ordering::Acquire) > 0 || self.is_held()
     }
@@ -101,18 +101,18 @@ impl Zone {
         self.holds.load(Ordering::Acquire) > 0
     }
 
-    /// Whether a zone that was emptied will be reset as soon as its emptying is old.
+    /// Whether an emptied zone will be reset once its emptying is old enough.
     pub fn comes_back(&self) -> bool {
         !self.is_pinned() && !self.unread
     }
 }
 
-/// A birthplace, there or gone.
+/// A birthplace, resident or reclaimed.
 #[derive(Clone, Debug)]
 pub struct Birthplace<'a> {
-    /// The filling is there: what has no run and is not dead lies where it was born.
+    /// The filling exists: a block without a run that is not dead lies where it was born.
     pub is_there: bool,
-    /// The last group with births or moves into the zone.
+    /// The last txg with births or moves into the zone.
     pub last_write: Txg,
     pub born: Cow<'a, Born>,
 }
@@ -122,15 +122,16 @@ impl Birthplace<'_> {
         self.born.run_of(granule)
     }
 
-    /// No block lives between two of them, or only in their runs, which both lie in `dest`: they may be in one run there. `dest` is where
-    /// both are now.
+    /// Whether two blocks, both now in `dest`, may share one run there: no block lives between them, except in their own runs, which
+    /// both lie in
+    /// `dest`.
     pub fn may_join(&self, seq: ZoneSeq, dest: ZoneSeq, last: u32, next: u32) -> bool {
         let (before_last, before_next) = (self.born.runs_before(last), self.born.runs_before(next));
         match (self.run_of(last), self.run_of(next)) {
             // Both born there, and no run lies between them.
             (None, None) => seq == dest && before_last == before_next,
             (Some(a), Some(b)) if a == b => true,
-            // In neighbouring runs of a zone that is gone there is nothing else between them.
+            // A reclaimed zone has nothing between two neighbouring runs.
             (Some(a), Some(b)) => {
                 !self.is_there && a.dest == dest && b.dest == dest && before_next == before_last + 1
             }
@@ -139,7 +140,7 @@ impl Birthplace<'_> {
     }
 }
 
-/// Looks up birthplaces of blocks in order of birth, more or less: what is gone is unpacked once for all that follow each other.
+/// Looks up birthplaces of blocks, roughly in birth order. Consecutive lookups of one reclaimed zone unpack it once.
 pub struct Birthplaces<'a> {
     tables: &'a Tables,
     last: Option<(ZoneSeq, Option<Birthplace<'a>>)>,
@@ -154,19 +155,19 @@ impl<'a> Birthplaces<'a> {
     }
 }
 
-/// What the tables take beside the rows of zones that are there.
+/// Memory of the tables beside the rows of resident zones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IndexSize {
     pub runs: u64,
-    /// Zones that are gone and have survivors.
+    /// Reclaimed zones with survivors.
     pub gone: u64,
-    /// Bytes of memory of runs and of zones that are gone, with what died of them since.
+    /// Memory of runs and reclaimed zones, in bytes, dead sets included.
     pub run_index_bytes: u64,
-    /// Bytes of memory of the dead sets of zones that are there.
+    /// Memory of the dead sets of resident zones, in bytes.
     pub dead_set_bytes: u64,
-    /// Zones that are gone are packed into intervals.
+    /// Whether reclaimed zones are packed into intervals.
     pub is_packed: bool,
-    /// Bytes of memory of all that without intervals: as it is, or at most.
+    /// Memory if nothing were packed, in bytes: as it is, or an upper bound.
     pub rows_bytes: u64,
 }
 
@@ -175,13 +176,13 @@ impl IndexSize {
         self.run_index_bytes + self.dead_set_bytes
     }
 
-    /// Whether zones that are gone should be packed where all may take so many bytes.
+    /// Whether reclaimed zones should be packed, if `most` bytes are allowed.
     pub fn is_to_be_packed(&self, most: u64) -> bool {
         is_much(self.rows_bytes, most, self.is_packed)
     }
 }
 
-/// Whether it is time to save memory, where `most` bytes may be taken, or to go on saving it.
+/// Whether to save memory, given that `most` bytes are allowed. With hysteresis: starts above 3/4, and ends at 1/2.
 pub fn is_much(bytes: u64, most: u64, already: bool) -> bool {
     bytes > if already { most / 2 } else { most / 4 * 3 }
 }
@@ -197,7 +198,7 @@ pub struct OnDevice {
 /// All logical zones.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
-    /// Those in which bytes lie.
+    /// Resident zones.
     pub zones: BTreeMap<ZoneSeq, Zone>,
     gone: Gone,
     /// Live bytes of all zones.
@@ -211,11 +212,11 @@ pub struct Tables {
     suspects: BTreeSet<ZoneSeq>,
 }
 
-/// What replaying or committing a record found wrong.
+/// What was found wrong while a record was replayed or committed.
 pub type Findings = Vec<Corrupt>;
 
 impl Tables {
-    /// Adds the row of a zone that is there.
+    /// Adds the row of a resident zone.
     pub fn insert(&mut self, seq: ZoneSeq, zone: Zone) {
         self.remove(seq);
         self.capacity += zone.capacity;
@@ -226,7 +227,7 @@ impl Tables {
         self.enter(seq, phase);
     }
 
-    /// Adds zones that are gone.
+    /// Adds reclaimed zones.
     pub fn insert_gone(&mut self, zones: impl IntoIterator<Item = (ZoneSeq, GoneZone)>) {
         zones.into_iter().for_each(|(seq, zone)| self.gone.insert(seq, zone));
     }
@@ -242,7 +243,7 @@ impl Tables {
         Some(zone)
     }
 
-    /// The only place where a zone's phase changes, so what is counted cannot drift.
+    /// The only place where a zone's phase changes, so the counts cannot drift.
     fn enter(&mut self, seq: ZoneSeq, phase: Phase) {
         let Some(zone) = self.zones.get_mut(&seq) else { return };
         zone.phase = phase;
@@ -256,14 +257,14 @@ impl Tables {
         };
     }
 
-    /// Whether a zone could not be read lately.
+    /// Notes whether a zone could not be read lately.
     pub fn set_unread(&mut self, seq: ZoneSeq, unread: bool) {
         if let Some(zone) = self.zones.get_mut(&seq) {
             zone.unread = unread;
         }
     }
 
-    /// Bytes that can be written to the zones.
+    /// Bytes that the zones can hold.
     pub fn capacity(&self) -> u64 {
         self.capacity
     }
@@ -286,27 +287,27 @@ impl Tables {
         Some(Birthplace { is_there: false, last_write, born })
     }
 
-    /// For many blocks.
+    /// For lookups of many blocks.
     pub fn birthplaces(&self) -> Birthplaces<'_> {
         Birthplaces { tables: self, last: None }
     }
 
-    /// Zones that are gone and have survivors.
+    /// Reclaimed zones with survivors.
     pub fn gone(&self) -> impl Iterator<Item = (ZoneSeq, Cow<'_, GoneZone>)> {
         self.gone.select(|_| true)
     }
 
-    /// The first zone from `from` on that is gone and has survivors, and where they are.
+    /// The first reclaimed zone from `from` on that has survivors, and their runs.
     pub fn next_gone(&self, from: ZoneSeq) -> Option<(ZoneSeq, Vec<Run>)> {
         self.gone.next(from).map(|(seq, zone)| (seq, zone.into_owned().born.runs))
     }
 
-    /// Zones that are gone are packed into intervals.
+    /// Whether reclaimed zones are packed into intervals.
     pub fn is_packed(&self) -> bool {
         self.gone.is_packed()
     }
 
-    /// What the tables take beside the rows of zones that are there.
+    /// Memory of the tables beside the rows of resident zones.
     pub fn index_size(&self) -> IndexSize {
         let (gone, runs) = self.gone.counts();
         let mut size =
@@ -321,13 +322,13 @@ impl Tables {
         size
     }
 
-    /// Zones that are gone, packed into intervals or in rows: what [`Tables::replace_gone`] puts in their place, if nothing changes
-    /// meanwhile. Of millions that takes a second, which readers need not wait for.
+    /// A copy of the reclaimed zones, packed or as rows. [`Tables::replace_gone`] installs it if nothing changed meanwhile. With
+    /// millions of zones the copy takes a second, for which readers need not wait.
     pub fn gone_in_form(&self, packed: bool) -> Gone {
         self.gone.in_form(packed)
     }
 
-    /// Returns the others, which take time to be dropped as well.
+    /// Returns the old ones, because dropping them takes time as well.
     pub fn replace_gone(&mut self, gone: Gone) -> Gone {
         std::mem::replace(&mut self.gone, gone)
     }
@@ -337,13 +338,13 @@ impl Tables {
         self.emptied.iter().filter_map(|seq| Some((*seq, self.zones.get(seq)?)))
     }
 
-    /// Zones that are kept because they could not be explained.
+    /// Zones that are kept because their directory contradicts the tables.
     pub fn suspects(&self) -> impl Iterator<Item = (ZoneSeq, &Zone)> {
         self.suspects.iter().filter_map(|seq| Some((*seq, self.zones.get(seq)?)))
     }
 
-    /// Applies a committed record. `frees` are those of the record and of its dead-log blocks, sorted. `own` names the record
-    /// itself. Only rows for which `concerns` says so are touched: the others are newer already.
+    /// Applies a committed record. `own` names the record itself. `frees` are those of the record and of its dead-log blocks, sorted.
+    /// Only rows for which `concerns` returns true change: the others are newer already.
     pub fn apply(
         &mut self,
         record: &Record,
@@ -429,9 +430,9 @@ impl Tables {
         findings
     }
 
-    /// A run that moves takes nothing along that was dead: its new part does not list it, so the dead set need not hold it either. What
-    /// guards against a second free of such a block is the run's tally. It is so only where the birth zone is gone: one that is there
-    /// lists all its blocks, the dead ones too.
+    /// A moved run leaves its dead blocks behind: the new part does not list them, so the dead set drops them too. The run's tally then
+    /// guards against a second free. This holds only for reclaimed birth zones. A resident zone lists all its blocks, the dead ones
+    /// too.
     fn apply_moves(&mut self, record: &Record, concerns: &dyn Fn(ZoneSeq) -> bool, findings: &mut Findings) {
         let mut by_birth: BTreeMap<ZoneSeq, Vec<Run>> = BTreeMap::new();
         for Move { birth, run } in record.moves.iter().filter(|moved| concerns(moved.birth)) {
@@ -463,7 +464,7 @@ impl Tables {
             let at = format!("commit record of group {txg}, zone {seq}");
             let ranges: Vec<(u32, u32)> =
                 group.iter().map(|free| (free.addr.granule(), free.granules)).collect();
-            // A dead set takes them for sorted and separate.
+            // A dead set requires sorted, separate ranges.
             let overlaps = ranges.windows(2).filter(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0);
             let overlaps: Vec<(u32, u32)> = overlaps.map(|pair| pair[1]).collect();
             let twice = match self.zones.get_mut(&seq) {
@@ -485,19 +486,19 @@ impl Tables {
         }
     }
 
-    /// The filling is no more; what is known of it stays while it has survivors.
+    /// Turns a zone into a reclaimed one. Its entry stays while it has survivors.
     pub fn retire(&mut self, seq: ZoneSeq) {
         let Some(Zone { class, opened, last_write, mut born, .. }) = self.remove(seq) else { return };
         born.keep_within_runs();
         self.gone.insert(seq, GoneZone { class, opened, last_write, born });
     }
 
-    /// The zone in which the block with this birthplace lies now, for accounting.
+    /// The zone that now holds the block with this birthplace, for accounting.
     pub fn current_zone(&self, addr: Addr) -> Option<ZoneSeq> {
         self.whereabouts(addr).map(|run| run.map_or(addr.seq(), |run| run.dest))
     }
 
-    /// Where the block with this birthplace lies now, if it lives: where it was born, or in a run.
+    /// Where the block with this birthplace lies now, if it lives: in its birth zone (`None`) or in a run.
     pub fn whereabouts(&self, addr: Addr) -> Option<Option<Run>> {
         match self.zones.get(&addr.seq()) {
             Some(zone) => Some(zone.born.run_of(addr.granule()).copied()),
@@ -505,7 +506,7 @@ impl Tables {
         }
     }
 
-    /// The invariants above.
+    /// Checks the invariants above.
     pub fn check(&self) -> Findings {
         let mut findings = Findings::new();
         let mut homes = BTreeMap::new();
@@ -594,7 +595,7 @@ impl Tables {
         }
     }
 
-    /// The rows of one section, encoded: those whose sequence number modulo `sections` is `section`.
+    /// The encoded rows of one section: those whose sequence number modulo `sections` is `section`.
     pub fn encode_section(&self, section: u32, sections: u32, form: RowForm) -> Vec<u8> {
         let is_in = |seq: ZoneSeq| section_of(seq, sections) == section;
         let there: Vec<_> = self.zones.iter().filter(|(seq, _)| is_in(**seq)).collect();
@@ -617,7 +618,7 @@ impl Tables {
         out.finish()
     }
 
-    /// The tables of so many encoded sections; `None`: one that was never written.
+    /// Decodes the tables from `sections` sections. `fetch` returns `None` for a section that was never written.
     pub fn decode(
         sections: u32,
         mut fetch: impl FnMut(u32) -> Result<Option<(Vec<u8>, RowForm)>, Corrupt>,
@@ -646,7 +647,7 @@ impl Tables {
         Ok(tables)
     }
 
-    /// Versions before there were tallies cannot read them.
+    /// Sets all tallies to unknown: versions without tallies cannot read them.
     pub fn forget_tallies(&mut self) {
         let forget = |born: &mut Born| born.runs.iter_mut().for_each(|run| run.tally = Tally::UNKNOWN);
         self.zones.values_mut().for_each(|zone| forget(&mut zone.born));
@@ -657,12 +658,12 @@ impl Tables {
     }
 }
 
-/// Which section a row belongs to.
+/// The section that a row belongs to.
 pub fn section_of(seq: ZoneSeq, sections: u32) -> u32 {
     (seq.0 % u64::from(sections)) as u32
 }
 
-/// A run that moves takes nothing along that was dead; runs that are only cut stay in their part, and keep their dead.
+/// A moved run leaves its dead blocks behind. A run that is only split stays in its part and keeps them.
 fn move_gone(born: &mut Born, runs: &[Run]) {
     let stays = |run: &Run| born.run_of(run.first).is_some_and(|old| old.is_in(run.dest, run.part_end()));
     let moved = runs.iter().filter(|run| run.tally.is_known() && !stays(run));
@@ -673,7 +674,7 @@ fn move_gone(born: &mut Born, runs: &[Run]) {
     born.keep_within_runs();
 }
 
-/// Blocks of one birthplace died, sorted. Returns those that were dead already.
+/// Applies sorted frees of blocks of one birthplace. Returns those that were dead already.
 fn free_born(born: &mut Born, ranges: &[(u32, u32)]) -> Vec<(u32, u32)> {
     let twice = born.dead.add_sorted(ranges);
     ranges.iter().for_each(|(first, granules)| born.drop_block(*first, *granules));

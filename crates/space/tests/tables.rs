@@ -1,4 +1,5 @@
-//! The zone tables beside a map of blocks: births, moves in pieces, frees and resets, group after group, and every replay of them.
+//! Compares the zone tables with a plain map of blocks: births, moves in pieces, frees and resets, txg after txg, and every replay of
+//! them.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a failed step fails the test")]
 
 use proptest::prelude::*;
@@ -21,15 +22,15 @@ struct Block {
     part_end: u64,
 }
 
-/// One filling, plainly.
+/// One filling, as a plain model.
 #[derive(Default)]
 struct Filling {
     home: ZoneIdx,
-    /// Blocks by directory part, whoever's birthplace it is.
+    /// Blocks by directory part, wherever they were born.
     parts: Vec<(u64, Vec<Addr>)>,
     end: u64,
     full: bool,
-    /// The next part that a collector would look at.
+    /// The next part that the collector moves.
     collected: usize,
 }
 
@@ -40,7 +41,7 @@ struct Plain {
     next_seq: u64,
     txg: u64,
     tables: Tables,
-    /// Records so far with their frees, and sections with the group they contain.
+    /// Records so far with their frees, and sections with the last txg that they contain.
     log: Vec<(Record, Vec<Free>)>,
     sections: Vec<(u64, Vec<u8>, RowForm)>,
 }
@@ -87,7 +88,7 @@ impl Plain {
         }
     }
 
-    /// A zone that takes `bytes` more, of those that are open or a new one.
+    /// An open or new zone with space for `bytes` more.
     fn open(&mut self, record: &mut Record, which: usize, bytes: u64) -> ZoneSeq {
         let open: Vec<ZoneSeq> =
             self.fillings.iter().filter(|(_, zone)| !zone.full).map(|(seq, _)| *seq).collect();
@@ -108,7 +109,7 @@ impl Plain {
         seq
     }
 
-    /// Appends blocks to an open zone as one directory part: new ones, or these, which live elsewhere.
+    /// Appends blocks to an open zone as one directory part, newly born or moved from elsewhere.
     fn append(&mut self, record: &mut Record, which: usize, sizes: &[u32]) -> (ZoneSeq, u64, Vec<Addr>) {
         let bytes = sizes.iter().map(|size| u64::from(*size) * GRANULE).sum::<u64>() + 8192;
         let seq = self.open(record, which, bytes);
@@ -140,7 +141,7 @@ impl Plain {
         born
     }
 
-    /// The next parts of some full zone move: as a collector may do it, in pieces of whole parts, and to two zones by birthplace.
+    /// Moves the next parts of a full zone as a collector may: in pieces of whole parts, and to two zones by birthplace.
     fn moves(
         &mut self,
         record: &mut Record,
@@ -184,7 +185,7 @@ impl Plain {
             let mut last: Option<Addr> = None;
             for addr in &moving {
                 let bytes = u64::from(before[addr].granules) * GRANULE;
-                // Nothing that lives between them stays behind or elsewhere.
+                // No block that lives between them stays behind or elsewhere.
                 let joins = last.is_some_and(|last| {
                     last.seq() == addr.seq()
                         && last < *addr
@@ -310,7 +311,7 @@ impl Plain {
         assert_eq!(tables.index_size().runs, runs);
     }
 
-    /// Sections of different age and the records after them give the same tables.
+    /// Sections of different age, and the records after them, give the same tables.
     fn replay(&self) {
         let stored = |section: u32| {
             let (_, raw, form) = &self.sections[section as usize];
@@ -345,7 +346,7 @@ proptest! {
                 plain.replay();
             }
         }
-        // Or nothing was proved of moves and resets.
+        // Otherwise moves and resets were not tested.
         prop_assert!(plain.log.iter().map(|(record, _)| record.moves.len()).sum::<usize>() > 20);
         prop_assert!(plain.log.iter().any(|(record, _)| !record.reset.is_empty()));
     }

@@ -1,4 +1,4 @@
-//! Threads that read ahead, and which blocks are on their way.
+//! Prefetch: the background threads, and the set of blocks that they are loading.
 
 use flume::{Sender, bounded};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -8,26 +8,27 @@ use std::sync::{Arc, OnceLock};
 use terrane_format::block_ptr::Key;
 use terrane_wire::NumberSet;
 
-/// They wait for devices most of the time.
+/// More than processors need: the threads mostly wait for devices.
 pub(crate) const THREADS: usize = 4;
 pub(crate) const QUEUE_MAX: usize = 64;
-/// The most that one reader may be ahead of itself, in bytes, unless a block is more than half of that; and which part of the cache.
+/// Most bytes that are prefetched for one reader, and as a fraction of the cache. Two blocks are allowed even if they are larger.
 pub(crate) const WINDOW_MAX: u64 = 8 << 20;
 pub(crate) const WINDOW_DIVISOR: u64 = 16;
 pub(crate) const UNREAD_DIVISOR: usize = 4;
-/// One request, at most, unless one block is larger.
+/// Most bytes of one device request, unless a single block is larger.
 pub(crate) const RUN_BYTES_MAX: u64 = 1 << 20;
-/// What lies between two blocks of one request is not worth a second one: parts of the zone's directory.
+/// Largest gap that one request reads over, in bytes. Gaps are usually directory parts, and reading them is cheaper than a second
+/// request.
 pub(crate) const GAP_BYTES_MAX: u64 = 16 << 10;
 
 type Job = Box<dyn FnOnce() + Send>;
 
 pub struct Ahead {
-    /// A pool that has no threads has none for this.
+    /// False in a pool without threads: then nothing is prefetched.
     has_threads: bool,
     is_on: AtomicBool,
     queue: OnceLock<Sender<Job>>,
-    /// Read while a job runs; true: no more of them do.
+    /// Read-locked while a job runs. Once it is true, no further job runs.
     ended: Arc<RwLock<bool>>,
     on_way: Mutex<NumberSet<Key>>,
     on_way_count: AtomicUsize,
@@ -51,17 +52,17 @@ impl Ahead {
         self.has_threads
     }
 
-    /// Whether anything is read ahead.
+    /// Whether anything is prefetched.
     pub(crate) fn is_on(&self) -> bool {
         self.has_threads && self.is_on.load(Ordering::Relaxed)
     }
 
-    /// Whether it is to be, where there are threads for it.
+    /// Turns prefetch on or off. It stays off in a pool without threads.
     pub fn set_on(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Relaxed);
     }
 
-    /// Has `job` run by another thread soon, or not at all.
+    /// Queues `job` for a prefetch thread. The job is dropped if the queue is full or there are no threads.
     pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
         if !self.has_threads {
             return;
@@ -76,12 +77,12 @@ impl Ahead {
         let _ = self.queue.get_or_init(start_threads).try_send(Box::new(job));
     }
 
-    /// Waits until no offered job runs, and lets none run from now on: what they hold of the pool would keep its devices locked.
+    /// Waits for running jobs and stops all queued ones. A job holds a reference to the pool, which would keep its devices locked.
     pub fn end(&self) {
         *self.ended.write() = true;
     }
 
-    /// Waits for a block that is on its way; false: it is not.
+    /// Waits for a block that is being prefetched. Returns false if it is not.
     pub(crate) fn wait_for(&self, key: Key) -> bool {
         if self.on_way_count.load(Ordering::Acquire) == 0 {
             return false;
@@ -95,14 +96,14 @@ impl Ahead {
     }
 }
 
-/// Blocks of one request, on their way until this is dropped.
+/// The blocks of one request. They count as being prefetched until this is dropped.
 pub(crate) struct OnWay<'a> {
     ahead: &'a Ahead,
     keys: Vec<Key>,
 }
 
 impl<'a> OnWay<'a> {
-    /// Without those that others have on their way.
+    /// Marks the blocks as being prefetched, and removes those that another request is loading already.
     pub fn of<B>(ahead: &'a Ahead, blocks: &mut Vec<B>, key: impl Fn(&B) -> Key) -> OnWay<'a> {
         let mut on_way = ahead.on_way.lock();
         blocks.retain(|block| on_way.insert(key(block)));
@@ -127,7 +128,7 @@ fn start_threads() -> Sender<Job> {
     for index in 0..THREADS {
         let jobs = jobs.clone();
         let thread = std::thread::Builder::new().name(format!("terrane-ahead-{index}"));
-        // Nobody waits for such a job, and a later one may go well.
+        // A panic ends only this job: its reader then loads the block itself.
         let run = |job: Job| drop(catch_unwind(AssertUnwindSafe(job)));
         if let Err(error) = thread.spawn(move || jobs.into_iter().for_each(run)) {
             log::warn!("only {index} threads read ahead: {error}");

@@ -1,17 +1,16 @@
-//! Anchors: where every device tells which group is the newest.
+//! Anchors: the zones of each device that hold its label and its uberblocks.
 //!
-//! A commit appends its uberblock to the current anchor of every device, so that any of them could tell where the pool begins, and
-//! import takes the newest over all. A device whose anchors cannot be written does not stop the pool: what it tells is old, the others
-//! know better, and status names it. That is safe because a pool is imported only with all its devices at hand: there is always one
-//! that has the newest group. When not one anchor takes an uberblock the group has failed.
+//! A commit appends its uberblock to the current anchor of every device. Import takes the newest uberblock over all devices. A device
+//! whose anchors cannot be written does not stop the pool: status names it, and its uberblocks are merely old. That is safe because
+//! import needs all devices, so one of them has the newest txg. If no anchor takes the uberblock, the txg has failed.
 //!
-//! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other is only reset
-//! to be written at once.
+//! Invariant, on each device: one anchor holds a valid label and the newest uberblock that this device took. The other anchor is reset
+//! only right before it is written.
 //!
-//! A label may be damaged later. So each anchor holds it twice; the other anchor could not take the newest group before this one is
-//! reset: a drive has finished that. If both copies are damaged, the uberblocks behind them are judged by the label in the other anchor,
-//! or an import would go on with what that one tells, which may be many groups older. To mend such an anchor is to reset it: if the power
-//! goes just then, an older group is all there is, unless another device knows better.
+//! A label may be damaged later, so each anchor holds it twice. The other anchor cannot take the newest txg before this one is reset,
+//! because a drive has finished that other anchor. If both copies are damaged, the uberblocks behind them are judged by the label of
+//! the other anchor. Otherwise import would use the uberblocks of that one, which may be many txgs older. Mending such an anchor means
+//! resetting it. If the power fails right then, only an older txg is left, unless another device holds a newer one.
 
 use crate::PoolError;
 use crate::commit_point::CommitPoint;
@@ -26,30 +25,30 @@ use terrane_format::label::{
 use terrane_format::uberblock::{UBERBLOCK_COPIES, Uberblock};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
-/// An uberblock begins on a multiple of this, in bytes.
+/// Uberblocks begin on multiples of this, in bytes.
 const SLOT_BYTES_MIN: usize = 4096;
 
-/// One device's anchor in use, and where its next uberblock goes.
+/// The anchor of one device that is in use, and the offset of its next uberblock.
 #[derive(Clone, Debug)]
 pub struct Anchor {
     device: DeviceIdx,
     /// 0 or 1.
     zone: u32,
-    /// In bytes; 0: the next uberblock goes to the other anchor.
+    /// In bytes. At 0 the next uberblock goes to the other anchor.
     offset: u64,
-    /// Of the newest filling that was begun.
+    /// The number of the newest filling of an anchor that was begun (its anchor generation).
     turn: u64,
-    /// Why the device did not take the last uberblock.
+    /// Why the last uberblock write failed on this device.
     trouble: Option<String>,
 }
 
 impl Anchor {
-    /// Of a device that has none yet: the first uberblock goes to anchor 0.
+    /// For a device that has no anchor yet. The first uberblock goes to anchor 0.
     pub fn fresh(device: DeviceIdx) -> Anchor {
         Anchor { device, zone: 1, offset: 0, turn: 0, trouble: None }
     }
 
-    /// Appends an uberblock to the anchor in use. `None`: it has no room.
+    /// Appends an uberblock to the anchor in use. `None`: the anchor is full.
     fn append(
         &mut self,
         device: &dyn Device,
@@ -57,7 +56,7 @@ impl Anchor {
         uber: &Uberblock,
     ) -> Option<Result<usize, DeviceError>> {
         let (_, slot) = slots_of(row);
-        // An anchor that cannot even be asked takes nothing.
+        // If the device cannot report the anchor's capacity, the anchor counts as full.
         let limit =
             device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
         if self.offset == 0 || self.offset + (UBERBLOCK_COPIES * slot) as u64 > limit {
@@ -72,8 +71,8 @@ impl Anchor {
         }))
     }
 
-    /// Appends an uberblock, switching anchors when this one is full or cannot be written. It is durable after a flush.
-    /// Returns the bytes that were written.
+    /// Appends an uberblock. Switches anchors if this one is full or cannot be written. The uberblock is durable after a flush. Returns
+    /// the bytes written.
     fn write(
         &mut self,
         device: &dyn Device,
@@ -89,7 +88,7 @@ impl Anchor {
             }
             None => {}
         }
-        // Before the other one is opened, or a drive would count both as active. It stays readable.
+        // Finish this anchor before the other one is opened, or a drive would count both as active. It stays readable.
         if device.info().hardware_pointers
             && self.turn > 0
             && let Err(error) = device.finish(ZoneIdx(self.zone))
@@ -98,9 +97,9 @@ impl Anchor {
         }
         let other = 1 - self.zone;
         device.reset(ZoneIdx(other))?;
-        // This turn is over, whatever becomes of the next one: what is appended to it no import would believe.
+        // This filling ends here, even if the next one fails: import would ignore anything appended to it now.
         self.offset = 0;
-        // Whether the write succeeds or not: a part of it may be there, and must not be taken for a later filling.
+        // Count up even if the write fails. Part of it may be on the device, and must not pass for a later filling.
         self.turn += 1;
         let label = label.carried_by(row, self.turn);
         let uber = Uberblock { turn: self.turn, ..*uber };
@@ -134,7 +133,7 @@ impl Anchors {
 }
 
 impl CommitPoint for Anchors {
-    /// One that takes none is named by status, and does not stop the others.
+    /// A device that fails to take the uberblock is reported in status, and does not stop the others.
     fn append(&mut self, label: &Label, uber: &Uberblock) -> Result<(), PoolError> {
         let mut last_error = None;
         let mut taken = 0;
@@ -179,7 +178,7 @@ impl CommitPoint for Anchors {
         }
     }
 
-    /// To both anchors of every device: those in use have the old label, so it goes on to the others, twice.
+    /// Writes to both anchors of every device. The anchors in use hold the old label, so this switches anchors twice.
     fn relabel(
         &mut self,
         label: &Label,
@@ -228,33 +227,33 @@ impl CommitPoint for Anchors {
     }
 }
 
-/// The write unit, and the bytes of an uberblock's slot. By the label's unit: on a device with smaller ones everything stands where it
-/// would on the first.
+/// The write unit, and the size of an uberblock's slot, both in bytes. The label's unit counts: on a device with a smaller unit the
+/// layout stays that of the first device.
 fn slots_of(row: &DeviceRow) -> (usize, usize) {
     let unit = row.write_unit as usize;
     (unit, unit.max(SLOT_BYTES_MIN))
 }
 
-/// An anchor as an import finds it.
+/// An anchor as import reads it.
 pub struct AnchorRead {
-    /// Which of the devices that were given.
+    /// Index into the devices that were given.
     pub given: usize,
     pub anchor: u32,
     pub label: Label,
-    /// Whether that stands there; if not it is the other anchor's, by which these uberblocks were judged.
+    /// False if the label is the other anchor's, by which these uberblocks were judged.
     pub has_label: bool,
     /// Valid uberblocks with their offsets, in bytes.
     pub ubers: Vec<(u64, Uberblock)>,
 }
 
-/// An uberblock that could be imported.
+/// An uberblock that can be imported.
 #[derive(Clone, Copy)]
 pub struct Candidate<'a> {
     pub read: &'a AnchorRead,
     pub uber: Uberblock,
 }
 
-/// The uberblocks that are valid in an anchor, with their label. `gap` is set where the device did not give all of it.
+/// The valid uberblocks of an anchor, with their label. Sets `gap` if the device did not return the whole anchor.
 pub fn read_anchor(
     device: &dyn Device,
     anchor: u32,
@@ -268,11 +267,11 @@ pub fn read_anchor(
     Some((label, ubers))
 }
 
-/// The label of an anchor that was read, from one of its copies; where they differ that of the later turn.
+/// The label of an anchor, from either copy. If the copies differ, the one with the later turn counts.
 fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     let at = format!("{} anchor {anchor}", device.info().name);
     let copy = |from: u64| Label::parse(raw.get(usize::try_from(from).ok()?..)?, anchor, &at).ok();
-    // Where the second one is depends on the unit of the device that the pool was made on.
+    // The offset of the second copy depends on the write unit of the device on which the pool was created.
     let units =
         (0..).map(|shift| device.info().write_unit << shift).take_while(|unit| *unit <= WRITE_UNIT_MAX);
     let first = copy(0);
@@ -284,15 +283,15 @@ fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     second.filter(|second| turn.is_none_or(|turn| turn < second.turn)).or(first)
 }
 
-/// Where uberblocks may stand in an anchor that was read: whatever the write unit was by which they were written.
+/// All offsets at which an uberblock may lie, whatever write unit it was written with.
 fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let behind = raw.get(LABEL_BYTES as usize..).unwrap_or(&[]);
     (LABEL_BYTES..).step_by(SLOT_BYTES_MIN).zip(behind.chunks_exact(SLOT_BYTES_MIN))
 }
 
-/// The uberblocks of an anchor without a label of its own, by that of the device's other anchor: those of a later turn are newer than what
-/// that one tells. Each says itself under which turn it was written, and its seal holds for no other. `gap` is set where one tells of a
-/// newer group under another label, because nobody knows what that said.
+/// The uberblocks of an anchor whose label is lost, judged by the label of the device's other anchor. Uberblocks of a later turn are
+/// newer than those of the other anchor. Each uberblock stores its own turn, and its seal is valid for that turn only. Sets `gap` if an
+/// uberblock holds a newer txg under another label, because the content of that label is unknown.
 fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut bool) -> Option<AnchorRead> {
     let raw = read_raw(device, anchor, gap)?;
     let mut label = other.label.clone();
@@ -316,14 +315,14 @@ fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut 
     Some(AnchorRead { anchor, label, has_label: false, ubers: found, ..*other })
 }
 
-/// The bytes of an anchor that may be used and were written. `gap` is set where the device did not give all of them.
+/// The bytes of an anchor that are written and may be used. Sets `gap` if the device did not return all of them.
 fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>> {
     let info = device.info();
     let report = device.report(ZoneIdx(anchor)).ok().filter(|report| report.state != ZoneState::Offline);
     *gap |= report.is_none();
     let report = report?;
     let mut limit = report.capacity.min(ANCHOR_BYTES_MAX);
-    // That of a zone that can only be read means nothing, and a conventional zone of a drive has none.
+    // The pointer of a read-only zone means nothing, and a conventional zone of a drive has none.
     if info.hardware_pointers && !matches!(report.state, ZoneState::ReadOnly | ZoneState::Unknown) {
         limit = limit.min(report.pointer);
     }
@@ -334,7 +333,7 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
     }
     let mut raw = vec![0; usize::try_from(limit).ok()?];
     let slot = unit.max(SLOT_BYTES_MIN as u64);
-    // What cannot be read must not hide the uberblocks around it: in pieces, and those that fail slot by slot.
+    // One unreadable slot must not hide the uberblocks around it. So read in pieces, and a piece that fails slot by slot.
     let mut at = 0;
     for piece in raw.chunks_mut(1 << 20) {
         if device.read(ZoneIdx(anchor), at, piece).is_err() {
@@ -350,28 +349,28 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
     Some(raw)
 }
 
-/// Overwrites the labels of a device that is not zoned, whose resets need not have changed a byte: nobody takes it for one of a pool any
-/// more. Its anchors are empty; durable after a flush.
+/// Overwrites the labels of a conventional device, whose resets need not change a byte. Afterwards the device does not look like part
+/// of a pool. The anchors must be empty. Durable after a flush.
 pub fn overwrite_labels(device: &dyn Device) -> Result<(), DeviceError> {
     for anchor in (0..ANCHORS).map(ZoneIdx) {
-        // Wherever the second one is.
+        // Covers every offset that the second copy may have.
         let bytes = labels_end(WRITE_UNIT_MAX).min(device.report(anchor)?.capacity);
         device.write(anchor, 0, &vec![0; usize::try_from(bytes).expect("a write fits memory")])?;
     }
     Ok(())
 }
 
-/// Which of two uberblocks is newer. One group stands under two labels when the label changed, and twice when older ones were given up.
+/// The order of uberblocks by age. A txg appears under two labels if the label changed, and twice if older txgs were given up.
 fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
     (uber.incarnation, uber.txg, uber.clean, uber.generation, uber.oldest)
 }
 
-/// Everything that the anchors of the given devices tell.
+/// All labels and uberblocks that the anchors of the given devices hold.
 pub struct Roots {
     anchors: Vec<AnchorRead>,
-    /// Which of the devices that were given did not give all of an anchor, and which.
+    /// Device (index into those given) and anchor that could not be read in full.
     gaps: Vec<(usize, u32)>,
-    /// Those that gave both whole, and take more.
+    /// Devices of which both anchors were read in full and still take writes.
     sound: Vec<usize>,
 }
 
@@ -403,14 +402,15 @@ impl Roots {
         roots
     }
 
-    /// The newest group that some of the given devices tell of.
+    /// Incarnation and txg of the newest uberblock on the selected devices.
     pub fn newest_of(&self, which: impl Fn(usize) -> bool) -> Option<(u64, Txg)> {
         let reads = self.anchors.iter().filter(|read| which(read.given));
         reads.flat_map(|read| &read.ubers).map(|(_, uber)| (uber.incarnation, uber.txg)).max()
     }
 
-    /// An anchor of a member in which newer uberblocks may stand than can be seen: one that cannot be read, where no other member surely
-    /// has the newest. One whose anchors take nothing more may have been left behind; one that was is behind what can be seen elsewhere.
+    /// An anchor of a pool member that may hide newer uberblocks than any seen: it cannot be read, and no sound member has the newest
+    /// txg. A member whose anchors take no more writes proves nothing: it may have been left behind. A sound member without the newest
+    /// visible txg has missed writes itself.
     pub fn hidden(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
         let newest = self.newest_of(&is_member);
         let is_newest = |given: usize| self.newest_of(|other| other == given) == newest;
@@ -422,15 +422,15 @@ impl Roots {
         self.anchors.iter().map(|read| (read.given, &read.label))
     }
 
-    /// What can be imported, newest first.
+    /// The uberblocks that can be imported, newest first.
     pub fn candidates(&self) -> Vec<Candidate<'_>> {
         let all = self
             .anchors
             .iter()
             .flat_map(|read| read.ubers.iter().map(move |(_, uber)| Candidate { read, uber: *uber }));
         let mut candidates: Vec<Candidate<'_>> = all.collect();
-        // The youngest incarnation first: it begins with the group that it imported, and what older ones wrote after that group is a
-        // branch that was given up.
+        // The youngest incarnation first. It begins with the txg that it imported. Later txgs of older incarnations are a branch that
+        // was given up.
         candidates.sort_by_key(|candidate| Reverse(age(&candidate.uber)));
         let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
         candidates.retain(|Candidate { uber, .. }| {
@@ -443,15 +443,15 @@ impl Roots {
         candidates
     }
 
-    /// The id by which a given device is known: that in its newest label.
+    /// The device id in the newest label of a given device.
     pub fn id_of(&self, given: usize) -> Option<u64> {
         let own = self.anchors.iter().filter(|read| read.given == given);
         own.max_by_key(|read| read.label.turn).map(|read| read.label.device)
     }
 
-    /// Where a device's next uberblock goes after an import of `chosen`: to the anchor whose label is damaged, for without the other's
-    /// nothing could be read; or to the one that does not hold the newest that is left of what this device knows. And the generation of the
-    /// label in the one that does.
+    /// Where a device's next uberblock goes after an import of `chosen`, and the generation of the label in the anchor that is kept. An
+    /// anchor with a damaged label is overwritten, because the other's label is needed to read anything. Otherwise the kept anchor is
+    /// the one with this device's newest uberblock that is not newer than `chosen`.
     pub fn anchor_of(&self, given: usize, device: DeviceIdx, chosen: &Uberblock) -> (Anchor, u64) {
         let own = || self.anchors.iter().filter(|read| read.given == given);
         let newest = |read: &&AnchorRead| {
@@ -466,10 +466,10 @@ impl Roots {
     }
 }
 
-/// The devices of a pool among those that were given, by device index.
+/// Matches the given devices to the pool's device indexes.
 ///
 /// # Errors
-/// `Refused`, with the name of what is missing, given twice, or of another pool.
+/// `Refused` names a device that is missing, given twice, or of another pool.
 pub fn match_devices(
     given: &[Arc<dyn Device>],
     roots: &Roots,
@@ -530,7 +530,7 @@ fn check_geometry(pool: &str, row: &DeviceRow, info: &terrane_device::DeviceInfo
     }
     let is_short_file = info.kind == DeviceKind::File && row.zone_size == info.zone_size;
     let remedy = match row.zone_size.checked_mul(row.zone_count.into()) {
-        // Where zones in use lie the label does not say, and often it is not at the end.
+        // The label does not say where zones in use lie. They need not lie at the end.
         Some(bytes) if is_short_file && row.zone_count > info.zone_count => format!(
             "the image was cut short: restore it whole; or give it its size back (truncate -s {bytes} {}), and let \
              `terrane check` tell whether something lay in what was cut off",

@@ -1,19 +1,19 @@
-//! Appending: blocks become batches, batches become writes.
+//! Append: blocks are gathered into batches, and batches are written to zones.
 //!
-//! Each slot gathers blocks for its open zone and assigns every block its final address at once: what is gathered is
-//! written as one run, with the batch's directory part at its end. Only a flush pads to the write unit. Reads are served
-//! from the gathered bytes until their write has completed.
+//! Each slot gathers blocks for its open zone. A block gets its final address at once. A batch is written as one contiguous write, with
+//! its directory part at the end. Only the end of a batch is padded to the write unit. Reads are served from the gathered bytes until
+//! their write has completed.
 //!
-//! If a batch cannot be written its zone is closed off where it last was good, and the blocks are appended elsewhere under
-//! their old addresses, as *moved* blocks: an address is final when it is assigned.
+//! If a batch write fails, its zone is closed after the last good batch. Its blocks are appended elsewhere under their old addresses,
+//! as *moved* blocks: an address is final when it is assigned.
 //!
-//! One thread appends, the one that syncs the group. One writer thread, or nobody, stands between it and the device, so writes
-//! to a zone keep their order, and a zone that takes no more is finished on its drive before the next one is opened: a drive's
-//! limits hold at every moment. Work is handed to the writer, or done by who has it when the writer has nothing left
+//! Only the sync thread of the txg appends. One writer thread at most stands between it and the device, so writes to a zone keep their
+//! order. A zone that is full is finished on its drive before the next one is opened, so a drive's open limits always hold. The sync
+//! thread hands a batch to the writer. On one processor it writes the batch itself if the writer is idle and the device is fast
 //! ([`Writer::is_outrun`]).
 //!
-//! Open zones are slots ([`Layout`]). When no empty zone is left, blocks go to whatever open zone has room: where a block lies is a hint,
-//! that a group can commit is not.
+//! Open zones are slots ([`Layout`]). When no empty zone is left, a block goes to any open zone with free space. Placement is a hint;
+//! that a txg can commit is not.
 //!
 //! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
 
@@ -44,13 +44,13 @@ mod shared;
 mod slots;
 use writer::{Done, Pace, Work, Writer, carry_out};
 
-/// Where zones come from; the pool's space tables stand behind it.
+/// Supplies empty zones. Behind it are the pool's space tables.
 pub trait ZoneSource {
-    /// How many [`ZoneSource::open_zone`] has while zones are open on the devices `open`.
+    /// Empty zones that [`ZoneSource::open_zone`] can open, given that zones are open on the devices `open`.
     fn empty_zones(&self, open: &[DeviceIdx]) -> usize;
 
-    /// An empty physical zone, ready to be written, under a fresh sequence number, on a special device if there is one and it should be.
-    /// Zones are open on the devices `open`. `NoSpace`: none of those that seemed to be empty takes writes.
+    /// Opens an empty physical zone under a new sequence number, on a special device if `special` is set and there is one. Zones are
+    /// open on the devices `open`. `NoSpace`: none of the zones that counted as empty takes writes.
     fn open_zone(
         &mut self,
         class: Class,
@@ -59,25 +59,25 @@ pub trait ZoneSource {
     ) -> Result<(Opened, Arc<Gather>), PoolError>;
 }
 
-/// A batch is written when it reaches this many bytes (in smaller zones when they are full): each ends on a write unit.
+/// A batch is sealed at this many bytes. In smaller zones it is sealed when the zone is full. Each batch ends on a write unit.
 pub const BATCH_BYTES: u64 = 1 << 20;
-/// And that many, where survivors go and the run index should take less memory: a run lies in one batch.
+/// Batch size for survivors while the relocation index must shrink: a run lies in one batch, so larger batches mean fewer runs.
 const COARSE_BATCH_BYTES: u64 = 8 << 20;
-/// Batches on their way to the device; with [`BATCH_BYTES`] the memory they may take.
+/// Most batches queued for the device. Multiplied by [`BATCH_BYTES`], this bounds their memory.
 const IN_FLIGHT: usize = 4;
-/// More than an entry of a directory part can take, in bytes.
+/// Upper bound of one entry of a directory part, in bytes.
 const ENTRY_BYTES_MAX: u64 = 96;
 
-/// A batch, sealed: what the writer needs, and what is needed if it fails.
+/// A sealed batch: what the writer needs, and what a rescue needs if the write fails.
 struct Batch {
     slot: usize,
-    /// Of most of its blocks.
+    /// The class of most of its blocks.
     class: Class,
     seq: ZoneSeq,
     home: Home,
     start: u64,
     txg: Txg,
-    /// End of the directory part before this batch's, or [`NO_PART`].
+    /// End of the directory part before this batch, or [`NO_PART`].
     previous: u64,
     data: Arc<AlignedBuf>,
     entries: Vec<Entry>,
@@ -89,22 +89,22 @@ struct OpenZone {
     seq: ZoneSeq,
     home: Home,
     capacity: u64,
-    /// Where the batch being gathered begins.
+    /// Offset of the batch being gathered.
     start: u64,
-    /// End of the newest directory part, if there is one.
+    /// End of the newest directory part, or [`NO_PART`].
     last_part: u64,
     entries: Vec<Entry>,
-    /// All entries but the last, which may still learn of a sibling.
+    /// All entries but the last, which may still get the address of a sibling.
     part: PartEncoder,
-    /// For each entry: may it share a run with the moved block before it?
+    /// For each entry: whether it may share a run with the moved block before it.
     joins: Vec<bool>,
-    /// Blocks in the batch being gathered, and their bytes, by [`Class::ALL`].
+    /// Blocks and bytes in the batch being gathered, indexed as [`Class::ALL`].
     gathered: [(u64, u64); Class::ALL.len()],
     gather: Arc<Gather>,
 }
 
 impl OpenZone {
-    /// The head of the part that ends the batch being gathered, for a pool and an incarnation.
+    /// The head of the directory part that will end the batch being gathered.
     fn part_head(&self, (pool, incarnation): (u64, u64), txg: Txg, part_start: u64) -> PartHead {
         PartHead {
             pool,
@@ -118,19 +118,19 @@ impl OpenZone {
     }
 }
 
-/// A block to be appended.
+/// A block to append.
 pub struct Stored<'a> {
     pub bytes: &'a [u8],
-    /// Where it was born; `None`: here and now.
+    /// Its birthplace. `None`: it is born here.
     pub identity: Option<Addr>,
     pub birth: Txg,
     pub owner: Owner,
     pub siblings: Vec<Addr>,
-    /// Zones in which those are, if it can be not in one of them.
+    /// Zones that hold those siblings. The block avoids them if it can.
     pub near: Vec<ZoneSeq>,
     pub crc: u32,
-    /// Nothing that lives elsewhere was born between the moved block appended before this one and this one, so both
-    /// may share a run: a birth range has exactly one home.
+    /// No block that lives elsewhere was born between the moved block appended before and this one. So both may share a run: a birth
+    /// range has exactly one home.
     pub joins: bool,
 }
 
@@ -142,22 +142,22 @@ pub struct Spot {
     pub offset: u64,
 }
 
-/// What appends of one group add up to.
+/// Totals of the appends of one txg (group).
 #[derive(Default)]
 pub struct Appended {
     pub opened: Vec<Opened>,
     pub filled: Vec<ZoneSeq>,
     pub written: BTreeMap<ZoneSeq, Written>,
     pub moves: Vec<Move>,
-    /// Live bytes carried by moves: out of the first zone, into the second.
+    /// Live bytes carried over by moves: identity, destination zone, bytes.
     pub carried: Vec<(Addr, ZoneSeq, u64)>,
-    /// Parts with moved blocks that want a second copy: zone, part.
+    /// Directory parts with moved blocks that need a second copy: zone, part.
     pub moved_parts: Vec<(ZoneSeq, PartCopy, Vec<u8>)>,
-    /// Bootstrap blocks of failed batches: they are named by place, so they cannot move under their old address.
+    /// Bootstrap blocks of failed batches. They are named by place, so they cannot move under their old address.
     pub lost_boot: Vec<LostBoot>,
-    /// Blocks of older groups that should have moved with failed batches, and the granules they take: they stay where they were.
+    /// Blocks of older txgs that were to move in failed batches, with their granules. They stay where they were.
     pub stayed: Vec<(Addr, u32)>,
-    /// Blocks that went to the zone of another of their copies.
+    /// Copies that went to the zone of another copy of the same block.
     pub shared: Vec<Shared>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
@@ -165,7 +165,7 @@ pub struct Appended {
     metadata_bytes: u64,
 }
 
-/// A bootstrap block whose batch could not be written.
+/// A bootstrap block whose batch write failed.
 pub struct LostBoot {
     pub addr: Addr,
     pub slot: usize,
@@ -174,13 +174,13 @@ pub struct LostBoot {
     pub bytes: Vec<u8>,
 }
 
-/// Every slot's open zone and the writes under way.
+/// The open zone of every slot, and the writes in flight.
 pub struct Streams {
     pool: u64,
     incarnation: u64,
     unit: u64,
     batch_bytes: u64,
-    /// Of survivors, while memory of the run index is short.
+    /// Batch size for survivors while the relocation index must shrink.
     coarse_bytes: u64,
     is_coarse: bool,
     metadata: MetadataRoom,
@@ -190,20 +190,20 @@ pub struct Streams {
     pace: Arc<Pace>,
     from_writer: Receiver<Done>,
     done: Sender<Done>,
-    /// Work whose end was not heard of yet.
+    /// Work items whose completion was not received yet.
     in_flight: usize,
     failed: Vec<Batch>,
-    /// Memory of batches that were written, for those to come.
+    /// Buffers of completed batches, for reuse.
     spare: Vec<AlignedBuf>,
     devices: Arc<Devices>,
     counters: Arc<Counters>,
-    /// Where parts go when they are written: collection wants them again.
+    /// Newly written directory parts go here: the collector reads them again.
     parts: Arc<PartCache>,
     pub group: Appended,
 }
 
 impl Streams {
-    /// With a writer thread of its own unless `workers` is 0.
+    /// Starts a writer thread unless `workers` is 0.
     pub fn new(
         (pool, incarnation): (u64, u64),
         devices: Arc<Devices>,
@@ -252,7 +252,7 @@ impl Streams {
         *self.placer.layout()
     }
 
-    /// From now on metadata shares no slot with data: what is open goes on where it was.
+    /// From now on metadata shares no slot with data. Zones that are open stay in their slots.
     pub fn part_metadata(&mut self) {
         let layout = self.layout().with_metadata_apart();
         if layout != self.layout() {
@@ -261,7 +261,7 @@ impl Streams {
         }
     }
 
-    /// The slot for a block of data of so many bytes. Its zone may be filled for that: the next append opens another.
+    /// Picks the slot for a data block of `bytes` bytes. This may fill the slot's zone; then the next append opens another.
     pub fn place(
         &mut self,
         placement: &Placement,
@@ -277,26 +277,26 @@ impl Streams {
         Ok(choice.slot)
     }
 
-    /// Bytes of zones that the group has taken, with what is not sent yet.
+    /// Bytes of zones that the txg has taken, gathered but unsent bytes included.
     pub fn taken(&self) -> u64 {
         let gathered = self.open.iter().flatten().flat_map(|open| open.gathered);
         self.group.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Bytes that still fit the slot's open zone.
+    /// Bytes that still fit into the slot's open zone.
     pub fn room(&self, slot: usize) -> u64 {
         let open = self.open.get(slot).and_then(Option::as_ref);
-        // One that failed takes no more, so that no more of a group has to be rescued than was under way.
+        // A zone with a failed batch takes no more, which bounds the blocks that must be rescued.
         let open = open.filter(|open| self.failed.iter().all(|batch| batch.seq != open.seq));
         open.map_or(0, |open| {
             let used = open.start + open.gather.state.lock().tail.len() as u64;
-            // The last one's and the next one's.
+            // One entry for the last block and one for the next.
             let part = open.part.stored_bytes() + 2 * ENTRY_BYTES_MAX;
             (open.capacity - open.capacity % self.unit).saturating_sub(used + part)
         })
     }
 
-    /// The same without what is left to metadata, whose two copies want some of each.
+    /// Like [`room`](Streams::room), without the space kept for metadata in each zone.
     pub fn room_for_data(&self, slot: usize) -> u64 {
         self.room(slot).saturating_sub(self.kept_for_metadata())
     }
@@ -305,12 +305,12 @@ impl Streams {
         self.metadata.kept()
     }
 
-    /// How much of the next zone, of `zone_bytes`, the metadata of a slot will need soon.
+    /// Bytes of the slot's next zone, of `zone_bytes`, that its metadata will need soon.
     pub fn metadata_needs(&self, slot: usize, zone_bytes: u64) -> u64 {
         self.metadata.needs(self.room_for_data(slot), zone_bytes)
     }
 
-    /// After import: writing goes on in a zone that was open.
+    /// Continues to write in a zone that was open before import.
     pub fn adopt(
         &mut self,
         class: Class,
@@ -352,8 +352,8 @@ impl Streams {
         if self.is_coarse && is_survivors() { self.coarse_bytes } else { self.batch_bytes }
     }
 
-    /// Appends one block to a slot, or to another if there is neither room nor an empty zone, and says where it is: its address, if it is
-    /// born here, and its slot, zone and offset.
+    /// Appends one block to a slot. Uses another slot if this one has no space and no zone is empty. Returns the slot, zone and offset,
+    /// and the address if the block is born here.
     pub fn append(
         &mut self,
         slot: usize,
@@ -363,7 +363,7 @@ impl Streams {
         source: &mut dyn ZoneSource,
     ) -> Result<Spot, PoolError> {
         let len = granule_bytes(block.bytes.len() as u64);
-        // Not right after the append that filled the batch: its entry may still learn of a sibling.
+        // Seal here, not right after the append that filled the batch: its last entry may still get the address of a sibling.
         if self.gathered(slot) >= self.batch_bytes_of(slot) {
             self.seal(slot, txg)?;
         }
@@ -388,7 +388,7 @@ impl Streams {
         if block.near.contains(&open.seq) {
             self.group.shared.extend(Shared::of(identity, &block));
         }
-        // Who asked knows what lies between the two in the slot that was asked for, and of no other.
+        // `joins` holds only for the requested slot.
         open.joins.push(block.joins && slot == wanted);
         if let Some(last) = open.entries.last() {
             open.part.push(open.seq, last);
@@ -421,30 +421,31 @@ impl Streams {
         self.open[slot].as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
     }
 
-    /// Tells the block that was appended last to a slot where its other copy is, unless that one's zone took the place of this one's.
+    /// Records the address of the other copy in the block appended last to a slot. Does nothing if a new zone has replaced that block's
+    /// zone.
     pub fn add_sibling(&mut self, slot: usize, sibling: Addr) {
         if let Some(last) = self.open[slot].as_mut().and_then(|open| open.entries.last_mut()) {
             last.siblings.push(sibling);
         }
     }
 
-    /// Zone in which a slot is writing.
+    /// The zone that is open in a slot.
     pub fn zone_of(&self, slot: usize) -> Option<ZoneSeq> {
         self.open[slot].as_ref().map(|open| open.seq)
     }
 
-    /// The device that zone lies on.
+    /// The device of the zone that is open in a slot.
     pub fn device_of(&self, slot: usize) -> Option<DeviceIdx> {
         self.open[slot].as_ref().map(|open| open.home.device)
     }
 
-    /// From now on batches are padded to so many bytes, at least what they were.
+    /// Pads batches to `unit` bytes from now on. The unit never shrinks.
     pub fn set_unit(&mut self, unit: u64) {
         self.unit = self.unit.max(unit);
     }
 
-    /// Writes one bootstrap block as a batch of its own and waits for it; nothing else may be gathered or under way.
-    /// Returns its offset and the bytes from there to the end of the batch. On failure the zone is closed.
+    /// Writes one bootstrap block as a batch of its own and waits for it. Nothing else may be gathered or in flight. Returns its
+    /// offset, and the bytes from there to the end of the batch. On failure the zone is closed.
     pub fn write_alone(
         &mut self,
         slot: usize,
@@ -453,7 +454,7 @@ impl Streams {
         what: u8,
         bytes: &[u8],
     ) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
-        // Zones that were filled for it are finished first: a drive may not have a slot to spare.
+        // Wait until filled zones are finished: a drive may have no open zone to spare.
         self.wait();
         assert!(self.failed.is_empty(), "whoever writes alone has drained before");
         let crc = crc32c::crc32c(bytes);
@@ -464,7 +465,7 @@ impl Streams {
             data = memory(&mut self.spare, self.batch_bytes);
         }
         if open.start == 0 {
-            // Whoever writes two copies wants both to take as many bytes, and the other one's zone may have been written to.
+            // Both copies of a record must take as many bytes, and the zone of the other copy may have been written to.
             data.resize(self.unit as usize);
         }
         let offset = open.start + data.len() as u64;
@@ -510,8 +511,7 @@ impl Streams {
         Ok(place)
     }
 
-    /// A batch of `bytes` bytes on the device; what its blocks do not explain (header, directory, padding) goes to the class that has
-    /// most.
+    /// Counts a batch of `bytes` bytes. Header, directory part and padding count for the batch's class.
     fn note_write(&self, class: Class, gathered: &[(u64, u64); Class::ALL.len()], bytes: u64) {
         self.counters.writes(class).operations.add(1);
         let explained: u64 = gathered.iter().map(|(_, bytes)| bytes).sum();
@@ -526,7 +526,7 @@ impl Streams {
         self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 })
     }
 
-    /// Opens an empty zone in a slot, behind the one that was open there, which is closed only when there is another.
+    /// Opens an empty zone in a slot. The zone that was open there is closed only once the new one is there.
     fn open_zone(
         &mut self,
         slot: usize,
@@ -536,7 +536,7 @@ impl Streams {
     ) -> Result<(), PoolError> {
         let own = self.layout().metadata_alone(slot);
         let beside = self.open_beside(&[slot]);
-        // Survivors go there as well, and make it no other zone.
+        // `own` comes from the slot, not from the block: survivors in the slot do not change the kind of its zone.
         let (opened, gather) = source.open_zone(own.unwrap_or(class), own.is_some(), &beside)?;
         self.fill(slot, txg)?;
         let header = ZoneHeader {
@@ -571,7 +571,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Ends the batch of a slot and hands it to the writer.
+    /// Ends the batch of a slot and queues it for the writer.
     pub fn seal(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
         let Some(open) = self.open[slot].as_mut().filter(|open| !open.entries.is_empty()) else {
             return Ok(());
@@ -618,19 +618,19 @@ impl Streams {
         self.group.device_bytes += end - start;
         self.note_write(batch.class, &gathered, end - start);
         self.submit(Work::Write(batch));
-        // What was written meanwhile need not be kept until the group ends.
+        // Process completions now, so that written buffers are not kept until the txg ends.
         self.hear();
         Ok(())
     }
 
-    /// Takes what the writer has done so far.
+    /// Processes all completions from the writer, without waiting.
     fn hear(&mut self) {
         while let Ok(done) = self.from_writer.try_recv() {
             self.settle(done);
         }
     }
 
-    /// The writer has done something.
+    /// Processes one completion.
     fn settle(&mut self, done: Done) {
         self.in_flight -= 1;
         let Some((batch, result)) = done else { return };
@@ -641,7 +641,8 @@ impl Streams {
                 batch.start
             );
         }
-        // A device may have taken all of what it called a failure, and then takes what follows: that lies behind what is claimed.
+        // A device may store what it reported as failed, and then accept the next batch. That batch lies beyond the claimed end, so it
+        // failed too.
         if result.is_err() || self.failed.iter().any(|failed| failed.seq == batch.seq) {
             self.failed.push(batch);
             return;
@@ -662,8 +663,8 @@ impl Streams {
     }
 
     fn recycle(&mut self, mut memory: AlignedBuf) {
-        // Large ones are rare, and would stay for ever. Those that wait, the one that is written, the one whose end was not heard of, and
-        // each slot's.
+        // Large buffers are rare, and are not kept. The bound covers the queued batches, the one being written, the one not yet
+        // completed, and one for each slot.
         let is_usual = (1..=4 * self.batch_bytes).contains(&(memory.capacity() as u64));
         if is_usual && self.spare.len() < IN_FLIGHT + 2 + self.open.len() {
             memory.clear();
@@ -673,7 +674,7 @@ impl Streams {
 
     fn submit(&mut self, work: Work) {
         self.hear();
-        // What was handed over before comes first.
+        // Queued work comes first.
         let writer = self.to_writer.as_ref().filter(|writer| self.in_flight > 0 || !writer.is_outrun());
         self.in_flight += 1;
         let answer = match writer.and_then(|writer| writer.queue.as_ref()) {
@@ -692,7 +693,7 @@ impl Streams {
         self.done.send(answer).expect("we hold the other end");
     }
 
-    /// Waits until the writer has nothing left to do.
+    /// Waits until the writer is idle.
     fn wait(&mut self) {
         while self.in_flight > 0 {
             let done = self.from_writer.recv().expect("we hold the other end");
@@ -700,7 +701,7 @@ impl Streams {
         }
     }
 
-    /// Ends the slot's zone: the next append opens another.
+    /// Closes the slot's zone. The next append opens another.
     pub fn fill(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
         self.seal(slot, txg)?;
         self.close(slot);
@@ -717,8 +718,8 @@ impl Streams {
         }
     }
 
-    /// Ends all batches and waits until the device has them. Returns the bytes that could not be written where they were to go; zones that
-    /// failed take nothing more.
+    /// Seals all batches and waits until the devices have them. Returns the bytes whose write failed. Zones with a failed write take no
+    /// more.
     pub fn write_out(&mut self, txg: Txg) -> Result<u64, PoolError> {
         for slot in 0..self.open.len() {
             self.seal(slot, txg)?;
@@ -727,12 +728,12 @@ impl Streams {
         let mut failed = std::mem::take(&mut self.failed);
         failed.sort_by_key(|batch| (batch.seq, batch.start));
         for batch in &failed {
-            // What was good before the first failure stays claimed; the zone takes no more.
+            // Batches before the first failure stay claimed. The zone takes no more.
             let written = self.written(batch.seq);
             let good = if batch.previous == NO_PART { 0 } else { batch.previous };
             written.claimed = written.claimed.min(good);
             if self.zone_of(batch.slot) == Some(batch.seq) {
-                // All batches were sealed before, so nothing is gathered behind the failure.
+                // All batches were sealed above, so nothing is gathered behind the failure.
                 debug_assert!(self.open[batch.slot].as_ref().is_some_and(|open| open.entries.is_empty()));
                 self.close(batch.slot);
             }
@@ -747,12 +748,12 @@ impl Streams {
         Ok(self.failed.iter().map(|batch| batch.data.len() as u64).sum())
     }
 
-    /// Appends the blocks of failed batches elsewhere, as moved; what should have moved with them stays where it was. Those that were there
-    /// before the group take no room for that: when zones fail there may be none.
+    /// Appends the blocks of failed batches elsewhere, as moved blocks. Blocks of older txgs that were to move with them stay where
+    /// they were and take no space: when zones fail there may be none.
     pub fn rescue(&mut self, txg: Txg, source: &mut dyn ZoneSource) -> Result<(), PoolError> {
         let failed = std::mem::take(&mut self.failed);
         for batch in &failed {
-            // A block that found no room where the others went lies between no two of them.
+            // A block that went to another slot breaks the sequence: its successor cannot join a run here.
             let mut before = None;
             for (index, entry) in batch.entries.iter().enumerate() {
                 let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
@@ -767,7 +768,7 @@ impl Streams {
                 }
                 let moved = entry.is_moved(batch.seq);
                 if moved {
-                    // It never arrived here.
+                    // The move did not happen.
                     let len = granule_bytes(u64::from(entry.psize));
                     self.group.carried.retain(|carried| *carried != (entry.identity, batch.seq, len));
                     if entry.birth < txg {
@@ -783,7 +784,8 @@ impl Streams {
                     siblings: entry.siblings.clone(),
                     near: entry.siblings.iter().map(|addr| addr.seq()).collect(),
                     crc: entry.crc,
-                    // What was born here failed from some point on, all of it; what was rescued to here keeps its joins.
+                    // Of blocks born here, everything from the failure on moves, so they may join. Blocks that were rescued into this
+                    // batch keep their `joins`.
                     joins: index > 0
                         && before == Some(batch.slot)
                         && (!moved || batch.joins.get(index) == Some(&true)),
@@ -794,14 +796,14 @@ impl Streams {
         Ok(())
     }
 
-    /// What the group did, for its record; the next group starts from nothing.
+    /// Takes the totals of the txg, for its record, and starts anew.
     pub fn take_group(&mut self) -> Appended {
         self.metadata.note(self.group.metadata_bytes);
         std::mem::take(&mut self.group)
     }
 }
 
-/// Memory for a batch: of one that was written, or for more than one takes, because growing means new pages and a copy.
+/// A buffer for a batch: a spare one, or a new one larger than a batch needs, because growing costs new pages and a copy.
 fn memory(spare: &mut Vec<AlignedBuf>, batch_bytes: u64) -> AlignedBuf {
     spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(batch_bytes as usize * 5 / 2))
 }

@@ -1,4 +1,4 @@
-//! Bootstrap blocks: those that are read before anything is known of zones. Their pointers name places, and they cannot move.
+//! Bootstrap blocks: read before the zone tables are known. Their pointers name places, and they cannot be relocated.
 
 use crate::devices::Devices;
 use terrane_codec::{
@@ -11,7 +11,7 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_format::label::ANCHORS;
 use terrane_wire::{Corrupt, Reader, Writer};
 
-/// A bootstrap block: compression id, logical size, payload.
+/// Encodes a bootstrap block: compression id, logical size, payload.
 pub fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
     let zstd = Compression::Zstd(ZstdLevel::new(3).expect("3 is a level"));
     let mut packed = Vec::new();
@@ -28,7 +28,7 @@ pub fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Reads a bootstrap block from its first good copy; true: all copies were good.
+/// Reads a bootstrap block from its first good copy. The flag is true if all copies were good.
 pub fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), Corrupt> {
     let mut whole = true;
     let mut last = Corrupt::new(what, "place", "at least one", "none");
@@ -83,7 +83,7 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
     let id = reader.u32().map_err(truncated)?;
     let lsize = reader.u32().map_err(truncated)?;
     let id = u8::try_from(id).map_err(|_| Corrupt::new(at, "compression", "a known one", id))?;
-    // Before memory is taken for it.
+    // Check the size before memory is allocated for it.
     let fits = usize::try_from(lsize).ok().filter(|bytes| *bytes <= LONG_BYTES_MAX);
     let expected = format_args!("at most {LONG_BYTES_MAX}");
     let mut out = vec![0; fits.ok_or_else(|| Corrupt::new(at, "logical size", expected, lsize))?];
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn sections_of_many_small_blocks_come_back() {
-        // Two zones of 4 GiB, of whose small blocks every third lives.
+        // Two zones of 4 GiB with small blocks, of which every third lives.
         let home = |zone| Home { device: DeviceIdx(0), zone: ZoneIdx(zone) };
         let mut tables = Tables::default();
         for seq in 1..3u64 {

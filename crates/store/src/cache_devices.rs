@@ -1,4 +1,4 @@
-//! The cache devices in use: which of them has a block, and what they are fed with.
+//! The cache devices in use: block lookup, and the thread that feeds them.
 
 use crate::second::{FEED_RATE, INDEX_DIVISOR, SecondLevel};
 use parking_lot::{Mutex, RwLock};
@@ -10,10 +10,10 @@ use terrane_device::Device;
 use terrane_format::block_ptr::Key;
 use terrane_format::cache_device::Spot;
 
-/// Devices are fed so often.
+/// Interval between two feeds.
 pub const PERIOD: Duration = Duration::from_millis(100);
 
-/// The cache devices that are there, and the thread that feeds them.
+/// The attached cache devices, and the thread that feeds them.
 pub struct CacheDevices {
     pool: u64,
     levels: RwLock<Vec<Arc<SecondLevel>>>,
@@ -33,14 +33,14 @@ impl CacheDevices {
         self.levels.read().iter().any(|level| level.id == id)
     }
 
-    /// One more, whose index takes its share of the cache's memory.
+    /// Attaches a device. Its index takes its share of the cache's memory.
     pub(crate) fn push(&self, device: Arc<dyn Device>, id: u64, cache_bytes: usize) -> Arc<SecondLevel> {
         let level = Arc::new(SecondLevel::new(device, (self.pool, id), cache_bytes / INDEX_DIVISOR));
         self.levels.write().push(level.clone());
         level
     }
 
-    /// It is used no more; `is_wanted` hears under the lock whether some are left.
+    /// Detaches a device. `is_wanted` is called under the lock with whether any device is left.
     pub(crate) fn remove(&self, id: u64, is_wanted: impl FnOnce(bool)) -> Option<Arc<SecondLevel>> {
         let mut levels = self.levels.write();
         let at = levels.iter().position(|level| level.id == id);
@@ -49,22 +49,22 @@ impl CacheDevices {
         gone
     }
 
-    /// Where a block is, if one of them has it.
+    /// The device and place of a block, if a cache device has it.
     pub(crate) fn find(&self, key: Key) -> Option<(Arc<SecondLevel>, Spot)> {
         self.levels.read().iter().find_map(|level| Some((level.clone(), level.find(key)?)))
     }
 
-    /// The block was freed.
+    /// Drops a freed block from all indexes.
     pub(crate) fn forget(&self, key: Key) {
         self.levels.read().iter().for_each(|level| level.forget(key));
     }
 
-    /// The cache's memory is bounded anew, and so are the indexes.
+    /// Applies a new bound of the cache's memory to the indexes.
     pub fn bound_indexes(&self, cache_bytes: usize) {
         self.levels.read().iter().for_each(|level| level.bound_index(cache_bytes / INDEX_DIVISOR));
     }
 
-    /// Shares blocks out among them, as fast as they may be fed.
+    /// Distributes blocks over the devices by address, at the feed rate.
     pub(crate) fn feed(&self, take: impl FnOnce() -> Vec<(Key, Packed)>, now_ns: impl FnOnce() -> u64) {
         let levels: Vec<_> = self.levels.read().iter().filter(|level| level.is_loaded()).cloned().collect();
         let blocks = take();
@@ -82,13 +82,13 @@ impl CacheDevices {
         }
     }
 
-    /// Looks up what those hold that were attached lately.
+    /// Builds the indexes of the devices that were attached lately.
     pub(crate) fn load(&self) {
         let levels = self.all();
         levels.iter().filter(|level| !level.is_loaded()).for_each(|level| level.load());
     }
 
-    /// Starts the thread that feeds them, if there is none.
+    /// Starts the feeder thread, if it does not run.
     pub(crate) fn start_feeder(&self, feed: impl FnOnce() + Send + 'static) {
         let mut feeder = self.feeder.lock();
         if feeder.is_some() {
@@ -100,11 +100,11 @@ impl CacheDevices {
         }
     }
 
-    /// Waits for the end of that thread, which must have been told, and lets go of all devices.
+    /// Waits for the feeder thread, which must have been told to end, and detaches all devices.
     pub(crate) fn stop(&self) {
         if let Some(feeder) = self.feeder.lock().take() {
             feeder.thread().unpark();
-            // It may be the one that drops the last reference to the pool; it cannot wait for itself.
+            // The feeder may be the thread that drops the last reference to the pool. It cannot join itself.
             if feeder.thread().id() != std::thread::current().id() {
                 let _ = feeder.join();
             }

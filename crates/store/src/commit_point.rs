@@ -1,10 +1,10 @@
-//! Where a pool says which group is its newest.
+//! The commit point: where a pool records its newest txg.
 //!
-//! A commit ends with one uberblock, and import begins with the newest one. Between them stands whatever the devices below are good at:
-//! [`Anchors`](crate::anchors::Anchors) append to zones that are used in turn; a store of objects would make objects that can be made
-//! once. A commit asks for no more than this.
+//! A commit ends with one uberblock, and import begins with the newest one. How it is stored depends on the devices.
+//! [`Anchors`](crate::anchors::Anchors) append to two zones in turn; an object store would use create-once objects. A commit needs only
+//! this trait.
 //!
-//! Invariant: at every moment an import finds the uberblock that was appended before the last flush, or a later one, under the label that
+//! Invariant: at every moment, import finds the uberblock appended before the last flush, or a later one. It finds it under the label
 //! it was appended with, or a later one.
 
 use crate::PoolError;
@@ -15,17 +15,17 @@ use terrane_wire::DeviceIdx;
 
 /// The end of each commit.
 pub trait CommitPoint: Send {
-    /// Appends the uberblock of the newest group. Durable once all devices were flushed.
+    /// Appends the uberblock of the newest txg. It is durable once all devices were flushed.
     ///
     /// # Errors
-    /// When no import would find it.
+    /// If no import would find it.
     fn append(&mut self, label: &Label, uber: &Uberblock) -> Result<(), PoolError>;
 
-    /// Appends the uberblock of an older group behind that of the newest. Without it nothing is lost but the way back to that group.
+    /// Appends the uberblock of an older txg behind the newest. If this fails, only the rollback to that txg is lost.
     fn append_older(&mut self, label: &Label, uber: &Uberblock);
 
-    /// Appends the uberblock of the newest group, and what leads an import to another label is gone when this returns. With it goes what
-    /// was told of older groups.
+    /// Appends the uberblock of the newest txg under a new label. When this returns, no import can find the old label. The uberblocks
+    /// of older txgs are gone with it.
     fn relabel(
         &mut self,
         label: &Label,
@@ -33,7 +33,8 @@ pub trait CommitPoint: Send {
         flush: &mut dyn FnMut() -> Result<(), PoolError>,
     ) -> Result<(), PoolError>;
 
-    /// A device joins, as the label says that no other has yet. On it the uberblock is durable when this returns.
+    /// Adds a device that the new label names, before the other devices have that label. When this returns, the uberblock is durable on
+    /// it.
     fn join(
         &mut self,
         index: DeviceIdx,
@@ -42,12 +43,12 @@ pub trait CommitPoint: Send {
         uber: &Uberblock,
     ) -> Result<(), PoolError>;
 
-    /// A device takes no uberblocks any more.
+    /// A device takes no more uberblocks.
     fn leave(&mut self, index: DeviceIdx);
 
-    /// Makes a device unrecognisable as one of a pool, durably.
+    /// Erases a device's labels durably, so that it does not look like part of a pool.
     fn reset(&self, device: &dyn Device) -> Result<(), PoolError>;
 
-    /// The devices that take uberblocks, and why one did not take the last.
+    /// The devices that take uberblocks, and why the last write failed on a device.
     fn devices(&self) -> Vec<(DeviceIdx, Option<String>)>;
 }

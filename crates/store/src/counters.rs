@@ -1,6 +1,6 @@
-//! What is counted where it happens: relaxed, without a lock.
+//! Counters, incremented where the event happens: relaxed and lock-free.
 //!
-//! Invariant: no counter decides anything; a pool behaves the same if all of them lie.
+//! Invariant: no decision depends on a counter. A pool behaves the same if all of them are wrong.
 
 use crate::env::Env;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use terrane_format::totals::{Spent, Totals, split};
 use terrane_wire::ZoneSeq;
 use terrane_wire::meter::{Counter, Histogram};
 
-/// Why a change waited before it joined a group.
+/// Why a change waited before it joined a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitFor {
-    /// The group was changing: who held it had to leave.
+    /// The open txg was changing: its holders had to leave first.
     Change = 0,
-    /// Slowed down, because dirty data nears its bound.
+    /// Delayed, because dirty data nears its bound.
     Throttle = 1,
-    /// Dirty data was at its bound: for the group to sync.
+    /// Dirty data was at its bound: waited for the txg to sync.
     Sync = 2,
-    /// For room in the pool.
+    /// Waited for free space in the pool.
     Space = 3,
 }
 
@@ -37,14 +37,14 @@ impl WaitFor {
     }
 }
 
-/// Input or output of zones of one class.
+/// I/O to zones of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Io {
     /// Requests to the device.
     pub operations: u64,
     /// Blocks in them.
     pub blocks: u64,
-    /// Bytes on the device, directories and padding included.
+    /// Bytes on the device, directory parts and padding included.
     pub bytes: u64,
 }
 
@@ -61,7 +61,7 @@ impl IoCounters {
     }
 }
 
-/// A number that one thread at a time adds to.
+/// A sum that only one thread at a time adds to.
 #[derive(Debug, Default)]
 pub struct Sum(AtomicU64);
 
@@ -75,7 +75,7 @@ impl Sum {
     }
 }
 
-/// What is incremented where it happens.
+/// All counters of an imported pool.
 pub struct Counters {
     env: Arc<dyn Env>,
     pub began_ns: u64,
@@ -84,7 +84,7 @@ pub struct Counters {
     pub device_read: Histogram,
     pub device_write: Histogram,
     pub flush: Histogram,
-    /// Bytes that users gave.
+    /// Bytes that users wrote.
     pub user_bytes: Counter,
     pub logical_bytes: Sum,
     pub stored_bytes: Sum,
@@ -155,7 +155,7 @@ impl Counters {
         &self.writes[class.index()]
     }
 
-    /// A batch that ends with `part` goes to the zone `seq`.
+    /// Counts a batch that goes to zone `seq` and ends with `part`.
     pub fn spend(&self, seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], part: &[u8]) {
         let trailer =
             part.len().checked_sub(PartTrailer::SIZE).and_then(|at| PartTrailer::decode(&part[at..]));
@@ -166,12 +166,12 @@ impl Counters {
         }
     }
 
-    /// A label or uberblocks were written.
+    /// Counts the bytes of labels and uberblocks.
     pub fn spend_on_anchors(&self, bytes: usize) {
         self.spent[Spent::Anchor as usize].add(bytes as u64);
     }
 
-    /// What happened since the import.
+    /// Totals since import.
     pub fn totals(&self) -> Totals {
         Totals {
             user_bytes: self.user_bytes.get(),
@@ -191,7 +191,7 @@ impl Counters {
         self.env.monotonic_ns()
     }
 
-    /// Runs `work` and notes how long it took.
+    /// Runs `work` and records its duration.
     pub fn timed<R>(&self, times: &Histogram, work: impl FnOnce() -> R) -> R {
         let began = self.now_ns();
         let outcome = work();

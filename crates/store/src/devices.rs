@@ -1,7 +1,7 @@
 //! The devices of a pool, by their index in its label.
 //!
-//! An index names a device for as long as the pool lives: places, homes and records hold it, so that of a device that was removed is
-//! not given to the others. Devices come and go while a pool is mounted, so everybody asks here, each time.
+//! An index names a device for the life of the pool: places, homes and records hold it. So the index of a removed device is not given
+//! to another one. Devices join and leave while the pool is mounted, so callers look the device up each time.
 
 use crate::PoolError;
 use crate::env::Env;
@@ -16,20 +16,20 @@ use terrane_space::policy::Layout;
 use terrane_space::replicas::Replicas;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
-/// The fewest zones that a drive must let be open at once: an anchor, and those whose roles cannot be shared, and one to spare.
+/// Fewest open zones that a drive must allow: one anchor, the slots that cannot be shared, and one to spare.
 pub const OPEN_MIN: u32 = 4;
 
-/// How many zones of a drive may be open at once, by whichever of its limits is reached first; 0: as many as one likes.
+/// Open zones that a drive allows, by the lower of its two limits. 0: no limit.
 pub fn open_limit(info: &DeviceInfo) -> u32 {
     [info.max_open, info.max_active].into_iter().filter(|limit| *limit > 0).min().unwrap_or(0)
 }
 
-/// Every device, or the hole that one left.
+/// All devices by index. A removed device leaves a hole.
 pub struct Devices {
     slots: RwLock<Vec<Option<Member>>>,
-    /// One bit for each that leaves.
+    /// A bit for each device that is leaving.
     leaving: AtomicU64,
-    /// One bit for each whose room is promised to nobody: those that leave, or will if what was promised fits the others.
+    /// A bit for each device whose free space is not promised: those leaving, or about to leave if all promises fit the other devices.
     withheld: AtomicU64,
     host: Arc<HostRoom>,
 }
@@ -37,18 +37,18 @@ pub struct Devices {
 #[derive(Clone)]
 struct Member {
     device: Arc<Counted>,
-    /// The smallest of its zones that can be written, in bytes: what can be counted on.
+    /// Smallest capacity of its writable zones, in bytes: what can be counted on.
     capacity: u64,
-    /// What [`Device::room_below`] said last, or all ones.
+    /// The last result of [`Device::room_below`], or all ones.
     room_below: Arc<AtomicU64>,
 }
 
-/// The part of a device's row in the label that the device decides.
+/// The columns of a device's label row that the device itself decides.
 pub fn geometry(info: &DeviceInfo) -> Geometry {
     Geometry { zone_size: info.zone_size, zone_count: info.zone_count, write_unit: info.write_unit }
 }
 
-/// The zones of a device that are for blocks.
+/// The zones of a device that hold blocks: all but the anchors.
 pub fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
     (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
@@ -57,12 +57,12 @@ fn is_dead(report: ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
-/// Whether anything can be written to a zone, now or after a reset.
+/// Whether a zone takes writes, now or after a reset.
 pub fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
     device.report(zone).is_ok_and(|report| !is_dead(report))
 }
 
-/// What the zone of a device that takes least takes, of those that take anything, in bytes; 0: none does.
+/// Smallest capacity of the device's writable zones, in bytes. 0: no zone takes writes.
 pub fn smallest_capacity(device: &dyn Device) -> u64 {
     let zones = (ANCHORS..device.info().zone_count).map(ZoneIdx).filter(|zone| takes_writes(device, *zone));
     let reports = zones.filter_map(|zone| device.report(zone).ok());
@@ -81,7 +81,7 @@ impl Member {
     }
 }
 
-// The bits of a word are enough.
+// One word holds a bit for each device.
 const _: () = assert!(DEVICES_MAX <= 64);
 
 impl Devices {
@@ -96,14 +96,15 @@ impl Devices {
         &self.host
     }
 
-    /// Asks what bounds the devices beside their zones: what [`room_below`](Self::room_below) says until the next time.
+    /// Asks each device for the free space of the file system below it. [`room_below`](Self::room_below) returns the answer until the
+    /// next call.
     pub fn ask_room_below(&self) {
         for member in self.slots.read().iter().flatten() {
             member.room_below.store(member.device.room_below().unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 
-    /// Bytes that the file system below a device still has; all ones where there is none.
+    /// Free bytes of the file system below a device. All ones if there is none.
     pub fn room_below(&self, device: DeviceIdx) -> u64 {
         let slots = self.slots.read();
         let member = slots.get(usize::from(device.0)).and_then(Option::as_ref);
@@ -118,7 +119,7 @@ impl Devices {
         })
     }
 
-    /// Those that are there.
+    /// The devices that are present.
     pub fn all(&self) -> Vec<(DeviceIdx, Arc<Counted>)> {
         let slots = self.slots.read();
         let present = (0u16..).zip(slots.iter());
@@ -128,7 +129,7 @@ impl Devices {
         present.filter_map(device).collect()
     }
 
-    /// What the zones of each device that gives room take at least, in bytes.
+    /// Each device whose space may be promised, with the smallest capacity of its zones, in bytes.
     pub fn capacities(&self) -> Vec<(DeviceIdx, u64)> {
         let slots = self.slots.read();
         let present = (0u16..).zip(slots.iter());
@@ -136,23 +137,23 @@ impl Devices {
         all.filter(|(device, _)| self.gives_room(*device)).collect()
     }
 
-    /// One more, behind all that ever were.
+    /// Adds a device at a new index.
     pub fn push(&self, device: Arc<dyn Device>) {
         self.slots.write().push(Some(Member::new(device, &self.host)));
     }
 
-    /// Nobody is promised its room from now on.
+    /// From now on its free space is not promised.
     pub fn withhold(&self, device: DeviceIdx) {
         self.withheld.fetch_or(1 << device.0, Ordering::Release);
     }
 
-    /// It takes nothing new from now on.
+    /// From now on the device takes no new zones.
     pub fn leaves(&self, device: DeviceIdx) {
         self.withhold(device);
         self.leaving.fetch_or(1 << device.0, Ordering::Release);
     }
 
-    /// It stays after all.
+    /// The removal was cancelled.
     pub fn stays(&self, device: DeviceIdx) {
         self.leaving.fetch_and(!(1 << device.0), Ordering::Release);
         self.withheld.fetch_and(!(1 << device.0), Ordering::Release);
@@ -170,7 +171,7 @@ impl Devices {
         self.leaving.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) != 0
     }
 
-    /// Whether a zone lies on a device that leaves.
+    /// Whether a replica lies on a leaving device.
     pub fn any_leaves_of(&self, replicas: &Replicas) -> bool {
         replicas.iter().any(|home| self.is_leaving(home.device))
     }
@@ -179,15 +180,15 @@ impl Devices {
         self.leaving.load(Ordering::Acquire) != 0
     }
 
-    /// Leaves a hole.
+    /// Removes the device, and leaves a hole at its index.
     pub fn let_go(&self, device: DeviceIdx) -> Option<Arc<Counted>> {
         let gone = self.slots.write().get_mut(usize::from(device.0)).and_then(Option::take);
         self.stays(device);
         gone.map(|member| member.device)
     }
 
-    /// How the roles of open zones are shared out: by the zones there are, and by how many the drives let be open, one of each for its
-    /// anchor. Where a device is special, metadata shares no zone with data.
+    /// Distributes the roles of open zones over slots, by the number of zones and the open limits of the drives. One open zone per
+    /// drive is for its anchor. With a special device, metadata shares no zone with data.
     pub fn layout(&self, has_special: bool) -> Result<Layout, PoolError> {
         let devices = self.all();
         let limits: Vec<u32> = devices.iter().map(|(_, device)| open_limit(device.info())).collect();
@@ -205,25 +206,25 @@ impl Devices {
         })
     }
 
-    /// Whether one more zone may be open on a device, beside those that are open on these, and its anchor.
+    /// Whether the device allows one more open zone, beside its anchor and the zones open on the devices `open`.
     pub fn may_open(&self, device: DeviceIdx, open: &[DeviceIdx]) -> bool {
         let limit = self.get(device).map_or(0, |device| open_limit(device.info()) as usize);
         limit == 0 || open.iter().filter(|other| **other == device).count() + 1 < limit
     }
 
-    /// Whether a zone takes writes, as far as its device knows.
+    /// Whether a zone takes writes, by the device's last report.
     pub fn take_writes(&self, home: Home) -> bool {
         self.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone))
     }
 
-    /// A replica of a full zone that will never take writes again, as its device says, which is asked.
+    /// A replica of a full zone that will never take writes again. This asks the device.
     pub fn dead_of(&self, replicas: &Replicas) -> Option<Home> {
         let died =
             |home: &Home| self.get(home.device).is_ok_and(|device| device.ask(home.zone).is_ok_and(is_dead));
         replicas.iter().find(died)
     }
 
-    /// The largest write unit of all: what is written in two copies must be padded alike on every device.
+    /// The largest write unit of all devices: both copies of a block must be padded alike.
     pub fn write_unit(&self) -> u64 {
         self.all().iter().map(|(_, device)| u64::from(device.info().write_unit)).max().unwrap_or(4096)
     }

@@ -6,40 +6,40 @@ use std::time::Duration;
 use terrane_codec::{ChecksumKind, compute};
 use terrane_wire::{Dice, mixed};
 
-/// What a pool takes from the world around it.
+/// What a pool needs from its environment.
 pub trait Env: Send + Sync {
     /// Nanoseconds since 1970, for time stamps.
     fn wall_ns(&self) -> u64;
-    /// Nanoseconds since some fixed moment, for measuring.
+    /// Nanoseconds since a fixed moment, for durations.
     fn monotonic_ns(&self) -> u64;
-    /// Nanoseconds for which this thread had a processor, since some fixed moment.
+    /// Processor time of this thread, in nanoseconds since a fixed moment.
     fn thread_ns(&self) -> u64 {
         self.monotonic_ns()
     }
     fn random_u64(&self) -> u64;
-    /// Minutes since midnight, 0 to 1439: of the machine's local time, where it has one.
+    /// Minutes since midnight, 0 to 1439, in the machine's local time if it has one.
     fn minute_of_day(&self) -> u16 {
         (self.wall_ns() / 60_000_000_000 % (24 * 60)) as u16
     }
-    /// A number that no other machine has; 0: nobody knows.
+    /// A number that no other machine has. 0: unknown.
     fn host_id(&self) -> u64 {
         0
     }
     fn sleep(&self, time: Duration);
-    /// For delays that are shorter than timers are usually late. The calling thread's timers may be exact from then on.
+    /// For delays shorter than the usual lateness of timers. The calling thread's timers may stay exact afterwards.
     fn sleep_exactly(&self, time: Duration) {
         self.sleep(time);
     }
-    /// From now on the calling thread takes no processor from one that runs when it wakes.
+    /// From now on, waking the calling thread does not preempt a running thread.
     fn never_preempt(&self) {}
-    /// From now on other threads go before the calling one.
+    /// Lowers the priority of the calling thread from now on.
     fn be_nice(&self) {}
-    /// Threads for compression and checksums; 0: everything, commits included, happens in the thread that
-    /// asks for it, and the order of all device operations follows from the order of calls.
+    /// Threads for compression and checksums. With 0, everything happens on the calling thread, commits included, so the order of calls
+    /// fixes the order of all device operations.
     fn workers(&self) -> usize;
 }
 
-/// The real world.
+/// The operating system.
 pub struct SystemEnv {
     workers: usize,
 }
@@ -66,8 +66,7 @@ impl Env for SystemEnv {
     }
 
     fn random_u64(&self) -> u64 {
-        // The standard library's per-process random keys, mixed with a counter: salts and pool ids need to be
-        // unpredictable, not secret.
+        // The standard library's random keys, mixed with a counter. Salts and pool ids must be unpredictable, not secret.
         use std::hash::{BuildHasher, Hasher};
         static COUNTER: AtomicU64 = AtomicU64::new(0);
         let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
@@ -78,7 +77,7 @@ impl Env for SystemEnv {
 
     fn host_id(&self) -> u64 {
         static HOST: OnceLock<u64> = OnceLock::new();
-        // Not the text itself, which is not for the readers of a pool's device.
+        // A hash: the text itself must not be visible to readers of a pool's device.
         let number = |text: String| {
             let sum = compute(ChecksumKind::Blake3, format!("terrane host {text}").as_bytes());
             sum.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)).max(1)
@@ -111,7 +110,7 @@ impl Env for SystemEnv {
     }
 }
 
-/// A world that follows from a seed: time moves a microsecond with every look at it, nothing runs in parallel.
+/// An environment that follows from a seed. Each look at the clock advances it by a microsecond, and nothing runs in parallel.
 pub struct SeededEnv {
     state: AtomicU64,
     clock_ns: AtomicU64,

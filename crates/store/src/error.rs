@@ -1,4 +1,4 @@
-//! One variant for each thing a caller would do differently.
+//! Pool errors: one variant for each thing that a caller would do differently.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,22 +7,22 @@ use terrane_wire::Corrupt;
 
 #[derive(Clone, Debug)]
 pub enum PoolError {
-    /// Damage that no copy could heal: `EIO` to this caller, everything else goes on.
+    /// Damage that no copy could heal. The caller gets `EIO`, and the pool stays online.
     Corrupt(Corrupt),
-    /// The device failed under a read: `EIO` to this caller.
+    /// The device failed a read. The caller gets `EIO`.
     Device(Arc<DeviceError>),
-    /// A group could not be committed. Nothing is written any more until the next import.
+    /// A txg could not be committed. Nothing is written until the next import.
     Failed { reason: Arc<str> },
     /// Live data fills the pool: delete something or add a device.
     NoSpace { need: u64, free: u64 },
-    /// What was asked cannot be done, and why.
+    /// The request cannot be carried out, and why.
     Refused { what: String, expected: String, found: String, remedy: String },
     /// The pool was imported read-only.
     ReadOnly,
 }
 
 impl PoolError {
-    /// The device failed under a read: nothing is known of the bytes, and a later try may give them. A zone that is gone is no such thing.
+    /// The device failed a read: the bytes are unknown, and a retry may return them. A reclaimed zone is not such a failure.
     pub fn may_pass(&self) -> bool {
         matches!(self, PoolError::Device(error) if matches!(**error, DeviceError::Io { .. }))
     }

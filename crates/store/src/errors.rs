@@ -1,8 +1,8 @@
 //! The error log: what was found wrong with a pool, until an administrator clears it.
 //!
-//! It holds damage, files that lost changes, and how often each device failed. The pool keeps it in memory and fills it from any thread;
-//! the layer above stores it in the pool, and gives back what was stored when the pool is opened again. Every list is bounded: of what
-//! does not fit only the log of the process tells.
+//! It holds damage, files that lost changes, and failure counts per device. The pool keeps it in memory, and any thread may add to it.
+//! The layer above stores it in the pool, and loads it back when the pool is opened. Every list is bounded. What exceeds a bound
+//! appears only in the process log.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,21 +11,21 @@ use terrane_device::IoCounts;
 use terrane_format::directory::Owner;
 use terrane_wire::DeviceIdx;
 
-/// Findings that are kept.
+/// Most findings that are kept.
 pub const FINDINGS_MAX: usize = 64;
-/// Blocks that are kept: enough to see which files are hit.
+/// Most blocks that are kept: enough to see which files are affected.
 pub const BLOCKS_MAX: usize = 1000;
-/// Files that are kept.
+/// Most files that are kept.
 pub const FILES_MAX: usize = 10_000;
-/// Bytes of a finding or a reason.
+/// Most bytes of a finding or a reason.
 pub const TEXT_BYTES_MAX: usize = 400;
 
-/// The error log at one moment.
+/// A snapshot of the error log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Damage that belongs to no single block, in the order in which it was found.
+    /// Damage that belongs to no single block, in the order found.
     pub findings: Vec<String>,
-    /// Blocks of which no copy could be read, in the order in which they were found.
+    /// Blocks of which no copy could be read, in the order found.
     pub blocks: Vec<DamagedBlock>,
     /// By object set and object.
     pub files: BTreeMap<(u64, u64), LostFile>,
@@ -33,7 +33,7 @@ pub struct Errors {
     pub devices: BTreeMap<DeviceIdx, DeviceErrors>,
 }
 
-/// A block of which no copy could be read when somebody asked for it.
+/// A block of which a read found no good copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedBlock {
     pub owner: Owner,
@@ -43,7 +43,7 @@ pub struct DamagedBlock {
 /// A file that lost changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LostFile {
-    /// Of the inode: a later file may get the same number.
+    /// Of the inode: a later file may reuse the number.
     pub generation: u64,
     pub cause: LossCause,
 }
@@ -53,7 +53,7 @@ pub struct LostFile {
 pub enum LossCause {
     /// The server was killed before the changes were committed.
     ServerKilled = 1,
-    /// What was stored through a mapping could not be written back.
+    /// Data stored through a mapping could not be written back.
     NotWrittenBack = 2,
 }
 
@@ -63,14 +63,14 @@ impl LossCause {
     }
 }
 
-/// How often a device failed.
+/// Failure counts of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceErrors {
-    /// Reads that failed, each try.
+    /// Failed reads, each retry counted.
     pub read: u64,
     /// Writes, resets and flushes that failed.
     pub write: u64,
-    /// Copies of blocks that were read and did not match their checksum.
+    /// Copies that were read but did not match their checksum.
     pub checksum: u64,
 }
 
@@ -102,16 +102,16 @@ impl DeviceErrors {
 
 #[derive(Default)]
 struct Held {
-    /// Its `devices` are what was stored before this import, and the checksum errors since.
+    /// `devices` holds the counts stored before this import, and the checksum errors since.
     errors: Errors,
-    /// What devices had counted when the log was cleared.
+    /// The devices' own counts when the log was cleared.
     counted: BTreeMap<DeviceIdx, DeviceErrors>,
-    /// It was told what was stored.
+    /// The stored log was loaded.
     is_recalled: bool,
 }
 
 impl Held {
-    /// What the log holds, where devices have counted as much.
+    /// The log's content, with the devices' current counts.
     fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         let mut errors = self.errors.clone();
         for (device, counted) in counted {
@@ -124,15 +124,15 @@ impl Held {
     }
 }
 
-/// The error log of a pool that is imported.
+/// The error log of an imported pool.
 #[derive(Default)]
 pub struct ErrorLog {
     held: Mutex<Held>,
-    /// Whether it ever named a block or a file: most never do, and destroying a file need not take the lock.
+    /// Whether the log ever named a block or a file. Mostly it did not, and then destroying a file takes no lock.
     has_objects: AtomicBool,
 }
 
-/// As much of a text as is kept; not nothing.
+/// Cuts a text to [`TEXT_BYTES_MAX`]. An empty text becomes `?`.
 fn shorten(text: impl ToString) -> String {
     let mut text = text.to_string();
     if text.is_empty() {
@@ -144,19 +144,19 @@ fn shorten(text: impl ToString) -> String {
 }
 
 impl ErrorLog {
-    /// What it holds now; `counted` by the devices themselves, since the import.
+    /// The log's content now. `counted` are the devices' own counts since import.
     pub fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         self.held.lock().errors(counted)
     }
 
-    /// Adds what an earlier import stored. Only the first call does: several data sets may be opened on one pool.
+    /// Adds what an earlier import stored. Only the first call counts, because several data sets of one pool may be opened.
     pub fn recall_once(&self, stored: Errors) {
         if !std::mem::replace(&mut self.held.lock().is_recalled, true) {
             self.recall(stored);
         }
     }
 
-    /// Empties the log; returns what was in it.
+    /// Empties the log and returns its content.
     pub fn clear(&self, counted: BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         let mut held = self.held.lock();
         let errors = held.errors(&counted);
@@ -164,7 +164,7 @@ impl ErrorLog {
         errors
     }
 
-    /// Damage that belongs to no single block.
+    /// Notes damage that belongs to no single block.
     pub fn note_finding(&self, text: impl ToString) {
         let (text, mut held) = (shorten(text), self.held.lock());
         let findings = &mut held.errors.findings;
@@ -173,7 +173,7 @@ impl ErrorLog {
         }
     }
 
-    /// A block of which no copy could be read.
+    /// Notes a block of which no copy could be read.
     pub fn note_block(&self, owner: Owner, reason: impl ToString) {
         let mut held = self.held.lock();
         let blocks = &mut held.errors.blocks;
@@ -183,7 +183,7 @@ impl ErrorLog {
         }
     }
 
-    /// A file that lost changes. False: it is in the list already; or there are too many, and it is not.
+    /// Notes a file that lost changes. Returns false if it is listed already, or if the list is full.
     pub fn note_file(&self, id: (u64, u64), file: LostFile) -> bool {
         let mut held = self.held.lock();
         let files = &mut held.errors.files;
@@ -202,7 +202,7 @@ impl ErrorLog {
         errors.checksum = errors.checksum.saturating_add(1);
     }
 
-    /// The block was found damaged; or it may have been, where so many were that not all are known.
+    /// Whether the block was found damaged. Also true for any block if the list of blocks is full.
     pub fn may_be_damaged(&self, owner: Owner) -> bool {
         if !self.has_objects.load(Ordering::Acquire) {
             return false;
@@ -212,7 +212,7 @@ impl ErrorLog {
         blocks.len() >= BLOCKS_MAX || blocks.iter().any(|block| block.owner == owner)
     }
 
-    /// The object holds nothing of what it held: it was cut to nothing, or destroyed.
+    /// Drops an object's entries: it was truncated to 0 or destroyed.
     pub fn forget_object(&self, objset: u64, object: u64) {
         if !self.has_objects.load(Ordering::Acquire) {
             return;
@@ -225,7 +225,7 @@ impl ErrorLog {
         });
     }
 
-    /// What was stored by an earlier import, before what this one has found.
+    /// Puts the entries of an earlier import before those of this one.
     fn recall(&self, stored: Errors) {
         let found = std::mem::take(&mut self.held.lock().errors);
         for errors in [stored, found] {

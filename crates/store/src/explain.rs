@@ -1,4 +1,4 @@
-//! Whether the directory of a zone agrees with the tables.
+//! Checks whether the directory of a zone agrees with the tables.
 
 use crate::PoolError;
 use crate::zone_store::ZoneStore;
@@ -8,20 +8,20 @@ use terrane_format::directory::Entry;
 use terrane_format::rows::Phase;
 use terrane_wire::{Txg, ZoneSeq};
 
-/// What a directory entry's block is now.
+/// The state of a directory entry's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Alive, and this is where it is.
+    /// Alive, at this place.
     Here,
     Dead,
-    /// Alive, elsewhere.
+    /// Alive, at another place.
     Moved,
     /// None of these: damage.
     Unexplained,
 }
 
 impl ZoneStore {
-    /// The directory of a zone: every entry, and what its block is now.
+    /// The directory of a zone: every entry and the state of its block.
     pub fn directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
         let Some(held) = self.hold(seq) else { return Ok(Vec::new()) };
         let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
@@ -52,7 +52,7 @@ impl ZoneStore {
         Ok(out)
     }
 
-    /// Whether directory, row and blocks of a zone agree; an error if that could not be read.
+    /// Whether directory, table row and blocks of a zone agree. An error if they could not be read.
     pub fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
         let Some(held) = self.hold(seq) else { return Ok(false) };
         let entries = match self.directory(seq) {
@@ -75,7 +75,7 @@ impl ZoneStore {
         }
         Ok(self.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
     }
-    /// Whether every entry of a zone's directory is dead or has moved away; an error if it cannot be read.
+    /// Whether every entry of a zone's directory is dead or moved. An error if the directory cannot be read.
     pub fn is_left(&self, seq: ZoneSeq, imported: Txg) -> Result<bool, PoolError> {
         let Some(held) = self.hold(seq) else { return Ok(true) };
         let (claimed, phase) = {
@@ -84,14 +84,14 @@ impl ZoneStore {
         };
         let parts = match self.parts_of(&held, claimed) {
             Ok(parts) => parts,
-            // It was reset before the crash, and the record that would say so was not written: nothing lives there, so it is reset again.
+            // The zone was reset before the crash, and the record of the reset was lost. Nothing lives in it, so it is reset again.
             Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= imported) => return Ok(true),
             Err(error) => return Err(error),
         };
         let tables = self.tables.read();
         let mut birthplaces = tables.birthplaces();
         Ok(parts.iter().flat_map(|part| &part.entries).all(|entry| {
-            // A birth zone that is forgotten has no survivors.
+            // A birth zone that the tables have dropped has no survivors.
             let Some(birth) = birthplaces.of(entry.identity.seq()) else { return true };
             let granule = entry.identity.granule();
             match birth.run_of(granule) {
@@ -108,7 +108,7 @@ impl ZoneStore {
         self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
     }
 
-    /// The first bytes of a stored block, at most so many, unverified: what its algorithm says of itself.
+    /// The first bytes of a stored block, at most `bytes`, unverified. They hold the header of its compression algorithm.
     pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
         let addr = normal.copies().next().unwrap_or(Addr::NONE);
         let (held, offset) = self.locate(addr, normal.psize)?;

@@ -1,4 +1,4 @@
-//! Zones that are pinned while they are read, and what was read.
+//! Zones that are pinned while they are read, and the buffers of those reads.
 
 use crate::PoolError;
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use terrane_space::replicas::Replicas;
 use terrane_space::zones::{Unwritten, Zone};
 use terrane_wire::ZoneSeq;
 
-/// Keeps a zone from being reset.
+/// A pin: the zone is not reset while this exists.
 struct Pin(Arc<AtomicU32>);
 
 impl Pin {
@@ -27,7 +27,7 @@ impl Drop for Pin {
     }
 }
 
-/// A logical zone that is there, and is not reset while this is held. Where its replicas lie is between it and the zone store.
+/// A pinned logical zone: it is not reset while this is held. Only this type and the zone store know where its replicas lie.
 pub struct HeldZone {
     pub seq: ZoneSeq,
     pub class: Class,
@@ -49,7 +49,7 @@ impl HeldZone {
         }
     }
 
-    /// What `read` makes of the first replica that gives it. Of several errors, one that may pass tells more: what could not be read may be
+    /// Returns `read` of the first replica that succeeds. Of several errors, a transient one is returned: the unread replica may be
     /// good.
     pub fn try_replicas<R>(
         &self,
@@ -70,14 +70,14 @@ impl HeldZone {
 }
 
 thread_local! {
-    /// Memory of the last read of this thread.
+    /// The buffer of this thread's last read.
     static SCRATCH: Cell<AlignedBuf> = Cell::default();
 }
 
-/// Larger scratch memory is not kept.
+/// Larger buffers are not kept.
 const SCRATCH_BYTES_MAX: usize = 2 << 20;
 
-/// Stored bytes as they were read, in memory that the thread's next read takes over.
+/// Stored bytes as read, in a buffer that the thread's next read reuses.
 pub struct StoredBytes {
     /// Whole write units.
     buf: AlignedBuf,
@@ -85,14 +85,14 @@ pub struct StoredBytes {
 }
 
 impl StoredBytes {
-    /// Room for `len` bytes, of which some are wanted.
+    /// A buffer of `len` bytes, of which the range `wanted` was asked for.
     pub fn new(wanted: Range<usize>, len: usize) -> StoredBytes {
         let mut buf = SCRATCH.take();
         buf.prepare(len);
         StoredBytes { buf, wanted }
     }
 
-    /// All of it, to be read into.
+    /// The whole buffer, to read into.
     pub fn buf_mut(&mut self) -> &mut AlignedBuf {
         &mut self.buf
     }
@@ -114,7 +114,7 @@ impl Drop for StoredBytes {
     fn drop(&mut self) {
         let buf = std::mem::take(&mut self.buf);
         if buf.capacity() <= SCRATCH_BYTES_MAX {
-            // The thread may be about to end.
+            // Fails if the thread is about to end.
             let _ = SCRATCH.try_with(|scratch| scratch.set(buf));
         }
     }

@@ -1,10 +1,10 @@
-//! Devices whose files lie in a file system that runs full.
+//! Devices that are files in a host file system which may become full.
 //!
-//! A sparse file takes room of the file system below it when its zones are filled. That it finds none there is no defect of a zone: the
-//! write waits, and is tried again each second. The pool is *suspended* meanwhile. Writers get `ENOSPC`, what frees space goes on in
-//! memory, and what was promised waits for its commit.
+//! A sparse file takes space of the host file system when its zones are filled. A full host is not a defect of the zone: the write
+//! waits and is retried twice a second. Meanwhile the pool is *suspended*. Writers get `ENOSPC`, operations that free space continue in
+//! memory, and reserved space waits for its commit.
 //!
-//! Invariant: a write that found no room below has changed nothing, so the same write can follow.
+//! Invariant: a write that failed because the host was full has changed nothing, so it can be repeated.
 
 use crate::env::Env;
 use crate::patience::Suspension;
@@ -15,15 +15,15 @@ use std::time::Duration;
 use terrane_device::{Device, DeviceError, DeviceInfo, Identity, ZoneReport};
 use terrane_wire::ZoneIdx;
 
-/// Between two tries.
+/// The pause between two retries.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// What all devices of a pool share: whether one waits for room below.
+/// Shared by all devices of a pool: whether one of them waits for space on the host.
 pub struct HostRoom {
     env: Arc<dyn Env>,
     full: Mutex<Option<Suspension>>,
     is_full: AtomicBool,
-    /// The pool stops: nobody waits any more.
+    /// The pool stops, so waiting ends.
     stopped: AtomicBool,
 }
 
@@ -45,7 +45,7 @@ impl HostRoom {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there is to be another try.
+    /// Sleeps before the next retry. False: there is none.
     fn waits(&self, error: &DeviceError) -> bool {
         // Without threads the caller would wait for ever.
         if self.env.workers() == 0 || self.stopped.load(Ordering::Relaxed) {
@@ -70,7 +70,7 @@ impl HostRoom {
     }
 }
 
-/// A device whose writes wait for room below.
+/// A device whose writes wait for space on the host.
 pub struct OnHost {
     device: Arc<dyn Device>,
     room: Arc<HostRoom>,

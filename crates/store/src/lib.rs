@@ -1,13 +1,21 @@
-//! Where the bytes of a pool are: its devices, what is appended to them, and the way from a pointer to content and back.
+//! Bytes of a pool: its devices, appends to them, and the way from a pointer to content and back.
 //!
-//! Nothing here knows what a transaction group means.
+//! This crate does not know what a transaction group (txg) means.
 //!
-//! Rooms, in reading order: [`env`] (clock, randomness, threads), [`devices`] and [`host`] (the devices, and the file systems that hold
-//! them), [`pipeline`] and [`workers`] (compression and checksums), [`append`] (batches, writes, what happens when one fails),
-//! [`zone_store`] and [`held`] (bytes of logical zones), [`explain`] and `newest` (whether their directories tell the truth), [`bootstrap`]
-//! (blocks that are named by place), [`commit_point`] and [`anchors`] (which group is the newest), [`reader`] and [`ahead`] (blocks as
-//! readers see them), [`cache_devices`] and [`second`] (blocks that left memory), [`errors`], [`reports`] and [`patience`] (what went
-//! wrong, and reads that wait for a device), [`counters`] (what is counted where it happens).
+//! Modules, in reading order:
+//!
+//! * [`env`]: clock, randomness, threads
+//! * [`devices`] and [`host`]: the devices, and the file systems that hold them
+//! * [`pipeline`] and [`workers`]: compression and checksums
+//! * [`append`]: batches, writes, and what happens when a write fails
+//! * [`zone_store`] and [`held`]: bytes of logical zones
+//! * [`explain`] and `newest`: whether zone directories agree with the tables
+//! * [`bootstrap`]: blocks that are named by place
+//! * [`commit_point`] and [`anchors`]: which txg is the newest
+//! * [`reader`] and [`ahead`]: reads and prefetch
+//! * [`cache_devices`] and [`second`]: evicted blocks on cache devices (ZFS: L2ARC)
+//! * [`errors`], [`reports`] and [`patience`]: errors, and reads that wait for a device
+//! * [`counters`]: counters
 
 pub mod ahead;
 pub mod anchors;

@@ -1,14 +1,14 @@
-//! Whether the newest group is on the medium, when the life before did not end properly.
+//! Verifies after an unclean end that the newest txg is on the medium.
 //!
-//! A flush that fails after the uberblock was appended stops a pool, and every `fsync` that waited for the group has failed. What the next
-//! import does with that group is free: it may be there or not. But the host's page cache may hold what the medium never got, uberblock and
-//! blocks alike, and drives lie as well. To go on with such a group would be to build on blocks that vanish, while the group before was
-//! whole. So what the host caches is dropped before anything is read, and then the blocks of the group are read whose loss would reach
-//! beyond its own files: metadata, and what collection moved. If one of them has no good copy import refuses, and names the choice: the
-//! group before, or this one all the same.
+//! A flush that fails after the uberblock was appended stops the pool, and every `fsync` that waited for the txg has failed. The next
+//! import may keep that txg or not. But the host's page cache may hold an uberblock and blocks that the medium never got, and drives
+//! lie as well. A pool that went on from such a txg would build on blocks that vanish, while the txg before it was whole. So import
+//! drops the host's cache before it reads anything. Then it reads the blocks whose loss would reach beyond their own files: metadata,
+//! and blocks that the collector moved. If such a block has no good copy, import refuses. It offers the txg before, or this one despite
+//! the loss.
 //!
-//! File data that is new in the group is not read: a promise of it was never kept, or its flush succeeded. Nor is anything refused because
-//! it cannot be read for the moment.
+//! File data that is new in the txg is not read: either its flush succeeded, or no `fsync` returned for it. Import also does not refuse
+//! for a read error that may be transient.
 
 use crate::zone_store::ZoneStore;
 use terrane_format::directory::Entry;
@@ -17,7 +17,7 @@ use terrane_format::rows::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 impl ZoneStore {
-    /// Reads what group `txg` wrote to these zones, as far as it matters to others.
+    /// Reads what txg `txg` wrote to these zones and other data depends on.
     pub fn verify_newest(&self, txg: Txg, zones: impl IntoIterator<Item = ZoneSeq>) -> Result<(), Corrupt> {
         let mut lost_parts: Vec<Corrupt> = Vec::new();
         for seq in zones {
@@ -32,7 +32,7 @@ impl ZoneStore {
                     Ok(part) => part,
                     Err(error) => {
                         log::error!("zone {seq}: {error}");
-                        // That of file data is missed when its zone is collected.
+                        // For file data, a lost directory part is noticed when the zone is collected.
                         if !error.may_pass() && held.class != Class::Data {
                             let expected = format_args!("what group {txg} wrote");
                             let at = format_args!("zone {seq}");
@@ -49,7 +49,7 @@ impl ZoneStore {
                     break;
                 }
                 for entry in part.entries.iter().filter(|entry| self.is_needed(seq, entry)) {
-                    // One that cannot be read may be good.
+                    // A block that could not be read may be good.
                     if let Ok(None) = self.entry_bytes(&held, entry) {
                         let at = format!("zone {seq}, block born at {}", entry.identity);
                         return Err(Corrupt::new(
@@ -63,14 +63,14 @@ impl ZoneStore {
                 end = part.previous.filter(|previous| *previous < end).unwrap_or(0);
             }
         }
-        // Of metadata one zone has a copy that is in another.
+        // Each metadata block has a copy in another zone, so one lost part is not fatal.
         match lost_parts.len() {
             0 | 1 => Ok(()),
             _ => lost_parts.pop().map_or(Ok(()), Err),
         }
     }
 
-    /// Metadata, or a block that was moved, and that lives.
+    /// Whether the entry is metadata or a moved block, and alive.
     fn is_needed(&self, seq: ZoneSeq, entry: &Entry) -> bool {
         if entry.siblings.is_empty() && !entry.is_moved(seq) {
             return false;

@@ -1,14 +1,14 @@
-//! Whether reads of a thread wait for a device that fails.
+//! Whether the reads of a thread wait for a failing device.
 
 use std::cell::Cell;
 
-/// What becomes of a group when a device goes on failing to be read.
+/// What happens to a txg if a device keeps failing reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FailMode {
-    /// The group waits until the device can be read again, however long that takes.
+    /// The txg waits until the device can be read again, without limit.
     Wait = 0,
-    /// The group fails after half a minute, and the pool takes no more changes until the next import.
+    /// The txg fails after 30 seconds, and the pool takes no changes until the next import.
     #[default]
     Continue = 1,
 }
@@ -19,20 +19,20 @@ impl FailMode {
     }
 }
 
-/// A pool that waits for a device.
+/// Describes a pool that waits for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspension {
-    /// Since when, in nanoseconds since 1970.
+    /// Begin of the wait, in nanoseconds since 1970.
     pub since_ns: u64,
     pub reason: String,
 }
 
 thread_local! {
-    /// Whether reads of this thread wait for a device that fails.
+    /// Whether reads of this thread wait for a failing device.
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Until it is dropped, the reads of this thread wait for devices, or do not.
+/// Until it is dropped, reads of this thread wait for failing devices, or do not.
 pub struct Patience {
     before: bool,
 }
@@ -47,7 +47,7 @@ impl Patience {
         Patience { before: WAITS.replace(true) }
     }
 
-    /// For what can as well be tried in a later group.
+    /// For work that can be retried in a later txg: its reads do not wait.
     pub fn none() -> Patience {
         Patience { before: WAITS.replace(false) }
     }
@@ -59,10 +59,10 @@ impl Drop for Patience {
     }
 }
 
-/// Tries of one read.
+/// Attempts of one read.
 #[derive(Default)]
 pub struct Tries {
     pub count: u32,
-    /// Since when, by the monotonic clock.
+    /// Time of the first failure, by the monotonic clock.
     pub since_ns: Option<u64>,
 }

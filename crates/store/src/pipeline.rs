@@ -1,10 +1,10 @@
-//! From the content of a block to what is stored of it, and back.
+//! The pipeline: from the content of a block to its stored form, and back.
 //!
-//! Encoding compresses and checksums a block, or finds it zero or small enough for its pointer. Decoding is the way back. Each is told
-//! by a context whose block it is: what the owner's object set decides beside the properties belongs there. Both are functions of bytes
-//! and context, and run on any worker.
+//! Encoding compresses and checksums a block. A block of zeros becomes a hole, and a very small one is embedded in its pointer.
+//! Decoding is the way back. A context names the owner of the block, which decides what its properties do not. Both are functions of
+//! bytes and context, and run on any worker.
 //!
-//! Invariant: nothing else compresses or decompresses blocks that have a pointer.
+//! Invariant: no other code compresses or decompresses blocks that have a pointer.
 
 use crate::env::Env;
 use crate::workers::Workers;
@@ -17,14 +17,14 @@ use terrane_format::block_ptr::{EMBEDDED_BYTES_MAX, Embedded, Normal};
 use terrane_format::directory::Owner;
 use terrane_wire::Corrupt;
 
-/// A block of at most so many bytes that was stored in at most so many is tried once more, by this level of zstd, to see whether it fits
-/// its pointer. A ZAP of ten file identifiers takes 126 bytes by zstd-1: four in five fit by zstd-5, in 4.5 us more; zstd-9 takes 23 and
-/// does no better.
+/// A block of at most `DENSER_BLOCK_MAX` bytes that compressed to at most `DENSER_STORED_MAX` is compressed again at this zstd level,
+/// to see whether it fits its pointer. A ZAP of ten file identifiers takes 126 bytes by zstd-1. With zstd-5 four in five fit, for 4.5
+/// us more. zstd-9 takes 23 us and does no better.
 const DENSER_BLOCK_MAX: usize = 4 << 10;
 const DENSER_STORED_MAX: usize = 160;
 const DENSER_LEVEL: u8 = 5;
 
-/// A block made ready by a worker.
+/// An encoded block, ready to append.
 pub enum Ready {
     Zero,
     Embedded { compression: u8, payload: Vec<u8> },
@@ -37,7 +37,7 @@ impl Ready {
         Ready::Stored { compression, bytes, checksum, crc }
     }
 
-    /// What it takes, if it is not nothing.
+    /// Its stored bytes. `None` for a hole.
     pub fn stored_bytes(&self) -> Option<u64> {
         match self {
             Ready::Zero => None,
@@ -47,16 +47,16 @@ impl Ready {
     }
 }
 
-/// A block that was compressed before its group: whoever has time makes it, and the group has only to append it.
+/// A block that was compressed before its txg, by a thread with time to spare. The sync thread only appends it.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// The algorithm's id.
+    /// The id of the compression algorithm.
     compression: u8,
     bytes: Arc<Vec<u8>>,
 }
 
 impl Made {
-    /// As a group would store these bytes: as they are where compression does not save enough.
+    /// Compresses as a txg would. The bytes stay uncompressed if compression does not save enough.
     pub fn of(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
         let mut out = Vec::new();
         match codec.compress(compression, data, max_stored(data.len()), &mut out) {
@@ -65,12 +65,12 @@ impl Made {
         }
     }
 
-    /// What was stored, once more.
+    /// The stored form of an existing block, to be stored again unchanged.
     pub fn as_it_was(compression: u8, bytes: Vec<u8>) -> Made {
         Made { compression, bytes: Arc::new(bytes) }
     }
 
-    /// The algorithm's id.
+    /// The id of the compression algorithm.
     pub fn compression(&self) -> u8 {
         self.compression
     }
@@ -80,24 +80,24 @@ impl Made {
     }
 }
 
-/// What decides how a block is stored, beside its content and how it is compressed.
+/// What decides how a block is stored, apart from its content and compression.
 #[derive(Clone, Copy, Debug)]
 pub struct EncodeContext {
-    /// Whose block it is.
+    /// The owner of the block.
     pub owner: Owner,
     pub checksum: ChecksumKind,
-    /// It may be embedded in its pointer.
+    /// Whether the block may be embedded in its pointer.
     pub may_embed: bool,
 }
 
-/// What a pointer says of the stored bytes.
+/// What a pointer says about the stored bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeContext {
-    /// Whose block it is.
+    /// The owner of the block.
     pub owner: Owner,
     compression: u8,
     lsize: u32,
-    /// `None`: in the pointer itself.
+    /// `None`: embedded in the pointer.
     addr: Option<Addr>,
 }
 
@@ -120,13 +120,13 @@ impl DecodeContext {
     }
 }
 
-/// The one way between content and stored bytes.
+/// The only code that converts between content and stored bytes.
 pub struct Pipeline {
     workers: Workers,
 }
 
 impl Pipeline {
-    /// With as many workers as the environment says.
+    /// Starts as many workers as the environment says.
     pub fn new(env: &Arc<dyn Env>) -> Pipeline {
         Pipeline { workers: Workers::new(env) }
     }
@@ -135,12 +135,12 @@ impl Pipeline {
         &self.workers
     }
 
-    /// Compresses a block in this thread, for a group to come.
+    /// Compresses a block on this thread, for a later txg.
     pub fn make(&self, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
         self.workers.here(|codec| Made::of(codec, data, compression))
     }
 
-    /// Compresses, embeds or finds zero, and checksums; with a worker's codec.
+    /// Detects zeros, compresses, embeds and checksums, with a worker's codec.
     pub fn encode(
         context: &EncodeContext,
         codec: &mut Compressor,
@@ -171,8 +171,8 @@ impl Pipeline {
         Ready::stored(context, Compression::Off.id(), data.clone())
     }
 
-    /// The same of a block that is compressed already. What fits its pointer lies there, as it would if it had been written this way at
-    /// first.
+    /// Like [`encode`](Pipeline::encode), for a block that is compressed already. If it fits its pointer it is embedded, as a new block
+    /// would be.
     pub fn encode_made(context: &EncodeContext, made: Made) -> Ready {
         if context.may_embed && made.bytes.len() <= EMBEDDED_BYTES_MAX {
             return Ready::Embedded { compression: made.compression, payload: made.bytes.to_vec() };
@@ -180,7 +180,7 @@ impl Pipeline {
         Ready::stored(context, made.compression, made.bytes)
     }
 
-    /// The content of stored bytes, which were verified.
+    /// Decompresses stored bytes that were verified.
     pub fn decode(&self, context: &DecodeContext, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
         let mut out = Vec::new();
         let decoded = self
@@ -189,15 +189,15 @@ impl Pipeline {
         decoded.map(|()| out).map_err(|corrupt| context.name(corrupt))
     }
 
-    /// The same into memory of the content's size.
+    /// Like [`decode`](Pipeline::decode), into memory of exactly the content's size.
     pub fn decode_into(&self, context: &DecodeContext, stored: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
         let decoded = self.workers.here(|codec| codec.decompress_into(context.compression, stored, out));
         decoded.map_err(|corrupt| context.name(corrupt))
     }
 }
 
-/// A second try, by a higher level, for a small block that missed its pointer by a little: in the pointer it costs neither a checksum
-/// nor an address, and what is like its neighbours' is compressed once more, with the block that the pointer stands in.
+/// Compresses a small block again at a higher level if it nearly fits its pointer. An embedded block needs no checksum and no address.
+/// What it has in common with its neighbours is compressed once more, with the indirect block that holds the pointer.
 fn embed_denser(
     codec: &mut Compressor,
     data: &[u8],
@@ -210,7 +210,7 @@ fn embed_denser(
     }
     let denser = Compression::Zstd(ZstdLevel::new(DENSER_LEVEL).expect("5 is a level"));
     let mut out = Vec::new();
-    // The library needs more room than what it makes takes in the end.
+    // The library needs a larger buffer than its final output.
     let fits = codec.compress(denser, data, data.len() - 1, &mut out) == Outcome::Compressed;
     (fits && out.len() <= EMBEDDED_BYTES_MAX).then_some(out)
 }

@@ -1,10 +1,10 @@
-//! Reading: from a pointer to content.
+//! Reads: from a pointer to content.
 //!
-//! A block is taken from memory, from a cache device, or from the pool's own zones, in this order. Every block is verified against its
-//! pointer, wherever it comes from. A copy that fails is replaced: the good bytes are queued, and the next group appends them under the
-//! old address, as a moved block.
+//! A block comes from memory, a cache device or the pool's zones, in this order. A block from any device is verified against its
+//! pointer. A damaged copy is replaced: the good bytes are queued, and the next txg appends them under the old address, as a moved
+//! block.
 //!
-//! Invariant: two readers of one block decode it once, and the second waits for the first.
+//! Invariant: if two readers read one block, it is decoded once, and the second reader waits for the first.
 
 use crate::PoolError;
 use crate::ahead::Ahead;
@@ -29,10 +29,10 @@ use terrane_wire::{Corrupt, Txg};
 
 mod ahead;
 
-/// Heals waiting for the next group are bounded; more are dropped and found again.
+/// Most heals that wait for the next txg. More are dropped, and found again by later reads.
 const HEALS_MAX: usize = 256;
 
-/// Good bytes of a block whose copy at `addr` is damaged, or lies where another is.
+/// Good bytes of a block whose copy at `addr` is damaged, or lies in the zone of another copy.
 pub struct Heal {
     pub addr: Addr,
     pub bytes: Vec<u8>,
@@ -55,7 +55,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// `cache_bytes` bounds the blocks in memory; with `threads` there are some that read ahead.
+    /// `cache_bytes` bounds the blocks in memory. With `threads`, blocks are prefetched.
     pub fn new(
         store: Arc<ZoneStore>,
         pipeline: Pipeline,
@@ -75,12 +75,12 @@ impl BlockReader {
         }
     }
 
-    /// Damaged copies, and copies that are to part, with good bytes: whoever takes them appends them again.
+    /// Takes the queued heals: damaged copies and copies to be separated, with good bytes. The caller must append them again.
     pub fn take_heals(&self) -> Vec<Heal> {
         std::mem::take(&mut *self.heals.lock())
     }
 
-    /// Has a copy appended again by the next group, whatever waits for that already.
+    /// Queues a copy to be appended again by the next txg. The bound on heals does not apply.
     pub fn heal_later(&self, heal: Heal) {
         self.heals.lock().push(heal);
     }
@@ -89,7 +89,7 @@ impl BlockReader {
         !self.heals.lock().is_empty()
     }
 
-    /// Uses a cache device of this pool. What it holds is looked up in the background; where the pool has no threads, now.
+    /// Attaches a cache device of this pool. Its index is built in the background, or now in a pool without threads.
     pub fn use_cache_device(self: &Arc<Self>, device: Arc<dyn Device>, id: u64) {
         let level = self.cache_devices.push(device, id, self.cache.budget());
         self.cache.keep_leaving(true);
@@ -108,18 +108,18 @@ impl BlockReader {
         });
     }
 
-    /// A cache device is used no more. Who feeds it may be in the middle of a batch.
+    /// Detaches a cache device. The feeder may still be writing a batch to it.
     pub fn drop_cache_device(&self, id: u64) -> Option<Arc<SecondLevel>> {
         self.cache_devices.remove(id, |is_wanted| self.cache.keep_leaving(is_wanted))
     }
 
-    /// Writes what had to leave memory to the cache devices, as fast as they may be fed. Threads of the pool do that; one without
-    /// threads is told when.
+    /// Writes evicted blocks to the cache devices, at the feed rate. A thread of the pool calls this; in a pool without threads its
+    /// owner does.
     pub fn feed_cache_devices(&self) {
         self.cache_devices.feed(|| self.cache.take_leaving(), || self.store.counters.now_ns());
     }
 
-    /// Devices are free when this has returned.
+    /// Stops feeding. The devices are closed when this returns.
     pub fn stop_cache_devices(&self) {
         self.cache.keep_leaving(false);
         self.cache_devices.stop();
@@ -130,7 +130,7 @@ impl BlockReader {
         content.map_err(|corrupt| self.reports.damaged(context.owner, corrupt))
     }
 
-    /// The block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names it in the log.
+    /// The content of the block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. Logs name `owner`.
     pub fn read(&self, ptr: &BlockPtr, owner: Owner) -> Result<Arc<Vec<u8>>, PoolError> {
         match ptr {
             BlockPtr::Hole(hole) => Ok(Arc::new(vec![0; hole.lsize as usize])),
@@ -159,7 +159,7 @@ impl BlockReader {
                 }
                 let (stored, source) = self.fetch(normal, owner)?;
                 let block = Arc::new(self.decode(&context, &stored)?);
-                // What is stored as it is shares its memory.
+                // An uncompressed block shares its memory with the cache entry.
                 let packed = match is_stored_as_it_is(normal) {
                     true => Packed::Content(block.clone()),
                     false => packed(normal, &stored),
@@ -170,8 +170,8 @@ impl BlockReader {
         }
     }
 
-    /// Like [`read`](BlockReader::read), into the caller's memory of exactly the block's size: for whole blocks, whose content nobody needs
-    /// a second time. On an error the memory holds anything.
+    /// Like [`read`](BlockReader::read), into the caller's memory of exactly the block's size. For whole blocks whose content is not
+    /// expected to be read again. On an error the content of the memory is undefined.
     pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {
         let BlockPtr::Normal(normal) = ptr else {
             out.copy_from_slice(&self.read(ptr, owner)?);
@@ -189,7 +189,7 @@ impl BlockReader {
             Some(Found::Ahead(packed)) => unpack(packed.bytes(), out)?,
             Some(Found::Packed(packed)) => {
                 unpack(packed.bytes(), out)?;
-                // Somebody needed it a second time after all.
+                // The block was read a second time after all: cache its content.
                 if self.cache.wants_plain(key, kind, out.len()) {
                     self.cache.insert_plain(key, &Arc::new(out.to_vec()));
                 }
@@ -204,7 +204,7 @@ impl BlockReader {
         Ok(())
     }
 
-    /// Keeps a block that was just written.
+    /// Caches a block that was just written.
     pub fn keep_written(
         &self,
         key: Key,
@@ -215,14 +215,14 @@ impl BlockReader {
         let packed = if compression == Compression::Off.id() && bytes.capacity() == bytes.len() {
             Packed::Content(bytes.clone())
         } else {
-            // What was compressed lies in memory for what it might have become.
+            // The compression buffer has the worst-case size, so copy what was used.
             Packed::copy_of(compression, bytes)
         };
         let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
         self.cache.insert(key, kind, (packed, Source::Pool), plain);
     }
 
-    /// Reads and verifies every copy of a block, past the cache; the findings name what is damaged. For `check`.
+    /// Reads and verifies every copy of a block, past the cache. Returns the damaged copies. For `check`.
     pub fn verify(&self, ptr: &BlockPtr) -> Vec<(Addr, PoolError)> {
         let BlockPtr::Normal(normal) = ptr else { return Vec::new() };
         let copies: Vec<Addr> = normal.copies().collect();
@@ -232,7 +232,7 @@ impl BlockReader {
             .collect()
     }
 
-    /// Reads every copy of a block, and has those that are damaged replaced by a good one in the next group. Returns how many were.
+    /// Reads every copy of a block, and queues damaged ones for repair in the next txg. Returns how many were damaged.
     pub fn scrub(&self, normal: &Normal, owner: Owner) -> usize {
         self.store.counters.scrubbed_blocks.add(1);
         let copies: Vec<Addr> = normal.copies().collect();
@@ -256,7 +256,7 @@ impl BlockReader {
         Ok((self.read_verified(normal, owner)?, Source::Pool))
     }
 
-    /// Content that was found in memory, if it is as long as this pointer says: two that lie may share a birthplace.
+    /// Cached content, if its length matches this pointer. Two damaged pointers may name one birthplace.
     fn whole(&self, normal: &Normal, owner: Owner, block: Arc<Vec<u8>>) -> Result<Arc<Vec<u8>>, PoolError> {
         if block.len() == normal.lsize as usize {
             return Ok(block);
@@ -281,13 +281,13 @@ impl BlockReader {
         is_whole.then_some(stored)
     }
 
-    /// The block was freed.
+    /// Drops a freed block from memory and cache devices.
     pub fn uncache(&self, key: Key) {
         self.cache.forget(key);
         self.cache_devices.forget(key);
     }
 
-    /// The stored bytes of a block from its first good copy. A commit waits for a device that fails: see [`Reports`].
+    /// The stored bytes of a block, from its first good copy. A commit waits for a failing device: see [`Reports`].
     pub fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
         let mut tries = Tries::default();
         let outcome = loop {
@@ -314,7 +314,7 @@ impl BlockReader {
         })
     }
 
-    /// A block is damaged if all its copies are: one that could not be read may be good.
+    /// Tries the copies in order. A block is damaged only if all copies are: one that could not be read may be good.
     fn read_any_copy(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
         let mut bad: Vec<(Addr, PoolError)> = Vec::new();
         for addr in normal.copies() {
@@ -349,7 +349,7 @@ impl BlockReader {
         }
     }
 
-    /// A block as it is stored, if every copy is whole on its device; what a cache device has of it says nothing.
+    /// The stored bytes of a block, if every copy is intact on its device. Cache devices are not asked.
     pub fn stored_whole(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
         let mut whole = None;
         for addr in old.copies() {
@@ -364,8 +364,8 @@ impl BlockReader {
         whole
     }
 
-    /// The content of a block of data, and what it is stored as, for who writes it anew. Past the block cache: nobody asked for it. Nor is
-    /// it noted as damaged if it cannot be read: it may have been replaced, and be gone.
+    /// The content of a data block and its stored form, for a rewrite. Bypasses the block cache, because no reader asked for it. A
+    /// failed read is not noted as damage: the block may have been replaced and freed.
     pub fn read_anew(&self, normal: &Normal, owner: Owner) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
         let stored = self.store.read_copy(normal, normal.addrs[0])?;
         let content = self.pipeline.decode(&DecodeContext::stored(owner, normal), &stored)?;
@@ -377,7 +377,7 @@ fn is_stored_as_it_is(normal: &Normal) -> bool {
     normal.compression == Compression::Off.id()
 }
 
-/// What the cache keeps of a block that was read: of content that is stored as it is, not the zeros that may follow.
+/// The form of a block that the cache keeps. For uncompressed content that leaves out the padding zeros.
 fn packed(normal: &Normal, stored: &[u8]) -> Packed {
     let content = stored.get(..normal.lsize as usize).filter(|_| is_stored_as_it_is(normal));
     Packed::copy_of(normal.compression, content.unwrap_or(stored))

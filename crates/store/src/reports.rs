@@ -1,10 +1,10 @@
-//! What went wrong and holds for the whole pool: the error log, whether writing has stopped, and whether a commit waits for a device.
+//! Errors that concern the whole pool: the error log, whether writing has stopped, and whether a commit waits for a device.
 //!
-//! A group that has quiesced must read some metadata to rewrite it. A read error is not damage: nothing is known of the bytes, and the
-//! next try may give them. So the sync thread tries again, with growing pauses, and the pool is *suspended* meanwhile: nothing is
-//! published, nothing is lost, and callers of `fsync` wait. [`FailMode`] says how long.
+//! A txg that has quiesced must read some metadata to rewrite it. A read error is not damage: the bytes are unknown, and a retry may
+//! return them. So the sync thread retries with growing pauses, and the pool is *suspended* meanwhile. Nothing is published, nothing is
+//! lost, and callers of `fsync` wait. [`FailMode`] sets the limit.
 //!
-//! Invariant: while a group syncs its trees, a read error never means "this is gone". It ends in the bytes, or in a failed group.
+//! Invariant: while a txg syncs its trees, a read error is never treated as a missing block. It ends in the bytes, or in a failed txg.
 
 use crate::PoolError;
 use crate::env::Env;
@@ -22,10 +22,10 @@ const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long [`FailMode::Continue`] waits.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Tries of a pool without threads, whose caller would wait for ever.
+/// Attempts in a pool without threads, where waiting would block the only thread.
 const TRIES_UNTHREADED: u32 = 8;
 
-/// What went wrong with a pool since its import.
+/// Errors of a pool since its import.
 pub struct Reports {
     env: Arc<dyn Env>,
     pub log: ErrorLog,
@@ -45,7 +45,7 @@ impl Reports {
         }
     }
 
-    /// The pool writes nothing any more, for this reason. False: it had stopped before.
+    /// Stops all writes of the pool, for this reason. False: it had stopped before.
     pub fn stop(&self, reason: Arc<str>) -> bool {
         self.stopped.set(reason).is_ok()
     }
@@ -63,30 +63,30 @@ impl Reports {
         }
     }
 
-    /// Damage that was found on the way and belongs to no single block.
+    /// Notes damage that was found in passing and belongs to no single block.
     pub fn damage(&self, corrupt: Corrupt) {
         log::error!("{corrupt}");
         self.log.note_finding(corrupt);
     }
 
-    /// Damage of a block.
+    /// Notes damage of a block, and returns the error for the caller.
     pub fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
         log::error!("{corrupt}; {}", owner_text(owner));
         self.log.note_block(owner, &corrupt);
         PoolError::Corrupt(corrupt)
     }
 
-    /// Holds from the next failing read on. Nothing is stored.
+    /// Applies from the next failing read on. Nothing is stored.
     pub fn set_fail_mode(&self, mode: FailMode) {
         self.fail_mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Why a commit waits for a device to be read, if one does.
+    /// Why a commit waits to read a device, if it does.
     pub fn suspension(&self) -> Option<Suspension> {
         self.suspension.lock().clone()
     }
 
-    /// Waits before the next try of a read that failed by this error. `Err`: there is to be none.
+    /// Waits before the next attempt of a failed read. `Err`: there is none.
     pub fn wait_for_device(&self, tries: &mut Tries, error: PoolError) -> Result<(), PoolError> {
         if !Patience::is_asked() || self.alive().is_err() {
             return Err(error);
@@ -103,7 +103,7 @@ impl Reports {
             log::error!("{error}; a commit needs these bytes and gives up after {} tries", tries.count + 1);
             return Err(error);
         }
-        // A short outage is not reported: after a reset a bus is back by then.
+        // A short outage is not reported: a bus is back soon after its reset.
         if tries.count == 5 {
             log::error!("suspended: {error}; a commit needs these bytes, and goes on when they can be read");
             let since_ns = self.env.wall_ns();
@@ -115,7 +115,7 @@ impl Reports {
         Ok(())
     }
 
-    /// The read came through, or was given up.
+    /// Ends the suspension: the read succeeded or was given up.
     pub fn stop_waiting(&self, tries: &Tries, came_through: bool) {
         if tries.count > 0 && self.suspension.lock().take().is_some() && came_through {
             log::warn!("resumed: the device answers again after {} tries", tries.count + 1);
@@ -123,7 +123,7 @@ impl Reports {
     }
 }
 
-/// A block's owner in words, for the log.
+/// A block's owner as text, for the log.
 pub fn owner_text(owner: Owner) -> String {
     match owner {
         Owner::Block { objset, object, block: SPILL, .. } => {

@@ -1,14 +1,15 @@
-//! The second level of the cache: blocks that had to leave memory, on a device that is faster than the pool's.
+//! A cache device: blocks evicted from memory, on a device that is faster than the pool's (ZFS: L2ARC).
 //!
-//! The device is one ring of zones, appended to in batches; when it is full the zone that was filled longest ago is reset. Blocks lie there
-//! as they are stored in the pool, and are verified by their pointers as if they came from it: what is damaged, lost or of another life is
-//! read from the pool instead, and costs nothing but time. So nothing here is ever flushed, and no error here stops anything. A
-//! block's key never comes twice, so what is found after a restart, even one that the pool made without this device, is right or useless.
+//! The device is one ring of zones, appended to in batches. When it is full, the zone that was filled longest ago is reset. Blocks are
+//! kept in the form in which the pool stores them, and are verified by their pointers in the same way. A block that is damaged, lost or
+//! stale is read from the pool instead, which costs only time. So the device is never flushed, and no error here stops anything. A
+//! block's key is never reused. So an entry found after a restart is right or useless, even if the pool was meanwhile used without the
+//! device.
 //!
-//! Each batch begins with its table of contents, by which the index is built again after a restart, in the background.
+//! Each batch begins with its table of contents. After a restart, the index is rebuilt from these in the background.
 //!
-//! Invariants: the index takes at most an eighth of the cache's memory; a batch is in the index only once it was written; nothing is
-//! written to a device that was let go.
+//! Invariants: the index takes at most an eighth of the cache's memory. A batch is in the index only once it was written. Nothing is
+//! written to a device after it was detached.
 
 use crate::devices::smallest_capacity;
 use parking_lot::Mutex;
@@ -25,40 +26,40 @@ use terrane_format::cache_device::{
 use terrane_wire::meter::Counter;
 use terrane_wire::{NumberMap, ZoneIdx};
 
-/// What the head of a cache device says of its shape.
+/// The geometry in the head of a cache device.
 pub fn cache_geometry(info: &DeviceInfo) -> CacheGeometry {
     CacheGeometry { write_unit: info.write_unit, zone_size: info.zone_size, zone_count: info.zone_count }
 }
 
-/// A part of the cache's memory for the index of a device.
+/// Fraction of the cache's memory for the index of one device.
 pub const INDEX_DIVISOR: usize = 8;
-/// Zone 0 says who the device is.
+/// Zone 0 holds the head, which identifies the device.
 pub const HEAD_ZONES: u32 = 1;
-/// Blocks of a batch, in bytes, when there are so many.
+/// Bytes of blocks in a full batch.
 const BATCH_BYTES: u64 = 1 << 20;
-/// Blocks of a batch, at most.
+/// Most blocks of a batch.
 const BATCH_BLOCKS: usize = 4096;
-/// Bytes a second that the device is fed with.
+/// Most bytes per second that are written to the device.
 pub const FEED_RATE: u64 = 64 << 20;
-/// Writes that fail one after the other before a device is not fed any more.
+/// Consecutive failed writes after which a device is no longer fed.
 const FAILURES_MAX: u32 = 4;
-/// Memory of a block that is on the device.
+/// Memory of one index entry, in bytes.
 const ENTRY_BYTES: usize = 96;
-/// Forgotten blocks that stay in the lists of zones, beside a quarter of those that are there.
+/// Dropped keys that may stay in the zone lists, beside a quarter of those in the index.
 const LISTED_SPARE: usize = 1024;
 
-/// What the device holds.
+/// The index, and the state of the ring.
 #[derive(Default)]
 struct Books {
     index: NumberMap<Key, Spot>,
-    /// By zone: what was written there; some of it may have been forgotten.
+    /// The keys written to each zone. Some may have been dropped from the index.
     keys: Vec<Vec<Key>>,
-    /// How many these are.
+    /// The total length of `keys`.
     listed: usize,
-    /// Zones with blocks, the one that was filled longest ago first; without the open one.
+    /// Zones with blocks, without the open one. The zone that was filled longest ago comes first.
     full: VecDeque<ZoneIdx>,
     free: VecDeque<ZoneIdx>,
-    /// The zone that is written, and where.
+    /// The zone being written, and its next offset.
     open: Option<(ZoneIdx, u64)>,
     next_turn: u64,
     turn: u64,
@@ -67,7 +68,7 @@ struct Books {
     allowance: Allowance,
 }
 
-/// How much may be written now, so that it is no more than so many bytes a second.
+/// A rate limit: how many bytes may be written now.
 #[derive(Debug, Default)]
 struct Allowance {
     bytes: u64,
@@ -75,7 +76,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// What a second allows can be saved up.
+    /// Unused allowance accumulates for at most one second.
     fn at(&mut self, now_ns: u64, rate: u64) -> u64 {
         let passed_ns =
             if self.looked_ns == 0 { 1_000_000_000 } else { now_ns.saturating_sub(self.looked_ns) };
@@ -86,7 +87,7 @@ impl Allowance {
     }
 }
 
-/// Blocks of which an index of so many bytes knows.
+/// Blocks that fit into an index of this many bytes.
 fn entries_in(index_bytes: usize) -> usize {
     (index_bytes / ENTRY_BYTES).max(1)
 }
@@ -97,12 +98,12 @@ pub struct SecondLevel {
     pool: u64,
     device: Counted,
     books: Mutex<Books>,
-    /// Of who writes to the device: true once it was let go.
+    /// Held by the thread that writes to the device. True once the device was detached.
     gone: Mutex<bool>,
-    /// Its index was built.
+    /// The index was built.
     loaded: AtomicBool,
     entries_max: AtomicUsize,
-    /// What a batch takes and what one block may, in bytes: no more than a quarter of a zone.
+    /// Most bytes of a batch and of one block: a quarter of a zone.
     batch_bytes: u64,
     hits: Counter,
     hit_bytes: Counter,
@@ -110,31 +111,31 @@ pub struct SecondLevel {
     damaged: Counter,
 }
 
-/// What a cache device holds and did since it was opened.
+/// What a cache device holds, and its statistics since it was opened.
 #[derive(Clone, Debug)]
 pub struct SecondStats {
     pub name: String,
     pub id: u64,
-    /// Bytes that it takes.
+    /// Its capacity in bytes.
     pub size_bytes: u64,
     pub blocks: u64,
     pub held_bytes: u64,
-    /// Memory of its index.
+    /// Memory of its index, in bytes.
     pub index_bytes: u64,
-    /// Reads it answered, and their bytes.
+    /// Reads that it served, and their bytes.
     pub hits: u64,
     pub hit_bytes: u64,
     /// Bytes of blocks written to it.
     pub fed_bytes: u64,
-    /// Blocks that were not what their pointer said, or could not be read.
+    /// Blocks that did not match their pointer, or could not be read.
     pub damaged: u64,
-    /// What it held before is still being looked up.
+    /// Its index is still being built.
     pub is_loading: bool,
     pub io: IoCounts,
 }
 
 impl SecondLevel {
-    /// One that holds nothing yet; `index_bytes` bounds the memory of its index.
+    /// An empty device. `index_bytes` bounds the memory of its index.
     pub fn new(device: Arc<dyn Device>, (pool, id): (u64, u64), index_bytes: usize) -> SecondLevel {
         let zones = device.info().zone_count;
         let batch_bytes = smallest_capacity(device.as_ref()) / 4;
@@ -168,7 +169,7 @@ impl SecondLevel {
         self.loaded.load(Ordering::Acquire)
     }
 
-    /// Bounds the memory of the index anew; what was written longest ago is forgotten at once where it was more.
+    /// Sets the memory bound of the index. If the index exceeds it, the oldest zones are dropped at once.
     pub fn bound_index(&self, index_bytes: usize) {
         let entries_max = entries_in(index_bytes);
         self.entries_max.store(entries_max, Ordering::Relaxed);
@@ -179,7 +180,7 @@ impl SecondLevel {
         self.books.lock().index.get(&key).copied()
     }
 
-    /// A block was read from where it was found, whole or not.
+    /// Notes a read of a block at `spot`, and whether it was intact.
     pub fn note_read(&self, key: Key, spot: Spot, is_whole: bool) {
         if is_whole {
             self.hits.add(1);
@@ -187,19 +188,19 @@ impl SecondLevel {
             return;
         }
         let mut books = self.books.lock();
-        // Its zone may have been reset meanwhile.
+        // The zone may have been reset meanwhile.
         if books.index.get(&key) == Some(&spot) {
             books.forget(key);
             self.damaged.add(1);
         }
     }
 
-    /// The block was freed.
+    /// Drops a freed block from the index.
     pub fn forget(&self, key: Key) {
         self.books.lock().forget(key);
     }
 
-    /// The device is let go: once this has returned nothing is written to it any more.
+    /// Detaches the device: once this has returned, nothing is written to it.
     pub fn let_go(&self) {
         *self.gone.lock() = true;
     }
@@ -223,7 +224,7 @@ impl SecondLevel {
         }
     }
 
-    /// Writes those blocks that are not there yet, as many as the rate allows; by one thread at a time. The rest is dropped.
+    /// Writes the blocks that are not in the index yet, as the rate allows. The rest is dropped. One thread at a time.
     pub fn feed(&self, blocks: Vec<(Key, Packed)>, now_ns: u64, rate: u64) {
         let gone = self.gone.lock();
         if *gone {
@@ -259,7 +260,7 @@ impl SecondLevel {
         if let Err(error) = self.try_write(blocks) {
             let mut books = self.books.lock();
             books.failures += 1;
-            // Whatever is in the zone now is found by the next import.
+            // The next import finds what is in the zone.
             if let Some((zone, _)) = books.open.take() {
                 books.full.push_back(zone);
             }
@@ -298,7 +299,7 @@ impl SecondLevel {
         Ok(())
     }
 
-    /// Where a batch of so many bytes goes: into the open zone, or the next of the ring, which is emptied for it. `None`: no zone takes it.
+    /// The place of a batch of `bytes` bytes: the open zone, or the next zone of the ring, which is emptied. `None`: no zone takes it.
     fn place_for(&self, bytes: u64) -> Result<Option<(ZoneIdx, u64)>, DeviceError> {
         let open = self.books.lock().open;
         if let Some((zone, at)) = open {
@@ -321,7 +322,7 @@ impl SecondLevel {
                     books.open = Some((zone, 0));
                     return Ok(Some((zone, 0)));
                 }
-                // It is left aside until the next import.
+                // The zone is skipped until the next import.
                 Ok(report) => log::warn!("{}: zone {zone}: {report:?}", self.device.info().name),
                 Err(error) => log::warn!("{}: {error}", self.device.info().name),
             }
@@ -329,7 +330,7 @@ impl SecondLevel {
         Ok(None)
     }
 
-    /// Finds out what the device holds: what was written last first, as much as the index takes.
+    /// Builds the index from the device, newest batches first, until the index is full.
     pub fn load(&self) {
         let gone = self.gone.lock();
         if *gone {
@@ -374,7 +375,7 @@ impl SecondLevel {
         self.loaded.store(true, Ordering::Release);
     }
 
-    /// The batch that begins there, if one does.
+    /// The batch that begins at this offset, if there is one.
     fn batch_at(&self, zone: ZoneIdx, at: u64) -> Option<Batch> {
         let info = self.device.info();
         let unit = u64::from(info.write_unit);
@@ -404,7 +405,7 @@ impl Books {
         self.clear_lists();
     }
 
-    /// Takes what was forgotten out of the lists, when that is a good part of them.
+    /// Removes dropped keys from the zone lists, once there are many.
     fn clear_lists(&mut self) {
         if self.listed <= self.index.len() + self.index.len() / 4 + LISTED_SPARE {
             return;
@@ -423,26 +424,26 @@ impl Books {
         }
     }
 
-    /// Forgets all that is in a zone.
+    /// Drops all blocks of a zone.
     fn drop_zone(&mut self, zone: ZoneIdx) {
         let keys = self.keys.get_mut(zone.0 as usize).map(std::mem::take).unwrap_or_default();
         self.listed -= keys.len();
         for key in keys {
-            // It may have been written again, elsewhere.
+            // The block may have been written again, elsewhere.
             if self.index.get(&key).is_some_and(|spot| spot.zone == zone) {
                 self.forget(key);
             }
         }
     }
 
-    /// The zone that is filled next; what it held is forgotten.
+    /// The next zone to fill. Its blocks are dropped.
     fn next_zone(&mut self) -> Option<ZoneIdx> {
         let zone = self.free.pop_front().or_else(|| self.full.pop_front())?;
         self.drop_zone(zone);
         Some(zone)
     }
 
-    /// Gives up zones until the index is small enough.
+    /// Drops the oldest zones until the index is within its bound.
     fn shrink(&mut self, entries_max: usize) {
         while self.index.len() > entries_max
             && let Some(zone) = self.full.pop_front()

@@ -1,8 +1,8 @@
-//! Workers: compression and checksums, off the thread that asks.
+//! Workers: threads for compression and checksums.
 //!
-//! A fixed set of threads, each with its own compression contexts, takes jobs from one bounded queue. Answers come back in the
-//! order of the questions. With no threads a job runs where it is submitted, so that a seeded pool stays in one thread; with one as
-//! well, because on one processor handing it over and waiting for it costs more than it wins.
+//! A fixed set of threads, each with its own compression context, takes jobs from one bounded queue. Results are collected in
+//! submission order. Without threads a job runs on the calling thread, so that a seeded pool stays in one thread. The same holds with
+//! one thread: on one processor the handover and the wait cost more than they save.
 
 use crate::PoolError;
 use crate::env::Env;
@@ -16,13 +16,13 @@ type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
 
 pub struct Workers {
     queue: Option<Sender<Job>>,
-    /// Nobody would be faster than who asks.
+    /// Run jobs on the calling thread: waking a worker costs more.
     alone: bool,
-    /// For callers that need a context now: readers, and pools without threads.
+    /// Contexts for jobs that run on the calling thread: readers, and pools without threads.
     idle: Mutex<Vec<Compressor>>,
 }
 
-/// An answer on its way.
+/// The result of a job, to be received.
 pub struct Pending<R>(Receiver<R>);
 
 impl<R> Pending<R> {
@@ -32,7 +32,7 @@ impl<R> Pending<R> {
 }
 
 impl Workers {
-    /// As many threads as the environment says.
+    /// Starts as many threads as the environment says.
     pub fn new(env: &Arc<dyn Env>) -> Workers {
         let threads = env.workers();
         let queue = (threads > 0).then(|| {
@@ -42,11 +42,11 @@ impl Workers {
                 std::thread::Builder::new()
                     .name(format!("terrane-work-{index}"))
                     .spawn(move || {
-                        // They take all processors for a group, and a reader would wait for the slice of one.
+                        // Workers occupy all processors during a txg. At normal priority a reader would wait for a worker's time slice.
                         env.be_nice();
                         let mut compressor = Compressor::new();
                         for job in jobs {
-                            // Who waits for the answer of a job that panicked hears that there is none; the others need a worker.
+                            // After a panic, the waiting caller gets an error. The worker goes on with a new context.
                             if catch_unwind(AssertUnwindSafe(|| job(&mut compressor))).is_err() {
                                 compressor = Compressor::new();
                             }
@@ -59,27 +59,27 @@ impl Workers {
         Workers { queue, alone: threads < 2, idle: Mutex::default() }
     }
 
-    /// Runs `job` on a worker, or here if there is none.
+    /// Runs `job` on a worker, or on the calling thread if there is none.
     pub fn submit<R: Send + 'static>(
         &self,
         job: impl FnOnce(&mut Compressor) -> R + Send + 'static,
     ) -> Pending<R> {
         let (answer, pending) = bounded(1);
         let job = move |compressor: &mut Compressor| {
-            // Nobody waits any more when the caller failed meanwhile; the answer may be dropped.
+            // The caller may have failed meanwhile and not wait any more. Then the result is dropped.
             let _ = answer.send(job(compressor));
         };
         match &self.queue {
             Some(queue) if !self.alone => {
                 let _ = queue.send(Box::new(job));
             }
-            // As above.
+            // A panic reaches the caller as an error, as above.
             _ => drop(catch_unwind(AssertUnwindSafe(|| self.here(job)))),
         }
         Pending(pending)
     }
 
-    /// Runs `job` in this thread with a borrowed context.
+    /// Runs `job` on this thread with a borrowed context.
     pub fn here<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
         let mut compressor = self.idle.lock().pop().unwrap_or_default();
         let answer = job(&mut compressor);
@@ -97,7 +97,7 @@ mod tests {
     fn a_job_that_panics_is_heard_of_and_costs_no_worker() {
         let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
         let workers = Workers::new(&env);
-        // More than there are threads.
+        // More jobs than there are threads.
         let bad: Vec<Pending<()>> = (0..3 * env.workers())
             .map(|_| workers.submit(|_| std::panic::resume_unwind(Box::new("a test says so"))))
             .collect();

@@ -1,10 +1,10 @@
 //! Zones on their devices: from a birthplace to bytes.
 //!
-//! The zone table says whether a birth zone is whole, partly moved or gone; only then is a run asked, and the directory part it
-//! names: one hop, never a chain. Bytes of a logical zone come from the first of its replicas that gives them, and passes the check of
-//! who asks.
+//! The zone table says whether a birth zone is whole, partly moved or reclaimed. Only in the last two cases is the relocation index
+//! asked, and the directory part that the run names. The answer is one hop, never a chain. Bytes of a logical zone come from the first
+//! replica that returns them and passes the caller's check.
 //!
-//! Invariant: a zone is not reset while a reader is between look-up and completion ([`HeldZone`]).
+//! Invariant: a zone is not reset while a reader is between lookup and completion ([`HeldZone`]).
 
 use crate::PoolError;
 use crate::append::Shared;
@@ -25,10 +25,10 @@ use terrane_format::record::{Home, PartCopy};
 use terrane_space::zones::Tables;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneSeq};
 
-/// Further tries of a read that failed, at once. Callers do not see an error that lasts a moment, as after the reset of a bus.
+/// Immediate retries of a failed read. They hide errors that last a moment, as after the reset of a bus.
 const READ_RETRIES: u32 = 2;
 
-/// The zones of a pool: their tables, and the devices they lie on.
+/// The zones of a pool: their tables, and their devices.
 pub struct ZoneStore {
     /// The pool's id, which every directory part repeats.
     pub pool: u64,
@@ -52,14 +52,14 @@ impl ZoneStore {
         ZoneStore { pool, devices, tables: RwLock::new(tables), parts, counters, reports }
     }
 
-    /// The barrier, on every device. One that fails is final, whatever the others say: nobody knows what of a group it holds.
+    /// Flushes every device. One failure is final, whatever the other devices say: how much of a txg the device holds is unknown.
     pub fn flush(&self, side_by_side: bool) -> Result<(), PoolError> {
         let devices = self.devices.all();
         let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
         if devices.len() == 1 || !side_by_side {
             return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
         }
-        // Side by side: a group waits for the slowest device, not for all of them in turn.
+        // In parallel: a txg waits for the slowest device, not for the sum.
         std::thread::scope(|scope| {
             let flushes: Vec<_> =
                 devices.iter().map(|(_, device)| scope.spawn(|| flush(device.as_ref()))).collect();
@@ -69,9 +69,9 @@ impl ZoneStore {
         })
     }
 
-    /// Ends what drives believe to be under way in zones that are not written any more, because they count them as active: resets what the
-    /// tables call empty, finishes what they call full. After the first uberblock, which says that this life began; whoever could not be
-    /// asked is asked again when the zone is opened.
+    /// Closes zones that drives still count as active but the pool does not write any more. It resets zones that the tables call empty,
+    /// and finishes those that they call full. Runs after the first uberblock of this incarnation. A zone that could not be reset or
+    /// finished is tried again when it is opened.
     pub fn tidy_drives(&self) {
         let tables = self.tables.read();
         let resident = tables.zones.values();
@@ -98,7 +98,7 @@ impl ZoneStore {
         }
     }
 
-    /// What is to be moved, if it is there and its place is still that of another copy.
+    /// The bytes of a shared copy, if it exists and is still in the zone of another copy.
     pub fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
         let tables = self.tables.read();
         let here = tables.current_zone(shared.addr)?;
@@ -115,10 +115,10 @@ impl ZoneStore {
         self.reports.log.note_checksum(device);
     }
 
-    /// The stored bytes of one copy of a block, as its pointer wants them.
+    /// The stored bytes of one copy of a block, verified by its pointer.
     pub fn read_copy(&self, normal: &Normal, addr: Addr) -> Result<StoredBytes, PoolError> {
         let mut first = None;
-        // A mismatch is looked up afresh once: collection may have moved the block under us.
+        // After a mismatch, look the block up once more: the collector may have moved it meanwhile.
         for _ in 0..2 {
             let (held, offset) = self.locate(addr, normal.psize)?;
             let mut found = None;
@@ -146,7 +146,7 @@ impl ZoneStore {
         Err(PoolError::Corrupt(corrupt))
     }
 
-    /// Where the block born at `addr` is now.
+    /// The current zone and offset of the block born at `addr`.
     pub fn locate(&self, addr: Addr, psize: u32) -> Result<(HeldZone, u64), PoolError> {
         let unknown = |what| PoolError::Corrupt(Corrupt::new(addr, what, "in the zone tables", "nothing"));
         let (held, moved) = {
@@ -176,24 +176,24 @@ impl ZoneStore {
         Ok((held, offset))
     }
 
-    /// Holds a zone that is there.
+    /// Pins a zone, if it exists.
     pub fn hold(&self, seq: ZoneSeq) -> Option<HeldZone> {
         self.tables.read().zones.get(&seq).map(|zone| HeldZone::new(seq, zone))
     }
 
-    /// Bytes of a zone, from what was gathered or from the device.
+    /// Bytes of a zone, from the gathered batches or from the device.
     pub fn read_zone(&self, held: &HeldZone, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
         let len = u32::try_from(buf.len()).expect("nothing that is read in one piece is larger than a zone");
         buf.copy_from_slice(&self.read_stored(held, offset, len)?);
         Ok(())
     }
 
-    /// The same in memory that the next read of this thread takes over.
+    /// Like [`read_zone`](ZoneStore::read_zone), into a buffer that the next read of this thread reuses.
     pub fn read_stored(&self, held: &HeldZone, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
         held.try_replicas(|home| self.read_replica(held, home, offset, len))
     }
 
-    /// The same from one replica.
+    /// Reads from one replica.
     fn read_replica(
         &self,
         held: &HeldZone,
@@ -202,7 +202,7 @@ impl ZoneStore {
         len: u32,
     ) -> Result<StoredBytes, PoolError> {
         let unit = u64::from(self.devices.get(home.device)?.info().write_unit);
-        // Reads are widened to whole write units, which is what devices serve.
+        // Widen the read to whole write units, as devices require.
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize, (to - from) as usize);
@@ -233,7 +233,7 @@ impl ZoneStore {
         Ok(outcome?)
     }
 
-    /// A range of a zone that is full, widened to whole write units: where it begins in the zone.
+    /// A range of a full zone, widened to whole write units, and the offset where it begins.
     pub fn read_units(
         &self,
         held: &HeldZone,
@@ -250,7 +250,7 @@ impl ZoneStore {
         })
     }
 
-    /// The directory part of a zone that ends at `end`; from its second copy if the first is damaged.
+    /// The directory part of a zone that ends at `end`. Uses its second copy if the first is damaged.
     pub fn part(&self, held: &HeldZone, end: u64) -> Result<Arc<Part>, PoolError> {
         self.part_near(held, end, &mut Near::new(PART_BYTES))
     }
@@ -265,7 +265,7 @@ impl ZoneStore {
                 log::warn!("{error}; trying the second copy");
                 match self.read_part_copy(held.seq, end) {
                     Ok(Some(part)) => part,
-                    // One that could not be read may be good.
+                    // A copy that could not be read may be good.
                     Err(unread) if unread.may_pass() => return Err(unread),
                     Ok(None) | Err(_) => return Err(error),
                 }
@@ -307,7 +307,7 @@ impl ZoneStore {
         Ok(parse_part(self.pool, &trailer, raw.get(from..).unwrap_or(&[]), end)?)
     }
 
-    /// The zone's bytes up to `end`, `len` of them if there are so many.
+    /// The zone's bytes up to `end`: `len` of them, or fewer at the zone's start.
     fn read_near(
         &self,
         held: &HeldZone,
@@ -319,13 +319,13 @@ impl ZoneStore {
         let from = end.saturating_sub(len);
         near.from = from;
         near.bytes.clear();
-        // It lies in a zone, and the length of one fits.
+        // The range lies in a zone, whose length fits.
         let len = u32::try_from(end - from).expect("nothing that is read in one piece is larger than a zone");
         near.bytes.extend_from_slice(&self.read_replica(held, home, from, len)?);
         Ok(())
     }
 
-    /// `None`: there is none.
+    /// The second copy of a directory part. `None`: there is none.
     fn read_part_copy(&self, seq: ZoneSeq, end: u64) -> Result<Option<Part>, PoolError> {
         let known = {
             let tables = self.tables.read();
@@ -348,7 +348,7 @@ impl ZoneStore {
         let mut end = (claimed > 0).then_some(claimed);
         while let Some(at) = end {
             let part = self.part_near(held, at, &mut near)?;
-            // Each part lies before the one that names it, so this ends.
+            // Each part lies before the part that names it, so the loop ends.
             end = part.previous.filter(|previous| *previous < at && *previous > 0);
             parts.push(part);
         }
@@ -356,8 +356,8 @@ impl ZoneStore {
         Ok(parts)
     }
 
-    /// The bytes of an entry's block as its CRC wants them, and whether they came from another copy. `None`: all copies were read, and are
-    /// damaged. An error: one that could not be read may be good.
+    /// The bytes of an entry's block, verified by its CRC, and whether they came from another copy. `None`: all copies were read and
+    /// are damaged. An error: a copy that could not be read may be good.
     pub fn entry_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
         let own = held.try_replicas(|home| {
             let stored = self.read_replica(held, home, entry.offset, entry.psize)?;
@@ -387,11 +387,11 @@ impl ZoneStore {
     }
 }
 
-/// What is read to find one directory part, in bytes, and what to find all of a zone: small groups leave many that lie close together.
+/// Bytes to read for one directory part, and for all parts of a zone. Small txgs leave many parts close together.
 const PART_BYTES: u64 = 16 << 10;
 const PARTS_BYTES: u64 = 64 << 10;
 
-/// Bytes of a zone, as they were read last.
+/// The last bytes that were read of a zone.
 struct Near {
     home: Home,
     from: u64,
@@ -404,7 +404,7 @@ impl Near {
         Near { home: Home::default(), from: 0, bytes: Vec::new(), reach }
     }
 
-    /// From now on it holds bytes of this replica.
+    /// Switches to this replica.
     fn turn_to(&mut self, home: Home) {
         if self.home != home {
             (self.home, self.from) = (home, 0);
@@ -412,7 +412,7 @@ impl Near {
         }
     }
 
-    /// What is here of the zone up to `end`, if that is at least `len` bytes.
+    /// The buffered bytes up to `end`, if there are at least `len`.
     fn up_to(&self, end: u64, len: u64) -> Option<&[u8]> {
         let count = usize::try_from(end.checked_sub(self.from)?).ok()?;
         self.bytes.get(..count).filter(|bytes| bytes.len() as u64 >= len)

@@ -1,20 +1,20 @@
-//! What an entry holds, and what that takes.
+//! Cache entries, and the memory that they take.
 
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_format::block_ptr::Key;
 
-/// A block as it is stored.
+/// The stored form of a block.
 #[derive(Clone, Debug)]
 pub enum Packed {
-    /// What has to be decompressed, in memory of its own and no more than it needs.
+    /// Compressed bytes, in an allocation of exactly their size.
     Compressed(Arc<[u8]>),
-    /// Its content, which is stored as it is. Others may share it.
+    /// The content of an uncompressed block. It may be shared.
     Content(Arc<Vec<u8>>),
 }
 
 impl Packed {
-    /// A copy of stored bytes; `compression` is the pointer's id.
+    /// Copies stored bytes. `compression` is the pointer's id.
     pub fn copy_of(compression: u8, stored: &[u8]) -> Packed {
         if compression == Compression::Off.id() {
             Packed::Content(Arc::new(stored.to_vec()))
@@ -30,7 +30,7 @@ impl Packed {
         }
     }
 
-    /// What it takes: nothing writes to it while it is here, so this stays the same.
+    /// Memory in bytes. Constant, because nothing writes to the block while it is cached.
     pub(super) fn memory(&self) -> usize {
         match self {
             Packed::Compressed(bytes) => heap_bytes(ARC_COUNTS + bytes.len()),
@@ -39,7 +39,7 @@ impl Packed {
     }
 }
 
-/// What allocators make of a request: a word of theirs beside it, all in steps of 16 bytes.
+/// Heap bytes of a request: one word more, rounded up to 16 bytes.
 const fn heap_bytes(bytes: usize) -> usize {
     (bytes + 8).next_multiple_of(16)
 }
@@ -54,18 +54,18 @@ fn vec_memory(bytes: &Vec<u8>) -> usize {
 /// Where a block came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// From its own place in the pool, or it was just written there.
+    /// From its own place in the pool, or just written there.
     Pool,
-    /// From a cache device: of its own place nobody knows.
+    /// From a cache device: its own place was not verified.
     CacheDevice,
 }
 
-/// A block that is here.
+/// A cached block.
 pub(super) struct Held {
     pub key: Key,
     pub packed: Packed,
     pub plain: Option<Box<Plain>>,
-    /// It was read ahead, and nobody has asked for it.
+    /// The block was prefetched, and no reader has asked for it.
     pub is_ahead: bool,
     pub source: Source,
 }
@@ -73,7 +73,7 @@ pub(super) struct Held {
 const _: () = assert!(size_of::<Option<Held>>() == 48);
 
 impl Held {
-    /// What it takes beside its place and its decompressed form.
+    /// Memory without its slot and its decompressed form.
     pub fn bytes(&self) -> usize {
         self.packed.memory()
     }
@@ -86,7 +86,7 @@ impl Held {
 /// A decompressed form.
 pub(super) struct Plain {
     pub block: Arc<Vec<u8>>,
-    /// Of its place in the queue: an older one counts no more.
+    /// Matches its entry in the queue. Entries with an older ticket are stale.
     pub ticket: u64,
     pub used: bool,
 }

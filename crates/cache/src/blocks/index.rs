@@ -1,17 +1,17 @@
-//! Where a block is, by its name: eight bytes each, in one table.
+//! The hash index: from a block's name to its entry, eight bytes each, in one table.
 //!
-//! A place holds a tag of the name and a number; the table is ordered by tags, as far as they are spread evenly, and a tag that does not
-//! find its place free takes the next (linear probing). So the table grows by small steps, in one pass, without asking anybody for names.
-//! Whoever looks for a name compares it where the number leads: tags may be alike.
+//! A slot holds a tag of the name and a number. Slots are ordered by tag, as far as tags are evenly spread. A tag whose slot is taken
+//! goes to the next one (linear probing). So the table grows by small steps in one pass, without access to the names. Tags may collide,
+//! so a lookup compares the name in the entry.
 //!
-//! Invariant ([`Index::check`]): from where a tag should be up to where it is, no place is free.
+//! Invariant ([`Index::check`]): no slot is free between the home slot of a tag and its slot.
 
-/// In a place that is free.
+/// Marks a free slot.
 const NONE: u32 = u32::MAX;
 const ROOM_MIN: usize = 16;
 const GROWTH_DIVISOR: usize = 8;
 
-/// Three places in five are taken at most, so that the right one is found at the second look or before.
+/// At most three slots in five are taken, so a lookup needs two probes or fewer on average.
 const fn room_for(count: usize) -> usize {
     count * 5 / 3 + 1
 }
@@ -39,7 +39,7 @@ impl Index {
         self.slots.capacity() * size_of::<Slot>()
     }
 
-    /// The first place of a tag: the higher the tag, the later.
+    /// The home slot of a tag. It rises with the tag.
     fn home(&self, tag: u32) -> usize {
         ((u64::from(tag) * self.slots.len() as u64) >> 32) as usize
     }
@@ -48,14 +48,14 @@ impl Index {
         if at + 1 == self.slots.len() { 0 } else { at + 1 }
     }
 
-    /// The number with this tag that is the right one.
+    /// The number with this tag for which `is_it` holds.
     pub fn get(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         self.find(tag, is_it).map(|at| self.slots[at].value)
     }
 
     fn find(&self, tag: u32, is_it: impl Fn(u32) -> bool) -> Option<usize> {
         let mut at = self.home(tag);
-        // Some places are free.
+        // The loop ends, because some slots are free.
         loop {
             let slot = self.slots.get(at).filter(|slot| slot.value != NONE)?;
             if slot.tag == tag && is_it(slot.value) {
@@ -65,7 +65,7 @@ impl Index {
         }
     }
 
-    /// A number that is not here yet, below 2^32 - 1.
+    /// Adds a number that is not in the table, below 2^32 - 1.
     pub fn insert(&mut self, tag: u32, value: u32) {
         let room = self.slots.len();
         if room < room_for(self.count + 1) {
@@ -83,7 +83,7 @@ impl Index {
         self.slots[at] = slot;
     }
 
-    /// Whoever has this number, and its tag, has that one from now on.
+    /// Replaces a number with this tag by another.
     pub fn replace(&mut self, tag: u32, value: u32, by: u32) {
         if let Some(at) = self.find(tag, |found| found == value) {
             self.slots[at].value = by;
@@ -100,7 +100,7 @@ impl Index {
             if self.slots[at].value == NONE {
                 break;
             }
-            // Who may stand in the gap moves there: not who would then be before its own place.
+            // A slot may move into the gap unless the gap lies before its home slot.
             let home = self.home(self.slots[at].tag);
             if (at + room - home) % room >= (at + room - gap) % room {
                 self.slots[gap] = self.slots[at];
@@ -110,7 +110,7 @@ impl Index {
         self.slots[gap] = FREE;
     }
 
-    /// Gives memory back that is not needed.
+    /// Frees unused memory.
     pub fn compact(&mut self) {
         self.set_room(ROOM_MIN.max(room_for(self.count)));
     }
@@ -123,7 +123,7 @@ impl Index {
         old.into_iter().filter(|slot| slot.value != NONE).for_each(|slot| self.put(slot));
     }
 
-    /// The invariant above.
+    /// Checks the invariant above.
     pub fn check(&self) -> Result<(), String> {
         let is_there =
             |(at, slot): (usize, &Slot)| self.find(slot.tag, |value| value == slot.value) == Some(at);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     proptest! {
-        /// Tags are few and lie at both ends, so that places are taken by others and the table is walked around its end.
+        /// Few tags at both ends of the range, so that probes collide and wrap around.
         #[test]
         fn it_behaves_like_a_map(steps in prop::collection::vec((0u32..6, any::<bool>(), 0u32..60, 0u8..8), 1..400)) {
             let mut index = Index::default();

@@ -1,25 +1,25 @@
-//! Blocks that had to go.
+//! Evicted blocks.
 
 use super::held::{Held, Packed};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrane_format::block_ptr::Key;
 
-/// Their memory, at most.
+/// Most memory of the buffer, in bytes.
 const BYTES_MAX: usize = 16 << 20;
-/// What one of them takes beside its bytes.
+/// Memory of an entry beside the block's bytes.
 const ENTRY_BYTES: usize = 64;
 
-/// They are kept for who may want them; what nobody takes in time is dropped.
+/// A buffer of evicted blocks for the cache devices. Blocks that do not fit are dropped.
 #[derive(Default)]
 pub(super) struct Leaving {
-    /// Of blocks that were read ahead and that nobody has asked for, as long as they are here.
+    /// Memory of prefetched, unread blocks that are cached.
     unread_bytes: AtomicUsize,
-    /// Such that went.
+    /// Prefetched blocks that were evicted unread.
     wasted: AtomicU64,
     is_wanted: AtomicBool,
     bytes_max: AtomicUsize,
-    /// And their bytes.
+    /// The blocks, and their bytes.
     blocks: Mutex<(Vec<(Key, Packed)>, usize)>,
 }
 
@@ -28,22 +28,22 @@ impl Leaving {
         self.unread_bytes.load(Ordering::Relaxed)
     }
 
-    /// A block was read ahead.
+    /// Notes a prefetched block.
     pub fn count_unread(&self, bytes: usize) {
         self.unread_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Somebody asked for it, or it is forgotten.
+    /// Notes that a prefetched block was read or dropped.
     pub fn count_read(&self, bytes: usize) {
         self.unread_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// How many went that nobody had asked for.
+    /// Prefetched blocks that were evicted unread.
     pub fn wasted(&self) -> u64 {
         self.wasted.load(Ordering::Relaxed)
     }
 
-    /// For a cache of so many bytes.
+    /// Sets the bound for a cache of `budget` bytes.
     pub fn bound(&self, budget: usize) {
         self.bytes_max.store((budget / 8).min(BYTES_MAX), Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Leaving {
         self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
 
-    /// Those that went since it was asked last.
+    /// The blocks evicted since the last call.
     pub fn take(&self) -> Vec<(Key, Packed)> {
         std::mem::take(&mut *self.blocks.lock()).0
     }

@@ -1,6 +1,6 @@
-//! One of the parts that a cache is made of, each with a lock of its own: what is here, and what goes.
+//! A shard of the cache, with its own lock: its entries, and eviction.
 //!
-//! Invariant ([`Shard::check`]): books of bytes are those of what is held, every entry is found by its name, and nothing else is.
+//! Invariant ([`Shard::check`]): the byte counts match the entries, and the index finds exactly the entries, by name.
 
 use super::held::{Held, Packed, Plain, Source};
 use super::index::Index;
@@ -13,34 +13,34 @@ use std::sync::Arc;
 use terrane_format::block_ptr::Key;
 use terrane_wire::NumberMap;
 
-/// Decompressed forms of either kind keep this part of the budget, however short room is.
+/// Decompressed forms of each kind keep at least this fraction of the budget, unless they are idle.
 pub(super) const PLAIN_DIVISOR: usize = 4;
-/// Those that nobody asks for while they are here keep only this one: it holds them from one piece of a block to the next. Of data, with so
-/// many blocks that go, one of them goes as well.
+/// Idle decompressed forms keep only this fraction, enough to serve a block piece by piece. An idle one of data also goes for each
+/// `IDLE_PLAIN_EVICTIONS` evicted blocks.
 pub(super) const IDLE_PLAIN_DIVISOR: usize = 32;
 const IDLE_PLAIN_EVICTIONS: u64 = 8;
-/// Decompressed forms of metadata that are looked at for a block that comes back, half of which go if nobody asks: to decompress one takes
-/// 1 to 3 us, and a device 50 at the least. Of a scan nothing comes back, so it takes none.
+/// Decompressed forms of metadata that are examined per returning block. Up to half of them go if they were idle. Decompression takes 1
+/// to 3 us, a device read at least 50. No block of a scan returns, so a scan evicts none of them.
 const LOOKS_PER_RETURN: usize = 128;
-/// Metadata as a whole keeps this part; it may have so many parts at most.
+/// Metadata keeps at least this fraction of the budget, and gets at most `METADATA_PARTS_MAX` of these.
 const METADATA_DIVISOR: usize = 4;
 const METADATA_PARTS_MAX: usize = 3;
-/// Queues with places of what went are cleared of them from this length on, when they are more than half.
+/// A queue this much longer than twice its live entries is purged of stale ones.
 const QUEUE_SPARE: usize = 64;
 
-/// Blocks of one kind.
+/// The blocks of one kind.
 #[derive(Default)]
 struct Part {
     policy: Retention,
     held: Vec<Option<Held>>,
-    /// Decompressed forms, oldest first, with places of some that went.
+    /// Decompressed forms, oldest first. Some entries are stale.
     plain: VecDeque<(u64, EntryIdx)>,
     plain_count: usize,
     plain_bytes: usize,
 }
 
 impl Part {
-    /// Memory that entries take, in use or not, beside their blocks.
+    /// Memory of the tables, used or not, without the blocks.
     fn tables(&self) -> usize {
         self.policy.memory()
             + self.held.capacity() * size_of::<Option<Held>>()
@@ -64,7 +64,7 @@ impl Part {
         self.plain_bytes -= bytes;
     }
 
-    /// Drops places in the queue of what went; the others are where `now_at` says.
+    /// Drops stale queue entries, and renumbers the others by `now_at`.
     fn clear_queue(&mut self, now_at: impl Fn(EntryIdx) -> EntryIdx) {
         let held = &self.held;
         self.plain.retain_mut(|(ticket, at)| {
@@ -75,7 +75,7 @@ impl Part {
         self.plain.shrink_to(self.plain.len() + QUEUE_SPARE);
     }
 
-    /// Gives memory of free entries back; says who moved.
+    /// Frees unused entries. Calls `moved` for each entry that moved.
     fn compact(&mut self, mut moved: impl FnMut(Key, EntryIdx, EntryIdx)) {
         let moves: NumberMap<EntryIdx, EntryIdx> = self.policy.compact().into_iter().collect();
         for (from, to) in &moves {
@@ -106,23 +106,23 @@ impl Part {
 
 #[derive(Default)]
 pub(super) struct Shard {
-    /// Of [`number_of`].
+    /// Maps to [`number_of`].
     index: Index,
     parts: [Part; Kind::ALL.len()],
     next_ticket: u64,
-    /// Of dropping what is idle.
+    /// Counts drops of idle data (per `IDLE_PLAIN_EVICTIONS` evictions).
     turn: u64,
-    /// Decompressed forms of metadata that are still to be looked at.
+    /// Decompressed forms of metadata still to be examined.
     looks_due: usize,
-    /// Blocks that came in.
+    /// Blocks admitted so far.
     admitted: u64,
-    /// What was read ahead, oldest first, and when it came in; with some that were asked for, or went.
+    /// Prefetched blocks, oldest first, with the value of `admitted` at insertion. Some were read or evicted.
     ahead: VecDeque<(u64, Key)>,
     unread_count: usize,
     unread_bytes: usize,
-    /// Bytes that metadata may keep when data wants room.
+    /// Bytes that metadata keeps when data needs memory.
     metadata_bytes: usize,
-    /// By kind. They are counted under the shard's lock, which is held anyway.
+    /// By kind. Counted under the shard's lock, which is held anyway.
     stats: [CacheStats; Kind::ALL.len()],
 }
 
@@ -136,13 +136,13 @@ fn entry_of(number: u32) -> (Kind, EntryIdx) {
 }
 
 impl Shard {
-    /// Memory that is in use.
+    /// Memory in use.
     pub fn bytes(&self) -> usize {
         let ahead = self.ahead.capacity() * size_of::<(u64, Key)>();
         self.parts.iter().map(Part::bytes).sum::<usize>() + self.index.memory() + ahead
     }
 
-    /// What kinds share is counted with data.
+    /// Tables shared by both kinds count as data.
     pub fn stats(&self, kind: Kind) -> CacheStats {
         let [data, metadata] = [Kind::Data, Kind::Metadata].map(|kind| &self.parts[kind as usize]);
         let (part, bytes) = match kind {
@@ -165,7 +165,7 @@ impl Shard {
         self.index.get(tag(key), is_it).map(entry_of)
     }
 
-    /// Where a block came from that is here.
+    /// The source of a cached block.
     pub fn source_of(&self, key: Key) -> Option<Source> {
         let (kind, at) = self.find(key)?;
         self.parts[kind as usize].held(at).map(|held| held.source)
@@ -202,7 +202,7 @@ impl Shard {
         Some(found)
     }
 
-    /// Keeps a block that is not here.
+    /// Adds a block that is not cached.
     pub fn admit(&mut self, key: Key, kind: Kind, held: Held, budget: usize) {
         let (bytes, is_ahead) = (held.bytes(), held.is_ahead);
         let Ok(entry_bytes) = u32::try_from(bytes) else { return };
@@ -226,7 +226,7 @@ impl Shard {
         }
     }
 
-    /// The block was freed.
+    /// Drops a freed block.
     pub fn forget(&mut self, key: Key) -> Option<Held> {
         let (kind, at) = self.find(key)?;
         let held = self.drop_block(kind, at);
@@ -234,7 +234,7 @@ impl Shard {
         held
     }
 
-    /// Forgets everything; what it did stays counted.
+    /// Drops everything but the statistics.
     pub fn clear(&mut self) {
         let stats = self.stats;
         *self = Shard { stats, turn: self.turn, ..Shard::default() };
@@ -244,13 +244,13 @@ impl Shard {
         self.unread_bytes
     }
 
-    /// Metadata that comes back after it went should have stayed, and had less where data does.
+    /// Adjusts the share of metadata: it grows if evicted metadata returns, and shrinks if evicted data does.
     fn learn(&mut self, kind: Kind, bytes: usize, budget: usize) {
         let most = self.parts[Kind::Metadata as usize].plain_count;
         self.looks_due = (self.looks_due + LOOKS_PER_RETURN).min(most);
         self.metadata_bytes = match kind {
             Kind::Metadata => self.metadata_bytes.saturating_add(bytes),
-            // Data is dear to fewer: a file's block serves one reader, a block of pointers all of its file's.
+            // Weighted by a quarter: a file's block serves one reader, an indirect block serves all readers of its file.
             Kind::Data => self.metadata_bytes.saturating_sub(bytes / 4),
         };
         self.bound_metadata(budget);
@@ -268,7 +268,7 @@ impl Shard {
             return;
         }
         self.next_ticket += 1;
-        // Of data the asking is done: only another piece of it would be one more.
+        // A data block was read by now. Only a further read of a piece of it counts as a use.
         let used = was_asked_for && kind == Kind::Metadata;
         held.plain = Some(Box::new(Plain { block, ticket: self.next_ticket, used }));
         let bytes = held.plain_bytes();
@@ -276,7 +276,7 @@ impl Shard {
         part.plain.push_back((self.next_ticket, at));
         part.plain_count += 1;
         part.plain_bytes += bytes;
-        // Places of blocks that went are skipped when they come to the front, which may be never.
+        // Stale entries are skipped at the front of the queue, but may never get there.
         if part.plain.len() > QUEUE_SPARE + 2 * part.plain_count {
             part.clear_queue(|at| at);
         }
@@ -295,7 +295,7 @@ impl Shard {
                 || self.drop_plain_above(0, Kind::Data)
                 || self.drop_plain_above(0, Kind::Metadata);
             if !has_gone {
-                // Nothing but ghosts and empty tables.
+                // Only ghosts and empty tables are left.
                 self.clear();
                 return;
             }
@@ -303,7 +303,7 @@ impl Shard {
         }
     }
 
-    /// Gives memory of tables back that is not needed.
+    /// Frees unused memory of the tables.
     pub fn compact(&mut self) {
         self.compact_where(|count, room| room > count + count / 4);
     }
@@ -325,7 +325,7 @@ impl Shard {
         }
     }
 
-    /// Of decompressed forms above `share` bytes, drops the one that was not asked for the longest; false: there are no more than that.
+    /// Drops the least recently used decompressed form if they exceed `share` bytes. False: they do not.
     fn drop_plain_above(&mut self, share: usize, kind: Kind) -> bool {
         while self.parts[kind as usize].plain_bytes > share {
             match self.look_at_oldest_plain(kind) {
@@ -337,13 +337,13 @@ impl Shard {
         false
     }
 
-    /// The same of data, unless that was asked for since its turn came last.
+    /// Drops the oldest decompressed form of data above `share` bytes, if it was not used since it was last examined.
     fn drop_idle_data_above(&mut self, share: usize) -> bool {
         self.parts[Kind::Data as usize].plain_bytes > share
             && self.look_at_oldest_plain(Kind::Data) == Some(true)
     }
 
-    /// One for some blocks that went, so that those of long ago leave.
+    /// Drops one idle form per `IDLE_PLAIN_EVICTIONS` evictions, so that old ones leave.
     fn drop_idle_data_in_turn(&mut self) -> bool {
         let gone: u64 = self.stats.iter().map(|stats| stats.evictions).sum();
         gone / IDLE_PLAIN_EVICTIONS > self.turn && {
@@ -352,7 +352,7 @@ impl Shard {
         }
     }
 
-    /// One of metadata that nobody asked for since its turn came last, as far as looks are due.
+    /// Drops one idle decompressed form of metadata above `share` bytes, as far as examinations are due.
     fn drop_due_metadata_above(&mut self, share: usize) -> bool {
         while self.looks_due > 0 && self.parts[Kind::Metadata as usize].plain_bytes > share {
             self.looks_due -= 1;
@@ -363,7 +363,7 @@ impl Shard {
         false
     }
 
-    /// Drops the oldest decompressed form if nobody asked for it, or has it wait for another turn; `None`: there is none.
+    /// Drops the oldest decompressed form if it was not used since it was last examined; else requeues it. `None`: there is none.
     fn look_at_oldest_plain(&mut self, kind: Kind) -> Option<bool> {
         let part = &mut self.parts[kind as usize];
         loop {
@@ -382,7 +382,7 @@ impl Shard {
         }
     }
 
-    /// Drops one block; false: there is none.
+    /// Evicts one block. False: there is none.
     fn evict(&mut self, budget: usize, leaving: &Leaving) -> bool {
         if self.drop_unread(budget / UNREAD_DIVISOR, leaving) {
             return true;
@@ -417,14 +417,14 @@ impl Shard {
         self.unread_bytes -= bytes;
     }
 
-    /// Where a block is that was read ahead and not asked for.
+    /// The entry of a prefetched, unread block.
     fn unread(&self, key: Key) -> Option<(Kind, EntryIdx)> {
         let (kind, at) = self.find(key)?;
         self.parts[kind as usize].held(at)?.is_ahead.then_some((kind, at))
     }
 
-    /// Drops the oldest block that was read ahead and not asked for, where all such are more than `share` bytes, or as many came in since
-    /// as are here: readers that go on ask sooner. The policy would keep it, as it gives no place to blocks that were used as rarely.
+    /// Drops the oldest prefetched, unread block if all such exceed `share` bytes, or if as many blocks were admitted since as are
+    /// cached: an active reader would have asked sooner. The policy would keep it, because it admits no block that was used as rarely.
     fn drop_unread(&mut self, share: usize, leaving: &Leaving) -> bool {
         while let Some((since, key)) = self.ahead.front().copied() {
             let Some((kind, at)) = self.unread(key) else {
@@ -445,7 +445,7 @@ impl Shard {
         false
     }
 
-    /// Lets go of what an entry holds.
+    /// Drops the content of an entry.
     fn drop_block(&mut self, kind: Kind, at: EntryIdx) -> Option<Held> {
         let part = &mut self.parts[kind as usize];
         let held = part.held.get_mut(at as usize).and_then(Option::take)?;
@@ -459,7 +459,7 @@ impl Shard {
         Some(held)
     }
 
-    /// The invariants above, and that of the cache.
+    /// Checks the invariants above, and the cache's.
     pub fn check(&self, budget: usize) -> Result<(), String> {
         self.parts.iter().try_for_each(|part| part.check())?;
         self.index.check()?;

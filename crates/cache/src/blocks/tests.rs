@@ -120,7 +120,7 @@ fn contents_of_metadata_leave_the_room_to_blocks_that_come_back_and_not_to_a_sca
             if cache.get(data, Kind::Data).is_none() {
                 cache.insert(data, Kind::Data, packed(n, 4096), None);
             }
-            // Some are asked for all the time.
+            // Some are read all the time.
             drop(cache.get(key(n % 20), Kind::Metadata));
         }
         cache.check().unwrap();
@@ -170,7 +170,7 @@ fn data_cannot_take_the_share_of_metadata() {
     (1000..50_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
     let left = (0..900).filter(|n| cache.holds(key(*n))).count();
     assert!(left > 850, "{left} of 900 blocks, which take less than a quarter");
-    // What comes back again and again makes its share larger.
+    // Metadata that keeps returning makes its share larger.
     for round in 0..8 {
         (100_000..102_000).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 4096), None));
         let data = 200_000 + round * 4000;
@@ -194,7 +194,7 @@ fn a_scan_takes_little_from_what_is_used_of_either_kind() {
     let used = || (0..1000).map(|n| (n, Kind::Data)).chain((1000..1500).map(|n| (n, Kind::Metadata)));
     let hits: usize = (0..4).map(|_| used().filter(|(n, kind)| ask(*n, *kind)).count()).sum();
     assert_eq!(hits, 3 * 1500, "all of it fits");
-    // Eight times the budget, once (least recently used first would lose all): data with blocks of pointers among it.
+    // Eight times the budget, read once (LRU would evict everything): data with some indirect blocks.
     let scan = |n: u64| (n, if n.is_multiple_of(64) { Kind::Metadata } else { Kind::Data });
     assert!((10_000..42_000).map(scan).all(|(n, kind)| !ask(n, kind)), "each is asked for once");
     let stays = |kind| used().filter(|(n, of)| *of == kind && cache.holds(key(*n))).count();
@@ -231,7 +231,7 @@ fn each_kind_is_counted_apart() {
     let of = |bytes, hits, misses| CacheStats { bytes, blocks: 1, hits, misses, ..CacheStats::default() };
     let [data, metadata] = cache.stats();
     assert_eq!((data, metadata), (of(data.bytes, 0, 0), of(metadata.bytes, 1, 1)));
-    // The first block of a part brings memory for more.
+    // The first block of a kind allocates memory for more.
     assert!(
         (1000..4000).contains(&data.bytes) && (3000..6000).contains(&metadata.bytes),
         "{data:?} {metadata:?}"

@@ -1,26 +1,26 @@
-//! Names of what went, in eight bytes each.
+//! Names of evicted blocks, in eight bytes each.
 //!
-//! A ghost is a *tag* of 32 bits, not the name, in a table of buckets as large as a line of memory. A new one takes the place of the oldest
-//! in its bucket, so that no list, no index and no free place is needed. Two names with one tag are taken for each other: a block in some
-//! ten thousands comes in with the uses of another, and nothing else happens.
+//! A ghost holds a *tag* of 32 bits, not the name, in a table of buckets of one cache line. A new ghost replaces the oldest in its
+//! bucket, so no list, index or free slot is needed. Two names with one tag are confused: one block in some ten thousand enters with
+//! the uses of another, which does no harm.
 //!
-//! Invariants ([`Ghosts::check`]): bytes of either part and the count are those of what is in the table, a tag is at most once in its
-//! bucket, and the newest of a bucket come first.
+//! Invariants ([`Ghosts::check`]): the bytes of each part and the count match the table, a tag is at most once in its bucket, and a
+//! bucket is sorted newest first.
 
-/// Ghosts in a bucket.
+/// Ghosts per bucket.
 const WAYS: usize = 8;
-/// A table has so many buckets at least.
+/// Fewest buckets of a table.
 const BUCKETS_MIN: usize = 8;
 const BYTES_BITS: u32 = 29;
 const MAIN_BIT: u32 = 1 << BYTES_BITS;
 const USES_SHIFT: u32 = BYTES_BITS + 1;
 
-/// Well mixed bits of a name: the highest of them say most.
+/// Hash of a name. The highest bits are the best mixed.
 pub fn tag(name: u64) -> u32 {
     (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
-/// One that went, from the highest bit: uses (2), whether it left the main part (1), bytes (29; more count as so many). All 0: none.
+/// A ghost, from the highest bit: uses (2), whether it left the main part (1), bytes (29, saturating). All 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slot {
     tag: u32,
@@ -41,7 +41,7 @@ impl Slot {
     }
 }
 
-/// What is remembered of a block that went.
+/// What is known of an evicted block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ghost {
     pub bytes: u32,
@@ -54,10 +54,10 @@ pub struct Ghost {
 #[derive(Clone, Debug, Default)]
 pub struct Ghosts {
     buckets: Vec<[Slot; WAYS]>,
-    /// Of the window, and of the main part.
+    /// Bytes of ghosts from the window, and from the main part.
     bytes: [u64; 2],
     count: usize,
-    /// The bucket that gives next when there are too many.
+    /// The bucket that is trimmed next.
     hand: usize,
 }
 
@@ -67,12 +67,12 @@ impl Ghosts {
         self.bytes[usize::from(of_main)]
     }
 
-    /// Memory they take.
+    /// Memory in bytes.
     pub fn memory(&self) -> usize {
         self.buckets.capacity() * size_of::<[Slot; WAYS]>()
     }
 
-    /// There is room for so many, from now on; the oldest of a bucket go where that is less than there was.
+    /// Resizes the table for `count` ghosts. If it shrinks, the oldest of a bucket are dropped.
     pub fn set_room(&mut self, count: usize) {
         let buckets = count.div_ceil(WAYS).max(BUCKETS_MIN);
         if buckets == self.buckets.len() {
@@ -82,7 +82,7 @@ impl Ghosts {
         table.reserve_exact(buckets);
         table.resize(buckets, [Slot::default(); WAYS]);
         let old = std::mem::replace(self, Ghosts { buckets: table, ..Ghosts::default() });
-        // Oldest first, as they came.
+        // Oldest first, in insertion order.
         for age in (0..WAYS).rev() {
             old.buckets.iter().map(|bucket| bucket[age]).filter(|slot| !slot.is_none()).for_each(|slot| {
                 self.put_slot(slot);
@@ -90,7 +90,7 @@ impl Ghosts {
         }
     }
 
-    /// There is room for so many.
+    /// Number of slots.
     pub fn room(&self) -> usize {
         self.buckets.len() * WAYS
     }
@@ -99,7 +99,7 @@ impl Ghosts {
         ((u64::from(tag) * self.buckets.len() as u64) >> 32) as usize
     }
 
-    /// It went; nothing happens where there is no room at all.
+    /// Adds the ghost of an evicted block. Does nothing in a table without slots.
     pub fn put(&mut self, tag: u32, ghost: Ghost) {
         let bytes = ghost.bytes.clamp(1, MAIN_BIT - 1);
         let main = if ghost.of_main { MAIN_BIT } else { 0 };
@@ -130,7 +130,7 @@ impl Ghosts {
         }
     }
 
-    /// It came back.
+    /// Removes and returns the ghost of a returning block.
     pub fn take(&mut self, tag: u32) -> Option<Ghost> {
         let at = self.bucket_of(tag);
         let way = self.buckets.get(at)?.iter().position(|slot| slot.tag == tag && !slot.is_none())?;
@@ -146,7 +146,7 @@ impl Ghosts {
         slot
     }
 
-    /// Drops old ones, of the part that has more, until all together stand for at most `bytes`.
+    /// Drops old ghosts of the larger part until all together stand for at most `bytes`.
     pub fn bound(&mut self, bytes: u64) {
         while self.bytes[0] + self.bytes[1] > bytes {
             let of_main = self.bytes[1] >= self.bytes[0];
@@ -158,7 +158,7 @@ impl Ghosts {
         }
     }
 
-    /// The invariants above.
+    /// Checks the invariants above.
     pub fn check(&self) -> Result<(), String> {
         let (mut bytes, mut count) = ([0, 0], 0);
         for (at, bucket) in self.buckets.iter().enumerate() {

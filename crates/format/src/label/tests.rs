@@ -68,7 +68,7 @@ fn labels_come_back_and_belong_to_one_anchor() {
     assert!(Label::parse(&raw[..50], 1, "here").is_err());
 }
 
-/// The bytes of a label, up to the zeros that fill it.
+/// Compares the bytes of a label, without the zero padding.
 fn golden(name: &str, features: Features) {
     let label = Label { features, ..label() };
     let mut raw = label.encode(0);
@@ -89,7 +89,7 @@ fn labels_with_and_without_features_are_what_they_always_were() {
     golden("label_with_tinyzap", features);
 }
 
-/// Three devices, one of them gone, one special and leaving.
+/// Three devices: one removed, one special and leaving.
 fn several() -> Label {
     let mut features = Features::default();
     features.add(Feature::Devices);
@@ -190,7 +190,7 @@ fn an_uberblock_is_two_slots_of_one_turn() {
     }
 }
 
-/// A later version tells by these words of changes that are not in the group's record: who does not know them must not go on without.
+/// A later version uses these words for changes outside of the txg's record. A version that does not know them must refuse.
 #[test]
 fn an_uberblock_that_tells_of_a_log_or_of_stale_devices_says_so() {
     let label = label();
@@ -219,7 +219,7 @@ fn an_uberblock_that_tells_of_a_log_or_of_stale_devices_says_so() {
     }
 }
 
-/// Whatever is in the rest of a label, changes to it fit.
+/// Whatever the rest of a label holds, changes to it fit.
 #[test]
 fn labels_in_which_not_everything_would_fit_are_refused() {
     let name = |n: usize| format!("org.example:{n:080}");
@@ -233,7 +233,7 @@ fn labels_in_which_not_everything_would_fit_are_refused() {
     assert_eq!(read(&most).unwrap(), most);
     let text = read(&with(36)).unwrap_err().to_string();
     assert!(text.contains("features should be at most 3072"), "{text}");
-    // The longest of everything that may come beside them.
+    // The largest possible content beside them.
     FEATURES.iter().for_each(|row| _ = most.features.add(row.feature));
     most.name = "n".repeat(255);
     most.devices = (0..DEVICES_MAX as u64).map(|id| Some(row(99 + id))).collect();

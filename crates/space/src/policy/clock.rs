@@ -1,32 +1,32 @@
-//! The clock by which life times are told: bytes that users have written to the pool.
+//! The clock for lifetimes: bytes that users have written to the pool.
 //!
-//! Seconds say nothing about a pool that rests at night. What decides how much garbage a zone gathers before it is collected is how
-//! much is written meanwhile, so every age and every life time in [`policy`](super) is a number of bytes that users wrote, before
-//! compression and without copies. Blocks know the group they were born in; this table turns a group into a time.
+//! Seconds mean little for a pool that is idle at night. How much garbage a zone gathers before it is collected depends on how much is
+//! written meanwhile. So every age and lifetime in [`policy`](super) is a number of user bytes, before compression and without copies.
+//! Blocks know the txg they were born in; this table maps a txg to a time.
 //!
-//! It is bounded: when it is full every second one of the older points goes, so that old times are known coarsely and new ones well,
-//! which is all that comparing ages asks for.
+//! The table is bounded. When it is full, every second one of the older points is dropped. So old times are known coarsely and recent
+//! ones well, which suffices to compare ages.
 //!
-//! Invariant ([`Clock::check`]): points ascend strictly in groups and do not descend in bytes.
+//! Invariant ([`Clock::check`]): points ascend strictly by txg and never descend in bytes.
 
 use terrane_wire::Txg;
 
-/// Points kept at most: 64 KiB.
+/// Most points that are kept: 64 KiB.
 const POINTS_MAX: usize = 4096;
 
-/// How much users had written when a group was committed.
+/// User bytes written by the time a txg was committed.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     points: Vec<(Txg, u64)>,
 }
 
 impl Clock {
-    /// Group `txg` was committed when users had written `bytes` in all. Groups are noted in order; what comes late is ignored.
+    /// Notes that txg `txg` was committed when users had written `bytes` in all. Txgs come in order; late ones are ignored.
     pub fn note(&mut self, txg: Txg, bytes: u64) {
         if self.points.last().is_some_and(|&(last, written)| txg <= last || bytes < written) {
             return;
         }
-        // Where nobody wrote, the two ends of the time are enough.
+        // While nothing is written, the two ends of the interval suffice.
         if let [.., (_, before), (last, at)] = self.points.as_mut_slice()
             && *before == bytes
             && *at == bytes
@@ -45,18 +45,18 @@ impl Clock {
         let mut at = 0;
         self.points.retain(|_| {
             at += 1;
-            // The first one stays: it says how far back anything is known.
+            // The first point stays: it is the limit of what is known.
             at > old || at % 2 == 1
         });
     }
 
-    /// Bytes that users have written up to the last group noted; 0 before the first.
+    /// User bytes up to the last txg noted. 0 before the first.
     pub fn now(&self) -> u64 {
         self.points.last().map_or(0, |&(_, bytes)| bytes)
     }
 
-    /// Bytes that users had written when the group was committed, between two points as if evenly. `None`: it is older than all that
-    /// is known, as are the groups before an import. A group newer than the last one noted is now.
+    /// User bytes when the txg was committed, interpolated between points. `None`: older than the first point, as are txgs before an
+    /// import. A txg newer than the last point counts as now.
     pub fn written_at(&self, txg: Txg) -> Option<u64> {
         let after = self.points.partition_point(|&(point, _)| point < txg);
         let Some(&(next, bytes)) = self.points.get(after) else {
@@ -71,12 +71,12 @@ impl Clock {
         Some(before + u64::try_from(share).unwrap_or(bytes - before))
     }
 
-    /// Bytes that users have written since the group was committed; `None`: more than is known.
+    /// User bytes since the txg was committed. `None`: older than the first point.
     pub fn age_bytes(&self, txg: Txg) -> Option<u64> {
         self.written_at(txg).map(|then| self.now() - then)
     }
 
-    /// The invariant above.
+    /// Checks the invariant above.
     pub fn check(&self) -> Result<(), String> {
         if self.points.len() > POINTS_MAX {
             return Err(format!("{} points, at most {POINTS_MAX} expected", self.points.len()));
@@ -138,7 +138,7 @@ mod tests {
             prop_assert_eq!(clock.now(), bytes);
             for (txg, then) in whole {
                 let known = clock.written_at(txg).expect("nothing here is older than the first point");
-                // A point that went lies among points at most an eighth of its age apart, or one group where groups are large.
+                // A dropped point lies between points at most an eighth of its age apart, or one txg apart where txgs are large.
                 let apart = known.abs_diff(then);
                 prop_assert!(apart <= (bytes - then) / 8 + 8_000_000, "{txg}: {known}, not {then}, of {bytes}");
             }

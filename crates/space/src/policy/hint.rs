@@ -1,17 +1,17 @@
-//! Write life-time hints: what somebody who knows said about when data will die.
+//! Write-lifetime hints: when an application or administrator expects data to die.
 //!
-//! The values are those of Linux's `RWH_WRITE_LIFE_*`. How well a file fits a zone follows the table that XFS uses for zoned
-//! devices: only short with short and medium with medium are *good*, because those die together; unhinted data with its like, and long with
-//! extreme, is acceptable; the rest shares a zone only when nothing else is left.
+//! The values are those of Linux's `RWH_WRITE_LIFE_*`. How well a file fits a zone follows the table of XFS for zoned devices. Only
+//! short with short and medium with medium are *good*, because those die together. Unhinted data with its like, and long with extreme,
+//! are *acceptable*. All else shares a zone only as a last resort.
 
-/// The life time that somebody gave to a file, a directory or a data set.
+/// The lifetime hint of a file, directory or data set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Hint {
-    /// Nobody said anything.
+    /// No hint was set.
     #[default]
     NotSet = 0,
-    /// Somebody said that there is nothing to say.
+    /// The hint says explicitly that the lifetime is unknown.
     None = 1,
     Short = 2,
     Medium = 3,
@@ -19,10 +19,10 @@ pub enum Hint {
     Extreme = 5,
 }
 
-/// How well data suits a zone; the greater the better.
+/// How well data suits a zone. Greater is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Match {
-    /// When nothing else is left.
+    /// Only as a last resort.
     Any,
     Acceptable,
     Good,
@@ -36,7 +36,7 @@ impl Hint {
         Hint::ALL.into_iter().find(|hint| *hint as u64 == id)
     }
 
-    /// As people write it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
             Hint::NotSet => "not-set",
@@ -52,12 +52,12 @@ impl Hint {
         Hint::ALL.into_iter().find(|hint| hint.name() == name)
     }
 
-    /// Whether it says something about the life time.
+    /// Whether the hint states a lifetime.
     pub fn is_said(self) -> bool {
         self >= Hint::Short
     }
 
-    /// How well data with the hint `data` suits a zone that took this one from its first hinted data.
+    /// How well data with the hint `data` suits a zone whose first hinted data had this hint.
     pub fn suits(self, data: Hint) -> Match {
         use Hint::{Extreme, Long, Medium, NotSet, Short};
         match (self, data) {

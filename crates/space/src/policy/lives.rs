@@ -1,21 +1,22 @@
-//! How long data lives: what will die soon, and what has proved that it will not.
+//! Lifetimes: which data will die soon, and which has proved to live long.
 //!
-//! Blocks that are overwritten soon after they were written tend to be overwritten soon again (SepBIT, FAST 2022). *l* is the mean
-//! life of a zone of such hot data, from its opening until collection takes it or nothing lives in it. A block whose
-//! predecessor lived for less than *l* is hot and goes with its like, and so do those of less than 4 and 16 *l*. What survives
-//! collection is split by its age in units of *l*: the longer it has lived, the longer it will.
+//! Blocks overwritten soon after their write tend to be overwritten soon again (SepBIT, FAST 2022). *l* is the mean life of a zone of
+//! such hot data, from its opening until it is collected or its last block dies. A block is hot if its predecessor lived for less than
+//! *l*. Blocks with predecessors below 4 and 16 *l* form two more classes. GC survivors are split by age in units of *l*: the older,
+//! the longer they will live.
 //!
-//! The ages that are asked are those of blocks, by the group they were born in, and a zone's blocks are born in order: so all
-//! survivors of a birth range get one class, and a run has one home.
+//! The age of a block is that of its birth txg, and a zone's blocks are born in order. So all survivors of a birth range get one class,
+//! and a run has one home.
 
 use crate::policy::Hint;
 
-/// Zones over which the mean life is taken.
+/// Number of zones in the mean.
 const ZONES: u64 = 16;
-/// Part of a pool that is *l* at first: survivors younger than a quarter of the pool are young, those older than all of it are old.
+/// The initial *l* is this fraction of the pool. So survivors younger than a quarter of the pool are young, and those older than the
+/// pool are old.
 const FIRST_PART: u64 = 16;
 
-/// How soon a survivor may die. The order is that of age.
+/// How soon a survivor may die, ordered by age.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Age {
     /// Under 4 *l*.
@@ -28,7 +29,7 @@ pub enum Age {
 impl Age {
     pub const ALL: [Age; 3] = [Age::Young, Age::Middle, Age::Old];
 
-    /// As people read it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
             Age::Young => "young",
@@ -38,7 +39,7 @@ impl Age {
     }
 }
 
-/// How soon a block that replaces another may die, by how soon that other did. The order is that of lives.
+/// How soon a new version of a block may die, by the life of the version it replaces. Ordered by life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Heat {
     /// Under *l*.
@@ -59,12 +60,12 @@ pub struct Lives {
 }
 
 impl Lives {
-    /// For a pool of so many bytes, of which a part is believed to be *l* until it is known.
+    /// For a pool of `pool_bytes` bytes. A fraction of it serves as *l* until zones have been measured.
     pub fn new(pool_bytes: u64) -> Lives {
         Lives { mean_bytes: Some(pool_bytes / FIRST_PART), ..Lives::default() }
     }
 
-    /// A zone of hot data was taken by collection, or its last block died, when users had written `life_bytes` since it was opened.
+    /// Notes the end of a zone of hot data: collected, or its last block died. Users wrote `life_bytes` since it was opened.
     pub fn note_hot_zone(&mut self, life_bytes: u64) {
         self.sum_bytes = self.sum_bytes.saturating_add(life_bytes);
         self.zones += 1;
@@ -74,14 +75,14 @@ impl Lives {
         }
     }
 
-    /// *l*, in bytes that users write; `None` until enough zones have told.
+    /// *l*, in user bytes. `None` until enough zones were measured.
     pub fn mean_bytes(&self) -> Option<u64> {
         self.mean_bytes
     }
 
-    /// How soon a new block may die. `previous_age` is how long the version lived that it replaces (`None`: there was none, or nobody
-    /// knows), `expected` how long others like it did; how its own predecessor fared goes before that. Blocks with a hint are
-    /// cold: they have their own zones, and would teach a life that is none of what is inferred.
+    /// How soon a new block may die. `previous_age` is the life of the version it replaces; `None`: there is none, or it is unknown.
+    /// `expected` is the life of similar files, used only without `previous_age`. Blocks with a hint are cold: they have their own
+    /// zones, which would distort *l*.
     pub fn heat(&self, previous_age: Option<u64>, hint: Hint, expected: Option<u64>) -> Heat {
         if hint.is_said() {
             return Heat::Cold;
@@ -90,15 +91,15 @@ impl Lives {
             (Some(life), Some(mean)) if life < mean => Heat::Hot,
             (Some(life), Some(mean)) if life / 4 < mean => Heat::Warm,
             (Some(life), Some(mean)) if life / 16 < mean => Heat::Tepid,
-            // Until something is known of lives, what was replaced once may be replaced again.
+            // Until *l* is known, a block that was replaced once counts as hot.
             (Some(_), None) => Heat::Hot,
-            // What is expected of new files has lanes of its own: here it says only whose zones tell the mean life.
+            // New files with an expected life have lanes of their own. Here it only decides which zones are measured for *l*.
             (None, Some(mean)) if expected.is_some_and(|life| life < mean) => Heat::Hot,
             _ => Heat::Cold,
         }
     }
 
-    /// The class of a survivor that was born `age_bytes` ago (`None`: longer than anybody knows).
+    /// The class of a survivor that was born `age_bytes` ago. `None`: longer ago than known.
     pub fn age(&self, age_bytes: Option<u64>) -> Age {
         match (age_bytes, self.mean_bytes) {
             (Some(age), Some(mean)) if age / 4 < mean => Age::Young,

@@ -1,29 +1,29 @@
-//! Which overwrites are worth a look at what they replace.
+//! Decides which overwrites are compared with the old block (nopwrite).
 //!
-//! A block whose stored form is another than that of the block it replaces may still hold the same: made by another level, or by another
-//! version of the compressor. Only a look at the old block tells, and a look costs a read. So it must pay: where the last look at a file
-//! found the same, the next block of that file is looked at as well; elsewhere looks are few, and fewer the longer they find nothing, until
-//! it is one for 1024 blocks: what is overwritten at random is not to be slower for it, on drives that seek too.
+//! A block may hold the same content as the block it replaces although the stored bytes differ: another level, or another version of
+//! the compressor. Only a read of the old block tells. So comparisons must pay off. If the last comparison in a file found equal
+//! content, the next block of that file is compared too. Elsewhere comparisons are few, and rarer the longer they find nothing, down to
+//! one in 1024 blocks. Random overwrites must not get slower, not even on drives that seek.
 //!
-//! Invariant: of *n* blocks of which none is the same, at most `CREDIT_MAX` + *n* / `INTERVAL_MIN` + 1 are looked at.
+//! Invariant: of *n* blocks without a match, at most `CREDIT_MAX` + *n* / `INTERVAL_MIN` + 1 are compared.
 
-/// Looks that may be spent at once.
+/// Most comparisons in a row without a match.
 const CREDIT_MAX: u32 = 8;
-/// Blocks from one look to the next, where looks find nothing: twice as many each time.
+/// Blocks between two comparisons. Doubles after each comparison without a match.
 const INTERVAL_MIN: u32 = 64;
 const INTERVAL_MAX: u32 = 1024;
 
 /// An object, in its object set.
 pub type File = (u64, u64);
 
-/// What looks have found lately.
+/// The results of recent comparisons.
 #[derive(Clone, Debug)]
 pub struct Looks {
-    /// The last look was at a block of this file, and found the same.
+    /// The last comparison was in this file and found equal content.
     trusted: Option<File>,
     credit: u32,
     interval: u32,
-    /// Blocks until the next look.
+    /// Blocks until the next comparison.
     left: u32,
 }
 
@@ -34,12 +34,12 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Whether the next block of `file` is better compared before it is compressed.
+    /// Whether the next block of `file` should be compared before it is compressed.
     pub fn trusts(&self, file: File) -> bool {
         self.trusted == Some(file)
     }
 
-    /// A block of `file` may hold what it replaces: whether that is to be looked at.
+    /// Whether a block of `file` should be compared with the block it replaces.
     pub fn is_due(&mut self, file: File) -> bool {
         if self.trusts(file) {
             return true;
@@ -56,7 +56,7 @@ impl Looks {
         false
     }
 
-    /// What a look at a block of `file` found.
+    /// Notes the result of a comparison in `file`.
     pub fn found(&mut self, file: File, is_same: bool) {
         if is_same {
             self.trusted = Some(file);
@@ -79,7 +79,7 @@ mod tests {
     const A: File = (1, 7);
     const B: File = (1, 8);
 
-    /// Looks at so many blocks of a file, and those that found the same.
+    /// Returns the number of comparisons over `blocks` blocks, and of matches.
     fn run(looks: &mut Looks, file: File, blocks: u32, is_same: impl Fn(u32) -> bool) -> (u32, u32) {
         let (mut done, mut same) = (0, 0);
         for at in 0..blocks {
@@ -104,7 +104,7 @@ mod tests {
         let mut looks = Looks::default();
         let (done, _) = run(&mut looks, A, 100_000, |_| false);
         assert!((CREDIT_MAX..150).contains(&done), "{done}");
-        // By many small files neither.
+        // Nor with many small files.
         let done: u32 = (0..100_000).map(|file| run(&mut looks, (1, file), 1, |_| false).0).sum();
         assert!((50..150).contains(&done), "{done}");
     }
@@ -115,7 +115,7 @@ mod tests {
         run(&mut looks, A, 100_000, |_| false);
         let (_, same) = run(&mut looks, B, 5_000, |_| true);
         assert!(same >= 5_000 - INTERVAL_MAX, "{same}");
-        // And the next one at once.
+        // And the next file is compared at once.
         assert_eq!(run(&mut looks, A, 100, |_| true), (100, 100));
     }
 

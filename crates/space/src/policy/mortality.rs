@@ -1,20 +1,20 @@
-//! Whether the age of a zone tells how soon what lives in it will die.
+//! Measures whether the age of a zone predicts how soon its blocks will die.
 //!
-//! Cost-benefit waits for old zones longer than for young ones, because mostly what has lived long lives on. Where everything dies as
-//! readily however old it is (whole files that come and go at random, uniform overwrites), waiting only keeps garbage: in zones of a few
-//! files, where chance leaves some nearly empty, greedy copies a tenth less. So deaths are counted by the age of their zone, beside
-//! the bytes that lived at that age and for how long: the rates of the younger and the older half of all that lived are compared.
+//! Cost-benefit waits longer for old zones than for young ones, because what has lived long mostly lives on. If blocks die at the same
+//! rate at any age (random whole files, uniform overwrites), waiting only keeps garbage. With a few files per zone, where chance leaves
+//! some zones nearly empty, greedy then copies a tenth less. So deaths are counted by the age of their zone, beside the bytes alive at
+//! that age and the time they lived. The death rates of the younger and the older half of all lived time are compared.
 
-/// Steps of age for each doubling.
+/// Age classes per doubling.
 const STEPS: f64 = 4.0;
 /// Ages are told apart up to 2^64 bytes.
 const AGES: usize = 64 * STEPS as usize;
-/// Zones are looked at whenever users have written one part of so many of what these take, and what was seen then is forgotten as slowly.
+/// Zones are sampled each time users have written this fraction of the zones' capacity. Old samples decay by the same fraction.
 const LOOK_PART: u64 = 16;
-/// The young die so many times as readily, or their age tells nothing.
+/// Age is predictive if the younger half dies this many times as fast as the older one.
 const TELLING: f64 = 1.5;
 
-/// What died in the younger half of all that lived, and in the older; nothing where nothing lived.
+/// Deaths in the younger and in the older half of all lived time. Zero if nothing lived.
 fn halves(died: &[f64], lived: &[f64]) -> (f64, f64) {
     let half = lived.iter().sum::<f64>() / 2.0;
     if half == 0.0 {
@@ -22,7 +22,7 @@ fn halves(died: &[f64], lived: &[f64]) -> (f64, f64) {
     }
     let (mut young, mut before) = (0.0, 0.0);
     for (deaths, lives) in died.iter().zip(lived) {
-        // Of the step in the middle as much as makes half.
+        // The middle age class is split so that the halves are equal.
         let share = ((half - before) / lives.max(1.0)).clamp(0.0, 1.0);
         (young, before) = (young + deaths * share, before + lives);
     }
@@ -31,9 +31,9 @@ fn halves(died: &[f64], lived: &[f64]) -> (f64, f64) {
 
 #[derive(Clone, Debug)]
 pub(super) struct Mortality {
-    /// Bytes that died since the last look, by age.
+    /// Bytes that died since the last sample, by age.
     died: Vec<f64>,
-    /// Bytes that died young, and old, by the middle age of their look.
+    /// Decayed sums of bytes that died young and old, split at the median age of each sample.
     young: f64,
     old: f64,
     now: u64,
@@ -56,23 +56,23 @@ impl Mortality {
         self.now = self.now.max(now);
     }
 
-    /// So many bytes died in a zone that was full since then.
+    /// Notes that `bytes` died in a zone that became full at `since`.
     pub fn note_death(&mut self, since: f64, bytes: u64) {
         self.died[step(self.now as f64 - since)] += bytes as f64;
     }
 
-    /// Looks at the zones, which take `capacity` bytes, if it is time: live bytes of each, and since when it was full.
+    /// Takes a sample if it is due: live bytes of each zone, and when it became full. `capacity` is that of all zones, in bytes.
     pub fn look(&mut self, capacity: u64, zones: impl Iterator<Item = (u64, f64)>) {
         if self.now - self.looked < capacity / LOOK_PART {
             return;
         }
         let passed = (self.now - std::mem::replace(&mut self.looked, self.now)) as f64;
-        // Bytes that lived, times the bytes that users wrote meanwhile.
+        // Live bytes, times the user bytes written meanwhile.
         let mut lived = vec![0.0; AGES];
         for (live, since) in zones {
             let age = self.now as f64 - since;
             let seen = passed.min(age);
-            // It was as old as this in the middle of that; its deaths were counted as they came.
+            // The zone's age in the middle of the interval. Its deaths were counted as they came.
             lived[step(age - seen / 2.0)] += live as f64 * seen;
         }
         let (young, old) = halves(&self.died, &lived);
@@ -92,7 +92,7 @@ impl Mortality {
 mod tests {
     use super::*;
 
-    /// A hundred zones of 1,000 bytes, of which one is filled anew for every thousand that users write, and what dies at which age.
+    /// A hundred zones of 1,000 bytes. One is refilled for each thousand user bytes. `death` gives the deaths by age.
     fn after(death: impl Fn(u64) -> u64) -> Mortality {
         let mut mortality = Mortality::default();
         let mut zones: Vec<(u64, u64)> = (0..100).map(|nth| (1000, nth * 1000)).collect();
@@ -115,8 +115,8 @@ mod tests {
     fn what_dies_at_random_has_no_age_however_the_pool_was_filled() {
         const ZONE: u64 = 1_000_000;
         let mut mortality = Mortality::default();
-        // Two hundred zones are filled while nothing dies; then users write a quarter of each zone, and collection moves the rest. So
-        // zones live for four looks.
+        // Two hundred zones are filled while nothing dies. Then users write a quarter of a zone at a time, and the collector moves the
+        // rest. So zones live for four samples.
         let mut zones: Vec<(u64, u64)> = (1..=200).map(|nth| (ZONE, nth * ZONE)).collect();
         for filled in 0..2000u64 {
             let now = 200 * ZONE + filled * (ZONE / 4);

@@ -1,15 +1,15 @@
 use crate::policy::VictimPolicy;
 
-/// What is said about collection by whoever administers the pool.
+/// An administrator's settings for collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectionOptions {
     pub victims: VictimPolicy,
-    /// When the pool has nothing better to do: garbage is collected then that could wait. `None`: nobody said so.
+    /// When the pool is idle: garbage that could wait is collected then. `None`: not set.
     pub idle: Option<IdleWindow>,
 }
 
-/// A part of every day, in minutes since midnight, each below [`IdleWindow::DAY_MINUTES`]. One that ends before it begins
-/// goes over midnight.
+/// A window of every day, in minutes since midnight, each below [`IdleWindow::DAY_MINUTES`]. If `end` is before `first`, it spans
+/// midnight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleWindow {
     first: u16,
@@ -19,7 +19,7 @@ pub struct IdleWindow {
 impl IdleWindow {
     pub const DAY_MINUTES: u16 = 24 * 60;
 
-    /// `None`: no such minutes, or an empty window.
+    /// `None`: the minutes are out of range, or the window is empty.
     pub fn new(first: u16, end: u16) -> Option<IdleWindow> {
         let is_valid = first < Self::DAY_MINUTES && end < Self::DAY_MINUTES && first != end;
         is_valid.then_some(IdleWindow { first, end })

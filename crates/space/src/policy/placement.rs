@@ -1,19 +1,19 @@
 use crate::policy::Hint;
 use terrane_wire::Txg;
 
-/// What is known of the file a block of data belongs to, to place the block near others that will die with it.
+/// What is known of a data block's file, to place the block near others that die at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placement {
-    /// Equal for the blocks of one file, different for different files; 0: nobody knows.
+    /// The same number for all blocks of one file, different for other files. 0: unknown.
     pub file: u64,
-    /// What somebody said.
+    /// The lifetime hint.
     pub hint: Hint,
-    /// Bytes of the file that are written in this group.
+    /// Bytes of the file that are written in this txg.
     pub burst_bytes: u64,
-    /// Nobody has the file open for writing any more: it packs well with others like it.
+    /// No process has the file open for writing, so it packs well with similar files.
     pub closed: bool,
-    /// Birth group of the version that this block replaces, which tells how long that one lived. 0: none, or nobody knows.
+    /// Birth txg of the version that this block replaces, which gives that version's life. 0: none, or unknown.
     pub replaces: Txg,
-    /// How long files like it lived, in bytes that users wrote to the pool meanwhile; `None`: nobody knows.
+    /// Mean life of similar files, in user bytes. `None`: unknown.
     pub expected_life_bytes: Option<u64>,
 }

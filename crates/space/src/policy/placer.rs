@@ -1,15 +1,14 @@
-//! Which open zone a block goes to.
+//! Placer: which open zone a block goes to.
 //!
-//! Open zones are *slots*. Each is open for one or more *roles*: first and second copies of metadata, survivors of collection by age,
-//! data. A zone that is open has on average half its room unused and cannot be collected, so a small pool has few, whose roles share
-//! them, and a drive that limits open zones may leave no more. With room for more, what dies at different times is kept apart.
+//! Open zones are *slots*. Each slot has one or more *roles*: first and second copies of metadata, GC survivors by age, data. On
+//! average half of an open zone is unused, and it cannot be collected. So a small pool has few slots, which share roles; a drive that
+//! limits open zones may allow no more. With more slots, blocks that die at different times are kept apart.
 //!
-//! Among the data slots a *lane* says what they take: files whose like live about as long, what a hint calls alike, or what replaces
-//! what died soon. A zone's lane is that of its first block, until it is forgotten. A file stays where it last was while it can;
-//! different files get different slots while enough are not open; small files follow each other into the one that was used last; all
-//! others take the one that was not used for longest. What fits nowhere goes to the nearest lane. A file that brings a good part of a
-//! zone at once begins with a fresh one rather than with the scrap that is left of the last, while there are zones enough: then its
-//! end leaves a whole zone.
+//! Each data slot has a *lane*: files with a similar expected life, blocks with similar hints, or blocks whose old version died soon. A
+//! zone's lane is that of its first block, until it expires. A file stays in its last zone while it can. Different files get different
+//! slots while slots are closed. Small files follow each other into the slot used last. All others go to the least recently used slot.
+//! A block that fits nowhere goes to the nearest lane. A file that brings a large part of a zone at once begins with a fresh zone
+//! instead of the rest of the last one, while zones are plenty. Its deletion then frees a whole zone.
 //!
 //! Invariant: the two roles of metadata never share a slot.
 
@@ -18,24 +17,24 @@ use std::ops::Range;
 use terrane_format::record::Class;
 use terrane_wire::Txg;
 
-/// What a data slot takes.
+/// The lifetime class of a data slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// What somebody said, or did not.
+    /// By hint, set or not.
     Said(Hint),
-    /// Nobody said anything, but the versions that such blocks replace died so soon; never [`Heat::Cold`].
+    /// Without a hint: by the life of the replaced version. Never [`Heat::Cold`].
     Heat(Heat),
-    /// Files like these live for about 2^n bytes that users write.
+    /// Similar files live for about 2^n user bytes.
     Life(u32),
 }
 
 impl Lane {
-    /// Where a block belongs. How files like it fared goes before what somebody said of it, for that is known to a factor of two; and of
-    /// a block that replaces another, that other one tells more than files like its own.
+    /// The lane of a block. For new files, the measured life of similar files beats a hint, because it is known to a factor of two. For
+    /// a block that replaces another, the old version's life tells more than similar files.
     fn of(placement: &Placement, heat: Heat) -> Lane {
         let is_new = placement.replaces == Txg(0);
         match placement.expected_life_bytes {
-            // That none of its like has died yet says less than somebody who says something.
+            // That no similar file has died yet tells less than a hint.
             Some(u64::MAX) if placement.hint.is_said() => Lane::Said(placement.hint),
             Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
             _ if placement.hint.is_said() => Lane::Said(placement.hint),
@@ -44,7 +43,7 @@ impl Lane {
         }
     }
 
-    /// Whether somebody said how long what it takes will live.
+    /// Whether the lane is that of a hint with a lifetime.
     fn is_said(self) -> bool {
         matches!(self, Lane::Said(hint) if hint.is_said())
     }
@@ -64,8 +63,7 @@ impl Lane {
         }
     }
 
-    /// How far from one another, among those that do not suit: factors of two between lives, and more than any such where one is not
-    /// known.
+    /// Distance of two lanes that do not suit each other: factors of two between lives. Larger than any of those if a life is unknown.
     fn distance(self, other: Lane) -> u32 {
         match (self, other) {
             (Lane::Life(a), Lane::Life(b)) => a.abs_diff(b),
@@ -76,7 +74,7 @@ impl Lane {
             (Lane::Heat(Heat::Hot), Lane::Said(Hint::Short))
             | (Lane::Said(Hint::Short), Lane::Heat(Heat::Hot)) => 1,
             _ if self == other => 0,
-            // Nobody spoils the zones of those who said that theirs dies soon.
+            // Other lanes stay out of zones with a short or medium hint.
             (Lane::Life(_), Lane::Said(hint)) | (Lane::Said(hint), Lane::Life(_))
                 if !matches!(hint, Hint::Short | Hint::Medium) =>
             {
@@ -87,7 +85,7 @@ impl Lane {
     }
 }
 
-/// Which slot serves which role.
+/// The assignment of roles to slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     slots: usize,
@@ -96,12 +94,12 @@ pub struct Layout {
     first_data: usize,
 }
 
-/// The fewest slots: the two copies of metadata lie in different zones.
+/// Fewest slots: the two copies of metadata lie in different zones.
 pub const SLOTS_MIN: u32 = 2;
 
 impl Layout {
-    /// For a pool of so many zones, of which `open_max` may be open at once beside the anchors (0: no limit). `None`: with so few
-    /// open zones there is no way.
+    /// For a pool of `zones` zones, of which `open_max` may be open at once beside the anchors (0: no limit). `None`: the limit is
+    /// below [`SLOTS_MIN`].
     pub fn new(zones: u64, open_max: u32) -> Option<Layout> {
         let open_max = if open_max == 0 { u32::MAX } else { open_max };
         let wanted = match zones {
@@ -121,7 +119,7 @@ impl Layout {
         )
     }
 
-    /// With so many slots in all, of which `ages` (1 to 3) are for survivors if there are so many.
+    /// With `slots` slots, of which up to `ages` (1 to 3) are for survivors.
     pub fn of_slots(slots: u32, ages: u32) -> Option<Layout> {
         let (meta, survivors, first_data) = match (slots, ages) {
             (..SLOTS_MIN, _) => return None,
@@ -135,7 +133,7 @@ impl Layout {
         Some(Layout { slots: (slots as usize).max(last_data), meta, survivors, first_data })
     }
 
-    /// With slots that take metadata and nothing else. Three are enough, which every drive allows.
+    /// With slots that take only metadata. Three slots suffice, and every drive allows them.
     pub fn with_metadata_apart(self) -> Layout {
         if self.slots > 3 {
             return self;
@@ -147,7 +145,7 @@ impl Layout {
         self.slots
     }
 
-    /// Where the first (0) and the second copy (1) of metadata goes.
+    /// The slots of the first (0) and the second copy (1) of metadata.
     pub fn meta(&self) -> [usize; 2] {
         self.meta
     }
@@ -161,7 +159,7 @@ impl Layout {
         self.first_data..last
     }
 
-    /// The class of metadata that a slot takes, if it takes no data and is no survivors' own.
+    /// The metadata class of a slot that takes neither data nor survivors.
     pub fn metadata_alone(&self, slot: usize) -> Option<Class> {
         if self.data().contains(&slot) || self.survivors.contains(&slot) {
             return None;
@@ -170,7 +168,7 @@ impl Layout {
         Some([Class::MetaA, Class::MetaB][at])
     }
 
-    /// The slots in which a zone of this class may be written on after an import.
+    /// The slots in which an open zone of this class may continue after import.
     pub fn slots_of(&self, class: Class) -> Range<usize> {
         let one = |slot: usize| slot..slot + 1;
         match class {
@@ -182,50 +180,50 @@ impl Layout {
     }
 }
 
-/// Files that a slot remembers to have been written to it lately.
+/// Recent files that a slot remembers.
 const FILES_KEPT: usize = 8;
 /// A file that brings more is not packed with small ones.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
 
-/// A file that brings one part of so many of a zone is a big one.
+/// A file is big if it brings this fraction of a zone.
 const BIG_FILE_PART: u64 = 2;
-/// And begins with a fresh zone where no more than one part of so many is left of the last.
+/// A big file begins with a fresh zone if at most this fraction of the last zone is left.
 const SCRAP_PART: u64 = 8;
 
-/// Whether zones are plenty.
+/// How plentiful empty zones are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stock {
-    /// What is empty is wanted for other things than a better place.
+    /// Empty zones are needed for other purposes than placement.
     Short,
     /// Another zone may be opened.
     Enough,
-    /// And ends of zones may stay unused.
+    /// Also, ends of zones may stay unused.
     Plenty,
 }
 
-/// Where a block of data goes.
+/// Where a data block goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub slot: usize,
-    /// Not to the zone that is open there, which takes no more, but to a fresh one.
+    /// Close the open zone of the slot, and use a fresh one.
     pub is_fresh: bool,
 }
 
-/// A lane that has a slot opens another only while more than one part of so many are closed.
+/// A lane that already has a slot opens another only while more than this fraction of the slots are closed.
 const KEPT_CLOSED_PART: usize = 2;
 
-/// A slot whose lane brought nothing while this many zones' worth of data was placed may be given to another.
+/// A lane expires after this many zones' worth of other data. Its slot may then be given to another lane.
 const FORGOTTEN_ZONES: u64 = 8;
 
 #[derive(Clone, Debug, Default)]
 struct DataSlot {
     /// `None`: no zone is open.
     lane: Option<Lane>,
-    /// When it was last chosen, in bytes that were placed.
+    /// Position of its last use, in bytes placed.
     used: u64,
     files: [u64; FILES_KEPT],
     next_file: usize,
-    /// Lane and file of what was placed last.
+    /// Lane and file of the last block placed.
     last: Option<(Lane, u64)>,
 }
 
@@ -250,7 +248,7 @@ pub struct Placer {
 }
 
 impl Placer {
-    /// For zones that take so many bytes.
+    /// For zones of `zone_bytes` bytes.
     pub fn new(layout: Layout, zone_bytes: u64) -> Placer {
         Placer { layout, zone_bytes, data: vec![DataSlot::default(); layout.data().len()], placed_bytes: 0 }
     }
@@ -263,7 +261,7 @@ impl Placer {
         self.zone_bytes
     }
 
-    /// The place for a block of data. `room`: what the open zone of a slot still takes, in bytes.
+    /// The place for a data block. `room`: free bytes in a slot's open zone.
     pub fn choose(
         &self,
         placement: &Placement,
@@ -277,7 +275,7 @@ impl Placer {
         Choice { slot: first + choice.slot, ..choice }
     }
 
-    /// A block of so many bytes goes where it was chosen to.
+    /// Notes that a block of `bytes` bytes goes to the chosen place.
     pub fn chosen(&mut self, choice: Choice, placement: &Placement, heat: Heat, bytes: u64) {
         self.placed_bytes += bytes;
         let slot = choice.slot - self.layout.first_data;
@@ -285,12 +283,12 @@ impl Placer {
         let lane = self.lane_of(placement, heat);
         let chosen = &mut self.data[slot];
         chosen.used = self.placed_bytes;
-        // Others would find no slot as long as zones wait for what comes no more.
+        // An expired lane must not hold the slot, or others would find none.
         chosen.lane = chosen.lane.filter(|_| !is_forgotten);
         chosen.note(lane, placement.file);
     }
 
-    /// With few slots, what a class of its own would save is less than the room of one more open zone.
+    /// With few slots, a separate class saves less than one more open zone costs.
     fn lane_of(&self, placement: &Placement, heat: Heat) -> Lane {
         let coldest = match self.data.len() {
             ..3 => Heat::Hot,
@@ -335,7 +333,7 @@ impl Placer {
         if let Some(at) = closed.filter(|_| may_open) {
             return old(at);
         }
-        // A slot that waits for what comes no more costs room and serves nobody. Where somebody said that it dies soon it stays alone.
+        // A slot of an expired lane only wastes space. Slots with a lifetime hint stay alone.
         let idle = open().filter(|(_, slot, of)| self.is_forgotten(slot) && !of.is_said());
         if (spare + idle.clone().count()) * KEPT_CLOSED_PART > self.data.len()
             && let Some((at, ..)) = idle.min_by_key(|(_, slot, _)| slot.used)
@@ -344,7 +342,7 @@ impl Placer {
         }
         if is_big {
             let is_scrap = |at: usize| room(at) < placement.burst_bytes.min(self.zone_bytes / SCRAP_PART);
-            // It would not fit, and what is lost is little.
+            // The file would not fit anyway, and little is lost.
             let scrap = fitting.clone().filter(|_| stock == Stock::Plenty).find(|(at, ..)| is_scrap(*at));
             if let Some((slot, ..)) = scrap {
                 return Choice { slot, is_fresh: true };
@@ -353,30 +351,30 @@ impl Placer {
         if let Some((at, ..)) = fitting.min_by_key(|(_, slot, _)| slot.used) {
             return old(at);
         }
-        // Nothing suits: one more zone, or one whose lane seems to be forgotten, or the nearest.
+        // No lane suits: take a closed slot, an expired lane, or the nearest lane.
         let stranger =
             open().min_by_key(|(_, slot, of)| (!self.is_forgotten(slot), of.distance(lane), slot.used));
-        // Even at the edge: where nothing suits, sharing costs more than the room of one more open zone. Where collection keeps empty zones
-        // at their floor it would mix all lanes for ever.
+        // Even when zones are short. If no lane suits, sharing costs more than one more open zone. And while the collector keeps empty
+        // zones at their minimum, all lanes would mix for ever.
         old(closed.or(stranger.map(|(at, ..)| at)).unwrap_or(0))
     }
 
-    /// The zone of a slot takes no more.
+    /// Notes that the zone of a slot is closed.
     pub fn closed(&mut self, slot: usize) {
         if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at)) {
             *slot = DataSlot { used: slot.used, last: slot.last, ..DataSlot::default() };
         }
     }
 
-    /// A zone was opened in a slot, or goes on after an import. If the one before took no more, it is for the block that was placed last,
-    /// and for what comes after that: its file, and its like.
+    /// Notes that a zone was opened in a slot, or continues after import. If the zone before was full, the new one keeps the lane and
+    /// file of the last block placed.
     pub fn opened(&mut self, slot: usize) {
         if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at))
             && slot.lane.is_none()
         {
             match slot.last {
                 Some((lane, file)) => slot.note(lane, file),
-                // Nobody knows what it holds.
+                // The content of the zone is unknown.
                 None => slot.lane = Some(Lane::Said(Hint::NotSet)),
             }
         }

@@ -1,37 +1,37 @@
-//! What new files may expect to live: as long as those like them did.
+//! Predicts the life of new files from similar files.
 //!
-//! Files of one directory with one suffix tend to share a fate: objects of a build die with the next one, its sources stay, a
-//! database's log segments are gone after a checkpoint. What a file is like is a [`SiblingKey`]; the table learns, for each, how
-//! many were born, how many of them died, and how long those had lived. Where a directory is new, tells nothing, or differs by little,
-//! its suffix alone is asked, as it fared everywhere.
+//! Files of one directory with one suffix tend to share a fate. Objects of a build die with the next build, its sources stay, and a
+//! database's log segments end with a checkpoint. Similarity is a [`SiblingKey`]. For each key the table learns how many files were
+//! born, how many died, and how long those had lived. If a directory is new, tells nothing, or differs little, the suffix over all
+//! directories is used.
 //!
-//! Mean lives are means of logarithms, since one file that was forgotten for a year must not outweigh a thousand that lived for a
-//! minute; and they are forgotten by and by, so that what changes is learnt anew.
+//! Mean lives are means of logarithms: one file forgotten for a year must not outweigh a thousand that lived for a minute. Old
+//! observations decay, so the table adapts.
 //!
-//! The table is bounded and takes no memory before it is used. A key that finds its few places taken pushes out the one that has
-//! told the least.
+//! The table is bounded, and takes no memory before its first use. A key that finds its set full evicts the key with the fewest
+//! observations.
 
 use terrane_wire::mixed;
 
-/// Keys remembered at most: 1.5 MiB.
+/// Most keys: 1.5 MiB.
 const KEYS_MAX: usize = 64 << 10;
-/// Places a key may lie in.
+/// Associativity of the table.
 const WAYS: usize = 4;
-/// Weight of what is new, as a part: a mean of about the last sixteen in a directory, and of more where more come.
+/// Weight of a new observation, as 1/n: about the last 16 in a directory, and more over all directories.
 const MEMORY: f32 = 16.0;
 const MEMORY_ANYWHERE: f32 = 128.0;
-/// A directory's files are as those of their suffix elsewhere while means differ by less than this: log2, so a factor of four. Lives
-/// that end at random differ by a factor of 3.6 at the middle, their mean over a few by nearly two.
+/// A directory behaves like its suffix elsewhere while means differ by less than this, in log2: a factor of four. Lives that end at
+/// random differ by a factor of 3.6 in the middle half. Their mean over a few differs by nearly two.
 const ALIKE: f32 = 2.0;
-/// Births that must be known before anything is foretold: in the directory, and where only the suffix is known.
+/// Births needed for a prediction, in a directory and over all directories.
 const KNOWN_HERE: f32 = 4.0;
 const KNOWN_ANYWHERE: f32 = 16.0;
-/// A mean says nothing of lives that differ by more than this: log2, so a factor of eight.
+/// Larger spreads make a mean useless. In log2: a factor of eight.
 const SPREAD_MAX: f32 = 3.0;
-/// Longer suffixes than this are names.
+/// A longer suffix counts as part of the name.
 const SUFFIX_MAX: usize = 12;
 
-/// What a file is like: its directory and suffix, and its suffix alone.
+/// What a file is similar to: its directory with its suffix, and its suffix alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiblingKey {
     here: u64,
@@ -39,20 +39,20 @@ pub struct SiblingKey {
 }
 
 impl SiblingKey {
-    /// `directory` is any number that names the directory in the pool and stays (data set and object), `name` the file's name in it.
+    /// `directory` is any stable number of the directory in the pool (data set and object). `name` is the file's name in it.
     pub fn new(directory: u64, name: &[u8]) -> SiblingKey {
         let mut bytes = [0u8; 16];
         let suffix = suffix(name);
         bytes[..suffix.len()].copy_from_slice(suffix);
         let [low, high] = [0, 8].map(|at| u64::from_le_bytes(*bytes[at..].first_chunk().expect("16 bytes")));
-        // Every creation of a file comes here, and whoever makes names collide gains worse places: a hash need not keep secrets.
+        // This runs at every file creation. Forced collisions only worsen the attacker's own placement, so the hash need not be secret.
         let anywhere = mixed(low ^ mixed(high ^ suffix.len() as u64));
-        // 0 marks a free place.
+        // 0 marks a free entry.
         SiblingKey { here: mixed(anywhere ^ mixed(directory)).max(1), anywhere: anywhere.max(1) }
     }
 }
 
-/// What follows the last point, if it looks like a suffix and not like a number.
+/// The part after the last dot, if it looks like a suffix and not like a number.
 fn suffix(name: &[u8]) -> &[u8] {
     let Some(point) = name.iter().rposition(|byte| *byte == b'.').filter(|at| *at > 0) else { return b"" };
     let suffix = name.get(point + 1..).unwrap_or_default();
@@ -72,7 +72,7 @@ struct Fate {
 }
 
 impl Fate {
-    /// log2 of what such a file may expect; 64: hardly any has died. `None`: too little is known, or lives differ too much.
+    /// log2 of the expected life. 64: hardly any file has died. `None`: too few observations, or lives differ too much.
     fn life_log2(&self) -> Option<f32> {
         if self.died < self.born / 8.0 {
             return (self.born >= KNOWN_ANYWHERE).then_some(64.0);
@@ -82,7 +82,7 @@ impl Fate {
     }
 }
 
-/// Life times by directory and suffix.
+/// Lifetimes by directory and suffix.
 #[derive(Clone, Debug)]
 pub struct Siblings {
     keys: usize,
@@ -90,25 +90,25 @@ pub struct Siblings {
 }
 
 impl Siblings {
-    /// A table within so many bytes of memory, and never more than 1.5 MiB.
+    /// A table of at most `budget_bytes` bytes, and never more than 1.5 MiB.
     pub fn new(budget_bytes: usize) -> Siblings {
         let keys = (budget_bytes / size_of::<Fate>()).min(KEYS_MAX) / WAYS * WAYS;
         Siblings { keys: keys.max(WAYS), fates: Vec::new() }
     }
 
-    /// A file was created.
+    /// Notes a file creation.
     pub fn born(&mut self, key: SiblingKey) {
         for (key, memory) in [(key.here, MEMORY), (key.anywhere, MEMORY_ANYWHERE)] {
             let fate = self.fate_mut(key);
             fate.born += 1.0;
-            // Both counts fade together, so that their ratio stays what it was.
+            // Halve both counts, so that their ratio stays.
             if fate.born > 4.0 * memory {
                 (fate.born, fate.died) = (fate.born / 2.0, fate.died / 2.0);
             }
         }
     }
 
-    /// A file that was counted here is of others now: it will not die here.
+    /// Notes that a file counted under this key was renamed away: it will not die here.
     pub fn left(&mut self, key: SiblingKey) {
         for key in [key.here, key.anywhere] {
             let fate = self.fate_mut(key);
@@ -116,7 +116,7 @@ impl Siblings {
         }
     }
 
-    /// A file's contents are gone, when users had written `life_bytes` since they were written: unlinked, renamed over, cut to nothing.
+    /// Notes that a file's contents died (unlink, rename over it, truncate to 0), `life_bytes` user bytes after they were written.
     pub fn died(&mut self, key: SiblingKey, life_bytes: u64) {
         let life = (life_bytes.max(1) as f32).log2();
         for (key, memory) in [(key.here, MEMORY), (key.anywhere, MEMORY_ANYWHERE)] {
@@ -131,12 +131,12 @@ impl Siblings {
         }
     }
 
-    /// Bytes that users will have written until a file like this dies. `None`: too little is known, or lives differ too much. `u64::MAX`:
-    /// hardly any of its like has died.
+    /// Expected life of a similar new file, in user bytes. `None`: too few observations, or lives differ too much. `u64::MAX`: hardly
+    /// any similar file has died.
     pub fn expect(&self, key: SiblingKey) -> Option<u64> {
         let known = |key, births| self.fate(key).filter(|fate| fate.born >= births).and_then(Fate::life_log2);
         let log2 = match (known(key.here, KNOWN_HERE), known(key.anywhere, KNOWN_ANYWHERE)) {
-            // A few lives that are a little longer or shorter elsewhere are chance, and would part what dies together.
+            // A small difference is chance, and would separate files that die together.
             (Some(here), Some(anywhere)) if (here - anywhere).abs() < ALIKE => anywhere,
             (here, anywhere) => here.or(anywhere)?,
         };
@@ -162,7 +162,7 @@ impl Siblings {
         let at = match set.iter().position(|fate| fate.key == key) {
             Some(at) => at,
             None => {
-                // Who is pushed out told the least; the others lose a little each time, or a table once full would never learn.
+                // Evict the key with the fewest observations. The others decay a little each time, or a full table would never learn.
                 set.iter_mut().for_each(|fate| (fate.born, fate.died) = (fate.born * 0.75, fate.died * 0.75));
                 let least = |a: &(usize, &Fate), b: &(usize, &Fate)| {
                     (a.1.born + a.1.died).total_cmp(&(b.1.born + b.1.died))
@@ -175,7 +175,7 @@ impl Siblings {
         &mut set[at]
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.fates.capacity() * size_of::<Fate>()
     }
@@ -195,7 +195,7 @@ mod tests {
         assert_ne!(key(1, "a.o"), key(1, "a.c"));
         assert_ne!(key(1, "a.o"), key(2, "a.o"));
         assert_eq!(key(1, "a.o").anywhere, key(2, "b.o").anywhere);
-        // Neither a hidden file's name, nor a number, nor half a sentence is a suffix.
+        // A hidden file's name, a number, or half a sentence is not a suffix.
         for name in [".profile", "core.1234", "notes", "a.sentence that goes on", "dot."] {
             assert_eq!(key(1, name), key(1, "README"), "{name}");
         }
@@ -249,7 +249,7 @@ mod tests {
         assert!(alike < 5 << 28, "a few that lived twice as long are chance: {alike}");
         let unlike = (0..5).map(|_| live(201, 1 << 33)).last().unwrap().unwrap();
         assert!(unlike.abs_diff(1 << 33) < 1 << 20, "{unlike}");
-        // A directory that is known but says nothing asks elsewhere.
+        // A directory without a clear result uses the suffix over all directories.
         for n in 0..8 {
             siblings.born(key(202, "a.mkv"));
             assert!(siblings.expect(key(202, "b.mkv")).is_some(), "{n}");
@@ -260,7 +260,7 @@ mod tests {
     fn what_moved_away_is_not_waited_for() {
         let mut siblings = Siblings::new(usize::MAX);
         for _ in 0..40 {
-            // Every other one is renamed, and would die under another name.
+            // Every other file is renamed, and would die under another name.
             siblings.born(key(1, "a.tmp"));
             siblings.born(key(1, "b.tmp"));
             siblings.left(key(1, "b.tmp"));

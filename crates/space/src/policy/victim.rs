@@ -1,19 +1,19 @@
-//! Which full zone is emptied next.
+//! Victim selection: which full zone is emptied next.
 //!
-//! *Greedy* takes the zone with the least live share. On skewed data that is wasteful: cold zones with a little garbage become the
-//! emptiest only slowly, and keep their garbage meanwhile, while hot ones are copied just before they would have died by themselves.
-//! *Cost-benefit* weighs what is won, the free share and how long it will stay free, which its age foretells, against
-//! what must be written anew: `(1 - u) * age / u`. Rosenblum and Ousterhout (1992) divide by `1 + u`, because they read the whole
-//! segment; here only what lives is read, and copying it is what costs. On uniform data both choose as greedy does.
+//! *Greedy* takes the zone with the least live share. On skewed data that is wasteful. Cold zones with a little garbage become the
+//! emptiest only slowly, and keep their garbage meanwhile. Hot zones are copied right before they would have died by themselves.
+//! *Cost-benefit* weighs benefit against cost. The benefit is the free share times the time it will stay free, which the zone's age
+//! predicts. The cost is what must be written: `(1 - u) * age / u`. Rosenblum and Ousterhout (1992) divide by `1 + u`, because they
+//! read the whole segment. Here only live blocks are read, and copying is the cost. On uniform data both choose alike.
 //!
-//! A zone's age is the time since it was full, not that of its data. By the age of their data, zones of survivors would be the oldest of
-//! all as soon as they are written, and be moved again with little garbage: in the simulator that costs four times as much on
-//! 95/5 and on zipf.
+//! A zone's age is the time since it was full, not that of its data. By the age of their data, zones of survivors would be the oldest
+//! of all once they are written, and be moved again with little garbage. In the simulator that costs four times as much on 95/5 and on
+//! zipf.
 //!
-//! Where the old die as readily as the young, age tells nothing, and cost-benefit chooses as greedy does ([`Mortality`]).
+//! If old blocks die at the same rate as young ones, age tells nothing, and cost-benefit chooses as greedy does ([`Mortality`]).
 //!
-//! The index is a flat list, and a choice looks at all of it: ages change with every byte written, so no order stays right, and one
-//! subtraction and one product for each of 100,000 zones take less time than one block's read.
+//! The index is a flat list, and a choice scans all of it. Ages change with every byte written, so no order stays valid. One
+//! subtraction and one product for each of 100,000 zones take less time than reading one block.
 //!
 //! Invariant ([`Candidates::check`]): each zone is listed once, with the weight that its live bytes give it.
 
@@ -33,7 +33,7 @@ pub enum VictimPolicy {
 impl VictimPolicy {
     pub const ALL: [VictimPolicy; 2] = [VictimPolicy::CostBenefit, VictimPolicy::Greedy];
 
-    /// As people write it.
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
             VictimPolicy::CostBenefit => "cost-benefit",
@@ -46,12 +46,12 @@ impl VictimPolicy {
     }
 }
 
-/// Zones with a greater live share than all but this part are left alone, unless nothing else can be done.
+/// Zones with less than this fraction of garbage are chosen only if nothing else can be done.
 const WORTH_PART: f64 = 32.0;
 
-/// Zones are looked at by so many, and a second time only where the best one was found.
+/// Zones are scored in blocks of this size. Only the block of the best score is scanned again.
 const BLOCK: usize = 512;
-/// And scores are compared by so many at once.
+/// Scores compared at once, for SIMD.
 const SIDE_BY_SIDE: usize = 8;
 
 /// The full zones that may be emptied.
@@ -73,10 +73,10 @@ fn weight(live: u64, capacity: u64) -> f64 {
 }
 
 impl Candidates {
-    /// A zone became full, or full zones were found at import. `capacity` and `live` are bytes; what never was written counts as
-    /// garbage, for emptying the zone gives it back. `since` is when it became full, by the [`Clock`](super::Clock), for zones of users'
-    /// data and of collection alike (not when survivors were born: then old survivors are moved for ever); 0 where nobody knows.
-    /// A zone that is listed already takes the new numbers.
+    /// Adds a zone that became full, or was full at import. `capacity` and `live` are bytes; space never written counts as garbage,
+    /// because emptying the zone frees it. `since` is when the zone became full, by the [`Clock`](super::Clock), both for user data and
+    /// for survivors. With the survivors' birth instead, old survivors would be moved for ever. 0: unknown. A zone that is already
+    /// listed gets the new numbers.
     pub fn insert(&mut self, seq: ZoneSeq, live: u64, capacity: u64, since: u64) {
         self.mortality.note_time(since);
         if let Some(&at) = self.at.get(&seq) {
@@ -92,7 +92,7 @@ impl Candidates {
         self.since.push(since as f64);
     }
 
-    /// Its live bytes changed. Zones that are not listed are ignored.
+    /// Updates the live bytes of a zone. Unlisted zones are ignored.
     pub fn set_live(&mut self, seq: ZoneSeq, live: u64) {
         if let Some(&at) = self.at.get(&seq) {
             self.mortality.note_death(self.since[at], self.lives[at].saturating_sub(live));
@@ -101,7 +101,7 @@ impl Candidates {
         }
     }
 
-    /// It is being emptied, or is nobody's victim any more. False: it was not listed.
+    /// Removes a zone that is being emptied or is not a victim any more. False: it was not listed.
     pub fn remove(&mut self, seq: ZoneSeq) -> bool {
         let Some(at) = self.at.remove(&seq) else { return false };
         self.seqs.swap_remove(at);
@@ -127,20 +127,21 @@ impl Candidates {
         self.seqs.is_empty()
     }
 
-    /// Users have written `now` bytes: now and then all zones are looked at, to learn whether their age tells anything.
+    /// Samples the zones if it is due at `now` user bytes, to learn whether age is predictive.
     pub fn look(&mut self, now: u64) {
         self.mortality.note_time(now);
-        // Roughly: drives' zones are alike.
+        // An estimate: zones of a drive are alike.
         let capacity = self.capacities.first().copied().unwrap_or(0).saturating_mul(self.seqs.len() as u64);
         self.mortality.look(capacity, self.lives.iter().copied().zip(self.since.iter().copied()));
     }
 
-    /// The zone to empty when users have written `now` bytes; the oldest filling among equals. Zones of which less than a 32nd would be
-    /// won are chosen only if `must`, and those without any garbage never. Looks at every zone.
+    /// The zone to empty at `now` user bytes; among equals the lowest sequence number. Zones with less than a 32nd of garbage are
+    /// chosen only if
+    /// `must`, zones without garbage never. Scans every zone.
     pub fn choose(&self, policy: VictimPolicy, now: u64, must: bool) -> Option<ZoneSeq> {
-        // The weight falls as the live share grows, so a least share is a least weight.
+        // The weight falls as the live share grows, so a largest live share is a least weight.
         let least = if must { f64::MIN_POSITIVE } else { 1.0 / (WORTH_PART - 1.0) };
-        // Data of this very moment has an age too: among the youngest the emptiest should win.
+        // A zone filled right now needs an age above 0: among the youngest the emptiest should win.
         let now = now as f64 + 1.0;
         match policy {
             VictimPolicy::CostBenefit if self.mortality.age_tells() => self.best(least, |weight, since| {
@@ -151,13 +152,13 @@ impl Candidates {
         }
     }
 
-    /// The zone of the greatest score among those that have at least this weight; the oldest filling among equals.
+    /// The zone with the greatest score among those of at least this weight; among equals the lowest sequence number.
     fn best(&self, least: f64, score: impl Fn(f64, f64) -> f64) -> Option<ZoneSeq> {
         let score = |weight: f64, since: f64| if weight < least { 0.0 } else { score(weight, since) };
         let greater = |a: f64, b: f64| if b > a { b } else { a };
         let blocks = || self.weights.chunks(BLOCK).zip(self.since.chunks(BLOCK));
         let best_of = |(weights, since): (&[f64], &[f64])| {
-            // Some at a time, which the processor compares side by side.
+            // Several at a time, which the compiler vectorizes.
             let mut best = [0.0; SIDE_BY_SIDE];
             let sides = weights.chunks_exact(SIDE_BY_SIDE).zip(since.chunks_exact(SIDE_BY_SIDE));
             for (weights, since) in sides {
@@ -175,27 +176,27 @@ impl Candidates {
         if best == 0.0 {
             return None;
         }
-        // Only where the best one is does it matter which zone it was.
+        // The zone itself is needed only in the block of the best score.
         let found = blocks().zip(self.seqs.chunks(BLOCK)).zip(&bests).filter(|(_, of)| **of == best);
         let found = found.flat_map(|(((weights, since), seqs), _)| weights.iter().zip(since).zip(seqs));
         found.filter(|((weight, since), _)| score(**weight, **since) == best).map(|(_, seq)| *seq).min()
     }
 
-    /// The zone in which least lives, if that is at most one part of so many of its capacity; the oldest filling among equals. Looks at
-    /// every zone.
+    /// The zone with the fewest live bytes, if they are at most `1 / part` of its capacity; among equals the lowest sequence number.
+    /// Scans every zone.
     pub fn thinnest(&self, part: u64) -> Option<ZoneSeq> {
         let zones = self.seqs.iter().zip(self.lives.iter().zip(&self.capacities));
         let thin = zones.filter(|(_, (live, capacity))| live.saturating_mul(part) <= **capacity);
         thin.min_by_key(|(seq, (live, _))| (**live, **seq)).map(|(seq, _)| *seq)
     }
 
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let listed = size_of::<(ZoneSeq, u64, u64, f64, f64)>();
         self.seqs.capacity() * listed + self.at.capacity() * (size_of::<(ZoneSeq, usize)>() + 1)
     }
 
-    /// The invariant above.
+    /// Checks the invariant above.
     pub fn check(&self) -> Result<(), String> {
         let lists = [self.capacities.len(), self.lives.len(), self.weights.len(), self.since.len()];
         if lists.iter().any(|len| *len != self.seqs.len()) || self.at.len() != self.seqs.len() {

@@ -1,4 +1,4 @@
-//! What was appended to a zone and is not on its device yet: readers find it here.
+//! Bytes that were appended to a zone and are not on its device yet. Readers are served from here.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ pub struct Gather {
 
 #[derive(Debug, Default)]
 pub(super) struct GatherState {
-    /// Batches on their way, by their offset in the zone.
+    /// Batches in flight, by their offset in the zone.
     pub(super) chunks: Vec<(u64, Arc<AlignedBuf>)>,
-    /// The batch being gathered, and where it begins.
+    /// Offset of the batch being gathered.
     pub(super) tail_start: u64,
     pub(super) tail: AlignedBuf,
 }

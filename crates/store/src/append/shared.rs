@@ -1,11 +1,11 @@
-//! Copies that had to go where another copy of the block lies.
+//! Copies of a block that had to share a zone with another copy.
 
 use super::Stored;
 use terrane_format::addr::Addr;
 use terrane_format::directory::Owner;
 use terrane_wire::Txg;
 
-/// A copy that lies in the zone of another.
+/// A copy that lies in the zone of another copy.
 pub struct Shared {
     pub addr: Addr,
     pub siblings: Vec<Addr>,
@@ -16,7 +16,8 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// A block that was appended where another of its copies lies. `None`: blocks of the pool's own are rewritten in turn.
+    /// Describes a block that was appended beside another copy. `None` for the pool's own blocks, which the checkpoint rotation
+    /// rewrites.
     pub fn of(addr: Addr, block: &Stored<'_>) -> Option<Shared> {
         matches!(block.owner, Owner::Block { .. }).then(|| Shared {
             addr,

@@ -1,7 +1,7 @@
-//! Which open zone takes a block, when the one that was meant for it is full.
+//! Chooses an open zone for a block when the zone of its slot is full.
 //!
-//! What a few groups bring is kept for each copy of metadata, an eighth of a zone at the most, in the zone that is open for it or as an
-//! empty zone that nothing else takes, so that both copies find room in different zones whatever else was written before.
+//! Space for what four txgs bring is kept for each copy of metadata, at most an eighth of a zone. It lies in the zone that is open for
+//! that copy, or in an empty zone that nothing else takes. So both copies fit into different zones, whatever was written before.
 
 use super::{ENTRY_BYTES_MAX, Streams};
 use crate::PoolError;
@@ -12,8 +12,8 @@ use terrane_format::record::Class;
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 
 impl Streams {
-    /// A slot whose open zone takes `len` bytes more: this one, with a new zone if need be, or any other when no zone is empty. `NoSpace`:
-    /// there is none, and nothing has changed. `near`: zones in which other copies of the block lie.
+    /// A slot whose open zone takes `len` more bytes. That is this slot, with a new zone if needed, or any other if no zone is empty.
+    /// `near`: zones that hold other copies of the block. `NoSpace`: no slot takes it, and nothing has changed.
     pub(super) fn slot_with_room(
         &mut self,
         slot: usize,
@@ -34,7 +34,7 @@ impl Streams {
         let mut is_dead = false;
         loop {
             let empty = if is_dead { 0 } else { source.empty_zones(&self.open_beside(&[slot])) };
-            // Each copy of metadata has room in an open zone, or an empty zone that nothing else takes.
+            // Each copy of metadata has space in an open zone, or an empty zone that nothing else takes.
             let short = self.short_of_room(slot);
             let is_own = is_metadata && self.layout().meta().contains(&slot);
             let to_spare = empty > if is_own { 0 } else { short.len() };
@@ -44,16 +44,16 @@ impl Streams {
             }
             if !to_spare {
                 let rooms = (0..self.open.len()).map(|other| (self.room(other), other));
-                // The roomiest; if even that has only what is kept, there is no better use for it.
+                // The slot with the most free space. If even that has only what is kept for metadata, the block may use it.
                 let (free, other) = rooms.clone().max().unwrap_or_default();
                 let enough = if empty > 0 { len + kept } else { len };
                 if free >= enough {
                     return Ok(self.slot_apart(other, near, enough).unwrap_or(other));
                 }
-                // Empty zones may lie on a drive where no more may be open: the fullest there makes place.
+                // The empty zones may lie on a drive that has reached its open limit. Then the fullest zone on that drive is closed.
                 let may_open = |slots: &[usize]| source.empty_zones(&self.open_beside(slots)) > 0;
                 if empty > 0 {
-                    // What is kept for metadata is opened where that lacks it, and the block goes along.
+                    // Open the zone that is kept for metadata in the slot that lacks space. The block goes there as well.
                     target =
                         short.into_iter().find(|(short, _)| may_open(&[*short])).unwrap_or((slot, class));
                 } else {
@@ -67,7 +67,7 @@ impl Streams {
             }
             match self.open_zone(target.0, target.1, txg, source) {
                 Ok(()) => break,
-                // What seemed to be empty takes no writes any more.
+                // The zones that counted as empty take no more writes.
                 Err(PoolError::NoSpace { .. }) => (is_dead, target) = (true, (slot, class)),
                 Err(error) => return Err(error),
             }
@@ -84,8 +84,8 @@ impl Streams {
         Ok(slot)
     }
 
-    /// The slots, with their classes, that take the copies of a commit record of `len` bytes, each in a batch of its own: two zones, or one
-    /// for both, or one for the only copy there is room for. `NoSpace`: there is none.
+    /// The slots, with their classes, for the copies of a commit record of `len` bytes. Each copy is a batch of its own. The result is
+    /// two zones, one zone for both copies, or one zone for a single copy. `NoSpace`: not even one copy fits.
     pub fn room_for_record(
         &mut self,
         txg: Txg,
@@ -101,7 +101,7 @@ impl Streams {
             near.extend(self.zone_of(*slot));
         }
         let [first, second] = &mut slots;
-        // Room for the second may have cost the zone of the first.
+        // Making space for the second copy may have closed the zone of the first.
         if self.room(first.0) < len {
             first.0 = second.0;
         }
@@ -116,13 +116,13 @@ impl Streams {
         Ok(slots.to_vec())
     }
 
-    /// What a block of so many bytes takes of a zone at most, in bytes, when it is written alone.
+    /// Most bytes that a block of `len` bytes takes of a zone when it is written alone.
     fn taken_alone(&self, len: u64) -> u64 {
         let part = PartEncoder::new(0).stored_bytes() + 2 * ENTRY_BYTES_MAX;
         (len + part).next_multiple_of(self.unit)
     }
 
-    /// Another slot with room, if a copy of the block lies in the zone of this one: the roomiest in which none does.
+    /// If a copy of the block lies in the zone of `slot`: the slot with the most free space whose zone holds no copy.
     fn slot_apart(&self, slot: usize, near: &[ZoneSeq], len: u64) -> Option<usize> {
         let is_near = |slot: usize| self.zone_of(slot).is_some_and(|zone| near.contains(&zone));
         let others = (0..self.open.len()).filter(|other| is_near(slot) && !is_near(*other));
@@ -130,7 +130,8 @@ impl Streams {
         rooms.filter(|(room, _)| *room >= len).max().map(|(_, other)| other)
     }
 
-    /// The slots of metadata, but one, whose zones hold less than is kept for it, with their classes; the shortest first.
+    /// The metadata slots, except `but`, whose zones have less space than is kept for metadata, with their classes. The least space
+    /// first.
     fn short_of_room(&self, but: usize) -> Vec<(usize, Class)> {
         let slots = self.layout().meta().into_iter().zip([Class::MetaA, Class::MetaB]);
         let mut short: Vec<_> =
@@ -139,7 +140,7 @@ impl Streams {
         short
     }
 
-    /// The devices on which the zones of all slots but these are open.
+    /// The devices on which the zones of all slots except `but` are open.
     pub(super) fn open_beside(&self, but: &[usize]) -> Vec<DeviceIdx> {
         let open = self.open.iter().enumerate().filter(|(slot, _)| !but.contains(slot));
         open.filter_map(|(_, open)| Some(open.as_ref()?.home.device)).collect()

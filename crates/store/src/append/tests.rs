@@ -4,7 +4,7 @@ use terrane_device::{Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::record::Run;
 use terrane_wire::ZoneIdx;
 
-/// Zones in order, until there are no more.
+/// Hands out the zones in order, until none is left.
 struct Shelf(Vec<u32>);
 
 impl ZoneSource for Shelf {
@@ -25,7 +25,7 @@ impl ZoneSource for Shelf {
     }
 }
 
-/// The same, of zones that hold so much.
+/// The same, with zones of the given capacity.
 struct Wide(Shelf, u64);
 
 impl ZoneSource for Wide {
@@ -44,7 +44,7 @@ impl ZoneSource for Wide {
     }
 }
 
-/// As a group does at its end.
+/// What a txg does at its end.
 fn drain(streams: &mut Streams, source: &mut dyn ZoneSource) {
     while streams.write_out(Txg(9)).unwrap() > 0 {
         streams.rescue(Txg(9), source).unwrap();
@@ -83,7 +83,7 @@ fn streams_in(layout: Layout, config: SimConfig, workers: usize) -> (Streams, Si
     )
 }
 
-/// A block of data of so many KiB, of this group or one that was born elsewhere.
+/// Appends a data block of `kib` KiB, born in this txg or elsewhere.
 fn append(
     streams: &mut Streams,
     source: &mut dyn ZoneSource,
@@ -120,13 +120,13 @@ fn a_run_of_rescued_blocks_holds_none_that_went_to_another_slot() {
     let mut source = Shelf(vec![12, 10, 11]);
     fails(&device, 10);
     append(&mut streams, &mut source, 1, 4, None).unwrap();
-    // A batch that fails, of small blocks and large ones.
+    // A batch that fails, of small and large blocks.
     let born: Vec<Spot> =
         (0..10).map(|n| append(&mut streams, &mut source, 0, [8, 100][n % 2], None).unwrap()).collect();
     assert!(born.iter().all(|spot| spot.seq == ZoneSeq(10)));
     streams.seal(0, Txg(9)).unwrap();
     streams.wait();
-    // The last zone has room for the small ones alone, beside what it keeps for metadata.
+    // The last zone has space for the small blocks only, beside what is kept for metadata.
     while streams.room(0) == 0 || streams.room(0) > 190 << 10 {
         let spot = append(&mut streams, &mut source, 0, 8, None).unwrap();
         assert_eq!(spot.seq, ZoneSeq(12), "what failed takes no more");
@@ -148,7 +148,7 @@ fn blocks_that_should_have_moved_with_a_failed_batch_need_no_room() {
     let mut source = Shelf(vec![10]);
     fails(&device, 10);
     let old: Vec<Addr> = (0..80).map(|n| Addr::new(ZoneSeq(3), (1 + n) << 14)).collect();
-    // Until the failure is known: the zone takes no more, and there is no other.
+    // Until the failure is known. The zone then takes no more, and there is no other.
     let moves = old.iter().map(|addr| append(&mut streams, &mut source, 1, 16, Some(*addr)));
     let moved = moves.take_while(Result::is_ok).count();
     drain(&mut streams, &mut source);
@@ -157,7 +157,7 @@ fn blocks_that_should_have_moved_with_a_failed_batch_need_no_room() {
     assert!((10..80).contains(&moved), "the canary: {moved}");
     assert_eq!(stayed, old[..moved]);
     assert_eq!(streams.group.written[&ZoneSeq(10)].claimed, 0);
-    // And what is born now is told that there is no room, with everything as it was.
+    // A new block is refused, and nothing changes.
     let refused = append(&mut streams, &mut source, 0, 16, None).unwrap_err();
     assert!(matches!(refused, PoolError::NoSpace { .. }), "{refused}");
 }
@@ -167,14 +167,14 @@ fn one_processor_writes_in_order_whoever_does_it() {
     let (mut streams, device) = streams_on(Layout::of_slots(2, 1).unwrap(), 4096, 1);
     let mut source = Shelf((10..20).collect());
     for round in 0..3 {
-        // As a disk would: its batches are handed over, until it is seen that it is none.
+        // The pace of a disk: its batches are handed to the writer, until the pace shows a fast device.
         (0..16).for_each(|_| streams.pace.note(1 << 20, 20_000_000));
         for _ in 0..12 {
             append(&mut streams, &mut source, round % 2, 100, None).unwrap();
         }
         drain(&mut streams, &mut source);
     }
-    // A batch before its turn is refused, and its blocks move.
+    // A batch written out of order is refused, and its blocks move.
     assert!(streams.group.moves.is_empty(), "{:?}", streams.group.moves);
     assert!(streams.group.written.len() > 2, "the canary: {:?}", streams.group.written);
     for (seq, written) in &streams.group.written {
@@ -224,7 +224,7 @@ fn a_zone_takes_blocks_to_its_end() {
     drain(&mut streams, &mut source);
     let claimed = streams.group.written[&ZoneSeq(10)].claimed;
     assert_eq!(claimed, 1 << 20);
-    // One batch: its directory part and the header share a unit.
+    // A single batch: its directory part and the header share a write unit.
     assert_eq!(streams.group.written[&ZoneSeq(10)].born, claimed - 4096);
 }
 
@@ -281,7 +281,7 @@ fn the_parts_of_what_was_written_are_at_hand() {
     assert!(streams.parts().get(ZoneSeq(11), 24 << 10).is_none(), "what was not written is nowhere");
 }
 
-/// Both copies of a block of metadata.
+/// Both copies of a metadata block.
 fn append_twice(streams: &mut Streams, source: &mut Shelf, kib: usize) -> Result<[Spot; 2], PoolError> {
     let bytes = vec![7; kib << 10];
     let owner = Owner::Block { objset: 1, object: 1, level: 1, block: 0 };
@@ -305,7 +305,7 @@ fn append_twice(streams: &mut Streams, source: &mut Shelf, kib: usize) -> Result
     Ok([first, second])
 }
 
-/// What zones are counted on to take.
+/// Bytes that zones are counted on to take.
 fn room_for_data(streams: &Streams, source: &Shelf) -> u64 {
     let open: u64 = (0..streams.layout().slots()).map(|slot| streams.room_for_data(slot)).sum();
     open + source.0.len() as u64 * (700 << 10)
@@ -323,7 +323,7 @@ fn metadata_finds_two_zones_whatever_data_took_before() {
         let (mut streams, _) = streams_with(layout);
         let mut source = Shelf((10..11 + layout.slots() as u32 + below(3) as u32).collect());
         append_twice(&mut streams, &mut source, 4).unwrap();
-        // Users and collection take what they were promised, in any order, some of them to the last byte.
+        // Users and the collector take what they were promised, in any order, sometimes to the last byte.
         let kept = below(3) * (400 << 10);
         for n in 0u64.. {
             let kib = 1 + below(100);
@@ -350,7 +350,7 @@ fn the_second_copy_finds_another_zone_while_there_is_one() {
     append_twice(&mut streams, &mut source, 4).unwrap();
     append(&mut streams, &mut source, 4, 100, None).unwrap();
     append(&mut streams, &mut source, 1, 300, None).unwrap();
-    // No other zone is empty: the second copies fill theirs, then that of the data.
+    // No other zone is empty. Second copies fill their own zone, then that of the data.
     let (mut elsewhere, mut shared) = (0, 0);
     while let Ok([first, second]) = append_twice(&mut streams, &mut source, 60) {
         elsewhere += usize::from(second.slot != 1 && first.seq != second.seq);
@@ -368,7 +368,7 @@ fn room_that_was_made_for_a_record_takes_it() {
     {
         let (mut streams, _) = streams_on(Layout::of_slots(2, 1).unwrap(), unit, 0);
         let mut source = Shelf(vec![11, 10]);
-        // Of two zones one has little left.
+        // One of two zones is nearly full.
         for (slot, bytes) in [(0, 800 << 10), (1, (800 + filled) << 10)] {
             append(&mut streams, &mut source, slot, bytes >> 10, None).unwrap();
         }
@@ -417,7 +417,7 @@ fn both_copies_of_a_record_take_as_many_bytes_whatever_their_zones_hold() {
                 place.unwrap().3
             })
             .collect();
-        // Were they not alike, both would be written again, each in a new zone.
+        // If they differed, both copies would be written again, each in a new zone.
         assert_eq!(padded[0], padded[1], "unit {unit}, {bytes} bytes");
     }
 }

@@ -1,7 +1,7 @@
-//! The thread that writes batches to devices, in the order in which they were handed over.
+//! The thread that writes batches to devices, in queue order.
 //!
-//! On one processor it wins only what a device's own time leaves: a device that takes a batch as fast as memory is written to by who
-//! has the batch, which saves waking the other and being woken.
+//! On one processor a writer thread only overlaps with the device's own latency. If the device takes a batch as fast as memory, the
+//! calling thread writes it itself, which saves two context switches.
 
 use super::{Batch, IN_FLIGHT};
 use crate::PoolError;
@@ -15,23 +15,23 @@ use std::thread::JoinHandle;
 use terrane_device::Device;
 use terrane_format::record::Home;
 
-/// Batches of as many bytes tell how fast a device is.
+/// Only batches of at least this many bytes are used to measure a device.
 const TELLING_BYTES: u64 = 256 << 10;
-/// A device that takes a MiB in less time, in nanoseconds, is not waited for by another thread.
+/// Below this time per MiB, in nanoseconds, a handover to the writer costs more than it saves.
 const QUICK_NS: u64 = 2_000_000;
 
-/// What the writer does, in this order.
+/// Work items of the writer, done in queue order.
 pub(super) enum Work {
     Write(Batch),
-    /// The zone takes no more: its drive need not keep it open.
+    /// The zone is full: the drive need not keep it open.
     Finish(Home),
 }
 
-/// The writer's answer: a batch and how it went, or that a zone was finished.
+/// The writer's completion: a batch and its result, or `None` for a finished zone.
 pub(super) type Done = Option<(Batch, Result<(), PoolError>)>;
 
-/// The thread that writes batches. Whoever drops it waits for its end, because it holds the devices, and a device that is held stays
-/// locked: an import right after the last handle of a pool has gone must find it free.
+/// The thread that writes batches. Dropping it waits for the thread to end, because the thread holds the devices, and a held device
+/// stays locked. An import right after the last handle of a pool is dropped must find them unlocked.
 pub(super) struct Writer {
     pub queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
@@ -40,7 +40,7 @@ pub(super) struct Writer {
     pace: Arc<Pace>,
 }
 
-/// How long a device took for a MiB lately, in nanoseconds; 0: not known.
+/// Moving average of the device's time per MiB, in nanoseconds. 0: unknown.
 #[derive(Default)]
 pub(super) struct Pace(AtomicU64);
 
@@ -82,7 +82,7 @@ impl Writer {
         Writer { queue: Some(queue), thread: Some(thread), alone, pace }
     }
 
-    /// Whoever has something to be written does it sooner than this thread.
+    /// Whether the calling thread writes a batch sooner than this thread would.
     pub fn is_outrun(&self) -> bool {
         self.alone && self.pace.is_quick()
     }
@@ -91,12 +91,12 @@ impl Writer {
 impl Drop for Writer {
     fn drop(&mut self) {
         self.queue = None;
-        // One that panicked has ended as well.
+        // A thread that panicked has ended as well.
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-/// Always answers: a panic of the device is a failed write, or whoever waits for the batch would wait for ever.
+/// Always returns a completion. A panic of the device counts as a failed write, or the caller would wait for ever.
 pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace: &Pace) -> Done {
     match work {
         Work::Write(batch) => {
@@ -113,7 +113,7 @@ pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace
     }
 }
 
-/// Frees the drive's slot; that it fails harms nobody.
+/// Finishes the zone, which frees the drive's open zone. A failure is only logged: it does no harm.
 fn finish(devices: &Devices, home: Home) {
     let finished = devices.get(home.device).and_then(|device| Ok(device.finish(home.zone)?));
     if let Err(error) = finished {

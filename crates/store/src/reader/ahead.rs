@@ -1,10 +1,10 @@
-//! Blocks that somebody will ask for soon, brought into the cache by threads of their own.
+//! Prefetch: loads blocks that a reader will ask for soon into the cache, on background threads.
 //!
-//! What lies side by side on the device is read by one request. Whoever asks for a block that is on its way waits for it, rather than read
-//! it twice. Nothing here is anybody's only way to a block: what cannot be read, is damaged or finds no place is left to who asks.
+//! Neighbours on the device are read by one request. A reader of a block that is being prefetched waits for it, instead of reading it
+//! twice. Prefetch is never the only way to a block: what it cannot read, finds damaged or cannot cache is left to the reader.
 //!
-//! Invariants: nobody waits for a request that was not sent yet; what was read ahead and not asked for is at most a quarter of the
-//! cache.
+//! Invariants: no reader waits for a request that was not sent yet. Blocks that were prefetched and not yet read take at most a quarter
+//! of the cache.
 
 use super::{BlockReader, packed};
 use crate::ahead::{GAP_BYTES_MAX, OnWay, RUN_BYTES_MAX, UNREAD_DIVISOR, WINDOW_DIVISOR, WINDOW_MAX};
@@ -15,7 +15,7 @@ use terrane_cache::blocks::{Found, Source};
 use terrane_codec::compute;
 use terrane_format::block_ptr::{Key, Normal};
 
-/// A block that is not in memory, and where it is.
+/// A block that is not in memory, and its place.
 struct Block<'a> {
     key: Key,
     normal: &'a Normal,
@@ -30,7 +30,7 @@ impl Block<'_> {
 }
 
 impl BlockReader {
-    /// How far a reader of blocks of so many bytes may be read ahead of, in bytes: 0 if not at all.
+    /// Most bytes to prefetch for a reader of blocks of this size. 0: none.
     pub fn read_ahead_max(&self, block_bytes: u32) -> u64 {
         if !self.ahead.is_on() {
             return 0;
@@ -38,7 +38,7 @@ impl BlockReader {
         WINDOW_MAX.max(2 * u64::from(block_bytes)).min(self.cache.budget() as u64 / WINDOW_DIVISOR)
     }
 
-    /// Brings blocks into the cache, in this thread: those of [`offer`](crate::ahead::Ahead::offer).
+    /// Loads blocks into the cache on this thread: the body of a job for [`offer`](crate::ahead::Ahead::offer).
     pub fn read_ahead(&self, blocks: &[Normal]) {
         let mut there: Vec<Block<'_>> = Vec::with_capacity(blocks.len());
         for normal in blocks {
@@ -63,7 +63,7 @@ impl BlockReader {
         self.read_run(run);
     }
 
-    /// Reads neighbours by one request.
+    /// Reads neighbouring blocks by one request.
     fn read_run(&self, mut blocks: Vec<Block<'_>>) {
         let unread_max = self.cache.budget() / UNREAD_DIVISOR;
         let on_way = OnWay::of(&self.ahead, &mut blocks, |block| block.key);
@@ -90,18 +90,18 @@ impl BlockReader {
         self.cache.insert_ahead(key, Kind::of(normal), (packed(normal, stored), source));
     }
 
-    /// A block in the cache, or on its way there.
+    /// A block from the cache, if needed after waiting for its prefetch.
     pub(super) fn find_cached(&self, key: Key, kind: Kind) -> Option<Found> {
         let found = self.cache.get(key, kind);
         if found.is_none() && self.ahead.wait_for(key) { self.cache.get(key, kind) } else { found }
     }
 }
 
-/// Whether a block is worth no request of its own after these.
+/// Whether the next block is near enough to share a request with these.
 fn is_near(first: &Block<'_>, last: &Block<'_>, next: &Block<'_>) -> bool {
     let gap = next.offset.checked_sub(last.end());
     last.held.seq == next.held.seq
-        // What is gathered for the device is in memory, piece by piece.
+        // Gathered bytes that are not on the device yet are in memory already, in pieces.
         && next.held.unwritten.as_ref().is_none_or(|gather| gather.has_written(next.end()))
         && gap.is_some_and(|gap| gap <= GAP_BYTES_MAX)
         && next.end() - first.offset <= RUN_BYTES_MAX

@@ -74,7 +74,7 @@ fn a_full_ring_gives_up_what_was_written_first() {
     drop(cache);
     let again = open(&device, 100_000);
     assert!((2700..3200).all(|n| content(&again, key(n)) == Some(vec![n as u8; 8000])));
-    // The ring goes on where it was, and gives up the oldest, not the newest.
+    // The ring continues where it was, and drops the oldest blocks.
     again.feed((5000..5100).map(|n| (key(n), packed(n, 8000))).collect(), 1, u64::MAX / 4);
     assert!((3000..3200).chain(5000..5100).all(|n| content(&again, key(n)) == Some(vec![n as u8; 8000])));
 }
@@ -89,7 +89,7 @@ fn the_index_is_bounded_and_so_is_the_rate() {
             u64::MAX / 4,
         );
     }
-    // The zone that is open stays.
+    // The open zone is kept.
     assert!(cache.stats().blocks <= 300 + 130, "{:?}", cache.stats());
     let held = cache.stats().blocks;
     cache.bound_index(150 * ENTRY_BYTES);
@@ -120,7 +120,7 @@ fn what_is_forgotten_takes_no_memory() {
     assert!(cache.stats().blocks > 100, "what was written last stays: {:?}", cache.stats());
 }
 
-/// The next owner of the device may be at work.
+/// The next owner of the device may be writing to it.
 #[test]
 fn nothing_is_written_once_it_was_let_go() {
     let device = device();
@@ -164,7 +164,7 @@ fn no_flipped_bit_of_a_head_is_believed() {
     assert!(parse(&head[..100], 8192).is_none(), "cut short");
 }
 
-/// Bytes as they always were. `TERRANE_BLESS=1` writes them anew.
+/// Compares with bytes of the first version. `TERRANE_BLESS=1` rewrites them.
 fn golden(name: &str, raw: &[u8]) -> Vec<u8> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("TERRANE_BLESS").is_some() {

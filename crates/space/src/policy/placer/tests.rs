@@ -4,7 +4,7 @@ const ZONE: u64 = 64 << 20;
 
 const BLOCK: u64 = 128 << 10;
 
-/// With room for everything in each open zone.
+/// Every open zone has enough free space.
 fn place(placer: &mut Placer, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
     let stock = if may_open { Stock::Plenty } else { Stock::Short };
     place_by(placer, placement, if is_hot { Heat::Hot } else { Heat::Cold }, stock)
@@ -81,7 +81,7 @@ fn what_dies_together_lies_together() {
     assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
 }
 
-/// As the pool does it: a block is placed, and does not fit; the zone is closed, and the next one in its slot is opened.
+/// As in the pool: a block does not fit, so the zone is closed, and the next one is opened in its slot.
 #[test]
 fn a_slot_stays_what_it_was_when_its_zone_is_full() {
     let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
@@ -95,7 +95,7 @@ fn a_slot_stays_what_it_was_when_its_zone_is_full() {
         first.iter().for_each(|slot| next_zone(&mut placer, *slot));
         assert_eq!(hints.map(|hint| place(&mut placer, &file(0, hint, 1 << 20), false, true)), first);
     }
-    // And so do the files of one lane.
+    // The same holds for the files of one lane.
     let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let slots =
         |placer: &mut Placer| [1, 2].map(|id| place(placer, &file(id, Hint::NotSet, 8 << 20), false, true));
@@ -203,7 +203,7 @@ fn files_that_live_as_long_share_a_slot_and_others_do_not() {
         place(&mut placer, &expected(4, u64::MAX), false, true),
         place(&mut placer, &expected(5, 1 << 63), false, true)
     );
-    // With a fourth lane all slots are taken, and the nearest will do.
+    // A fourth lane takes the last slot. After that the nearest lane is used.
     let unknown = place(&mut placer, &file(6, Hint::NotSet, 64 << 10), false, false);
     assert_eq!(placer.layout().data().len(), 4);
     assert!(unknown != minute && unknown != year);
@@ -252,7 +252,7 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
     };
     let (scrap, big) = (ZONE / SCRAP_PART - 1, ZONE / BIG_FILE_PART);
     assert_eq!(fresh(&placer, big, Stock::Plenty, scrap), Choice { slot: log, is_fresh: true });
-    // Not if much is left, nor for one that lies in a zone anyway, nor when zones are wanted for other things.
+    // Not if much is left, for a file that is smaller, or when zones are short.
     for (burst, stock, room) in [
         (big, Stock::Plenty, scrap + 1),
         (big - 1, Stock::Plenty, scrap),
@@ -262,7 +262,7 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
         let choice = fresh(&placer, burst, stock, room);
         assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {stock:?}, {room} left");
     }
-    // What it began it goes on with, and nobody leaves a whole zone for it.
+    // The file continues in the zone that it began, without another fresh one.
     placer.chosen(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), Heat::Cold, BLOCK);
     placer.closed(log);
     placer.opened(log);
