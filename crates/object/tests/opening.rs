@@ -162,3 +162,13 @@ fn an_older_set_says_once_who_it_is() {
     assert_eq!(pool.check_tables(), vec![]);
     pool.abandon();
 }
+
+/// The identity is for later: a pool that takes no more changes can still be read.
+#[test]
+fn an_older_set_of_a_stopped_pool_is_opened_as_it_is() {
+    let (_device, objects, [first, _]) = upgraded(Arc::new(SystemEnv::new()));
+    objects.pool().abandon();
+    let set = objects.open_objset(first, Arc::new(Judge::default())).unwrap();
+    assert_eq!(set.usage().objects, 0);
+    assert_eq!(objects.identity(first).unwrap(), None);
+}

@@ -15,7 +15,7 @@
 //! * [`reader`] and [`ahead`]: reads and prefetch
 //! * [`cache_devices`] and [`second`]: evicted blocks on cache devices (ZFS: L2ARC)
 //! * [`errors`], [`reports`] and [`patience`]: errors, and reads that wait for a device
-//! * [`counters`]: counters
+//! * [`counters`] of what devices did
 
 pub mod ahead;
 pub mod anchors;
