@@ -9,6 +9,7 @@ step() { say "== $*"; "$@"; }
 step cargo fmt --all --check
 step cargo fmt --manifest-path fuzz/Cargo.toml --check
 step cargo clippy --quiet --workspace --all-targets -- -D warnings
+step env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace
 step cargo test --quiet --workspace --lib --bins
 step cargo test --quiet -p terrane -p terrane-repo-tests -p terrane-dataset -p terrane-sa
 step cargo test --quiet -p terrane-zap --test golden

@@ -4,7 +4,7 @@
 //! A block that is compressed on the device stays compressed here, so the same memory holds several times as much. A hit costs a
 //! decompression, which is far cheaper than a device read. Blocks that were written or read again also keep their decompressed form.
 //! When memory is short, decompressed forms go first, until each kind has a quarter of the budget left. Idle ones of data go further,
-//! down to a 32nd. So do those of metadata, as evicted blocks return. Only then are blocks evicted, by [`retention`](crate::retention),
+//! down to a 32nd. So do those of metadata, as evicted blocks return. Only then are blocks evicted, by [`retention`],
 //! with separate lists for data and metadata. The share of metadata follows returning ghosts of both kinds, and is at least a quarter.
 //!
 //! An address never changes and never repeats within a birth txg, so an entry is never stale. Freed blocks are dropped explicitly.

@@ -11,7 +11,7 @@
 //!
 //! Memory is small: 20 bytes per entry and 8 per ghost, with up to two ghosts per entry.
 //!
-//! Invariants ([`Retention::check`]): each list's bytes and count match its entries, and those of [`Ghosts`].
+//! Invariants ([`Retention::check`]): each list's bytes and count match its entries, and those of `Ghosts`.
 
 mod ghosts;
 

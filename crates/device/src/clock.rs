@@ -2,7 +2,7 @@
 //!
 //! Each access to a device is timed. On some machines (some virtual ones, user-mode Linux) the kernel's clock cannot
 //! be read from user space, so each reading is a system call. These were a third of all calls of the server. So a
-//! thread counts with the processor's time stamp counter, and asks the kernel again every [`FIX_NS`]. If the counter
+//! thread counts with the processor's time stamp counter, and asks the kernel again every `FIX_NS`. If the counter
 //! stops or changes its rate, no more than that is wrong.
 
 #![expect(
@@ -32,7 +32,7 @@ thread_local! {
     static FIX: Cell<Option<Fix>> = const { Cell::new(None) };
 }
 
-/// Nanoseconds since the process first asked, for durations. Two threads may differ by [`CLOSE_NS`], and a reading
+/// Nanoseconds since the process first asked, for durations. Two threads may differ by `CLOSE_NS`, and a reading
 /// may be that much before the one before it.
 pub fn monotonic_ns() -> u64 {
     let Some(ticks) = ticks() else { return asked() };
@@ -59,7 +59,7 @@ pub fn thread_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Nanoseconds since 1970. It follows a change of the system clock after [`FIX_NS`] at the latest. In all threads,
+/// Nanoseconds since 1970. It follows a change of the system clock after `FIX_NS` at the latest. In all threads,
 /// time never runs backwards, except when the system clock is set back: a later object is not older.
 pub fn wall_ns() -> u64 {
     thread_local! {

@@ -9,7 +9,7 @@
 //! * Send notifications that wait for pages from another process ([`crate::forget`]), because no signal ends
 //!   that wait.
 //!
-//! [`attributes_outdated`] is the exception, for the node of the request. [`Notifier::forget_names`] takes no
+//! `attributes_outdated` is the exception, for the node of the request. [`Notifier::forget_names`] takes no
 //! lock either, and may be sent before the session answers at all.
 
 use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};

@@ -4,7 +4,7 @@
 //! trees. The model test of `terrane-posix` does so in memory, the simulator with crashes and faults. A rule
 //! of POSIX is written down once, here.
 //!
-//! Modules, in reading order: [`model`] (the expected tree), [`compare`](Model::compare) (compares it with a
+//! Modules, in reading order: `model` (the expected tree), [`compare`](Model::compare) (compares it with a
 //! file system), and [`Failure`] (a difference, described in text).
 
 mod compare;

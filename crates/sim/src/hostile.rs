@@ -5,7 +5,7 @@
 //! checksums, every operation ends soon, without a panic.
 //!
 //! Modules: `forge` (pool structures, sealed again), `liar` (trees, written by the pool itself out of damaged
-//! blocks). Mutations of both come from [`lie`].
+//! blocks). Mutations of both come from `lie`.
 
 mod forge;
 mod liar;

@@ -4,7 +4,7 @@
 //! zone that dies in write order costs one interval.
 //!
 //! Small blocks that die in any order leave more intervals than there are runs of survivors. So intervals are packed into blocks of
-//! about [`BLOCK_INTERVALS`], each behind a head of [`HEAD_BYTES`]. A block holds gaps and lengths as varints, or one bit per unit,
+//! about `BLOCK_INTERVALS`, each behind a head of `HEAD_BYTES`. A block holds gaps and lengths as varints, or one bit per unit,
 //! whichever is smaller. The unit is the largest power of two that divides all bounds: 256 granules for uncompressed records of 4 KiB.
 //! (The smaller of two containers: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
 //!
@@ -38,7 +38,7 @@ const STRETCH_BLOCKS: usize = 16;
 /// Set: one bit per unit. Clear: varints. The other bits are the shift of the unit.
 const FORM_BITS: u8 = 0x80;
 
-/// Up to [`BLOCK_INTERVALS`] intervals, packed.
+/// Up to `BLOCK_INTERVALS` intervals, packed.
 #[derive(Clone, Copy)]
 struct Block<'a> {
     first: u32,

@@ -10,7 +10,7 @@
 //! Only the sync thread of the txg appends. One writer thread at most stands between it and the device, so writes to a zone keep their
 //! order. A zone that is full is finished on its drive before the next one is opened, so a drive's open limits always hold. The sync
 //! thread hands a batch to the writer. On one processor it writes the batch itself if the writer is idle and the device is fast
-//! ([`Writer::is_outrun`]).
+//! (`Writer::is_outrun`).
 //!
 //! Open zones are slots ([`Layout`]). When no empty zone is left, a block goes to any open zone with free space. Placement is a hint;
 //! that a txg can commit is not.

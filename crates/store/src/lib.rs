@@ -4,7 +4,7 @@
 //!
 //! Modules, in reading order:
 //!
-//! * [`env`]: clock, randomness, threads
+//! * [`mod@env`]: clock, randomness, threads
 //! * [`devices`] and [`host`]: the devices, and the file systems that hold them
 //! * [`pipeline`] and [`workers`]: compression and checksums
 //! * [`append`]: batches, writes, and what happens when a write fails

@@ -10,7 +10,7 @@
 //! of all once they are written, and be moved again with little garbage. In the simulator that costs four times as much on 95/5 and on
 //! zipf.
 //!
-//! If old blocks die at the same rate as young ones, age tells nothing, and cost-benefit chooses as greedy does ([`Mortality`]).
+//! If old blocks die at the same rate as young ones, age tells nothing, and cost-benefit chooses as greedy does (`Mortality`).
 //!
 //! The index is a flat list, and a choice scans all of it. Ages change with every byte written, so no order stays valid. One
 //! subtraction and one product for each of 100,000 zones take less time than reading one block.

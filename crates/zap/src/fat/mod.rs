@@ -1,6 +1,6 @@
 //! Fat ZAPs: an extendible hash table in blocks.
 //!
-//! Block 0 is the [`header`]. The [`table`] maps the top bits of a hash to the block of a [`leaf`], which holds every
+//! Block 0 is the [`mod@header`]. The [`table`] maps the top bits of a hash to the block of a [`leaf`], which holds every
 //! entry whose hash begins with its prefix. A full leaf is split in two by the next bit of the hash. The table
 //! doubles when a leaf needs a longer prefix than the table has bits. Leaves that hold little are merged again, and
 //! the table moves back into block 0 when it fits.

@@ -38,7 +38,7 @@ pub(crate) fn pointer<S: Store + ?Sized>(
     judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
 }
 
-/// As [`pointer`], if the caller has block 0 already, which usually holds the table.
+/// As [`pointer()`], if the caller has block 0 already, which usually holds the table.
 pub(crate) fn pointer_with_block_0<S: Store + ?Sized>(
     store: &S,
     header: &Header,
