@@ -21,7 +21,9 @@ const DAMAGE_KEPT: usize = 1000;
 /// The findings of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
+    /// Entries found: valid slots that are in use, or the entries of leaves that parsed.
     pub entries: u64,
+    /// Leaf blocks of a fat ZAP that parsed; 0 for micro and tiny.
     pub leaves: u64,
     /// The first thousand findings.
     pub damage: Vec<Corrupt>,

@@ -16,7 +16,9 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    /// Before the first entry of any ZAP.
     pub const START: Cursor = Cursor { hash: 0, cd: 0 };
+    /// After the last entry of any ZAP: the low bits of a masked hash are 0, so no entry has this hash.
     pub const END: Cursor = Cursor { hash: u64::MAX, cd: 0 };
 
     /// The position after the entry with this hash and differentiator.
@@ -24,6 +26,7 @@ impl Cursor {
         Cursor { hash, cd: cd.saturating_add(1) }
     }
 
+    /// Whether a listing from this position is empty, whatever the ZAP holds.
     pub fn is_end(self) -> bool {
         self.hash == u64::MAX
     }

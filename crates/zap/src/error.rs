@@ -15,22 +15,48 @@ pub enum Error<E> {
     NameInvalid,
     /// The name is not UTF-8, but the ZAP's names have a Unicode form.
     NameNotUtf8,
-    /// The name is too long; `bytes` and `bytes_max` do not count the NUL.
-    NameTooLong { bytes: usize, bytes_max: usize },
+    /// The key is too long.
+    NameTooLong {
+        /// Size of the name without its NUL, or of the words, in bytes.
+        bytes: usize,
+        /// Maximum of `bytes`: 255 for a name, up to 1023 in a directory with long names, 256 for words.
+        bytes_max: usize,
+    },
     /// A text name for a ZAP with integer keys, or the reverse.
-    KeyKind { expected: &'static str },
+    KeyKind {
+        /// The keys of this ZAP: `names` or `words`.
+        expected: &'static str,
+    },
     /// The value is longer than any ZAP takes.
-    ValueTooLong { bytes: usize, bytes_max: usize },
+    ValueTooLong {
+        /// Size of all integers of the value in bytes.
+        bytes: usize,
+        /// Maximum in bytes: [`VALUE_BYTES_MAX`](crate::value::VALUE_BYTES_MAX).
+        bytes_max: usize,
+    },
     /// The entry does not fit into an empty leaf of this ZAP's block size.
-    EntryTooLarge { chunks: usize, chunks_max: usize },
+    EntryTooLarge {
+        /// Chunks of 24 bytes that the entry needs: one, and those for its key and its value.
+        chunks: usize,
+        /// Chunks of an empty leaf, which follow from the block size.
+        chunks_max: usize,
+    },
     /// Too many names share the name's hash: no split of a leaf makes space.
     Full,
     /// The value has no integer, but the caller asked for one.
     NoInteger,
     /// A valid structure that this version does not read.
-    Unsupported { what: &'static str, found: String },
+    Unsupported {
+        /// The structure or operation, as the subject of a message.
+        what: &'static str,
+        /// The flags that are unknown, or the size of the ZAP.
+        found: String,
+    },
     /// [`ZapOptions`](crate::ZapOptions) that no ZAP can have.
-    Options { what: &'static str },
+    Options {
+        /// The rule that the options or the object break.
+        what: &'static str,
+    },
 }
 
 impl<E> From<E> for Error<E> {

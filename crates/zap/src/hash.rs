@@ -76,6 +76,7 @@ pub fn crc64(salt: u64, name: &[u8]) -> u64 {
 pub struct Flags(u64);
 
 impl Flags {
+    /// Keys are names, with 28 hash bits. Micro and tiny ZAPs have no other flags.
     pub const NONE: Flags = Flags(0);
     /// 48 hash bits instead of 28.
     pub const HASH64: Flags = Flags(1);
@@ -94,6 +95,7 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// The word of the header: bits 0 to 2, all others 0.
     pub const fn to_u64(self) -> u64 {
         self.0
     }
@@ -139,6 +141,7 @@ pub enum HashBits {
 }
 
 impl HashBits {
+    /// The number of leading bits of a 64-bit hash that count: 28 or 48.
     pub const fn count(self) -> u32 {
         match self {
             HashBits::Bits28 => 28,
@@ -146,6 +149,7 @@ impl HashBits {
         }
     }
 
+    /// A word with those leading bits set. The masked hash is the hash with all other bits cleared.
     pub const fn mask(self) -> u64 {
         !(u64::MAX >> self.count())
     }

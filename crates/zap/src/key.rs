@@ -21,11 +21,14 @@ pub enum KeyRef<'a> {
 /// A key that was read from a ZAP.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
+    /// Bytes without the NUL that the stored form ends with.
     Name(Vec<u8>),
+    /// Words, from a ZAP made with [`Flags::UINT64_KEY`].
     U64s(Vec<u64>),
 }
 
 impl Key {
+    /// Borrows the key as an argument for the operations of a [`Zap`](crate::Zap).
     pub fn as_ref(&self) -> KeyRef<'_> {
         match self {
             Key::Name(name) => KeyRef::Name(name),

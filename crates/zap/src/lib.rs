@@ -36,6 +36,7 @@
 //! # Ok::<(), terrane_zap::Error<terrane_wire::Corrupt>>(())
 //! ```
 
+#![deny(missing_docs)]
 // Blocks are untrusted bytes; tests and constants are not.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
 

@@ -71,14 +71,17 @@ impl NormFlags {
         NormFlags(self.0 & !Self::TO_UPPER.0)
     }
 
+    /// Whether names are compared byte for byte.
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
+    /// Whether names are put into upper case before they are hashed and compared.
     pub const fn ignores_case(self) -> bool {
         self.0 & Self::TO_UPPER.0 != 0
     }
 
+    /// The word of the header: 0x2 for upper case, and the form in the bits of 0x70.
     pub const fn to_u64(self) -> u64 {
         self.0
     }

@@ -9,16 +9,22 @@ pub const VALUE_BYTES_MAX: usize = 8192;
 /// The width of a value's integers in bytes, and their count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValueShape {
+    /// Width of each integer in bytes: 1, 2, 4 or 8.
     pub int_size: u8,
+    /// Count of integers. The size of the value in bytes is `int_size` times this.
     pub num_ints: usize,
 }
 
 /// Integers to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRef<'a> {
+    /// One-byte integers, such as text. Only a fat ZAP holds them.
     U8s(&'a [u8]),
+    /// Two-byte integers. Only a fat ZAP holds them.
     U16s(&'a [u16]),
+    /// Four-byte integers. Only a fat ZAP holds them.
     U32s(&'a [u32]),
+    /// Words. A micro ZAP holds one per entry, a tiny ZAP up to 31.
     U64s(&'a [u64]),
 }
 
@@ -33,6 +39,7 @@ impl<'a> ValueRef<'a> {
         }
     }
 
+    /// How many integers the slice has. Each takes [`int_size`](Self::int_size) bytes.
     pub fn num_ints(&self) -> usize {
         match self {
             ValueRef::U8s(ints) => ints.len(),
@@ -68,10 +75,13 @@ impl<'a> ValueRef<'a> {
 /// Integers that were read. One `u64` is always [`Value::U64`], in every kind of ZAP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
+    /// A single integer of eight bytes, as in most directory entries.
     U64(u64),
-    /// `int_size` is 1, 2, 4 or 8; `big_endian` is a whole number of such integers.
+    /// Any other number of integers, or narrower ones.
     Ints {
+        /// Width of each integer in bytes: 1, 2, 4 or 8.
         int_size: u8,
+        /// The stored form: the integers in order, each big-endian, without padding.
         big_endian: Vec<u8>,
     },
 }
@@ -92,6 +102,7 @@ impl Value {
         }
     }
 
+    /// How many integers were read. Each takes [`int_size`](Self::int_size) bytes.
     pub fn num_ints(&self) -> usize {
         match self {
             Value::U64(_) => 1,

@@ -30,12 +30,16 @@ use terrane_wire::Corrupt;
 pub enum Kind {
     /// No block was ever written. The first added name creates the ZAP.
     Nothing,
+    /// One block of 64-byte slots, each with one word and a name of at most 49 bytes.
     Micro,
-    /// One block of slots of 64, 128 or 256 bytes, with 1 to 31 words per value.
+    /// One block of larger slots, or of 64-byte slots with more words.
     Tiny {
+        /// Size of each slot in bytes: 64, 128 or 256.
         chunk_bytes: u16,
+        /// Words per value: 2 to 7 in 64 bytes, 1 to 15 in 128, 1 to 31 in 256.
         value_ints: u8,
     },
+    /// An extendible hash table: a header, a pointer table and leaves.
     Fat,
 }
 
@@ -158,6 +162,8 @@ impl Zap {
         self.options.tiny = options.tiny;
     }
 
+    /// The options given at open or creation, with the limits of the last [`allow_growth`](Zap::allow_growth). An
+    /// existing ZAP's salt, flags and normalization are those of its header, not these.
     pub fn options(&self) -> &ZapOptions {
         &self.options
     }

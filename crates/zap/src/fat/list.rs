@@ -17,10 +17,14 @@ use terrane_wire::Corrupt;
 /// An entry that was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The stored name, which is not normalized, or the stored words.
     pub key: Key,
+    /// The integers of the entry, at the width at which they were added.
     pub value: Value,
     /// The masked hash; with `cd` it is the entry's position for a cursor.
     pub hash: u64,
+    /// Collision differentiator: unique among entries with the same hash, and below
+    /// [`HashBits::cd_end`](crate::hash::HashBits::cd_end).
     pub cd: u32,
     /// Another entry's name has the same normalized form. A caller that ignores case or normalizes otherwise sees
     /// only one of them.
@@ -37,6 +41,7 @@ impl Entry {
 /// An entry, borrowed for the time of a callback.
 #[derive(Clone, Copy, Debug)]
 pub struct Visited<'a> {
+    /// The stored name, which is not normalized, or the stored words.
     pub key: KeyRef<'a>,
     /// The first integer of the value, widened, if there is one.
     pub first: Option<u64>,
