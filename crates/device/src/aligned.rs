@@ -25,6 +25,7 @@ pub struct AlignedBuf {
 }
 
 impl AlignedBuf {
+    /// An empty buffer. It allocates at the first growth.
     pub fn new() -> AlignedBuf {
         AlignedBuf::default()
     }
@@ -62,6 +63,7 @@ impl AlignedBuf {
         self[before..].fill(0);
     }
 
+    /// Appends a copy of `bytes`. If the memory is too small it doubles, to at most 256 KiB more than needed.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let before = self.len;
         self.prepare(before + bytes.len());

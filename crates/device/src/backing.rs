@@ -40,6 +40,7 @@ pub enum OpenMode {
 pub struct Probe {
     /// In bytes; 0 if it is neither a regular file nor a block device.
     pub size: u64,
+    /// Kind of the file or device at the end of symbolic links.
     pub kind: PathKind,
     /// The drive has zones of its own, so it is not for [`FileDevice`](crate::FileDevice).
     pub host_managed: bool,
@@ -255,6 +256,7 @@ impl Backing {
         self.kind
     }
 
+    /// The access for which it was opened. The lock is shared for `ReadOnly`, exclusive for `ReadWrite`.
     pub fn mode(&self) -> OpenMode {
         self.mode
     }

@@ -14,11 +14,17 @@ use terrane_wire::ZoneIdx;
 /// Requests of a device since it was wrapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoCounts {
+    /// Reads that succeeded, one for each call whatever its length.
     pub reads: u64,
+    /// Bytes returned by those reads.
     pub read_bytes: u64,
+    /// Writes that succeeded, one for each call whatever its length.
     pub writes: u64,
+    /// Bytes of those writes. Part of a failed write may be on the medium, but is not counted.
     pub written_bytes: u64,
+    /// Write barriers that succeeded.
     pub flushes: u64,
+    /// Resets that succeeded; each empties one zone.
     pub resets: u64,
     /// Reads that failed.
     pub read_errors: u64,
@@ -50,6 +56,7 @@ pub struct Counters {
 pub type Counted = Layered<Counters>;
 
 impl Counted {
+    /// Wraps a device. Only requests through the returned device are counted.
     pub fn new(below: Arc<dyn Device>) -> Counted {
         Layered::over(below, Counters::default())
     }

@@ -156,6 +156,7 @@ impl FileDevice {
         self.direct.get().filter(|_| fits)
     }
 
+    /// The locked file or block device below, with its path, size and open mode.
     pub fn backing(&self) -> &Backing {
         &self.backing
     }

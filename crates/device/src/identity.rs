@@ -9,8 +9,11 @@ use std::path::Path;
 /// The kind of file at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathKind {
+    /// A regular file, which may be a sparse image.
     Regular,
+    /// A block device: disk, partition, loop device or zoned drive.
     Block,
+    /// A directory, never a device: [`FileDevice`](crate::FileDevice) refuses it.
     Directory,
     /// A character device, pipe or socket.
     Other,

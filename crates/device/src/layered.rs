@@ -9,6 +9,7 @@ use terrane_wire::ZoneIdx;
 
 /// A layer's handling of requests. The default of each method passes the request to the device below.
 pub trait Layer: Send + Sync {
+    /// Handles [`Device::read`]: fills `buf` from `offset` in the zone, in bytes.
     fn on_read(
         &self,
         below: &dyn Device,
@@ -19,6 +20,8 @@ pub trait Layer: Send + Sync {
         below.read(zone, offset, buf)
     }
 
+    /// Handles [`Device::write`] of `data` at `offset` in the zone, in bytes. The device below still enforces the
+    /// zone rules.
     fn on_write(
         &self,
         below: &dyn Device,
@@ -29,10 +32,13 @@ pub trait Layer: Send + Sync {
         below.write(zone, offset, data)
     }
 
+    /// Handles [`Device::reset`], which empties the zone.
     fn on_reset(&self, below: &dyn Device, zone: ZoneIdx) -> Result<(), DeviceError> {
         below.reset(zone)
     }
 
+    /// Handles [`Device::flush`], the write barrier. A layer that returns `Ok` without the flush below breaks the
+    /// crash contract.
     fn on_flush(&self, below: &dyn Device) -> Result<(), DeviceError> {
         below.flush()
     }
@@ -45,10 +51,12 @@ pub struct Layered<L> {
 }
 
 impl<L: Layer> Layered<L> {
+    /// Puts `layer` over `below`. Requests sent to `below` directly bypass the layer.
     pub fn over(below: Arc<dyn Device>, layer: L) -> Layered<L> {
         Layered { below, layer }
     }
 
+    /// The layer itself, such as counters to read. It changes only through interior mutability.
     pub fn layer(&self) -> &L {
         &self.layer
     }

@@ -16,6 +16,8 @@
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
+#![deny(missing_docs)]
+
 pub mod aligned;
 mod backend;
 pub mod backing;

@@ -40,6 +40,7 @@ use terrane_wire::ZoneIdx;
 pub struct SimConfig {
     /// Its name in messages.
     pub name: String,
+    /// At least 1; zones are numbered from 0.
     pub zone_count: u32,
     /// In bytes, a multiple of the write unit.
     pub zone_size: u64,
@@ -316,7 +317,7 @@ impl SimDevice {
     }
 
     /// Puts other devices on this one's power supply. Operations are then counted together, the power of all fails at
-    /// once, and a restart restarts all. Faults without a zone apply to each of them.
+    /// once, and a restart restarts all. Faults with `one_in` and without a zone apply to each of them.
     pub fn join(&self, companions: Vec<SimDevice>) {
         let power = self.medium().power.clone();
         companions.iter().for_each(|device| device.medium().power = power.clone());
@@ -409,6 +410,8 @@ impl SimDevice {
         self.medium().power.on.store(false, Ordering::SeqCst);
     }
 
+    /// False after a planned or immediate power cut: then all reads and commands fail, on every device of this power
+    /// supply.
     pub fn is_powered(&self) -> bool {
         self.medium().power.is_on()
     }

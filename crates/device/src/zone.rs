@@ -17,9 +17,13 @@ use terrane_wire::ZoneIdx;
 /// The kind of a backend, for messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
+    /// A regular file, whose zones only [`ZoneRules`](crate::ZoneRules) enforces.
     File,
+    /// A conventional block device, whose zones only [`ZoneRules`](crate::ZoneRules) enforces.
     Block,
+    /// A host-managed zoned drive, which enforces its zones itself.
     Zoned,
+    /// A [`SimDevice`](crate::SimDevice), for tests.
     Simulator,
 }
 
@@ -28,9 +32,11 @@ pub enum DeviceKind {
 pub struct DeviceInfo {
     /// The path, or another name that an administrator would recognise.
     pub name: String,
+    /// The backend that opened the device.
     pub kind: DeviceKind,
     /// Lengths and offsets of writes are multiples of this, in bytes; a power of two, at least 4096.
     pub write_unit: u32,
+    /// At least 1. Zones are numbered from 0.
     pub zone_count: u32,
     /// Distance between the starts of two zones, in bytes.
     pub zone_size: u64,
@@ -46,8 +52,11 @@ pub struct DeviceInfo {
 /// The state of a zone. Only an empty or open zone can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneState {
+    /// Nothing was written since the last reset: the pointer is 0.
     Empty,
+    /// Written in part: the pointer is below the capacity.
     Open,
+    /// Written to its capacity, or finished. Only a reset makes it writable again.
     Full,
     /// Readable, but never written or reset again.
     ReadOnly,
@@ -60,6 +69,7 @@ pub enum ZoneState {
 /// The state of one zone, as the device reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneReport {
+    /// The requests that the zone permits, and whether `pointer` has a meaning.
     pub state: ZoneState,
     /// Bytes that can be written to the zone, at most the zone size; a multiple of the write unit.
     pub capacity: u64,
@@ -72,14 +82,48 @@ pub struct ZoneReport {
 #[derive(Debug)]
 pub enum DeviceError {
     /// The medium or the kernel failed. After a failed write, ask for a report: the pointer may have moved.
-    Io { zone: Option<ZoneIdx>, offset: u64, op: &'static str, source: io::Error },
+    Io {
+        /// `None` if the request is not for one zone, such as a flush or the opening of the device.
+        zone: Option<ZoneIdx>,
+        /// Where the request began, in bytes: in the zone, or on the device if `zone` is `None`. 0 if it has no range.
+        offset: u64,
+        /// The request, for messages: `read`, `write`, `opening`.
+        op: &'static str,
+        /// The error of the system call. If there was none, its text is the reason.
+        source: io::Error,
+    },
     /// The host file system that holds the device's file is full. Nothing was done: the same write can be tried
     /// again.
-    Full { zone: ZoneIdx, name: String, source: io::Error },
+    Full {
+        /// The zone of the failed write.
+        zone: ZoneIdx,
+        /// [`DeviceInfo::name`] of the device.
+        name: String,
+        /// `ENOSPC` or `EDQUOT`.
+        source: io::Error,
+    },
     /// The zone's state or pointer does not allow the request. Nothing was done.
-    Rule { zone: ZoneIdx, op: &'static str, expected: String, found: String },
+    Rule {
+        /// The zone of the request; it may be beyond the device's last one.
+        zone: ZoneIdx,
+        /// The request, for messages: `read`, `write`, `reset`.
+        op: &'static str,
+        /// The state, pointer or range that the request needs.
+        expected: String,
+        /// The state, pointer or range of this zone or request.
+        found: String,
+    },
     /// The device cannot be used at all: wrong kind of file, too small, in use.
-    Refused { name: String, expected: String, found: String, remedy: &'static str },
+    Refused {
+        /// Path of the device, or the name of a simulator.
+        name: String,
+        /// The property that a usable device has.
+        expected: String,
+        /// The property of this one, or its current user.
+        found: String,
+        /// An action by which the administrator can make the device usable.
+        remedy: &'static str,
+    },
 }
 
 impl fmt::Display for DeviceError {
@@ -119,6 +163,7 @@ impl std::error::Error for DeviceError {
 /// flushed data stays. With hardware pointers, each zone then holds a prefix of its unflushed writes. Without them it
 /// holds any subset of their write units, one of which may be torn.
 pub trait Device: Send + Sync {
+    /// Name, geometry and limits, constant while the device is open.
     fn info(&self) -> &DeviceInfo;
 
     /// The state of one zone.

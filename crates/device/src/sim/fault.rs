@@ -15,28 +15,74 @@ use terrane_wire::ZoneIdx;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Reads of the zone (of any zone, if `None`) fail once in `one_in` times, by the device's seed; 1 is always.
-    ReadError { zone: Option<ZoneIdx>, one_in: u32 },
-    /// The same for writes. If `partial`, a random prefix of whole units is written and the pointer moves over it
-    /// before the write fails; else nothing is written.
-    WriteError { zone: Option<ZoneIdx>, one_in: u32, partial: bool },
+    ReadError {
+        /// The zone whose reads fail; `None` for any zone of this device and its companions.
+        zone: Option<ZoneIdx>,
+        /// Inverse of the chance of each read; 0 is never.
+        one_in: u32,
+    },
+    /// The same for writes.
+    WriteError {
+        /// The zone whose writes fail; `None` for any zone of this device and its companions.
+        zone: Option<ZoneIdx>,
+        /// Inverse of the chance of each write; 0 is never.
+        one_in: u32,
+        /// A random prefix of whole write units is written, and the pointer moves over it before the write fails. If
+        /// false, nothing is written.
+        partial: bool,
+    },
     /// The `nth` write (1 is the next) succeeds and moves the pointer, but its bytes never reach the medium.
-    LostWrite { nth: u64 },
+    LostWrite {
+        /// Position among the writes of this device after the injection; refused ones do not count.
+        nth: u64,
+    },
     /// The bytes of the `nth` write land at `offset` in zone `to` instead, and overwrite its content.
-    MisdirectedWrite { nth: u64, to: ZoneIdx, offset: u64 },
+    MisdirectedWrite {
+        /// Position among the writes of this device after the injection; refused ones do not count.
+        nth: u64,
+        /// The zone whose content is overwritten. Its pointer stays.
+        to: ZoneIdx,
+        /// Where in zone `to` the bytes land, in bytes. Those beyond its capacity are lost.
+        offset: u64,
+    },
     /// The `nth` flush succeeds and makes nothing durable. A later one does.
-    LostFlush { nth: u64 },
+    LostFlush {
+        /// Position among the flushes of this device after the injection; 1 is the next.
+        nth: u64,
+    },
     /// The `nth` flush fails. The data that it should have made durable never will be, even by a later flush that
     /// succeeds. Kernels do so to pages whose write-back failed. A reset ends that for its zone.
-    FailingFlush { nth: u64 },
+    FailingFlush {
+        /// Position among the flushes of this device after the injection; 1 is the next.
+        nth: u64,
+    },
     /// Resets of the zone (of any zone, if `None`) fail once in `one_in` times and change nothing.
-    ResetError { zone: Option<ZoneIdx>, one_in: u32 },
+    ResetError {
+        /// The zone whose resets fail; `None` for any zone of this device and its companions.
+        zone: Option<ZoneIdx>,
+        /// Inverse of the chance of each reset; 0 is never.
+        one_in: u32,
+    },
     /// Resets succeed, but once in `one_in` times the acknowledgement is false. Until a flush, a crash may bring back
     /// the old content and pointer.
-    LostReset { one_in: u32 },
+    LostReset {
+        /// Inverse of the chance of each reset; 1 is always, 0 is never.
+        one_in: u32,
+    },
     /// After `after_ops` more writes, resets, finishes and flushes, the zone is read-only.
-    TurnsReadOnly { zone: ZoneIdx, after_ops: u64 },
+    TurnsReadOnly {
+        /// The zone that can no longer be written. Its content is made durable first.
+        zone: ZoneIdx,
+        /// Operations of all devices on the power supply until then; 0 means before the next one.
+        after_ops: u64,
+    },
     /// After as many, the zone is offline.
-    TurnsOffline { zone: ZoneIdx, after_ops: u64 },
+    TurnsOffline {
+        /// The zone that can no longer be read or written.
+        zone: ZoneIdx,
+        /// Operations of all devices on the power supply until then; 0 means before the next one.
+        after_ops: u64,
+    },
 }
 
 impl Fault {
@@ -189,7 +235,8 @@ impl Medium {
 }
 
 impl SimDevice {
-    /// Arms a fault. One without a zone, or about one kind of command, is armed on all devices of this power supply.
+    /// Arms a fault. One with `one_in` and without a zone is armed on this device and its companions, every other
+    /// fault on this device only.
     pub fn inject(&self, fault: Fault) -> FaultId {
         // A fault has the same number on all of them.
         self.companions().iter().for_each(|device| {
