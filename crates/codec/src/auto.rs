@@ -85,10 +85,12 @@ impl AutoRange {
         (lowest <= highest && usize::from(highest) < STEPS).then_some(AutoRange { lowest, highest })
     }
 
+    /// The step for a flood of input, below which [`Auto`] does not go: 0 is lz4, 1 to 19 are levels of zstd.
     pub fn lowest(self) -> u8 {
         self.lowest
     }
 
+    /// The step for little input, above which [`Auto`] does not go: 0 is lz4, 1 to 19 are levels of zstd.
     pub fn highest(self) -> u8 {
         self.highest
     }
@@ -123,7 +125,9 @@ impl fmt::Display for AutoRange {
 /// The property `compression`: a fixed algorithm, or a choice per block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressionPolicy {
+    /// One algorithm and level for every block.
     As(Compression),
+    /// `zstd-auto`: [`Auto`] chooses a step of this range for each block.
     Auto(AutoRange),
 }
 
@@ -237,8 +241,9 @@ impl Load {
 /// The time that a worker took for a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Took {
-    /// Wall time, and the thread's processor time.
+    /// Wall time from start to end, in nanoseconds; it includes waits for a processor.
     pub wall_ns: u64,
+    /// The thread's processor time in nanoseconds. It may exceed `wall_ns`, because the clocks differ.
     pub processor_ns: u64,
 }
 

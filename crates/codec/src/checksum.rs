@@ -25,9 +25,12 @@ pub const VALID: &str = "on, blake3, sha256, fletcher4";
 /// | fletcher4 | 7350 | 7125 |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumKind {
+    /// BLAKE3 without a key, 32 bytes of output: cryptographic. Id 14.
     #[default]
     Blake3,
+    /// SHA-256 (FIPS 180-4): cryptographic. Id 8.
     Sha256,
+    /// Four 64-bit running sums over 32-bit words: not cryptographic, finds accidents only. Id 7.
     Fletcher4,
 }
 
@@ -41,6 +44,7 @@ impl ChecksumKind {
         }
     }
 
+    /// The kind of a block pointer's id: 7, 8 or 14; `None` for others.
     pub fn from_id(id: u8) -> Option<Self> {
         [ChecksumKind::Fletcher4, ChecksumKind::Sha256, ChecksumKind::Blake3]
             .into_iter()

@@ -104,6 +104,8 @@ impl std::fmt::Debug for Compressor {
 }
 
 impl Compressor {
+    /// Allocates the contexts of zstd and the tables of lz4 and lzjb. Those of gzip, and scratch memory, follow on
+    /// first use.
     pub fn new() -> Self {
         let mut cctx = CCtx::create();
         for parameter in [

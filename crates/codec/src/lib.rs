@@ -11,6 +11,8 @@
 //!   earlier calls of the same [`Compressor`]: `nopwrite` recognises equal content by its checksum.
 //! * No input makes a decoder panic, write past the logical size or allocate more than [`BLOCK_BYTES_MAX`].
 
+#![deny(missing_docs)]
+
 pub mod auto;
 pub mod checksum;
 pub mod compress;

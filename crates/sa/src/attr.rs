@@ -15,10 +15,15 @@ pub struct Attr(pub u16);
 /// swaps. But the class is part of the stored registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapClass {
+    /// An array of 64-bit numbers: 0 in the registry, `SA_UINT64_ARRAY` in OpenZFS.
     U64s,
+    /// An array of 32-bit numbers: 1 in the registry, `SA_UINT32_ARRAY` in OpenZFS.
     U32s,
+    /// An array of 16-bit numbers: 2 in the registry, `SA_UINT16_ARRAY` in OpenZFS.
     U16s,
+    /// Bytes without a byte order, never swapped: 3 in the registry, `SA_UINT8_ARRAY` in OpenZFS.
     Bytes,
+    /// Entries of an ACL, swapped field by field: 4 in the registry, `SA_ACL` in OpenZFS.
     Acl,
 }
 

@@ -47,6 +47,7 @@ impl<'a> Attrs<'a> {
         Ok(attrs)
     }
 
+    /// The layout that the header names, from the table of the dataset.
     pub fn layout(&self) -> &'a Arc<Layout> {
         self.layout
     }
@@ -205,10 +206,12 @@ impl SaBuffer {
         Ok(SaBuffer { layout: Arc::clone(layout), raw })
     }
 
+    /// The buffer's values for lookups. The header is not checked again.
     pub fn attrs(&self) -> Attrs<'_> {
         Attrs { layout: &self.layout, raw: &self.raw }
     }
 
+    /// The order and offsets of the values. Changes in place never replace it.
     pub fn layout(&self) -> &Arc<Layout> {
         &self.layout
     }
@@ -244,10 +247,12 @@ impl SaBuffer {
         }
     }
 
+    /// The stored form: header, values, and any bytes after the last value.
     pub fn as_bytes(&self) -> &[u8] {
         &self.raw
     }
 
+    /// The stored form as [`as_bytes`](Self::as_bytes) shows it, without a copy.
     pub fn into_bytes(self) -> Vec<u8> {
         self.raw
     }

@@ -11,11 +11,22 @@ pub enum SaError {
     /// The attribute is in the layout twice.
     Twice(Attr),
     /// The attributes, or their order, are not those of the layout.
-    NotTheLayout { layout: u16 },
+    NotTheLayout {
+        /// The layout's number in the dataset, 1 to 1023.
+        layout: u16,
+    },
     /// A value has another length than its attribute's fixed length.
-    Length { attr: Attr, len: usize },
+    Length {
+        /// The attribute, of fixed length in this dataset.
+        attr: Attr,
+        /// Length of the refused value in bytes.
+        len: usize,
+    },
     /// The limits are 65535 bytes for a value and [`SA_BYTES_MAX`](crate::buffer::SA_BYTES_MAX) for a spill block.
-    TooLarge { bytes: usize },
+    TooLarge {
+        /// Size of the refused value or spill block in bytes.
+        bytes: usize,
+    },
     /// The name is registered or built in with another length or swap class, or the fixed length is 0.
     OtherMeaning(Attr),
     /// The limits are 249 variable attributes per header, 255 attributes per layout, 65536 per registry.

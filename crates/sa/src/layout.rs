@@ -175,6 +175,7 @@ impl LayoutTable {
         Ok(table)
     }
 
+    /// The registry that gives a layout's attributes their stored numbers and lengths.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }

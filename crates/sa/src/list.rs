@@ -19,6 +19,7 @@ pub struct AttrList {
 }
 
 impl AttrList {
+    /// An empty list. Its capacity of 20 attributes and 256 bytes of values is enough for a usual file.
     pub fn new() -> Self {
         // Enough for a usual file: each create makes one list.
         AttrList::with_capacity(256)
@@ -37,6 +38,7 @@ impl AttrList {
         self.values.extend_from_slice(value);
     }
 
+    /// Sets a value of one number, as 8 little-endian bytes; see [`set`](Self::set).
     pub fn set_u64(&mut self, attr: Attr, value: u64) {
         self.set(attr, &value.to_le_bytes());
     }
@@ -53,6 +55,7 @@ impl AttrList {
         self.items.retain(|(a, ..)| *a != attr);
     }
 
+    /// The bytes of a value; `None` if the list lacks the attribute.
     pub fn get(&self, attr: Attr) -> Option<&[u8]> {
         self.iter().find(|(a, _)| *a == attr).map(|(_, value)| value)
     }
@@ -62,6 +65,7 @@ impl AttrList {
         self.items.len()
     }
 
+    /// Whether the list has no attribute. Its layout is then [`LAYOUT_EMPTY`](crate::layout::LAYOUT_EMPTY).
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -71,6 +75,7 @@ impl AttrList {
         self.items.iter().map(|(attr, ..)| *attr)
     }
 
+    /// Attributes and the bytes of their values, in the order in which they will be stored.
     pub fn iter(&self) -> impl Iterator<Item = (Attr, &[u8])> {
         AttrSlice::from(self).iter()
     }
@@ -101,6 +106,7 @@ impl<'a> AttrSlice<'a> {
         self.items.len()
     }
 
+    /// Whether the slice has no attribute. In the second half of [`split_at`](AttrList::split_at), that means no spill block.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -110,6 +116,7 @@ impl<'a> AttrSlice<'a> {
         self.items.iter().map(|(attr, ..)| *attr)
     }
 
+    /// Attributes and the bytes of their values, in the order in which they will be stored.
     pub fn iter(&self) -> impl Iterator<Item = (Attr, &'a [u8])> + use<'a> {
         let values = self.values;
         self.items

@@ -84,6 +84,7 @@ impl<'a> NvList<'a> {
         })
     }
 
+    /// Whether the list has no pair. Its packed form still has 20 bytes.
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()
     }

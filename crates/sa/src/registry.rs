@@ -13,12 +13,15 @@ use terrane_wire::Corrupt;
 /// One row of the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttrInfo {
+    /// Its number in memory, the same in every dataset if the name is built in.
     pub attr: Attr,
     /// Its number in the dataset.
     pub number: u16,
+    /// Its key in the dataset's REGISTRY ZAP, which defines the meaning, such as `ZPL_MODE`.
     pub name: String,
     /// Bytes of a value; `None` for a variable length.
     pub len: Option<u16>,
+    /// Its class for byte swaps. Terrane stores and compares it, but never swaps.
     pub swap: SwapClass,
 }
 

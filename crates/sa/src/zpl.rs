@@ -22,16 +22,23 @@ pub struct ZplAttrs {
     pub size: u64,
     /// The txg that created the object. With the object number it identifies a file forever.
     pub generation: u64,
+    /// Numeric id of the owner. The file system refuses 2^32 and more.
     pub uid: u64,
+    /// Numeric id of the owning group of users. The file system refuses 2^32 and more.
     pub gid: u64,
     /// Object number of the directory into which it was last linked.
     pub parent: u64,
     /// `ZFS_*` flags.
     pub flags: u64,
+    /// Last access of the content, as `st_atim`.
     pub atime: Timestamp,
+    /// Last change of the content, as `st_mtim`.
     pub mtime: Timestamp,
+    /// Last change of the content or of an attribute, as `st_ctim`.
     pub ctime: Timestamp,
+    /// Creation of the file, as `stx_btime`.
     pub crtime: Timestamp,
+    /// Names of a file, or subdirectories of a directory + 2, as `st_nlink`. 0 means unlinked.
     pub links: u64,
     /// Project id, for quotas; only if the file has one.
     pub projid: Option<u64>,

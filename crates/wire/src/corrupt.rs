@@ -11,11 +11,15 @@ pub struct Corrupt {
     pub at: String,
     /// The property that does not hold.
     pub what: &'static str,
+    /// The value or bound that a sound block would have, in words; printed after "should be".
     pub expected: String,
+    /// The value in the stored bytes, in words.
     pub found: String,
 }
 
 impl Corrupt {
+    /// A finding with its place and both values printed by their `Display`. An empty `at` is filled by
+    /// [`within`](Self::within).
     pub fn new(
         at: impl fmt::Display,
         what: &'static str,

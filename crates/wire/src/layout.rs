@@ -5,6 +5,7 @@
 
 /// A value of fixed size in stored bytes. All integers are little-endian.
 pub trait Field: Sized {
+    /// Bytes that every stored value of this type takes.
     const SIZE: usize;
     /// Reads the value from exactly `SIZE` bytes; `None` for any other length.
     fn get(raw: &[u8]) -> Option<Self>;
@@ -19,6 +20,7 @@ pub struct Row {
     pub offset: usize,
     /// Bytes of the field.
     pub size: usize,
+    /// The field's name in the struct, and in the table of FORMAT.md.
     pub name: &'static str,
     /// The field's type as it is written in Rust.
     pub kind: &'static str,
@@ -114,6 +116,7 @@ macro_rules! layout {
                 <Self as $crate::Field>::get(raw.get(..$size)?)
             }
 
+            /// The stored form: fields little-endian at their offsets. Every byte belongs to a field.
             pub fn encode(&self) -> [u8; $size] {
                 let mut raw = [0u8; $size];
                 <Self as $crate::Field>::put(self, &mut raw);

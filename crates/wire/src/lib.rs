@@ -12,6 +12,8 @@
 //!
 //! Invariant: nothing here panics on stored bytes, or allocates by a number that came from them.
 
+#![deny(missing_docs)]
+
 mod corrupt;
 mod dice;
 pub mod layout;

@@ -75,6 +75,8 @@ impl Histogram {
         }
     }
 
+    /// Copies buckets, sum and maximum with relaxed loads. It is not atomic: a concurrent
+    /// [`record_ns`](Self::record_ns) may be in the buckets and not yet in the sum.
     pub fn snapshot(&self) -> Times {
         let buckets = std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
         let longest_ns = self.longest_ns.load(Ordering::Relaxed);
@@ -100,6 +102,7 @@ impl Times {
         (index + 1 < BUCKETS).then(|| FIRST_NS << index)
     }
 
+    /// The number of durations, summed over all buckets.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }

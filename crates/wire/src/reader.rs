@@ -25,6 +25,7 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    /// A cursor at offset 0 of `raw`. No value extends past the end of `raw`.
     pub fn new(raw: &'a [u8]) -> Self {
         Reader { raw, at: 0 }
     }
@@ -34,10 +35,12 @@ impl<'a> Reader<'a> {
         self.at
     }
 
+    /// Bytes from the cursor to the end of the slice.
     pub fn remaining(&self) -> usize {
         self.raw.len() - self.at
     }
 
+    /// Whether the cursor has reached the end of the slice.
     pub fn is_empty(&self) -> bool {
         self.remaining() == 0
     }
@@ -58,18 +61,22 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
+    /// A number of 1 byte. The cursor does not move on an error.
     pub fn u8(&mut self) -> Result<u8, Truncated> {
         Ok(u8::from_le_bytes(self.array()?))
     }
 
+    /// A little-endian number of 2 bytes. The cursor does not move on an error.
     pub fn u16(&mut self) -> Result<u16, Truncated> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
+    /// A little-endian number of 4 bytes. The cursor does not move on an error.
     pub fn u32(&mut self) -> Result<u32, Truncated> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
+    /// A little-endian number of 8 bytes. The cursor does not move on an error.
     pub fn u64(&mut self) -> Result<u64, Truncated> {
         Ok(u64::from_le_bytes(self.array()?))
     }

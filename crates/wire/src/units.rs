@@ -66,6 +66,7 @@ impl ObjectId {
 }
 
 impl Txg {
+    /// The txg that syncs after this one: the number plus 1.
     pub fn next(self) -> Txg {
         Txg(self.0 + 1)
     }

@@ -7,10 +7,12 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// An empty buffer that has not allocated yet.
     pub fn new() -> Self {
         Self::default()
     }
 
+    /// An empty buffer that takes `bytes` bytes before it allocates again.
     pub fn with_capacity(bytes: usize) -> Self {
         Writer { raw: Vec::with_capacity(bytes) }
     }
@@ -20,26 +22,32 @@ impl Writer {
         self.raw.len()
     }
 
+    /// Whether nothing has been written yet.
     pub fn is_empty(&self) -> bool {
         self.raw.is_empty()
     }
 
+    /// Appends `raw` without its length; a reader must know the length. See [`blob`](Self::blob).
     pub fn bytes(&mut self, raw: &[u8]) {
         self.raw.extend_from_slice(raw);
     }
 
+    /// Appends a number of 1 byte.
     pub fn u8(&mut self, value: u8) {
         self.raw.push(value);
     }
 
+    /// Appends a number as 2 bytes, little-endian.
     pub fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
 
+    /// Appends a number as 4 bytes, little-endian.
     pub fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
 
+    /// Appends a number as 8 bytes, little-endian.
     pub fn u64(&mut self, value: u64) {
         self.bytes(&value.to_le_bytes());
     }
@@ -69,10 +77,12 @@ impl Writer {
         self.raw.resize(self.raw.len().next_multiple_of(unit), 0);
     }
 
+    /// All bytes written so far, borrowed.
     pub fn as_bytes(&self) -> &[u8] {
         &self.raw
     }
 
+    /// All bytes written so far, without a copy.
     pub fn into_bytes(self) -> Vec<u8> {
         self.raw
     }

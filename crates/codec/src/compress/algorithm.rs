@@ -60,6 +60,7 @@ impl GzipLevel {
         Self::new(id.checked_sub(ID_GZIP_1 - 1)?)
     }
 
+    /// zlib's level: 1 is the fastest, 9 the smallest output.
     pub fn number(self) -> u8 {
         self.0
     }
@@ -129,11 +130,17 @@ impl fmt::Display for ZstdLevel {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Compression {
+    /// Blocks are stored as they are. Id 2.
     Off,
+    /// OpenZFS's algorithm before lz4, without levels. Id 3.
     Lzjb,
+    /// A zlib stream, at levels 1 to 9. Ids 5 to 13.
     Gzip(GzipLevel),
+    /// Run lengths of zero bytes; other bytes are copied. Id 14.
     Zle,
+    /// A raw LZ4 block, also the meaning of `on`. Id 15.
     Lz4,
+    /// A zstd frame. Id 16 for all levels; the block's own header has the level.
     Zstd(ZstdLevel),
 }
 
@@ -248,7 +255,15 @@ impl fmt::Display for Compression {
 /// A refused property value. The message lists the accepted ones.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PropertyError {
-    Unknown { name: &'static str, value: String, valid: &'static str },
+    /// The value is not in the list of accepted ones.
+    Unknown {
+        /// The property: `compression` or `checksum`.
+        name: &'static str,
+        /// The refused word, or the stored number in decimal.
+        value: String,
+        /// The accepted words, for the message.
+        valid: &'static str,
+    },
 }
 
 impl PropertyError {
