@@ -34,6 +34,8 @@
 //! A program that wants names and numbers without files calls [`Zaps`]: see its module, and
 //! `examples/file_ids.rs`, which opens a pool too.
 
+#![deny(missing_docs)]
+
 pub use terrane_check::{Counts, Finding, Phase, Progress, Report, check};
 pub use terrane_dataset::{
     AccessTime, AclType, Batch, Dataset, DatasetError, DnodeSize, PROPERTIES, Property, PropertyValue,
