@@ -266,6 +266,8 @@ can_mount || [ "$way" = runner ] || {
 [ -x "$terrane" ] || build_terrane
 
 kept=$(mktemp -d "${TERRANE_TEST_DIR:-${TMPDIR:-/tmp}}/terrane-zoned.XXXXXX")
+# Users who own nothing must reach the mounts below it.
+chmod 711 "$kept"
 null=
 remove_null() {
     [ -n "$null" ] || return 0
