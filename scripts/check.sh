@@ -6,6 +6,9 @@ cd "$top"
 # Each commit explores other seeds, and repeats its own exactly.
 export TERRANE_SEED_BASE=${TERRANE_SEED_BASE:-$(git rev-parse --short=12 HEAD 2>/dev/null || echo 1)}
 step() { say "== $*"; "$@"; }
+step scripts/setup.sh check
+step cargo deny --log-level error check bans licenses sources
+step cargo machete
 step cargo fmt --all --check
 step cargo fmt --manifest-path fuzz/Cargo.toml --check
 step cargo clippy --quiet --workspace --all-targets -- -D warnings

@@ -6,6 +6,7 @@
 #   scripts/setup.sh test           and what the mounted suite runs, and what looks at pages and scripts
 #   scripts/setup.sh suites         and the POSIX suites: pjdfstest, stress-ng, fio, PostgreSQL, the tests of attr and acl
 #   scripts/setup.sh bench          and the neighbours that are measured
+#   scripts/setup.sh check          and what looks at dependencies
 #   scripts/setup.sh fuzz           and what drives the fuzz targets
 #   scripts/setup.sh deb            what makes and judges a Debian package
 set -euo pipefail
@@ -123,4 +124,5 @@ tool() { # program of the same name on crates.io, version
 }
 case $what in test | suites) tool fsx 0.3.2 ;; esac
 case $what in suites) tool pjdfstest 0.2.2 ;; esac
+case $what in check) tool cargo-deny 0.20.2 && tool cargo-machete 0.9.2 ;; esac
 case $what in fuzz) tool cargo-fuzz 0.13.2 ;; esac
