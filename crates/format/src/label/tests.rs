@@ -159,10 +159,8 @@ fn no_bit_of_a_label_may_flip() {
     }
 }
 
-#[test]
-fn an_uberblock_is_two_slots_of_one_turn() {
-    let label = label();
-    let uber = Uberblock {
+fn uberblock() -> Uberblock {
+    Uberblock {
         clean: true,
         generation: 3,
         turn: 8,
@@ -175,7 +173,13 @@ fn an_uberblock_is_two_slots_of_one_turn() {
         record: BootPtr::NONE,
         host: 77,
         has_unknown: false,
-    };
+    }
+}
+
+#[test]
+fn an_uberblock_is_two_slots_of_one_turn() {
+    let label = label();
+    let uber = uberblock();
     let raw = uber.encode(&label, 0, 16384, 4096);
     assert_eq!(raw.len(), 8192);
     assert_eq!(Uberblock::parse(&raw, &label, 0, 16384), Some(uber));
@@ -194,20 +198,7 @@ fn an_uberblock_is_two_slots_of_one_turn() {
 #[test]
 fn an_uberblock_that_tells_of_a_log_or_of_stale_devices_says_so() {
     let label = label();
-    let uber = Uberblock {
-        clean: false,
-        generation: 3,
-        turn: 8,
-        incarnation: 2,
-        txg: Txg(17),
-        oldest: Txg(14),
-        time_ns: 1,
-        lease_seq: 100,
-        lease_txg: 200,
-        record: BootPtr::NONE,
-        host: 77,
-        has_unknown: false,
-    };
+    let uber = uberblock();
     for word in [208, 216] {
         let mut raw = uber.encode(&label, 0, 16384, 4096);
         raw[word] = 1;
