@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_dataset::Dataset;
+use terrane_device::sim::Kept;
 use terrane_device::{Backing, Device, OpenMode, SimDevice};
 use terrane_format::Feature;
 use terrane_object::Objects;
@@ -193,6 +194,54 @@ fn a_pool_on_a_zoned_drive_that_lost_power() {
         let device = SimDevice::load(&golden("drive.drive")).unwrap();
         lives_on("drive", upgraded, &|| vec![Arc::new(device.clone()) as Arc<dyn Device>]);
     }
+}
+
+/// The power fails in the middle of each write of an upgrade: of its labels, of the data set's identity, and of the first txgs in the new
+/// form. What an import finds is whole, and holds what the old pool held.
+#[test]
+fn an_upgrade_is_cut_at_every_write() {
+    let lines = String::from_utf8(golden("drive.txt")).unwrap();
+    let expected: Vec<&str> = lines.lines().collect();
+    let device = SimDevice::load(&golden("drive.drive")).unwrap();
+    let open = |device: &SimDevice| Mounted::new(vec![Arc::new(device.clone()) as Arc<dyn Device>]);
+    open(&device).export();
+    device.watch();
+    let old = open(&device);
+    old.pool.enable(&Feature::defaults()).unwrap();
+    old.export();
+    let new = open(&device);
+    let name = b"of the new version";
+    let ino = new.fs.create(new.fs.root(), name, 0o600, &ROOT).unwrap().ino;
+    new.fs.write(ino, 0, &[7; 100_000], WriteFlags::default()).unwrap();
+    new.fs.sync().unwrap();
+    new.export();
+    let moments = device.take_moments();
+    assert!(moments.len() > 40, "{} writes, resets and flushes", moments.len());
+    let (mut identified, mut plain) = (0, 0);
+    for (number, moment) in moments.iter().enumerate() {
+        for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(number as u64)] {
+            let left = moment.restarted(kept);
+            let found = open(&left);
+            found.assert_sound();
+            let set = found.fs.dataset().objects().id().0;
+            let has_identity = found.objects.identity(ObjectId(set)).unwrap().is_some();
+            assert_eq!(has_identity, found.pool.has(Feature::Datasets), "write {number}");
+            if has_identity {
+                identified += 1
+            } else {
+                plain += 1
+            }
+            if number % 8 == 0 {
+                let is_old =
+                    |line: &String| !(line.starts_with(' ') || line.starts_with("/of the new version"));
+                let kept: Vec<String> = manifest(&found.fs).into_iter().filter(is_old).collect();
+                let expected: Vec<&str> =
+                    expected.iter().copied().filter(|line| !line.starts_with(' ')).collect();
+                assert_same(&kept, &expected);
+            }
+        }
+    }
+    assert!(identified > 0 && plain > 0, "{identified} after the upgrade, {plain} before it");
 }
 
 /// One line for each name: path, mode, owner, links, size, modification time, checksum of the content,
