@@ -100,3 +100,14 @@ impl<'a> Ledger<'a> {
         }
     }
 }
+
+/// A policy for tests: no snapshot refers to anything.
+#[cfg(test)]
+pub(crate) struct FreeAll;
+
+#[cfg(test)]
+impl FreePolicy for FreeAll {
+    fn verdict(&self, _: &BlockPtr, _: Txg) -> Verdict {
+        Verdict::Free
+    }
+}

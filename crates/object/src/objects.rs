@@ -212,18 +212,10 @@ fn into_pool(error: ObjectError) -> PoolError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freeing::Verdict;
+    use crate::freeing::FreeAll;
     use terrane_device::{SimConfig, SimDevice};
     use terrane_pool::{CreateOptions, ImportOptions};
     use terrane_store::env::SeededEnv;
-
-    struct FreeAll;
-
-    impl FreePolicy for FreeAll {
-        fn verdict(&self, _: &BlockPtr, _: Txg) -> Verdict {
-            Verdict::Free
-        }
-    }
 
     /// What a set names as its free queue must take what is stored there.
     #[test]

@@ -175,7 +175,7 @@ impl ObjectSet {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::freeing::{FreePolicy, Verdict};
+    use crate::freeing::{FreeAll, FreePolicy, Verdict};
     use crate::objects::Objects;
     use crate::objset::ObjectSpec;
     use terrane_device::sim::Fault;
@@ -187,14 +187,6 @@ mod tests {
     use terrane_store::env::SeededEnv;
     use terrane_txg::cost::Cost;
     use terrane_wire::Txg;
-
-    struct FreeAll;
-
-    impl FreePolicy for FreeAll {
-        fn verdict(&self, _: &BlockPtr, _: Txg) -> Verdict {
-            Verdict::Free
-        }
-    }
 
     /// A subtree below an indirect block with a transient read error is freed later. Until then its space is
     /// not counted for the object.
