@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A day in the life of ACLs, in a directory, told as it went: who may do what, what new files begin with, what programs make of it.
+# A day in the life of ACLs, in a directory, told as it went: permissions of users, what new files begin with, what programs make of it.
 # As root; other users must reach the directory. On two file systems that do the same it says the same (scripts/xattrs.sh compares).
 #
 #   scripts/acls.sh DIR

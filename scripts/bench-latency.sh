@@ -3,8 +3,8 @@
 #
 #   scripts/bench-latency.sh [--seconds N] [--writers N] [--size SIZE] [-- OPTIONS OF fsbench latency]
 #
-# The pool lies in TERRANE_TEST_DIR, or where pool.sh finds room; MOUNT_OPTIONS are given to `terrane mount -o`. Reads are cold:
-# the pool is mounted anew before them. After the table it prints the longest group, which nothing should wait longer than,
+# The pool lies in TERRANE_TEST_DIR, or where pool.sh finds space; MOUNT_OPTIONS are given to `terrane mount -o`. Reads are cold:
+# the pool is mounted anew before them. After the table it prints the longest txg, which nothing should wait longer than,
 # and what the daemon's own counters say of waiting.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
@@ -36,4 +36,4 @@ remount=$(printf '%q ' "$terrane" umount "$mnt")"&& "$(printf '%q ' "${mount[@]}
 "$fsbench" --dir "$mnt" --json --keep --between-cmd "$remount" latency --writers "$writers" --secs "$seconds" "$@" >"$work/json"
 [ -z "${JSON:-}" ] || cp "$work/json" "$JSON"
 "$terrane" metrics latency >"$work/metrics"
-grep -E '^terrane_(group_(sync|quiesce|join_wait|wait)|fuse_parked)[a-z_]*[{]' "$work/metrics" | grep -v _bucket
+grep -E '^terrane_(txg_(sync|quiesce|join_wait|wait)|fuse_parked)[a-z_]*[{]' "$work/metrics" | grep -v _bucket

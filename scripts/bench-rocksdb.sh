@@ -6,7 +6,7 @@
 #
 # Each peer gets the same image, written in full; `db_bench` (Debian: rocksdb-tools) makes tables as large as a zone less a part of 16, not
 # compressed, and as many keys as make its database --percent of what is offered. Then it overwrites --writes keys, and each of two threads reads
-# --reads (a quarter of --writes) while it writes up to 4 MB/s: the same work for everybody, for a database takes more room the faster it is
+# --reads (a quarter of --writes) while it writes up to 4 MB/s: the same work for every peer, since a database takes more space the faster it is
 # overwritten. File-system write amplification is what the device was given for each byte that RocksDB wrote (its own counts of log,
 # flushes and compactions); Terrane counts its device itself, the kernel that of the others. Needs root.
 #

@@ -6,7 +6,7 @@
 # 10,000 directories of 1,800 empty files unless told otherwise, which takes 1 GiB for the pool and 7 GiB of memory for the null
 # server. With --image the pool is kept in FILE, and taken from there the next time. Before each walk the pool is mounted anew with
 # that much memory (128M), and the kernel's caches are dropped on both sides. The null server's listings bring names only, as the
-# pool's do for who looks no file up. MOUNT_OPTIONS are given to `terrane mount -o`.
+# pool's do for a program that looks no file up. MOUNT_OPTIONS are given to `terrane mount -o`.
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 

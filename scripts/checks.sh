@@ -21,8 +21,8 @@ work=$(work_dir)
 mnt=$work/mnt
 export TERRANE_STATE_DIR=$work/state
 mkdir -p "$mnt" "$TERRANE_STATE_DIR"
-# What a check started, with the time at which it did: numbers come back soon where there are 32768 of them, and whoever has one by the
-# end of the check is not ours.
+# What a check started, with the time at which it did: numbers come back soon where there are 32768 of them, and another process that has
+# one by the end of the check is not ours.
 started=()
 began() { sed 's/.*) //' "/proc/${1#-}/stat" 2>/dev/null | cut -d ' ' -f 20 || true; }
 ends_with_check() { # process ids, or groups with - in front

@@ -14,9 +14,9 @@ rounds=6
 [ "${1:-}" = --soak ] && { rounds=60; shift; }
 tree=${TERRANE_TREE:-/usr/include/linux}
 is_root() { [ "$(id -u)" = 0 ]; }
-# The server of the mount; the keeper is its parent.
+# The server of the mount; the supervisor is its parent.
 server() { "$terrane" mounts -H -p | awk -F '\t' -v dir="$mnt" '$2 == dir { print $6 }'; }
-keeper() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
+supervisor() { awk '/^PPid:/ { print $2 }' "/proc/$1/status"; }
 
 # Ends when "$work/enough" is there; what it says of errors is in its log.
 loop() { # name, command...
@@ -87,13 +87,13 @@ restart_servers() {
     done
 }
 
-# Killed: what was promised is there, and nobody was cut off. What no commit had is lost, and who relies on it is told, so the copy and
-# the fsync may fail then, by name; or find the files of an older copy, whose removal is lost.
+# Killed: what was promised is there, and no program was cut off. What no commit had is lost, and programs that rely on it get an error. So
+# the copy and the fsync may fail then, by name; or find the files of an older copy, whose removal is lost.
 check_crash() {
     under_load kill_servers
     ! grep -hvE 'Input/output error|Stale file handle|No such file|Directory not empty|File exists|WARNING|FAILED|^Only in|differ|^diff|^[<>-]' \
         "$work"/errors.{promise,copy} || return 1
-    # Who overwrites is told once for each server whose changes are lost.
+    # A program that overwrites gets an error once for each server whose changes are lost.
     ! grep -hv 'Input/output error' "$work/errors.overwrite" || return 1
     [ ! -s "$work/failed.read" ] || { cat "$work/errors.read"; return 1; }
     rm -rf "$mnt/copy"
@@ -105,7 +105,7 @@ kill_and_wait() {
     stat "$mnt" >/dev/null
 }
 
-# What was written and is lost with a server: who goes on writing is told, whoever asks for durability is, and administrators are.
+# What was written and is lost with a server: programs that write on or ask for durability get an error, and administrators see a list.
 check_lost() {
     local name
     for name in pipe written mapped renamed cut gone; do printf 'old' >"$mnt/$name"; done
@@ -153,8 +153,8 @@ os.unlink(f'{mnt}/gone')
 EOT
     python3 "$work/lost.py" "$mnt" bash -c 'kill -9 "$1"; stat "$2" >/dev/null' - "$(server)" "$mnt"
     [ "$(cat "$mnt"/{written,mapped,renamed,cut})" = newMAPoldwhole ] || return 1
-    # They are listed until somebody has read it, whatever servers come and go.
-    # The kernel tells the error of what was mapped once more, to whoever syncs the file system first.
+    # They are listed until `pool clear`, whatever servers come and go.
+    # The kernel reports the error of a mapped store once more, to the program that syncs the file system first.
     ! "$terrane" sync p 2>/dev/null || return 1
     "$terrane" sync p
     kill_and_wait
@@ -164,7 +164,7 @@ EOT
     "$terrane" pool clear p | grep -q '3 files'
     "$terrane" pool status p | grep -q 'errors: none'
     echo new >"$mnt/renamed"
-    # Or the mount ends: callers get errors, and nobody writes into the directory below.
+    # Or the mount ends: callers get errors, and no program writes into the directory below.
     mount_again on_crash=end
     echo kept >"$mnt/kept"
     "$terrane" restart p
@@ -216,7 +216,7 @@ check_restart_on_loop() {
     [ "$(cat "$mnt/file")" = written ] || return 1
 }
 
-# A program that does not run any more: the keeper starts its own, and the mount goes on.
+# A program that does not run any more: the supervisor starts its own, and the mount goes on.
 check_upgrade() {
     "$terrane" umount "$mnt"
     mkdir -p "$work/bin"
@@ -244,12 +244,12 @@ check_upgrade() {
     "$terrane" mount p "$mnt"
 }
 
-# The keeper killed as well: nobody answers, and the next mount cleans up by itself.
+# The supervisor killed as well: no process answers, and the next mount cleans up by itself.
 check_stale() {
     local server try
     for try in once again; do
         server=$(server)
-        kill -9 "$(keeper "$server")" "$server"
+        kill -9 "$(supervisor "$server")" "$server"
         ! stat "$mnt/x" 2>"$work/error" || return 1
         grep -qE 'not connected|connection abort|No such file' "$work/error" || { cat "$work/error"; return 1; }
         # The dead server lets go of the device a moment later than kill returns.
@@ -260,43 +260,43 @@ check_stale() {
     done
 }
 
-# The keeper alone killed: its server starts another one, at once where it is about to end itself.
-keeper_state() { "$terrane" pool status --json p | sed -n 's/^ *"keeper": "\(.*\)",$/\1/p'; }
-check_keeper() {
+# The supervisor alone killed: its server starts another one, at once where it is about to end itself.
+supervisor_state() { "$terrane" pool status --json p | sed -n 's/^ *"supervisor": "\(.*\)",$/\1/p'; }
+check_supervisor() {
     local first second try
     echo before >"$mnt/file"
     exec 8<"$mnt/file"
-    first=$(keeper "$(server)")
+    first=$(supervisor "$(server)")
     kill -9 "$first"
     "$terrane" restart p
-    second=$(keeper "$(server)")
-    [ "$second" != "$first" ] && [ "$(keeper_state)" = running ] || return 1
+    second=$(supervisor "$(server)")
+    [ "$second" != "$first" ] && [ "$(supervisor_state)" = running ] || return 1
     # By itself, and then a server that is killed has a successor.
     kill -9 "$second"
     # It may seem to listen for a moment longer.
-    for try in $(seq 20); do [ "$(keeper_state)" = gone ] && break; sleep 0.02; done
-    [ "$(keeper_state)" = gone ] || return 1
-    for try in $(seq 100); do [ "$(keeper_state)" = running ] && break; sleep 0.1; done
+    for try in $(seq 20); do [ "$(supervisor_state)" = gone ] && break; sleep 0.02; done
+    [ "$(supervisor_state)" = gone ] || return 1
+    for try in $(seq 100); do [ "$(supervisor_state)" = running ] && break; sleep 0.1; done
     kill -9 "$(server)"
     [ "$(cat <&8)" = before ] || return 1
     exec 8<&-
-    kill -9 "$(keeper "$(server)")"
+    kill -9 "$(supervisor "$(server)")"
     if is_root; then
         "$terrane" mount p "$mnt" -o remount,ro
         "$terrane" mount p "$mnt" -o remount,rw
         kill -9 "$(server)"
     fi
     echo after >"$mnt/file"
-    # A keeper that adopted a server ends with the mount as any other.
-    kill -9 "$(keeper "$(server)")"
-    for try in $(seq 100); do [ "$(keeper_state)" = running ] && break; sleep 0.1; done
+    # A supervisor that adopted a server ends with the mount as any other.
+    kill -9 "$(supervisor "$(server)")"
+    for try in $(seq 100); do [ "$(supervisor_state)" = running ] && break; sleep 0.1; done
     "$terrane" umount p
-    for try in $(seq 100); do [ -e "$TERRANE_STATE_DIR/p.keep" ] || break; sleep 0.1; done
-    [ ! -e "$TERRANE_STATE_DIR/p.keep" ] || return 1
+    for try in $(seq 100); do [ -e "$TERRANE_STATE_DIR/p.supervisor" ] || break; sleep 0.1; done
+    [ ! -e "$TERRANE_STATE_DIR/p.supervisor" ] || return 1
     "$terrane" mount p "$mnt"
 }
 
-# Anyone who may read a damaged file can cause errors without end; the log has a few of each kind, and the number of the rest.
+# Any user who may read a damaged file can cause errors without end; the log has a few of each kind, and the number of the rest.
 check_log() {
     command -v python3 >/dev/null || skip 'no python3'
     need_image
@@ -318,12 +318,12 @@ for _ in range(1000):
     before=$(server)
     mv "$log" "$log.old"
     kill -HUP "$before"
-    until [ -e "$log" ] && grep -q 'opened again' "$log"; do sleep 0.02; done
-    kill -HUP "$(keeper "$before")"
-    until [ "$(grep -c 'opened again' "$log")" -ge 2 ]; do sleep 0.02; done
+    until [ -e "$log" ] && grep -q 'log reopened' "$log"; do sleep 0.02; done
+    kill -HUP "$(supervisor "$before")"
+    until [ "$(grep -c 'log reopened' "$log")" -ge 2 ]; do sleep 0.02; done
     [ "$(server)" = "$before" ] || return 1
-    for _ in $(seq 50); do [ "$(readlink "/proc/$(keeper "$before")/fd/2")" = "$log" ] && break; sleep 0.02; done
-    [ "$(readlink "/proc/$(keeper "$before")/fd/2")" = "$log" ] || return 1
+    for _ in $(seq 50); do [ "$(readlink "/proc/$(supervisor "$before")/fd/2")" = "$log" ] && break; sleep 0.02; done
+    [ "$(readlink "/proc/$(supervisor "$before")/fd/2")" = "$log" ] || return 1
     # A long one is moved aside while the mount stands.
     head -c 2M /dev/zero | tr '\0' x >>"$log"
     for _ in $(seq 50); do [ -e "$log.1" ] && break; sleep 0.1; done
@@ -413,7 +413,7 @@ check_namespace() {
     ! timeout 20 "$terrane" umount --timeout 0 "$mnt" 2>"$work/error" || return 1
     grep -q "process $holder (sleep) at $mnt" "$work/error" || { cat "$work/error"; return 1; }
     ! is_mounted "$mnt" || return 1
-    # It is still there for them, and once more by name. When they go it is closed, and who waits is told.
+    # It is still there for them, and once more by name. When they go it is closed, and the waiting command reports it.
     [ "$(nsenter -t "$holder" -m cat "$mnt/file")" = kept ] || return 1
     (sleep 0.5; kill "$holder") & timeout 20 "$terrane" umount p
     "$terrane" check p
@@ -504,7 +504,7 @@ check_fstab() {
     [ "$(cat "$mnt/file")" = written ]
 }
 
-# A loop device is the file below it, whoever asks; one over a copy is the copy, and one that nobody may write is read.
+# A loop device is the file below it, for every command. One over a copy is the copy, and a read-only one is only read.
 check_loops() {
     need_image
     is_root || skip 'not root'
@@ -571,7 +571,7 @@ check_destroy_full() {
     )
 }
 
-# A file that nobody may write is mounted read-only, and stays as it is byte for byte.
+# A write-protected file is mounted read-only, and stays as it is byte for byte.
 check_read_only() {
     "$terrane" umount "$mnt"
     fresh_pool 256M
@@ -590,12 +590,12 @@ check_read_only() {
     "$terrane" mount p "$mnt"
 }
 
-# A user without rights: makes, mounts, loses a server, checks, unmounts; nobody else gets at it.
+# A user without rights: makes, mounts, loses a server, checks, unmounts; no other user gets at it.
 check_user() {
     is_root || skip 'not root'
     command -v runuser >/dev/null && id nobody >/dev/null 2>&1 || skip 'no runuser, or no user nobody'
     if ! runuser -u nobody -- test -w /dev/fuse; then
-        # As it is on most machines: for everybody, in a private tree.
+        # As it is on most machines: for all users, in a private tree.
         [ -z "${TERRANE_PRIVATE:-}" ] || skip 'others than root cannot open /dev/fuse'
         "$terrane" umount "$mnt"
         TERRANE_PRIVATE=1 unshare --mount --propagation private bash -c '
@@ -613,9 +613,9 @@ check_user() {
     as nobody "$work/for-all/terrane" pool create own "$home/own.img" --size 256M
     as nobody "$work/for-all/terrane" mount own "$home/mnt"
     as nobody sh -c "echo mine >$home/mnt/file && sync $home/mnt/file"
-    # The kernel lets nobody else in, root included, unless root allowed it.
+    # The kernel lets no other user in, root included, unless root allowed it.
     ! cat "$home/mnt/file" 2>/dev/null || return 1
-    [ "$(stat -c %a "$home/state/own.sock" "$home/state/own.keep" "$home/state" | tr '\n' ' ')" = '600 600 700 ' ] || return 1
+    [ "$(stat -c %a "$home/state/own.sock" "$home/state/own.supervisor" "$home/state" | tr '\n' ' ')" = '600 600 700 ' ] || return 1
     ! as daemon "$work/for-all/terrane" sync own 2>/dev/null || return 1
     pid=$(as nobody "$work/for-all/terrane" mounts -H -p | awk -F '\t' -v dir="$home/mnt" '$2 == dir { print $6 }')
     kill -9 "$pid"
@@ -633,13 +633,13 @@ check_user() {
     rm -r "$home/run"
     # shellcheck disable=SC2086
     [ "$(runuser -u nobody -- $out "$work/for-all/terrane" pool list -H -o name)" = kept ] || return 1
-    # Root's mount is for everybody, and the kernel checks modes.
+    # Root's mount is for all users, and the kernel checks modes.
     mkdir -m 700 "$mnt/private"
     echo all >"$mnt/public"
     [ "$(as nobody cat "$mnt/public")" = all ] && ! as nobody ls "$mnt/private" 2>/dev/null || return 1
 }
 
-# systemd's descriptor store in place of the keeper: played by a script, since no systemd runs here.
+# systemd's descriptor store in place of the supervisor: played by a script, since no systemd runs here.
 check_systemd() {
     command -v python3 >/dev/null || skip 'no python3'
     "$terrane" umount "$mnt"
@@ -704,6 +704,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_keeper check_cgroup check_log check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

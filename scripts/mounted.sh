@@ -113,7 +113,7 @@ check_space() {
     [ $((full - before)) -gt $((256 << 20)) ] && [ $((after - before)) -lt $(((full - before) / 4)) ]
 }
 
-# Filled to the end and emptied, again and again: nobody is refused before what the empty pool offered is in use, and the backing file gets
+# Filled to the end and emptied, again and again: no write is refused before what the empty pool offered is in use, and the backing file gets
 # smaller each time.
 check_emptied() {
     local offered empty full left used least=100 most=0 round file try
@@ -171,7 +171,7 @@ check_blocks() {
     "$terrane" umount "$mnt" && "$terrane" mount p "$mnt"
     [ "$(stat -c %b "$mnt/zeros")" = 0 ] && [ "$(stat -c %b "$mnt/hole")" = 0 ] || return 1
     [ "$(stat -c %b "$mnt/text")" -lt 4096 ] && [ "$(stat -c %b "$mnt/noise")" -ge 16384 ] || return 1
-    # What fits its pointer is no hole: who asks for blocks alone must not lose it.
+    # What fits its pointer is no hole: a program that looks at blocks alone must not lose it.
     printf 'a few bytes' >"$mnt/tiny"
     "$terrane" sync p && "$terrane" umount "$mnt" && "$terrane" mount p "$mnt"
     [ "$(stat -c %b "$mnt/tiny")" = 1 ] || return 1
@@ -228,7 +228,7 @@ EOT
     done
 }
 
-# What was allocated can be stored through a mapping when others have filled the pool, and nobody asks whether it was written.
+# What was allocated can be stored through a mapping when others have filled the pool, and no program asks whether it was written.
 check_reserved() {
     command -v python3 >/dev/null || skip 'no python3'
     "$terrane" umount "$mnt"
@@ -528,7 +528,7 @@ check_open_mount() {
     umount "$more"
 }
 
-# Times of access as the mount says, and as who opens a file says.
+# Times of access follow the mount, and the flags with which a file is opened.
 check_access_times() {
     local file=$mnt/file dir=$mnt/dir words
     echo x >"$file"
@@ -611,7 +611,7 @@ EOT
     python3 "$work/handles.py" use "$mnt" "$work/handles"
 }
 
-# One damaged byte of a file: its reader gets EIO, everybody else goes on, `check` names it.
+# One damaged byte of a file: its reader gets EIO, all other programs go on, `check` names it.
 check_damage() {
     local mark=terrane-damage-$RANDOM-$RANDOM at
     need_image
@@ -876,7 +876,7 @@ check_ends() {
     "$terrane" mount p "$mnt"
 }
 
-# Files of random content, each fsync'ed, then written down outside with its sum; beside it a load that nobody syncs.
+# Files of random content, each fsync'ed, then written down outside with its sum; beside it a load that is never synced.
 writer() {
     local n=0 name
     while :; do

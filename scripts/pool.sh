@@ -37,7 +37,7 @@ unmount() {
 
 mib_free() { df -Pm "$1" 2>/dev/null | awk 'NR == 2 { print $4 }'; }
 
-# A directory for pools that a script makes: in memory if there is room, since flushes of a real disk only cost time here.
+# A directory for pools that a script makes: in memory if there is space, since flushes of a real disk only cost time here.
 work_dir() {
     local base=${TERRANE_TEST_DIR:-}
     if [ -z "$base" ]; then

@@ -231,7 +231,7 @@ capabilities() {
     [ -z "$(getcap "$f")" ]
 }
 
-# Random operations of several users on both, among them those that nobody thought of: the same answers, and the same is left.
+# Random operations of several users on both, among them unexpected ones: the same answers, and the same is left.
 check_beside() {
     local seed home
     ext4_beside

@@ -27,7 +27,7 @@ zone_bytes=$(($(cat "$queue/chunk_sectors") * 512))
 slots=$(cat "$queue/max_active_zones")
 [ "$slots" -gt 0 ] || slots=14
 zones=$(cat "$queue/nr_zones")
-# Smaller pools have one or two zones open for data, each of which costs them room: there files lie together, whatever is known of them.
+# Smaller pools have one or two zones open for data, each of which costs them space: there files lie together, whatever is known of them.
 streams_apart=256
 
 noise() { head -c "$1" /dev/urandom; }
@@ -124,7 +124,7 @@ case_hints() {
     [ "$shared" -le 1 ]
 }
 
-# What eight writers were given before the file system was full is what `df` and `du` say, and nobody got more than was offered. (xfs/642)
+# What eight writers were given before the file system was full is what `df` and `du` say, and no writer got more than was offered. (xfs/642)
 case_df() {
     local offered used counted writer apart
     offered=$(available)
@@ -146,7 +146,7 @@ case_df() {
     [ $((($(available)) * 1000 / offered)) -ge 990 ]
 }
 
-# Who makes a file shorter is not told that there is no space, and does not wait behind those who write. (xfs/646)
+# A program that makes a file shorter gets no ENOSPC, and does not wait behind writers. (xfs/646)
 case_truncate() {
     local round rounds=4 filler began waited longest=0
     [ -z "$soak" ] || rounds=20
@@ -185,7 +185,7 @@ if how == "random":
 files = [os.open(f"{dir}/part{file}", os.O_WRONLY | os.O_CREAT) for file in range(8)]
 for turn, (file, at) in enumerate(turns):
     os.pwrite(files[file], random.Random(file * 1000 + at).randbytes(65536), at << 16)
-    # Groups of a few MiB, as when somebody else commits.
+    # Txgs of a few MiB, as when another program commits.
     if turn % 64 == 63:
         os.fsync(files[file])
 EOT
@@ -237,7 +237,7 @@ case_reset() {
     done
     full=$(empty_zones)
     rm "$mnt"/[1-4]
-    # The groups that may still be rolled back to must be older first.
+    # The txgs that may still be rolled back to must be older first.
     for _ in $(seq 8); do touch "$mnt/later"; "$terrane" sync p; done
     emptied=$(empty_zones)
     moved=$("$terrane" metrics p | awk '/^terrane_collected_bytes_total/ { sum += $NF } END { print sum + 0 }')

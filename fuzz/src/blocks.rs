@@ -24,21 +24,21 @@ pub fn run(algo: Compression, data: &[u8]) {
     let lsize = (u32::from_le_bytes([a, b, c, 0]) as usize).min(BLOCK_BYTES_MAX);
     let stored = if form % 4 == 0 { stored.to_vec() } else { with_header(algo, stored) };
     let mut codec = Compressor::new();
-    let first = expand(&mut codec, algo, &stored, lsize, 0);
+    let first = decompress(&mut codec, algo, &stored, lsize, 0);
     // Again, with a different memory fill and a used context.
-    let again = expand(&mut codec, algo, &stored, lsize, 0xff);
-    assert_eq!(first.is_some(), again.is_some(), "what was expanded before decides");
+    let again = decompress(&mut codec, algo, &stored, lsize, 0xff);
+    assert_eq!(first.is_some(), again.is_some(), "the result depends on earlier calls");
     let Some(content) = first else { return };
-    assert!(Some(&content) == again.as_ref(), "not every byte was written");
+    assert!(Some(&content) == again.as_ref(), "some bytes of the output were not written");
     // Decompressed content can be compressed again, and comes back.
     let mut made = Vec::new();
     if codec.compress(algo, &content, content.len(), &mut made) == Outcome::Compressed {
         assert!(made.len() <= content.len());
-        assert_eq!(expand(&mut codec, algo, &made, lsize, 7), Some(content));
+        assert_eq!(decompress(&mut codec, algo, &made, lsize, 7), Some(content));
     }
 }
 
-fn expand(
+fn decompress(
     codec: &mut Compressor,
     algo: Compression,
     stored: &[u8],
@@ -53,7 +53,7 @@ fn expand(
     let mut grown = Vec::new();
     let also = codec.decompress(algo.id(), stored, lsize, &mut grown);
     assert_eq!(done.is_ok(), also.is_ok());
-    assert!(grown.capacity() <= lsize, "more memory than was promised");
+    assert!(grown.capacity() <= lsize, "more memory than the promised size");
     if done.is_ok() {
         assert!(grown == out);
         return Some(out);

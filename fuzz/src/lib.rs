@@ -52,9 +52,9 @@ pub fn run(reading: Reading, data: &[u8]) {
     }
     let mut image = image.to_vec();
     // Otherwise most inputs would be of another kind, or of none. An input of the other byte order is left alone.
-    let turned = image[7] == (MICRO_TYPE & 0xff) as u8 || image[7] == (FAT_TYPE & 0xff) as u8;
+    let is_swapped = image[7] == (MICRO_TYPE & 0xff) as u8 || image[7] == (FAT_TYPE & 0xff) as u8;
     match reading {
-        _ if turned => {}
+        _ if is_swapped => {}
         Reading::Micro => {
             image[..8].copy_from_slice(&MICRO_TYPE.to_le_bytes());
             image[24] = 0;

@@ -3,8 +3,8 @@
 //!
 //! `seeds VECTORS... CORPUS`: directories of vectors, and the output directory, which gets one directory per target.
 
-#[path = "../../crates/zap/tests/turned/mod.rs"]
-mod turned;
+#[path = "../../crates/zap/tests/swapped/mod.rs"]
+mod swapped;
 
 use flate2::read::GzDecoder;
 use std::fs::{self, File};
@@ -42,9 +42,9 @@ fn main() -> std::io::Result<()> {
         };
         save(&corpus, kind, name, &input(*shift, [0; 3], &[], image))?;
         let block_size = if kind == "fat" { 1 << shift } else { image.len() };
-        let turned = input(*shift, [0; 3], &programs()[0], &turned::turned(image.clone(), block_size));
-        save(&corpus, kind, &format!("{name}-turned"), &turned)?;
-        save(&corpus, "changes", &format!("{name}-turned"), &turned)?;
+        let swapped = input(*shift, [0; 3], &programs()[0], &swapped::swapped(image.clone(), block_size));
+        save(&corpus, kind, &format!("{name}-turned"), &swapped)?;
+        save(&corpus, "changes", &format!("{name}-turned"), &swapped)?;
         for (p, program) in programs().iter().enumerate() {
             save(
                 &corpus,
@@ -120,7 +120,7 @@ fn attributes(path: &Path, corpus: &Path) -> std::io::Result<()> {
 /// Fat ZAPs with blocks so small that mutations hit structures, some with external tables, and one whose table is being doubled.
 fn own() -> Vec<(String, u8, Vec<u8>)> {
     let mut images = Vec::new();
-    let words = Flags::HASH64.and(Flags::UINT64_KEY);
+    let words = Flags::HASH64.union(Flags::UINT64_KEY);
     for (flags, shift, entries) in [
         (Flags::NONE, 9, 5u64),
         (Flags::NONE, 10, 14),
@@ -131,7 +131,7 @@ fn own() -> Vec<(String, u8, Vec<u8>)> {
         (Flags::HASH64, 9, 170),
         (Flags::HASH64, 10, 120),
         (words, 9, 12),
-        (words.and(Flags::PRE_HASHED_KEY), 9, 60),
+        (words.union(Flags::PRE_HASHED_KEY), 9, 60),
     ] {
         let mut store = MemStore::new();
         let options = ZapOptions { flags, fat_block_shift: shift, ..ZapOptions::new(0x5a17) };

@@ -12,13 +12,15 @@ use terrane_format::cache_device::{
 };
 use terrane_format::features::Features;
 use terrane_format::label::{
-    CacheRow, DeviceRow, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role, Stay,
+    CacheRow, DeviceRow, DeviceState, FORMAT_VERSION, LABEL_BYTES, LABEL_MAGIC, Label, Role,
 };
 use terrane_format::record::RowForm;
-use terrane_format::record::{Class, Free, Home, Move, Opened, RECORD_MAGIC, Record, Run, Written};
+use terrane_format::record::{
+    Free, Home, Move, OpenedZone, RECORD_MAGIC, Record, Run, WrittenZone, ZoneClass,
+};
 use terrane_format::seal::{Seed, seal};
 use terrane_format::{Addr, BlockPtr, Totals};
-use terrane_space::gone::GoneZone;
+use terrane_space::reclaimed::ReclaimedZone;
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -37,8 +39,8 @@ fn sealed(data: &[u8], anchor: u32) -> Option<Vec<u8>> {
     raw[..8].copy_from_slice(&LABEL_MAGIC.to_le_bytes());
     raw[8..12].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
     raw[12..16].copy_from_slice(&body_bytes.to_le_bytes());
-    let (pool, life, incarnation) = (word(&raw, 16), word(&raw, 24), word(&raw, 40));
-    let seed = Seed { pool, life, offset: u64::from(anchor), incarnation };
+    let (pool, scope, incarnation) = (word(&raw, 16), word(&raw, 24), word(&raw, 40));
+    let seed = Seed { pool, scope, offset: u64::from(anchor), incarnation };
     let made = seal(seed, &[&raw[..SEAL_AT], &raw[HEAD_BYTES..]]);
     raw[SEAL_AT..HEAD_BYTES].copy_from_slice(&made);
     raw.resize(LABEL_BYTES as usize, 0);
@@ -94,7 +96,7 @@ pub fn run_tables(data: &[u8]) {
     if findings.is_empty() && tables.check().is_empty() {
         stored(&tables);
         let rows = tables.encode_section(0, 1, RowForm::Tailed);
-        tables.replace_gone(tables.gone_in_form(true));
+        tables.replace_reclaimed(tables.reclaimed_in_form(true));
         assert!(tables.check().is_empty(), "packed: {:?}", tables.check());
         assert_eq!(tables.encode_section(0, 1, RowForm::Tailed), rows, "what is packed is what it was");
     }
@@ -131,7 +133,7 @@ pub fn run_batch(data: &[u8]) {
     raw[32..36].copy_from_slice(&count.to_le_bytes());
     let entries = BatchHead::SIZE..BatchHead::SIZE + (count.min(fits) as usize) * BatchEntry::SIZE;
     let offset = u64::from(BATCH_ZONE.0) << 32 | at;
-    let seed = Seed { pool: CACHE.0, life: CACHE.1, offset, incarnation: word(&raw, 24) };
+    let seed = Seed { pool: CACHE.0, scope: CACHE.1, offset, incarnation: word(&raw, 24) };
     let made = seal(seed, &[&raw[..BatchHead::SIZE - 16], &raw[entries]]);
     raw[BatchHead::SIZE - 16..BatchHead::SIZE].copy_from_slice(&made);
     let Some(batch) = parse_batch(&raw, CACHE, (BATCH_ZONE, at), &GEOMETRY) else { return };
@@ -144,12 +146,12 @@ pub fn run_batch(data: &[u8]) {
     assert!(end <= at + batch.bytes);
     let Some((_, first)) = batch.blocks.first() else { return };
     let sizes: Vec<(Key, u32)> = batch.blocks.iter().map(|(key, spot)| (*key, spot.psize)).collect();
-    let of = (CACHE.0, CACHE.1, batch.turn);
+    let of = (CACHE.0, CACHE.1, batch.lap);
     let (again, spots) = encode_head(of, (BATCH_ZONE, at), &sizes, (first.offset - at, batch.bytes));
     assert!(spots.iter().eq(batch.blocks.iter().map(|(_, spot)| spot)));
     let again =
         parse_batch(&again, CACHE, (BATCH_ZONE, at), &GEOMETRY).expect("what was read can be written");
-    assert_eq!((again.turn, again.bytes, again.blocks), (batch.turn, batch.bytes, batch.blocks));
+    assert_eq!((again.lap, again.bytes, again.blocks), (batch.lap, batch.bytes, batch.blocks));
 }
 
 /// The seeds: target, name, input.
@@ -186,8 +188,8 @@ pub fn seeds() -> Vec<(&'static str, String, Vec<u8>)> {
 
 fn label(devices: u64) -> Label {
     let row = |index: u64| {
-        let (role, stay) =
-            [(Role::Data, Stay::Normal), (Role::Special, Stay::Leaving)][usize::from(index % 3 == 1)];
+        let (role, state) = [(Role::Data, DeviceState::Normal), (Role::Special, DeviceState::Leaving)]
+            [usize::from(index % 3 == 1)];
         // The second device was removed.
         (index != 1).then(|| DeviceRow {
             device: index + 7,
@@ -195,7 +197,7 @@ fn label(devices: u64) -> Label {
             zone_count: 64,
             write_unit: 4096,
             role,
-            stay,
+            state,
             name: if devices > 1 { format!("disk {index}") } else { String::new() },
         })
     };
@@ -215,7 +217,7 @@ fn label(devices: u64) -> Label {
         name: "tank".into(),
         device: 7,
         generation: 3,
-        turn: 2,
+        anchor_generation: 2,
         zone_size: 1 << 20,
         zone_count: 64,
         write_unit: 4096,
@@ -234,16 +236,16 @@ fn home(seq: u64) -> Home {
 fn own_tables(zones: u64) -> Tables {
     let mut tables = Tables::default();
     for seq in 1..=zones {
-        let mut zone = Zone::new(Class::Data, home(seq), 1 << 20, Txg(seq));
+        let mut zone = Zone::new(ZoneClass::Data, home(seq), 1 << 20, Txg(seq));
         (zone.claimed, zone.live) = (512 << 10, 64 << 10);
         zone.born.dead.add_sorted(&[(300, 16), (900, 400)]);
         if seq % 3 == 2 {
             // Its survivors are in the first zone.
             let mut run = Run::of(256, 16, ZoneSeq(1), 64 << 10);
-            run.take(288, 8);
+            run.add_block(288, 8);
             zone.born.runs.push(run);
             let Zone { class, opened, last_write, born, .. } = zone;
-            tables.insert_gone([(ZoneSeq(seq), GoneZone { class, opened, last_write, born })]);
+            tables.insert_reclaimed([(ZoneSeq(seq), ReclaimedZone { class, opened, last_write, born })]);
         } else {
             tables.insert(ZoneSeq(seq), zone);
         }
@@ -262,15 +264,17 @@ fn own_record(count: u64) -> Record {
         replay_after: Txg(30),
         root: BlockPtr::default(),
         opened: (0..count)
-            .map(|at| Opened {
+            .map(|at| OpenedZone {
                 seq: ZoneSeq(30 + at),
-                class: Class::MetaA,
+                class: ZoneClass::MetaA,
                 home: home(30 + at),
                 capacity: 1 << 20,
             })
             .collect(),
         form: if count > 1 { RowForm::Tailed } else { RowForm::Plain },
-        written: (0..count).map(|at| Written { seq: ZoneSeq(30 + at), claimed: 65536, born: 4096 }).collect(),
+        written: (0..count)
+            .map(|at| WrittenZone { seq: ZoneSeq(30 + at), claimed: 65536, born_bytes: 4096 })
+            .collect(),
         filled: vec![ZoneSeq(1)],
         reset: (0..count / 10).map(|at| ZoneSeq(4 + at)).collect(),
         suspect: vec![ZoneSeq(3)],
@@ -286,7 +290,7 @@ fn own_record(count: u64) -> Record {
         totals: Totals {
             user_bytes: 9,
             reset_zones: count,
-            spent: [1, 2, 3, 4, 5, 6, 7],
+            by_purpose: [1, 2, 3, 4, 5, 6, 7],
             ..Totals::default()
         },
     }

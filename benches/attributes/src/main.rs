@@ -3,20 +3,20 @@
 //! Every assertion has a name, and prints the result beside the expectation. The expectations are those of
 //! the manual pages xattr(7), acl(5) and capabilities(7), as Linux implements them. Where a known file system
 //! differs, `differences` says so and why. A difference that no longer exists is a failure too, so the list
-//! stays correct. The suite passes on ext4, which is why it can judge others.
+//! stays correct. The suite passes on ext4, which is why it can test others.
 //!
 //! It needs root: it acts as other users, and makes devices. `check_attributes` of scripts/xattrs.sh runs it.
 
-mod beside;
 mod cases;
+mod checker;
+mod describe;
 mod differences;
-mod judge;
+mod differential;
 mod person;
-mod words;
 mod xattr;
 
+use checker::Checker;
 use clap::Parser;
-use judge::Judge;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -26,28 +26,28 @@ struct Cli {
     /// Directory on the file system under test, which every user can reach
     #[arg(default_value = ".")]
     dir: PathBuf,
-    /// Whose differences are expected: ext4, terrane
+    /// Expected differences of this file system: ext4, terrane
     #[arg(long, value_name = "NAME")]
     differs_as: Option<String>,
-    /// Shell command that mounts it anew, so that nothing is remembered; with MODE=ro or MODE=rw in its environment
+    /// Shell command that remounts the file system with cold caches; MODE=ro or MODE=rw is in its environment
     #[arg(long, value_name = "CMD")]
     remount: Option<String>,
-    /// Shell command that sets a property of the file system: with PROPERTY=VALUE as its first argument
+    /// Shell command that sets a property of the file system; its first argument is PROPERTY=VALUE
     #[arg(long, value_name = "CMD")]
     property: Option<String>,
-    /// Instead of the cases, random operations in both directories, which must be answered alike
+    /// Compare with this directory: run random operations in both, whose results must be identical
     #[arg(long, value_name = "DIR")]
     beside: Option<PathBuf>,
-    /// How many of them
+    /// Number of random operations
     #[arg(long, default_value_t = 10_000)]
     ops: u64,
-    /// What chooses them
+    /// Seed of the random operations
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Only cases whose name contains this
+    /// Run only cases whose name contains this word
     #[arg(long, value_name = "WORD")]
     only: Vec<String>,
-    /// Print the cases and what each is about
+    /// List the cases and their subjects
     #[arg(long)]
     list: bool,
     /// Print each assertion
@@ -64,14 +64,14 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     if !rustix::process::geteuid().is_root() {
-        eprintln!("attributes: it needs root, to ask as other users and to make devices");
+        eprintln!("attributes: refused: needs root, to act as other users and to create devices");
         return ExitCode::from(2);
     }
     if let Some(other) = &cli.beside {
-        let compared = beside::compare(&cli.dir, other, cli.ops, cli.seed);
+        let compared = differential::compare(&cli.dir, other, cli.ops, cli.seed);
         match &compared {
             Ok(done) => println!(
-                "{} operations from seed {}, {done} of them not refused, were answered alike",
+                "{} operations from seed {}: identical results, {done} operations not refused",
                 cli.ops, cli.seed
             ),
             Err(differ) => println!("{differ}"),
@@ -87,9 +87,9 @@ fn main() -> ExitCode {
     };
     // Relative paths would become invalid when the mount that holds the working directory is remounted.
     let dir = cli.dir.canonicalize().unwrap_or(cli.dir);
-    let mut judge = Judge::new(dir, known, cli.remount, cli.property, cli.verbose);
+    let mut checker = Checker::new(dir, known, cli.remount, cli.property, cli.verbose);
     for case in cases {
-        judge.run(case);
+        checker.run(case);
     }
-    if judge.sum_up(cli.only.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if checker.summarize(cli.only.is_empty()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

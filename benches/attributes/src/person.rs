@@ -22,7 +22,7 @@ pub const CAT: Person = Person { uid: 60_003, gid: 60_003, groups: &[CREW] };
 pub const CREW: u32 = 60_100;
 
 impl Person {
-    fn become_it(self) -> Result<(), Errno> {
+    fn assume(self) -> Result<(), Errno> {
         let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         set_thread_groups(&groups)?;
@@ -31,10 +31,10 @@ impl Person {
     }
 
     /// The answer to the question if this person asks it.
-    pub fn asks<T: Send>(self, question: impl FnOnce() -> T + Send) -> T {
+    pub fn run_as<T: Send>(self, question: impl FnOnce() -> T + Send) -> T {
         let answer = std::thread::scope(|scope| {
             let asked = scope.spawn(move || {
-                self.become_it().expect("root may become anyone");
+                self.assume().expect("root may take any id");
                 question()
             });
             asked.join()

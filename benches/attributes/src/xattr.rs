@@ -121,7 +121,7 @@ pub fn listed(names: &[&str]) -> Vec<Vec<u8>> {
 }
 
 /// Incompressible bytes, unique for each seed.
-pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
     while bytes.len() < len {

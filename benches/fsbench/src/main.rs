@@ -29,16 +29,16 @@ struct Cli {
     /// Shell command run between phases, to drop caches or to remount
     #[arg(long, global = true, value_name = "CMD")]
     between_cmd: Option<String>,
-    /// Shell command run instead of syncfs, for servers that are not told of it
+    /// Shell command run instead of syncfs, for servers that do not receive it
     #[arg(long, global = true, value_name = "CMD")]
     sync_cmd: Option<String>,
-    /// A word for the JSON object, such as peer=ext4
+    /// Extra key of the JSON object, such as peer=ext4
     #[arg(long, global = true, value_parser = word, value_name = "KEY=VALUE")]
     tag: Vec<(String, String)>,
-    /// Seed of everything random
+    /// Seed of the random number generator
     #[arg(long, global = true, default_value_t = 1)]
     seed: u64,
-    /// Leave the files behind
+    /// Keep the files
     #[arg(long, global = true)]
     keep: bool,
     #[command(subcommand)]
@@ -49,7 +49,7 @@ struct Cli {
 enum Work {
     /// Create, stat, list, rename and remove files and directories
     Meta(work::meta::Opts),
-    /// Bytes consumed per empty directory and per small file
+    /// Measure the bytes consumed per empty directory and per small file
     Space(work::space::Opts),
     /// Set and get one extended attribute per file, by size
     Xattr(work::xattr::Opts),
@@ -63,15 +63,15 @@ enum Work {
     Fsync(work::fsync::Opts),
     /// Churn on a nearly full file system
     Gc(work::gc::Opts),
-    /// Whole files that come and go on a nearly full file system; any error ends it
+    /// Write and delete whole files on a nearly full file system; stop at the first error
     Turnover(work::turnover::Opts),
-    /// Wait of single operations while writers stream
+    /// Measure the latency of single operations beside streaming writers
     Latency(work::latency::Opts),
     /// Make the page and the plots of collected results
     Compare(compare::Opts),
     /// Make a table of collected results of gc
     Zoned(compare::zoned::Opts),
-    /// Make the table and the plot of what compression saves and costs
+    /// Make the table and the plot of compression ratios and speeds
     Compression(compare::compression::Opts),
 }
 
@@ -92,7 +92,7 @@ fn run(env: &Env, work: &Work) -> Result<Report> {
         Work::Gc(o) => work::gc::run(env, o),
         Work::Turnover(o) => work::turnover::run(env, o),
         Work::Latency(o) => work::latency::run(env, o),
-        Work::Compare(_) | Work::Zoned(_) | Work::Compression(_) => fail::bail!("this is no workload"),
+        Work::Compare(_) | Work::Zoned(_) | Work::Compression(_) => fail::bail!("not a workload"),
     }
 }
 

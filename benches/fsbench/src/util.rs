@@ -18,7 +18,7 @@ pub struct Env {
 impl Env {
     /// Runs the between-phases hook, if any, and returns the seconds it took.
     /// No file below `root` may be open here: the hook may unmount it.
-    pub fn between(&self, phase: &str) -> Result<f64> {
+    pub fn run_hook(&self, phase: &str) -> Result<f64> {
         let Some(cmd) = &self.between_cmd else {
             return Ok(0.0);
         };
@@ -69,7 +69,7 @@ fn shell(cmd: &str, phase: &str) -> Result<()> {
 }
 
 /// The output of a shell command.
-pub fn said_by(cmd: &str) -> Result<String> {
+pub fn output_of(cmd: &str) -> Result<String> {
     let output = Command::new("sh").args(["-c", cmd]).stderr(std::process::Stdio::inherit()).output()?;
     ensure!(output.status.success(), "{cmd}: {}", output.status);
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())

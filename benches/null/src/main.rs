@@ -13,8 +13,8 @@ use terrane_fuse::{MountOptions, Session};
 use terrane_null::Memory;
 
 const USAGE: &str = "terrane-null MOUNTPOINT [-o OPTIONS] [--foreground] [--tree DIRSxNAMES] [--names-only]
-  A file system in memory behind Terrane's front end, gone with its mount; empty, or with a tree of empty files.
-  With --names-only its listings bring no attributes.";
+  An in-memory file system behind Terrane's FUSE front end, lost at unmount. It begins empty, or with a tree of empty files.
+  With --names-only, listings carry no attributes.";
 /// The background process writes this to standard output once it is mounted.
 const READY: &[u8] = b"ready\n";
 const BACKGROUND: &str = "--background";
@@ -37,8 +37,7 @@ fn parse(words: &[OsString]) -> Result<Arguments, String> {
     while let Some(word) = words.next() {
         match word.to_str() {
             Some("-o") => {
-                let given =
-                    words.next().and_then(|given| given.to_str()).ok_or("-o should have options after it")?;
+                let given = words.next().and_then(|given| given.to_str()).ok_or("-o needs options")?;
                 options.apply(given).map_err(|error| error.to_string())?;
             }
             Some("-f" | "--foreground") => foreground = true,
@@ -47,11 +46,11 @@ fn parse(words: &[OsString]) -> Result<Arguments, String> {
             Some("--tree") => {
                 let given = words.next().and_then(|given| given.to_str()?.split_once('x'));
                 let counts = given.and_then(|(dirs, names)| Some((dirs.parse().ok()?, names.parse().ok()?)));
-                tree = counts.ok_or("--tree should have two counts after it, like 1000x100")?;
+                tree = counts.ok_or("--tree needs two counts, such as 1000x100")?;
             }
-            Some(word) if word.starts_with('-') => return Err(format!("{word} is not known\n{USAGE}")),
+            Some(word) if word.starts_with('-') => return Err(format!("{word}: unknown option\n{USAGE}")),
             _ if dir.is_none() => dir = Some(PathBuf::from(word)),
-            _ => return Err(format!("one mount point, not two\n{USAGE}")),
+            _ => return Err(format!("more than one mount point\n{USAGE}")),
         }
     }
     let dir = dir.ok_or(USAGE)?;
@@ -60,19 +59,19 @@ fn parse(words: &[OsString]) -> Result<Arguments, String> {
 
 /// Starts this program again, and waits until it is mounted.
 fn in_background(words: &[OsString]) -> Result<(), String> {
-    let said = |error: std::io::Error| error.to_string();
-    let exe = std::env::current_exe().map_err(said)?;
+    let text = |error: std::io::Error| error.to_string();
+    let exe = std::env::current_exe().map_err(text)?;
     let mut command = Command::new(exe);
     command.args(words).arg(BACKGROUND).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(said)?;
+    let mut child = command.spawn().map_err(text)?;
     let mut heard = vec![0; READY.len()];
     let stood = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut heard).is_ok());
-    if stood { Ok(()) } else { Err("the mount did not come to be".to_owned()) }
+    if stood { Ok(()) } else { Err("mount failed: the server exited before it was ready".to_owned()) }
 }
 
 fn serve(arguments: &Arguments) -> Result<(), String> {
-    let said = |error: std::io::Error| error.to_string();
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(said)?;
+    let text = |error: std::io::Error| error.to_string();
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(text)?;
     let mut memory = Memory::new(&arguments.options);
     if arguments.names_only {
         memory.show_names_only();
@@ -87,14 +86,14 @@ fn serve(arguments: &Arguments) -> Result<(), String> {
             }
         }
     });
-    let Some(negotiated) = session.negotiate().map_err(said)? else { return Ok(()) };
+    let Some(negotiated) = session.negotiate().map_err(text)? else { return Ok(()) };
     if arguments.background {
-        terrane_fuse::process::leave_session().map_err(said)?;
-        std::env::set_current_dir("/").map_err(said)?;
+        terrane_fuse::process::detach_from_terminal().map_err(text)?;
+        std::env::set_current_dir("/").map_err(text)?;
         // Fails if no process waits any more, which does not matter to the mount.
         let _ = std::io::stdout().write_all(READY);
     }
-    session.run_negotiated(&negotiated, &memory).map_err(said)
+    session.run_negotiated(&negotiated, &memory).map_err(text)
 }
 
 fn main() -> ExitCode {

@@ -1,6 +1,6 @@
 //! The handler: one request, one change of nodes.
 
-use crate::node::{Body, Dir, Named, Node, Nodes};
+use crate::node::{Body, Dir, NamedEntry, Node, Nodes};
 use crate::xattr;
 use parking_lot::RwLock;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Memory {
     }
 
     fn entry(&self, node: &Node, reply: &mut Reply) {
-        node.told();
+        node.add_lookup();
         let attr = node.attr();
         reply.bytes(&attr::entry(&attr, attr.ino, &self.policy).encode());
     }
@@ -128,7 +128,7 @@ impl Memory {
     }
 
     fn name(&self, parent: &Node, name: &[u8], ino: u64, kind: u8) -> Answer {
-        dir(parent)?.write().insert(Named { name: name.into(), ino, kind });
+        dir(parent)?.write().insert(NamedEntry { name: name.into(), ino, kind });
         parent.change(|attr, now| {
             attr.size += 1;
             attr.nlink += u32::from(kind == libc::DT_DIR);
@@ -138,7 +138,7 @@ impl Memory {
     }
 
     /// Removes a name; the link count of its node stays.
-    fn unname(&self, parent: &Node, name: &[u8]) -> Result<Named, Errno> {
+    fn remove_name(&self, parent: &Node, name: &[u8]) -> Result<NamedEntry, Errno> {
         let taken = dir(parent)?.write().take(name).ok_or(Errno::ENOENT)?;
         parent.change(|attr, now| {
             attr.size -= 1;
@@ -158,7 +158,7 @@ impl Memory {
             (Body::Dir(_), true) | (_, false) => {}
             (_, true) => return Err(Errno(libc::ENOTDIR)),
         }
-        self.unname(&parent, name)?;
+        self.remove_name(&parent, name)?;
         self.drop_link(&node);
         Ok(())
     }
@@ -186,9 +186,9 @@ impl Memory {
             }
             _ => {}
         }
-        self.unname(&source_dir, from.1)?;
+        self.remove_name(&source_dir, from.1)?;
         if let Some(target) = target.filter(|_| flags & RENAME_EXCHANGE != 0) {
-            self.unname(&target_dir, to.1)?;
+            self.remove_name(&target_dir, to.1)?;
             self.name(&source_dir, from.1, target.ino, target.kind)?;
             self.moved(target.ino, from.0)?;
         }
@@ -307,7 +307,7 @@ impl Memory {
                 let entry = attr::entry(&node.attr(), named.ino, &self.policy);
                 let fits = out.entry_plus(&entry, named.ino, next, named.kind, &named.name);
                 if fits {
-                    node.told();
+                    node.add_lookup();
                 }
                 fits
             } else {

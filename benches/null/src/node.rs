@@ -14,9 +14,9 @@ use terrane_posix::{Attr, Time, mode};
 
 /// A multiply-and-rotate hash: a benchmark's hash tables need no protection against attacks.
 #[derive(Default)]
-pub struct Fast(u64);
+pub struct FastHasher(u64);
 
-impl Hasher for Fast {
+impl Hasher for FastHasher {
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -43,7 +43,7 @@ impl Hasher for Fast {
     }
 }
 
-pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<Fast>>;
+pub type Map<K, V> = HashMap<K, V, BuildHasherDefault<FastHasher>>;
 
 pub struct Node {
     pub attr: Mutex<Attr>,
@@ -65,7 +65,7 @@ impl Node {
         *self.attr.lock()
     }
 
-    pub fn told(&self) {
+    pub fn add_lookup(&self) {
         self.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -85,7 +85,7 @@ pub fn now() -> Time {
 
 /// One name.
 #[derive(Clone)]
-pub struct Named {
+pub struct NamedEntry {
     pub name: Box<[u8]>,
     pub ino: u64,
     /// `DT_*`
@@ -95,7 +95,7 @@ pub struct Named {
 /// Names, each in a slot whose number is its readdir offset.
 #[derive(Default)]
 pub struct Dir {
-    slots: Vec<Option<Named>>,
+    slots: Vec<Option<NamedEntry>>,
     free: Vec<usize>,
     by_name: Map<Box<[u8]>, usize>,
     pub parent: u64,
@@ -106,7 +106,7 @@ impl Dir {
         Dir { parent, ..Dir::default() }
     }
 
-    pub fn get(&self, name: &[u8]) -> Option<&Named> {
+    pub fn get(&self, name: &[u8]) -> Option<&NamedEntry> {
         self.slots.get(*self.by_name.get(name)?)?.as_ref()
     }
 
@@ -114,7 +114,7 @@ impl Dir {
         self.by_name.is_empty()
     }
 
-    pub fn insert(&mut self, named: Named) {
+    pub fn insert(&mut self, named: NamedEntry) {
         let name = named.name.clone();
         let slot = self.free.pop().unwrap_or(self.slots.len());
         match self.slots.get_mut(slot) {
@@ -124,7 +124,7 @@ impl Dir {
         self.by_name.insert(name, slot);
     }
 
-    pub fn take(&mut self, name: &[u8]) -> Option<Named> {
+    pub fn take(&mut self, name: &[u8]) -> Option<NamedEntry> {
         let slot = self.by_name.remove(name)?;
         let taken = self.slots.get_mut(slot)?.take();
         self.free.push(slot);
@@ -137,7 +137,7 @@ impl Dir {
     }
 
     /// Names from this slot on, each with the slot to continue from.
-    pub fn list(&self, from: usize) -> impl Iterator<Item = (usize, &Named)> {
+    pub fn list(&self, from: usize) -> impl Iterator<Item = (usize, &NamedEntry)> {
         let slots = self.slots.iter().enumerate().skip(from);
         slots.filter_map(|(at, slot)| Some((at + 1, slot.as_ref()?)))
     }

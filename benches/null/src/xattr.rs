@@ -49,11 +49,11 @@ impl Xattrs {
     }
 }
 
-/// Answers with the bytes, or with their number if `room` is 0.
-pub fn put(reply: &mut Reply, bytes: &[u8], room: u32) -> Result<(), Errno> {
-    match room as usize {
+/// Answers with the bytes, or with their number if `size` is 0.
+pub fn put(reply: &mut Reply, bytes: &[u8], size: u32) -> Result<(), Errno> {
+    match size as usize {
         0 => reply.bytes(&GetxattrOut { size: bytes.len() as u32, padding: 0 }.encode()),
-        room if room < bytes.len() => return Err(Errno(libc::ERANGE)),
+        size if size < bytes.len() => return Err(Errno(libc::ERANGE)),
         _ => reply.bytes(bytes),
     }
     Ok(())

@@ -14,8 +14,8 @@ use support::Running;
 /// nothing about rings.
 const TRANSPORTS: [&str; 2] = ["", "uring"];
 
-fn said_if_skipped(words: &str) {
-    if let (true, Err(reason)) = (words.contains("uring"), terrane_fuse::transport::ring::is_possible()) {
+fn report_if_skipped(words: &str) {
+    if let (true, Err(reason)) = (words.contains("uring"), terrane_fuse::transport::ring::check_available()) {
         eprintln!("SKIPPED rings: {reason}");
     }
 }
@@ -23,7 +23,7 @@ fn said_if_skipped(words: &str) {
 #[test]
 fn it_is_a_file_system_through_either_transport() {
     for words in TRANSPORTS {
-        said_if_skipped(words);
+        report_if_skipped(words);
         it_is_a_file_system(words);
     }
 }
@@ -31,7 +31,7 @@ fn it_is_a_file_system_through_either_transport() {
 #[test]
 fn an_aborted_mount_ends_whatever_its_transport() {
     for words in TRANSPORTS {
-        said_if_skipped(words);
+        report_if_skipped(words);
         let Some(running) = Running::start("aborted", words) else { return };
         let open = File::create(running.dir.join("open")).unwrap();
         running.abort();
@@ -110,7 +110,7 @@ fn extended_attributes_are_what_they_were_set_to() {
 #[test]
 fn many_names_are_listed_once_and_leave_nothing_behind() {
     for words in TRANSPORTS {
-        said_if_skipped(words);
+        report_if_skipped(words);
         many_names(words);
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice, OpenMode};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::create::zone_size_for;
 use terrane_pool::{CreateOptions, ImportOptions, Pool, probe};
 use terrane_posix::{Cred, Fs, Ino};
@@ -70,7 +70,7 @@ fn make(options: &Make) -> Outcome {
     let import = ImportOptions { cache_bytes: 256 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("walk");
     let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import)?;
-    let objects = Objects::create(Arc::clone(&pool))?;
+    let objects = ObjectSets::create(Arc::clone(&pool))?;
     let dataset = Dataset::create_root(&objects, &[])?;
     Fs::format(&dataset, &OWNER)?;
     let fs = Fs::open(Arc::new(dataset))?;
@@ -91,11 +91,11 @@ fn make(options: &Make) -> Outcome {
 fn list(options: &List) -> Outcome {
     let file = File::open(&options.image)?;
     let mut read = |offset: u64, buf: &mut [u8]| file.read_exact_at(buf, offset).is_ok();
-    let found = probe(&mut read, file.metadata()?.len()).ok_or("no pool is there")?;
+    let found = probe(&mut read, file.metadata()?.len()).ok_or("no pool found")?;
     let device = FileDevice::open(&options.image, OpenMode::ReadOnly, found.label.zone_size)?;
     let import = ImportOptions { read_only: true, cache_bytes: options.cache, ..ImportOptions::default() };
     let pool = Pool::import(vec![Arc::new(device)], Arc::new(SystemEnv::new()), &import)?;
-    let objects = Objects::open(Arc::clone(&pool))?;
+    let objects = ObjectSets::open(Arc::clone(&pool))?;
     let fs = Fs::open(Arc::new(Dataset::open_root(&objects)?))?;
     let start = Instant::now();
     let names = list_below(&fs, fs.root())?;
@@ -141,7 +141,7 @@ fn getdents_below(dir: OwnedFd, buf: &mut [MaybeUninit<u8>]) -> Outcome<usize> {
         names += 1;
         match entry.file_type() {
             FileType::Directory => dirs.push(name.to_owned()),
-            FileType::Unknown => return Err("d_type is unknown".into()),
+            FileType::Unknown => return Err("directory entry without d_type".into()),
             _ => {}
         }
     }

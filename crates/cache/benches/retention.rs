@@ -6,36 +6,36 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use terrane_cache::retention::{EntryIdx, Retention};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Number of blocks, unless a trace says otherwise.
 const BLOCKS: u64 = 15_000;
 
 trait Cache {
     /// Whether the block was cached. Afterwards it is.
-    fn ask(&mut self, block: u64) -> bool;
+    fn access(&mut self, block: u64) -> bool;
 }
 
 struct Ours {
     policy: Retention,
-    there: HashMap<u64, EntryIdx>,
+    resident: HashMap<u64, EntryIdx>,
     names: Vec<u64>,
-    room: u64,
+    capacity: u64,
 }
 
 impl Cache for Ours {
-    fn ask(&mut self, block: u64) -> bool {
-        if let Some(at) = self.there.get(&block) {
+    fn access(&mut self, block: u64) -> bool {
+        if let Some(at) = self.resident.get(&block) {
             self.policy.touch(*at);
             return true;
         }
-        let (at, _) = self.policy.admit(block, 1, self.room);
+        let (at, _) = self.policy.admit(block, 1, self.capacity);
         self.names.resize(self.names.len().max(at as usize + 1), 0);
         self.names[at as usize] = block;
-        self.there.insert(block, at);
-        while self.policy.bytes() > self.room {
-            let Some(gone) = self.policy.evict(self.room) else { break };
-            self.there.remove(&self.names[gone as usize]);
+        self.resident.insert(block, at);
+        while self.policy.bytes() > self.capacity {
+            let Some(evicted) = self.policy.evict(self.capacity) else { break };
+            self.resident.remove(&self.names[evicted as usize]);
         }
         false
     }
@@ -46,21 +46,21 @@ struct Lru {
     used: HashMap<u64, u64>,
     order: BTreeMap<u64, u64>,
     clock: u64,
-    room: usize,
+    capacity: usize,
 }
 
 impl Cache for Lru {
-    fn ask(&mut self, block: u64) -> bool {
+    fn access(&mut self, block: u64) -> bool {
         self.clock += 1;
         let before = self.used.insert(block, self.clock);
         if let Some(before) = &before {
             self.order.remove(before);
         }
         self.order.insert(self.clock, block);
-        if self.used.len() > self.room
-            && let Some((_, gone)) = self.order.pop_first()
+        if self.used.len() > self.capacity
+            && let Some((_, evicted)) = self.order.pop_first()
         {
-            self.used.remove(&gone);
+            self.used.remove(&evicted);
         }
         before.is_some()
     }
@@ -71,28 +71,28 @@ struct Clock {
     places: HashMap<u64, usize>,
     ring: Vec<(u64, bool)>,
     hand: usize,
-    room: usize,
+    capacity: usize,
 }
 
 impl Cache for Clock {
-    fn ask(&mut self, block: u64) -> bool {
+    fn access(&mut self, block: u64) -> bool {
         if let Some(at) = self.places.get(&block) {
             self.ring[*at].1 = true;
             return true;
         }
-        if self.ring.len() < self.room {
+        if self.ring.len() < self.capacity {
             self.places.insert(block, self.ring.len());
             self.ring.push((block, false));
             return false;
         }
         loop {
-            self.hand = (self.hand + 1) % self.room;
+            self.hand = (self.hand + 1) % self.capacity;
             if !std::mem::take(&mut self.ring[self.hand].1) {
                 break;
             }
         }
-        let gone = std::mem::replace(&mut self.ring[self.hand], (block, false));
-        self.places.remove(&gone.0);
+        let evicted = std::mem::replace(&mut self.ring[self.hand], (block, false));
+        self.places.remove(&evicted.0);
         self.places.insert(block, self.hand);
         false
     }
@@ -105,12 +105,12 @@ struct S3Fifo {
     main: VecDeque<u64>,
     ghosts: VecDeque<u64>,
     is_ghost: HashSet<u64>,
-    room: usize,
+    capacity: usize,
 }
 
 impl S3Fifo {
     fn evict(&mut self) {
-        let from_small = self.small.len() > self.room / 10 || self.main.is_empty();
+        let from_small = self.small.len() > self.capacity / 10 || self.main.is_empty();
         let queue = if from_small { &mut self.small } else { &mut self.main };
         let Some(block) = queue.pop_front() else { return };
         let uses = self.uses.get(&block).copied().unwrap_or(0);
@@ -127,23 +127,23 @@ impl S3Fifo {
                 self.ghosts.push_back(block);
             }
         }
-        while self.ghosts.len() > self.room {
-            if let Some(gone) = self.ghosts.pop_front() {
-                self.is_ghost.remove(&gone);
+        while self.ghosts.len() > self.capacity {
+            if let Some(evicted) = self.ghosts.pop_front() {
+                self.is_ghost.remove(&evicted);
             }
         }
     }
 }
 
 impl Cache for S3Fifo {
-    fn ask(&mut self, block: u64) -> bool {
+    fn access(&mut self, block: u64) -> bool {
         if let Some(uses) = self.uses.get_mut(&block) {
             *uses = (*uses + 1).min(3);
             return true;
         }
         self.uses.insert(block, 0);
         if self.is_ghost.remove(&block) { &mut self.main } else { &mut self.small }.push_back(block);
-        while self.uses.len() > self.room {
+        while self.uses.len() > self.capacity {
             self.evict();
         }
         false
@@ -156,7 +156,7 @@ struct Arc {
     places: HashMap<u64, (usize, u64)>,
     clock: u64,
     wanted: f64,
-    room: usize,
+    capacity: usize,
 }
 
 const ONCE: usize = 0;
@@ -174,8 +174,8 @@ impl Arc {
     }
 
     fn drop_oldest(&mut self, list: usize) {
-        if let Some((_, gone)) = self.lists[list].pop_first() {
-            self.places.remove(&gone);
+        if let Some((_, evicted)) = self.lists[list].pop_first() {
+            self.places.remove(&evicted);
         }
     }
 
@@ -196,7 +196,7 @@ impl Arc {
 }
 
 impl Cache for Arc {
-    fn ask(&mut self, block: u64) -> bool {
+    fn access(&mut self, block: u64) -> bool {
         match self.places.get(&block).map(|(list, _)| *list) {
             Some(ONCE | OFTEN) => {
                 self.put(block, OFTEN);
@@ -204,7 +204,7 @@ impl Cache for Arc {
             }
             Some(GHOST_ONCE) => {
                 let more = self.share(GHOST_OFTEN, GHOST_ONCE);
-                self.wanted = (self.wanted + more).min(self.room as f64);
+                self.wanted = (self.wanted + more).min(self.capacity as f64);
                 self.replace(false);
                 self.put(block, OFTEN);
             }
@@ -217,15 +217,15 @@ impl Cache for Arc {
             None => {
                 let once = self.lists[ONCE].len() + self.lists[GHOST_ONCE].len();
                 let all: usize = self.lists.iter().map(BTreeMap::len).sum();
-                if once >= self.room {
-                    if self.lists[ONCE].len() < self.room {
+                if once >= self.capacity {
+                    if self.lists[ONCE].len() < self.capacity {
                         self.drop_oldest(GHOST_ONCE);
                         self.replace(false);
                     } else {
                         self.drop_oldest(ONCE);
                     }
-                } else if all >= self.room {
-                    if all >= 2 * self.room {
+                } else if all >= self.capacity {
+                    if all >= 2 * self.capacity {
                         self.drop_oldest(GHOST_OFTEN);
                     }
                     self.replace(false);
@@ -253,14 +253,14 @@ impl Zipf {
         Zipf(sums)
     }
 
-    fn pick(&self, random: &mut Dice) -> u64 {
-        let part = random.part();
+    fn pick(&self, random: &mut Prng) -> u64 {
+        let part = random.next_f64();
         self.0.partition_point(|sum| *sum < part) as u64
     }
 }
 
 fn traces(asked: usize) -> Vec<(&'static str, Vec<u64>)> {
-    let mut random = Dice::new(7);
+    let mut random = Prng::new(7);
     let mut traces = Vec::new();
     for (name, power) in [("zipf 0.7", 0.7), ("zipf 0.9", 0.9), ("zipf 1.1", 1.1)] {
         let zipf = Zipf::of(BLOCKS, power);
@@ -287,11 +287,11 @@ fn traces(asked: usize) -> Vec<(&'static str, Vec<u64>)> {
     for (name, blocks) in [("loop of 2,400", 2400), ("loop of 4,000", 4000), ("loop of 10,000", 10_000)] {
         traces.push((name, (0..asked as u64).map(|at| at % blocks).collect()));
     }
-    let near = |random: &mut Dice| (random.part().powi(2) * 1500.0) as u64;
+    let near = |random: &mut Prng| (random.next_f64().powi(2) * 1500.0) as u64;
     traces.push(("window that moves", (0..asked as u64).map(|at| at / 40 + near(&mut random)).collect()));
     let mut phases = Vec::new();
     while phases.len() < asked {
-        let base = random.word() % (1 << 40);
+        let base = random.next_u64() % (1 << 40);
         phases.extend((0..4000).map(|_| base + near(&mut random)));
         phases.extend((0..4000).map(|_| zipf.pick(&mut random)));
     }
@@ -308,35 +308,35 @@ fn main() {
         "trace", "blocks", "LRU", "clock", "S3-FIFO", "ARC", "ours"
     );
     for (name, trace) in traces(asked) {
-        for room in [500, 2000] {
+        for capacity in [500, 2000] {
             let mut caches: [Box<dyn Cache>; 5] = [
-                Box::new(Lru { used: HashMap::new(), order: BTreeMap::new(), clock: 0, room }),
-                Box::new(Clock { places: HashMap::new(), ring: Vec::new(), hand: 0, room }),
+                Box::new(Lru { used: HashMap::new(), order: BTreeMap::new(), clock: 0, capacity }),
+                Box::new(Clock { places: HashMap::new(), ring: Vec::new(), hand: 0, capacity }),
                 Box::new(S3Fifo {
                     uses: HashMap::new(),
                     small: VecDeque::new(),
                     main: VecDeque::new(),
                     ghosts: VecDeque::new(),
                     is_ghost: HashSet::new(),
-                    room,
+                    capacity,
                 }),
                 Box::new(Arc {
                     lists: Default::default(),
                     places: HashMap::new(),
                     clock: 0,
                     wanted: 0.0,
-                    room,
+                    capacity,
                 }),
                 Box::new(Ours {
                     policy: Retention::default(),
-                    there: HashMap::new(),
+                    resident: HashMap::new(),
                     names: Vec::new(),
-                    room: room as u64,
+                    capacity: capacity as u64,
                 }),
             ];
-            print!("{name:<20} {room:>7}");
+            print!("{name:<20} {capacity:>7}");
             for cache in &mut caches {
-                let hits = trace.iter().filter(|block| cache.ask(**block)).count();
+                let hits = trace.iter().filter(|block| cache.access(**block)).count();
                 print!(" {:>8.1}", 100.0 * hits as f64 / trace.len() as f64);
             }
             println!();

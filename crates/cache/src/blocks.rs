@@ -11,55 +11,56 @@
 //!
 //! Invariant ([`BlockCache::check`]): the bytes held, ghosts and tables included, never exceed the budget.
 
-mod held;
+mod cached_block;
+mod evicted;
 mod index;
-mod leaving;
 mod shard;
 
 use crate::Kind;
 use crate::retention;
-use held::Held;
-pub use held::{Packed, Source};
-use leaving::Leaving;
+use cached_block::CachedBlock;
+pub use cached_block::{Packed, Source};
+use evicted::EvictedBlocks;
 use parking_lot::Mutex;
 use shard::Shard;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_format::block_ptr::Key;
-use terrane_wire::NumberHasher;
+use terrane_wire::IdHasher;
 
 const SHARDS: usize = 16;
 /// Prefetched blocks that no reader has asked for keep this fraction of the budget.
 const UNREAD_DIVISOR: usize = 8;
 
-fn name(key: Key) -> u64 {
-    let mut hasher = NumberHasher::default();
+fn key_hash(key: Key) -> u64 {
+    let mut hasher = IdHasher::default();
     hasher.write_u64(key.addr.raw());
     hasher.write_u64(key.birth.0);
     hasher.finish()
 }
 
 fn tag(key: Key) -> u32 {
-    retention::tag(name(key))
+    retention::tag(key_hash(key))
 }
 
 /// A cached block.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub enum CacheHit {
     /// Its content.
     Plain(Arc<Vec<u8>>),
     /// Its stored form, to be decompressed.
     Packed(Packed),
     /// Like `Packed`, at the first read of a prefetched block.
-    Ahead(Packed),
+    Prefetched(Packed),
 }
 
+/// The block cache. Shared by threads: each shard has its own lock.
 pub struct BlockCache {
     shards: Vec<Mutex<Shard>>,
     shard_bytes: AtomicUsize,
     plain_only: AtomicBool,
-    leaving: Leaving,
+    evicted: EvictedBlocks,
 }
 
 /// Content and statistics of the cache, for one kind of blocks.
@@ -71,15 +72,18 @@ pub struct CacheStats {
     pub plain_bytes: u64,
     /// Cached blocks.
     pub blocks: u64,
+    /// Reads that found the block.
     pub hits: u64,
+    /// Reads that did not find the block.
     pub misses: u64,
     /// Evicted blocks that were read again while their ghost existed.
     pub ghost_hits: u64,
     /// Evicted blocks.
     pub evictions: u64,
-    /// Prefetched blocks, and how many of them were read.
-    pub ahead: u64,
-    pub ahead_hits: u64,
+    /// Prefetched blocks.
+    pub prefetched: u64,
+    /// Prefetched blocks that were read.
+    pub prefetched_hits: u64,
 }
 
 impl std::iter::Sum for CacheStats {
@@ -92,8 +96,8 @@ impl std::iter::Sum for CacheStats {
             misses: sum.misses + one.misses,
             ghost_hits: sum.ghost_hits + one.ghost_hits,
             evictions: sum.evictions + one.evictions,
-            ahead: sum.ahead + one.ahead,
-            ahead_hits: sum.ahead_hits + one.ahead_hits,
+            prefetched: sum.prefetched + one.prefetched,
+            prefetched_hits: sum.prefetched_hits + one.prefetched_hits,
         })
     }
 }
@@ -107,9 +111,9 @@ impl BlockCache {
             shards,
             shard_bytes,
             plain_only: AtomicBool::new(false),
-            leaving: Leaving::default(),
+            evicted: EvictedBlocks::default(),
         };
-        cache.leaving.bound(cache.budget());
+        cache.evicted.set_limit(cache.budget());
         cache
     }
 
@@ -121,10 +125,10 @@ impl BlockCache {
     /// Sets the budget, in bytes. Excess entries are evicted at once.
     pub fn set_budget(&self, budget: usize) {
         self.shard_bytes.store(budget / SHARDS, Ordering::Relaxed);
-        self.leaving.bound(self.budget());
+        self.evicted.set_limit(self.budget());
         for shard in &self.shards {
             let mut shard = shard.lock();
-            shard.make_room(budget / SHARDS, &self.leaving);
+            shard.shrink_to_budget(budget / SHARDS, &self.evicted);
             shard.compact();
         }
     }
@@ -152,11 +156,12 @@ impl BlockCache {
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
-        &self.shards[(name(key) >> 32) as usize % SHARDS]
+        &self.shards[(key_hash(key) >> 32) as usize % SHARDS]
     }
 
-    pub fn get(&self, key: Key, kind: Kind) -> Option<Found> {
-        self.shard(key).lock().get(key, kind, &self.leaving)
+    /// A cached block, for a reader. Counts as a hit or a miss of `kind`.
+    pub fn get(&self, key: Key, kind: Kind) -> Option<CacheHit> {
+        self.shard(key).lock().get(key, kind, &self.evicted)
     }
 
     /// Whether the block is cached. This does not count as a use.
@@ -165,7 +170,7 @@ impl BlockCache {
     }
 
     /// Whether the block is cached and was intact at its own place in the pool.
-    pub fn holds_own(&self, key: Key) -> bool {
+    pub fn holds_from_pool(&self, key: Key) -> bool {
         self.shard(key).lock().source_of(key) == Some(Source::Pool)
     }
 
@@ -181,74 +186,74 @@ impl BlockCache {
             Some(block) if self.is_plain_only() => (Packed::Content(block), None),
             plain => (packed, plain),
         };
-        self.admit(kind, Held { key, packed, plain: None, is_ahead: false, source }, plain);
+        self.admit(kind, CachedBlock { key, packed, plain: None, is_prefetched: false, source }, plain);
     }
 
     /// Caches a prefetched block: its first read does not count as a second use.
-    pub fn insert_ahead(&self, key: Key, kind: Kind, (packed, source): (Packed, Source)) {
-        self.admit(kind, Held { key, packed, plain: None, is_ahead: true, source }, None);
+    pub fn insert_prefetched(&self, key: Key, kind: Kind, (packed, source): (Packed, Source)) {
+        self.admit(kind, CachedBlock { key, packed, plain: None, is_prefetched: true, source }, None);
     }
 
     /// Memory of prefetched blocks that were not read yet.
     pub fn unread_bytes(&self) -> usize {
-        self.leaving.unread_bytes()
+        self.evicted.unread_bytes()
     }
 
     /// Prefetched blocks that were evicted unread.
-    pub fn wasted(&self) -> u64 {
-        self.leaving.wasted()
+    pub fn wasted_prefetches(&self) -> u64 {
+        self.evicted.wasted_prefetches()
     }
 
-    fn admit(&self, kind: Kind, held: Held, plain: Option<Arc<Vec<u8>>>) {
-        let (key, bytes) = (held.key, held.bytes());
+    fn admit(&self, kind: Kind, cached: CachedBlock, plain: Option<Arc<Vec<u8>>>) {
+        let (key, bytes) = (cached.key, cached.bytes());
         let budget = self.shard_bytes.load(Ordering::Relaxed);
         let mut shard = self.shard(key).lock();
         if bytes > budget / 2 || shard.source_of(key).is_some() {
             return;
         }
-        if held.is_ahead {
-            self.leaving.count_unread(bytes);
+        if cached.is_prefetched {
+            self.evicted.count_unread(bytes);
         }
-        shard.admit(key, kind, held, budget);
+        shard.admit(key, kind, cached, budget);
         if let Some(block) = plain {
             shard.put_plain(key, block, false);
         }
-        shard.make_room(budget, &self.leaving);
+        shard.shrink_to_budget(budget, &self.evicted);
     }
 
     /// Adds the content of a block that was found in stored form.
     pub fn insert_plain(&self, key: Key, block: &Arc<Vec<u8>>) {
         let mut shard = self.shard(key).lock();
         shard.put_plain(key, block.clone(), true);
-        shard.make_room(self.shard_bytes.load(Ordering::Relaxed), &self.leaving);
+        shard.shrink_to_budget(self.shard_bytes.load(Ordering::Relaxed), &self.evicted);
     }
 
     /// Drops a freed block.
     pub fn forget(&self, key: Key) {
-        let held = self.shard(key).lock().forget(key);
-        if let Some(held) = held.filter(|held| held.is_ahead) {
-            self.leaving.count_read(held.bytes());
+        let cached = self.shard(key).lock().forget(key);
+        if let Some(cached) = cached.filter(|cached| cached.is_prefetched) {
+            self.evicted.count_read(cached.bytes());
         }
     }
 
-    /// Whether evicted blocks are kept for [`take_leaving`](BlockCache::take_leaving).
-    pub fn keep_leaving(&self, is_wanted: bool) {
-        self.leaving.keep(is_wanted && !self.is_plain_only());
+    /// Whether evicted blocks are kept for [`take_evicted`](BlockCache::take_evicted).
+    pub fn keep_evicted(&self, is_wanted: bool) {
+        self.evicted.set_wanted(is_wanted && !self.is_plain_only());
         if !is_wanted {
-            self.take_leaving();
+            self.take_evicted();
         }
     }
 
     /// Blocks evicted since the last call, as far as they fit their buffer.
-    pub fn take_leaving(&self) -> Vec<(Key, Packed)> {
-        self.leaving.take()
+    pub fn take_evicted(&self) -> Vec<(Key, Packed)> {
+        self.evicted.take()
     }
 
     /// Drops everything.
     pub fn clear(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            self.leaving.count_read(shard.unread_bytes());
+            self.evicted.count_read(shard.unread_bytes());
             shard.clear();
         }
     }

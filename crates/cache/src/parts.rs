@@ -5,17 +5,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use terrane_format::directory::Part;
-use terrane_wire::{NumberMap, ZoneSeq};
+use terrane_wire::{IdMap, ZoneSeq};
 
 type Key = (u64, u64);
 
 /// The budget, as a fraction of the block cache's, in addition to it.
-pub const PARTS_PART: usize = 8;
+pub const PART_CACHE_DIVISOR: usize = 8;
 const BYTES_MIN: usize = 1 << 20;
 
 #[derive(Default)]
 struct State {
-    parts: NumberMap<Key, Arc<Part>>,
+    parts: IdMap<Key, Arc<Part>>,
     order: VecDeque<Key>,
     bytes: usize,
 }
@@ -28,6 +28,7 @@ pub struct PartCache {
 }
 
 impl PartCache {
+    /// A cache of `budget` bytes, at least 1 MiB.
     pub fn new(budget: usize) -> PartCache {
         PartCache { state: Mutex::default(), budget: AtomicUsize::new(budget.max(BYTES_MIN)) }
     }
@@ -36,15 +37,17 @@ impl PartCache {
     pub fn set_budget(&self, budget: usize) {
         self.budget.store(budget.max(BYTES_MIN), Ordering::Relaxed);
         let mut state = self.state.lock();
-        state.make_room(budget.max(BYTES_MIN));
+        state.shrink_to_budget(budget.max(BYTES_MIN));
         state.order.shrink_to_fit();
         state.parts.shrink_to_fit();
     }
 
+    /// The part of a zone that ends at byte `end`.
     pub fn get(&self, seq: ZoneSeq, end: u64) -> Option<Arc<Part>> {
         self.state.lock().parts.get(&(seq.0, end)).cloned()
     }
 
+    /// Adds a part. Old parts are dropped to stay within the budget.
     pub fn insert(&self, part: Arc<Part>) {
         let mut state = self.state.lock();
         let key = (part.seq.0, part.end);
@@ -54,12 +57,12 @@ impl PartCache {
         } else {
             state.order.push_back(key);
         }
-        state.make_room(self.budget.load(Ordering::Relaxed));
+        state.shrink_to_budget(self.budget.load(Ordering::Relaxed));
     }
 }
 
 impl State {
-    fn make_room(&mut self, budget: usize) {
+    fn shrink_to_budget(&mut self, budget: usize) {
         while self.bytes > budget && self.order.len() > 1 {
             let old = self.order.pop_front().and_then(|key| self.parts.remove(&key));
             self.bytes -= old.map_or(0, |old| old.memory_bytes());

@@ -1,8 +1,8 @@
 //! Eviction policy of the cache: keeps blocks that return, even while scans pass through.
 //!
-//! New blocks enter a *window* in LRU order. A block that leaves the window competes with the oldest block of the *main* part, and the
+//! New blocks enter a *window* in LRU order. A block that leaves the window competes with the oldest block of the *main* segment, and the
 //! one with more uses stays. So a scan, which uses each block once, evicts nothing that is in use. A loop larger than the cache keeps a
-//! part of itself instead of nothing. An evicted block leaves a *ghost* for a while, its name and its uses, so that a block which keeps
+//! part of itself instead of nothing. An evicted block leaves a *ghost* for a while, its key hash and its uses, so that a block which keeps
 //! returning stays in the end. Ghosts also size the window. If a block returns that left the window unused, the window was too small:
 //! recency counts. If a block returns that was used, frequency counts, and the window shrinks.
 //!
@@ -26,7 +26,7 @@ const NONE: EntryIdx = u32::MAX;
 /// Most uses that are counted. With more, a once popular entry would stay too long.
 const USES_MAX: u8 = 3;
 /// Accesses within this many lookups of other entries count as one use.
-const ONE_USE: u16 = 16;
+const SAME_USE_LOOKUPS: u16 = 16;
 /// Tables grow by this fraction, and by no more than needed.
 const GROWTH_DIVISOR: usize = 8;
 const GROWTH_MIN: usize = 16;
@@ -35,7 +35,7 @@ const GROWTH_MIN: usize = 16;
 const GHOSTS_PER_ENTRY: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Part {
+enum Segment {
     Window = 0,
     Main = 1,
     /// The entry is free.
@@ -44,7 +44,7 @@ enum Part {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Tag of its name.
+    /// Tag of its key hash.
     tag: u32,
     bytes: u32,
     before: EntryIdx,
@@ -52,7 +52,7 @@ struct Entry {
     /// The clock at its last use.
     used_at: u16,
     uses: u8,
-    part: Part,
+    segment: Segment,
 }
 
 const _: () = assert!(size_of::<Entry>() == 20);
@@ -97,12 +97,12 @@ impl Default for Retention {
 impl Retention {
     /// Bytes of resident entries.
     pub fn bytes(&self) -> u64 {
-        self.list(Part::Window).bytes + self.list(Part::Main).bytes
+        self.list(Segment::Window).bytes + self.list(Segment::Main).bytes
     }
 
     /// Resident entries.
     pub fn count(&self) -> usize {
-        self.list(Part::Window).count + self.list(Part::Main).count
+        self.list(Segment::Window).count + self.list(Segment::Main).count
     }
 
     /// Memory of entries and ghosts, used or not.
@@ -111,23 +111,30 @@ impl Retention {
     }
 
     /// Allocated entries.
-    pub fn room(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.entries.capacity()
     }
 
     /// Adds a block that is not resident. Names should differ, but collisions do no harm. `capacity` bounds the bytes of all residents.
     /// The second result: whether a ghost of the block was found.
-    pub fn admit(&mut self, name: u64, bytes: u32, capacity: u64) -> (EntryIdx, bool) {
+    pub fn admit(&mut self, key_hash: u64, bytes: u32, capacity: u64) -> (EntryIdx, bool) {
         self.clock = self.clock.wrapping_add(1);
-        let tag = tag(name);
+        let tag = tag(key_hash);
         let ghost = self.ghosts.take(tag);
         let uses = ghost.map_or(0, |ghost| {
-            self.learn(ghost, capacity);
+            self.adapt_window(ghost, capacity);
             (ghost.uses + 1).min(USES_MAX)
         });
-        let entry =
-            Entry { tag, bytes, before: NONE, after: NONE, used_at: self.clock, uses, part: Part::Free };
-        let at = match self.list(Part::Free).first {
+        let entry = Entry {
+            tag,
+            bytes,
+            before: NONE,
+            after: NONE,
+            used_at: self.clock,
+            uses,
+            segment: Segment::Free,
+        };
+        let at = match self.list(Segment::Free).first {
             NONE => {
                 if self.entries.len() == self.entries.capacity() {
                     self.entries.reserve_exact(GROWTH_MIN.max(self.entries.len() / GROWTH_DIVISOR));
@@ -141,7 +148,7 @@ impl Retention {
                 free
             }
         };
-        self.link(at, Part::Window);
+        self.link(at, Segment::Window);
         self.last_used = at;
         (at, ghost.is_some())
     }
@@ -154,12 +161,12 @@ impl Retention {
         self.last_used = at;
         self.clock = self.clock.wrapping_add(1);
         let entry = &mut self.entries[at as usize];
-        if self.clock.wrapping_sub(entry.used_at) > ONE_USE {
+        if self.clock.wrapping_sub(entry.used_at) > SAME_USE_LOOKUPS {
             entry.uses = (entry.uses + 1).min(USES_MAX);
         }
         entry.used_at = self.clock;
-        if entry.part == Part::Window {
-            self.move_to(at, Part::Window);
+        if entry.segment == Segment::Window {
+            self.move_to(at, Segment::Window);
         }
     }
 
@@ -167,42 +174,42 @@ impl Retention {
     pub fn evict(&mut self, capacity: u64) -> Option<EntryIdx> {
         self.bound_window(capacity);
         loop {
-            let (candidate, oldest) = (self.list(Part::Window).first, self.list(Part::Main).first);
-            let window = self.list(Part::Window);
+            let (candidate, oldest) = (self.list(Segment::Window).first, self.list(Segment::Main).first);
+            let window = self.list(Segment::Window);
             // The newest entry always stays. A block read in pieces that is larger than the window would be evicted between pieces.
             if oldest == NONE || (window.bytes > self.window_bytes && window.count > 1) {
                 let Entry { bytes, uses, .. } = *self.entries.get(candidate as usize)?;
-                let main_bytes = self.list(Part::Main).bytes + u64::from(bytes);
+                let main_bytes = self.list(Segment::Main).bytes + u64::from(bytes);
                 let held = self.entries.get(oldest as usize).map(|entry| entry.uses);
                 if held.is_none_or(|held| uses > held) || main_bytes + self.window_bytes <= capacity {
-                    self.move_to(candidate, Part::Main);
+                    self.move_to(candidate, Segment::Main);
                     continue;
                 }
                 // The winner goes to the end of the list. It loses a use if the candidate had any.
-                self.move_to(oldest, Part::Main);
+                self.move_to(oldest, Segment::Main);
                 let weaker = u8::from(uses > 0);
                 let oldest = &mut self.entries[oldest as usize];
                 oldest.uses = oldest.uses.saturating_sub(weaker);
-                self.bury(candidate, false, capacity);
+                self.leave_ghost(candidate, false, capacity);
                 return Some(candidate);
             }
             if self.entries[oldest as usize].uses == 0 {
-                self.bury(oldest, true, capacity);
+                self.leave_ghost(oldest, true, capacity);
                 return Some(oldest);
             }
             self.entries[oldest as usize].uses -= 1;
-            self.move_to(oldest, Part::Main);
+            self.move_to(oldest, Segment::Main);
         }
     }
 
     /// Drops an entry without a ghost.
     pub fn forget(&mut self, at: EntryIdx) {
-        self.move_to(at, Part::Free);
+        self.move_to(at, Segment::Free);
     }
 
     /// Adapts the window's share to a returning ghost, faster if there are few ghosts of its kind.
-    fn learn(&mut self, ghost: Ghost, capacity: u64) {
-        let Ghost { bytes, of_main, uses } = ghost;
+    fn adapt_window(&mut self, ghost: Ghost, capacity: u64) {
+        let Ghost { bytes, from_main: of_main, uses } = ghost;
         let (own, other) = (self.ghosts.bytes(of_main) + u64::from(bytes), self.ghosts.bytes(!of_main));
         let step = u64::from(bytes) * (other / own.max(1)).clamp(1, 8);
         self.window_bytes = match of_main {
@@ -217,41 +224,41 @@ impl Retention {
         self.window_bytes = self.window_bytes.clamp(capacity / 100, capacity / 10 * 8 + capacity / 100);
     }
 
-    fn bury(&mut self, at: EntryIdx, of_main: bool, capacity: u64) {
+    fn leave_ghost(&mut self, at: EntryIdx, from_main: bool, capacity: u64) {
         let Entry { tag, bytes, uses, .. } = self.entries[at as usize];
-        self.move_to(at, Part::Free);
-        if self.ghosts.room() < GHOSTS_PER_ENTRY * self.entries.len() {
-            self.ghosts.set_room(GHOSTS_PER_ENTRY * self.entries.capacity());
+        self.move_to(at, Segment::Free);
+        if self.ghosts.slots() < GHOSTS_PER_ENTRY * self.entries.len() {
+            self.ghosts.set_slots(GHOSTS_PER_ENTRY * self.entries.capacity());
         }
-        self.ghosts.put(tag, Ghost { bytes, of_main, uses });
+        self.ghosts.put(tag, Ghost { bytes, from_main, uses });
         self.ghosts.bound(capacity);
     }
 
     /// Frees unused entries. Entries move to lower, free indices, in this order. Returns pairs (from, to).
     pub fn compact(&mut self) -> Vec<(EntryIdx, EntryIdx)> {
         let count = self.count();
-        let is_free = |at: &usize| self.entries[*at].part == Part::Free;
+        let is_free = |at: &usize| self.entries[*at].segment == Segment::Free;
         let free = (0..count).filter(is_free);
         let beyond = (count..self.entries.len()).filter(|at| !is_free(at));
         let moves: Vec<(EntryIdx, EntryIdx)> =
             beyond.zip(free).map(|(from, to)| (from as EntryIdx, to as EntryIdx)).collect();
         for (from, to) in &moves {
-            self.place(*from, *to);
+            self.move_entry(*from, *to);
         }
-        self.lists[Part::Free as usize] = EMPTY;
+        self.lists[Segment::Free as usize] = EMPTY;
         self.entries.truncate(count);
         self.entries.shrink_to(count + count / GROWTH_DIVISOR);
-        if self.ghosts.room() > 0 {
-            self.ghosts.set_room(GHOSTS_PER_ENTRY * self.entries.capacity());
+        if self.ghosts.slots() > 0 {
+            self.ghosts.set_slots(GHOSTS_PER_ENTRY * self.entries.capacity());
         }
         moves
     }
 
     /// Moves an entry to another index.
-    fn place(&mut self, from: EntryIdx, to: EntryIdx) {
+    fn move_entry(&mut self, from: EntryIdx, to: EntryIdx) {
         let entry = self.entries[from as usize];
         self.entries[to as usize] = entry;
-        let list = &mut self.lists[entry.part as usize];
+        let list = &mut self.lists[entry.segment as usize];
         match self.entries.get_mut(entry.before as usize) {
             Some(before) => before.after = to,
             None => list.first = to,
@@ -265,20 +272,20 @@ impl Retention {
         }
     }
 
-    fn move_to(&mut self, at: EntryIdx, part: Part) {
+    fn move_to(&mut self, at: EntryIdx, segment: Segment) {
         self.unlink(at);
-        self.link(at, part);
+        self.link(at, segment);
     }
 
-    fn list(&self, part: Part) -> &List {
-        &self.lists[part as usize]
+    fn list(&self, segment: Segment) -> &List {
+        &self.lists[segment as usize]
     }
 
     /// Appends an entry: it is the newest.
-    fn link(&mut self, at: EntryIdx, part: Part) {
-        let list = &mut self.lists[part as usize];
+    fn link(&mut self, at: EntryIdx, segment: Segment) {
+        let list = &mut self.lists[segment as usize];
         let entry = &mut self.entries[at as usize];
-        (entry.part, entry.before, entry.after) = (part, list.last, NONE);
+        (entry.segment, entry.before, entry.after) = (segment, list.last, NONE);
         list.bytes += u64::from(entry.bytes);
         list.count += 1;
         let last = std::mem::replace(&mut list.last, at);
@@ -289,8 +296,8 @@ impl Retention {
     }
 
     fn unlink(&mut self, at: EntryIdx) {
-        let Entry { part, before, after, bytes, .. } = self.entries[at as usize];
-        let list = &mut self.lists[part as usize];
+        let Entry { segment, before, after, bytes, .. } = self.entries[at as usize];
+        let list = &mut self.lists[segment as usize];
         list.bytes -= u64::from(bytes);
         list.count -= 1;
         if before == NONE {
@@ -311,18 +318,18 @@ impl Retention {
 impl Retention {
     /// Checks the invariants above.
     pub fn check(&self) -> Result<(), String> {
-        for part in [Part::Window, Part::Main, Part::Free] {
-            let list = self.list(part);
+        for segment in [Segment::Window, Segment::Main, Segment::Free] {
+            let list = self.list(segment);
             let (mut at, mut before, mut bytes, mut count) = (list.first, NONE, 0, 0);
             while let Some(entry) = self.entries.get(at as usize) {
-                if entry.part != part || entry.before != before || count > self.entries.len() {
-                    return Err(format!("entry {at} should follow {before} in {part:?}, found {entry:?}"));
+                if entry.segment != segment || entry.before != before || count > self.entries.len() {
+                    return Err(format!("entry {at} should follow {before} in {segment:?}, found {entry:?}"));
                 }
                 (bytes, count) = (bytes + u64::from(entry.bytes), count + 1);
                 (before, at) = (at, entry.after);
             }
             if (list.last, list.bytes, list.count) != (before, bytes, count) {
-                return Err(format!("{part:?} should hold {bytes} bytes in {count} entries, found {list:?}"));
+                return Err(format!("{segment:?} should hold {bytes} bytes in {count} entries, found {list:?}"));
             }
         }
         self.ghosts.check()
@@ -333,13 +340,13 @@ impl Retention {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use terrane_wire::NumberMap;
+    use terrane_wire::IdMap;
 
     /// A cache of numbers that differ only in size.
     struct Numbers {
         policy: Retention,
-        there: NumberMap<u64, EntryIdx>,
-        names: NumberMap<EntryIdx, u64>,
+        resident: IdMap<u64, EntryIdx>,
+        names: IdMap<EntryIdx, u64>,
         capacity: u64,
     }
 
@@ -347,20 +354,20 @@ mod tests {
         fn of(capacity: u64) -> Numbers {
             Numbers {
                 policy: Retention::default(),
-                there: NumberMap::default(),
-                names: NumberMap::default(),
+                resident: IdMap::default(),
+                names: IdMap::default(),
                 capacity,
             }
         }
 
         /// Whether it was resident.
-        fn ask(&mut self, name: u64, bytes: u32) -> bool {
-            if let Some(at) = self.there.get(&name) {
+        fn access(&mut self, name: u64, bytes: u32) -> bool {
+            if let Some(at) = self.resident.get(&name) {
                 self.policy.touch(*at);
                 return true;
             }
             let (at, _) = self.policy.admit(name, bytes, self.capacity);
-            self.there.insert(name, at);
+            self.resident.insert(name, at);
             self.names.insert(at, name);
             self.shrink();
             false
@@ -368,9 +375,9 @@ mod tests {
 
         fn shrink(&mut self) {
             while self.policy.bytes() > self.capacity {
-                let gone = self.policy.evict(self.capacity).unwrap();
-                let name = self.names.remove(&gone).unwrap();
-                assert_eq!(self.there.remove(&name), Some(gone));
+                let evicted = self.policy.evict(self.capacity).unwrap();
+                let name = self.names.remove(&evicted).unwrap();
+                assert_eq!(self.resident.remove(&name), Some(evicted));
             }
         }
 
@@ -378,12 +385,12 @@ mod tests {
             for (from, to) in self.policy.compact() {
                 let name = self.names.remove(&from).unwrap();
                 assert_eq!(self.names.insert(to, name), None);
-                assert_eq!(self.there.insert(name, to), Some(from));
+                assert_eq!(self.resident.insert(name, to), Some(from));
             }
         }
 
         fn hits(&mut self, names: impl Iterator<Item = u64>) -> usize {
-            names.filter(|name| self.ask(*name, 1)).count()
+            names.filter(|name| self.access(*name, 1)).count()
         }
     }
 
@@ -444,14 +451,14 @@ mod tests {
         assert!(hits > 0 && cache.policy.memory() <= 1125 * 36 + 64, "{hits} {}", cache.policy.memory());
         assert_eq!(cache.policy.check(), Ok(()));
         let is_right = |(name, at): (&u64, &EntryIdx)| cache.policy.entries[*at as usize].tag == tag(*name);
-        assert!(cache.there.len() == 1000 && cache.there.iter().all(is_right));
+        assert!(cache.resident.len() == 1000 && cache.resident.iter().all(is_right));
     }
 
     #[test]
-    fn what_is_larger_than_all_together_comes_and_goes() {
+    fn an_entry_larger_than_the_cache_is_evicted_at_once() {
         let mut cache = Numbers::of(100);
         cache.hits(0..50);
-        assert!(!cache.ask(1000, 101));
+        assert!(!cache.access(1000, 101));
         cache.policy.check().unwrap();
         assert!(cache.policy.bytes() <= 100);
     }
@@ -466,7 +473,7 @@ mod tests {
             for (name, bytes, what) in asked {
                 match what {
                     0 => {
-                        if let Some(at) = cache.there.remove(&name) {
+                        if let Some(at) = cache.resident.remove(&name) {
                             cache.names.remove(&at);
                             cache.policy.forget(at);
                         }
@@ -477,15 +484,15 @@ mod tests {
                     }
                     2 => {
                         cache.compact();
-                        let count = cache.there.len();
-                        prop_assert!(cache.policy.room() <= count + count / GROWTH_DIVISOR);
+                        let count = cache.resident.len();
+                        prop_assert!(cache.policy.slots() <= count + count / GROWTH_DIVISOR);
                     }
                     _ => {
-                        cache.ask(name, bytes);
+                        cache.access(name, bytes);
                     }
                 }
                 prop_assert!(cache.policy.bytes() <= cache.capacity);
-                prop_assert_eq!(cache.policy.count(), cache.there.len());
+                prop_assert_eq!(cache.policy.count(), cache.resident.len());
             }
             prop_assert_eq!(cache.policy.check(), Ok(()));
         }

@@ -6,14 +6,14 @@
 
 use crate::report::{Report, kind};
 use std::sync::Arc;
-use terrane_dataset::zaps::OBJECTS;
+use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{Dataset, ObjectZap};
 use terrane_format::Owner;
 use terrane_format::directory::SPILL;
 use terrane_object::ObjectSet;
 use terrane_object::dnode::Dnode;
 use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Acl, FLAG_XATTR, NAME_MAX, mode};
-use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, ZplAttrs, place};
+use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, ZplAttrs, count_in_bonus};
 use terrane_store::PoolError;
 use terrane_wire::{Corrupt, ObjectId};
 
@@ -24,9 +24,9 @@ const PREFIXES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"system."];
 pub(crate) struct Inode {
     pub zpl: ZplAttrs,
     /// The hidden directory that it names.
-    pub hidden: Option<u64>,
+    pub xattr_dir: Option<u64>,
     /// It is a hidden directory, or a value in one.
-    pub is_hidden: bool,
+    pub is_xattr: bool,
     /// Some attributes could not be read: there may be more.
     pub is_partial: bool,
 }
@@ -48,7 +48,7 @@ pub fn read_spill(set: &ObjectSet, id: ObjectId, dnode: &Dnode) -> Result<Option
 
 /// Reads and checks the attributes of an object that has some. `None`: not even the fixed attributes can be
 /// read.
-pub(crate) fn read(
+pub(crate) fn read_inode(
     report: &mut Report,
     (set, id): (&ObjectSet, ObjectId),
     dnode: &Dnode,
@@ -76,7 +76,7 @@ pub(crate) fn read(
         Ok(None) => Ok(AttrList::from_attrs(&bonus)),
         Ok(Some(raw)) => Attrs::decode(&raw, layouts)
             .and_then(|spill| AttrList::from_bonus_and_spill(&bonus, &spill))
-            .inspect(|list| judge_division(report, &at, list, bonus.iter().count(), dnode, layouts)),
+            .inspect(|list| check_division(report, &at, list, bonus.iter().count(), dnode, layouts)),
         // The walk has reported it.
         Err(_) => {
             is_partial = true;
@@ -90,20 +90,20 @@ pub(crate) fn read(
     });
     if let Some(raw) = list.get(Attr::DXATTR) {
         match NvList::parse(raw) {
-            Ok(xattrs) => judge_xattrs(report, &at, &xattrs, &zpl),
+            Ok(xattrs) => check_xattrs(report, &at, &xattrs, &zpl),
             Err(corrupt) => damage(report, kind::XATTRS, corrupt),
         }
     }
-    let is_hidden = zpl.flags & FLAG_XATTR != 0;
-    if is_hidden && (list.get(Attr::DXATTR).is_some() || list.get(Attr::XATTR).is_some()) {
-        report.add(kind::XATTRS, &at, "none, as it is one itself", "some");
+    let is_xattr = zpl.flags & FLAG_XATTR != 0;
+    if is_xattr && (list.get(Attr::DXATTR).is_some() || list.get(Attr::XATTR).is_some()) {
+        report.add(kind::XATTRS, &at, "none in an extended attribute's inode", "some");
     }
-    let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
-    Some(Inode { zpl, hidden, is_hidden, is_partial })
+    let xattr_dir = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
+    Some(Inode { zpl, xattr_dir, is_xattr, is_partial })
 }
 
 /// The same attributes always lie in the same buffers, whatever changes came before.
-fn judge_division(
+fn check_division(
     report: &mut Report,
     at: &str,
     list: &AttrList,
@@ -111,7 +111,7 @@ fn judge_division(
     dnode: &Dnode,
     layouts: &LayoutTable,
 ) {
-    match place(list, layouts.registry(), Dnode::bonus_max(dnode.slots)) {
+    match count_in_bonus(list, layouts.registry(), Dnode::bonus_max(dnode.slots)) {
         Ok(expected) if expected == list.len() => {
             report.add(kind::SPILL, at, "none, as the bonus holds all attributes", "one");
         }
@@ -119,13 +119,13 @@ fn judge_division(
             let in_bonus = format!("{in_bonus} attributes before it");
             report.expect(kind::SPILL, at, format!("{expected} attributes before it"), in_bonus);
         }
-        Err(error) => report.add(kind::SPILL, at, "of attributes that have a place", error),
+        Err(error) => report.add(kind::SPILL, at, "a valid split of the attributes", error),
     }
 }
 
-fn judge_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAttrs) {
+fn check_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAttrs) {
     if xattrs.is_empty() {
-        report.add(kind::XATTRS, at, "a list with names, or none", "an empty one");
+        report.add(kind::XATTRS, at, "absent or not empty", "an empty list");
     }
     let is_dir = zpl.mode & u64::from(mode::S_IFMT) == u64::from(mode::S_IFDIR);
     for (name, value) in xattrs.iter() {
@@ -141,24 +141,24 @@ fn judge_xattrs(report: &mut Report, at: &str, xattrs: &NvList<'_>, zpl: &ZplAtt
         if name == ACL_ACCESS || name == ACL_DEFAULT {
             let at = format!("{at} {shown}");
             match Acl::parse(value) {
-                Ok(Some(acl)) if name == ACL_ACCESS => judge_access(report, &at, &acl, zpl.mode),
+                Ok(Some(acl)) if name == ACL_ACCESS => check_access_acl(report, &at, &acl, zpl.mode),
                 Ok(Some(_)) => {}
                 _ => {
-                    let found = format!("{} bytes that are none", value.len());
+                    let found = format!("{} bytes that are no ACL", value.len());
                     report.add(kind::XATTRS, at, "an ACL", found);
                 }
             }
         }
         if name == ACL_DEFAULT && !is_dir {
-            report.add(kind::XATTRS, at, "a default ACL of directories alone", "one");
+            report.add(kind::XATTRS, at, "a default ACL on directories only", "one");
         }
     }
 }
 
 /// The mode must show the most that the list allows.
-fn judge_access(report: &mut Report, at: &str, acl: &Acl, mode: u64) {
+fn check_access_acl(report: &mut Report, at: &str, acl: &Acl, mode: u64) {
     if acl.is_minimal() {
-        report.add(kind::XATTRS, at, "none, as the mode says all that it says", "one");
+        report.add(kind::XATTRS, at, "none, as the mode expresses it", "a minimal ACL");
     }
     let permissions = |bits: u64| format!("the permissions {:03o}", bits & 0o777);
     report.expect(kind::XATTRS, at, permissions(mode), permissions(acl.permissions().into()));
@@ -182,17 +182,18 @@ pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
     let zap = |id: u64| dataset.open_zap(ObjectId(id)).map_err(|error| error.to_string());
     let entry = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
         Ok(Some(id)) => Ok(id),
-        Ok(None) => Err(format!("no {name}")),
+        Ok(None) => Err(format!("no entry {name}")),
         Err(error) => Err(error.to_string()),
     };
     let master = dataset.master().map_err(|error| error.to_string())?;
-    if is_of_programs_alone(&master) {
+    if has_only_zaps(&master) {
         return Ok(None);
     }
     let attributes = zap(entry(&master, "SA_ATTRS")?)?;
     let registry = zap(entry(&attributes, "REGISTRY")?)?.entries().map_err(|error| error.to_string())?;
     let layouts = zap(entry(&attributes, "LAYOUTS")?)?.entries().map_err(|error| error.to_string())?;
-    let rows = registry.iter().filter_map(|entry| Some((entry.key.name()?.to_vec(), entry.value.first()?)));
+    let rows =
+        registry.iter().filter_map(|entry| Some((entry.key.name()?.to_vec(), entry.value.first_integer()?)));
     let registry = Registry::load(rows).map_err(|corrupt| corrupt.to_string())?;
     let orders = layouts.iter().map(|entry| {
         let numbers = entry.value.ints().into_iter().map(|number| u16::try_from(number).unwrap_or(u16::MAX));
@@ -203,12 +204,12 @@ pub fn load_layouts(dataset: &Dataset) -> Result<Option<LayoutTable>, String> {
 }
 
 /// The entries of a file system in the master ZAP.
-const OF_FILES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
+const FILE_SYSTEM_ENTRIES: [&str; 4] = ["VERSION", "ROOT", "DELETE_QUEUE", "SA_ATTRS"];
 
 /// Whether the dataset holds only ZAPs of programs, and no file system. That requires that no entry of one is
 /// left, or the remains would not be checked.
-pub(crate) fn is_of_programs_alone(master: &ObjectZap) -> bool {
+pub(crate) fn has_only_zaps(master: &ObjectZap) -> bool {
     let has = |name: &str| master.lookup_u64(name).map(|found| found.is_some());
-    matches!(master.lookup_u64(OBJECTS), Ok(Some(_)))
-        && OF_FILES.iter().all(|name| matches!(has(name), Ok(false)))
+    matches!(master.lookup_u64(PROGRAM_ROOTS), Ok(Some(_)))
+        && FILE_SYSTEM_ENTRIES.iter().all(|name| matches!(has(name), Ok(false)))
 }

@@ -17,8 +17,9 @@
 //! * Memory is 16 bytes for each stored copy of a block, 8 for each indirect block, 48 for each object, 16
 //!   for each hidden directory. To that comes one zone's directory, and a report of bounded length.
 
+#![deny(missing_docs)]
 // It reads untrusted data. (Blocks were verified by then, but forged content can have a correct checksum.)
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::disallowed_methods))]
 
 pub mod attributes;
 mod rebuild;
@@ -29,17 +30,17 @@ pub mod usage;
 mod walk;
 
 pub use rebuild::rebuild_index;
-pub use report::{Counts, Finding, Phase, Progress, Report, kind};
+pub use report::{Counts, Finding, Progress, Report, Stage, kind};
 
-use rules::Names;
+use rules::ObjectChecker;
 use std::sync::Arc;
 use terrane_dataset::{Dataset, open_set};
-use terrane_object::{ObjectKind, Objects};
+use terrane_object::{ObjectKind, ObjectSets};
 use walk::Walk;
 
 /// Checks an imported pool as of its last committed txg. Nothing may change it meanwhile, and nothing may be
 /// dirty. `progress` is called about once per MiB.
-pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Report {
+pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> Report {
     let mut report = Report::default();
     let pool = objects.pool();
     let dataset = Dataset::open_root(objects);
@@ -47,7 +48,7 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
         report.add(kind::ROOT_DATASET, "meta object set", "one that can be opened", error);
     }
     let dataset = dataset.ok();
-    let root_set = dataset.as_ref().map(|dataset| dataset.objects().id().0);
+    let root_set = dataset.as_ref().map(|dataset| dataset.object_set().id().0);
 
     let layouts = dataset.as_ref().and_then(|dataset| match attributes::load_layouts(dataset) {
         Ok(layouts) => layouts,
@@ -58,16 +59,16 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
     });
 
     let mut walk = Walk::new(pool, &mut report, progress);
-    walk.bootstrap();
-    let mut meta = Names::new(objects.mos(), None);
+    walk.walk_bootstrap();
+    let mut meta = ObjectChecker::new(objects.mos(), None);
     let mut sets = Vec::new();
-    walk.objset(objects.mos(), &mut |report, id, dnode| {
+    walk.walk_objset(objects.mos(), &mut |report, id, dnode| {
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
-        meta.note(report, id, dnode)
+        meta.add_object(report, id, dnode)
     });
-    let mut names = None;
+    let mut checker = None;
     for id in sets {
         let set = match open_set(objects, id) {
             Ok(set) => set,
@@ -77,16 +78,16 @@ pub fn check(objects: &Arc<Objects>, progress: &mut dyn FnMut(Progress)) -> Repo
             }
         };
         let layouts = layouts.clone().filter(|_| root_set == Some(id.0));
-        let mut found = Names::new(&set, layouts);
-        walk.objset(&set, &mut |report, id, dnode| found.note(report, id, dnode));
+        let mut found = ObjectChecker::new(&set, layouts);
+        walk.walk_objset(&set, &mut |report, id, dnode| found.add_object(report, id, dnode));
         if root_set == Some(id.0) {
-            names = Some(found);
+            checker = Some(found);
         }
     }
-    space::check(pool, &mut walk);
+    space::check_space(pool, &mut walk);
     meta.check_pool_directory(walk.report, objects);
-    if let (Some(mut names), Some(dataset)) = (names, &dataset) {
-        names.check(dataset, &mut walk);
+    if let (Some(mut checker), Some(dataset)) = (checker, &dataset) {
+        checker.check(dataset, &mut walk);
     }
     report
 }

@@ -12,13 +12,13 @@ use crate::walk::Walk;
 use std::sync::Arc;
 use terrane_dataset::open_set;
 use terrane_device::Device;
-use terrane_object::{ObjectKind, Objects};
-use terrane_pool::{ImportOptions, Index, Pool};
+use terrane_object::{ObjectKind, ObjectSets};
+use terrane_pool::{ImportOptions, IndexSource, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::Env;
 
 /// Findings that end a walk before the leaves.
-const CUTS: [&str; 3] = [kind::UNREADABLE, kind::LEVEL, kind::BLOCK_SIZE];
+const STOPPING_KINDS: [&str; 3] = [kind::UNREADABLE, kind::LEVEL, kind::BLOCK_SIZE];
 
 /// Rebuilds the tables of the pool on these devices, and exports it. Takes as long as reading all of it
 /// twice.
@@ -32,38 +32,38 @@ pub fn rebuild_index(
     options: &ImportOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<(), PoolError> {
-    let scanned = ImportOptions { read_only: true, index: Index::Scanned, ..options.clone() };
+    let scanned = ImportOptions { read_only: true, index: IndexSource::Scanned, ..options.clone() };
     let pool = Pool::import(devices.to_vec(), Arc::clone(env), &scanned)?;
-    let reached = Objects::open(Arc::clone(&pool))
+    let reached = ObjectSets::open(Arc::clone(&pool))
         .map_err(|error| error.to_string())
-        .and_then(|objects| reached(&objects, progress));
+        .and_then(|objects| collect_reached(&objects, progress));
     let name = pool.name();
     pool.abandon();
     drop(pool);
     let mut reached = reached.map_err(|found| {
         PoolError::refused(
             format_args!("pool {name}"),
-            "trees that can be walked to their leaves",
+            "trees readable down to their leaves",
             found,
-            "nothing was changed; restore what is missing, or copy what can still be read",
+            "nothing was changed; restore the missing blocks or devices, or copy the readable files",
         )
     })?;
     reached.sort_unstable();
-    let index = Index::Reached(Arc::new(reached));
+    let index = IndexSource::Reached(Arc::new(reached));
     let written = ImportOptions { read_only: false, index, ..options.clone() };
     Pool::import(devices.to_vec(), Arc::clone(env), &written)?.export()
 }
 
 /// Every stored copy that the roots reach; or the finding that stops the walk.
-fn reached(
-    objects: &Arc<Objects>,
+fn collect_reached(
+    objects: &Arc<ObjectSets>,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<(terrane_format::Addr, u32)>, String> {
     let mut report = Report::default();
     let mut walk = Walk::new(objects.pool(), &mut report, progress);
-    walk.bootstrap();
+    walk.walk_bootstrap();
     let mut sets = Vec::new();
-    walk.objset(objects.mos(), &mut |_, id, dnode| {
+    walk.walk_objset(objects.mos(), &mut |_, id, dnode| {
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
@@ -71,12 +71,12 @@ fn reached(
     });
     for id in sets {
         let set = open_set(objects, id).map_err(|error| format!("object set {id}: {error}"))?;
-        walk.objset(&set, &mut |_, _, _| false);
+        walk.walk_objset(&set, &mut |_, _, _| false);
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();
     // A finding that was not kept could be one of them too.
-    let is_short = report.findings_count > report.findings.len() as u64;
-    match report.findings.iter().find(|finding| is_short || CUTS.contains(&finding.kind)) {
+    let is_truncated = report.findings_count > report.findings.len() as u64;
+    match report.findings.iter().find(|finding| is_truncated || STOPPING_KINDS.contains(&finding.kind)) {
         Some(finding) => Err(finding.to_string()),
         None => Ok(found),
     }

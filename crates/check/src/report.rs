@@ -14,14 +14,17 @@ pub const FINDINGS_MAX: usize = 1000;
 pub struct Finding {
     /// The rule that it violates: see [`kind`].
     pub kind: &'static str,
-    pub place: String,
+    /// The block, object, entry or zone, in words.
+    pub location: String,
+    /// What the rule demands, in words.
     pub expected: String,
+    /// What was found instead, in words.
     pub found: String,
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {} should be {}, found {}", self.place, self.kind, self.expected, self.found)
+        write!(f, "{}: {} should be {}, found {}", self.location, self.kind, self.expected, self.found)
     }
 }
 
@@ -33,75 +36,110 @@ pub mod kind {
     pub const COPY: &str = "copy of a block";
     /// Both copies of a metadata block lie in one zone, or there is only one.
     pub const COPIES: &str = "copies of metadata";
+    /// A block, or a tree's root, is of another level than its place in the tree demands.
     pub const LEVEL: &str = "level";
+    /// The fill count of a pointer differs from the blocks or dnodes below it.
     pub const FILL: &str = "fill count";
+    /// A pointer names another kind than its object has.
     pub const BLOCK_KIND: &str = "kind of block";
+    /// A block is larger than its object allows, or an indirect block is of a wrong size.
     pub const BLOCK_SIZE: &str = "size of block";
+    /// An object's block count is below its last block, or above what its size allows.
     pub const BLOCK_COUNT: &str = "block count";
+    /// A pointer is younger than its parent, or than the last committed txg.
     pub const BIRTH: &str = "birth group";
+    /// The stored bytes of an object's blocks differ from those in its dnode.
     pub const USED: &str = "stored bytes of the object";
     /// A block is reached by two paths, or two blocks share bytes.
     pub const SHARED: &str = "block reached";
     /// Space by the zone tables differs from that of the reachable blocks.
     pub const LIVE: &str = "live bytes of the zone";
+    /// The zone tables contradict themselves.
     pub const TABLES: &str = "zone tables";
+    /// A suspect zone that the tables do not explain.
     pub const SUSPECT: &str = "zone trusted";
+    /// A zone's directory cannot be read, or the tables do not know what became of an entry.
     pub const ZONE_DIRECTORY: &str = "zone directory";
     /// A directory entry is live, but nothing reaches its block.
     pub const LEAKED: &str = "block in the zone directory";
     /// A reachable block has no directory entry.
     pub const UNLISTED: &str = "directory entry of a block";
+    /// A directory entry names another owner than the tree that reaches the block.
     pub const OWNER: &str = "owner of a block";
+    /// The stored bytes differ from the CRC in the zone's directory.
     pub const CRC: &str = "CRC of a stored block";
     /// Space of the blocks by the header of the object set: all, records before compression, and after.
     pub const ACCOUNT: &str = "bytes by the header of the object set";
+    /// The number of objects differs from that in the header of the object set.
     pub const OBJECT_COUNT: &str = "object count";
+    /// Slots at or above the header's `high_water` are in use.
     pub const HIGH_WATER: &str = "high water of object numbers";
+    /// The kind of an object does not fit the file type in its mode.
     pub const OBJECT_KIND: &str = "kind of object";
+    /// The fixed attributes of an inode, or the table of their layouts, are invalid.
     pub const ATTRIBUTES: &str = "attributes";
     /// Attributes in a spill block: they cannot be read, or should be in the bonus.
     pub const SPILL: &str = "spill block";
+    /// Extended attributes are invalid, misplaced or stored twice.
     pub const XATTRS: &str = "extended attributes";
     /// The directory that holds an inode's larger extended attributes.
     pub const HIDDEN: &str = "hidden directory";
+    /// A ZAP cannot be read, or its structure is invalid.
     pub const ZAP: &str = "ZAP";
     /// A name of an object that does not exist, or has another type.
     pub const ENTRY: &str = "directory entry";
+    /// The link count of an inode differs from its names and subdirectories.
     pub const LINKS: &str = "link count";
+    /// The size attribute of an inode differs from its content, or is beyond its limit.
     pub const SIZE: &str = "size";
+    /// The parent of a directory or of an extended attribute is not what names it.
     pub const PARENT: &str = "parent directory";
+    /// An object without a name.
     pub const ORPHAN: &str = "name of the object";
+    /// A directory that is above itself.
     pub const LOOP: &str = "way to the root directory";
+    /// An entry of the delete queue has a wrong name, or is no inode without links.
     pub const DELETE_QUEUE: &str = "delete queue";
     /// The space that a file has reserved.
     pub const RESERVED: &str = "reservation";
+    /// The root data set cannot be opened.
     pub const ROOT_DATASET: &str = "root data set";
 }
 
 /// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    pub phase: Phase,
-    /// Of `total`: bytes in the phases that read blocks, objects in the last one.
+    /// What the check does now.
+    pub stage: Stage,
+    /// Of `total`: bytes in the stages that read blocks, objects in the last one.
     pub done: u64,
+    /// The end of `done` in this stage.
     pub total: u64,
 }
 
+/// The stages of a check, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum Stage {
+    /// Walks the trees, and verifies every copy of their blocks.
     Blocks,
+    /// Reads the zones' directories and compares them with the trees.
     Zones,
+    /// Checks names, links and parents.
     Names,
 }
 
+/// Sizes of what was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Stored copies of blocks that are reachable.
     pub blocks: u64,
     /// The space that they take on devices, in bytes.
     pub bytes: u64,
+    /// Objects of all sets.
     pub objects: u64,
+    /// Directories, without hidden ones.
     pub directories: u64,
+    /// Regular files, without extended attributes in hidden directories.
     pub files: u64,
 }
 
@@ -114,10 +152,12 @@ pub struct Report {
     pub findings_count: u64,
     /// Suspect zones that agree with the tables by now: the pool frees them when it examines them again.
     pub explained_zones: u64,
+    /// Sizes of what was checked.
     pub counts: Counts,
 }
 
 impl Report {
+    /// Whether nothing was found.
     pub fn is_clean(&self) -> bool {
         self.findings_count == 0
     }
@@ -130,26 +170,26 @@ impl Report {
     pub(crate) fn add(
         &mut self,
         kind: &'static str,
-        place: impl fmt::Display,
+        location: impl fmt::Display,
         expected: impl fmt::Display,
         found: impl fmt::Display,
     ) {
         self.findings_count = self.findings_count.saturating_add(1);
         if self.findings.len() < FINDINGS_MAX {
-            let (place, expected, found) = (place.to_string(), expected.to_string(), found.to_string());
-            self.findings.push(Finding { kind, place, expected, found });
+            let (location, expected, found) = (location.to_string(), expected.to_string(), found.to_string());
+            self.findings.push(Finding { kind, location, expected, found });
         }
     }
 
     pub(crate) fn expect<T: PartialEq + fmt::Display>(
         &mut self,
         kind: &'static str,
-        place: impl fmt::Display,
+        location: impl fmt::Display,
         expected: T,
         found: T,
     ) {
         if expected != found {
-            self.add(kind, place, expected, found);
+            self.add(kind, location, expected, found);
         }
     }
 

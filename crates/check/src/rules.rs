@@ -1,14 +1,14 @@
 //! Checks objects and names: every object has a name, every name has its object, and the counts agree.
 
-use crate::attributes::{self, Inode, is_of_programs_alone, is_xattr_name, listed_names};
-use crate::report::{Phase, Report, kind};
+use crate::attributes::{self, Inode, has_only_zaps, is_xattr_name, listed_names};
+use crate::report::{Report, Stage, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
 
-use terrane_dataset::zaps::OBJECTS;
+use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
 use terrane_object::dnode::Dnode;
-use terrane_object::{ObjectKind, ObjectSet, Objects};
+use terrane_object::{ObjectKind, ObjectSet, ObjectSets};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
 use terrane_sa::{LayoutTable, ZplAttrs};
 use terrane_wire::ObjectId;
@@ -23,34 +23,34 @@ const KIND_SHIFT: u32 = 60;
 const ZAP_BLOCKS_MAX: u64 = 1 << 24;
 
 /// What the check keeps of an object.
-struct Info {
+struct ObjectInfo {
     id: u64,
     parent: u64,
     size: u64,
     links: u32,
     /// Names that lead to it.
-    names: u32,
+    name_count: u32,
     /// Names of directories in it.
     subdirs: u32,
     kind: ObjectKind,
     /// The structure of the dataset itself names it.
-    structural: bool,
+    is_structural: bool,
     /// The attributes could not be read: there is nothing to compare.
-    broken: bool,
+    is_unreadable: bool,
     /// A hidden directory, or a value in one.
-    hidden: bool,
-    way: Way,
+    is_xattr: bool,
+    path_state: PathState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Unknown,
+enum PathState {
+    Unvisited,
     /// On the path that is being walked.
-    Here,
-    Known,
+    OnPath,
+    Visited,
 }
 
-impl Info {
+impl ObjectInfo {
     fn is_dir(&self) -> bool {
         self.kind == ObjectKind::Directory
     }
@@ -69,34 +69,34 @@ impl Info {
         )
     }
 
-    fn is_structure(&self) -> bool {
-        self.structural
+    fn is_structural(&self) -> bool {
+        self.is_structural
     }
 }
 
 /// The objects of one set.
-pub(crate) struct Names {
+pub(crate) struct ObjectChecker {
     set: Arc<ObjectSet>,
     /// Decodes attributes; `None`: the set has none, or the layouts cannot be read.
     layouts: Option<LayoutTable>,
     /// How its directories normalise names.
     naming: Naming,
     /// In ascending order, because dnodes are walked so.
-    infos: Vec<Info>,
+    infos: Vec<ObjectInfo>,
     /// Inodes that name a hidden directory, and its number.
-    hidden: Vec<(u64, u64)>,
+    xattr_dirs: Vec<(u64, u64)>,
     /// Inodes, in ascending order, that may name one: not all of their attributes could be read.
     partial: Vec<u64>,
 }
 
-impl Names {
+impl ObjectChecker {
     pub fn new(set: &Arc<ObjectSet>, layouts: Option<LayoutTable>) -> Self {
-        Names {
+        ObjectChecker {
             set: Arc::clone(set),
             layouts,
             naming: Naming::BYTES,
             infos: Vec::new(),
-            hidden: Vec::new(),
+            xattr_dirs: Vec::new(),
             partial: Vec::new(),
         }
     }
@@ -105,34 +105,34 @@ impl Names {
         format!("object set {} object {id}", self.set.id())
     }
 
-    fn find(&mut self, id: u64) -> Option<&mut Info> {
+    fn find(&mut self, id: u64) -> Option<&mut ObjectInfo> {
         let at = self.infos.binary_search_by_key(&id, |info| info.id).ok()?;
         self.infos.get_mut(at)
     }
 
     /// Takes an object as the walk meets it. True: a file without a name, which may be a copy in preparation
     /// for another object.
-    pub fn note(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) -> bool {
+    pub fn add_object(&mut self, report: &mut Report, id: ObjectId, dnode: &Dnode) -> bool {
         report.counts.objects += 1;
-        let mut info = Info {
+        let mut info = ObjectInfo {
             id: id.0,
             parent: 0,
             size: 0,
             links: 0,
-            names: 0,
+            name_count: 0,
             subdirs: 0,
             kind: dnode.kind,
-            structural: false,
-            broken: true,
-            hidden: false,
-            way: Way::Unknown,
+            is_structural: false,
+            is_unreadable: true,
+            is_xattr: false,
+            path_state: PathState::Unvisited,
         };
         if let (true, Some(layouts)) = (info.has_attributes(), &self.layouts) {
-            match attributes::read(report, (&self.set, id), dnode, layouts) {
-                Some(Inode { zpl, hidden, is_hidden, is_partial }) => {
-                    (info.broken, info.hidden) = (false, is_hidden);
-                    self.judge(report, &mut info, &zpl, dnode);
-                    self.hidden.extend(hidden.map(|hidden| (id.0, hidden)));
+            match attributes::read_inode(report, (&self.set, id), dnode, layouts) {
+                Some(Inode { zpl, xattr_dir, is_xattr, is_partial }) => {
+                    (info.is_unreadable, info.is_xattr) = (false, is_xattr);
+                    self.check_attributes(report, &mut info, &zpl, dnode);
+                    self.xattr_dirs.extend(xattr_dir.map(|xattr_dir| (id.0, xattr_dir)));
                     self.partial.extend(is_partial.then_some(id.0));
                 }
                 None => self.partial.push(id.0),
@@ -141,22 +141,22 @@ impl Names {
             report.add(
                 kind::SPILL,
                 self.at(id.0),
-                "of an object with attributes",
+                "only in objects with attributes",
                 format_args!("a {:?}", dnode.kind),
             );
         }
-        let is_for_another = info.kind == ObjectKind::File && !info.broken && info.links == 0;
+        let is_second_copy = info.kind == ObjectKind::File && !info.is_unreadable && info.links == 0;
         self.infos.push(info);
-        is_for_another
+        is_second_copy
     }
 
-    fn judge(&self, report: &mut Report, info: &mut Info, zpl: &ZplAttrs, dnode: &Dnode) {
+    fn check_attributes(&self, report: &mut Report, info: &mut ObjectInfo, zpl: &ZplAttrs, dnode: &Dnode) {
         (info.parent, info.size) = (zpl.parent, zpl.size);
         let at = self.at(info.id);
         match u32::try_from(zpl.links) {
             Ok(links) => info.links = links,
             Err(_) => {
-                info.broken = true;
+                info.is_unreadable = true;
                 report.add(kind::LINKS, &at, "below 2^32", zpl.links);
             }
         }
@@ -176,8 +176,8 @@ impl Names {
         }
         match dnode.kind {
             ObjectKind::File => {
-                report.counts.files += u64::from(!info.hidden);
-                if info.hidden && zpl.size > XATTR_SIZE_MAX as u64 {
+                report.counts.files += u64::from(!info.is_xattr);
+                if info.is_xattr && zpl.size > XATTR_SIZE_MAX as u64 {
                     report.add(kind::SIZE, &at, format_args!("at most {XATTR_SIZE_MAX}"), zpl.size);
                 }
                 let blocks = zpl.size.div_ceil(u64::from(dnode.block_bytes).max(1));
@@ -185,7 +185,7 @@ impl Names {
                     report.add(kind::BLOCK_COUNT, &at, format_args!("at most {blocks}"), dnode.block_count);
                 }
             }
-            ObjectKind::Directory => report.counts.directories += u64::from(!info.hidden),
+            ObjectKind::Directory => report.counts.directories += u64::from(!info.is_xattr),
             ObjectKind::Symlink => {
                 if let Some(target) = &zpl.symlink {
                     report.expect(kind::SIZE, &at, target.len() as u64, zpl.size);
@@ -196,7 +196,12 @@ impl Names {
     }
 
     /// Checks the structure of a ZAP of the set; `each` gets its entries.
-    fn zap(&self, report: &mut Report, id: u64, each: &mut dyn FnMut(&mut Report, &Entry)) -> Option<u64> {
+    fn check_zap_structure(
+        &self,
+        report: &mut Report,
+        id: u64,
+        each: &mut dyn FnMut(&mut Report, &Entry),
+    ) -> Option<u64> {
         let at = self.at(id);
         let object = match self.set.hold(ObjectId(id)) {
             Ok(object) => object,
@@ -246,7 +251,7 @@ impl Names {
                 Some(last) if entries.len() == BATCH => {
                     let next = last.cursor_after();
                     if next <= cursor {
-                        report.add(kind::ZAP, &at, "listed in ascending order", "not so");
+                        report.add(kind::ZAP, &at, "listed in ascending order", "out of order");
                         return None;
                     }
                     cursor = next;
@@ -258,9 +263,11 @@ impl Names {
 
     /// Checks that everything in the meta object set is named by the pool directory, or is the free queue of
     /// a set that is.
-    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Objects) {
+    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &ObjectSets) {
         let mut named = vec![POOL_DIRECTORY.0];
-        self.zap(report, POOL_DIRECTORY.0, &mut |_, entry| named.extend(entry.value.first()));
+        self.check_zap_structure(report, POOL_DIRECTORY.0, &mut |_, entry| {
+            named.extend(entry.value.first_integer())
+        });
         let is_set =
             |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
         // A set whose identity cannot be read could not be opened, and is reported.
@@ -271,15 +278,15 @@ impl Names {
         for id in named {
             let at = self.at(id);
             match self.find(id) {
-                Some(info) => info.structural = true,
-                None => report.add(kind::ENTRY, "pool directory", "of an object that is there", at),
+                Some(info) => info.is_structural = true,
+                None => report.add(kind::ENTRY, "pool directory", "an existing object", at),
             }
         }
         for info in &self.infos {
             if info.is_zap() && info.id != POOL_DIRECTORY.0 {
-                self.zap(report, info.id, &mut |_, _| {});
+                self.check_zap_structure(report, info.id, &mut |_, _| {});
             }
-            if !info.structural {
+            if !info.is_structural {
                 report.add(kind::ORPHAN, self.at(info.id), "in the pool directory", "nowhere");
             }
         }
@@ -288,31 +295,31 @@ impl Names {
     /// Checks names, links and directories of a file system.
     pub fn check(&mut self, dataset: &Dataset, walk: &mut Walk<'_>) {
         self.naming = dataset.naming();
-        let structure = Structure::of(dataset, walk.report);
-        for id in structure.objects() {
+        let master = MasterEntries::of(dataset, walk.report);
+        for id in master.objects() {
             let at = self.at(id);
             match self.find(id) {
-                Some(info) => info.structural = true,
-                None => walk.report.add(kind::ENTRY, "master ZAP", "of an object that is there", at),
+                Some(info) => info.is_structural = true,
+                None => walk.report.add(kind::ENTRY, "master ZAP", "an existing object", at),
             }
         }
         let total = self.infos.len() as u64;
         for at in 0..self.infos.len() {
             if at % 1024 == 0 {
-                walk.tell(Phase::Names, at as u64, total);
+                walk.report_progress(Stage::Names, at as u64, total);
             }
             self.check_zap(walk.report, at);
         }
-        if let Some(queue) = structure.delete_queue {
+        if let Some(queue) = master.delete_queue {
             self.check_delete_queue(walk.report, queue);
         }
-        if let Some(reserved) = structure.reserved {
+        if let Some(reserved) = master.reserved {
             self.check_reserved(walk.report, reserved);
         }
-        self.check_hidden(walk.report);
-        self.check_links(walk.report, &structure);
-        self.check_ways(walk.report, structure.root);
-        walk.tell(Phase::Names, total, total);
+        self.check_xattr_dirs(walk.report);
+        self.check_links(walk.report, &master);
+        self.check_paths_to_root(walk.report, master.root);
+        walk.report_progress(Stage::Names, total, total);
     }
 
     /// Checks that a directory hashes its names by the dataset's naming.
@@ -327,7 +334,7 @@ impl Names {
         };
         let (expected, found) = (naming.norm().to_u64(), norm.to_u64());
         if expected != found {
-            let expected = format_args!("normalization {expected:#x}, as the data set has it");
+            let expected = format_args!("normalization {expected:#x} of the data set");
             report.add(kind::ZAP, self.at(id), expected, format_args!("{found:#x}"));
         }
     }
@@ -335,56 +342,56 @@ impl Names {
     /// Checks a ZAP; if it is a directory, also its entries and their objects.
     fn check_zap(&mut self, report: &mut Report, at: usize) {
         let Some(info) = self.infos.get(at).filter(|info| info.is_zap()) else { return };
-        let &Info { id, size, broken, hidden, parent, .. } = info;
+        let &ObjectInfo { id, size, is_unreadable, is_xattr, parent, .. } = info;
         let is_dir = info.is_dir();
         if !is_dir {
-            self.zap(report, id, &mut |_, _| {});
+            self.check_zap_structure(report, id, &mut |_, _| {});
             return;
         }
-        let naming = if hidden { Naming::BYTES } else { self.naming };
+        let naming = if is_xattr { Naming::BYTES } else { self.naming };
         self.check_naming(report, id, naming);
         let mut listed = match &self.layouts {
-            Some(layouts) if hidden => listed_names(&self.set, ObjectId(parent), layouts),
+            Some(layouts) if is_xattr => listed_names(&self.set, ObjectId(parent), layouts),
             _ => Vec::new(),
         };
         listed.sort_unstable();
         let mut infos = std::mem::take(&mut self.infos);
         let mut subdirs = 0;
         let here = self.at(id);
-        let count = self.zap(report, id, &mut |report, entry| {
+        let count = self.check_zap_structure(report, id, &mut |report, entry| {
             let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
             let at = format!("{here} name {name:?}");
-            let Some(value) = entry.value.first() else {
+            let Some(value) = entry.value.first_integer() else {
                 report.add(kind::ENTRY, at, "an object's number", "none");
                 return;
             };
-            if !entry.key.name().is_some_and(|name| naming.takes(name)) {
-                report.add(kind::ENTRY, &at, "a name in UTF-8", "other bytes");
+            if !entry.key.name().is_some_and(|name| naming.accepts(name)) {
+                report.add(kind::ENTRY, &at, "valid UTF-8", "other bytes");
             }
             if entry.conflict && naming.matching() == Match::Normalized {
-                report.add(kind::ENTRY, &at, "the only name that means the same", "one of several");
+                report.add(kind::ENTRY, &at, "unique after normalization", "one of several");
             }
             let key = entry.key.name().unwrap_or_default();
-            let may_be = if hidden { is_xattr_name(key) } else { is_file_name(key) };
+            let may_be = if is_xattr { is_xattr_name(key) } else { is_file_name(key) };
             if !may_be {
-                report.add(kind::ENTRY, &at, "a name", "what cannot be one");
+                report.add(kind::ENTRY, &at, "a valid name", "an invalid one");
             }
             if listed.binary_search_by(|listed| listed.as_slice().cmp(key)).is_ok() {
-                report.add(kind::XATTRS, &at, "in one place", "in the inode's list as well");
+                report.add(kind::XATTRS, &at, "stored once", "also in the inode's list");
             }
             let (target, found) = (value & ObjectId::MASK, value >> KIND_SHIFT);
-            let place = infos.binary_search_by_key(&target, |info| info.id).ok();
-            let Some(info) = place.and_then(|place| infos.get_mut(place)) else {
-                report.add(kind::ENTRY, at, "of an object that is there", target);
+            let index = infos.binary_search_by_key(&target, |info| info.id).ok();
+            let Some(info) = index.and_then(|index| infos.get_mut(index)) else {
+                report.add(kind::ENTRY, at, "an existing object", target);
                 return;
             };
-            info.names = info.names.saturating_add(1);
-            if !info.broken && info.hidden != hidden {
-                let words = |hidden| if hidden { "an extended attribute" } else { "a file" };
-                report.add(kind::ENTRY, &at, format_args!("of {}", words(hidden)), words(info.hidden));
+            info.name_count = info.name_count.saturating_add(1);
+            if !info.is_unreadable && info.is_xattr != is_xattr {
+                let words = |is_xattr| if is_xattr { "an extended attribute" } else { "a file" };
+                report.add(kind::ENTRY, &at, format_args!("of {}", words(is_xattr)), words(info.is_xattr));
             }
             let fits = match info.kind {
-                _ if hidden => found == 8 && info.kind == ObjectKind::File,
+                _ if is_xattr => found == 8 && info.kind == ObjectKind::File,
                 ObjectKind::Directory => found == 4,
                 ObjectKind::File => found == 8,
                 ObjectKind::Symlink => found == 10,
@@ -400,9 +407,9 @@ impl Names {
                     format_args!("type {found}"),
                 );
             }
-            if info.is_dir() || hidden {
+            if info.is_dir() || is_xattr {
                 subdirs += u32::from(info.is_dir());
-                if !info.broken {
+                if !info.is_unreadable {
                     report.expect(kind::PARENT, format_args!("{at}, object {target}"), id, info.parent);
                 }
             }
@@ -411,22 +418,22 @@ impl Names {
         if let Some(info) = self.infos.get_mut(at) {
             info.subdirs = subdirs;
         }
-        if let (Some(count), false) = (count, broken) {
+        if let (Some(count), false) = (count, is_unreadable) {
             report.expect(kind::SIZE, &here, count.saturating_add(2), size);
-            if hidden && count == 0 {
-                report.add(kind::HIDDEN, &here, "one with names, or none", "one without");
+            if is_xattr && count == 0 {
+                report.add(kind::HIDDEN, &here, "absent or not empty", "empty");
             }
         }
     }
 
     /// Checks that what an inode names as its hidden directory is one, and its own.
-    fn check_hidden(&mut self, report: &mut Report) {
-        for (owner, number) in std::mem::take(&mut self.hidden) {
+    fn check_xattr_dirs(&mut self, report: &mut Report) {
+        for (owner, number) in std::mem::take(&mut self.xattr_dirs) {
             let at = self.at(owner);
             match self.find(number) {
-                Some(info) if info.is_dir() && (info.broken || info.hidden) => {
-                    info.names = info.names.saturating_add(1);
-                    if !info.broken {
+                Some(info) if info.is_dir() && (info.is_unreadable || info.is_xattr) => {
+                    info.name_count = info.name_count.saturating_add(1);
+                    if !info.is_unreadable {
                         let dir = format!("{at}, hidden directory {number}");
                         report.expect(kind::PARENT, dir, owner, info.parent);
                     }
@@ -435,29 +442,29 @@ impl Names {
                     let found = format!("object {number}, a {:?}", info.kind);
                     report.add(kind::HIDDEN, at, "a hidden directory", found);
                 }
-                None => report.add(kind::HIDDEN, at, "one that is there", number),
+                None => report.add(kind::HIDDEN, at, "an existing object", number),
             }
         }
     }
 
     fn check_delete_queue(&mut self, report: &mut Report, queue: u64) {
         let mut entries = Vec::new();
-        self.zap(report, queue, &mut |report, entry| {
+        self.check_zap_structure(report, queue, &mut |report, entry| {
             let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
-            let value = entry.value.first().unwrap_or(0);
+            let value = entry.value.first_integer().unwrap_or(0);
             report.expect(kind::DELETE_QUEUE, "name of an entry", format!("{value:x}"), name.into_owned());
             entries.push(value);
         });
         for id in entries {
             let at = self.at(id);
             match self.find(id) {
-                None => report.add(kind::DELETE_QUEUE, at, "an object that is there", "none"),
+                None => report.add(kind::DELETE_QUEUE, at, "an existing object", "none"),
                 Some(info) => {
-                    info.structural = true;
-                    if info.hidden {
+                    info.is_structural = true;
+                    if info.is_xattr {
                         report.add(kind::DELETE_QUEUE, &at, "an inode", "an extended attribute");
                     }
-                    if !info.broken && info.links != 0 {
+                    if !info.is_unreadable && info.links != 0 {
                         report.add(kind::DELETE_QUEUE, at, "without links", info.links);
                     }
                 }
@@ -467,7 +474,7 @@ impl Names {
 
     /// Versions that do not know this table leave entries of files that were removed or replaced.
     fn check_reserved(&mut self, report: &mut Report, reserved: u64) {
-        self.zap(report, reserved, &mut |report, entry| {
+        self.check_zap_structure(report, reserved, &mut |report, entry| {
             let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
             let number = u64::from_str_radix(&name, 16).ok().map(|ino| format!("{ino:x}"));
             if number.as_deref() != Some(&name) {
@@ -475,25 +482,25 @@ impl Names {
             }
             let words = if entry.value.int_size() == 8 { entry.value.ints() } else { Vec::new() };
             if !terrane_posix::is_reservation(&words) {
-                let found = format_args!("{} integers that are none", entry.value.num_ints());
-                report.add(kind::RESERVED, format_args!("entry '{name}'"), "what a file has reserved", found);
+                let found = format_args!("{} integers that are no reservation", entry.value.num_ints());
+                report.add(kind::RESERVED, format_args!("entry '{name}'"), "a valid reservation", found);
             }
         });
     }
 
-    fn check_links(&self, report: &mut Report, structure: &Structure) {
-        let root = structure.root;
+    fn check_links(&self, report: &mut Report, master: &MasterEntries) {
+        let root = master.root;
         for info in &self.infos {
             let at = self.at(info.id);
             if !info.has_attributes() {
-                let is_a_programs = structure.has_programs && info.kind == ObjectKind::Zap;
-                if !info.is_structure() && !is_a_programs {
+                let is_program_zap = master.has_program_zaps && info.kind == ObjectKind::Zap;
+                if !info.is_structural() && !is_program_zap {
                     report.add(kind::ORPHAN, at, "in the master ZAP", "nowhere");
                 }
                 continue;
             }
-            if info.names == 0 && !info.is_structure() {
-                let expected = match info.hidden && info.is_dir() {
+            if info.name_count == 0 && !info.is_structural() {
+                let expected = match info.is_xattr && info.is_dir() {
                     // The inode that may name it cannot be read, and is reported.
                     true if self.partial.binary_search(&info.parent).is_ok() => continue,
                     true => "in the attributes of its inode",
@@ -506,50 +513,51 @@ impl Names {
             if is_root {
                 report.expect(kind::PARENT, &at, info.id, info.parent);
             }
-            if info.broken {
+            if info.is_unreadable {
                 continue;
             }
             if info.is_dir() {
-                let expected = if info.names == 0 && !is_root { 0 } else { info.subdirs.saturating_add(2) };
+                let expected =
+                    if info.name_count == 0 && !is_root { 0 } else { info.subdirs.saturating_add(2) };
                 report.expect(kind::LINKS, &at, expected, info.links);
-                if info.names > u32::from(!is_root) {
-                    report.add(kind::LINKS, &at, "one name", info.names);
+                if info.name_count > u32::from(!is_root) {
+                    report.add(kind::LINKS, &at, "one name", info.name_count);
                 }
             } else {
-                report.expect(kind::LINKS, &at, info.names, info.links);
+                report.expect(kind::LINKS, &at, info.name_count, info.links);
             }
         }
     }
 
     /// Checks that the parents of every named directory lead to the root.
-    fn check_ways(&mut self, report: &mut Report, root: Option<u64>) {
+    fn check_paths_to_root(&mut self, report: &mut Report, root: Option<u64>) {
         for start in 0..self.infos.len() {
-            let mut way = Vec::new();
+            let mut path = Vec::new();
             // The parent of a hidden directory may be a file, whose own parent attribute means nothing.
-            let is_start = |info: &Info| info.is_dir() && !info.hidden;
+            let is_start = |info: &ObjectInfo| info.is_dir() && !info.is_xattr;
             let mut at = Some(start).filter(|at| self.infos.get(*at).is_some_and(is_start));
             while let Some(here) = at {
                 let Some(info) = self.infos.get_mut(here) else { break };
-                match info.way {
-                    Way::Known => break,
-                    Way::Here => {
+                match info.path_state {
+                    PathState::Visited => break,
+                    PathState::OnPath => {
                         let id = info.id;
                         report.add(kind::LOOP, self.at(id), "one", "a loop");
                         break;
                     }
-                    Way::Unknown => {}
+                    PathState::Unvisited => {}
                 }
-                way.push(here);
-                if Some(info.id) == root || info.names == 0 {
+                path.push(here);
+                if Some(info.id) == root || info.name_count == 0 {
                     break;
                 }
-                info.way = Way::Here;
+                info.path_state = PathState::OnPath;
                 let parent = info.parent;
                 at = self.infos.binary_search_by_key(&parent, |info| info.id).ok();
             }
-            for here in way {
+            for here in path {
                 if let Some(info) = self.infos.get_mut(here) {
-                    info.way = Way::Known;
+                    info.path_state = PathState::Visited;
                 }
             }
         }
@@ -562,34 +570,34 @@ fn is_file_name(name: &[u8]) -> bool {
 
 /// What the master ZAP names.
 #[derive(Default)]
-struct Structure {
+struct MasterEntries {
     root: Option<u64>,
     delete_queue: Option<u64>,
     reserved: Option<u64>,
     others: Vec<u64>,
     /// Programs keep ZAPs here that nothing else names.
-    has_programs: bool,
+    has_program_zaps: bool,
 }
 
-impl Structure {
-    fn of(dataset: &Dataset, report: &mut Report) -> Structure {
-        let mut structure = Structure { others: vec![MASTER.0], ..Structure::default() };
+impl MasterEntries {
+    fn of(dataset: &Dataset, report: &mut Report) -> MasterEntries {
+        let mut entries = MasterEntries { others: vec![MASTER.0], ..MasterEntries::default() };
         let master = match dataset.master() {
             Ok(master) => master,
             Err(error) => {
                 report.add(kind::UNREADABLE, "master ZAP", "an object", error);
-                return structure;
+                return entries;
             }
         };
-        match master.lookup_u64(OBJECTS) {
+        match master.lookup_u64(PROGRAM_ROOTS) {
             Ok(roots) => {
-                structure.has_programs = roots.is_some();
-                structure.others.extend(roots);
+                entries.has_program_zaps = roots.is_some();
+                entries.others.extend(roots);
             }
             Err(error) => report.add(kind::ZAP, "master ZAP", "readable", error),
         }
-        if is_of_programs_alone(&master) {
-            return structure;
+        if has_only_zaps(&master) {
+            return entries;
         }
         let mut find = |zap: &ObjectZap, name: &str| match zap.lookup_u64(name.as_bytes()) {
             Ok(Some(id)) => Some(id),
@@ -604,19 +612,19 @@ impl Structure {
         };
         // Only where files have reservations.
         if master.lookup_u64(RESERVED.as_bytes()).is_ok_and(|found| found.is_some()) {
-            structure.reserved = find(&master, RESERVED);
+            entries.reserved = find(&master, RESERVED);
         }
         find(&master, "VERSION");
-        structure.root = find(&master, "ROOT");
-        structure.delete_queue = find(&master, "DELETE_QUEUE");
+        entries.root = find(&master, "ROOT");
+        entries.delete_queue = find(&master, "DELETE_QUEUE");
         if let Some(id) = find(&master, "SA_ATTRS") {
-            structure.others.push(id);
+            entries.others.push(id);
             if let Ok(zap) = dataset.open_zap(ObjectId(id)) {
-                structure.others.extend(find(&zap, "REGISTRY"));
-                structure.others.extend(find(&zap, "LAYOUTS"));
+                entries.others.extend(find(&zap, "REGISTRY"));
+                entries.others.extend(find(&zap, "LAYOUTS"));
             }
         }
-        structure
+        entries
     }
 
     fn objects(&self) -> Vec<u64> {

@@ -1,21 +1,21 @@
 //! Compares reachable with accounted space: the trees, the zone tables, and the zones' own directories.
 
-use crate::report::{Phase, kind};
+use crate::report::{Stage, kind};
 use crate::walk::{Reached, Walk};
 use std::sync::Arc;
 use terrane_format::granule_bytes;
 use terrane_format::rows;
 use terrane_pool::Pool;
 use terrane_pool::inspect::ZoneView;
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 
 /// Compares the walked blocks with zone tables and zone directories.
-pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
+pub(crate) fn check_space(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
     for corrupt in pool.check_tables() {
         walk.report.damage(kind::TABLES, &corrupt);
     }
     walk.reached.sort_unstable_by_key(|reached| (reached.addr(), reached.psize()));
-    shared(walk);
+    check_overlaps(walk);
     let zones = pool.zones();
     let total = zones.iter().map(|zone| zone.live).sum();
     let mut done = 0;
@@ -28,8 +28,8 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
             found,
             zone.live,
         );
-        if zone.phase != rows::Phase::Gone {
-            directory(pool, walk, zone);
+        if zone.phase != rows::Phase::Reclaimed {
+            check_zone_directory(pool, walk, zone);
         }
         if zone.phase == rows::Phase::Suspect {
             if walk.report.findings_count == findings_before {
@@ -40,7 +40,7 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
             }
         }
         done += zone.live;
-        walk.tell(Phase::Zones, done, total);
+        walk.report_progress(Stage::Zones, done, total);
     }
     for reached in walk.reached.iter().filter(|reached| !reached.is_listed()) {
         let at = format!("block born at {}", reached.addr());
@@ -49,7 +49,7 @@ pub(crate) fn check(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
 }
 
 /// Checks that no two blocks share bytes.
-fn shared(walk: &mut Walk<'_>) {
+fn check_overlaps(walk: &mut Walk<'_>) {
     let mut last: Option<Reached> = None;
     for reached in &walk.reached {
         let at = || format!("block born at {}", reached.addr());
@@ -58,8 +58,8 @@ fn shared(walk: &mut Walk<'_>) {
             if last.addr() == reached.addr() {
                 walk.report.add(kind::SHARED, at(), "once", "twice");
             } else if end > reached.addr().offset() {
-                let found = format!("beginning inside the one born at {}", last.addr());
-                walk.report.add(kind::SHARED, at(), "apart from others", found);
+                let found = format!("overlapping the block born at {}", last.addr());
+                walk.report.add(kind::SHARED, at(), "disjoint from other blocks", found);
             }
         }
         last = Some(*reached);
@@ -67,7 +67,7 @@ fn shared(walk: &mut Walk<'_>) {
 }
 
 /// Checks that every live entry is a reachable block of the same owner, and intact.
-fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
+fn check_zone_directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
     let seq = zone.seq;
     let entries = match pool.zone_directory(seq) {
         Ok(entries) => entries,
@@ -81,12 +81,12 @@ fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
     for (entry, standing) in entries {
         let at = || format!("zone {seq} offset {}, block born at {}", entry.offset, entry.identity);
         match standing {
-            Standing::Dead | Standing::Moved => continue,
-            Standing::Unexplained => {
+            EntryState::Dead | EntryState::Moved => continue,
+            EntryState::Unexplained => {
                 walk.report.add(kind::ZONE_DIRECTORY, at(), "dead, moved or alive", "none of these");
                 continue;
             }
-            Standing::Here => {}
+            EntryState::Live => {}
         }
         let from = walk.reached.partition_point(|reached| reached.addr() < entry.identity);
         let same = walk.reached.get_mut(from).filter(|reached| reached.addr() == entry.identity);
@@ -94,13 +94,13 @@ fn directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) {
             walk.report.add(kind::LEAKED, at(), "reachable", format_args!("{:?}, unreachable", entry.owner));
             continue;
         };
-        reached.list();
-        let (psize, ours) = (reached.psize(), reached.may_be_of(entry.owner));
+        reached.mark_listed();
+        let (psize, ours) = (reached.psize(), reached.may_be_owned_by(entry.owner));
         walk.report.expect(kind::UNLISTED, at(), psize, entry.psize);
         if !ours {
-            walk.report.add(kind::OWNER, at(), "who reaches it", format_args!("{:?}", entry.owner));
+            walk.report.add(kind::OWNER, at(), "the object above it", format_args!("{:?}", entry.owner));
         }
-        if !pool.entry_is_whole(seq, &entry) {
+        if !pool.entry_matches_crc(seq, &entry) {
             walk.report.add(kind::CRC, at(), format_args!("{:#010x}", entry.crc), "another");
         }
     }

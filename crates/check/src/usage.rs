@@ -14,8 +14,8 @@ use terrane_format::directory::{POOL_DEAD_LOG, POOL_RECORD, SPILL};
 use terrane_format::granule_bytes;
 use terrane_format::rows::Phase;
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{ObjectError, ObjectKind, Objects};
-use terrane_store::explain::Standing;
+use terrane_object::{ObjectError, ObjectKind, ObjectSets};
+use terrane_store::explain::EntryState;
 use terrane_wire::ObjectId;
 
 /// What a block is used for.
@@ -46,6 +46,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
+    /// All purposes.
     pub const ALL: [Purpose; 11] = [
         Purpose::Contents,
         Purpose::Names,
@@ -60,6 +61,7 @@ impl Purpose {
         Purpose::Tables,
     ];
 
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
             Purpose::Contents => "file contents",
@@ -79,7 +81,7 @@ impl Purpose {
 
 /// The live blocks of one purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct PurposeUsage {
     /// Stored copies.
     pub copies: u64,
     /// Their stored bytes.
@@ -91,11 +93,12 @@ pub struct Share {
 /// Every claimed byte of a pool's zones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    pub shares: BTreeMap<Purpose, Share>,
+    /// Live blocks. A purpose without blocks has no entry.
+    pub shares: BTreeMap<Purpose, PurposeUsage>,
     /// Garbage: bytes of freed blocks, in zones that were not reset yet.
     pub dead: u64,
     /// Zone headers, directory parts, and padding to write units.
-    pub frame: u64,
+    pub overhead: u64,
     /// The sum: what was written to the device and not reclaimed.
     pub claimed: u64,
 }
@@ -111,7 +114,7 @@ impl Usage {
 ///
 /// # Errors
 /// If a directory or a table of dnodes cannot be read.
-pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
+pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, ObjectError> {
     let mut kinds: BTreeMap<u64, BTreeMap<u64, ObjectKind>> = BTreeMap::new();
     let mut sets = Vec::new();
     // If a dnode cannot be read only its kind is missing: its blocks are listed anyway.
@@ -130,7 +133,7 @@ pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
     let kind_of =
         |objset: u64, object: u64| kinds.get(&objset).and_then(|of_set| of_set.get(&object)).copied();
     let purpose = |owner: Owner| match owner {
-        Owner::Pool { what: POOL_RECORD | POOL_DEAD_LOG } => Purpose::Records,
+        Owner::Pool { structure: POOL_RECORD | POOL_DEAD_LOG } => Purpose::Records,
         Owner::Pool { .. } => Purpose::Tables,
         Owner::Block { objset: 0, .. } => Purpose::Meta,
         Owner::Block { object: HEADER, .. } => Purpose::Headers,
@@ -146,13 +149,13 @@ pub fn usage(objects: &Arc<Objects>) -> Result<Usage, ObjectError> {
     };
     let mut usage = Usage::default();
     let pool = objects.pool();
-    for zone in pool.zones().iter().filter(|zone| !matches!(zone.phase, Phase::Gone)) {
+    for zone in pool.zones().iter().filter(|zone| !matches!(zone.phase, Phase::Reclaimed)) {
         usage.claimed += zone.claimed;
-        usage.frame += zone.claimed;
+        usage.overhead += zone.claimed;
         for (entry, standing) in pool.zone_directory(zone.seq)? {
             let bytes = granule_bytes(u64::from(entry.psize));
-            usage.frame = usage.frame.saturating_sub(bytes);
-            if standing != Standing::Here {
+            usage.overhead = usage.overhead.saturating_sub(bytes);
+            if standing != EntryState::Live {
                 usage.dead += bytes;
                 continue;
             }

@@ -9,7 +9,7 @@
 //!   the pool has blocks.
 //! * 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
 
-use crate::report::{Phase, Progress, Report, kind};
+use crate::report::{Progress, Report, Stage, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrane_format::directory::SPILL;
@@ -18,7 +18,7 @@ use terrane_object::dnode::{
     DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX, dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{Account, ObjectKind, ObjectSet, StoredNumbers};
+use terrane_object::{Account, HeaderCounts, ObjectKind, ObjectSet};
 use terrane_pool::Pool;
 use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
@@ -26,8 +26,8 @@ use terrane_wire::{ObjectId, Txg, ZoneSeq};
 /// Set in `Reached::psize` when a zone directory lists the block. Sizes need 25 bits.
 const LISTED: u32 = 1 << 31;
 /// The owner digest of blocks whose owner is unknown.
-const ANYBODY: u32 = 0;
-pub(crate) const POOL_ITSELF: u32 = 1;
+const UNKNOWN_OWNER: u32 = 0;
+pub(crate) const POOL_OWNER: u32 = 1;
 
 /// One stored copy that was reached.
 #[derive(Clone, Copy)]
@@ -50,18 +50,18 @@ impl Reached {
         self.psize & LISTED != 0
     }
 
-    pub fn list(&mut self) {
+    pub fn mark_listed(&mut self) {
         self.psize |= LISTED;
     }
 
-    pub fn may_be_of(&self, owner: Owner) -> bool {
-        self.owner == ANYBODY || self.owner == digest(owner)
+    pub fn may_be_owned_by(&self, owner: Owner) -> bool {
+        self.owner == UNKNOWN_OWNER || self.owner == digest(owner)
     }
 }
 
 /// The 32-bit hash of an owner: enough to detect a wrong one, and a quarter of the memory.
 fn digest(owner: Owner) -> u32 {
-    let Owner::Block { objset, object, level, block } = owner else { return POOL_ITSELF };
+    let Owner::Block { objset, object, level, block } = owner else { return POOL_OWNER };
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for word in [objset, object, u64::from(level), block] {
         // FNV-1a by words, with a shift so that high bits reach low ones.
@@ -82,9 +82,9 @@ struct Tree {
     /// Bytes of an indirect block.
     indirect_bytes: u32,
     /// Unknown owners and positions: a subtree that waits to be freed.
-    cut_off: bool,
+    is_detached: bool,
     /// Unknown owners: it may soon belong to another object.
-    is_for_another: bool,
+    is_second_copy: bool,
     /// Blocks born before belong to another tree too.
     prune_below: Txg,
 }
@@ -97,7 +97,7 @@ impl Tree {
 
 /// What a subtree holds.
 #[derive(Clone, Copy, Default)]
-struct Held {
+struct SubtreeTotals {
     fill: u64,
     bytes: u64,
     /// Behind the last block of level 0.
@@ -107,25 +107,25 @@ struct Held {
 }
 
 /// Takes each dnode as it is met: set, number, dnode. True: its blocks may be owned by another object.
-pub(crate) type EachDnode<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, &Dnode) -> bool;
+pub(crate) type DnodeVisitor<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, &Dnode) -> bool;
 
 pub(crate) struct Walk<'a> {
     pool: &'a Arc<Pool>,
     pub report: &'a mut Report,
     progress: &'a mut dyn FnMut(Progress),
     synced: Txg,
-    live: u64,
-    told: u64,
+    live_bytes: u64,
+    reported_bytes: u64,
     pub reached: Vec<Reached>,
     /// Bytes found in each zone.
     pub by_zone: BTreeMap<ZoneSeq, u64>,
     /// Of the object set that is being walked.
     account: Account,
-    indirect: HashSet<u64>,
+    seen_indirect: HashSet<u64>,
 }
 
 /// Progress is reported each time this many bytes were read.
-const TELL_BYTES: u64 = 1 << 20;
+const PROGRESS_BYTES: u64 = 1 << 20;
 
 impl<'a> Walk<'a> {
     pub fn new(pool: &'a Arc<Pool>, report: &'a mut Report, progress: &'a mut dyn FnMut(Progress)) -> Self {
@@ -134,24 +134,24 @@ impl<'a> Walk<'a> {
             report,
             progress,
             synced: pool.synced_txg(),
-            live: pool.status().live_bytes,
-            told: 0,
+            live_bytes: pool.status().live_bytes,
+            reported_bytes: 0,
             reached: Vec::new(),
             by_zone: BTreeMap::new(),
             account: Account::default(),
-            indirect: HashSet::new(),
+            seen_indirect: HashSet::new(),
         }
     }
 
     /// Walks the blocks that the pool itself keeps.
-    pub fn bootstrap(&mut self) {
+    pub fn walk_bootstrap(&mut self) {
         for (addr, len) in self.pool.bootstrap_blocks() {
-            self.note(addr, len, POOL_ITSELF, &"pool metadata");
+            self.record_copy(addr, len, POOL_OWNER, &"pool metadata");
         }
     }
 
     /// Walks an object set: its header, its dnodes, their trees, and its free queue.
-    pub fn objset(&mut self, set: &ObjectSet, each: EachDnode<'_>) {
+    pub fn walk_objset(&mut self, set: &ObjectSet, each: DnodeVisitor<'_>) {
         let root = set.root();
         if root.is_hole() {
             return;
@@ -164,24 +164,24 @@ impl<'a> Walk<'a> {
             metadata: true,
             block_bytes: u32::MAX,
             indirect_bytes: INDIRECT_BYTES,
-            cut_off: false,
-            is_for_another: false,
+            is_detached: false,
+            is_second_copy: false,
             prune_below: Txg(0),
         };
-        self.copies(&header, &root, 0, 0, self.synced);
+        self.check_copies(&header, &root, 0, 0, self.synced);
         self.account = Account::default();
         let findings = self.report.findings_count;
         let (dnodes, free_queue, queued) = set.inner_trees();
-        let mut met = 0;
-        let mut behind = 1;
-        let mut note = |report: &mut Report, id: ObjectId, dnode: &Dnode| {
-            met += 1;
-            behind = id.0.saturating_add(u64::from(dnode.slots));
+        let mut dnode_count = 0;
+        let mut numbers_end = 1;
+        let mut visit = |report: &mut Report, id: ObjectId, dnode: &Dnode| {
+            dnode_count += 1;
+            numbers_end = id.0.saturating_add(u64::from(dnode.slots));
             each(report, id, dnode)
         };
-        let whole = !self.object(objset, (ObjectId(0), false), &dnodes, Some(&mut note)).partial;
-        self.object(objset, (FREE_QUEUE, false), &free_queue, None);
-        for waiting in queued {
+        let is_whole = !self.walk_object(objset, (ObjectId(0), false), &dnodes, Some(&mut visit)).partial;
+        self.walk_object(objset, (FREE_QUEUE, false), &free_queue, None);
+        for queued_root in queued {
             let tree = Tree {
                 objset,
                 object: FREE_QUEUE.0,
@@ -189,11 +189,11 @@ impl<'a> Walk<'a> {
                 metadata: false,
                 block_bytes: u32::MAX,
                 indirect_bytes: INDIRECT_BYTES,
-                cut_off: true,
-                is_for_another: false,
-                prune_below: waiting.prune_below,
+                is_detached: true,
+                is_second_copy: false,
+                prune_below: queued_root.prune_below,
             };
-            self.subtree(&tree, &waiting.root, 0, self.synced, &mut None);
+            self.walk_subtree(&tree, &queued_root.root, 0, self.synced, &mut None);
         }
         // Parts that could not be walked were not counted.
         if let Some(stored) = set.account()
@@ -204,23 +204,23 @@ impl<'a> Walk<'a> {
                 |all: Account| format!("{}, {}, {}", all.used_bytes, all.logical_bytes, all.physical_bytes);
             self.report.expect(kind::ACCOUNT, at, show(self.account), show(stored));
         }
-        let StoredNumbers { objects, high_water } = set.stored_numbers();
-        if whole {
-            self.report.expect(kind::OBJECT_COUNT, format_args!("object set {objset}"), met, objects);
+        let HeaderCounts { objects, high_water } = set.header_counts();
+        if is_whole {
+            self.report.expect(kind::OBJECT_COUNT, format_args!("object set {objset}"), dnode_count, objects);
         }
-        if high_water < behind {
+        if high_water < numbers_end {
             let at = format!("object set {objset}");
-            self.report.add(kind::HIGH_WATER, at, format_args!("at least {behind}"), high_water);
+            self.report.add(kind::HIGH_WATER, at, format_args!("at least {numbers_end}"), high_water);
         }
     }
 
-    fn object(
+    fn walk_object(
         &mut self,
         objset: u64,
-        (id, is_for_another): (ObjectId, bool),
+        (id, is_second_copy): (ObjectId, bool),
         dnode: &Dnode,
-        mut each: Option<EachDnode<'_>>,
-    ) -> Held {
+        mut each: Option<DnodeVisitor<'_>>,
+    ) -> SubtreeTotals {
         let at = format!("object set {objset} object {id}");
         let tree = Tree {
             objset,
@@ -229,71 +229,81 @@ impl<'a> Walk<'a> {
             metadata: dnode.kind.is_metadata(),
             block_bytes: dnode.block_bytes,
             indirect_bytes: dnode.indirect_bytes,
-            cut_off: false,
-            is_for_another,
+            is_detached: false,
+            is_second_copy,
             prune_below: Txg(0),
         };
         if !dnode.root.is_hole() {
             self.report.expect(kind::LEVEL, &at, dnode.levels.saturating_sub(1), dnode.root.level());
         }
-        let held = self.subtree(&tree, &dnode.root, 0, self.synced, &mut each);
-        if held.end > dnode.block_count {
-            self.report.add(kind::BLOCK_COUNT, &at, format_args!("at least {}", held.end), dnode.block_count);
+        let totals = self.walk_subtree(&tree, &dnode.root, 0, self.synced, &mut each);
+        if totals.end > dnode.block_count {
+            self.report.add(
+                kind::BLOCK_COUNT,
+                &at,
+                format_args!("at least {}", totals.end),
+                dnode.block_count,
+            );
         }
         // Metadata, whatever the object is.
         let tree = Tree { metadata: true, block_bytes: SPILL_BYTES_MAX as u32, ..tree };
-        let spill = self.subtree(&tree, &dnode.spill, SPILL, self.synced, &mut None);
+        let spill = self.walk_subtree(&tree, &dnode.spill, SPILL, self.synced, &mut None);
         // Freed subtrees of three levels and more subtract an estimate.
-        if dnode.levels <= 2 && !held.partial {
-            self.report.expect(kind::USED, &at, held.bytes.saturating_add(spill.bytes), dnode.used);
+        if dnode.levels <= 2 && !totals.partial {
+            self.report.expect(kind::USED, &at, totals.bytes.saturating_add(spill.bytes), dnode.used);
         }
-        held
+        totals
     }
 
     /// Walks the subtree of a pointer. `each` takes the dnodes if it is the tree of dnodes.
-    fn subtree(
+    fn walk_subtree(
         &mut self,
         tree: &Tree,
         ptr: &BlockPtr,
         block: u64,
         birth_max: Txg,
-        each: &mut Option<EachDnode<'_>>,
-    ) -> Held {
+        each: &mut Option<DnodeVisitor<'_>>,
+    ) -> SubtreeTotals {
         if ptr.is_hole() {
-            return Held::default();
+            return SubtreeTotals::default();
         }
         let level = ptr.level();
         let owner = tree.owner(level, block);
-        let bytes = self.copies(tree, ptr, level, block, birth_max);
-        let mut held = if level > 0 {
-            let mut held = self.indirect(tree, ptr, block, each);
-            held.bytes = held.bytes.saturating_add(bytes);
-            held
+        let bytes = self.check_copies(tree, ptr, level, block, birth_max);
+        let mut totals = if level > 0 {
+            let mut totals = self.walk_indirect(tree, ptr, block, each);
+            totals.bytes = totals.bytes.saturating_add(bytes);
+            totals
         } else {
-            let fill = self.leaf(tree, ptr, block, each);
-            Held { fill: fill.unwrap_or(0), bytes, end: block.saturating_add(1), partial: fill.is_none() }
+            let fill = self.check_leaf(tree, ptr, block, each);
+            SubtreeTotals {
+                fill: fill.unwrap_or(0),
+                bytes,
+                end: block.saturating_add(1),
+                partial: fill.is_none(),
+            }
         };
-        if held.partial {
-            held.fill = ptr.fill();
-        } else if !tree.cut_off {
-            self.report.expect(kind::FILL, owner_text(owner), held.fill, ptr.fill());
+        if totals.partial {
+            totals.fill = ptr.fill();
+        } else if !tree.is_detached {
+            self.report.expect(kind::FILL, owner_text(owner), totals.fill, ptr.fill());
         }
-        held
+        totals
     }
 
-    fn indirect(
+    fn walk_indirect(
         &mut self,
         tree: &Tree,
         ptr: &BlockPtr,
         block: u64,
-        each: &mut Option<EachDnode<'_>>,
-    ) -> Held {
-        let partial = Held { partial: true, ..Held::default() };
+        each: &mut Option<DnodeVisitor<'_>>,
+    ) -> SubtreeTotals {
+        let partial = SubtreeTotals { partial: true, ..SubtreeTotals::default() };
         let level = ptr.level();
         let owner = tree.owner(level, block);
         let at = owner_text(owner);
         if let BlockPtr::Normal(normal) = ptr
-            && !self.indirect.insert(normal.addrs[0].raw())
+            && !self.seen_indirect.insert(normal.addrs[0].raw())
         {
             // `space` reports it, with its location.
             return partial;
@@ -310,14 +320,14 @@ impl<'a> Walk<'a> {
                 return partial;
             }
         };
-        let mut held = Held::default();
+        let mut totals = SubtreeTotals::default();
         for (child, raw) in (0..).zip(raw.chunks_exact(BlockPtr::SIZE)) {
             let at = format!("{at} pointer {child}");
             let child_ptr = match BlockPtr::parse(raw, &at) {
                 Ok(child_ptr) => child_ptr,
                 Err(corrupt) => {
                     self.report.damage(kind::UNREADABLE, &corrupt);
-                    held.partial = true;
+                    totals.partial = true;
                     continue;
                 }
             };
@@ -327,30 +337,30 @@ impl<'a> Walk<'a> {
             // Without this check forged levels could lead down for ever.
             if child_ptr.level() + 1 != level {
                 self.report.add(kind::LEVEL, &at, level - 1, child_ptr.level());
-                held.partial = true;
+                totals.partial = true;
                 continue;
             }
             let pointers = u64::from(tree.indirect_bytes) / BlockPtr::SIZE as u64;
             let index = block.saturating_mul(pointers).saturating_add(child);
-            let below = self.subtree(tree, &child_ptr, index, ptr.latest_birth(), each);
-            held.fill = held.fill.saturating_add(below.fill);
-            held.bytes = held.bytes.saturating_add(below.bytes);
-            held.end = held.end.max(below.end);
-            held.partial |= below.partial;
+            let below = self.walk_subtree(tree, &child_ptr, index, ptr.latest_birth(), each);
+            totals.fill = totals.fill.saturating_add(below.fill);
+            totals.bytes = totals.bytes.saturating_add(below.bytes);
+            totals.end = totals.end.max(below.end);
+            totals.partial |= below.partial;
         }
-        held
+        totals
     }
 
     /// The fill of a block of level 0; `None`: it could not be read.
-    fn leaf(
+    fn check_leaf(
         &mut self,
         tree: &Tree,
         ptr: &BlockPtr,
         block: u64,
-        each: &mut Option<EachDnode<'_>>,
+        each: &mut Option<DnodeVisitor<'_>>,
     ) -> Option<u64> {
         let owner = tree.owner(0, block);
-        if !tree.cut_off && ptr.lsize() > tree.block_bytes {
+        if !tree.is_detached && ptr.lsize() > tree.block_bytes {
             let most = format!("at most {}", tree.block_bytes);
             self.report.add(kind::BLOCK_SIZE, owner_text(owner), most, ptr.lsize());
         }
@@ -380,14 +390,14 @@ impl<'a> Walk<'a> {
         let fill = dnodes.len() as u64;
         for (offset, dnode) in dnodes {
             let id = block.saturating_mul(SLOTS_PER_BLOCK).saturating_add((offset / SLOT_BYTES) as u64);
-            let is_for_another = each(self.report, ObjectId(id), &dnode);
-            self.object(tree.objset, (ObjectId(id), is_for_another), &dnode, None);
+            let is_second_copy = each(self.report, ObjectId(id), &dnode);
+            self.walk_object(tree.objset, (ObjectId(id), is_second_copy), &dnode, None);
         }
         Some(fill)
     }
 
     /// Verifies every copy and records where it is. Returns the space they take.
-    fn copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
+    fn check_copies(&mut self, tree: &Tree, ptr: &BlockPtr, level: u8, block: u64, birth_max: Txg) -> u64 {
         let owner = tree.owner(level, block);
         let at = owner_text(owner);
         if ptr.latest_birth() > birth_max {
@@ -400,17 +410,17 @@ impl<'a> Walk<'a> {
         };
         let is_file = ObjectKind::from_id(of_kind).is_some_and(|kind| !kind.is_metadata());
         self.account.add(ptr, is_file && level == 0 && !tree.metadata);
-        if !tree.cut_off {
+        if !tree.is_detached {
             self.report.expect(kind::BLOCK_KIND, &at, tree.kind, of_kind);
         }
         let BlockPtr::Normal(normal) = ptr else { return 0 };
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
         }
-        let owner = if tree.cut_off || tree.is_for_another { ANYBODY } else { digest(owner) };
+        let owner = if tree.is_detached || tree.is_second_copy { UNKNOWN_OWNER } else { digest(owner) };
         let mut zones: Vec<ZoneSeq> = Vec::new();
         for addr in normal.copies() {
-            if let Some(zone) = self.note(addr, normal.psize, owner, &at) {
+            if let Some(zone) = self.record_copy(addr, normal.psize, owner, &at) {
                 if zones.contains(&zone) {
                     self.report.add(
                         kind::COPIES,
@@ -422,37 +432,43 @@ impl<'a> Walk<'a> {
                 zones.push(zone);
             }
         }
-        if !tree.cut_off && (tree.metadata || level > 0) && normal.copies().count() < 2 {
+        if !tree.is_detached && (tree.metadata || level > 0) && normal.copies().count() < 2 {
             self.report.add(kind::COPIES, &at, 2, 1);
         }
         ptr.allocated_bytes()
     }
 
-    fn note(&mut self, addr: Addr, psize: u32, owner: u32, at: &dyn std::fmt::Display) -> Option<ZoneSeq> {
+    fn record_copy(
+        &mut self,
+        addr: Addr,
+        psize: u32,
+        owner: u32,
+        at: &dyn std::fmt::Display,
+    ) -> Option<ZoneSeq> {
         self.reached.push(Reached { addr: addr.raw(), psize, owner });
         let bytes = granule_bytes(u64::from(psize));
         let counts = &mut self.report.counts;
         counts.blocks += 1;
         counts.bytes = counts.bytes.saturating_add(bytes);
-        if counts.bytes - self.told >= TELL_BYTES {
-            self.told = counts.bytes;
-            let total = self.live.max(counts.bytes);
-            (self.progress)(Progress { phase: Phase::Blocks, done: counts.bytes, total });
+        if counts.bytes - self.reported_bytes >= PROGRESS_BYTES {
+            self.reported_bytes = counts.bytes;
+            let total = self.live_bytes.max(counts.bytes);
+            (self.progress)(Progress { stage: Stage::Blocks, done: counts.bytes, total });
         }
-        match self.pool.whereabouts(addr, psize) {
+        match self.pool.locate(addr, psize) {
             Ok((seq, _, _)) => {
-                let held = self.by_zone.entry(seq).or_default();
-                *held = held.saturating_add(bytes);
+                let zone_bytes = self.by_zone.entry(seq).or_default();
+                *zone_bytes = zone_bytes.saturating_add(bytes);
                 Some(seq)
             }
             Err(error) => {
-                self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "somewhere", error);
+                self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "in a zone", error);
                 None
             }
         }
     }
 
-    pub fn tell(&mut self, phase: Phase, done: u64, total: u64) {
-        (self.progress)(Progress { phase, done, total });
+    pub fn report_progress(&mut self, stage: Stage, done: u64, total: u64) {
+        (self.progress)(Progress { stage, done, total });
     }
 }

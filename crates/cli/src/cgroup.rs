@@ -36,7 +36,7 @@ impl Cgroup {
                 continue;
             }
             if let Some(mounted) = mounts.lines().find_map(|line| hierarchy(line, is_v2)) {
-                dirs.extend(way_up(root, &mounted, path));
+                dirs.extend(ancestors(root, &mounted, path));
             }
         }
         Cgroup { dirs }
@@ -73,7 +73,7 @@ fn hierarchy(line: &str, is_v2: bool) -> Option<Mounted<'_>> {
 }
 
 /// The directories of a cgroup and of all its ancestors, as far as they are mounted.
-fn way_up(root: &Path, mounted: &Mounted<'_>, path: &str) -> Vec<PathBuf> {
+fn ancestors(root: &Path, mounted: &Mounted<'_>, path: &str) -> Vec<PathBuf> {
     let point = root.join(mounted.point.trim_start_matches('/'));
     let below = Path::new(path).strip_prefix(mounted.root).unwrap_or(Path::new(""));
     let below: Vec<&OsStr> = below.components().map(Component::as_os_str).collect();

@@ -11,15 +11,15 @@
 //! short, and the report says so.
 
 use crate::failure::Outcome;
-use crate::live::{self, Live};
+use crate::open_pool::{self, OpenPool};
 use crate::progress::Progress;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_check::{Counts, Finding, Phase, Report};
+use terrane_check::{Counts, Finding, Report, Stage};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_object::objset::HEADER;
 use terrane_pool::Pool;
 use terrane_posix::Fs;
@@ -27,21 +27,21 @@ use terrane_store::env::{Env, SystemEnv};
 use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool is started before it is given up.
-const TRIES: usize = 3;
+const ATTEMPTS_MAX: usize = 3;
 /// Maximum number of findings whose files are named by path; further ones show object numbers.
 const PATHS_MAX: usize = 100;
 
 /// A device that another import writes: read only, and never given hints.
-struct Beside(Arc<dyn Device>);
+struct ReadOnlyDevice(Arc<dyn Device>);
 
-impl Beside {
+impl ReadOnlyDevice {
     fn refuse<T>(zone: ZoneIdx, op: &'static str) -> Result<T, DeviceError> {
-        let (expected, found) = ("a pool that is only read".to_owned(), op.to_owned());
+        let (expected, found) = ("a read-only device".to_owned(), op.to_owned());
         Err(DeviceError::Rule { zone, op, expected, found })
     }
 }
 
-impl Device for Beside {
+impl Device for ReadOnlyDevice {
     fn info(&self) -> &DeviceInfo {
         self.0.info()
     }
@@ -79,70 +79,70 @@ impl Device for Beside {
 }
 
 /// Checks a pool that this process has mounted.
-pub fn beside(live: &Live, progress: Progress<'_>) -> Outcome<Checked> {
-    for attempt in 1..=TRIES {
-        live.pool.commit()?;
-        let before = live.pool.synced_txg();
+pub fn check_mounted(open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<CheckResult> {
+    for attempt in 1..=ATTEMPTS_MAX {
+        open_pool.pool.commit()?;
+        let before = open_pool.pool.synced_txg();
         // The state committed now stays on the device, while writers continue.
-        let hold = live.pool.hold_zones();
-        let devices = live.pool.device_handles().into_iter().map(beside_writer).collect();
+        let hold = open_pool.pool.hold_zones();
+        let devices = open_pool.pool.device_handles().into_iter().map(read_only_view).collect();
         let outcome = check(devices, progress);
         let was_held = hold.is_whole();
         drop(hold);
         let (report, paths) = match outcome {
             // Zones that it began with may have been reset during the check.
-            Err(_) if !was_held && attempt < TRIES => continue,
+            Err(_) if !was_held && attempt < ATTEMPTS_MAX => continue,
             Err(_) if !was_held => break,
             outcome => outcome?,
         };
-        let is_sure = live.pool.synced_txg() == before || (was_held && attempt == TRIES);
+        let is_sure = open_pool.pool.synced_txg() == before || (was_held && attempt == ATTEMPTS_MAX);
         if report.is_clean() || is_sure {
             if report.explained_zones > 0 {
                 // By the pool's own tables: what a check beside it saw may be old.
-                live.pool.explain_suspects();
-                live.pool.commit_txg(live.pool.open_txg())?;
+                open_pool.pool.recheck_suspects();
+                open_pool.pool.commit_txg(open_pool.pool.open_txg())?;
             }
-            remember(live, &report, &paths);
-            return Ok(Checked::of(&report, &paths));
+            log_findings(open_pool, &report, &paths);
+            return Ok(CheckResult::of(&report, &paths));
         }
     }
-    Ok(Checked::cut_short())
+    Ok(CheckResult::cut_short())
 }
 
 /// Records what was found as damage, which `pool status` shows from then on.
-fn remember(live: &Live, report: &Report, paths: &Paths) {
+fn log_findings(open_pool: &OpenPool, report: &Report, paths: &FindingPaths) {
     for finding in &report.findings {
-        let path = paths.get(&finding.place).map(|path| format!("{path}: ")).unwrap_or_default();
-        live.pool.error_log().note_finding(format_args!("{path}{finding}"));
+        let path = paths.get(&finding.location).map(|path| format!("{path}: ")).unwrap_or_default();
+        open_pool.pool.error_log().note_finding(format_args!("{path}{finding}"));
     }
 }
 
-fn beside_writer(device: Arc<dyn Device>) -> Arc<dyn Device> {
-    Arc::new(Beside(device))
+fn read_only_view(device: Arc<dyn Device>) -> Arc<dyn Device> {
+    Arc::new(ReadOnlyDevice(device))
 }
 
 /// Checks the pool on devices that no process writes.
-pub fn alone(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<Checked> {
-    check(devices, progress).map(|(report, paths)| Checked::of(&report, &paths))
+pub fn check_unmounted(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<CheckResult> {
+    check(devices, progress).map(|(report, paths)| CheckResult::of(&report, &paths))
 }
 
 /// Rebuilds the zone tables of a pool that is not imported anywhere.
 pub fn rebuild(devices: &[Arc<dyn Device>], progress: Progress<'_>) -> Outcome<()> {
-    let options = live::tool_options(OpenMode::ReadWrite);
+    let options = open_pool::tool_options(OpenMode::ReadWrite);
     let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
-    let mut tell = |now: terrane_check::Progress| progress(phase_text(now.phase), now.done, now.total);
-    Ok(terrane_check::rebuild_index(devices, &env, &options, &mut tell)?)
+    let mut on_progress = |now: terrane_check::Progress| progress(stage_text(now.stage), now.done, now.total);
+    Ok(terrane_check::rebuild_index(devices, &env, &options, &mut on_progress)?)
 }
 
 /// Paths of the files that have findings, by the location of the finding.
-type Paths = BTreeMap<String, String>;
+type FindingPaths = BTreeMap<String, String>;
 
-fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Report, Paths)> {
-    let options = live::tool_options(OpenMode::ReadOnly);
+fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Report, FindingPaths)> {
+    let options = open_pool::tool_options(OpenMode::ReadOnly);
     let pool = Pool::import(devices, Arc::new(SystemEnv::new()), &options)?;
-    let found = Objects::open(Arc::clone(&pool)).map(|objects| {
-        let mut tell = |now: terrane_check::Progress| progress(phase_text(now.phase), now.done, now.total);
-        let report = terrane_check::check(&objects, &mut tell);
+    let found = ObjectSets::open(Arc::clone(&pool)).map(|objects| {
+        let mut on_progress = |now: terrane_check::Progress| progress(stage_text(now.stage), now.done, now.total);
+        let report = terrane_check::check(&objects, &mut on_progress);
         let paths = paths(&objects, &report);
         (report, paths)
     });
@@ -153,19 +153,19 @@ fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Repo
 
 /// Paths as far as a damaged pool can still be read. Finding one path reads whole directories, so not all are
 /// looked up.
-fn paths(objects: &Arc<Objects>, report: &Report) -> Paths {
-    let mut paths = Paths::new();
+fn paths(objects: &Arc<ObjectSets>, report: &Report) -> FindingPaths {
+    let mut paths = FindingPaths::new();
     if report.is_clean() {
         return paths;
     }
     let Ok(dataset) = Dataset::open_root(objects) else { return paths };
-    let set = dataset.objects().id().0;
+    let set = dataset.object_set().id().0;
     let Ok(fs) = Fs::open(Arc::new(dataset)) else { return paths };
     for finding in &report.findings {
-        if let Some(ino) = inode_of(&finding.place, set)
+        if let Some(ino) = inode_of(&finding.location, set)
             && paths.len() < PATHS_MAX
         {
-            paths.entry(finding.place.clone()).or_insert_with(|| fs.path_of(ino));
+            paths.entry(finding.location.clone()).or_insert_with(|| fs.path_of(ino));
         }
     }
     paths
@@ -179,17 +179,17 @@ fn inode_of(place: &str, set: u64) -> Option<u64> {
     (found == set.to_string()).then_some(ino)
 }
 
-fn phase_text(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Blocks => "reading blocks",
-        Phase::Zones => "reading zones",
-        Phase::Names => "following names",
+fn stage_text(stage: Stage) -> &'static str {
+    match stage {
+        Stage::Blocks => "reading blocks",
+        Stage::Zones => "reading zones",
+        Stage::Names => "following names",
     }
 }
 
 /// The result of a check.
 #[derive(Serialize)]
-pub struct Checked {
+pub struct CheckResult {
     /// False: it was cut short.
     complete: bool,
     findings: Vec<FindingRow>,
@@ -223,9 +223,9 @@ struct SeenCounts {
     directories: u64,
 }
 
-impl Checked {
-    fn cut_short() -> Checked {
-        Checked {
+impl CheckResult {
+    fn cut_short() -> CheckResult {
+        CheckResult {
             complete: false,
             findings: Vec::new(),
             findings_count: None,
@@ -234,17 +234,17 @@ impl Checked {
         }
     }
 
-    fn of(report: &Report, paths: &Paths) -> Checked {
+    fn of(report: &Report, paths: &FindingPaths) -> CheckResult {
         let row = |finding: &Finding| FindingRow {
             kind: finding.kind,
-            place: finding.place.clone(),
-            path: paths.get(&finding.place).cloned(),
+            place: finding.location.clone(),
+            path: paths.get(&finding.location).cloned(),
             expected: finding.expected.clone(),
             found: finding.found.clone(),
             text: finding.to_string(),
         };
         let Counts { blocks, bytes, objects, directories, .. } = report.counts;
-        Checked {
+        CheckResult {
             complete: true,
             findings: report.findings.iter().map(row).collect(),
             findings_count: Some(report.findings_count),
@@ -259,7 +259,7 @@ mod tests {
     use super::inode_of;
 
     #[test]
-    fn inodes_are_told_from_places() {
+    fn inodes_are_found_in_places() {
         for (place, ino) in [
             ("object set 2 object 7 level 0 block 3", Some(7)),
             ("object set 2 object 17", Some(17)),

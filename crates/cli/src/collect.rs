@@ -1,7 +1,7 @@
 //! GC on request: asks the pool, and watches.
 
 use crate::failure::{Failure, Outcome};
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use crate::progress::Progress;
 use serde::Serialize;
 use std::time::Duration;
@@ -11,7 +11,7 @@ const PERIOD: Duration = Duration::from_millis(50);
 
 /// Progress of GC; garbage is bytes.
 #[derive(Serialize)]
-pub struct Collected {
+pub struct CollectResult {
     name: String,
     target_percent: u8,
     garbage_before: u64,
@@ -27,24 +27,29 @@ pub struct Collected {
 ///
 /// # Errors
 /// If the pool is read-only, or stops.
-pub fn down_to(live: &Live, target_percent: u8, wait: bool, progress: Progress<'_>) -> Outcome<Collected> {
-    live.pool.gc_request(target_percent)?;
-    let before = live.pool.gc_progress();
+pub fn collect_to(
+    open_pool: &OpenPool,
+    target_percent: u8,
+    wait: bool,
+    progress: Progress<'_>,
+) -> Outcome<CollectResult> {
+    open_pool.pool.gc_request(target_percent)?;
+    let before = open_pool.pool.gc_progress();
     let mut now = before;
     let whole = before.garbage_bytes.saturating_sub(before.goal_bytes);
-    while !now.done && (wait || live.mountpoint.is_none()) {
+    while !now.done && (wait || open_pool.mountpoint.is_none()) {
         progress("collecting garbage", before.garbage_bytes.saturating_sub(now.garbage_bytes), whole);
         std::thread::sleep(PERIOD);
-        if live.pool.stats().failed {
+        if open_pool.pool.stats().failed {
             return Err(Failure(format!(
-                "pool {}: it has stopped; see `terrane pool status`",
-                live.pool.name()
+                "pool {} failed: it no longer writes; see `terrane pool status`",
+                open_pool.pool.name()
             )));
         }
-        now = live.pool.gc_progress();
+        now = open_pool.pool.gc_progress();
     }
-    Ok(Collected {
-        name: live.pool.name(),
+    Ok(CollectResult {
+        name: open_pool.pool.name(),
         target_percent,
         garbage_before: before.garbage_bytes,
         garbage: now.garbage_bytes,

@@ -24,8 +24,8 @@ pub const VARIABLE: &str = "TERRANE_COMPLETE";
 pub const SHELLS: [&str; 3] = ["bash", "zsh", "fish"];
 
 /// If a shell asks for completions, answers it and exits.
-pub fn serve(words: fn() -> Command) {
-    CompleteEnv::with_factory(move || with_completers(words())).var(VARIABLE).complete();
+pub fn serve(definition: fn() -> Command) {
+    CompleteEnv::with_factory(move || with_completers(definition())).var(VARIABLE).complete();
 }
 
 /// The script for a shell, one of [`SHELLS`].
@@ -33,7 +33,7 @@ pub fn script(shell: &str) -> io::Result<Vec<u8>> {
     let shells = Shells::builtins();
     let known = shells.completer(shell).filter(|_| SHELLS.contains(&shell));
     let completer: &dyn EnvCompleter =
-        known.ok_or_else(|| io::Error::other(format!("no shell {shell:?}")))?;
+        known.ok_or_else(|| io::Error::other(format!("unsupported shell {shell:?}")))?;
     let mut out = Vec::new();
     completer.write_registration(VARIABLE, "terrane", "terrane", "terrane", &mut out)?;
     if shell == "zsh" {
@@ -133,23 +133,23 @@ fn option_words() -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn said(candidates: Vec<CompletionCandidate>) -> Vec<String> {
+    fn completions(candidates: Vec<CompletionCandidate>) -> Vec<String> {
         candidates.iter().map(|one| one.get_value().to_string_lossy().into_owned()).collect()
     }
 
     #[test]
     fn properties_and_their_values_are_offered() {
-        assert_eq!(said(assignments(OsStr::new("comp"))), ["compression="]);
-        let values = said(assignments(OsStr::new("compression=l")));
+        assert_eq!(completions(assignments(OsStr::new("comp"))), ["compression="]);
+        let values = completions(assignments(OsStr::new("compression=l")));
         assert_eq!(values, ["compression=lz4", "compression=lzjb"]);
-        assert_eq!(said(algorithms(OsStr::new("l"))), ["lz4", "lzjb"]);
-        assert!(said(properties(OsStr::new(""))).contains(&"all".to_owned()));
+        assert_eq!(completions(algorithms(OsStr::new("l"))), ["lz4", "lzjb"]);
+        assert!(completions(properties(OsStr::new(""))).contains(&"all".to_owned()));
     }
 
     #[test]
     fn the_last_mount_option_is_completed() {
-        assert_eq!(said(mount_options(OsStr::new("ro,comm"))), ["ro,commit="]);
-        assert!(said(mount_options(OsStr::new(""))).contains(&"noatime".to_owned()));
+        assert_eq!(completions(mount_options(OsStr::new("ro,comm"))), ["ro,commit="]);
+        assert!(completions(mount_options(OsStr::new(""))).contains(&"noatime".to_owned()));
     }
 
     #[test]

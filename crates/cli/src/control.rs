@@ -20,24 +20,24 @@ use terrane_device::Identity;
 
 /// The longest question, in bytes; answers may be longer.
 const QUESTION_BYTES_MAX: u64 = 64 << 10;
-/// Time limit between the greeting and the question, since a caller holds a thread and a descriptor.
-const QUESTION_PATIENCE: Duration = Duration::from_secs(60);
+/// Time limit between the greeting and the question, since a client holds a thread and a descriptor.
+const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the greeting of a daemon that was called by its pool's name. A successor may still be
 /// importing the pool, and one whose mount is gone has a txg to commit.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const GREETING_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same when the daemons of all pools are asked: one that does not answer must not hide the others.
-pub const SURVEY_PATIENCE: Duration = Duration::from_secs(4);
+pub const SURVEY_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Time limit for each step of a stop, except the wait for users in other namespaces.
-pub const STOP_STEP: Duration = Duration::from_secs(60);
-/// How long a caller waits for the answer to a stop: two such steps, both commits, and some more.
-pub const STOP_PATIENCE: Duration = Duration::from_secs(150);
+pub const STOP_STEP_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a client waits for the answer to a stop: two such steps, both commits, and some more.
+pub const STOP_TIMEOUT: Duration = Duration::from_secs(150);
 /// How long the processes of a mount may take to exit after the server said that it has stopped.
-const EXIT_PATIENCE: Duration = Duration::from_secs(2);
-/// The file beside a keeper's socket with the name of the keeper that listens there. The socket's inode
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
+/// The file beside a supervisor's socket with the name of the supervisor that listens there. The socket's inode
 /// number and times do not identify it. On a file system of another kernel (a shared folder of a virtual
 /// machine) the next file may have the same ones.
-pub fn owner_of(socket: &Path) -> PathBuf {
+pub fn owner_file(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
     path.push(".owner");
     path.into()
@@ -50,7 +50,7 @@ pub enum Command {
     /// Ends the mount.
     Stop {
         #[serde(default)]
-        how: How,
+        how: StopMode,
         /// How long to wait for users in other namespaces.
         seconds: Option<u64>,
     },
@@ -68,7 +68,7 @@ pub enum Command {
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum StopMode {
     /// Only if it is not in use.
     #[default]
     #[serde(rename = "when idle")]
@@ -113,7 +113,7 @@ pub struct Greeting {
 
 impl Greeting {
     /// Whether the device at this path belongs to the pool.
-    pub fn lies_on(&self, path: &Path) -> bool {
+    pub fn has_device(&self, path: &Path) -> bool {
         let Ok(identity) = Identity::of(path) else { return false };
         match self.devices.as_slice() {
             // Missing from older daemons.
@@ -132,46 +132,50 @@ pub struct Daemon {
 
 /// The result of connecting to a socket.
 #[derive(Debug)]
-pub enum Reached {
+pub enum Contact {
     Daemon(Daemon),
     /// There is no daemon, or no longer.
-    Nobody,
+    NoDaemon,
     /// A process has the socket but did not greet in time. It is stopped, waits for its device, or is still
     /// starting.
-    Silent,
+    NotAnswering,
 }
 
 /// Connects to the daemon behind a socket.
-pub fn reach(socket: &Path, patience: Duration) -> Outcome<Reached> {
-    let (tell, hear) = mpsc::channel();
+pub fn contact(socket: &Path, timeout: Duration) -> Outcome<Contact> {
+    let (sender, receiver) = mpsc::channel();
     let path = socket.to_owned();
     // Connecting blocks as well once the backlog is full. A thread that still blocks at the end exits with
     // this process.
-    let call = move || drop(tell.send(call(&path, patience)));
+    let call = move || drop(sender.send(connect_and_greet(&path, timeout)));
     std::thread::Builder::new().name("caller".into()).spawn(call)?;
-    hear.recv_timeout(patience).unwrap_or(Ok(Reached::Silent))
+    receiver.recv_timeout(timeout).unwrap_or(Ok(Contact::NotAnswering))
 }
 
-fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
+fn connect_and_greet(socket: &Path, timeout: Duration) -> Outcome<Contact> {
     let begun = Instant::now();
     loop {
         let stream = match terrane_fuse::socket::connect(socket) {
             Ok(stream) => stream,
             // A daemon that was killed leaves its socket behind.
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
-                return Ok(Reached::Nobody);
+                return Ok(Contact::NoDaemon);
             }
             Err(error) => return Err(Failure::io("connecting to", socket)(error)),
         };
         let mut stream = BufReader::new(stream);
         if let Some(line) = read_line(&mut stream).map_err(Failure::io("reading from", socket))? {
-            let greeting = Greeting::deserialize(line)
-                .map_err(|_| Failure(format!("{}: the daemon speaks another language", socket.display())))?;
-            return Ok(Reached::Daemon(Daemon { stream, greeting }));
+            let greeting = Greeting::deserialize(line).map_err(|_| {
+                Failure(format!(
+                    "{}: unsupported greeting; is the daemon of another version?",
+                    socket.display()
+                ))
+            })?;
+            return Ok(Contact::Daemon(Daemon { stream, greeting }));
         }
         // It is about to exit.
-        if begun.elapsed() > patience {
-            return Ok(Reached::Silent);
+        if begun.elapsed() > timeout {
+            return Ok(Contact::NotAnswering);
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -179,58 +183,58 @@ fn call(socket: &Path, patience: Duration) -> Outcome<Reached> {
 
 /// The daemon behind a socket; `None` if there is none, or no longer.
 pub fn connect(socket: &Path) -> Outcome<Option<Daemon>> {
-    connect_within(socket, PATIENCE)
+    connect_within(socket, GREETING_TIMEOUT)
 }
 
-pub fn connect_within(socket: &Path, patience: Duration) -> Outcome<Option<Daemon>> {
-    match reach(socket, patience)? {
-        Reached::Daemon(daemon) => Ok(Some(daemon)),
-        Reached::Nobody => Ok(None),
-        Reached::Silent => Err(silent(&socket.file_stem().unwrap_or(socket.as_os_str()).to_string_lossy())),
+pub fn connect_within(socket: &Path, timeout: Duration) -> Outcome<Option<Daemon>> {
+    match contact(socket, timeout)? {
+        Contact::Daemon(daemon) => Ok(Some(daemon)),
+        Contact::NoDaemon => Ok(None),
+        Contact::NotAnswering => {
+            Err(not_answering(&socket.file_stem().unwrap_or(socket.as_os_str()).to_string_lossy()))
+        }
     }
 }
 
-/// A daemon that is about to stop, and its keeper.
-pub struct Leaving {
+/// A daemon that is about to stop, and its supervisor.
+pub struct ExitingDaemon {
     pid: u32,
-    /// The file with the keeper's name, and its content.
+    /// The file with the supervisor's name, and its content.
     owner: PathBuf,
-    name: Option<Vec<u8>>,
+    content: Option<Vec<u8>>,
 }
 
-impl Leaving {
-    pub fn of(greeting: &Greeting, keeper: &Path) -> Leaving {
-        let owner = owner_of(keeper);
-        Leaving { pid: greeting.pid, name: std::fs::read(&owner).ok(), owner }
+impl ExitingDaemon {
+    pub fn of(greeting: &Greeting, supervisor: &Path) -> ExitingDaemon {
+        let owner = owner_file(supervisor);
+        ExitingDaemon { pid: greeting.pid, content: std::fs::read(&owner).ok(), owner }
     }
 
     /// Waits a moment until both processes have closed their files: the file system below may be unmounted
     /// next.
     pub fn wait(&self) {
-        let serves = || {
+        let is_serving = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
             // The state follows the command name, which may hold any character.
             stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['Z', 'X']))
         };
-        let keeps = || self.name.is_some() && std::fs::read(&self.owner).ok() == self.name;
+        let is_supervised = || self.content.is_some() && std::fs::read(&self.owner).ok() == self.content;
         let begun = Instant::now();
-        while (serves() || keeps()) && begun.elapsed() < EXIT_PATIENCE {
+        while (is_serving() || is_supervised()) && begun.elapsed() < EXIT_TIMEOUT {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 }
 
 /// The failure for a daemon that does not answer.
-pub fn silent(pool: &str) -> Failure {
-    Failure(format!(
-        "pool {pool}: expected an answer of its server, found it not answering: it is stopped, or waits for its device; see its log"
-    ))
+pub fn not_answering(pool: &str) -> Failure {
+    Failure(format!("pool {pool}: server not answering: it is stopped, or waits for its device; see its log"))
 }
 
 impl Daemon {
     /// Asks a question that is answered at once, with a time limit.
-    pub fn ask_within(self, question: &impl Serialize, patience: Duration) -> Outcome<Value> {
-        self.stream.get_ref().set_read_timeout(Some(patience))?;
+    pub fn ask_within(self, question: &impl Serialize, timeout: Duration) -> Outcome<Value> {
+        self.stream.get_ref().set_read_timeout(Some(timeout))?;
         self.ask(question, &mut |_, _, _| {})
     }
 
@@ -239,11 +243,11 @@ impl Daemon {
         question: &impl Serialize,
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Outcome<Value> {
-        let hung_up = || Failure("the daemon ended before it answered; its log may say why".to_owned());
+        let hung_up = || Failure("daemon exited before it answered; see its log".to_owned());
         write_line(self.stream.get_mut(), question).map_err(|_| hung_up())?;
         loop {
             let line = read_line(&mut self.stream).map_err(|error| match error.kind() {
-                ErrorKind::WouldBlock | ErrorKind::TimedOut => silent(&self.greeting.pool),
+                ErrorKind::WouldBlock | ErrorKind::TimedOut => not_answering(&self.greeting.pool),
                 _ => hung_up(),
             });
             match Reply::deserialize(line?.ok_or_else(hung_up)?) {
@@ -275,24 +279,24 @@ fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Resul
 }
 
 /// The daemon's side of one connection.
-pub struct Caller {
+pub struct ClientConnection {
     stream: UnixStream,
 }
 
-impl Caller {
-    pub fn new(stream: UnixStream) -> Caller {
-        Caller { stream }
+impl ClientConnection {
+    pub fn new(stream: UnixStream) -> ClientConnection {
+        ClientConnection { stream }
     }
 
     /// Sends the greeting and reads the question; `None` if none arrives that can be parsed.
     pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
         write_line(&mut self.stream, greeting).ok()?;
-        self.stream.set_read_timeout(Some(QUESTION_PATIENCE)).ok()?;
+        self.stream.set_read_timeout(Some(QUESTION_TIMEOUT)).ok()?;
         let stream = self.stream.try_clone().ok()?;
         read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
     }
 
-    // A caller that has gone needs no answer; so errors from here on are ignored.
+    // A client that has disconnected needs no answer; so errors from here on are ignored.
 
     pub fn progress(&mut self, what: &str, done: u64, total: u64) {
         let _ = write_line(&mut self.stream, &Reply::Progress { progress: what.to_owned(), done, total });
@@ -328,19 +332,19 @@ mod tests {
     }
 
     #[test]
-    fn a_question_is_heard_and_answered() {
+    fn a_question_is_read_and_answered() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let daemon = std::thread::spawn(move || {
-            let mut caller = Caller::new(theirs);
-            let question = caller.greet(&greeting()).unwrap();
-            caller.progress("blocks", 1, 2);
-            caller.answer(Ok(question));
+            let mut client = ClientConnection::new(theirs);
+            let question = client.greet(&greeting()).unwrap();
+            client.progress("blocks", 1, 2);
+            client.answer(Ok(question));
         });
         let mut stream = BufReader::new(ours);
-        let heard = Greeting::deserialize(read_line(&mut stream).unwrap().unwrap()).unwrap();
-        assert_eq!(heard, greeting());
+        let greeted = Greeting::deserialize(read_line(&mut stream).unwrap().unwrap()).unwrap();
+        assert_eq!(greeted, greeting());
         let mut seen = Vec::new();
-        let answer = Daemon { stream, greeting: heard }
+        let answer = Daemon { stream, greeting: greeted }
             .ask(&json!({"ask": "x\ny"}), &mut |what, done, total| seen.push((what.to_owned(), done, total)));
         assert_eq!(answer, Ok(json!({"ask": "x\ny"})));
         assert_eq!(seen, [("blocks".to_owned(), 1, 2)]);
@@ -351,9 +355,9 @@ mod tests {
     fn words_of_commands_are_those_of_the_first_version() {
         let stop = |how| Command::Stop { how, seconds: Some(7) };
         for (command, line) in [
-            (stop(How::WhenIdle), r#"{"ask":"stop","how":"when idle","seconds":7}"#),
-            (stop(How::Lazily), r#"{"ask":"stop","how":"lazily","seconds":7}"#),
-            (stop(How::ByForce), r#"{"ask":"stop","how":"by force","seconds":7}"#),
+            (stop(StopMode::WhenIdle), r#"{"ask":"stop","how":"when idle","seconds":7}"#),
+            (stop(StopMode::Lazily), r#"{"ask":"stop","how":"lazily","seconds":7}"#),
+            (stop(StopMode::ByForce), r#"{"ask":"stop","how":"by force","seconds":7}"#),
             (Command::Sync, r#"{"ask":"sync"}"#),
             (Command::StepBack { read_only: None }, r#"{"ask":"step_back","read_only":null}"#),
             (Command::Memory { bytes: 1 }, r#"{"ask":"memory","bytes":1}"#),
@@ -362,11 +366,11 @@ mod tests {
             assert_eq!(serde_json::from_str::<Command>(line).unwrap(), command);
         }
         let plain: Command = serde_json::from_str(r#"{"ask":"stop"}"#).unwrap();
-        assert_eq!(plain, Command::Stop { how: How::WhenIdle, seconds: None });
+        assert_eq!(plain, Command::Stop { how: StopMode::WhenIdle, seconds: None });
     }
 
     #[test]
-    fn a_daemon_that_hangs_up_is_an_error_and_not_a_wait() {
+    fn a_closed_connection_is_an_error() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
         let daemon = Daemon { stream: BufReader::new(ours), greeting: greeting() };
@@ -374,15 +378,15 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_says_nothing_is_silent_and_not_a_wait() {
+    fn a_daemon_that_does_not_greet_times_out() {
         let socket = std::env::temp_dir().join(format!("terrane-silent-{}.sock", std::process::id()));
         let _ = std::fs::remove_file(&socket);
         let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
         let soon = Duration::from_millis(50);
-        assert!(matches!(reach(&socket, soon).unwrap(), Reached::Silent));
+        assert!(matches!(contact(&socket, soon).unwrap(), Contact::NotAnswering));
         assert!(connect_within(&socket, soon).unwrap_err().0.contains("not answering"));
         drop(listener);
-        assert!(matches!(reach(&socket, soon).unwrap(), Reached::Nobody));
+        assert!(matches!(contact(&socket, soon).unwrap(), Contact::NoDaemon));
         std::fs::remove_file(socket).unwrap();
         // Nor does a daemon that greets and then does not answer.
         let (ours, _theirs) = UnixStream::pair().unwrap();

@@ -5,29 +5,29 @@
 //! unmount, and everything else follows from the end of the session. Meanwhile the server answers questions
 //! on a socket ([`crate::control`]).
 //!
-//! The mount can outlive the server. With a holder ([`crate::holder`]) a successor continues after the server
-//! was killed, or after it stepped back, having committed everything ([`succession`]).
+//! The mount can outlive the server. With a holder of descriptors ([`crate::fd_store`]) a successor continues
+//! after the server was killed, or after it stepped back, having committed everything ([`succession`]).
 //!
 //! Invariant: a socket that greets belongs to a mounted pool; from the end of the mount to the exit of the
-//! process it is silent. The kernel decides when the mount has ended, not our threads, which learn of it
+//! process it sends nothing. The kernel decides when the mount has ended, not our threads, which learn of it
 //! later: by then its number may be another mount's.
 
 mod succession;
 
 use crate::clock;
-use crate::control::{self, Caller, Command, Greeting, How, STOP_STEP};
+use crate::control::{self, ClientConnection, Command, Greeting, STOP_STEP_TIMEOUT, StopMode};
 use crate::failure::{Failure, Outcome};
-use crate::holder::{self, Facts, Holder, Legacy};
+use crate::fd_store::{self, Facts, FdStore, InheritedMount};
 use crate::idle;
-use crate::jobs::{self, run};
-use crate::live::Live;
+use crate::jobs::{self, run_job};
 use crate::logger;
 use crate::members;
-use crate::memory::{self, BYTES_MIN, Memory};
-use crate::metrics::{self, MountSide};
-use crate::query::{self, Query, Setting, judge};
+use crate::memory::{self, BYTES_MIN, MemoryBudget};
+use crate::metrics::{self, MountMetrics};
+use crate::open_pool::OpenPool;
+use crate::query::{self, Query, Setting, validate_setting};
 use crate::registry::Registry;
-use crate::rewriting;
+use crate::rewrite_job;
 use crate::target::{self, Target};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -42,40 +42,42 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use succession::Estate;
+use succession::HandoverState;
 use terrane_device::Identity;
 use terrane_fuse::handover;
-use terrane_fuse::mount::{Atime, MountError, TableWatch, Via, abort_connection, elsewhere, mounted};
-use terrane_fuse::session::{Brake, Negotiated};
+use terrane_fuse::mount::{
+    Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts, other_namespaces,
+};
+use terrane_fuse::session::{Drain, Negotiated};
 use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 
 /// After a signal: how long users have before the mount is detached lazily.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(5);
+const LAZY_UNMOUNT_AFTER: Duration = Duration::from_secs(5);
 /// How often directories that lost names are shrunk.
-const SETTLE_PERIOD: Duration = Duration::from_secs(1);
+const SHRINK_PERIOD: Duration = Duration::from_secs(1);
 /// How often to check whether files are to be rewritten.
 const REWRITE_PERIOD: Duration = Duration::from_millis(250);
-/// Time limit for sending the result to callers that asked for the end.
-const FAREWELL_PATIENCE: Duration = Duration::from_secs(2);
+/// Time limit for sending the result to clients that asked for the end.
+const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long to wait for users in other mount namespaces, by default.
 const STOP_WAIT_SECONDS: u64 = 10;
 /// How often to check whether the last of them has gone.
-const STOP_LOOK: Duration = Duration::from_millis(20);
+const STOP_POLL_PERIOD: Duration = Duration::from_millis(20);
 /// After a lazy unmount: how long the mount may take to end if it is not in use.
-const LAZY_LOOK: Duration = Duration::from_millis(500);
+const LAZY_STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of users in other namespaces that are named.
 const USERS_NAMED_MAX: usize = 5;
 
 /// What is to be mounted, where and how.
-pub struct Plan {
+pub struct MountPlan {
     pub target: Target,
     pub dir: PathBuf,
     pub mount: MountOptions,
     pub import: ImportOptions,
-    pub memory: Memory,
+    pub memory: MemoryBudget,
     /// Where births and frees of blocks are recorded, for a replay.
     pub record: Option<PathBuf>,
     /// Where scrapers connect.
@@ -83,33 +85,33 @@ pub struct Plan {
     /// Properties for the life of the mount, with their values.
     pub properties: Vec<Setting>,
     /// The mount that a predecessor left.
-    pub legacy: Option<Legacy>,
+    pub inherited: Option<InheritedMount>,
 }
 
 struct Shared {
-    live: Live,
+    open_pool: OpenPool,
     fs: Arc<Fs>,
     metrics: Arc<Metrics>,
     greeting: Greeting,
     unmount: UnmountHandle,
-    brake: Arc<Brake>,
+    brake: Arc<Drain>,
     /// What a successor will read; empty if there is no holder.
-    page: OnceLock<(File, Mutex<Facts>)>,
-    house: Mutex<Vec<JoinHandle<()>>>,
-    /// Held while another keeper is started.
-    keeper: Mutex<()>,
-    stage: Mutex<Stage>,
-    changed: Condvar,
+    facts_file: OnceLock<(File, Mutex<Facts>)>,
+    background_threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held while another supervisor is started.
+    supervisor_lock: Mutex<()>,
+    lifecycle: Mutex<Lifecycle>,
+    lifecycle_changed: Condvar,
 }
 
 /// Where the mount comes from.
 enum Origin {
-    New(Option<Estate>),
+    New(Option<HandoverState>),
     Inherited(Negotiated),
 }
 
 #[derive(Default)]
-struct Stage {
+struct Lifecycle {
     /// Only while the session runs, which closes its own descriptor at the end: callers on an aborted mount
     /// must not wait for us.
     connection: Option<File>,
@@ -120,28 +122,28 @@ struct Stage {
 }
 
 impl Shared {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
+    fn lifecycle(&self) -> MutexGuard<'_, Lifecycle> {
         // A thread that panicked with it left plain fields, each of which is valid alone.
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lifecycle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// With the devices that the pool has now.
     fn greeting(&self) -> Greeting {
-        let devices = self.live.pool.device_handles();
+        let devices = self.open_pool.pool.device_handles();
         let devices = devices.iter().filter_map(|device| device.identity()).collect();
         Greeting { devices, ..self.greeting.clone() }
     }
 
-    fn metrics_page(&self) -> String {
-        metrics::page(&self.live, Some(&MountSide { stats: self.metrics.snapshot(), fs: &self.fs }))
+    fn metrics_text(&self) -> String {
+        metrics::render(&self.open_pool, Some(&MountMetrics { stats: self.metrics.snapshot(), fs: &self.fs }))
     }
 
     /// The mounts that show the file system: one, or several that share its connection. Its first mount point
     /// may show something else by now.
-    fn places(&self) -> Vec<UnmountHandle> {
-        let rows = mounted();
+    fn mounts(&self) -> Vec<UnmountHandle> {
+        let rows = list_mounts();
         // Checked after the table was read: a number that is no longer ours belongs to another file system.
-        if !self.stands() {
+        if !self.is_mounted() {
             return Vec::new();
         }
         let (Ok(rows), false) = (rows, self.greeting.dev.is_empty()) else {
@@ -152,8 +154,8 @@ impl Shared {
 
     /// Aborts the mount wherever it is visible, while in use.
     fn abort_all(&self) -> Result<(), MountError> {
-        let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
-        if !self.stands() {
+        let aborted = self.mounts().iter().try_for_each(UnmountHandle::abort);
+        if !self.is_mounted() {
             return aborted;
         }
         // Another file system is mounted over it, or it is in use in other mount namespaces.
@@ -161,96 +163,99 @@ impl Shared {
     }
 
     fn unmount_all(&self) -> Result<(), MountError> {
-        self.places().iter().try_for_each(UnmountHandle::unmount)
+        self.mounts().iter().try_for_each(UnmountHandle::unmount)
     }
 
     /// Stops background jobs, so that they change nothing while this server ends.
-    fn end_housekeeping(&self) {
-        let mut stage = self.stage();
-        (stage.ending, stage.connection) = (true, None);
-        drop(stage);
-        self.changed.notify_all();
-        let house = std::mem::take(&mut *self.house.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in house {
+    fn stop_housekeeping(&self) {
+        let mut lifecycle = self.lifecycle();
+        (lifecycle.ending, lifecycle.connection) = (true, None);
+        drop(lifecycle);
+        self.lifecycle_changed.notify_all();
+        let threads =
+            std::mem::take(&mut *self.background_threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
             // It sees `ending` after one step.
             let _ = thread.join();
         }
     }
 
     /// Sleeps. True: the server is ending.
-    fn rest(&self, time: Duration) -> bool {
-        let stage = self.changed.wait_timeout_while(self.stage(), time, |stage| !stage.ending);
-        stage.unwrap_or_else(PoisonError::into_inner).0.ending
+    fn sleep(&self, time: Duration) -> bool {
+        let lifecycle = self.lifecycle_changed.wait_timeout_while(self.lifecycle(), time, |it| !it.ending);
+        lifecycle.unwrap_or_else(PoisonError::into_inner).0.ending
     }
 
     fn is_ending(&self) -> bool {
-        self.stage().ending
+        self.lifecycle().ending
     }
 
     /// The mount has not ended in any namespace, and its number is ours.
-    fn stands(&self) -> bool {
-        self.stage().connection.as_ref().is_some_and(|connection| !handover::is_ended(connection))
+    fn is_mounted(&self) -> bool {
+        self.lifecycle().connection.as_ref().is_some_and(|connection| !handover::is_disconnected(connection))
     }
 
     /// `None`: it has not ended within this time.
-    fn wait_for_end(&self, patience: Duration) -> Option<Result<(), String>> {
-        let stage = self.changed.wait_timeout_while(self.stage(), patience, |stage| stage.ended.is_none());
-        stage.unwrap_or_else(PoisonError::into_inner).0.ended.clone()
+    fn wait_for_end(&self, timeout: Duration) -> Option<Result<(), String>> {
+        let lifecycle = self
+            .lifecycle_changed
+            .wait_timeout_while(self.lifecycle(), timeout, |it| it.ended.is_none());
+        lifecycle.unwrap_or_else(PoisonError::into_inner).0.ended.clone()
     }
 
     /// Commits everything, with a time limit.
-    fn sync_within(&self, patience: Duration) -> Outcome {
-        let (tell, hear) = std::sync::mpsc::channel();
+    fn sync_within(&self, timeout: Duration) -> Outcome {
+        let (sender, receiver) = std::sync::mpsc::channel();
         let fs = Arc::clone(&self.fs);
         let sync = move || {
-            // The caller may have given up.
-            let _ = tell.send(fs.sync());
+            // The client may have given up.
+            let _ = sender.send(fs.sync());
         };
         std::thread::Builder::new().name("sync".into()).spawn(sync)?;
-        match hear.recv_timeout(patience) {
+        match receiver.recv_timeout(timeout) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(errno)) => Err(Failure(format!("not everything is committed: {errno}"))),
-            Err(_) => Err(Failure(format!("not everything is committed after {patience:?}; see the log"))),
+            Ok(Err(errno)) => Err(Failure(format!("commit failed: {errno}"))),
+            Err(_) => Err(Failure(format!("commit not finished after {timeout:?}; see the log"))),
         }
     }
 }
 
 /// Starts recording. A server that follows another appends to the same file.
-fn record(pool: &Pool, path: &Path) -> Outcome {
+fn start_recording(pool: &Pool, path: &Path) -> Outcome {
     let file = File::options().append(true).create(true).open(path);
     let recording = file.and_then(|file| pool.record(Box::new(file)));
-    recording.map_err(Failure::io("beginning to record in", path))
+    recording.map_err(Failure::io("opening the recording", path))
 }
 
 /// Mounts, reports that through `ready`, and returns when the mount has gone and the pool is closed.
-pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
+pub fn serve(mut plan: MountPlan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     // Before the first thread has a heap of its own.
     terrane_fuse::process::share_heaps();
     // Before the mount, so that no signal finds a mount without a handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let known = plan.legacy.as_ref().map(|legacy| legacy.facts.devices.as_slice());
-    let mut live = Live::open_again(&plan.target, &plan.import, known.unwrap_or_default())?;
-    let pool = Arc::clone(&live.pool);
-    live.mountpoint = Some(plan.dir.clone());
+    let known = plan.inherited.as_ref().map(|inherited| inherited.facts.devices.as_slice());
+    let mut open_pool = OpenPool::open_known(&plan.target, &plan.import, known.unwrap_or_default())?;
+    let pool = Arc::clone(&open_pool.pool);
+    open_pool.mountpoint = Some(plan.dir.clone());
     if !plan.mount.default_permissions {
         // ACLs would have no effect: nothing checks permissions.
         plan.properties.push(Setting { name: "acltype".to_owned(), value: "off".to_owned() });
     }
     for setting in &plan.properties {
-        if let Err(failure) = obey(&live, setting) {
+        if let Err(failure) = apply_setting(&open_pool, setting) {
             pool.abandon();
             return Err(failure);
         }
     }
     if let Some(path) = &plan.record
-        && let Err(failure) = record(&pool, path)
+        && let Err(failure) = start_recording(&pool, path)
     {
         pool.abandon();
         return Err(failure);
     }
-    let legacy = plan.legacy.take();
-    live.attach_caches();
-    let begun = begin(live, &plan, registry, legacy);
+    let inherited = plan.inherited.take();
+    open_pool.attach_caches();
+    let begun = start_mount(open_pool, &plan, registry, inherited);
     let (shared, session, origin) = match begun {
         Ok(begun) => begun,
         Err(failure) => {
@@ -258,91 +263,94 @@ pub fn serve(mut plan: Plan, registry: &Registry, ready: impl FnOnce()) -> Outco
             return Err(failure);
         }
     };
-    match memory::watch(plan.memory, &shared.live.pool, &shared.fs) {
-        Ok(allowance) => drop(shared.live.memory.set(allowance)),
-        Err(failure) => log::error!("{failure}; memory is bounded by count alone"),
+    match memory::start_enforcing(plan.memory, &shared.open_pool.pool, &shared.fs) {
+        Ok(limit) => drop(shared.open_pool.memory.set(limit)),
+        Err(failure) => {
+            log::error!("memory limit not enforced: {failure}; only cache and dirty data are limited")
+        }
     }
-    let leaving = Arc::clone(&shared);
-    std::thread::spawn(move || leave_on_signals(signals, &leaving));
+    let signalled = Arc::clone(&shared);
+    std::thread::spawn(move || handle_signals(signals, &signalled));
     if let Some(listener) = plan.metrics.take() {
         let shared = Arc::clone(&shared);
-        std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_page())));
+        std::thread::spawn(move || metrics::serve(listener, Arc::new(move || shared.metrics_text())));
     }
     // Before housekeeping starts, which reads the flags that a remount has changed.
-    let connection = session.device().map_err(Failure::io("keeping the connection of", &plan.dir))?;
+    let connection = session.device().map_err(Failure::io("duplicating the connection of", &plan.dir))?;
     let dispatch = Dispatch::new(Arc::clone(&shared.fs), &plan.mount, Arc::clone(&shared.metrics))
-        .with_launderer(Launderer::new(connection, succession::forgetter));
+        .with_launderer(Launderer::new(connection, succession::page_drop_command));
     let keeping = Arc::clone(&shared);
     // After a take-over unlinked files may be open.
     let drains = matches!(origin, Origin::New(_));
-    let (rewriting, bearing, watching) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
-    *shared.house.lock().unwrap_or_else(PoisonError::into_inner) = vec![
-        std::thread::spawn(move || keep_house(&keeping, drains)),
-        std::thread::spawn(move || rewrite(&rewriting)),
-        std::thread::spawn(move || bear_again(&bearing)),
-        std::thread::spawn(move || succession::watch_keeper(&watching)),
+    let (rewriting, indexing, watching) = (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
+    *shared.background_threads.lock().unwrap_or_else(PoisonError::into_inner) = vec![
+        std::thread::spawn(move || run_housekeeping(&keeping, drains)),
+        std::thread::spawn(move || run_rewrites(&rewriting)),
+        std::thread::spawn(move || bound_relocation_index(&indexing)),
+        std::thread::spawn(move || succession::watch_supervisor(&watching)),
     ];
 
-    let served = answer_kernel(&plan, &shared, session, origin, &dispatch, ready);
-    log::info!("pool {}: the mount on {} is gone", plan.target.name, plan.dir.display());
-    shared.end_housekeeping();
-    let exported = shared.live.export().map_err(|Failure(error)| error);
+    let served = serve_kernel(&plan, &shared, session, origin, &dispatch, ready);
+    log::info!("pool {}: unmounted from {}", plan.target.name, plan.dir.display());
+    shared.stop_housekeeping();
+    let exported = shared.open_pool.export().map_err(|Failure(error)| error);
     match &exported {
-        Ok(()) => log::info!("pool {}: everything is committed", plan.target.name),
-        Err(error) => log::error!("pool {}: {error}", plan.target.name),
+        Ok(()) => log::info!("pool {}: all changes committed", plan.target.name),
+        Err(error) => log::error!("pool {}: export failed: {error}", plan.target.name),
     }
     // Before the lock is released: then the next mount may listen there.
-    let socket = registry.socket(&plan.target.name);
+    let socket = registry.control_socket(&plan.target.name);
     if let Err(error) = std::fs::remove_file(&socket) {
-        log::warn!("{}: {error}", socket.display());
+        log::warn!("removing {} failed: {error}", socket.display());
     }
-    if let Some(holder) = Holder::of_this_process()
-        && let Err(failure) = holder.let_go_of_device()
+    if let Some(holder) = FdStore::of_this_process()
+        && let Err(failure) = holder.drop_device()
     {
-        log::warn!("{failure}");
+        log::warn!("device descriptor not released: {failure}");
     }
-    // A caller that learns of the end may open the device at once, while this process is still exiting.
-    shared.live.pool.device_handles().iter().for_each(|device| device.unlock());
-    farewell(&shared, exported.clone());
+    // A client that learns of the end may open the device at once, while this process is still exiting.
+    shared.open_pool.pool.device_handles().iter().for_each(|device| device.unlock());
+    report_end(&shared, exported.clone());
     exported.map_err(Failure)?;
     served
 }
 
-fn begin(
-    live: Live,
-    plan: &Plan,
+fn start_mount(
+    open_pool: OpenPool,
+    plan: &MountPlan,
     registry: &Registry,
-    legacy: Option<Legacy>,
+    inherited: Option<InheritedMount>,
 ) -> Outcome<(Arc<Shared>, Session, Origin)> {
-    let page = OnceLock::new();
-    let (fs, listener, session, origin, dev, since) = match legacy {
-        Some(legacy) => {
-            let fs = succession::take_over(&live, &legacy)?;
-            let negotiated = legacy.facts.negotiated;
-            let (dev, since) = (legacy.facts.dev.clone(), legacy.facts.since);
+    let facts_file = OnceLock::new();
+    let (fs, listener, session, origin, dev, since) = match inherited {
+        Some(inherited) => {
+            let fs = succession::take_over(&open_pool, &inherited)?;
+            let negotiated = inherited.facts.negotiated;
+            let (dev, since) = (inherited.facts.dev.clone(), inherited.facts.since);
             // The device may have moved since. A path that only this process can use is not recorded.
-            if !plan.target.path.starts_with(members::NAMELESS) {
-                remember(registry, &plan.target);
+            if !plan.target.path.starts_with(members::FD_DIR) {
+                register_name(registry, &plan.target);
             }
-            let (session, control, kept) = succession::adopt(legacy, plan)?;
-            let (file, facts) = kept;
-            let _ = page.set((file, Mutex::new(facts)));
+            let (session, control, handed_over) = succession::adopt(inherited, plan)?;
+            let (file, facts) = handed_over;
+            let _ = facts_file.set((file, Mutex::new(facts)));
             (fs, control, session, Origin::Inherited(negotiated), dev, since)
         }
         None => {
-            let fs = Arc::clone(live.fs()?);
+            let fs = Arc::clone(open_pool.fs()?);
             // The socket first: it can be refused, and that should not cost a mount and an unmount.
             let listener = listen(registry, &plan.target.name)?;
-            remember(registry, &plan.target);
-            let estate = Estate::new(&fs, &live, &listener)?;
-            let session = Session::mount(&plan.dir, &plan.mount.clone().of_dataset(&live.dataset))?;
-            let dev = mounted()?.into_iter().rfind(|row| row.dir == plan.dir).map(|row| row.dev);
-            (fs, listener, session, Origin::New(estate), dev.unwrap_or_default(), clock::seconds())
+            register_name(registry, &plan.target);
+            let state = HandoverState::new(&fs, &open_pool, &listener)?;
+            let session =
+                Session::mount(&plan.dir, &plan.mount.clone().with_dataset_options(&open_pool.dataset))?;
+            let dev = list_mounts()?.into_iter().rfind(|row| row.dir == plan.dir).map(|row| row.dev);
+            (fs, listener, session, Origin::New(state), dev.unwrap_or_default(), clock::seconds())
         }
     };
     let greeting = Greeting {
         pool: plan.target.name.clone(),
-        id: live.pool.label().id(),
+        id: open_pool.pool.label().id(),
         device: plan.target.path.clone(),
         mountpoint: plan.dir.clone(),
         pid: std::process::id(),
@@ -350,64 +358,69 @@ fn begin(
         since,
         devices: Vec::new(),
     };
-    let (unmount, brake) = (session.unmount_handle(), session.brake());
-    let stage = Stage { connection: Some(session.device()?), ..Stage::default() };
+    let (unmount, brake) = (session.unmount_handle(), session.drain_handle());
+    let lifecycle = Lifecycle { connection: Some(session.device()?), ..Lifecycle::default() };
     let shared = Arc::new(Shared {
-        live,
+        open_pool,
         fs,
         metrics: Arc::default(),
         greeting,
         unmount,
         brake,
-        page,
-        house: Mutex::default(),
-        keeper: Mutex::default(),
-        stage: Mutex::new(stage),
-        changed: Condvar::new(),
+        facts_file,
+        background_threads: Mutex::default(),
+        supervisor_lock: Mutex::default(),
+        lifecycle: Mutex::new(lifecycle),
+        lifecycle_changed: Condvar::new(),
     });
     let serving = Arc::clone(&shared);
-    std::thread::spawn(move || answer_callers(&serving, &listener));
+    std::thread::spawn(move || serve_clients(&serving, &listener));
     Ok((shared, session, origin))
 }
 
 /// Records a pool that was mounted by path, unless its name means another one that still exists. Failing to
 /// record it does not prevent the mount.
-fn remember(registry: &Registry, target: &Target) {
-    let remembered = match target::namesake(registry, &target.name, &target.path) {
+fn register_name(registry: &Registry, target: &Target) {
+    let remembered = match target::other_pool_named(registry, &target.name, &target.path) {
         Ok(Some(other)) => {
-            log::info!("pool {}: its name goes on meaning the one on {}", target.name, other.display());
+            log::info!("pool {}: name not registered, it means the pool on {}", target.name, other.display());
             Ok(())
         }
-        Ok(None) => registry.remember(&target.name, &target.path).map(|before| {
+        Ok(None) => registry.register(&target.name, &target.path).map(|before| {
             let before = before.filter(|before| *before != target.path);
             if let Some(before) = before {
-                log::info!("pool {}: its name meant {} before", target.name, before.display());
+                log::info!("pool {}: name registered, it meant {} before", target.name, before.display());
             }
         }),
         Err(failure) => Err(failure),
     };
     if let Err(failure) = remembered {
-        log::warn!("pool {} is not known by its name after this mount: {failure}", target.name);
+        log::warn!("pool {}: name not registered, use its device after this mount: {failure}", target.name);
     }
 }
 
 /// Sets a property for the life of the mount.
-fn obey(live: &Live, setting: &Setting) -> Outcome {
-    judge(setting, live.pool.max_block())?;
-    Ok(live.dataset.obey_for_now(&setting.name, &setting.value)?)
+fn apply_setting(open_pool: &OpenPool, setting: &Setting) -> Outcome {
+    validate_setting(setting, open_pool.pool.max_block())?;
+    Ok(open_pool.dataset.set_temporary(&setting.name, &setting.value)?)
 }
 
 fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
-    let socket = &registry.socket(name);
+    let socket = &registry.control_socket(name);
     // We hold the device's lock, so the process that left the socket is dead, or serves another pool of that
     // name.
     let is_served = || -> Outcome<bool> { Ok(control::connect(socket)?.is_some()) };
     let taken = is_served()?;
     let _lock = registry.lock_sockets()?;
     if taken || terrane_fuse::socket::connect(socket).is_ok() {
-        let expected = "a pool whose name no mounted one has";
+        let expected = "a name that no mounted pool has";
         let remedy = "unmount that one first";
-        return Err(Failure::refused(format_args!("pool {name}"), expected, "another of that name", remedy));
+        return Err(Failure::refused(
+            format_args!("pool {name}"),
+            expected,
+            "a mounted pool of that name",
+            remedy,
+        ));
     }
     match std::fs::remove_file(socket) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -417,12 +430,12 @@ fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
     }
     let listener = terrane_fuse::socket::listen(socket).map_err(Failure::io("listening on", socket))?;
     std::fs::set_permissions(socket, Permissions::from_mode(0o600))
-        .map_err(Failure::io("closing to others", socket))?;
+        .map_err(Failure::io("setting the mode of", socket))?;
     Ok(listener)
 }
 
-fn answer_kernel(
-    plan: &Plan,
+fn serve_kernel(
+    plan: &MountPlan,
     shared: &Shared,
     session: Session,
     origin: Origin,
@@ -431,19 +444,17 @@ fn answer_kernel(
 ) -> Outcome {
     let dir = plan.dir.display();
     let served = match origin {
-        Origin::New(estate) => {
+        Origin::New(state) => {
             let negotiated =
-                session.negotiate().map_err(Failure::io("agreeing with the kernel on", &plan.dir))?;
+                session.negotiate().map_err(Failure::io("negotiating with the kernel on", &plan.dir))?;
             let Some(negotiated) = negotiated else {
-                return Err(Failure(format!("{dir}: unmounted before it was ready")));
+                return Err(Failure(format!("mount failed: {dir} was unmounted before it was ready")));
             };
             if !negotiated.can_be_taken_over() {
-                log::info!(
-                    "{dir}: requests come through io_uring (-o uring), so the mount ends with this process"
-                );
-            } else if let Some(estate) = estate {
-                let (file, facts) = estate.leave(&shared.greeting(), &session, negotiated)?;
-                let _ = shared.page.set((file, Mutex::new(facts)));
+                log::info!("{dir}: no handover with io_uring (-o uring): the mount ends with this process");
+            } else if let Some(state) = state {
+                let (file, facts) = state.store(&shared.greeting(), &session, negotiated)?;
+                let _ = shared.facts_file.set((file, Mutex::new(facts)));
             }
             let device = plan.target.path.display();
             log::info!(device:%, read_only = plan.mount.read_only; "mounted on {dir}");
@@ -451,17 +462,17 @@ fn answer_kernel(
             session.run_negotiated(&negotiated, dispatch)
         }
         Origin::Inherited(negotiated) => {
-            log::info!("the mount on {dir} goes on");
+            log::info!("mount on {dir} taken over");
             ready();
-            session.resume(&negotiated, dispatch, succession::forgetter())
+            session.resume(&negotiated, dispatch, succession::page_drop_command())
         }
     };
-    served.map_err(Failure::io("answering the kernel on", &plan.dir))
+    served.map_err(Failure::io("serving", &plan.dir))
 }
 
-/// The first signal unmounts: at once if idle, else lazily after [`LEAVE_PATIENCE`] or at the next signal.
+/// The first signal unmounts: at once if idle, else lazily after [`LAZY_UNMOUNT_AFTER`] or at the next signal.
 /// Later signals abort the mount.
-fn leave_on_signals(mut signals: Signals, shared: &Shared) {
+fn handle_signals(mut signals: Signals, shared: &Shared) {
     let mut count = 0;
     // When a terminal closes, SIGHUP ends what runs in it. Otherwise it reopens the log, as with other
     // daemons.
@@ -477,31 +488,31 @@ fn leave_on_signals(mut signals: Signals, shared: &Shared) {
         }
         count += 1;
         let outcome = match count {
-            1 => leave(&mut signals, shared),
+            1 => unmount_on_signal(&mut signals, shared),
             _ => shared.abort_all(),
         };
         if let Err(error) = outcome {
-            log::error!("{error}; another signal ends the mount by force");
+            log::error!("unmount failed: {error}; another signal aborts the mount");
         }
     }
 }
 
-/// Reopens the log, and has the keeper reopen its own, which is the same file.
+/// Reopens the log, and has the supervisor reopen its own, which is the same file.
 fn reopen_log() {
-    let told = Holder::of_this_process().map_or(Ok(()), |holder| holder.reopen_log());
-    match logger::reopen().and(told) {
-        Ok(()) => log::info!("a signal: the log was opened again"),
-        Err(failure) => log::error!("a signal to open the log again: {failure}"),
+    let supervisor_reopened = FdStore::of_this_process().map_or(Ok(()), |holder| holder.reopen_log());
+    match logger::reopen().and(supervisor_reopened) {
+        Ok(()) => log::info!("log reopened (SIGHUP)"),
+        Err(failure) => log::error!("log not reopened (SIGHUP): {failure}"),
     }
 }
 
-fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
-    log::info!("a signal: unmounting {}", shared.unmount.path().display());
+fn unmount_on_signal(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
+    log::info!("unmounting {} (signal)", shared.unmount.path().display());
     let begun = Instant::now();
     while let Err(error) = shared.unmount_all() {
-        if begun.elapsed() > LEAVE_PATIENCE || signals.pending().any(|signal| signal != SIGHUP) {
-            log::warn!("{error}; it leaves the tree now and ends with its last user");
-            return shared.places().iter().try_for_each(UnmountHandle::detach);
+        if begun.elapsed() > LAZY_UNMOUNT_AFTER || signals.pending().any(|signal| signal != SIGHUP) {
+            log::warn!("unmount failed: {error}; detaching it, it ends with its last user");
+            return shared.mounts().iter().try_for_each(UnmountHandle::detach);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -510,22 +521,22 @@ fn leave(signals: &mut Signals, shared: &Shared) -> Result<(), MountError> {
 
 /// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
 /// Then shrinks directories and stores the error log.
-fn keep_house(shared: &Shared, drains: bool) {
+fn run_housekeeping(shared: &Shared, drains: bool) {
     if drains {
         drain_unlinked(shared);
     }
     let mut flags = FlagWatch::new(shared);
     let mut recorded = Ok(());
     // About once per txg: directories that lost names in one are shrunk in the next.
-    while !shared.live.pool.is_read_only() && !shared.rest(SETTLE_PERIOD) {
-        flags.look(shared);
+    while !shared.open_pool.pool.is_read_only() && !shared.sleep(SHRINK_PERIOD) {
+        flags.poll(shared);
         let mut pace = || (!shared.is_ending()).then_some(1);
-        run(&shared.fs.settle(), "directories keep space that they do not need", &mut pace);
+        run_job(&shared.fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         let outcome = shared.fs.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
         {
-            log::warn!("pool {}: its error log cannot be stored: {error}", shared.live.pool.name());
+            log::warn!("pool {}: storing the error log failed: {error}", shared.open_pool.pool.name());
         }
         recorded = outcome;
     }
@@ -535,58 +546,60 @@ fn keep_house(shared: &Shared, drains: bool) {
 /// kernel sends no request for that.
 struct FlagWatch {
     /// `None`: the mount table cannot be watched.
-    table: Option<TableWatch>,
-    seen: Option<Atime>,
+    mount_table: Option<TableWatch>,
+    atime: Option<Atime>,
 }
 
 impl FlagWatch {
     fn new(shared: &Shared) -> FlagWatch {
-        let table = TableWatch::new().inspect_err(|error| log::warn!("/proc/self/mountinfo: {error}")).ok();
-        let mut watch = FlagWatch { table, seen: None };
+        let table = TableWatch::new()
+            .inspect_err(|error| log::warn!("watching /proc/self/mountinfo failed: {error}"))
+            .ok();
+        let mut watch = FlagWatch { mount_table: table, atime: None };
         watch.read(shared);
         // A mount by fusermount3 does not always have the flags that were given.
-        if Via::of_this_process() == Via::Kernel
-            && let Some(atime) = watch.seen
+        if MountMethod::for_this_process() == MountMethod::Kernel
+            && let Some(atime) = watch.atime
         {
             shared.fs.set_access_times(atime.into());
         }
         watch
     }
 
-    fn look(&mut self, shared: &Shared) {
-        let before = self.seen;
-        if self.table.as_ref().is_some_and(TableWatch::has_changed) {
+    fn poll(&mut self, shared: &Shared) {
+        let before = self.atime;
+        if self.mount_table.as_ref().is_some_and(TableWatch::has_changed) {
             self.read(shared);
         }
-        if let Some(atime) = self.seen.filter(|_| self.seen != before) {
+        if let Some(atime) = self.atime.filter(|_| self.atime != before) {
             shared.fs.set_access_times(atime.into());
         }
     }
 
     fn read(&mut self, shared: &Shared) {
-        let rows = mounted().unwrap_or_default();
-        let atime = Atime::of_places(rows.iter().filter(|row| row.dev == shared.greeting.dev));
-        self.seen = atime.or(self.seen);
+        let rows = list_mounts().unwrap_or_default();
+        let atime = Atime::of_mounts(rows.iter().filter(|row| row.dev == shared.greeting.dev));
+        self.atime = atime.or(self.atime);
     }
 }
 
 /// Runs rewrites on request, and recompression in idle time.
-fn rewrite(shared: &Shared) {
-    terrane_fuse::process::give_way();
-    let mut watch = idle::Watch::new();
-    while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
-        let (fs, pool) = (&shared.fs, &shared.live.pool);
-        let (requests, rest) = (|| shared.metrics.answered_count(), |time| shared.rest(time));
-        rewriting::go_on(fs, pool, &requests, &rest);
-        watch.turn(fs, pool, &requests, &rest);
+fn run_rewrites(shared: &Shared) {
+    terrane_fuse::process::lower_priority();
+    let mut watch = idle::IdleWatch::new();
+    while !shared.open_pool.pool.is_read_only() && !shared.sleep(REWRITE_PERIOD) {
+        let (fs, pool) = (&shared.fs, &shared.open_pool.pool);
+        let (requests, sleep) = (|| shared.metrics.answered_count(), |time| shared.sleep(time));
+        rewrite_job::continue_rewrite(fs, pool, &requests, &sleep);
+        watch.run_if_idle(fs, pool, &requests, &sleep);
     }
 }
 
 /// Keeps the relocation index within its limit.
-fn bear_again(shared: &Shared) {
-    terrane_fuse::process::give_way();
-    while !shared.live.pool.is_read_only() && !shared.rest(REWRITE_PERIOD) {
-        jobs::bear_again(&shared.fs, &shared.live.pool, &|time| shared.rest(time));
+fn bound_relocation_index(shared: &Shared) {
+    terrane_fuse::process::lower_priority();
+    while !shared.open_pool.pool.is_read_only() && !shared.sleep(REWRITE_PERIOD) {
+        jobs::shrink_relocation_index(&shared.fs, &shared.open_pool.pool, &|time| shared.sleep(time));
     }
 }
 
@@ -595,115 +608,118 @@ fn drain_unlinked(shared: &Shared) {
         match shared.fs.drain_unlinked() {
             Ok(true) => {}
             Ok(false) => return,
-            Err(errno) => return log::warn!("unlinked objects were not all destroyed: {errno}"),
+            Err(errno) => return log::warn!("destroying unlinked files failed: {errno}"),
         }
     }
 }
 
-fn answer_callers(shared: &Arc<Shared>, listener: &UnixListener) {
+fn serve_clients(shared: &Arc<Shared>, listener: &UnixListener) {
     for stream in listener.incoming() {
         match stream {
             Ok(stream) => {
                 let shared = Arc::clone(shared);
-                let answer = move || answer_caller(&shared, stream);
-                // If no thread can be started for one caller, later ones may get one.
-                if let Err(error) = std::thread::Builder::new().name("caller".into()).spawn(answer) {
-                    log::error!("a caller is not answered: {error}");
+                let answer = move || serve_client(&shared, stream);
+                // If no thread can be started for one client, later ones may get one.
+                if let Err(error) = std::thread::Builder::new().name("client".into()).spawn(answer) {
+                    log::error!("command not answered, no thread started: {error}");
                 }
             }
             Err(error) => {
-                log::error!("the control socket failed: {error}");
+                log::error!("control socket failed: {error}");
                 std::thread::sleep(Duration::from_secs(1));
             }
         }
     }
 }
 
-fn answer_caller(shared: &Shared, stream: UnixStream) {
-    if !shared.stands() {
+fn serve_client(shared: &Shared, stream: UnixStream) {
+    if !shared.is_mounted() {
         let _ = shared.wait_for_end(Duration::MAX);
         return;
     }
-    let mut caller = Caller::new(stream);
-    let Some(question) = caller.greet(&shared.greeting()) else { return };
+    let mut client = ClientConnection::new(stream);
+    let Some(question) = client.greet(&shared.greeting()) else { return };
     if let Ok(command) = Command::deserialize(&question) {
-        return obey_caller(shared, command, &mut caller);
+        return run_command(shared, command, &mut client);
     }
     match Query::deserialize(&question) {
         // The one question that is not about the pool alone.
-        Ok(Query::Metrics) => caller.answer(Ok(shared.metrics_page().into())),
+        Ok(Query::Metrics) => client.answer(Ok(shared.metrics_text().into())),
         Ok(query) => {
             if let Query::Add { path, .. } = &query
-                && let Err(failure) = expect_device(shared, path)
+                && let Err(failure) = record_device(shared, path)
             {
-                return caller.answer(Err(failure));
+                return client.answer(Err(failure));
             }
             // Progress comes from many threads, and lines must not mix.
-            let line = Mutex::new(&mut caller);
-            let outcome = query.answer(&shared.live, &|what, done, total| {
+            let line = Mutex::new(&mut client);
+            let outcome = query.answer(&shared.open_pool, &|what, done, total| {
                 line.lock().unwrap_or_else(PoisonError::into_inner).progress(what, done, total);
             });
-            caller.answer(outcome);
+            client.answer(outcome);
         }
-        Err(_) => caller.answer(Err(Failure(format!("the daemon does not understand {question}")))),
+        Err(_) => client.answer(Err(Failure(format!(
+            "unsupported request {question}; is the daemon of another version?"
+        )))),
     }
 }
 
-fn obey_caller(shared: &Shared, command: Command, caller: &mut Caller) {
+fn run_command(shared: &Shared, command: Command, client: &mut ClientConnection) {
     match command {
         Command::Stop { how, seconds } => {
-            stop(shared, how, Duration::from_secs(seconds.unwrap_or(STOP_WAIT_SECONDS)), caller);
+            stop(shared, how, Duration::from_secs(seconds.unwrap_or(STOP_WAIT_SECONDS)), client);
         }
         Command::StepBack { read_only } => {
-            let refused = succession::step_back(shared, read_only, caller);
-            caller.answer(Err(refused));
+            let refused = succession::step_back(shared, read_only, client);
+            client.answer(Err(refused));
         }
         Command::Sync => {
-            let synced =
-                shared.fs.sync().map_err(|errno| Failure(format!("not everything is committed: {errno}")));
-            caller.answer(synced.map(|()| Value::Null));
+            let synced = shared.fs.sync().map_err(|errno| Failure(format!("commit failed: {errno}")));
+            client.answer(synced.map(|()| Value::Null));
         }
-        Command::Memory { bytes } => caller.answer(change_memory(shared, bytes)),
+        Command::Memory { bytes } => client.answer(change_memory(shared, bytes)),
     }
 }
 
 /// A successor may find this device in the pool, so it is recorded before it is added.
-fn expect_device(shared: &Shared, path: &Path) -> Outcome {
-    let Some((page, facts)) = shared.page.get() else { return Ok(()) };
-    let identity = Identity::of(path).map_err(Failure::io("looking at", path))?;
+fn record_device(shared: &Shared, path: &Path) -> Outcome {
+    let Some((facts_file, facts)) = shared.facts_file.get() else { return Ok(()) };
+    let identity = Identity::of(path).map_err(Failure::io("examining", path))?;
     let mut facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
     facts.devices.push(identity);
-    holder::write_facts(page, &facts)
+    fd_store::write_facts(facts_file, &facts)
 }
 
 /// Sets another memory limit, also for successors.
 fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
     if bytes < BYTES_MIN {
-        return Err(Failure(format!("memory should be at least {BYTES_MIN} bytes")));
+        return Err(Failure(format!(
+            "memory limit refused: expected at least {BYTES_MIN} bytes, found {bytes}"
+        )));
     }
-    let allowance = shared.live.memory.get();
-    let allowance =
-        allowance.ok_or_else(|| Failure("nobody watches the memory of this mount; see its log".into()))?;
-    if let Some((page, facts)) = shared.page.get() {
+    let limit = shared.open_pool.memory.get();
+    let limit =
+        limit.ok_or_else(|| Failure("memory limit not enforced on this mount; see its log".into()))?;
+    if let Some((facts_file, facts)) = shared.facts_file.get() {
         let mut facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
         facts.memory = Some(bytes);
-        holder::write_facts(page, &facts)?;
+        fd_store::write_facts(facts_file, &facts)?;
     }
-    allowance.change(Memory::of(bytes), &shared.live.pool, &shared.fs);
-    Ok(query::value(&allowance.status(&shared.live.pool)))
+    limit.change(MemoryBudget::of(bytes), &shared.open_pool.pool, &shared.fs);
+    Ok(query::value(&limit.status(&shared.open_pool.pool)))
 }
 
-fn stop(shared: &Shared, how: How, patience: Duration, caller: &mut Caller) {
-    shared.stage().waiting += 1;
-    caller.answer(end_mount(shared, how, patience));
-    shared.stage().waiting -= 1;
-    shared.changed.notify_all();
+fn stop(shared: &Shared, how: StopMode, timeout: Duration, client: &mut ClientConnection) {
+    shared.lifecycle().waiting += 1;
+    client.answer(end_mount(shared, how, timeout));
+    shared.lifecycle().waiting -= 1;
+    shared.lifecycle_changed.notify_all();
 }
 
 /// Unmounts, and waits until the mount has ended in all namespaces and everything is committed.
-fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
+fn end_mount(shared: &Shared, how: StopMode, timeout: Duration) -> Outcome<Value> {
     match how {
-        How::WhenIdle => {
+        StopMode::WhenIdle => {
             let busy = |error| match error {
                 error @ MountError::Covered { .. } => Failure(format!("{error}; unmount that first")),
                 error => Failure(format!(
@@ -712,33 +728,32 @@ fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
             };
             shared.unmount_all().map_err(busy)?;
         }
-        How::Lazily => shared.places().iter().try_for_each(UnmountHandle::detach)?,
-        How::ByForce => {
-            shared.sync_within(STOP_STEP)?;
+        StopMode::Lazily => shared.mounts().iter().try_for_each(UnmountHandle::detach)?,
+        StopMode::ByForce => {
+            shared.sync_within(STOP_STEP_TIMEOUT)?;
             shared.abort_all()?;
         }
     }
     let begun = Instant::now();
     // A lazy unmount reports whether users are left, and does not wait for them.
-    let patience = if how == How::Lazily { LAZY_LOOK } else { patience };
-    while shared.stands() && begun.elapsed() < patience {
-        shared.rest(STOP_LOOK);
+    let timeout = if how == StopMode::Lazily { LAZY_STOP_TIMEOUT } else { timeout };
+    while shared.is_mounted() && begun.elapsed() < timeout {
+        shared.sleep(STOP_POLL_PERIOD);
     }
-    if shared.stands() {
-        shared.sync_within(STOP_STEP)?;
+    if shared.is_mounted() {
+        shared.sync_within(STOP_STEP_TIMEOUT)?;
         let users = users_elsewhere(shared);
-        if how == How::Lazily {
+        if how == StopMode::Lazily {
             return Ok(json!({"stays": users}));
         }
         let pool = format_args!("pool {}", shared.greeting.pool);
-        let remedy =
-            "it is unmounted here, committed, and stays open. End them, or say `terrane umount --force`";
+        let remedy = "it is unmounted here, committed, and stays open: end these users, or use `terrane umount --force`";
         return Err(Failure::refused(pool, "no user in other mount namespaces", users, remedy));
     }
-    match shared.wait_for_end(STOP_STEP) {
+    match shared.wait_for_end(STOP_STEP_TIMEOUT) {
         Some(ended) => ended.map(|()| Value::Null).map_err(Failure),
         None => Err(Failure(format!(
-            "pool {}: it is unmounted, and not everything is committed after {STOP_STEP:?}; the server goes on, see its log",
+            "pool {}: unmounted, but the commit has not finished after {STOP_STEP_TIMEOUT:?}; the server continues, see its log",
             shared.greeting.pool
         ))),
     }
@@ -746,7 +761,7 @@ fn end_mount(shared: &Shared, how: How, patience: Duration) -> Outcome<Value> {
 
 /// Names the processes that have the mount in namespaces that this process does not see.
 fn users_elsewhere(shared: &Shared) -> String {
-    let found = elsewhere(&shared.greeting.dev).unwrap_or_default();
+    let found = other_namespaces(&shared.greeting.dev).unwrap_or_default();
     let mut named: Vec<String> = found
         .iter()
         .take(USERS_NAMED_MAX)
@@ -754,8 +769,7 @@ fn users_elsewhere(shared: &Shared) -> String {
         .collect();
     match (found.len(), found.len().saturating_sub(USERS_NAMED_MAX)) {
         (0, _) => {
-            return "files or directories that are open, or processes that cannot be seen from here"
-                .to_owned();
+            return "open files, or processes that are not visible here".to_owned();
         }
         (_, 0) => {}
         (_, more) => named.push(format!("{more} more")),
@@ -763,10 +777,11 @@ fn users_elsewhere(shared: &Shared) -> String {
     named.join(", ")
 }
 
-fn farewell(shared: &Shared, outcome: Result<(), String>) {
-    let mut stage = shared.stage();
-    stage.ended = Some(outcome);
-    shared.changed.notify_all();
-    let heard = shared.changed.wait_timeout_while(stage, FAREWELL_PATIENCE, |stage| stage.waiting > 0);
-    drop(heard);
+fn report_end(shared: &Shared, outcome: Result<(), String>) {
+    let mut lifecycle = shared.lifecycle();
+    lifecycle.ended = Some(outcome);
+    shared.lifecycle_changed.notify_all();
+    let wait_result =
+        shared.lifecycle_changed.wait_timeout_while(lifecycle, END_REPORT_TIMEOUT, |it| it.waiting > 0);
+    drop(wait_result);
 }

@@ -1,6 +1,6 @@
 //! Counted values of a dataset, shown among its properties; they cannot be set.
 
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use crate::size;
 use terrane_object::Account;
 
@@ -12,12 +12,12 @@ pub struct Figure {
     pub name: &'static str,
     /// For help.
     pub meaning: &'static str,
-    value: fn(&Account) -> Number,
+    value: fn(&Account) -> CountedNumber,
 }
 
-enum Number {
+enum CountedNumber {
     Bytes(u64),
-    Times(f64),
+    Ratio(f64),
 }
 
 /// In the order in which they are listed.
@@ -25,28 +25,28 @@ pub static FIGURES: &[Figure] = &[
     Figure {
         name: "used",
         meaning: "bytes on devices: records and metadata, all copies",
-        value: |account| Number::Bytes(account.used_bytes),
+        value: |account| CountedNumber::Bytes(account.used_bytes),
     },
     Figure {
         name: "logicalused",
-        meaning: "bytes of records before compression; holes are none",
-        value: |account| Number::Bytes(account.logical_bytes),
+        meaning: "bytes of records before compression, without holes",
+        value: |account| CountedNumber::Bytes(account.logical_bytes),
     },
     Figure {
         name: "physicalused",
         meaning: "bytes of records after compression, one copy",
-        value: |account| Number::Bytes(account.physical_bytes),
+        value: |account| CountedNumber::Bytes(account.physical_bytes),
     },
-    Figure { name: "compressratio", meaning: "logicalused through physicalused", value: ratio },
+    Figure { name: "compressratio", meaning: "logicalused divided by physicalused", value: ratio },
     Figure {
         name: "refcompressratio",
-        meaning: "the same of what can be read now; as there are no snapshots, equal",
+        meaning: "compressratio of current data; equal, as there are no snapshots",
         value: ratio,
     },
 ];
 
-fn ratio(account: &Account) -> Number {
-    Number::Times(account.ratio().unwrap_or(1.0))
+fn ratio(account: &Account) -> CountedNumber {
+    CountedNumber::Ratio(account.ratio().unwrap_or(1.0))
 }
 
 impl Figure {
@@ -55,11 +55,13 @@ impl Figure {
     }
 
     /// The value as of the last commit, for people and for scripts.
-    pub fn show(&self, live: &Live) -> (String, String) {
-        let Some(account) = live.dataset.objects().account() else { return ("-".to_owned(), "-".to_owned()) };
+    pub fn show(&self, open_pool: &OpenPool) -> (String, String) {
+        let Some(account) = open_pool.dataset.object_set().account() else {
+            return ("-".to_owned(), "-".to_owned());
+        };
         match (self.value)(&account) {
-            Number::Bytes(bytes) => (size::print(bytes), bytes.to_string()),
-            Number::Times(times) => (format!("{times:.2}x"), format!("{times:.2}")),
+            CountedNumber::Bytes(bytes) => (size::format(bytes), bytes.to_string()),
+            CountedNumber::Ratio(times) => (format!("{times:.2}x"), format!("{times:.2}")),
         }
     }
 }

@@ -11,31 +11,31 @@ const EXAMPLES: &str = include_str!("examples.txt");
 /// For messages and help.
 pub const OPTION_HELP: &str = "\
 Options after -o, separated by commas:
-  ro, rw                  read-only: nothing is written, not even what a crash left to do
+  ro, rw                  read-only: nothing is written, not even crash recovery
   PROPERTY=VALUE          a property (see `terrane fs get`) for as long as it is mounted: compression=zstd-3
-  memory=SIZE             all memory of the daemon; see --memory
-  commit=SECONDS          the longest a change stays uncommitted (5)
-  discard, nodiscard      give the space of emptied zones back to the file or disk below (discard)
-  rewind=TXG              import an older group, and lose what came after it
-  record=FILE             write down which blocks are born and die, for `terrane-sim gc --trace recorded:FILE`; an absolute path
-  log=FILE                where events are written; see --log
-  metrics=ADDRESS:PORT    answer Prometheus; see --metrics
+  memory=SIZE             memory limit of the daemon; see --memory
+  commit=SECONDS          longest time that a change stays uncommitted (5)
+  discard, nodiscard      discard emptied zones on the file or disk below (discard)
+  rewind=TXG              import an older txg, and discard all later changes
+  record=FILE             record births and frees of blocks, for `terrane-sim gc --trace recorded:FILE`; an absolute path
+  log=FILE                log file; see --log
+  metrics=ADDRESS:PORT    serve metrics for Prometheus; see --metrics
   noatime, nodiratime, relatime, strictatime, nodev, dev, nosuid, suid, noexec, exec, nosymfollow
   sync, async, dirsync    commit with every change
-  allow_other             other users may enter (what root mounts)
+  allow_other             other users have access (default for root)
   default_permissions     the kernel checks modes and owners (default_permissions)
-  no_default_permissions  nothing checks them: who may enter may do everything. Only the user who mounts may enter; with allow_other
-                          everybody, and the mount is nosuid and nodev
+  no_default_permissions  modes and owners are not checked. Only the mounting user has access; with allow_other all users have,
+                          and the mount is nosuid and nodev
   direct_io, nodirect_io  the kernel caches no file contents
-  birth_times, nobirth_times  statx shows when files were made, for a request more at the first stat of each (nobirth_times)
-  uring, nouring          requests come through io_uring where the kernel allows it; a mount that ends with its daemon (nouring)
-  on_crash=continue|end   what follows when the server is killed: another one goes on, and what no commit had is lost (continue), or
-                          the mount ends and its callers get errors until it is mounted again
+  birth_times, nobirth_times  statx shows birth times; costs one more request at the first stat of a file (nobirth_times)
+  uring, nouring          requests come through io_uring if the kernel allows it; the mount then ends with its daemon (nouring)
+  on_crash=continue|end   when the server is killed: start another server, uncommitted changes are lost (continue); or end the
+                          mount, programs get errors until it is mounted again (end)
   threads=COUNT           threads that read requests, 3 to 64 (8)
-  max_background=COUNT    requests under way in the background (64)
+  max_background=COUNT    background requests in progress (64)
   entry_timeout=, attr_timeout=, negative_timeout=SECONDS
   source=NAME             what `mount` shows as the source
-  remount                 change ro, rw, memory= and the flags above of what is mounted there
+  remount                 change ro, rw, memory= and the flags above of an existing mount
   defaults, auto, noauto, user, nouser, users, owner, group, _netdev, nofail, lazytime, iversion, silent, x-*, comment=* (ignored)
 ";
 
@@ -87,16 +87,16 @@ mod tests {
     #[test]
     fn every_command_has_an_example() {
         let mut found = Vec::new();
-        without_examples(&crate::words(), "terrane", &mut found);
+        without_examples(&crate::command_definition(), "terrane", &mut found);
         assert!(found.is_empty(), "examples.txt has no section with a command for: {}", found.join(", "));
     }
 
     #[test]
     fn every_example_is_of_a_command() {
-        let words = crate::words();
+        let definition = crate::command_definition();
         // The page of mount(8)'s helper is not made from a command.
         for (head, _) in all().filter(|(head, _)| *head != "mount.terrane") {
-            let mut at = &words;
+            let mut at = &definition;
             for word in head.split(' ').skip(1) {
                 let sub = at.find_subcommand(word);
                 at = sub.unwrap_or_else(|| panic!("examples.txt: there is no command {head:?}"));

@@ -4,7 +4,7 @@
 //! for disks. Then records are tried one by one, and the first request stops it. Our own I/O makes the
 //! machine look busy, so pressure is measured after a pause, not meanwhile.
 
-use crate::jobs::{End, beside_others, run};
+use crate::jobs::{RunEnd, run_job, wait_in_use};
 use crate::memory::some_avg10;
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
@@ -17,11 +17,11 @@ const PRESSURE_MAX: f64 = 5.0;
 /// How long it runs before it pauses for [`QUIET`] and measures again.
 const BURST: Duration = Duration::from_secs(60);
 /// The pause if there was nothing to do, or a step failed.
-const LATER: Duration = Duration::from_secs(60);
+const RETRY_PAUSE: Duration = Duration::from_secs(60);
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub struct LoadSample {
     /// Since the last request, or our last pause.
     pub quiet: Duration,
     /// In percent; 0 if the kernel does not report it.
@@ -34,12 +34,12 @@ pub struct Sight {
 }
 
 /// Whether the mount is idle.
-pub fn is_idle(sight: Sight) -> bool {
-    sight.quiet >= QUIET
-        && sight.processor_pressure < PRESSURE_MAX
-        && sight.disk_pressure < PRESSURE_MAX
-        && sight.waiting == 0
-        && !sight.is_rewriting
+pub fn is_idle(sample: LoadSample) -> bool {
+    sample.quiet >= QUIET
+        && sample.processor_pressure < PRESSURE_MAX
+        && sample.disk_pressure < PRESSURE_MAX
+        && sample.waiting == 0
+        && !sample.is_rewriting
 }
 
 fn pressure(of: &str) -> f64 {
@@ -48,26 +48,26 @@ fn pressure(of: &str) -> f64 {
 }
 
 /// Watches for idle time.
-pub struct Watch {
+pub struct IdleWatch {
     /// Requests answered at the last check, and when it last changed.
     requests: u64,
     since: Instant,
     not_before: Instant,
 }
 
-impl Watch {
-    pub fn new() -> Watch {
+impl IdleWatch {
+    pub fn new() -> IdleWatch {
         let now = Instant::now();
-        Watch { requests: 0, since: now, not_before: now }
+        IdleWatch { requests: 0, since: now, not_before: now }
     }
 
-    /// Runs if the mount is idle. `rest` sleeps that long, and returns whether to end.
-    pub fn turn(
+    /// Runs if the mount is idle. `sleep` sleeps that long, and returns whether to end.
+    pub fn run_if_idle(
         &mut self,
         fs: &Fs,
         pool: &Pool,
         requests: &dyn Fn() -> u64,
-        rest: &dyn Fn(Duration) -> bool,
+        sleep: &dyn Fn(Duration) -> bool,
     ) {
         if fs.dataset().recompress_days().is_none() {
             return;
@@ -80,22 +80,22 @@ impl Watch {
             return;
         }
         let (_, _, waiting) = pool.load();
-        let sight = Sight {
+        let sample = LoadSample {
             quiet: now.duration_since(self.since),
             processor_pressure: pressure("cpu"),
             disk_pressure: pressure("io"),
             waiting,
-            is_rewriting: fs.rewrite().goes_on(),
+            is_rewriting: fs.rewrite().is_running(),
         };
-        if !is_idle(sight) {
+        if !is_idle(sample) {
             return;
         }
         let mut pace = || {
             let goes_on = requests() == self.requests && now.elapsed() < BURST;
-            goes_on.then(|| beside_others(pool, rest)).flatten()
+            goes_on.then(|| wait_in_use(pool, sleep)).flatten()
         };
-        if run(&fs.recompress(), "idle time is not used", &mut pace) != End::Over {
-            self.not_before = Instant::now() + LATER;
+        if run_job(&fs.recompress(), "recompression failed", &mut pace) != RunEnd::Stopped {
+            self.not_before = Instant::now() + RETRY_PAUSE;
         }
         self.since = Instant::now();
     }
@@ -106,8 +106,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_idle_when_nobody_wants_anything_and_nothing_waits() {
-        let calm = Sight {
+    fn a_mount_with_any_load_is_not_idle() {
+        let calm = LoadSample {
             quiet: Duration::from_secs(11),
             processor_pressure: 0.3,
             disk_pressure: 0.0,
@@ -116,11 +116,11 @@ mod tests {
         };
         assert!(is_idle(calm));
         for busy in [
-            Sight { quiet: Duration::from_secs(9), ..calm },
-            Sight { processor_pressure: 7.0, ..calm },
-            Sight { disk_pressure: 5.0, ..calm },
-            Sight { waiting: 1, ..calm },
-            Sight { is_rewriting: true, ..calm },
+            LoadSample { quiet: Duration::from_secs(9), ..calm },
+            LoadSample { processor_pressure: 7.0, ..calm },
+            LoadSample { disk_pressure: 5.0, ..calm },
+            LoadSample { waiting: 1, ..calm },
+            LoadSample { is_rewriting: true, ..calm },
         ] {
             assert!(!is_idle(busy), "{busy:?}");
         }

@@ -3,22 +3,22 @@
 //! Everything is read through the same functions that the file system uses, so the output is what the file
 //! system sees.
 
+mod anchors;
 mod attributes;
-mod heads;
 mod map;
 mod objects;
 mod space;
 mod stat;
 mod zones;
 
-pub use heads::{newest_uberblock, uberblocks};
+pub use anchors::{newest_uberblock, uberblocks};
 pub use map::zone_map;
 pub use objects::{dnode, dnodes, tree, zap};
 pub use space::space;
 pub use stat::{resolve, stat};
 pub use zones::{zone, zones};
 
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_format::Owner;
 use terrane_format::features::Features;
@@ -45,12 +45,12 @@ pub struct DamagedRow {
 }
 
 /// Blocks that could not be read, with the paths of their files.
-pub fn damaged(live: &Live, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
-    let set = live.dataset.objects().id().0;
+pub fn damaged(open_pool: &OpenPool, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
+    let set = open_pool.dataset.object_set().id().0;
     let row = |damaged: &DamagedBlock| {
         let path = match damaged.owner {
             Owner::Block { objset, object, .. } if objset == set && object != 0 && object < HEADER => {
-                live.fs().ok().map(|fs| fs.path_of(object))
+                open_pool.fs().ok().map(|fs| fs.path_of(object))
             }
             _ => None,
         };

@@ -1,28 +1,28 @@
 //! Background jobs of a mount, and the one loop that runs their steps.
 //!
-//! Threads [`run`] jobs, each at its own pace. They yield: they have the lowest priority for CPUs, and pause
-//! as long as a writer waits for space in the pool.
+//! Threads run jobs ([`run_job`]), each at its own pace. They yield: they have the lowest
+//! priority for CPUs, and pause as long as a writer waits for space in the pool.
 //!
 //! | job | thread | pace |
 //! |---|---|---|
-//! | rewrite | rewrite thread | by bytes while the mount is unused, else by records ([`rewriting`](crate::rewriting)) |
+//! | rewrite | rewrite thread | by bytes while the mount is unused, else by records ([`rewrite_job`](crate::rewrite_job)) |
 //! | recompress | the same, while no rewrite runs | in idle time ([`idle`](crate::idle)) |
-//! | relocated blocks (`rebirth`) | its own | beside others |
-//! | shrink directories (`settle`) | housekeeping, about once per txg | without pause |
+//! | rewrite relocated blocks (`relocated`) | its own | as for a mount in use |
+//! | shrink directories (`shrink_queue`) | housekeeping, about once per txg | without pause |
 
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Fs, Job, JobStep};
 
 /// How long a job pauses when the pool is full, or a step failed.
-pub const LONG_REST: Duration = Duration::from_secs(5);
+pub const FAILURE_PAUSE: Duration = Duration::from_secs(5);
 /// The pause while writers wait for space.
-const WAITED_FOR: Duration = Duration::from_millis(100);
+const SPACE_WAIT_PAUSE: Duration = Duration::from_millis(100);
 /// In percent of the dirty limit: where slowing down begins, and where it is slowest. Writers are slowed down
 /// at 60.
-const BESIDE_OTHERS: Slope = Slope { free: 10, slow: 40 };
-const ALONE: Slope = Slope { free: 50, slow: 60 };
-const SLOWEST: Duration = Duration::from_millis(50);
+const SLOPE_IN_USE: Slope = Slope { free: 10, slow: 40 };
+const SLOPE_UNUSED: Slope = Slope { free: 50, slow: 60 };
+const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 struct Slope {
     free: u64,
@@ -48,12 +48,12 @@ impl Load {
 /// How long to pause before the next step, depending on whether the mount is in use.
 pub fn pause(load: Load, is_used: bool) -> Duration {
     if load.waiting > 0 {
-        return WAITED_FOR;
+        return SPACE_WAIT_PAUSE;
     }
-    let Slope { free, slow } = if is_used { BESIDE_OTHERS } else { ALONE };
+    let Slope { free, slow } = if is_used { SLOPE_IN_USE } else { SLOPE_UNUSED };
     let percent = load.dirty_bytes.saturating_mul(100) / load.dirty_bytes_max.max(1);
     let over = percent.saturating_sub(free).min(slow - free);
-    SLOWEST * u32::try_from(over * over).unwrap_or(u32::MAX) / (slow - free).pow(2) as u32
+    PAUSE_MAX * u32::try_from(over * over).unwrap_or(u32::MAX) / (slow - free).pow(2) as u32
 }
 
 /// Decides when the next step of a job runs.
@@ -62,7 +62,7 @@ pub trait Pace {
     fn wait(&mut self) -> Option<u64>;
 
     /// Reports how long that step took.
-    fn took(&mut self, _: Duration) {}
+    fn record_duration(&mut self, _: Duration) {}
 }
 
 impl<F: FnMut() -> Option<u64>> Pace for F {
@@ -71,48 +71,50 @@ impl<F: FnMut() -> Option<u64>> Pace for F {
     }
 }
 
-/// Step after step while the mount is in use. `rest` sleeps that long, and returns whether to end.
-pub fn beside_others(pool: &Pool, rest: &dyn Fn(Duration) -> bool) -> Option<u64> {
-    (!rest(pause(Load::of(pool), true))).then_some(1)
+/// Step after step while the mount is in use. `sleep` sleeps that long, and returns whether to end.
+pub fn wait_in_use(pool: &Pool, sleep: &dyn Fn(Duration) -> bool) -> Option<u64> {
+    (!sleep(pause(Load::of(pool), true))).then_some(1)
 }
 
 /// Why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum RunEnd {
     /// Its pace ended it.
-    Over,
+    Stopped,
     /// Nothing is left to do for now.
     Idle,
-    NoRoom,
+    NoSpace,
     /// A step failed; the log has the error.
     Failed,
 }
 
 /// Runs steps of a job until there is nothing left to do. `failed` is the log message that says what does not
 /// happen if one fails.
-pub fn run(job: &impl Job, failed: &str, pace: &mut impl Pace) -> End {
+pub fn run_job(job: &impl Job, failed: &str, pace: &mut impl Pace) -> RunEnd {
     while let Some(bytes) = pace.wait() {
         let begun = Instant::now();
         let step = job.step(bytes);
-        pace.took(begun.elapsed());
+        pace.record_duration(begun.elapsed());
         match step {
-            Ok(JobStep::Went) => {}
-            Ok(JobStep::Idle) => return End::Idle,
-            Ok(JobStep::NoRoom) => return End::NoRoom,
+            Ok(JobStep::Progressed) => {}
+            Ok(JobStep::NothingToDo) => return RunEnd::Idle,
+            Ok(JobStep::NoSpace) => return RunEnd::NoSpace,
             Err(errno) => {
-                log::error!("{failed}: {errno}; it is tried again");
-                return End::Failed;
+                log::error!("{failed}: {errno}; retrying");
+                return RunEnd::Failed;
             }
         }
     }
-    End::Over
+    RunEnd::Stopped
 }
 
 /// Has relocated blocks rewritten at new addresses as long as the relocation index exceeds its memory limit.
-pub fn bear_again(fs: &Fs, pool: &Pool, rest: &dyn Fn(Duration) -> bool) {
-    let mut pace = || beside_others(pool, rest);
-    if let End::NoRoom | End::Failed = run(&fs.rebirth(), "the run index is not kept small", &mut pace) {
-        rest(LONG_REST);
+pub fn shrink_relocation_index(fs: &Fs, pool: &Pool, sleep: &dyn Fn(Duration) -> bool) {
+    let mut pace = || wait_in_use(pool, sleep);
+    if let RunEnd::NoSpace | RunEnd::Failed =
+        run_job(&fs.rewrite_relocated(), "shrinking the relocation index failed", &mut pace)
+    {
+        sleep(FAILURE_PAUSE);
     }
 }
 
@@ -123,14 +125,14 @@ mod tests {
     use terrane_posix::Errno;
 
     /// Returns prepared results, and records how much it was asked for.
-    struct Told(RefCell<Vec<Result<JobStep, Errno>>>, RefCell<Vec<u64>>);
+    struct ScriptedJob(RefCell<Vec<Result<JobStep, Errno>>>, RefCell<Vec<u64>>);
 
-    impl Job for Told {
+    impl Job for ScriptedJob {
         type Progress = usize;
 
         fn step(&self, bytes: u64) -> Result<JobStep, Errno> {
             self.1.borrow_mut().push(bytes);
-            self.0.borrow_mut().pop().unwrap_or(Ok(JobStep::Idle))
+            self.0.borrow_mut().pop().unwrap_or(Ok(JobStep::NothingToDo))
         }
 
         fn progress(&self) -> usize {
@@ -141,45 +143,47 @@ mod tests {
     #[test]
     fn a_run_ends_with_its_pace_or_with_the_job() {
         for (last, expected) in [
-            (Ok(JobStep::Idle), End::Idle),
-            (Ok(JobStep::NoRoom), End::NoRoom),
-            (Err(Errno::EIO), End::Failed),
+            (Ok(JobStep::NothingToDo), RunEnd::Idle),
+            (Ok(JobStep::NoSpace), RunEnd::NoSpace),
+            (Err(Errno::EIO), RunEnd::Failed),
         ] {
-            let job =
-                Told(RefCell::new(vec![last, Ok(JobStep::Went), Ok(JobStep::Went)]), RefCell::default());
+            let job = ScriptedJob(
+                RefCell::new(vec![last, Ok(JobStep::Progressed), Ok(JobStep::Progressed)]),
+                RefCell::default(),
+            );
             let mut bytes = 0;
             let mut pace = || {
                 bytes += 1;
                 Some(bytes)
             };
-            assert_eq!(run(&job, "it is a test", &mut pace), expected);
+            assert_eq!(run_job(&job, "it is a test", &mut pace), expected);
             assert_eq!((job.progress(), job.1.take()), (3, vec![1, 2, 3]));
         }
-        let job = Told(RefCell::new(vec![Ok(JobStep::Went); 9]), RefCell::default());
+        let job = ScriptedJob(RefCell::new(vec![Ok(JobStep::Progressed); 9]), RefCell::default());
         let mut left = 4;
         let mut pace = || {
             left -= 1;
             (left > 0).then_some(1)
         };
-        assert_eq!((run(&job, "it is a test", &mut pace), job.progress()), (End::Over, 3));
+        assert_eq!((run_job(&job, "it is a test", &mut pace), job.progress()), (RunEnd::Stopped, 3));
     }
 
     #[test]
-    fn it_is_as_slow_as_the_pool_is_busy() {
+    fn pauses_grow_with_dirty_bytes() {
         let load = |percent: u64, waiting: u64| Load {
             dirty_bytes: percent << 20,
             dirty_bytes_max: 100 << 20,
             waiting,
         };
-        let beside = |percent: u64| pause(load(percent, 0), true);
-        assert_eq!((beside(0), beside(10)), (Duration::ZERO, Duration::ZERO));
-        assert!(beside(20) > Duration::ZERO && beside(20) < beside(30));
-        assert_eq!((beside(40), beside(100)), (SLOWEST, SLOWEST));
-        let alone = |percent: u64| pause(load(percent, 0), false);
-        assert_eq!((alone(50), alone(60), alone(100)), (Duration::ZERO, SLOWEST, SLOWEST));
-        assert!(alone(55) > Duration::ZERO && alone(55) < SLOWEST);
-        assert_eq!([true, false].map(|is_used| pause(load(0, 1), is_used)), [WAITED_FOR; 2]);
+        let in_use = |percent: u64| pause(load(percent, 0), true);
+        assert_eq!((in_use(0), in_use(10)), (Duration::ZERO, Duration::ZERO));
+        assert!(in_use(20) > Duration::ZERO && in_use(20) < in_use(30));
+        assert_eq!((in_use(40), in_use(100)), (PAUSE_MAX, PAUSE_MAX));
+        let unused = |percent: u64| pause(load(percent, 0), false);
+        assert_eq!((unused(50), unused(60), unused(100)), (Duration::ZERO, PAUSE_MAX, PAUSE_MAX));
+        assert!(unused(55) > Duration::ZERO && unused(55) < PAUSE_MAX);
+        assert_eq!([true, false].map(|is_used| pause(load(0, 1), is_used)), [SPACE_WAIT_PAUSE; 2]);
         let absurd = Load { dirty_bytes: u64::MAX, dirty_bytes_max: 0, waiting: 0 };
-        assert_eq!(pause(absurd, true), SLOWEST);
+        assert_eq!(pause(absurd, true), PAUSE_MAX);
     }
 }

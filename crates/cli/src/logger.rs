@@ -18,7 +18,7 @@ mod limit;
 
 use crate::clock;
 use crate::failure::{Failure, Outcome};
-use limit::{LeftOut, Limiter};
+use limit::{Limiter, SuppressedEvents};
 use log::kv::{self, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::fmt::Write as _;
@@ -83,7 +83,7 @@ impl Filter {
         found.map_or(self.default, |(_, level)| *level)
     }
 
-    fn most(&self) -> LevelFilter {
+    fn max_level(&self) -> LevelFilter {
         self.modules.iter().map(|(_, level)| *level).chain([self.default]).max().unwrap_or(self.default)
     }
 }
@@ -111,23 +111,23 @@ struct State {
 /// A longer log in the state directory is rotated.
 pub const BYTES_MAX: u64 = 1 << 20;
 /// How often that is checked, and suppressed lines are reported.
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+const CHECK_PERIOD: Duration = Duration::from_secs(1);
 
-struct Lines;
+struct Logger;
 
-static LINES: Lines = Lines;
+static LOGGER: Logger = Logger;
 static STATE: RwLock<Option<State>> = RwLock::new(None);
 static LIMITER: Mutex<Limiter> = Mutex::new(Limiter::new());
 static COUNTS: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 /// The levels, and how many lines each has had.
-pub fn lines() -> Vec<(String, u64)> {
+pub fn line_counts() -> Vec<(String, u64)> {
     let count =
         |level: Level| COUNTS.get(level as usize - 1).map_or(0, |count| count.load(Ordering::Relaxed));
     Level::iter().map(|level| (level.as_str().to_lowercase(), count(level))).collect()
 }
 
-impl Log for Lines {
+impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
         state.as_ref().is_some_and(|state| metadata.level() <= state.filter.level_of(metadata.target()))
@@ -162,14 +162,12 @@ impl State {
         };
     }
 
-    fn tell_of(&self, left_out: &LeftOut) {
-        let LeftOut { level, target, count, last } = left_out;
+    fn report_suppressed(&self, left_out: &SuppressedEvents) {
+        let SuppressedEvents { level, target, count, last } = left_out;
         let fields = [("more", *count)];
         let mut builder = Record::builder();
         let builder = builder.level(*level).target(target).key_values(&fields);
-        self.write(
-            &builder.args(format_args!("{count} more of a kind were left out; the last: {last}")).build(),
-        );
+        self.write(&builder.args(format_args!("{count} similar lines suppressed; the last: {last}")).build());
     }
 }
 
@@ -184,26 +182,26 @@ pub fn reopen() -> Outcome {
     match &mut state.file {
         Some(old) => *old = file,
         None => terrane_fuse::process::replace_stderr(&file)
-            .map_err(Failure::io("pointing standard error at", &path))?,
+            .map_err(Failure::io("redirecting standard error to", &path))?,
     }
     Ok(())
 }
 
 /// Bounds a log from now on, in a thread of its own: reports suppressed lines, and rotates the file if it is
 /// ours.
-pub fn watch(rotates: bool) -> Outcome {
-    let look = move || loop {
-        std::thread::sleep(LOOK_PERIOD);
-        let left_out = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).settle(Instant::now());
+pub fn start_maintenance(rotates: bool) -> Outcome {
+    let maintain = move || loop {
+        std::thread::sleep(CHECK_PERIOD);
+        let left_out = LIMITER.lock().unwrap_or_else(PoisonError::into_inner).end_periods(Instant::now());
         let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
         let Some(state) = state.as_ref() else { continue };
-        left_out.iter().for_each(|left_out| state.tell_of(left_out));
+        left_out.iter().for_each(|left_out| state.report_suppressed(left_out));
         if let Some(path) = state.path.as_ref().filter(|_| rotates) {
             // A failed rotation is tried again; it could not be logged anyway.
             let _ = rotate(path, BYTES_MAX);
         }
     };
-    std::thread::Builder::new().name("log".into()).spawn(look)?;
+    std::thread::Builder::new().name("log".into()).spawn(maintain)?;
     Ok(())
 }
 
@@ -281,14 +279,14 @@ fn line(style: Style, pool: Option<&str>, now: &str, record: &Record<'_>) -> Str
     line
 }
 
-fn install(state: State, strange: &[String]) {
-    log::set_max_level(state.filter.most());
+fn install(state: State, unknown: &[String]) {
+    log::set_max_level(state.filter.max_level());
     *STATE.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
     // Fails if it is set already, and then it is ours.
-    let _ = log::set_logger(&LINES);
-    for word in strange {
+    let _ = log::set_logger(&LOGGER);
+    for word in unknown {
         log::warn!(
-            "{VARIABLE}: {word:?} should be a level (off, error, warn, info, debug, trace), a module, or MODULE=LEVEL; it is ignored"
+            "{VARIABLE}: {word:?} ignored: it should be a level (off, error, warn, info, debug, trace), a module, or MODULE=LEVEL"
         );
     }
 }
@@ -299,8 +297,8 @@ fn filter(default: LevelFilter) -> (Filter, Vec<String>) {
 
 /// Starts logging, for a command in the foreground.
 pub fn start() {
-    let (filter, strange) = filter(LevelFilter::Warn);
-    install(State { filter, style: Style::Sentence, pool: None, file: None, path: None }, &strange);
+    let (filter, unknown) = filter(LevelFilter::Warn);
+    install(State { filter, style: Style::Sentence, pool: None, file: None, path: None }, &unknown);
 }
 
 /// From now on logs as the daemon of a pool, into `file` if there is one. `path` is that of the file, or of
@@ -339,7 +337,7 @@ mod tests {
         assert_eq!(strange, ["=info", "fuse=loud", "a b"]);
         for (target, level) in [
             ("terrane_pool", LevelFilter::Debug),
-            ("terrane_pool::group", LevelFilter::Debug),
+            ("terrane_pool::txg_sync", LevelFilter::Debug),
             ("terrane_pool::gc", LevelFilter::Trace),
             ("terrane_pool::gc::victim", LevelFilter::Trace),
             ("terrane_pool::gcc", LevelFilter::Debug),
@@ -350,9 +348,9 @@ mod tests {
         ] {
             assert_eq!(filter.level_of(target), level, "{target}");
         }
-        assert_eq!(filter.most(), LevelFilter::Trace);
+        assert_eq!(filter.max_level(), LevelFilter::Trace);
         assert_eq!(Filter::parse("", LevelFilter::Warn).0.level_of("x"), LevelFilter::Warn);
-        assert_eq!(Filter::parse("OFF", LevelFilter::Warn).0.most(), LevelFilter::Off);
+        assert_eq!(Filter::parse("OFF", LevelFilter::Warn).0.max_level(), LevelFilter::Off);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The `terrane` command: argument parsing and output.
 //!
-//! No code here knows how a file system works. Commands find the pool that is meant ([`live`], [`registry`]),
+//! No code here knows how a file system works. Commands find the pool that is meant ([`open_pool`], [`registry`]),
 //! ask a question ([`query`]) of it or of the daemon that has it mounted ([`control`], [`daemon`]), and print
 //! the answer ([`table`]).
 //!
@@ -14,28 +14,28 @@ mod collect;
 mod complete;
 mod control;
 mod daemon;
+mod device_probe;
 mod failure;
+mod fd_store;
 mod figures;
 mod help;
-mod holder;
 mod idle;
 mod inspect;
 mod jobs;
 mod json;
-mod keeper;
-mod live;
 mod logger;
 mod members;
 mod memory;
 mod metrics;
-mod newcomer;
+mod open_pool;
 mod pages;
 mod progress;
 mod query;
 mod registry;
-mod rewriting;
+mod rewrite_job;
 mod size;
 mod suggest;
+mod supervisor;
 mod sys;
 mod table;
 mod target;
@@ -60,7 +60,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make, show and destroy pools
+    /// Create, show and destroy pools
     #[command(subcommand)]
     Pool(cmd::pool::PoolCommand),
     /// Show and change properties of data sets
@@ -75,29 +75,29 @@ enum Command {
     Metrics(cmd::metrics::Metrics),
     Zones(cmd::zones::Zones),
     Stat(cmd::stat::Stat),
-    /// Look at the format: what lies on the device, structure by structure
+    /// Show on-disk structures
     #[command(subcommand)]
     Debug(cmd::debug::DebugCommand),
     /// Manual pages and completions
     #[command(subcommand, hide = true)]
     Generate(cmd::generate::GenerateCommand),
-    /// What the server of a mount starts to have the kernel drop pages
+    /// Helper process of a server: has the kernel drop cached pages
     #[command(hide = true)]
     Forget,
 }
 
 /// The definitions that parse the command line. Help, manual pages and completions are made from them.
-fn words() -> clap::Command {
+fn command_definition() -> clap::Command {
     help::with_examples(Cli::command())
 }
 
 fn main() -> ExitCode {
-    complete::serve(words);
+    complete::serve(command_definition);
     logger::start();
     if let Some(code) = cmd::mount::helper::run() {
         return code;
     }
-    let cli = Cli::from_arg_matches(&words().get_matches()).unwrap_or_else(|error| error.exit());
+    let cli = Cli::from_arg_matches(&command_definition().get_matches()).unwrap_or_else(|error| error.exit());
     match cli.command.run() {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -131,7 +131,7 @@ impl Command {
             Command::Zones(zones) => zones.run().map(|()| true),
             Command::Stat(stat) => stat.run().map(|()| true),
             Command::Debug(command) => command.run().map(|()| true),
-            Command::Generate(command) => command.run(words()).map(|()| true),
+            Command::Generate(command) => command.run(command_definition()).map(|()| true),
             Command::Forget => Ok(terrane_fuse::forget::run().map(|()| true)?),
         }
     }
@@ -141,6 +141,6 @@ impl Command {
 mod tests {
     #[test]
     fn the_command_line_is_consistent() {
-        super::words().debug_assert();
+        super::command_definition().debug_assert();
     }
 }

@@ -25,30 +25,29 @@ pub fn label_at(path: &Path) -> Option<Label> {
 }
 
 /// The path of a device that has no name any more, for the process that has it open.
-pub const NAMELESS: &str = "/proc/self/fd";
+pub const FD_DIR: &str = "/proc/self/fd";
 
 /// The current path of a mount's device; `path`: where it was. If the device was replaced, what took its
 /// place is not it.
-pub fn whereabouts(device: &File, path: &Path) -> Outcome<PathBuf> {
+pub fn locate_device(device: &File, path: &Path) -> Outcome<PathBuf> {
     let identity = Identity::of_file(device)?;
     let is_it = |path: &Path| Identity::of(path).is_ok_and(|found| found == identity);
     if is_it(path) {
         return path.canonicalize().map_err(Failure::io("finding", path));
     }
-    let open = Path::new(NAMELESS).join(device.as_raw_fd().to_string());
+    let open = Path::new(FD_DIR).join(device.as_raw_fd().to_string());
     match fs::read_link(&open).ok().filter(|moved| is_it(moved)) {
         Some(moved) => {
-            log::warn!("{}: the device of the mount is {} by now", path.display(), moved.display());
+            log::warn!("{}: device of the mount moved to {}", path.display(), moved.display());
             Ok(moved)
         }
         None => {
             log::error!(
-                "{}: the device of the mount was removed or replaced; it goes on while it is mounted, and is lost then: copy what \
-                 it holds",
+                "{}: device of the mount removed or replaced; its data is lost at the unmount: copy it before",
                 path.display()
             );
             // For as long as this process lives.
-            Ok(Path::new(NAMELESS).join(device.try_clone()?.into_raw_fd().to_string()))
+            Ok(Path::new(FD_DIR).join(device.try_clone()?.into_raw_fd().to_string()))
         }
     }
 }
@@ -73,17 +72,17 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
     let mut found = BTreeMap::from([(label.device, (path.to_owned(), label.clone()))]);
     // The newest label decides which devices belong to the pool.
     let mut newest = label.clone();
-    let mut places = Places::Named;
+    let mut scope = SearchScope::LabelPaths;
     loop {
         let missing: BTreeMap<u64, String> = newest
             .members()
             .filter(|(_, row)| !found.contains_key(&row.device))
             .map(|(_, row)| (row.device, row.name.clone()))
             .collect();
-        if missing.is_empty() || places == Places::Exhausted {
+        if missing.is_empty() || scope == SearchScope::Exhausted {
             break;
         }
-        for candidate in places.candidates(path, &missing) {
+        for candidate in scope.candidates(path, &missing) {
             let Some(label) = label_at(&candidate) else { continue };
             if label.id() != newest.id() || label.pool != newest.pool || !missing.contains_key(&label.device)
             {
@@ -93,14 +92,14 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
                 newest = label.clone();
             }
             match found.get(&label.device) {
-                Some((known, _)) if is_other(known, &candidate) => {
-                    return Err(twice(&newest.name, known, &candidate));
+                Some((known, _)) if are_distinct(known, &candidate) => {
+                    return Err(duplicate_device(&newest.name, known, &candidate));
                 }
                 Some(_) => {}
                 None => drop(found.insert(label.device, (candidate, label))),
             }
         }
-        places = places.next();
+        scope = scope.next();
     }
     let own = label.device;
     let others = newest.members().filter(|(_, row)| row.device != own);
@@ -113,19 +112,19 @@ pub fn paths(path: &Path, label: &Label) -> Outcome<Vec<PathBuf>> {
 fn refuse_copied(path: &Path, label: &Label) -> Outcome {
     let own = label.members().find(|(_, row)| row.device == label.device);
     let known = own.and_then(|(_, row)| Path::new(&row.name).canonicalize().ok());
-    let Some(known) = known.filter(|known| is_other(known, path)) else { return Ok(()) };
+    let Some(known) = known.filter(|known| are_distinct(known, path)) else { return Ok(()) };
     let is_there = label_at(&known).is_some_and(|there| {
         (there.pool, there.id(), there.device) == (label.pool, label.id(), label.device)
     });
-    if is_there { Err(twice(&label.name, &known, path)) } else { Ok(()) }
+    if is_there { Err(duplicate_device(&label.name, &known, path)) } else { Ok(()) }
 }
 
-fn is_other(one: &Path, other: &Path) -> bool {
+fn are_distinct(one: &Path, other: &Path) -> bool {
     let identities = (Identity::of(one), Identity::of(other));
     matches!(identities, (Ok(one), Ok(other)) if one != other)
 }
 
-fn twice(name: &str, known: &Path, other: &Path) -> Failure {
+fn duplicate_device(name: &str, known: &Path, other: &Path) -> Failure {
     Failure::refused(
         format_args!("pool {name}"),
         "each of its devices once",
@@ -141,37 +140,39 @@ fn twice(name: &str, known: &Path, other: &Path) -> Failure {
 
 /// Where to search, the nearest places first.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Places {
-    Named,
-    Beside,
+enum SearchScope {
+    LabelPaths,
+    SameDirAndDisks,
     Exhausted,
 }
 
-impl Places {
-    fn next(self) -> Places {
+impl SearchScope {
+    fn next(self) -> SearchScope {
         match self {
-            Places::Named => Places::Beside,
-            Places::Beside | Places::Exhausted => Places::Exhausted,
+            SearchScope::LabelPaths => SearchScope::SameDirAndDisks,
+            SearchScope::SameDirAndDisks | SearchScope::Exhausted => SearchScope::Exhausted,
         }
     }
 
     fn candidates(self, path: &Path, missing: &BTreeMap<u64, String>) -> BTreeSet<PathBuf> {
         let canonical = |path: PathBuf| path.canonicalize().ok();
         match self {
-            Places::Named => missing.values().map(PathBuf::from).filter_map(canonical).collect(),
-            Places::Beside => {
-                let beside = path.parent().filter(|dir| !dir.starts_with("/dev"));
-                let entries = beside.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
+            SearchScope::LabelPaths => missing.values().map(PathBuf::from).filter_map(canonical).collect(),
+            SearchScope::SameDirAndDisks => {
+                let dir = path.parent().filter(|dir| !dir.starts_with("/dev"));
+                let entries = dir.and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().flatten();
                 entries.map(|entry| entry.path()).chain(disks()).filter_map(canonical).collect()
             }
-            Places::Exhausted => BTreeSet::new(),
+            SearchScope::Exhausted => BTreeSet::new(),
         }
     }
 }
 
 /// What may be destroyed if the first of these devices was named. That is all of them, or only that one if
 /// the newest label does not name it: it left the pool, which exists without it.
-pub fn doomed(mut devices: Vec<(PathBuf, Arc<dyn Device>)>) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+pub fn devices_to_destroy(
+    mut devices: Vec<(PathBuf, Arc<dyn Device>)>,
+) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let labels = devices.iter().map(|(path, _)| target::read_label(path)).collect::<Outcome<Vec<Label>>>()?;
     let newest = labels.iter().max_by_key(|label| label.generation);
     if let (Some(newest), Some(named)) = (newest, labels.first())
@@ -228,12 +229,12 @@ pub fn open(target: &Target, mode: OpenMode) -> Outcome<Vec<(PathBuf, Arc<dyn De
 }
 
 /// Opens and locks these devices of one pool, and searches for no others.
-pub fn open_these(paths: &[PathBuf], mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+pub fn open_paths(paths: &[PathBuf], mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
     paths.iter().map(|path| open_one(path, mode).map(|(device, _)| device)).collect()
 }
 
 /// The same, for commands that only read.
-pub fn open_quietly(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
+pub fn open_read_only(target: &Target) -> Outcome<Vec<Arc<dyn Device>>> {
     Ok(open(target, OpenMode::ReadOnly)?.into_iter().map(|(_, device)| device).collect())
 }
 

@@ -10,7 +10,7 @@
 //! again the cache grows back. The cache also shrinks by steps while programs of the machine or of our cgroup
 //! wait for memory (`/proc/pressure/memory`), whatever our own limit is.
 //!
-//! The number can change while the pool is mounted ([`Allowance::change`]): shares follow at once, and what
+//! The number can change while the pool is mounted ([`MemoryLimit::change`]): shares follow at once, and what
 //! exceeds a smaller one is freed.
 //!
 //! Invariant: the cache's limit stays between [`FLOOR_DIVISOR`]'s share and half of the memory.
@@ -45,12 +45,12 @@ const YIELD_DIVISOR: u64 = 32;
 
 /// The memory limit of a daemon, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Memory(u64);
+pub struct MemoryBudget(u64);
 
-impl Memory {
+impl MemoryBudget {
     /// The limit asked for, at most [`BYTES_MAX`].
-    pub fn of(bytes: u64) -> Memory {
-        Memory(bytes.min(BYTES_MAX))
+    pub fn of(bytes: u64) -> MemoryBudget {
+        MemoryBudget(bytes.min(BYTES_MAX))
     }
 
     pub fn bytes(self) -> u64 {
@@ -59,16 +59,16 @@ impl Memory {
 
     /// An eighth of this machine's memory; if a cgroup limits the memory of this process, at most half of
     /// that limit.
-    pub fn of_this_machine() -> Memory {
+    pub fn of_this_machine() -> MemoryBudget {
         let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let total = info.lines().find_map(|line| kilobytes(line, "MemTotal:"));
-        Memory::by_default(total, Cgroup::of_this_process(Path::new("/")).memory_limit())
+        MemoryBudget::by_default(total, Cgroup::of_this_process(Path::new("/")).memory_limit())
     }
 
-    fn by_default(total: Option<u64>, limit: Option<u64>) -> Memory {
+    fn by_default(total: Option<u64>, limit: Option<u64>) -> MemoryBudget {
         let of_machine = total.map_or(BYTES_MIN, |total| total / 8);
         let of_limit = limit.map_or(u64::MAX, |limit| limit / 2);
-        Memory(of_machine.min(of_limit).clamp(BYTES_MIN, DEFAULT_MAX))
+        MemoryBudget(of_machine.min(of_limit).clamp(BYTES_MIN, DEFAULT_MAX))
     }
 
     /// Warns if the kernel may kill this process before it reaches its own limit.
@@ -78,7 +78,7 @@ impl Memory {
         {
             log::warn!(
                 memory = self.0, limit;
-                "the cgroup of this mount allows little more than its memory; the kernel may kill the server. Raise the limit, or say -o memory="
+                "cgroup limit too close to the memory limit of this mount, the kernel may kill the server; raise it, or lower -o memory="
             );
         }
     }
@@ -88,7 +88,7 @@ impl Memory {
     }
 
     /// The limits of the pool.
-    fn bounds(self) -> MemoryBounds {
+    fn pool_bounds(self) -> MemoryBounds {
         MemoryBounds {
             cache_bytes: usize::try_from(self.cache_max()).unwrap_or(usize::MAX),
             dirty_bytes: self.0 / 4,
@@ -96,16 +96,16 @@ impl Memory {
         }
     }
 
-    pub fn share(self, import: &mut ImportOptions) {
-        let MemoryBounds { cache_bytes, dirty_bytes, index_bytes } = self.bounds();
+    pub fn apply_to_import(self, import: &mut ImportOptions) {
+        let MemoryBounds { cache_bytes, dirty_bytes, index_bytes } = self.pool_bounds();
         (import.cache_bytes, import.dirty_bytes, import.index_bytes) =
             (cache_bytes, dirty_bytes, index_bytes);
     }
 
     /// Sets the limits of the file system above the pool.
-    fn bound(self, fs: &Fs) {
-        fs.keep_inodes(usize::try_from(self.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
-        fs.keep_indexes(usize::try_from(self.0 / 32).unwrap_or(usize::MAX));
+    fn apply_to_fs(self, fs: &Fs) {
+        fs.set_idle_inodes_max(usize::try_from(self.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
+        fs.set_index_bytes_max(usize::try_from(self.0 / 32).unwrap_or(usize::MAX));
     }
 
     /// The cache's limit that follows from the resident size, `now` being the current one.
@@ -155,7 +155,7 @@ pub fn resident() -> Option<u64> {
 
 /// The current limit of a daemon.
 #[derive(Debug)]
-pub struct Allowance(AtomicU64);
+pub struct MemoryLimit(AtomicU64);
 
 /// The memory use of a mount, in bytes.
 #[derive(Serialize)]
@@ -168,28 +168,28 @@ pub struct MemoryStatus {
     dirty: u64,
 }
 
-impl Allowance {
-    pub fn now(&self) -> Memory {
-        Memory(self.0.load(Ordering::Relaxed))
+impl MemoryLimit {
+    pub fn current(&self) -> MemoryBudget {
+        MemoryBudget(self.0.load(Ordering::Relaxed))
     }
 
     /// Sets another limit. Memory above it returns to the kernel before this call returns, except dirty data,
     /// which txgs write first.
-    pub fn change(&self, memory: Memory, pool: &Pool, fs: &Fs) {
+    pub fn change(&self, memory: MemoryBudget, pool: &Pool, fs: &Fs) {
         let before = self.0.swap(memory.0, Ordering::Relaxed);
-        pool.set_bounds(memory.bounds());
-        memory.bound(fs);
+        pool.set_bounds(memory.pool_bounds());
+        memory.apply_to_fs(fs);
         if memory.0 < before {
             terrane_fuse::process::trim_heap();
         }
-        log::info!(before, now = memory.0; "memory was bounded anew");
+        log::info!(before, now = memory.0; "memory limit changed");
     }
 
     /// For `pool status`.
     pub fn status(&self, pool: &Pool) -> MemoryStatus {
         let stats = pool.stats();
         MemoryStatus {
-            limit: self.now().0,
+            limit: self.current().0,
             resident: resident(),
             cache_limit: stats.cache_bytes_max,
             cache: stats.cache.bytes,
@@ -200,30 +200,30 @@ impl Allowance {
 }
 
 /// Keeps this process within its memory for as long as the pool exists; the limit can be changed meanwhile.
-pub fn watch(memory: Memory, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<Allowance>> {
-    memory.bound(fs);
+pub fn start_enforcing(memory: MemoryBudget, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<MemoryLimit>> {
+    memory.apply_to_fs(fs);
     let cgroup = Cgroup::of_this_process(Path::new("/"));
     memory.compare_with_cgroup(&cgroup);
-    let allowance = Arc::new(Allowance(AtomicU64::new(memory.0)));
-    let (pool, watched) = (Arc::downgrade(pool), Arc::clone(&allowance));
+    let limit = Arc::new(MemoryLimit(AtomicU64::new(memory.0)));
+    let (pool, watched) = (Arc::downgrade(pool), Arc::clone(&limit));
     std::thread::Builder::new().name("memory".into()).spawn(move || {
-        keep_within(&watched, &pool, cgroup.pressure_file().as_deref());
+        enforce_limit(&watched, &pool, cgroup.pressure_file().as_deref());
     })?;
-    Ok(allowance)
+    Ok(limit)
 }
 
-fn keep_within(allowance: &Allowance, pool: &Weak<Pool>, pressure_file: Option<&Path>) {
+fn enforce_limit(limit: &MemoryLimit, pool: &Weak<Pool>, pressure_file: Option<&Path>) {
     loop {
         std::thread::sleep(PERIOD);
         let Some(pool) = pool.upgrade() else { return };
         let Some(before) = resident() else {
             log::warn!(
-                "{} has no VmRSS; memory is bounded by count alone",
+                "memory limit not enforced: {} has no VmRSS; only cache and dirty data are limited",
                 Path::new("/proc/self/status").display()
             );
             return;
         };
-        let memory = allowance.now();
+        let memory = limit.current();
         let (max, pressure) = (pool.cache_bytes_max() as u64, pressure(pressure_file));
         let mut next = memory.next_cache_max(before, max);
         if next < max {
@@ -231,7 +231,7 @@ fn keep_within(allowance: &Allowance, pool: &Weak<Pool>, pressure_file: Option<&
             terrane_fuse::process::trim_heap();
             let after = resident().unwrap_or(before);
             next = memory.next_cache_max(after, max);
-            log::debug!(resident = before, trimmed = before.saturating_sub(after), cache = next; "memory is short");
+            log::debug!(resident = before, trimmed = before.saturating_sub(after), cache = next; "memory limit near, cache reduced");
         }
         next = memory.under_pressure(next, max, pressure);
         if next != max {
@@ -248,8 +248,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_gives_way_and_comes_back() {
-        let memory = Memory(1 << 30);
+    fn the_cache_shrinks_and_grows_with_resident_memory() {
+        let memory = MemoryBudget(1 << 30);
         let max = memory.cache_max();
         assert_eq!(memory.next_cache_max(800 << 20, max), max, "there is room");
         let less = memory.next_cache_max(936 << 20, max);
@@ -262,13 +262,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_gives_way_to_a_machine_that_is_short() {
+    fn the_cache_shrinks_under_memory_pressure() {
         let text = "some avg10=12.50 avg60=3.00 avg300=0.10 total=12345\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n";
         assert_eq!(
             (some_avg10(text), some_avg10("full avg10=3.00"), some_avg10("")),
             (Some(12.5), None, None)
         );
-        let memory = Memory(1 << 30);
+        let memory = MemoryBudget(1 << 30);
         let (max, floor) = (memory.cache_max(), (1 << 30) / FLOOR_DIVISOR);
         assert_eq!(memory.under_pressure(max, max, 0.0), max);
         let mut now = max;
@@ -284,10 +284,10 @@ mod tests {
     #[test]
     fn no_bound_that_can_be_asked_for_overflows() {
         for bytes in [BYTES_MIN, 1 << 60, u64::MAX] {
-            let memory = Memory::of(bytes);
+            let memory = MemoryBudget::of(bytes);
             memory.compare_with_cgroup(&Cgroup::of_this_process(Path::new("/")));
             let mut import = ImportOptions::default();
-            memory.share(&mut import);
+            memory.apply_to_import(&mut import);
             let max = memory.cache_max();
             for (resident, now) in [(0, 0), (0, max), (u64::MAX, max), (max, max)] {
                 let next = memory.next_cache_max(resident, now);
@@ -298,21 +298,22 @@ mod tests {
 
     #[test]
     fn a_cgroup_with_less_than_the_machine_bounds_the_default() {
-        let by_default = |total: u64, limit: Option<u64>| Memory::by_default(Some(total << 30), limit).0;
+        let by_default =
+            |total: u64, limit: Option<u64>| MemoryBudget::by_default(Some(total << 30), limit).0;
         assert_eq!(by_default(16, None), 2 << 30);
         assert_eq!(by_default(16, Some(1 << 30)), 512 << 20);
         assert_eq!(by_default(16, Some(u64::MAX)), 2 << 30);
         assert_eq!(by_default(16, Some(100 << 20)), BYTES_MIN, "less it cannot work with");
-        assert_eq!(Memory::by_default(None, None).0, BYTES_MIN);
+        assert_eq!(MemoryBudget::by_default(None, None).0, BYTES_MIN);
     }
 
     #[test]
     fn the_default_is_a_share_of_the_machine() {
-        let memory = Memory::of_this_machine();
+        let memory = MemoryBudget::of_this_machine();
         assert!((BYTES_MIN..=DEFAULT_MAX).contains(&memory.0));
         assert!(resident().is_some_and(|bytes| bytes > 1 << 20));
         let mut import = ImportOptions::default();
-        memory.share(&mut import);
+        memory.apply_to_import(&mut import);
         assert!(import.cache_bytes as u64 + import.dirty_bytes <= memory.0);
     }
 }

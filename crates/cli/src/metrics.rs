@@ -10,48 +10,44 @@ mod text;
 
 pub use server::{listen, serve};
 
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use terrane_fuse::MountStats;
 use terrane_posix::Fs;
-use text::{Page, seconds};
+use text::{MetricsText, seconds};
 
 /// The data of a mount beside its pool.
-pub struct MountSide<'a> {
+pub struct MountMetrics<'a> {
     pub stats: MountStats,
     pub fs: &'a Fs,
 }
 
 /// The whole text. Without a mount, what a freshly opened pool can show.
-pub fn page(live: &Live, mount: Option<&MountSide<'_>>) -> String {
-    let stats = live.pool.stats();
-    let mut page = Page { pool: live.pool.name(), out: String::new() };
-    page.family("info", "gauge", "The pool and the program that answers for it; always 1.");
-    let id = format!("{:016x}", live.pool.label().id());
-    let device = live.path.display().to_string();
-    page.sample("info", &[("id", &id), ("device", &device), ("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.gauge(
-        "mounted",
-        "Whether the pool is mounted by the process that answers.",
-        u8::from(mount.is_some()),
-    );
-    families::space(&mut page, live, &stats);
-    families::life(&mut page, live, &stats);
+pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics<'_>>) -> String {
+    let stats = open_pool.pool.stats();
+    let mut text = MetricsText { pool: open_pool.pool.name(), out: String::new() };
+    text.family("info", "gauge", "The pool, and the version of the program that serves it; always 1.");
+    let id = format!("{:016x}", open_pool.pool.label().id());
+    let device = open_pool.path.display().to_string();
+    text.sample("info", &[("id", &id), ("device", &device), ("version", env!("CARGO_PKG_VERSION"))], 1);
+    text.gauge("mounted", "Whether the answering process has the pool mounted.", u8::from(mount.is_some()));
+    families::space(&mut text, open_pool, &stats);
+    families::lifetime_totals(&mut text, open_pool, &stats);
     if let Some(mount) = mount {
-        page.gauge("failed", "Whether the pool has stopped writing after an error.", u8::from(stats.failed));
-        page.gauge(
+        text.gauge("failed", "Whether the pool has stopped writing after an error.", u8::from(stats.failed));
+        text.gauge(
             "uptime_seconds",
-            "Time since the import; all counters began then.",
+            "Time since the import, when all counters began.",
             seconds(stats.uptime_ns),
         );
-        families::devices(&mut page, &stats);
-        families::groups(&mut page, &stats);
-        families::caches(&mut page, &stats);
-        families::cache_devices(&mut page, live);
-        families::levels(&mut page, live);
-        families::rewritten(&mut page, mount.fs);
-        families::errors(&mut page, &stats);
-        families::requests(&mut page, mount);
-        families::process(&mut page, live);
+        families::devices(&mut text, &stats);
+        families::txgs(&mut text, &stats);
+        families::caches(&mut text, &stats);
+        families::cache_devices(&mut text, open_pool);
+        families::levels(&mut text, open_pool);
+        families::rewritten(&mut text, mount.fs);
+        families::errors(&mut text, &stats);
+        families::requests(&mut text, mount);
+        families::process(&mut text, open_pool);
     }
-    page.out
+    text.out
 }

@@ -24,11 +24,11 @@ const MOUNT_HELPER: &str = include_str!("pages/mount.terrane.txt");
 const FSCK_HELPER: &str = include_str!("pages/fsck.terrane.txt");
 
 /// Name and text of every page.
-pub fn all(words: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
-    let mut words = words.disable_help_subcommand(true);
-    words.build();
+pub fn all(definition: Command) -> Outcome<Vec<(String, Vec<u8>)>> {
+    let mut definition = definition.disable_help_subcommand(true);
+    definition.build();
     let mut pages = Vec::new();
-    command_pages(&words, None, &mut pages)?;
+    command_pages(&definition, None, &mut pages)?;
     let mount = mount_helper_page();
     for name in MOUNT_HELPERS {
         pages.push((format!("{name}.{SECTION}"), mount.clone().into_bytes()));
@@ -123,7 +123,7 @@ fn fsck_helper_page() -> String {
 
 /// What the previous lines were part of.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum LineKind {
     Text,
     List,
     Verbatim,
@@ -132,21 +132,21 @@ enum Part {
 /// Text of a help page as roff.
 fn sections(text: &str) -> String {
     let mut out = String::new();
-    let mut part = Part::Text;
+    let mut part = LineKind::Text;
     for line in text.lines() {
         let indented = line.starts_with(' ');
         if !indented && !line.is_empty() {
-            if part == Part::Verbatim {
+            if part == LineKind::Verbatim {
                 out.push_str(VERBATIM_END);
             }
-            part = Part::Text;
+            part = LineKind::Text;
         }
-        if let Some((word, meaning)) = row(line).filter(|_| part != Part::Verbatim) {
+        if let Some((word, meaning)) = row(line).filter(|_| part != LineKind::Verbatim) {
             let _ = write!(out, ".TP\n\\fB{}\\fR\n{}\n", escape(word), escape(meaning));
-            part = Part::List;
+            part = LineKind::List;
         } else if line.is_empty() {
-            out.push_str(if part == Part::Verbatim { "\n" } else { ".PP\n" });
-        } else if part == Part::List {
+            out.push_str(if part == LineKind::Verbatim { "\n" } else { ".PP\n" });
+        } else if part == LineKind::List {
             // Terms without a meaning of their own, or continuation of the previous one.
             let word = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
             let _ = match word {
@@ -154,9 +154,9 @@ fn sections(text: &str) -> String {
                 None => writeln!(out, "{}", escape(line.trim_start())),
             };
         } else if indented {
-            if part != Part::Verbatim {
+            if part != LineKind::Verbatim {
                 out.push_str(VERBATIM_BEGIN);
-                part = Part::Verbatim;
+                part = LineKind::Verbatim;
             }
             let _ = writeln!(out, "{}", escape(line.strip_prefix("  ").unwrap_or(line)));
         } else if let Some(head) = line.strip_suffix(':') {
@@ -168,7 +168,7 @@ fn sections(text: &str) -> String {
             let _ = writeln!(out, "{}", escape(line));
         }
     }
-    if part == Part::Verbatim {
+    if part == LineKind::Verbatim {
         out.push_str(VERBATIM_END);
     }
     tidy(out)
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_page_has_a_name_and_an_example() {
-        let pages = all(crate::words()).unwrap_or_default();
+        let pages = all(crate::command_definition()).unwrap_or_default();
         assert!(pages.len() >= 20, "{} pages", pages.len());
         for (name, page) in pages {
             let page = String::from_utf8(page).unwrap_or_default();

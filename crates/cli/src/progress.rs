@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const CELLS: u64 = 30;
 const PERIOD: Duration = Duration::from_millis(100);
 /// Before that a speed is a guess.
-const PACE_AFTER: Duration = Duration::from_millis(500);
+const SPEED_AFTER: Duration = Duration::from_millis(500);
 
 /// Progress: the step (one that begins with "reading" or "collecting" counts bytes), how much is done, of how
 /// much (0: unknown).
@@ -54,11 +54,11 @@ impl Drop for Bar {
 }
 
 fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
-    let pace = if elapsed >= PACE_AFTER { done as f64 / elapsed.as_secs_f64() } else { 0.0 };
+    let pace = if elapsed >= SPEED_AFTER { done as f64 / elapsed.as_secs_f64() } else { 0.0 };
     let rate = match pace {
         pace if pace < 1.0 => String::new(),
         pace if ["reading", "collecting"].iter().any(|word| what.starts_with(word)) => {
-            format!("  {}/s", size::print(pace as u64))
+            format!("  {}/s", size::format(pace as u64))
         }
         pace => format!("  {}/s", pace as u64),
     };

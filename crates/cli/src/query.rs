@@ -10,19 +10,19 @@ mod properties;
 mod question;
 mod status;
 
-pub use properties::{judge, property_help, setting};
+pub use properties::{parse_setting, property_help, validate_setting};
 pub use question::{Query, Setting};
-pub use status::{NOT_WRITTEN_BACK, unavailable};
+pub use status::{NOT_WRITTEN_BACK, unavailable_row};
 
 use crate::check;
 use crate::collect;
+use crate::device_probe::DeviceOptions;
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
-use crate::live::Live;
 use crate::metrics;
-use crate::newcomer::Terms;
+use crate::open_pool::OpenPool;
 use crate::progress::Progress;
-use crate::rewriting;
+use crate::rewrite_job;
 use serde::Serialize;
 use serde_json::Value;
 use terrane_codec::Compression;
@@ -30,30 +30,33 @@ use terrane_format::Feature;
 use terrane_posix::RewriteSpec;
 
 impl Query {
-    pub fn answer(&self, live: &Live, progress: Progress<'_>) -> Outcome<Value> {
+    pub fn answer(&self, open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Value> {
         match self {
-            Query::Status => Ok(value(&status::of(live))),
-            Query::Metrics => Ok(metrics::page(live, None).into()),
-            Query::Get { names } => Ok(value(&properties::get(live, names)?)),
+            Query::Status => Ok(value(&status::of(open_pool))),
+            Query::Metrics => Ok(metrics::render(open_pool, None).into()),
+            Query::Get { names } => Ok(value(&properties::get(open_pool, names)?)),
             Query::Set { settings } => {
-                properties::set(live, settings)?;
-                Ok(value(&properties::waiting(live, settings.iter().map(|setting| &setting.name))))
+                properties::set(open_pool, settings)?;
+                Ok(value(&properties::pending_until_remount(
+                    open_pool,
+                    settings.iter().map(|setting| &setting.name),
+                )))
             }
             Query::Inherit { names } => {
-                properties::inherit(live, names)?;
-                Ok(value(&properties::waiting(live, names.iter())))
+                properties::inherit(open_pool, names)?;
+                Ok(value(&properties::pending_until_remount(open_pool, names.iter())))
             }
             Query::Add { path, kind, zone_size, force } => {
-                let terms = Terms { size: None, zone_size: *zone_size, force: *force };
-                Ok(value(&devices::add(live, path, *kind, &terms)?))
+                let device_options = DeviceOptions { size: None, zone_size: *zone_size, force: *force };
+                Ok(value(&devices::add(open_pool, path, *kind, &device_options)?))
             }
-            Query::Remove { device } => Ok(value(&devices::remove(live, device, progress)?)),
-            Query::Iostat => Ok(value(&iostat::of(live))),
-            Query::Check => Ok(value(&check::beside(live, progress)?)),
-            Query::Uberblocks => Ok(value(&inspect::uberblocks(&live.pool.device_handles()))),
-            Query::Upgrade => Ok(value(&upgrade(live)?)),
+            Query::Remove { device } => Ok(value(&devices::remove(open_pool, device, progress)?)),
+            Query::Iostat => Ok(value(&iostat::of(open_pool))),
+            Query::Check => Ok(value(&check::check_mounted(open_pool, progress)?)),
+            Query::Uberblocks => Ok(value(&inspect::uberblocks(&open_pool.pool.device_handles()))),
+            Query::Upgrade => Ok(value(&upgrade(open_pool)?)),
             Query::Collect { target_percent, wait } => {
-                Ok(value(&collect::down_to(live, *target_percent, *wait, progress)?))
+                Ok(value(&collect::collect_to(open_pool, *target_percent, *wait, progress)?))
             }
             Query::Rewrite { object, recursive, compression, record_size } => {
                 let compression = compression.as_ref().map(|word| word.parse::<Compression>()).transpose();
@@ -63,23 +66,23 @@ impl Query {
                     compression: compression.map_err(|error| Failure(error.to_string()))?,
                     record_size: *record_size,
                 };
-                Ok(value(&rewriting::begin(live, &spec)?))
+                Ok(value(&rewrite_job::begin(open_pool, &spec)?))
             }
-            Query::RewriteStatus => Ok(value(&rewriting::status(live))),
-            Query::RewriteCancel => Ok(value(&rewriting::cancel(live)?)),
-            Query::Clear => Ok(value(&status::clear(live)?)),
-            Query::Zones => Ok(value(&inspect::zones(&live.pool))),
-            Query::ZoneMap => Ok(value(&inspect::zone_map(live))),
-            Query::Space => Ok(value(&inspect::space(live)?)),
-            Query::Stat { object } => Ok(value(&inspect::stat(live, *object, progress)?)),
+            Query::RewriteStatus => Ok(value(&rewrite_job::status(open_pool))),
+            Query::RewriteCancel => Ok(value(&rewrite_job::cancel(open_pool)?)),
+            Query::Clear => Ok(value(&status::clear(open_pool)?)),
+            Query::Zones => Ok(value(&inspect::zones(&open_pool.pool))),
+            Query::ZoneMap => Ok(value(&inspect::zone_map(open_pool))),
+            Query::Space => Ok(value(&inspect::space(open_pool)?)),
+            Query::Stat { object } => Ok(value(&inspect::stat(open_pool, *object, progress)?)),
             Query::StatPath { path } => {
-                Ok(value(&inspect::stat(live, inspect::resolve(live, path)?, progress)?))
+                Ok(value(&inspect::stat(open_pool, inspect::resolve(open_pool, path)?, progress)?))
             }
-            Query::Zone { seq } => Ok(value(&inspect::zone(&live.pool, *seq)?)),
-            Query::Dnodes { meta } => Ok(value(&inspect::dnodes(live, *meta))),
-            Query::Dnode { meta, object } => Ok(value(&inspect::dnode(live, *meta, *object)?)),
-            Query::Tree { meta, object } => Ok(value(&inspect::tree(live, *meta, *object)?)),
-            Query::Zap { meta, object } => Ok(value(&inspect::zap(live, *meta, *object)?)),
+            Query::Zone { seq } => Ok(value(&inspect::zone(&open_pool.pool, *seq)?)),
+            Query::Dnodes { meta } => Ok(value(&inspect::dnodes(open_pool, *meta))),
+            Query::Dnode { meta, object } => Ok(value(&inspect::dnode(open_pool, *meta, *object)?)),
+            Query::Tree { meta, object } => Ok(value(&inspect::tree(open_pool, *meta, *object)?)),
+            Query::Zap { meta, object } => Ok(value(&inspect::zap(open_pool, *meta, *object)?)),
         }
     }
 }
@@ -98,8 +101,12 @@ struct Upgraded {
 }
 
 /// Adds the features that the pool lacks.
-fn upgrade(live: &Live) -> Outcome<Upgraded> {
-    let new = live.pool.enable(&Feature::defaults())?;
+fn upgrade(open_pool: &OpenPool) -> Outcome<Upgraded> {
+    let new = open_pool.pool.enable(&Feature::defaults())?;
     let added = new.iter().map(|feature| feature.row().name).collect();
-    Ok(Upgraded { name: live.pool.name(), features: inspect::feature_names(&live.pool.label()), added })
+    Ok(Upgraded {
+        name: open_pool.pool.name(),
+        features: inspect::feature_names(&open_pool.pool.label()),
+        added,
+    })
 }

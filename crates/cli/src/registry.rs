@@ -3,8 +3,9 @@
 //! A pool's name is in its label. To find the label by the name, the registry records where it was. That is a
 //! file `pools` with a line `name=/path` for each pool that was created or mounted here; it survives a
 //! reboot. While a pool is mounted, the *runtime directory* holds its daemon's socket `NAME.sock`, its
-//! keeper's `NAME.keep` with the keeper's name beside it, and the log `NAME.log`; `NAME.mount` is held while
-//! a mount begins. Neither is needed for the data: every command also takes the device's path.
+//! supervisor's `NAME.supervisor` with the supervisor's name beside it, and the log `NAME.log`. `NAME.mount`
+//! is held while a mount begins. None of them is needed for the data: every command also takes the device's
+//! path.
 //!
 //! Earlier versions kept the names in the runtime directory too, where a reboot lost them. Names found there
 //! are known, and move with the first change.
@@ -30,7 +31,7 @@ use std::time::{Duration, Instant};
 pub const STATE_DIR_VARIABLE: &str = "TERRANE_STATE_DIR";
 
 /// How long a mount waits for another one of its name to finish.
-const MOUNT_PATIENCE: Duration = Duration::from_secs(20);
+const MOUNT_LOCK_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Debug)]
 pub struct Registry {
@@ -57,7 +58,8 @@ impl Registry {
     pub fn of_this_user() -> Outcome<Registry> {
         let set =
             |variable: &str| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let uid = sys::who().map_err(Failure::io("asking who runs this:", Path::new("/proc/self")))?.uid;
+        let uid =
+            sys::process_user().map_err(Failure::io("reading the user of", Path::new("/proc/self")))?.uid;
         let registry = if let Some(dir) = set(STATE_DIR_VARIABLE) {
             let dir = std::path::absolute(&dir).map_err(Failure::io("finding", &dir))?;
             Registry { names: dir.clone(), dir }
@@ -74,38 +76,36 @@ impl Registry {
                 (Some(names), Some(dir)) => Registry { names, dir },
                 (Some(only), None) | (None, Some(only)) => Registry { names: only.clone(), dir: only },
                 (None, None) => {
-                    let text = format!(
-                        "there is no place for names of pools; set {STATE_DIR_VARIABLE} to a directory"
-                    );
+                    let text = format!("no directory for names of pools; set {STATE_DIR_VARIABLE} to one");
                     return Err(Failure(text));
                 }
             }
         };
         for dir in [&registry.names, &registry.dir] {
-            judge_dir(dir, uid)?;
+            validate_dir(dir, uid)?;
         }
         Ok(registry)
     }
 
     /// The socket on which the daemon of a mounted pool answers.
-    pub fn socket(&self, name: &str) -> PathBuf {
+    pub fn control_socket(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.sock"))
     }
 
-    /// The socket on which a mount's keeper receives messages of its server.
-    pub fn keeper(&self, name: &str) -> PathBuf {
-        self.dir.join(format!("{name}.keep"))
+    /// The socket on which a mount's supervisor receives messages of its server.
+    pub fn supervisor_socket(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.supervisor"))
     }
 
     /// The log of a mount in the background.
-    pub fn log(&self, name: &str) -> PathBuf {
+    pub fn log_path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.log"))
     }
 
     /// All known pools.
     pub fn pools(&self) -> Outcome<BTreeMap<String, PathBuf>> {
         let mut pools = BTreeMap::new();
-        for path in self.of_before().into_iter().chain([self.names.join("pools")]) {
+        for path in self.legacy_names_file().into_iter().chain([self.names.join("pools")]) {
             match std::fs::read(&path) {
                 Ok(raw) => pools.extend(parse(&raw)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -116,14 +116,16 @@ impl Registry {
     }
 
     /// Where earlier versions kept names.
-    fn of_before(&self) -> Option<PathBuf> {
+    fn legacy_names_file(&self) -> Option<PathBuf> {
         (self.names != self.dir).then(|| self.dir.join("pools"))
     }
 
     /// Records a name. Returns what it meant before.
-    pub fn remember(&self, name: &str, device: &Path) -> Outcome<Option<PathBuf>> {
+    pub fn register(&self, name: &str, device: &Path) -> Outcome<Option<PathBuf>> {
         if !is_name(name) || device.as_os_str().as_bytes().contains(&b'\n') {
-            return Err(Failure(format!("pool {name:?} at {device:?} cannot be remembered by name")));
+            return Err(Failure(format!(
+                "pool {name:?} at {device:?}: name not registered: invalid name or path"
+            )));
         }
         let mut before = None;
         self.change(|pools| {
@@ -146,7 +148,7 @@ impl Registry {
     }
 
     /// Creates the runtime directory, for this user alone.
-    pub fn prepare(&self) -> Outcome {
+    pub fn make_runtime_dir(&self) -> Outcome {
         make_dir(&self.dir)
     }
 
@@ -163,20 +165,20 @@ impl Registry {
     }
 
     /// Allows one mount of a pool of this name to begin at a time, until the returned file is dropped:
-    /// keepers and servers find each other by the name.
+    /// supervisors and servers find each other by the name.
     pub fn lock_mount(&self, name: &str) -> Outcome<File> {
-        self.prepare()?;
+        self.make_runtime_dir()?;
         // Not `.lock`: a pool may be called `pools`.
         let path = self.dir.join(format!("{name}.mount"));
-        let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
+        let lock = create_private(&path).map_err(Failure::io("opening", &path))?;
         let begun = Instant::now();
         while let Err(error) = lock.try_lock() {
             match error {
                 TryLockError::Error(error) => return Err(Failure::io("locking", &path)(error)),
                 // An import can take as long as the device needs.
-                TryLockError::WouldBlock if begun.elapsed() > MOUNT_PATIENCE => {
-                    let (at, expected) = (format!("pool {name}"), "no other mount of that name that begins");
-                    let found = format!("one for {} s and more", MOUNT_PATIENCE.as_secs());
+                TryLockError::WouldBlock if begun.elapsed() > MOUNT_LOCK_TIMEOUT => {
+                    let (at, expected) = (format!("pool {name}"), "no other mount of that name in progress");
+                    let found = format!("one in progress for more than {} s", MOUNT_LOCK_TIMEOUT.as_secs());
                     return Err(Failure::refused(at, expected, found, "wait for it, or end it"));
                 }
                 TryLockError::WouldBlock => std::thread::sleep(Duration::from_millis(20)),
@@ -192,14 +194,14 @@ impl Registry {
             return Ok(());
         }
         let (path, next) = (self.names.join("pools"), self.names.join("pools.new"));
-        let mut file = open_own(&next).map_err(Failure::io("making", &next))?;
-        file.write_all(&print(&pools))
+        let mut file = create_private(&next).map_err(Failure::io("creating", &next))?;
+        file.write_all(&serialize(&pools))
             .and_then(|()| file.sync_all())
             .map_err(Failure::io("writing", &next))?;
         std::fs::rename(&next, &path).map_err(Failure::io("replacing", &path))?;
-        match self.of_before().map(std::fs::remove_file) {
+        match self.legacy_names_file().map(std::fs::remove_file) {
             Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Failure::io("removing the names of before in", &self.dir)(error))
+                Err(Failure::io("removing the old names file in", &self.dir)(error))
             }
             _ => Ok(()),
         }
@@ -207,38 +209,38 @@ impl Registry {
 }
 
 fn make_dir(dir: &Path) -> Outcome {
-    let uid = sys::who()?.uid;
+    let uid = sys::process_user()?.uid;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.map_err(Failure::io("making the state directory", dir))?;
-    judge_dir(dir, uid)
+    made.map_err(Failure::io("creating the state directory", dir))?;
+    validate_dir(dir, uid)
 }
 
 fn lock_in(dir: &Path) -> Outcome<File> {
     make_dir(dir)?;
     let path = dir.join("pools.lock");
-    let lock = open_own(&path).map_err(Failure::io("opening", &path))?;
+    let lock = create_private(&path).map_err(Failure::io("opening", &path))?;
     lock.lock().map_err(Failure::io("locking", &path))?;
     Ok(lock)
 }
 
 /// Refuses a directory that other users can write to: they could change where names lead. A missing one is
 /// created for its owner alone.
-fn judge_dir(dir: &Path, uid: u32) -> Outcome {
+fn validate_dir(dir: &Path, uid: u32) -> Outcome {
     let Ok(link) = dir.symlink_metadata() else { return Ok(()) };
-    let meta = dir.metadata().map_err(Failure::io("looking at the state directory", dir))?;
+    let meta = dir.metadata().map_err(Failure::io("examining the state directory", dir))?;
     let found = match meta.mode() & 0o777 {
-        _ if meta.uid() != uid => format!("one of user {}", meta.uid()),
-        _ if ![uid, 0].contains(&link.uid()) => format!("a link of user {}", link.uid()),
+        _ if meta.uid() != uid => format!("owner {}", meta.uid()),
+        _ if ![uid, 0].contains(&link.uid()) => format!("a symbolic link of user {}", link.uid()),
         mode if mode & 0o022 != 0 => format!("mode {mode:04o}"),
         _ => return Ok(()),
     };
-    let expected = format!("a state directory of user {uid} that nobody else may write to");
+    let expected = format!("a state directory of user {uid} that no other user may write to");
     let remedy = format!("chmod 700 it, or set {STATE_DIR_VARIABLE} to another");
     Err(Failure::refused(dir.display(), expected, found, remedy))
 }
 
 /// Opened empty, and never through a link.
-fn open_own(path: &Path) -> std::io::Result<File> {
+fn create_private(path: &Path) -> std::io::Result<File> {
     let mut options = File::options();
     options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     options.open(path)
@@ -267,7 +269,7 @@ fn parse(raw: &[u8]) -> BTreeMap<String, PathBuf> {
     raw.split(|byte| *byte == b'\n').filter_map(entry).collect()
 }
 
-fn print(pools: &BTreeMap<String, PathBuf>) -> Vec<u8> {
+fn serialize(pools: &BTreeMap<String, PathBuf>) -> Vec<u8> {
     let lines = pools.iter().map(|(name, path)| {
         let path: &OsStr = path.as_os_str();
         [name.as_bytes(), b"=", path.as_bytes(), b"\n"].concat()
@@ -285,9 +287,9 @@ mod tests {
         let place = dir.join("not/there/yet");
         let registry = Registry { names: place.clone(), dir: place };
         assert!(registry.pools().unwrap().is_empty());
-        registry.remember("tank", Path::new("/images/tank = 1.img")).unwrap();
-        registry.remember("b", Path::new("/dev/sdb")).unwrap();
-        registry.remember("b", Path::new("/dev/sdc")).unwrap();
+        registry.register("tank", Path::new("/images/tank = 1.img")).unwrap();
+        registry.register("b", Path::new("/dev/sdb")).unwrap();
+        registry.register("b", Path::new("/dev/sdc")).unwrap();
         registry.forget("nobody").unwrap();
         let pools = registry.pools().unwrap();
         let expected = [("b", "/dev/sdc"), ("tank", "/images/tank = 1.img")];
@@ -304,7 +306,7 @@ mod tests {
         std::fs::create_dir_all(&registry.dir).unwrap();
         std::fs::write(registry.dir.join("pools"), "a=/old/a\nb=/old/b\n").unwrap();
         assert_eq!(registry.pools().unwrap().len(), 2);
-        registry.remember("b", Path::new("/new/b")).unwrap();
+        registry.register("b", Path::new("/new/b")).unwrap();
         assert!(!registry.dir.join("pools").exists());
         let kept = std::fs::read_to_string(registry.names.join("pools")).unwrap();
         assert_eq!(kept, "a=/old/a\nb=/new/b\n");
@@ -318,7 +320,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("terrane-registry-any-{}", std::process::id()));
         let registry = Registry { names: dir.clone(), dir: dir.clone() };
         let _mount = registry.lock_mount("pools").unwrap();
-        assert!(open_own(&dir.join("pools.lock")).unwrap().try_lock().is_ok());
+        assert!(create_private(&dir.join("pools.lock")).unwrap().try_lock().is_ok());
         std::fs::remove_dir_all(dir).unwrap();
     }
 
@@ -327,20 +329,20 @@ mod tests {
         use std::os::unix::fs::{PermissionsExt, symlink};
         let dir = std::env::temp_dir().join(format!("terrane-registry-trust-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
-        let uid = sys::who().unwrap().uid;
+        let uid = sys::process_user().unwrap().uid;
         let allow = |mode| std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(mode)).unwrap();
         for (mode, fits) in [(0o700, true), (0o755, true), (0o775, false), (0o702, false)] {
             allow(mode);
-            assert_eq!(judge_dir(&dir, uid).is_ok(), fits, "{mode:o}");
+            assert_eq!(validate_dir(&dir, uid).is_ok(), fits, "{mode:o}");
         }
         allow(0o700);
-        assert!(judge_dir(&dir, uid + 1).unwrap_err().0.contains("of user"));
-        judge_dir(&dir.join("not yet"), uid + 1).unwrap();
+        assert!(validate_dir(&dir, uid + 1).unwrap_err().0.contains("of user"));
+        validate_dir(&dir.join("not yet"), uid + 1).unwrap();
         // A file behind a link is not ours to overwrite.
         std::fs::write(dir.join("target"), "kept").unwrap();
         symlink(dir.join("target"), dir.join("pools.new")).unwrap();
         let registry = Registry { names: dir.clone(), dir: dir.clone() };
-        assert!(registry.remember("tank", Path::new("/a")).is_err());
+        assert!(registry.register("tank", Path::new("/a")).is_err());
         assert_eq!(std::fs::read(dir.join("target")).unwrap(), b"kept");
         std::fs::remove_dir_all(dir).unwrap();
     }
@@ -353,9 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_none_do_no_harm() {
+    fn malformed_lines_are_skipped() {
         let pools = parse(b"\n=\nx\nx=relative\n../x=/a\ntank=/a=b\n9=/a\n\xff=/a\nlast=/c");
-        assert_eq!(print(&pools), b"last=/c\ntank=/a=b\n");
+        assert_eq!(serialize(&pools), b"last=/c\ntank=/a=b\n");
     }
 
     #[test]

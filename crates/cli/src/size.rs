@@ -7,7 +7,7 @@ const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
 /// # Errors
 /// Describes the syntax if the word is not a size, is no whole number of bytes, or exceeds 2^64 - 1.
 pub fn parse(word: &str) -> Result<u64, String> {
-    let bad = || format!("{word:?} is no size: write a number and perhaps K, M, G, T, P or E");
+    let bad = || format!("invalid size {word:?}: expected a number, optionally with K, M, G, T, P or E");
     let digits = word.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = word.get(digits.len()..).ok_or_else(bad)?.to_ascii_uppercase();
     let unit = unit.strip_suffix("IB").or(unit.strip_suffix('B')).unwrap_or(&unit);
@@ -28,7 +28,7 @@ pub fn parse(word: &str) -> Result<u64, String> {
 }
 
 /// At most five characters: whole numbers as such (`16G`), others with three significant digits (`1.46G`).
-pub fn print(bytes: u64) -> String {
+pub fn format(bytes: u64) -> String {
     let unit = (bytes.max(1).ilog2() / 10) as usize;
     let divisor = 1u64 << (10 * unit);
     let suffix = UNITS.get(unit).copied().unwrap_or("");
@@ -89,7 +89,7 @@ mod tests {
             (300_000, "293K"),
             (u64::MAX, "16.0E"),
         ] {
-            assert_eq!(print(bytes), text);
+            assert_eq!(format(bytes), text);
         }
     }
 }

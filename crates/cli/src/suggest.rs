@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slips_of_the_fingers_are_understood() {
+    fn typing_errors_get_a_suggestion() {
         let known = ["compression", "recordsize", "checksum", "atime"];
         for (word, meant) in [
             ("compresion", Some("compression")),

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 /// How a listing is wanted.
 #[derive(Args, Clone, Copy, Debug, Default)]
-pub struct Shape {
+pub struct OutputFormat {
     /// JSON, with exact numbers
     #[arg(short, long)]
     pub json: bool,
@@ -26,7 +26,7 @@ pub struct Shape {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     Text,
     /// A number of bytes.
     Size,
@@ -40,23 +40,23 @@ pub enum Kind {
 pub struct Column {
     pub title: &'static str,
     pub key: &'static str,
-    pub kind: Kind,
+    pub kind: ColumnKind,
 }
 
 pub const fn text(title: &'static str, key: &'static str) -> Column {
-    Column { title, key, kind: Kind::Text }
+    Column { title, key, kind: ColumnKind::Text }
 }
 
 pub const fn size(title: &'static str, key: &'static str) -> Column {
-    Column { title, key, kind: Kind::Size }
+    Column { title, key, kind: ColumnKind::Size }
 }
 
 pub const fn count(title: &'static str, key: &'static str) -> Column {
-    Column { title, key, kind: Kind::Count }
+    Column { title, key, kind: ColumnKind::Count }
 }
 
 pub const fn ratio(title: &'static str, key: &'static str) -> Column {
-    Column { title, key, kind: Kind::Ratio }
+    Column { title, key, kind: ColumnKind::Ratio }
 }
 
 /// Version of the JSON that commands print: it changes if a key changes its meaning or is removed.
@@ -85,19 +85,19 @@ impl Listing {
     }
 
     /// The rows in the chosen form; ends with a line break unless it is empty.
-    pub fn render(&self, rows: &[Value], shape: Shape) -> String {
-        self.render_columns(self.columns, rows, shape)
+    pub fn render(&self, rows: &[Value], output: OutputFormat) -> String {
+        self.render_columns(self.columns, rows, output)
     }
 
     /// The same with the columns of these names (`name,used`); none: all.
-    pub fn render_chosen(&self, names: &[String], rows: &[Value], shape: Shape) -> String {
+    pub fn render_chosen(&self, names: &[String], rows: &[Value], output: OutputFormat) -> String {
         let find = |name: &String| self.columns.iter().find(|column| column.name() == *name).copied();
         let chosen: Vec<Column> = names.iter().filter_map(find).collect();
-        self.render_columns(if names.is_empty() { self.columns } else { &chosen }, rows, shape)
+        self.render_columns(if names.is_empty() { self.columns } else { &chosen }, rows, output)
     }
 
-    fn render_columns(&self, columns: &[Column], rows: &[Value], shape: Shape) -> String {
-        if shape.json { self.json(rows) } else { render(columns, rows, shape) }
+    fn render_columns(&self, columns: &[Column], rows: &[Value], output: OutputFormat) -> String {
+        if output.json { self.json(rows) } else { render(columns, rows, output) }
     }
 }
 
@@ -109,12 +109,12 @@ impl Column {
 }
 
 /// Lines and columns; ends with a line break unless it is empty.
-fn render(columns: &[Column], rows: &[Value], shape: Shape) -> String {
+fn render(columns: &[Column], rows: &[Value], output: OutputFormat) -> String {
     let cells: Vec<Vec<String>> = rows
         .iter()
-        .map(|row| columns.iter().map(|column| cell(*column, row, shape.parsable)).collect())
+        .map(|row| columns.iter().map(|column| cell(*column, row, output.parsable)).collect())
         .collect();
-    if shape.no_header {
+    if output.no_header {
         return cells.iter().map(|row| row.join("\t") + "\n").collect();
     }
     let mut lines = vec![columns.iter().map(|column| column.title.to_owned()).collect()];
@@ -129,8 +129,10 @@ pub fn cell(column: Column, row: &Value, exact: bool) -> String {
         Some(Value::String(text)) => printable(text),
         Some(Value::Bool(yes)) => if *yes { "yes" } else { "no" }.to_owned(),
         Some(number) => match number.as_u64() {
-            Some(bytes) if column.kind == Kind::Size && !exact => size::print(bytes),
-            _ if column.kind == Kind::Ratio && !exact => format!("{:.2}", number.as_f64().unwrap_or(0.0)),
+            Some(bytes) if column.kind == ColumnKind::Size && !exact => size::format(bytes),
+            _ if column.kind == ColumnKind::Ratio && !exact => {
+                format!("{:.2}", number.as_f64().unwrap_or(0.0))
+            }
             _ => number.to_string(),
         },
     }
@@ -155,8 +157,8 @@ fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
         for ((cell, column), width) in line.iter().zip(columns).zip(&widths) {
             // Numbers are aligned to the right.
             let padded = match column.kind {
-                Kind::Text => format!("{cell:<width$}"),
-                Kind::Size | Kind::Count | Kind::Ratio => format!("{cell:>width$}"),
+                ColumnKind::Text => format!("{cell:<width$}"),
+                ColumnKind::Size | ColumnKind::Count | ColumnKind::Ratio => format!("{cell:>width$}"),
             };
             text.push_str(&padded);
             text.push_str("  ");
@@ -182,22 +184,22 @@ mod tests {
 
     #[test]
     fn people_get_columns_that_line_up() {
-        let text = render(&COLUMNS, &rows(), Shape::default());
+        let text = render(&COLUMNS, &rows(), OutputFormat::default());
         assert_eq!(text, "NAME   SIZE  STATE\ntank    16G  mounted\nb     1.50K  -\n");
     }
 
     #[test]
     fn scripts_get_tabs_and_exact_numbers() {
-        let shape = Shape { parsable: true, no_header: true, json: false };
-        assert_eq!(render(&COLUMNS, &rows(), shape), "tank\t17179869184\tmounted\nb\t1536\t-\n");
-        assert_eq!(render(&COLUMNS, &[], shape), "");
+        let output = OutputFormat { parsable: true, no_header: true, json: false };
+        assert_eq!(render(&COLUMNS, &rows(), output), "tank\t17179869184\tmounted\nb\t1536\t-\n");
+        assert_eq!(render(&COLUMNS, &[], output), "");
     }
 
     #[test]
     fn programs_get_all_there_is() {
         let listing = Listing { command: "pool list", key: "pools", columns: &COLUMNS };
-        let shape = Shape { json: true, ..Shape::default() };
-        let text = listing.render_chosen(&["name".to_owned()], &rows(), shape);
+        let output = OutputFormat { json: true, ..OutputFormat::default() };
+        let text = listing.render_chosen(&["name".to_owned()], &rows(), output);
         let expected = json!({"output_version": 1, "command": "pool list", "pools": rows()});
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
     }
@@ -205,16 +207,16 @@ mod tests {
     #[test]
     fn columns_can_be_chosen() {
         let listing = Listing { command: "pool list", key: "pools", columns: &COLUMNS };
-        let shape = Shape { no_header: true, ..Shape::default() };
+        let output = OutputFormat { no_header: true, ..OutputFormat::default() };
         let chosen = ["state", "name"].map(str::to_owned);
-        assert_eq!(listing.render_chosen(&chosen, &rows(), shape), "mounted\ttank\n-\tb\n");
-        assert_eq!(listing.render_chosen(&[], &rows(), shape), listing.render(&rows(), shape));
+        assert_eq!(listing.render_chosen(&chosen, &rows(), output), "mounted\ttank\n-\tb\n");
+        assert_eq!(listing.render_chosen(&[], &rows(), output), listing.render(&rows(), output));
     }
 
     #[test]
     fn a_name_cannot_break_a_line() {
         let rows = [json!({"name": "a\tb\nc\u{1b}[2J"})];
-        let shape = Shape { no_header: true, ..Shape::default() };
-        assert_eq!(render(&[text("NAME", "name")], &rows, shape), "a\\tb\\nc\\u{1b}[2J\n");
+        let output = OutputFormat { no_header: true, ..OutputFormat::default() };
+        assert_eq!(render(&[text("NAME", "name")], &rows, output), "a\\tb\\nc\\u{1b}[2J\n");
     }
 }

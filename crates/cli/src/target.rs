@@ -5,7 +5,7 @@ use crate::registry::{Registry, is_name};
 use crate::suggest;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use terrane_device::{Backing, Identity, OpenMode, PathKind, Peek};
+use terrane_device::{Backing, Identity, OpenMode, PathKind, UnlockedReader};
 use terrane_format::label::Label;
 
 /// The pool that a word on the command line means.
@@ -29,7 +29,7 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     }
     let path = Path::new(word);
     if !word.contains('/') && path.symlink_metadata().is_err() {
-        return Err(unknown(word, &known));
+        return Err(unknown_pool(word, &known));
     }
     let path = path.canonicalize().map_err(Failure::io("finding", path))?;
     find_at(&path)
@@ -45,12 +45,12 @@ pub fn find_at(path: &Path) -> Outcome<Target> {
 /// The pool that is known by this name, wherever it is or was.
 pub fn find_known(registry: &Registry, name: &str) -> Outcome<Target> {
     let known = registry.pools()?;
-    let path = known.get(name).cloned().ok_or_else(|| unknown(name, &known))?;
+    let path = known.get(name).cloned().ok_or_else(|| unknown_pool(name, &known))?;
     Ok(Target { name: name.to_owned(), path, id: None })
 }
 
 /// Where the pool of this name is, if it still exists and is not the one at `path`.
-pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
+pub fn other_pool_named(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<PathBuf>> {
     let Some(known) = registry.pools()?.remove(name) else { return Ok(None) };
     let is_same = match (Identity::of(path), Identity::of(&known)) {
         (Ok(path), Ok(known)) => path == known,
@@ -60,12 +60,12 @@ pub fn namesake(registry: &Registry, name: &str, path: &Path) -> Outcome<Option<
     Ok(if !is_same && is_there() { Some(known) } else { None })
 }
 
-fn unknown(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
+fn unknown_pool(word: &str, known: &BTreeMap<String, PathBuf>) -> Failure {
     let hint = suggest::hint(word, known.keys().map(String::as_str));
     let names: Vec<&str> = known.keys().map(String::as_str).collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
     Failure(format!(
-        "there is no pool {word:?} here; known are: {names}. Name its device by its path, or see `terrane pool import`{hint}"
+        "unknown pool {word:?}; known pools: {names}; use the path of its device, or see `terrane pool import`{hint}"
     ))
 }
 
@@ -77,12 +77,12 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
     match probe.kind {
         PathKind::Directory => return Err(refuse("a directory")),
         PathKind::Other => return Err(refuse("neither a regular file nor a block device")),
-        PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("nothing: it is empty")),
+        PathKind::Regular | PathKind::Block if probe.size == 0 => return Err(refuse("an empty file")),
         PathKind::Regular | PathKind::Block => {}
     }
-    drop(Peek::open(path)?);
+    drop(UnlockedReader::open(path)?);
     match probe_label(path, probe.size) {
-        Some(label) => judge_name(path, label),
+        Some(label) => validate_name(path, label),
         None => label_of(&Backing::open(path, OpenMode::ReadOnly)?),
     }
 }
@@ -91,14 +91,14 @@ pub fn read_label(path: &Path) -> Outcome<Label> {
 pub fn label_of(backing: &Backing) -> Outcome<Label> {
     let mut read = |offset: u64, buf: &mut [u8]| backing.read_at(offset, buf).is_ok();
     if let Some(probe) = terrane_pool::probe(&mut read, backing.size()) {
-        return judge_name(Path::new(backing.name()), probe.label);
+        return validate_name(Path::new(backing.name()), probe.label);
     }
     let found = terrane_device::identify_foreign(backing);
     let found = found.unwrap_or_else(|| "nothing but zeros".to_owned());
     Err(Failure::refused(backing.name(), "a Terrane pool", found, "name a pool's device"))
 }
 
-fn judge_name(path: &Path, label: Label) -> Outcome<Label> {
+fn validate_name(path: &Path, label: Label) -> Outcome<Label> {
     if is_name(&label.name) {
         return Ok(label);
     }
@@ -108,7 +108,7 @@ fn judge_name(path: &Path, label: Label) -> Outcome<Label> {
 
 /// The label in a file or device of this size, if there is one and it can be read.
 pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
-    let peek = Peek::open(path).ok()?;
+    let peek = UnlockedReader::open(path).ok()?;
     let mut read = |offset: u64, buf: &mut [u8]| peek.read_at(offset, buf).is_ok();
     terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
 }

@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// A directory with a pool; removed with its mount when the test ends, also if it fails.
-struct Place {
+struct TestDir {
     dir: PathBuf,
 }
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl TestDir {
+    fn new(name: &str) -> TestDir {
         let dir = std::env::temp_dir().join(format!("terrane-metrics-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mnt")).unwrap();
-        let place = Place { dir };
-        place.run("pool create tank tank.img --size 128M");
-        place
+        let dir = TestDir { dir };
+        dir.run("pool create tank tank.img --size 128M");
+        dir
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(self.path("mnt")).stderr(Stdio::null()).status();
         let _ = Command::new("fusermount3").arg("-uz").arg(self.path("mnt")).stderr(Stdio::null()).status();
@@ -179,34 +179,34 @@ impl Metrics {
 
 #[test]
 fn metrics_are_well_formed_and_follow_what_is_done() {
-    let place = Place::new("count");
-    let alone = place.metrics();
+    let dir = TestDir::new("count");
+    let alone = dir.metrics();
     assert_eq!(alone.get("mounted", ""), 0.0);
     assert!(alone.get("pool_available_bytes", "") > 50e6 && alone.get("zones", "state=\"empty\"") > 50.0);
     assert!(!alone.kinds.contains_key("terrane_fuse_request_seconds"));
     if !can_mount() {
         return;
     }
-    place.run("mount --metrics 127.0.0.1:0 tank mnt");
-    let before = place.metrics();
+    dir.run("mount --metrics 127.0.0.1:0 tank mnt");
+    let before = dir.metrics();
     assert_eq!(before.get("mounted", ""), 1.0);
-    let mnt = place.path("mnt");
+    let mnt = dir.path("mnt");
     let data: Vec<u8> = (0..3_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     fs::write(mnt.join("file"), &data).unwrap();
     fs::create_dir(mnt.join("dir")).unwrap();
     assert!(fs::create_dir(mnt.join("dir")).is_err());
     fs::File::open(mnt.join("file")).unwrap().sync_all().unwrap();
-    let after = place.metrics();
+    let after = dir.metrics();
     let grew = |name: &str, labels: &str| after.get(name, labels) - before.get(name, labels);
     assert!(grew("fuse_written_bytes_total", "") >= 12e6);
     assert!(grew("zone_written_bytes_total", "class=\"data\"") >= 11e6);
     assert!(grew("zone_written_blocks_total", "class=\"metadata A\"") >= 1.0);
-    assert!(grew("group_sync_seconds_count", "") >= 1.0 && grew("group_sync_seconds_sum", "") > 0.0);
+    assert!(grew("txg_sync_seconds_count", "") >= 1.0 && grew("txg_sync_seconds_sum", "") > 0.0);
     assert!(grew("life_user_bytes_total", "") >= 12e6);
     assert!(grew("life_device_bytes_total", "use=\"data\"") >= 11e6);
     assert!(after.get("write_amplification", "window=\"life\"") > 0.9);
     assert!(after.get("write_amplification", "window=\"minute\"") > 0.9);
-    assert!(grew("committed_group", "") >= 1.0 && grew("device_flushes_total", &device(&after)) >= 2.0);
+    assert!(grew("committed_txg", "") >= 1.0 && grew("device_flushes_total", &device(&after)) >= 2.0);
     assert!(grew("pool_used_bytes", "") >= 11e6);
     assert!(after.get("fuse_request_seconds_count", "operation=\"mkdir\"") >= 1.0);
     assert_eq!(after.get("fuse_request_seconds_count", "operation=\"fsync\""), 1.0);
@@ -218,7 +218,7 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
     (&file).write_all(&data).unwrap();
     file.sync_all().unwrap();
     drop(file);
-    let again = place.metrics();
+    let again = dir.metrics();
     assert_eq!(again.get("nopwrite_blocks_total", ""), 92.0);
     assert_eq!(again.get("nopwrite_bytes_total", ""), 12e6);
     assert_eq!(
@@ -231,8 +231,8 @@ fn metrics_are_well_formed_and_follow_what_is_done() {
         let grows = ["_total", "_count", "_sum", "_bucket"].iter().any(|end| family.ends_with(end));
         assert!(!grows || after.samples[name] >= *value, "{name}");
     }
-    place.run("umount mnt");
-    assert_eq!(place.metrics().get("mounted", ""), 0.0);
+    dir.run("umount mnt");
+    assert_eq!(dir.metrics().get("mounted", ""), 0.0);
 }
 
 /// The label of the only device.
@@ -255,30 +255,30 @@ fn a_mount_answers_scrapers_and_logs_into_its_file() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("serve");
+    let dir = TestDir::new("serve");
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let words = format!("mount -o metrics=127.0.0.1:{port},log=tank.log tank mnt");
-    let mut command = place.command(&words);
-    command.env("RUST_LOG", "warn,terrane=info,pool::group=debug");
-    place.expect(&command.output().unwrap(), &words);
+    let mut command = dir.command(&words);
+    command.env("RUST_LOG", "warn,terrane=info,pool::txg_sync=debug");
+    dir.expect(&command.output().unwrap(), &words);
     let page = http(port, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let (head, body) = page.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.0 200 OK") && head.contains("version=0.0.4"), "{head}");
     assert_eq!(Metrics::parse(body).get("mounted", ""), 1.0);
     assert!(http(port, "GET /etc/passwd HTTP/1.1\r\n\r\n").unwrap().starts_with("HTTP/1.0 404 "));
-    fs::write(place.path("mnt/file"), "x").unwrap();
-    place.run("sync tank");
-    place.run("umount mnt");
-    let log = fs::read_to_string(place.path("tank.log")).unwrap();
+    fs::write(dir.path("mnt/file"), "x").unwrap();
+    dir.run("sync tank");
+    dir.run("umount mnt");
+    let log = fs::read_to_string(dir.path("tank.log")).unwrap();
     for line in log.lines() {
         assert!(line.starts_with("time=20") && line.contains(" level=") && line.contains(" msg="), "{line}");
         assert!(line.contains(" pool=tank "), "{line}");
     }
-    let committed = log.lines().find(|line| line.contains("module=pool::group") && line.contains(" txg="));
+    let committed = log.lines().find(|line| line.contains("module=pool::txg_sync") && line.contains(" txg="));
     assert!(committed.is_some_and(|line| line.contains("level=debug")), "{log}");
-    assert!(log.contains(&format!("device={}", place.path("tank.img").display())), "{log}");
-    assert!(!place.path("state/tank.log").exists(), "one log is enough");
+    assert!(log.contains(&format!("device={}", dir.path("tank.img").display())), "{log}");
+    assert!(!dir.path("state/tank.log").exists(), "one log is enough");
 }
 
 #[test]
@@ -286,15 +286,15 @@ fn an_address_that_is_taken_is_refused_before_the_mount() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("taken");
+    let dir = TestDir::new("taken");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     for address in [taken.local_addr().unwrap().to_string(), "nowhere".to_owned()] {
-        let output = place.command(&format!("mount --metrics {address} tank mnt")).output().unwrap();
+        let output = dir.command(&format!("mount --metrics {address} tank mnt")).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(1) && err.contains("ADDRESS:PORT"), "{err}");
     }
-    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(place.path("mnt").to_str().unwrap()));
-    assert!(place.run("pool status tank").contains("tank.img"));
+    assert!(!fs::read_to_string("/proc/self/mounts").unwrap().contains(dir.path("mnt").to_str().unwrap()));
+    assert!(dir.run("pool status tank").contains("tank.img"));
 }
 
 #[test]
@@ -302,23 +302,23 @@ fn under_systemd_lines_begin_with_their_priority() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("journal");
-    let journal = fs::File::create(place.path("journal")).unwrap();
+    let dir = TestDir::new("journal");
+    let journal = fs::File::create(dir.path("journal")).unwrap();
     let meta = journal.metadata().unwrap();
     let stream = format!("{}:{}", meta.dev(), meta.ino());
     let mut child =
-        place.command("mount -f tank mnt").env("JOURNAL_STREAM", stream).stderr(journal).spawn().unwrap();
+        dir.command("mount -f tank mnt").env("JOURNAL_STREAM", stream).stderr(journal).spawn().unwrap();
     let mounted = |path: &Path| {
         fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", path.display()))
     };
     let begun = std::time::Instant::now();
-    while !mounted(&place.path("mnt")) {
+    while !mounted(&dir.path("mnt")) {
         assert!(begun.elapsed().as_secs() < 20, "it does not mount");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
-    place.run("umount mnt");
+    dir.run("umount mnt");
     assert!(child.wait().unwrap().success());
-    let log = fs::read_to_string(place.path("journal")).unwrap();
+    let log = fs::read_to_string(dir.path("journal")).unwrap();
     assert!(log.lines().count() >= 2, "{log}");
     assert!(log.lines().all(|line| line.starts_with("<6>module=") && line.contains(" pool=tank ")), "{log}");
 }
@@ -328,27 +328,27 @@ fn a_daemon_stays_within_its_memory() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("memory");
-    let refused = place.command("mount --memory 1M tank mnt").output().unwrap();
+    let dir = TestDir::new("memory");
+    let refused = dir.command("mount --memory 1M tank mnt").output().unwrap();
     assert_eq!(refused.status.code(), Some(2), "less than it needs is a mistake");
-    fs::remove_file(place.path("tank.img")).unwrap();
-    place.run("pool create tank tank.img --size 1G --force");
-    place.run("mount --memory 192M tank mnt");
+    fs::remove_file(dir.path("tank.img")).unwrap();
+    dir.run("pool create tank tank.img --size 1G --force");
+    dir.run("mount --memory 192M tank mnt");
     // More than its limits, for reads and for writes.
     let data: Vec<u8> = (0..8_000_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     for number in 0..12 {
-        fs::write(place.path(&format!("mnt/{number}")), &data).unwrap();
+        fs::write(dir.path(&format!("mnt/{number}")), &data).unwrap();
     }
-    place.run("sync tank");
-    place.run("umount mnt");
-    place.run("mount --memory 192M tank mnt");
+    dir.run("sync tank");
+    dir.run("umount mnt");
+    dir.run("mount --memory 192M tank mnt");
     for number in 0..12 {
-        assert!(fs::read(place.path(&format!("mnt/{number}"))).unwrap() == data, "{number}");
+        assert!(fs::read(dir.path(&format!("mnt/{number}"))).unwrap() == data, "{number}");
     }
-    let metrics = place.metrics();
+    let metrics = dir.metrics();
     assert!(metrics.get("cache_limit_bytes", "") <= 96e6 * 1.05);
     assert!(metrics.get("dirty_limit_bytes", "") <= 48e6 * 1.05);
     let resident = metrics.get("resident_memory_bytes", "");
     assert!(resident < f64::from(192 << 20), "{resident}");
-    place.run("umount mnt");
+    dir.run("umount mnt");
 }

@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use support::{Place, can_mount, kill};
+use support::{TestDir, can_mount, kill};
 
 /// Lines that lz4 compresses, and better algorithms compress more.
 fn text(seed: u64, len: usize) -> Vec<u8> {
@@ -47,15 +47,15 @@ fn seen(path: &Path) -> [i64; 5] {
 }
 
 /// Records by algorithm; those of zstd by level.
-fn made(place: &Place, path: &Path) -> BTreeMap<String, u64> {
-    let row = place.json(&format!("stat --json {}", path.display()))["files"][0].clone();
+fn made(dir: &TestDir, path: &Path) -> BTreeMap<String, u64> {
+    let row = dir.json(&format!("stat --json {}", path.display()))["files"][0].clone();
     let rows = |key: &str| row[key].as_array().unwrap().clone();
     let all = rows("compression").into_iter().filter(|row| row["name"] != "zstd").chain(rows("zstd_levels"));
     all.map(|row| (row["name"].as_str().unwrap().to_owned(), row["records"].as_u64().unwrap())).collect()
 }
 
-fn rewrite_of(place: &Place) -> Value {
-    place.json("fs rewrite --status --json tank")["rewrites"][0].clone()
+fn rewrite_of(dir: &TestDir) -> Value {
+    dir.json("fs rewrite --status --json tank")["rewrites"][0].clone()
 }
 
 #[test]
@@ -63,22 +63,22 @@ fn files_are_rewritten_while_they_are_used() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("rewrite");
-    place.run("pool create tank tank.img --size 512M -o compression=lz4 -o recordsize=16K", 0);
-    place.refused("fs rewrite --status tank", &["a pool that is mounted", "mount it"]);
-    place.run("mount -o noatime tank mnt", 0);
-    let mnt = place.path("mnt");
-    place.refused("fs rewrite mnt --compression=lz4", &["a directory", "-r"]);
-    place.refused("fs rewrite state -r --compression=lz4", &["another file system"]);
-    place.misused("fs rewrite mnt", &["--compression"]);
-    place.misused("fs rewrite mnt --compression=zstd-auto", &["name a level"]);
-    place.misused("fs rewrite mnt --recordsize=3K", &["power of two"]);
-    assert!(place.out("fs rewrite --status tank").contains("no rewrite goes on"));
+    let dir = TestDir::new("rewrite");
+    dir.run("pool create tank tank.img --size 512M -o compression=lz4 -o recordsize=16K", 0);
+    dir.refused("fs rewrite --status tank", &["a mounted pool", "mount it"]);
+    dir.run("mount -o noatime tank mnt", 0);
+    let mnt = dir.path("mnt");
+    dir.refused("fs rewrite mnt --compression=lz4", &["a directory", "-r"]);
+    dir.refused("fs rewrite state -r --compression=lz4", &["another file system"]);
+    dir.misused("fs rewrite mnt", &["--compression"]);
+    dir.misused("fs rewrite mnt --compression=zstd-auto", &["name a level"]);
+    dir.misused("fs rewrite mnt --recordsize=3K", &["power of two"]);
+    assert!(dir.out("fs rewrite --status tank").contains("no rewrite in progress"));
 
     let files = fill(&mnt, 30, 400_000);
     let busy = mnt.join("busy");
     fs::write(&busy, text(77, 900_000)).unwrap();
-    place.run("sync tank", 0);
+    dir.run("sync tank", 0);
     let before: Vec<_> = files.keys().map(|path| seen(path)).collect();
     let ended = AtomicBool::new(false);
     let model = std::thread::scope(|scope| {
@@ -99,42 +99,42 @@ fn files_are_rewritten_while_they_are_used() {
             }
             model
         });
-        let said = place.out("fs rewrite -r mnt --compression=zstd-9");
+        let said = dir.out("fs rewrite -r mnt --compression=zstd-9");
         ended.store(true, Ordering::Relaxed);
         assert!(said.contains("done, 31 of 31 files") && said.contains("became"), "{said}");
         writer.join().unwrap()
     });
-    assert_eq!(rewrite_of(&place)["state"], "done");
+    assert_eq!(rewrite_of(&dir)["state"], "done");
     let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
     let (_, section) = page.split_once("\n## fs rewrite: rewrites\n").unwrap();
     let table = section.lines().take_while(|line| !line.starts_with("## "));
     let mut keys: Vec<&str> = table.filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     keys.sort_unstable();
-    assert_eq!(rewrite_of(&place).as_object().unwrap().keys().collect::<Vec<_>>(), keys, "docs/json.md");
+    assert_eq!(rewrite_of(&dir).as_object().unwrap().keys().collect::<Vec<_>>(), keys, "docs/json.md");
     assert_eq!(files.keys().map(|path| seen(path)).collect::<Vec<_>>(), before, "times");
     for (path, bytes) in &files {
         assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
     }
     assert!(fs::read(&busy).unwrap() == model);
     let (quiet, _) = files.first_key_value().unwrap();
-    assert_eq!(made(&place, quiet).into_keys().collect::<Vec<_>>(), ["zstd-9"]);
+    assert_eq!(made(&dir, quiet).into_keys().collect::<Vec<_>>(), ["zstd-9"]);
 
     // Another record size for one file, which stays open.
     let one = mnt.join("one");
     let bytes = text(3, 300_000);
     fs::write(&one, &bytes).unwrap();
     let open = File::open(&one).unwrap();
-    let lines = place.out("fs rewrite mnt/one --recordsize=4K --compression=gzip-6 --json");
+    let lines = dir.out("fs rewrite mnt/one --recordsize=4K --compression=gzip-6 --json");
     let last: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
     assert_eq!((last["state"].as_str(), last["reshaped"].as_u64()), (Some("done"), Some(1)), "{lines}");
-    let made_now = made(&place, &one);
+    let made_now = made(&dir, &one);
     assert!(made_now.contains_key("gzip-6") && made_now.len() == 1, "{made_now:?}");
     let mut back = vec![0; bytes.len()];
     open.read_exact_at(&mut back, 0).unwrap();
     assert!(back == bytes);
     drop(open);
-    place.run("umount tank", 0);
-    place.run("check tank", 0);
+    dir.run("umount tank", 0);
+    dir.run("check tank", 0);
 }
 
 #[test]
@@ -142,49 +142,49 @@ fn a_rewrite_outlives_its_server_and_its_mount() {
     if !can_mount() {
         return;
     }
-    let place = Place::new("rewrite-kill");
-    place.run("pool create tank tank.img --size 512M -o compression=lz4 -o recordsize=16K", 0);
-    place.run("mount -o noatime tank mnt", 0);
-    let files = fill(&place.path("mnt"), 40, 500_000);
-    place.run("sync tank", 0);
-    place.run("fs rewrite -r mnt --compression=zstd-19 --background", 0);
-    place.refused("fs rewrite -r mnt --compression=zstd-3", &["no other rewrite", "--cancel"]);
+    let dir = TestDir::new("rewrite-kill");
+    dir.run("pool create tank tank.img --size 512M -o compression=lz4 -o recordsize=16K", 0);
+    dir.run("mount -o noatime tank mnt", 0);
+    let files = fill(&dir.path("mnt"), 40, 500_000);
+    dir.run("sync tank", 0);
+    dir.run("fs rewrite -r mnt --compression=zstd-19 --background", 0);
+    dir.refused("fs rewrite -r mnt --compression=zstd-3", &["no other rewrite", "--cancel"]);
     let mut stored = 0;
     for round in 0..4 {
         std::thread::sleep(std::time::Duration::from_millis(700));
         match round {
             0 | 1 => {
-                stored = rewrite_of(&place)["before"].as_u64().unwrap();
-                place.run("sync tank", 0);
-                let server = place.daemon_pid();
+                stored = rewrite_of(&dir)["before"].as_u64().unwrap();
+                dir.run("sync tank", 0);
+                let server = dir.daemon_pid();
                 kill("-KILL", server);
-                place.successor_of(server);
+                dir.successor_of(server);
             }
             2 => {
-                place.run("umount tank", 0);
-                place.run("check tank", 0);
-                place.run("mount -o noatime tank mnt", 0);
+                dir.run("umount tank", 0);
+                dir.run("check tank", 0);
+                dir.run("mount -o noatime tank mnt", 0);
             }
             _ => {
-                place.kill_all();
-                let _ = std::process::Command::new("umount").arg("-l").arg(place.path("mnt")).output();
-                place.run("check tank", 0);
-                place.run("mount -o noatime tank mnt", 0);
+                dir.kill_all();
+                let _ = std::process::Command::new("umount").arg("-l").arg(dir.path("mnt")).output();
+                dir.run("check tank", 0);
+                dir.run("mount -o noatime tank mnt", 0);
             }
         }
-        if let Some(before) = rewrite_of(&place)["before"].as_u64() {
+        if let Some(before) = rewrite_of(&dir)["before"].as_u64() {
             assert!(before >= stored, "what was committed is done: {before} of {stored}");
         }
     }
     // It may have ended by now, before the last mount.
-    place.run("fs rewrite -r mnt --compression=zstd-19", 0);
+    dir.run("fs rewrite -r mnt --compression=zstd-19", 0);
     for (path, bytes) in &files {
         assert!(fs::read(path).unwrap() == *bytes, "{}", path.display());
     }
     // A rewrite in progress can be cancelled.
-    place.run("fs rewrite -r mnt --compression=zstd-15 --background", 0);
-    place.run("fs rewrite --cancel mnt", 0);
-    assert!(place.out("fs rewrite --status mnt").contains("cancelled"));
-    place.run("umount tank", 0);
-    place.run("check tank", 0);
+    dir.run("fs rewrite -r mnt --compression=zstd-15 --background", 0);
+    dir.run("fs rewrite --cancel mnt", 0);
+    assert!(dir.out("fs rewrite --status mnt").contains("cancelled"));
+    dir.run("umount tank", 0);
+    dir.run("check tank", 0);
 }

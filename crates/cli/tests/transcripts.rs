@@ -90,7 +90,7 @@ fn without_blank_ends(lines: impl IntoIterator<Item = String>) -> Vec<String> {
 }
 
 /// The directories that a transcript may write to.
-const PLACES: &str = r#"
+const PRIVATE_DIRS: &str = r#"
 set -e
 # In memory: where the temporary directory is an overlay itself, another cannot lie on it.
 mount -t tmpfs -o mode=755 tmpfs "$T"
@@ -163,7 +163,7 @@ fn can_play() -> bool {
         format!("terrane-transcript-probe-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let dir = std::env::temp_dir().join(name);
     let session = Session { dir };
-    let script = format!("{PLACES}\nset -e; test -w /dev/fuse; mount -t tmpfs none /mnt");
+    let script = format!("{PRIVATE_DIRS}\nset -e; test -w /dev/fuse; mount -t tmpfs none /mnt");
     let outcome = play_script(&session, &script);
     let able = outcome.as_ref().is_ok_and(|(ok, _)| *ok);
     if !able {
@@ -198,7 +198,7 @@ fn play(name: &str, before: &str, steps: &[Step]) -> Result<Vec<Vec<String>>, St
     // Lines that no command prints.
     let mark = '\u{1}';
     let cut = format!("\n{mark}");
-    let mut script = format!("{PLACES}\n{before}\n");
+    let mut script = format!("{PRIVATE_DIRS}\n{before}\n");
     for step in steps {
         writeln!(script, "printf '\\n{mark}\\n'\n{}\nprintf '\\n{mark}%d\\n' $?", step.command).unwrap();
     }

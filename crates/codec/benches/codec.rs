@@ -1,19 +1,19 @@
 //! MB/s of one core for each algorithm, and for each checksum, over several kinds of content.
 //!
 //! `cargo bench -p terrane-codec --bench codec [-- FILE...]`. Files are further kinds, named by their extension. The
-//! columns are the speed of expanding text, its ratio (for zle: of a program), and how fast each kind is compressed
+//! columns are the speed of decompressing text, its ratio (for zle: of a program), and how fast each kind is compressed
 //! or given up. Times are processor times of the thread, so a busy machine disturbs less.
 
 use std::hint::black_box;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 const ROUND_S: f64 = 0.06;
 
 /// Seconds of processor time of this thread.
 fn processor_s() -> f64 {
     let line = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    line.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("Linux tells it in nanoseconds") / 1e9
+    line.split(' ').next().and_then(|ns| ns.parse::<f64>().ok()).expect("a number of nanoseconds") / 1e9
 }
 
 /// MB/s of `work` over blocks of `bytes`. The kernel counts processor time in ticks of some milliseconds, so a round
@@ -34,16 +34,16 @@ fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
 
 /// Random bytes, the same in each run.
 fn random(len: usize) -> Vec<u8> {
-    Dice::new(1).noise(len)
+    Prng::new(1).random_bytes(len)
 }
 
 /// Words of skewed frequency, with about the ratios of source code.
 fn text(len: usize) -> Vec<u8> {
-    let dice = random(len);
+    let random_bytes = random(len);
     let words: Vec<String> =
-        dice.chunks(9).take(400).map(|c| c.iter().map(|b| char::from(b'a' + b % 26)).collect()).collect();
+        random_bytes.chunks(9).take(400).map(|c| c.iter().map(|b| char::from(b'a' + b % 26)).collect()).collect();
     let mut out = Vec::with_capacity(len + 16);
-    for pair in dice.chunks(2).cycle() {
+    for pair in random_bytes.chunks(2).cycle() {
         let pick = usize::from(pair[0]) * usize::from(*pair.last().unwrap_or(&0)) % 8192 * 400 / 8192;
         let word = words[pick].as_bytes();
         out.extend_from_slice(&word[..2 + pick % 7]);

@@ -33,7 +33,7 @@ pub use inflow::Inflow;
 /// lz4, and zstd-1 to zstd-19.
 pub const STEPS: usize = 20;
 /// MB/s of one worker at each step before any measurement: source code in records of 128 KiB.
-const GUESS: [f64; STEPS] = [
+const INITIAL_SPEEDS: [f64; STEPS] = [
     705.0, 579.0, 530.0, 493.0, 400.0, 230.0, 139.0, 125.0, 105.0, 89.0, 65.0, 50.0, 40.0, 18.0, 14.0, 9.0,
     7.0, 5.0, 3.0, 2.0,
 ];
@@ -42,7 +42,7 @@ const DRAIN_S: f64 = 2.0;
 /// At this share of its limit, memory counts as full. Writers are slowed down soon after.
 const FULL_SHARE: f64 = 0.5;
 /// If a caller waits for the txg, at most so many seconds may be spent on all awaited bytes.
-const HURRY_S: f64 = 0.005;
+const AWAITED_DRAIN_S: f64 = 0.005;
 /// The workers must be so many times faster than the input, because the writers need processors too. That holds while
 /// workers get a processor when they want one. If they wait, the factor grows with the square of the share of their
 /// time that they wait. It is 5 for a third, and 10 for a half.
@@ -53,10 +53,10 @@ const WAITED_S: f64 = 0.05;
 /// A higher step must be faster than that by this factor.
 const HEADROOM: f64 = 1.3;
 /// If a higher step is this many times faster than needed, the steps between are skipped.
-const LEAP: f64 = 3.0;
+const SKIP_FACTOR: f64 = 3.0;
 /// Bytes at one step before the next higher one: at least these, and at least the input of so many seconds.
-const PATIENCE_BYTES: u64 = 1 << 20;
-const PATIENCE_S: f64 = 0.1;
+const DWELL_BYTES: u64 = 1 << 20;
+const DWELL_S: f64 = 0.1;
 /// Smaller blocks say nothing about speed.
 const MEASURED_BYTES_MIN: u64 = 16 << 10;
 /// Weight of a measurement of [`WEIGHT_BYTES`] in the speed of its own step, and in the estimates of the others.
@@ -126,7 +126,7 @@ impl fmt::Display for AutoRange {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CompressionPolicy {
     /// One algorithm and level for every block.
-    As(Compression),
+    Fixed(Compression),
     /// `zstd-auto`: [`Auto`] chooses a step of this range for each block.
     Auto(AutoRange),
 }
@@ -142,7 +142,7 @@ impl CompressionPolicy {
     pub fn to_property(self) -> u64 {
         let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
         match self {
-            CompressionPolicy::As(compression) => compression.to_property(),
+            CompressionPolicy::Fixed(compression) => compression.to_property(),
             CompressionPolicy::Auto(range) if range == AutoRange::default() => auto,
             CompressionPolicy::Auto(AutoRange { lowest, highest }) => {
                 auto | u64::from(lowest) << LOWEST_SHIFT | (u64::from(highest) + 1) << HIGHEST_SHIFT
@@ -157,7 +157,7 @@ impl CompressionPolicy {
     pub fn from_property(property: u64) -> Result<Self, PropertyError> {
         let auto = u64::from(ID_ZSTD) | COOKIE_AUTO << 7;
         if property & 0xffff != auto {
-            return Compression::from_property(property).map(CompressionPolicy::As);
+            return Compression::from_property(property).map(CompressionPolicy::Fixed);
         }
         let bounds = property >> LOWEST_SHIFT;
         let byte = |at: u32| u8::try_from(bounds >> at & 0xff).ok();
@@ -173,9 +173,9 @@ impl CompressionPolicy {
     }
 
     /// Whether the first versions of Terrane can read its blocks.
-    pub fn is_of_the_first(self) -> bool {
+    pub fn needs_no_feature(self) -> bool {
         match self {
-            CompressionPolicy::As(compression) => compression.is_of_the_first(),
+            CompressionPolicy::Fixed(compression) => compression.needs_no_feature(),
             CompressionPolicy::Auto(_) => true,
         }
     }
@@ -183,7 +183,7 @@ impl CompressionPolicy {
 
 impl From<Compression> for CompressionPolicy {
     fn from(compression: Compression) -> Self {
-        CompressionPolicy::As(compression)
+        CompressionPolicy::Fixed(compression)
     }
 }
 
@@ -194,7 +194,7 @@ impl FromStr for CompressionPolicy {
         let range = match word.strip_prefix("zstd-auto") {
             Some("") => Ok(AutoRange::default()),
             Some(bounds) => bounds.strip_prefix(':').ok_or(()).and_then(str::parse),
-            None => return word.parse().map(CompressionPolicy::As),
+            None => return word.parse().map(CompressionPolicy::Fixed),
         };
         range.map(CompressionPolicy::Auto).map_err(|()| PropertyError::unknown("compression", word, VALID))
     }
@@ -203,7 +203,7 @@ impl FromStr for CompressionPolicy {
 impl fmt::Display for CompressionPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CompressionPolicy::As(compression) => compression.fmt(f),
+            CompressionPolicy::Fixed(compression) => compression.fmt(f),
             CompressionPolicy::Auto(range) if *range == AutoRange::default() => f.write_str("zstd-auto"),
             CompressionPolicy::Auto(range) => write!(f, "zstd-auto:{range}"),
         }
@@ -228,19 +228,19 @@ pub struct Load {
 impl Load {
     /// Bytes per second that all workers together should compress. `waited` is the share of their time in which they
     /// wait for a processor. Infinite means as many as they can.
-    fn need(&self, waited: f64) -> f64 {
+    fn required_rate(&self, waited: f64) -> f64 {
         let backlog = self.backlog_bytes as f64;
         let fill = backlog / (self.limit_bytes.max(1) as f64 * FULL_SHARE);
         let drain_s = DRAIN_S * (1.0 - fill).max(0.0);
         let margin = MARGIN + MARGIN_WAITED * waited * waited;
-        let calm = margin * self.inflow_bytes_per_s + backlog / drain_s;
-        calm.max(self.awaited_bytes as f64 / HURRY_S)
+        let drain_rate = margin * self.inflow_bytes_per_s + backlog / drain_s;
+        drain_rate.max(self.awaited_bytes as f64 / AWAITED_DRAIN_S)
     }
 }
 
 /// The time that a worker took for a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Took {
+pub struct BlockTime {
     /// Wall time from start to end, in nanoseconds; it includes waits for a processor.
     pub wall_ns: u64,
     /// The thread's processor time in nanoseconds. It may exceed `wall_ns`, because the clocks differ.
@@ -257,14 +257,14 @@ pub struct Auto {
     waited: f64,
     step: usize,
     /// Bytes since the last change of step.
-    stayed_bytes: u64,
+    dwell_bytes: u64,
 }
 
 impl Auto {
     /// A controller at the lowest step, with the speeds of an assumed machine.
     pub fn new(range: AutoRange) -> Auto {
         let step = usize::from(range.lowest);
-        Auto { range, speeds: GUESS.map(|mb| mb * 1e6), waited: 0.0, step, stayed_bytes: 0 }
+        Auto { range, speeds: INITIAL_SPEEDS.map(|mb| mb * 1e6), waited: 0.0, step, dwell_bytes: 0 }
     }
 
     /// Changes the bounds and keeps the learned speeds.
@@ -275,32 +275,33 @@ impl Auto {
 
     /// Chooses how the next block, of `bytes` bytes, is compressed.
     pub fn choose(&mut self, load: &Load, bytes: u64) -> Compression {
-        let need = load.need(self.waited);
-        let patience = PATIENCE_BYTES.max((load.inflow_bytes_per_s * PATIENCE_S) as u64);
+        let required = load.required_rate(self.waited);
+        let dwell = DWELL_BYTES.max((load.inflow_bytes_per_s * DWELL_S) as u64);
         // A block is compressed by one worker, so few blocks keep few workers busy.
         let blocks = load.backlog_bytes.div_ceil(bytes.max(1)).clamp(1, u64::from(load.workers.max(1)));
-        let keeps_up = |step: usize, times: f64| self.speeds[step] * blocks as f64 >= need * times;
+        let keeps_up = |step: usize, times: f64| self.speeds[step] * blocks as f64 >= required * times;
         let (lowest, highest) = (usize::from(self.range.lowest), usize::from(self.range.highest));
         let mut step = self.step;
         if !keeps_up(step, 1.0) {
             step = (lowest..step).rev().find(|lower| keeps_up(*lower, 1.0)).unwrap_or(lowest);
-        } else if step < highest && self.stayed_bytes >= patience && keeps_up(step + 1, HEADROOM) {
-            step = (step + 1..=highest).rev().find(|higher| keeps_up(*higher, LEAP)).unwrap_or(step + 1);
+        } else if step < highest && self.dwell_bytes >= dwell && keeps_up(step + 1, HEADROOM) {
+            step =
+                (step + 1..=highest).rev().find(|higher| keeps_up(*higher, SKIP_FACTOR)).unwrap_or(step + 1);
         }
         if step != self.step {
             self.step = step;
-            self.stayed_bytes = 0;
+            self.dwell_bytes = 0;
         }
-        self.stayed_bytes = self.stayed_bytes.saturating_add(bytes);
+        self.dwell_bytes = self.dwell_bytes.saturating_add(bytes);
         compression_of(step)
     }
 
     /// Records the time a worker took to compress `bytes` as [`Auto::choose`] said. Small blocks, and algorithms that
     /// are not on the ladder, are ignored.
-    pub fn measured(&mut self, compression: Compression, bytes: u64, took: Took) {
-        let Took { wall_ns, processor_ns } = took;
-        let is_telling = bytes >= MEASURED_BYTES_MIN && wall_ns > 0 && processor_ns > 0;
-        let Some(step) = step_of(compression).filter(|_| is_telling) else {
+    pub fn record_time(&mut self, compression: Compression, bytes: u64, took: BlockTime) {
+        let BlockTime { wall_ns, processor_ns } = took;
+        let is_significant = bytes >= MEASURED_BYTES_MIN && wall_ns > 0 && processor_ns > 0;
+        let Some(step) = step_of(compression).filter(|_| is_significant) else {
             return;
         };
         // The clocks differ, so processor time may exceed wall time.

@@ -17,9 +17,9 @@
 
 pub mod accept;
 pub mod algorithm;
+mod entropy;
 mod gzip;
 mod lzjb;
-mod noise;
 mod zle;
 
 use algorithm::{Compression, ID_GZIP_1, ID_GZIP_9, ID_LZ4, ID_LZJB, ID_OFF, ID_ZLE, ID_ZSTD, ZstdLevel};
@@ -30,7 +30,7 @@ use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective}
 /// Maximum logical size of a block. A pointer that claims more is damaged. This bounds what a decoder allocates.
 pub const BLOCK_BYTES_MAX: usize = 16 << 20;
 /// Maximum input of one compression. Blocks that a pool writes for itself may be longer than blocks of a file.
-pub const LONG_BYTES_MAX: usize = 64 << 20;
+pub const INPUT_BYTES_MAX: usize = 64 << 20;
 
 const LZ4_HEADER_BYTES: usize = 4;
 const ZSTD_HEADER_BYTES: usize = 8;
@@ -132,7 +132,7 @@ impl Compressor {
 
     /// Compresses one block into `out`, whose content is replaced, if the stored form with its header has at most
     /// `max_out` bytes. `max_out` is the caller's rule, usually [`max_stored`](accept::max_stored). `Off` never
-    /// compresses, nor does a block over [`LONG_BYTES_MAX`].
+    /// compresses, nor does a block over [`INPUT_BYTES_MAX`].
     ///
     /// **Probes.** For lzjb, gzip, and zstd from level [`PROBE_LEVEL_MIN`] on, blocks of at least [`PROBE_BYTES_MIN`]
     /// are probed first. The probes are lz4 and then zstd-1, for lzjb lz4 alone. If no probe meets the limit, the
@@ -140,19 +140,19 @@ impl Compressor {
     /// is rare, and saves little more than the limit asks for.
     ///
     /// **Coded content.** For gzip, and for zstd from level 1 on, a sample of such a block shows whether its bytes are
-    /// coded already (a JPEG, a zstd frame). Then lz4 alone judges the block. If it finds enough repeats, zstd works
+    /// coded already (a JPEG, a zstd frame). Then lz4 alone decides. If it finds enough repeats, zstd works
     /// at most at [`CODED_LEVEL_MAX`], though the header names the level asked for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
         let done = match algo {
-            _ if src.is_empty() || src.len() > LONG_BYTES_MAX => None,
+            _ if src.is_empty() || src.len() > INPUT_BYTES_MAX => None,
             Compression::Off => None,
-            Compression::Zle => zle::shrink(src, max_out, out),
+            Compression::Zle => zle::compress(src, max_out, out),
             Compression::Lz4 => self.lz4(src, max_out, out),
-            _ => match (self.hope(algo, src, max_out, out), algo) {
-                (Hope::None, _) => None,
-                (_, Compression::Lzjb) => lzjb::shrink(src, max_out, &mut self.lzjb, out),
-                (_, Compression::Gzip(level)) => self.gzip.shrink(level, src, max_out, out),
-                (Hope::Repeats, Compression::Zstd(level)) => {
+            _ => match (self.probe(algo, src, max_out, out), algo) {
+                (ProbeResult::Incompressible, _) => None,
+                (_, Compression::Lzjb) => lzjb::compress(src, max_out, &mut self.lzjb, out),
+                (_, Compression::Gzip(level)) => self.gzip.compress(level, src, max_out, out),
+                (ProbeResult::RepeatsOnly, Compression::Zstd(level)) => {
                     self.zstd(level, level.level().min(CODED_LEVEL_MAX), src, max_out, out)
                 }
                 (_, Compression::Zstd(level)) => self.zstd(level, level.level(), src, max_out, out),
@@ -219,15 +219,15 @@ impl Compressor {
                 out.len()
             }
             ID_LZJB => {
-                check_padding(lzjb::expand(stored, out)?)?;
+                check_padding(lzjb::decompress(stored, out)?)?;
                 out.len()
             }
             ID_GZIP_1..=ID_GZIP_9 => {
-                check_padding(self.gzip.expand(stored, out)?)?;
+                check_padding(self.gzip.decompress(stored, out)?)?;
                 out.len()
             }
             ID_ZLE => {
-                check_padding(zle::expand(stored, out)?)?;
+                check_padding(zle::decompress(stored, out)?)?;
                 out.len()
             }
             ID_LZ4 => {
@@ -296,7 +296,7 @@ impl Compressor {
         self.cctx.set_parameter(CParameter::CompressionLevel(effort)).ok()?;
         // With the strategy of level 1, a target length of 1 stores literals uncoded, as negative levels do. 0 is the
         // level's own value.
-        let as_they_are = effort == 1 && noise::is_noise(src);
+        let as_they_are = effort == 1 && entropy::has_full_entropy(src);
         self.cctx.set_parameter(CParameter::TargetLength(u32::from(as_they_are))).ok()?;
         // Not cleared first, so a reused buffer is not zeroed only to be overwritten.
         out.resize(ZSTD_HEADER_BYTES + room, 0);
@@ -314,36 +314,36 @@ impl Compressor {
     /// Probes with lz4, then with zstd-1. lz4 alone is used for lzjb, which finds no more than lz4, and for coded
     /// content, where only repeats can save bytes. Below [`PROBE_LEVEL_MIN`], only coded content is probed. `out` is
     /// used as scratch memory.
-    fn hope(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Hope {
+    fn probe(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> ProbeResult {
         let level = if let Compression::Zstd(level) = algo { level.level() } else { i32::MAX };
         if level < 1 || src.len() < PROBE_BYTES_MIN {
-            return Hope::Unknown;
+            return ProbeResult::Promising;
         }
-        let is_coded = algo != Compression::Lzjb && noise::is_coded(src, max_out);
+        let is_coded = algo != Compression::Lzjb && entropy::is_entropy_coded(src, max_out);
         if level < PROBE_LEVEL_MIN && !is_coded {
-            return Hope::Unknown;
+            return ProbeResult::Promising;
         }
         if self.lz4_stream(src).is_some_and(|stream| LZ4_HEADER_BYTES + stream.len() < max_out) {
-            return if is_coded { Hope::Repeats } else { Hope::Unknown };
+            return if is_coded { ProbeResult::RepeatsOnly } else { ProbeResult::Promising };
         }
         if is_coded || algo == Compression::Lzjb {
-            return Hope::None;
+            return ProbeResult::Incompressible;
         }
-        let Some(cheapest) = ZstdLevel::new(1) else { return Hope::Unknown };
+        let Some(cheapest) = ZstdLevel::new(1) else { return ProbeResult::Promising };
         match self.zstd(cheapest, cheapest.level(), src, max_out, out) {
-            Some(()) => Hope::Unknown,
-            None => Hope::None,
+            Some(()) => ProbeResult::Promising,
+            None => ProbeResult::Incompressible,
         }
     }
 }
 
 /// Result of the probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hope {
-    None,
+enum ProbeResult {
+    Incompressible,
     /// Repeats save enough, and nothing else can be saved.
-    Repeats,
-    Unknown,
+    RepeatsOnly,
+    Promising,
 }
 
 /// Names no place: the caller knows which block it is, and puts that in front.
@@ -368,7 +368,7 @@ fn split_stream(n: u32, rest: &[u8]) -> Result<&[u8], Corrupt> {
 }
 
 fn check_padding(tail: &[u8]) -> Result<(), Corrupt> {
-    if accept::is_zero(tail) { Ok(()) } else { Err(corrupt("padding", "zero", "other bytes")) }
+    if accept::is_zero(tail) { Ok(()) } else { Err(corrupt("padding", "zero", "nonzero bytes")) }
 }
 
 #[cfg(test)]

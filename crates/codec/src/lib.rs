@@ -12,6 +12,7 @@
 //! * No input makes a decoder panic, write past the logical size or allocate more than [`BLOCK_BYTES_MAX`].
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod auto;
 pub mod checksum;
@@ -21,4 +22,4 @@ pub use auto::{AutoRange, CompressionPolicy};
 pub use checksum::{ChecksumKind, compute};
 pub use compress::accept::{is_zero, max_stored};
 pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel, is_same_algorithm};
-pub use compress::{BLOCK_BYTES_MAX, Compressor, LONG_BYTES_MAX, Outcome};
+pub use compress::{BLOCK_BYTES_MAX, Compressor, INPUT_BYTES_MAX, Outcome};

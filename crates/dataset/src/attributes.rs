@@ -30,7 +30,7 @@ pub(crate) const DNODE_WORDS: [(&str, u64); 7] = [
 
 /// Place of new extended attributes: the property `xattr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XattrHome {
+pub enum XattrPlacement {
     /// In the attribute list of the dnode or its spill, while they fit.
     Sa,
     /// In a hidden directory of the file, each in its own object.
@@ -42,6 +42,7 @@ pub enum XattrHome {
 /// Supported ACLs: the property `acltype`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AclType {
+    /// POSIX ACLs.
     Posix,
     /// None: stored ACLs are neither shown nor obeyed.
     Off,
@@ -56,12 +57,12 @@ pub enum DnodeSize {
     Slots(u8),
 }
 
-impl XattrHome {
+impl XattrPlacement {
     pub(crate) fn from_stored(stored: u64) -> Self {
         match stored {
-            0 => XattrHome::Off,
-            1 => XattrHome::Dir,
-            _ => XattrHome::Sa,
+            0 => XattrPlacement::Off,
+            1 => XattrPlacement::Dir,
+            _ => XattrPlacement::Sa,
         }
     }
 }

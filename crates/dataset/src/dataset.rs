@@ -1,13 +1,13 @@
 //! The root data set: creating and opening it, and its properties.
 
-use crate::attributes::{self, AclType, DnodeSize, XattrHome};
+use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
-use crate::error_log::{Recorder, What};
+use crate::error_log::{ErrorRecorder, RecordScope};
+use crate::free_policy::open_set;
 use crate::naming::{self, Naming};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
-use crate::snapshots::open_set;
-use crate::zap_handle::Open;
+use crate::zap_handle::OpenZaps;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::Feature;
-use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, Objects};
+use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
 use terrane_space::policy::{CollectionOptions, Hint};
 use terrane_txg::cost::Cost;
@@ -32,22 +32,22 @@ const COST_SET: Cost = Cost { frees: true, ..COST };
 
 /// An open data set.
 pub struct Dataset {
-    set: Arc<ObjectSet>,
+    object_set: Arc<ObjectSet>,
     mos: Arc<ObjectSet>,
     props: Mutex<Props>,
     zap_policy: Arc<ZapPolicy>,
-    hot: Hot,
+    cached: CachedProps,
     naming: Naming,
-    recorder: Recorder,
+    recorder: ErrorRecorder,
     /// ZAPs for which programs have handles.
-    pub(crate) open_zaps: Mutex<Weak<Open>>,
+    pub(crate) open_zaps: Mutex<Weak<OpenZaps>>,
 }
 
 /// Properties read with every request, as stored numbers; reading them takes no lock.
 #[derive(Default)]
-struct Hot {
+struct CachedProps {
     access_time: AtomicU64,
-    xattr_home: AtomicU64,
+    xattr_placement: AtomicU64,
     acl_type: AtomicU64,
     dnode_size: AtomicU64,
     recompress: AtomicU64,
@@ -84,33 +84,37 @@ impl Props {
     fn naming(&self) -> Result<Naming, DatasetError> {
         let number = |name| self.number_of(name).map(|(number, _)| number);
         let (form, row) = self.number_of(naming::NORMALIZATION)?;
-        Naming::of(number(naming::UTF8_ONLY)?, form, number(naming::CASE)?).ok_or_else(|| row.bad(form))
+        Naming::from_numbers(number(naming::UTF8_ONLY)?, form, number(naming::CASE)?)
+            .ok_or_else(|| row.invalid_value(form))
     }
 
     fn collection(&self) -> Result<CollectionOptions, DatasetError> {
         let (number, row) = self.number_of(props::GC_POLICY)?;
-        let victims = props::victim_policy(number).ok_or_else(|| row.bad(number))?;
+        let victims = props::victim_policy(number).ok_or_else(|| row.invalid_value(number))?;
         Ok(CollectionOptions { victims, idle: props::idle_window(self.number_of(props::GC_IDLE)?.0) })
     }
 
     fn policy(&self) -> Result<DataPolicy, DatasetError> {
         let (compression, row) = self.number_of(props::COMPRESSION)?;
-        let compression = CompressionPolicy::from_property(compression).map_err(|_| row.bad(compression))?;
+        let compression =
+            CompressionPolicy::from_property(compression).map_err(|_| row.invalid_value(compression))?;
         let (checksum, row) = self.number_of("checksum")?;
-        let checksum =
-            u8::try_from(checksum).ok().and_then(ChecksumKind::from_id).ok_or_else(|| row.bad(checksum))?;
+        let checksum = u8::try_from(checksum)
+            .ok()
+            .and_then(ChecksumKind::from_id)
+            .ok_or_else(|| row.invalid_value(checksum))?;
         let (record_size, row) = self.number_of(props::RECORD_SIZE)?;
         row.print(record_size)?;
-        let record_size = u32::try_from(record_size).map_err(|_| row.bad(record_size))?;
+        let record_size = u32::try_from(record_size).map_err(|_| row.invalid_value(record_size))?;
         let (hint, row) = self.number_of(props::WRITE_HINT)?;
-        let write_hint = Hint::from_id(hint).ok_or_else(|| row.bad(hint))?;
+        let write_hint = Hint::from_id(hint).ok_or_else(|| row.invalid_value(hint))?;
         Ok(DataPolicy { compression, checksum, record_size, write_hint })
     }
 }
 
 /// Checks that the pool supports a value, and enables the feature that it needs. So older versions refuse the
 /// pool before anything is written that they cannot read.
-fn admit(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
+fn ensure_supported(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
     let max_block = u64::from(set.pool().max_block());
     if property.name == props::RECORD_SIZE && number > max_block {
         let expected = format!("at most {} in this pool, a quarter of a zone", props::print_size(max_block));
@@ -129,15 +133,15 @@ fn admit(set: &ObjectSet, property: &Property, number: u64) -> Result<(), Datase
 impl Dataset {
     /// Creates the root data set of a new pool, with these properties. Nothing is durable before the next
     /// commit.
-    pub fn create_root(objects: &Arc<Objects>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
+    pub fn create_root(objects: &Arc<ObjectSets>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
         let mut wanted = Vec::with_capacity(props.len());
         for (name, value) in props {
             let property = Property::find(name)?;
             wanted.push((property, property.parse(value)?));
         }
-        props::complete_names(&mut wanted)?;
+        props::complete_naming(&mut wanted)?;
         for (property, number) in &wanted {
-            admit(objects.mos(), property, *number)?;
+            ensure_supported(objects.mos(), property, *number)?;
         }
         let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
         let fixed: Vec<_> =
@@ -151,7 +155,7 @@ impl Dataset {
             let tx = mos.begin(COST)?;
             let directory = ObjectZap::create(&mos, &meta, &tx, ObjectKind::Zap)?;
             if directory.object().id() != POOL_DIRECTORY {
-                return Err(DatasetError::first_object("the pool directory", directory.object().id()));
+                return Err(DatasetError::first_object("pool directory", directory.object().id()));
             }
             let id = objects.create_objset(&tx)?;
             let mut props = ObjectZap::create(&mos, &meta, &tx, ObjectKind::Zap)?;
@@ -167,14 +171,14 @@ impl Dataset {
                 master.update_u64(&tx, property.name.as_bytes(), number)?;
             }
             if master.object().id() != MASTER {
-                return Err(DatasetError::first_object("the master ZAP", master.object().id()));
+                return Err(DatasetError::first_object("master ZAP", master.object().id()));
             }
         }
         Dataset::open_root(objects)
     }
 
     /// Opens the root data set through the pool directory.
-    pub fn open_root(objects: &Arc<Objects>) -> Result<Dataset, DatasetError> {
+    pub fn open_root(objects: &Arc<ObjectSets>) -> Result<Dataset, DatasetError> {
         let mos = Arc::clone(objects.mos());
         let meta = ZapPolicy::of(&mos);
         let directory = ObjectZap::new(&meta, mos.hold(POOL_DIRECTORY)?);
@@ -186,15 +190,15 @@ impl Dataset {
                 found: "none".to_string(),
             })
         };
-        let set = open_set(objects, find(ROOT_DATASET, "the pool directory")?)?;
-        let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "the pool directory")?)?);
+        let set = open_set(objects, find(ROOT_DATASET, "pool directory")?)?;
+        let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "pool directory")?)?);
         let mut local = BTreeMap::new();
         for property in PROPERTIES.iter().filter(|property| !property.fixed) {
             let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
             match property.print(number) {
                 Ok(_) => drop(local.insert(property.name, number)),
                 // A newer version wrote it. Data stays readable: block pointers describe their own form.
-                Err(error) => log::warn!("the default is used: {error}"),
+                Err(error) => log::warn!("property ignored, using its default: {error}"),
             }
         }
         let zap_policy = ZapPolicy::of(&set);
@@ -210,49 +214,49 @@ impl Dataset {
         let naming = props.naming()?;
         let dataset = Dataset {
             zap_policy,
-            set,
+            object_set: set,
             mos,
             props: Mutex::new(props),
-            hot: Hot::default(),
+            cached: CachedProps::default(),
             naming,
-            recorder: Recorder::open(objects.mos()),
+            recorder: ErrorRecorder::open(objects.mos()),
             open_zaps: Mutex::default(),
         };
-        dataset.obey(&dataset.props.lock())?;
-        dataset.begin(&dataset.props.lock())?;
+        dataset.apply(&dataset.props.lock())?;
+        dataset.apply_kernel_cached(&dataset.props.lock())?;
         Ok(dataset)
     }
 
     /// Applies the properties that hold from the moment the kernel learns of them, for as long as it may cache
     /// them.
-    fn begin(&self, props: &Props) -> Result<(), DatasetError> {
-        self.hot.acl_type.store(props.number_of(attributes::ACL_TYPE)?.0, Ordering::Relaxed);
-        self.hot.xattr_home.store(props.number_of(attributes::XATTR)?.0, Ordering::Relaxed);
+    fn apply_kernel_cached(&self, props: &Props) -> Result<(), DatasetError> {
+        self.cached.acl_type.store(props.number_of(attributes::ACL_TYPE)?.0, Ordering::Relaxed);
+        self.cached.xattr_placement.store(props.number_of(attributes::XATTR)?.0, Ordering::Relaxed);
         Ok(())
     }
 
-    fn obey(&self, props: &Props) -> Result<(), DatasetError> {
-        self.set.set_policy(props.policy()?);
-        self.set.pool().set_collection(props.collection()?);
+    fn apply(&self, props: &Props) -> Result<(), DatasetError> {
+        self.object_set.set_policy(props.policy()?);
+        self.object_set.pool().set_collection(props.collection()?);
         let (mode, row) = props.number_of(props::FAIL_MODE)?;
-        self.set.pool().set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.bad(mode))?);
+        self.object_set.pool().set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.invalid_value(mode))?);
         let (bytes, row) = props.number_of("zapsize")?;
-        self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.bad(bytes))?);
+        self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.invalid_value(bytes))?);
         let number = |name| props.number_of(name).map(|(number, _)| number);
-        self.hot.access_time.store(number("atime")?, Ordering::Relaxed);
-        self.hot.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
-        self.hot.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
-        let home = number(attributes::XATTR)?;
+        self.cached.access_time.store(number("atime")?, Ordering::Relaxed);
+        self.cached.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
+        self.cached.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
+        let placement = number(attributes::XATTR)?;
         // Changes the place only, not whether they are enabled.
-        if [home, self.hot.xattr_home.load(Ordering::Relaxed)].iter().all(|home| *home != 0) {
-            self.hot.xattr_home.store(home, Ordering::Relaxed);
+        if [placement, self.cached.xattr_placement.load(Ordering::Relaxed)].iter().all(|number| *number != 0) {
+            self.cached.xattr_placement.store(placement, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// The object set of this data set.
-    pub fn objects(&self) -> &Arc<ObjectSet> {
-        &self.set
+    pub fn object_set(&self) -> &Arc<ObjectSet> {
+        &self.object_set
     }
 
     /// The ZAP through which the layer above finds its objects.
@@ -262,7 +266,7 @@ impl Dataset {
 
     /// The ZAP in an object. All changes of a ZAP must go through the same `ObjectZap`.
     pub fn open_zap(&self, id: ObjectId) -> Result<ObjectZap, DatasetError> {
-        Ok(ObjectZap::new(&self.zap_policy, self.set.hold(id)?))
+        Ok(ObjectZap::new(&self.zap_policy, self.object_set.hold(id)?))
     }
 
     /// Growth limits of its ZAPs.
@@ -272,32 +276,32 @@ impl Dataset {
 
     /// Creates an object that will be a ZAP; it has no block before its first entry.
     pub fn new_zap(&self, tx: &Tx, kind: ObjectKind) -> Result<ObjectZap, DatasetError> {
-        Ok(ObjectZap::create(&self.set, &self.zap_policy, tx, kind)?)
+        Ok(ObjectZap::create(&self.object_set, &self.zap_policy, tx, kind)?)
     }
 
     /// When reads update access times.
     pub fn access_time(&self) -> AccessTime {
-        AccessTime::from_stored(self.hot.access_time.load(Ordering::Relaxed))
+        AccessTime::from_stored(self.cached.access_time.load(Ordering::Relaxed))
     }
 
     /// Place of new extended attributes.
-    pub fn xattr_home(&self) -> XattrHome {
-        XattrHome::from_stored(self.hot.xattr_home.load(Ordering::Relaxed))
+    pub fn xattr_placement(&self) -> XattrPlacement {
+        XattrPlacement::from_stored(self.cached.xattr_placement.load(Ordering::Relaxed))
     }
 
     /// Whether ACLs are obeyed and can be set.
     pub fn acl_type(&self) -> AclType {
-        AclType::from_stored(self.hot.acl_type.load(Ordering::Relaxed))
+        AclType::from_stored(self.cached.acl_type.load(Ordering::Relaxed))
     }
 
     /// Size of the dnodes of new files and directories.
     pub fn dnode_size(&self) -> DnodeSize {
-        DnodeSize::from_stored(self.hot.dnode_size.load(Ordering::Relaxed))
+        DnodeSize::from_stored(self.cached.dnode_size.load(Ordering::Relaxed))
     }
 
     /// Days without a change after which idle time recompresses a file; `None`: off.
     pub fn recompress_days(&self) -> Option<u32> {
-        let days = self.hot.recompress.load(Ordering::Relaxed).checked_sub(1)?;
+        let days = self.cached.recompress.load(Ordering::Relaxed).checked_sub(1)?;
         u32::try_from(days).ok()
     }
 
@@ -312,14 +316,14 @@ impl Dataset {
     }
 
     /// Whether its value takes effect at the next [`Dataset::open_root`]; see [`Dataset::set`].
-    pub fn waits(&self, name: &str) -> bool {
-        let obeyed = match name {
-            attributes::ACL_TYPE => &self.hot.acl_type,
-            attributes::XATTR => &self.hot.xattr_home,
+    pub fn is_pending(&self, name: &str) -> bool {
+        let applied = match name {
+            attributes::ACL_TYPE => &self.cached.acl_type,
+            attributes::XATTR => &self.cached.xattr_placement,
             _ => return false,
         };
         let number = self.props.lock().number_of(name);
-        number.is_ok_and(|(number, _)| number != obeyed.load(Ordering::Relaxed))
+        number.is_ok_and(|(number, _)| number != applied.load(Ordering::Relaxed))
     }
 
     /// Every property with its value.
@@ -333,51 +337,51 @@ impl Dataset {
     /// caches it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
-        property.judge_change()?;
+        property.check_changeable()?;
         let number = property.parse(value)?;
-        admit(&self.mos, property, number)?;
+        ensure_supported(&self.mos, property, number)?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
         props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
         props.local.insert(property.name, number);
         props.temporary.remove(property.name);
-        self.obey(&props)
+        self.apply(&props)
     }
 
     /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored. To be
     /// called before the kernel learns of the data set.
-    pub fn obey_for_now(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+    pub fn set_temporary(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
-        property.judge_change()?;
+        property.check_changeable()?;
         let number = property.parse(value)?;
-        admit(&self.mos, property, number)?;
+        ensure_supported(&self.mos, property, number)?;
         let mut props = self.props.lock();
         props.temporary.insert(property.name, number);
-        self.begin(&props)?;
-        self.obey(&props)
+        self.apply_kernel_cached(&props)?;
+        self.apply(&props)
     }
 
     /// Resets a property to its default.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
         let property = Property::find(name)?;
-        property.judge_change()?;
+        property.check_changeable()?;
         let tx = self.mos.begin(COST_SET)?;
         let mut props = self.props.lock();
         props.zap.remove(&tx, property.name.as_bytes())?;
         props.local.remove(property.name);
         props.temporary.remove(property.name);
-        self.obey(&props)
+        self.apply(&props)
     }
 
     /// Stores what is new in the pool's error log in the open txg, durable with the next commit. Does nothing
     /// if nothing is new, or if the pool is read-only.
     pub fn record_errors(&self) -> Result<(), DatasetError> {
-        self.recorder.record(What::All)
+        self.recorder.record(RecordScope::All)
     }
 
     /// The same, to be called every few seconds. If only error counts changed, nothing is stored until one has
     /// doubled.
     pub fn record_new_errors(&self) -> Result<(), DatasetError> {
-        self.recorder.record(What::New)
+        self.recorder.record(RecordScope::New)
     }
 }

@@ -1,4 +1,4 @@
-//! Blocks for which the newest txg (group) has reserved space.
+//! Blocks for which the newest txg has reserved space.
 //!
 //! Neighbouring dnodes share a dnode block, and records of a file share an indirect block. A txg writes such a
 //! block once, however much of it changes. So its space is reserved once.
@@ -6,7 +6,7 @@
 use parking_lot::Mutex;
 use std::hash::{BuildHasher, Hash};
 use terrane_object::slot_of;
-use terrane_wire::{NumberSet, ObjectId};
+use terrane_wire::{IdSet, ObjectId};
 
 /// Bytes of a dnode block, and of an indirect block above it.
 pub const DNODE_BLOCK_BYTES: u64 = 16 << 10;
@@ -14,7 +14,7 @@ const SHARDS: usize = 16;
 
 /// Blocks by a key. Leaf locks.
 #[derive(Debug)]
-pub struct ClaimedBlocks<K>([Mutex<(u64, NumberSet<K>)>; SHARDS]);
+pub struct ClaimedBlocks<K>([Mutex<(u64, IdSet<K>)>; SHARDS]);
 
 impl<K> Default for ClaimedBlocks<K> {
     fn default() -> Self {
@@ -23,25 +23,26 @@ impl<K> Default for ClaimedBlocks<K> {
 }
 
 impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
-    fn shard(&self, block: K) -> &Mutex<(u64, NumberSet<K>)> {
-        let hash = std::hash::BuildHasherDefault::<terrane_wire::NumberHasher>::default().hash_one(block);
+    fn shard(&self, block: K) -> &Mutex<(u64, IdSet<K>)> {
+        let hash = std::hash::BuildHasherDefault::<terrane_wire::IdHasher>::default().hash_one(block);
         let shard = usize::try_from((hash >> 32) % SHARDS as u64).unwrap_or(0);
         self.0.get(shard).expect("the remainder is below the number of shards")
     }
 
-    pub fn is_claimed(&self, group: u64, block: K) -> bool {
+    /// Whether a block was claimed in this txg.
+    pub fn is_claimed(&self, txg: u64, block: K) -> bool {
         let claimed = self.shard(block).lock();
-        claimed.0 == group && claimed.1.contains(&block)
+        claimed.0 == txg && claimed.1.contains(&block)
     }
 
     /// Claims a block. True: it was not claimed before in this txg.
-    pub fn claim(&self, group: u64, block: K) -> bool {
+    pub fn claim(&self, txg: u64, block: K) -> bool {
         let mut claimed = self.shard(block).lock();
-        if claimed.0 < group {
-            claimed.0 = group;
+        if claimed.0 < txg {
+            claimed.0 = txg;
             claimed.1.clear();
         }
-        claimed.0 == group && claimed.1.insert(block)
+        claimed.0 == txg && claimed.1.insert(block)
     }
 }
 
@@ -50,13 +51,14 @@ impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
 pub struct DnodeBlocks(ClaimedBlocks<u64>);
 
 impl DnodeBlocks {
-    pub fn is_claimed(&self, group: u64, id: ObjectId) -> bool {
-        self.0.is_claimed(group, slot_of(id).block)
+    /// Whether the dnode block of an object was claimed in this txg.
+    pub fn is_claimed(&self, txg: u64, id: ObjectId) -> bool {
+        self.0.is_claimed(txg, slot_of(id).block)
     }
 
     /// Claims the dnode block of an object. True: it was not claimed before in this txg.
-    pub fn claim(&self, group: u64, id: ObjectId) -> bool {
-        self.0.claim(group, slot_of(id).block)
+    pub fn claim(&self, txg: u64, id: ObjectId) -> bool {
+        self.0.claim(txg, slot_of(id).block)
     }
 }
 
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_of_dnodes_is_claimed_once_in_a_group() {
+    fn a_block_of_dnodes_is_reserved_once_in_a_txg() {
         let blocks = DnodeBlocks::default();
         let id = ObjectId;
         assert!(!blocks.is_claimed(7, id(33)));

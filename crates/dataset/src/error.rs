@@ -14,20 +14,42 @@ pub enum DatasetError {
     Object(ObjectError),
     /// A ZAP refused the operation.
     Zap(ZapError),
-    /// There is no such property; `valid` lists all names.
-    UnknownProperty { name: String, valid: String },
+    /// There is no such property.
+    UnknownProperty {
+        /// The unknown name.
+        name: String,
+        /// The names of all properties, separated by commas.
+        valid: String,
+    },
     /// The property does not accept this value.
-    BadValue { name: &'static str, found: String, expected: String },
+    BadValue {
+        /// Name of the property.
+        name: &'static str,
+        /// The refused word, or a stored number that this version does not know.
+        found: String,
+        /// The accepted values, in words.
+        expected: String,
+    },
     /// The property is fixed when the data set is created.
-    Fixed { name: &'static str },
+    Fixed {
+        /// Name of the property.
+        name: &'static str,
+    },
     /// The pool directory or the properties are invalid.
-    Damaged { at: &'static str, expected: String, found: String },
+    Damaged {
+        /// The damaged structure, as the subject of a message.
+        at: &'static str,
+        /// What a valid one holds, in words.
+        expected: String,
+        /// What it holds, in words.
+        found: String,
+    },
 }
 
 impl DatasetError {
     /// Whether a device read failed, so that a retry may succeed.
-    pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.may_pass())
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.is_transient())
     }
 
     /// A new object set must number its objects from 1, since the object is found by its number later.
@@ -46,18 +68,18 @@ impl fmt::Display for DatasetError {
             DatasetError::Object(error) => error.fmt(f),
             DatasetError::Zap(error) => error.fmt(f),
             DatasetError::UnknownProperty { name, valid } => {
-                write!(f, "there is no property '{name}'; valid are: {valid}")
+                write!(f, "unknown property '{name}'; valid properties: {valid}")
             }
             DatasetError::BadValue { name, found, expected } => {
-                write!(f, "property '{name}' should be {expected}, found '{found}'")
+                write!(f, "invalid value '{found}' of property '{name}': expected {expected}")
             }
             DatasetError::Fixed { name } => write!(
                 f,
-                "property '{name}' is chosen when a pool is made (`terrane pool create -o {name}=...`) and never changed: \
-                 every name was placed by it"
+                "property '{name}' refused: it is fixed when a pool is created (`terrane pool create -o {name}=...`), \
+                 because all stored names depend on it"
             ),
             DatasetError::Damaged { at, expected, found } => {
-                write!(f, "{at} should be {expected}, found {found}")
+                write!(f, "{at} damaged: expected {expected}, found {found}")
             }
         }
     }

@@ -29,10 +29,10 @@ use terrane_zap::{Value, ValueRef};
 /// Maximum of entries that are read: more than all known kinds can have together.
 const ENTRIES_MAX: usize = 2 * (FINDINGS_MAX + BLOCKS_MAX + FILES_MAX);
 /// Longer than any text of ours, in bytes; `NUMBERS_MAX` likewise for lists.
-const SAID_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
+const VALUE_BYTES_MAX: usize = 2 * TEXT_BYTES_MAX;
 const NUMBERS_MAX: usize = 16;
 /// Entries that change in one transaction.
-const STEP: usize = 16;
+const ENTRIES_PER_TX: usize = 16;
 /// Longest name in bytes: `block.` and four numbers in hexadecimal.
 const NAME_BYTES_MAX: usize = 6 + 4 * 17;
 /// Cost of creating the ZAP and its entry in the pool directory.
@@ -40,96 +40,100 @@ const COST_NEW: Cost = Cost { meta_blocks: 20, objects: 2, ..Cost::NOTHING };
 
 /// Content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Said {
+enum EntryValue {
     Text(String),
     Numbers(Vec<u64>),
 }
 
-impl Said {
+impl EntryValue {
     fn value(&self) -> ValueRef<'_> {
         match self {
-            Said::Text(text) => ValueRef::U8s(text.as_bytes()),
-            Said::Numbers(numbers) => ValueRef::U64s(numbers),
+            EntryValue::Text(text) => ValueRef::U8s(text.as_bytes()),
+            EntryValue::Numbers(numbers) => ValueRef::U64s(numbers),
         }
     }
 
     /// `None`: it is empty, or far larger than any of ours.
-    fn of(value: &Value) -> Option<Said> {
+    fn from_value(value: &Value) -> Option<EntryValue> {
         match (value.int_size(), value.bytes()) {
-            (_, Some(bytes)) if bytes.len() <= SAID_BYTES_MAX => {
-                Some(Said::Text(String::from_utf8_lossy(bytes).into_owned()))
+            (_, Some(bytes)) if bytes.len() <= VALUE_BYTES_MAX => {
+                Some(EntryValue::Text(String::from_utf8_lossy(bytes).into_owned()))
             }
-            (8, None) => Some(value.ints()).filter(|said| said.len() <= NUMBERS_MAX).map(Said::Numbers),
+            (8, None) => {
+                Some(value.ints()).filter(|numbers| numbers.len() <= NUMBERS_MAX).map(EntryValue::Numbers)
+            }
             _ => None,
         }
     }
 }
 
-type Entries = BTreeMap<String, Said>;
+type Entries = BTreeMap<String, EntryValue>;
 
 /// Encodes a log as entries.
-fn entries(errors: &Errors) -> Entries {
+fn encode_entries(errors: &Errors) -> Entries {
     let mut entries = Entries::new();
     for (number, text) in errors.findings.iter().enumerate() {
-        entries.insert(format!("finding.{number:x}"), Said::Text(text.clone()));
+        entries.insert(format!("finding.{number:x}"), EntryValue::Text(text.clone()));
     }
     for block in &errors.blocks {
         let name = match block.owner {
             Owner::Block { objset, object, level, block } => {
                 format!("block.{objset:x}.{object:x}.{level:x}.{block:x}")
             }
-            Owner::Pool { what } => format!("pool.{what:x}"),
+            Owner::Pool { structure: what } => format!("pool.{what:x}"),
         };
-        entries.insert(name, Said::Text(block.reason.clone()));
+        entries.insert(name, EntryValue::Text(block.reason.clone()));
     }
     for ((objset, object), file) in &errors.files {
-        let said = vec![file.cause as u64, file.generation];
-        entries.insert(format!("file.{objset:x}.{object:x}"), Said::Numbers(said));
+        let value = vec![file.cause as u64, file.generation];
+        entries.insert(format!("file.{objset:x}.{object:x}"), EntryValue::Numbers(value));
     }
     for (device, errors) in &errors.devices {
-        let said = vec![errors.read, errors.write, errors.checksum];
-        entries.insert(format!("device.{:x}", device.0), Said::Numbers(said));
+        let value = vec![errors.read, errors.write, errors.checksum];
+        entries.insert(format!("device.{:x}", device.0), EntryValue::Numbers(value));
     }
     entries
 }
 
 /// The numbers in the name of an entry, behind its first word.
-fn numbers(rest: &str) -> Option<Vec<u64>> {
+fn parse_numbers(rest: &str) -> Option<Vec<u64>> {
     let number = |digits: &str| u64::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
     rest.split('.').map(number).collect()
 }
 
 /// Decodes a log from entries, and skips unknown ones.
-fn errors(entries: &Entries) -> Errors {
+fn decode_entries(entries: &Entries) -> Errors {
     let mut errors = Errors::default();
     let mut findings = BTreeMap::new();
-    for (name, said) in entries {
+    for (name, value) in entries {
         let Some((kind, rest)) = name.split_once('.') else { continue };
-        let Some(numbers) = numbers(rest) else { continue };
-        match (kind, numbers.as_slice(), said) {
-            ("finding", [number], Said::Text(text)) => {
+        let Some(numbers) = parse_numbers(rest) else { continue };
+        match (kind, numbers.as_slice(), value) {
+            ("finding", [number], EntryValue::Text(text)) => {
                 findings.insert(*number, text.clone());
             }
-            ("block", [objset, object, level, block], Said::Text(reason)) => {
+            ("block", [objset, object, level, block], EntryValue::Text(reason)) => {
                 let Ok(level) = u8::try_from(*level) else { continue };
                 let owner = Owner::Block { objset: *objset, object: *object, level, block: *block };
                 errors.blocks.push(DamagedBlock { owner, reason: reason.clone() });
             }
-            ("pool", [what], Said::Text(reason)) => {
-                let Ok(what) = u8::try_from(*what) else { continue };
-                errors.blocks.push(DamagedBlock { owner: Owner::Pool { what }, reason: reason.clone() });
+            ("pool", [structure], EntryValue::Text(reason)) => {
+                let Ok(structure) = u8::try_from(*structure) else { continue };
+                errors
+                    .blocks
+                    .push(DamagedBlock { owner: Owner::Pool { structure }, reason: reason.clone() });
             }
-            ("file", [objset, object], Said::Numbers(said)) => {
-                let [cause, generation] = said.as_slice() else { continue };
+            ("file", [objset, object], EntryValue::Numbers(value)) => {
+                let [cause, generation] = value.as_slice() else { continue };
                 let Some(cause) = LossCause::from_id(*cause) else { continue };
                 errors.files.insert((*objset, *object), LostFile { generation: *generation, cause });
             }
-            ("device", [device], Said::Numbers(said)) => {
-                let (Ok(device), [read, write, checksum]) = (u16::try_from(*device), said.as_slice()) else {
+            ("device", [device], EntryValue::Numbers(value)) => {
+                let (Ok(device), [read, write, checksum]) = (u16::try_from(*device), value.as_slice()) else {
                     continue;
                 };
-                let said = DeviceErrors { read: *read, write: *write, checksum: *checksum };
-                errors.devices.insert(DeviceIdx(device), said);
+                let value = DeviceErrors { read: *read, write: *write, checksum: *checksum };
+                errors.devices.insert(DeviceIdx(device), value);
             }
             _ => {}
         }
@@ -143,32 +147,32 @@ fn errors(entries: &Entries) -> Errors {
 }
 
 /// The log as stored.
-struct Stored {
+struct StoredLog {
     zap: ObjectZap,
     entries: Entries,
 }
 
 /// State of a recorder.
 #[derive(Default)]
-struct Known {
+struct RecorderState {
     /// `None`: there is no log yet, or it is unreadable.
-    stored: Option<Stored>,
+    stored: Option<StoredLog>,
     /// The pool has received the stored log.
-    is_recalled: bool,
+    is_passed_to_pool: bool,
     /// The stored log; `None`: unknown.
-    last: Option<Errors>,
+    last_stored: Option<Errors>,
 }
 
 /// Which changes of a log are to be stored.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum RecordScope {
     All,
     New,
 }
 
 /// Whether the logs are equal, except for counts that have not doubled. Otherwise a device that fails in each
 /// commit would cause a write each time, even in an idle pool.
-fn says_as_much(stored: &Errors, found: &Errors) -> bool {
+fn is_nearly_equal(stored: &Errors, found: &Errors) -> bool {
     let is_near = |stored: u64, found: u64| stored == found || stored < found && found / 2 < stored;
     let are_near = |(stored, found): (&DeviceErrors, &DeviceErrors)| {
         is_near(stored.read, found.read)
@@ -181,19 +185,19 @@ fn says_as_much(stored: &Errors, found: &Errors) -> bool {
 }
 
 /// Stores a pool's error log.
-pub(crate) struct Recorder {
+pub(crate) struct ErrorRecorder {
     mos: Arc<ObjectSet>,
-    known: Mutex<Known>,
+    state: Mutex<RecorderState>,
 }
 
-impl Recorder {
+impl ErrorRecorder {
     /// Passes the stored log to the pool. If it is unreadable now, the pool goes without, and loading is
     /// retried before anything is stored.
-    pub fn open(mos: &Arc<ObjectSet>) -> Recorder {
-        let recorder = Recorder { mos: Arc::clone(mos), known: Mutex::default() };
-        let loaded = recorder.load(&mut recorder.known.lock());
+    pub fn open(mos: &Arc<ObjectSet>) -> ErrorRecorder {
+        let recorder = ErrorRecorder { mos: Arc::clone(mos), state: Mutex::default() };
+        let loaded = recorder.load(&mut recorder.state.lock());
         if let Err(error) = loaded {
-            log::warn!("pool {}: its error log cannot be read: {error}", mos.pool().name());
+            log::warn!("pool {}: error log unreadable, continuing without it: {error}", mos.pool().name());
         }
         recorder
     }
@@ -202,61 +206,63 @@ impl Recorder {
         Ok(ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(POOL_DIRECTORY)?))
     }
 
-    fn load(&self, known: &mut Known) -> Result<(), DatasetError> {
+    fn load(&self, state: &mut RecorderState) -> Result<(), DatasetError> {
         let Some(number) = self.directory()?.lookup_u64(ERRORS)? else {
-            known.last = Some(Errors::default());
+            state.last_stored = Some(Errors::default());
             return Ok(());
         };
         let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(ObjectId(number))?);
         let mut entries = Entries::new();
         zap.each(ENTRIES_MAX, &mut |entry| {
             let name = entry.key.name().and_then(|name| std::str::from_utf8(name).ok());
-            if let (Some(name), Some(said)) = (name, Said::of(&entry.value)) {
-                entries.insert(name.to_owned(), said);
+            if let (Some(name), Some(value)) = (name, EntryValue::from_value(&entry.value)) {
+                entries.insert(name.to_owned(), value);
             }
         })?;
-        if !std::mem::replace(&mut known.is_recalled, true) {
-            let errors = errors(&entries);
-            known.last = Some(errors.clone());
-            self.mos.pool().recall_errors(errors);
+        if !std::mem::replace(&mut state.is_passed_to_pool, true) {
+            let errors = decode_entries(&entries);
+            state.last_stored = Some(errors.clone());
+            self.mos.pool().load_stored_errors(errors);
         }
-        known.stored = Some(Stored { zap, entries });
+        state.stored = Some(StoredLog { zap, entries });
         Ok(())
     }
 
     /// Stores the pool's current log, if it differs enough from the stored one.
-    pub fn record(&self, what: What) -> Result<(), DatasetError> {
+    pub fn record(&self, scope: RecordScope) -> Result<(), DatasetError> {
         let pool = self.mos.pool();
-        let mut known = self.known.lock();
+        let mut state = self.state.lock();
         let found = pool.errors();
-        let is_enough = |last: &Errors| match what {
-            What::All => *last == found,
-            What::New => says_as_much(last, &found),
+        let is_enough = |last: &Errors| match scope {
+            RecordScope::All => *last == found,
+            RecordScope::New => is_nearly_equal(last, &found),
         };
-        if pool.is_read_only() || known.last.as_ref().is_some_and(is_enough) {
+        if pool.is_read_only() || state.last_stored.as_ref().is_some_and(is_enough) {
             return Ok(());
         }
-        if known.stored.is_none() {
-            match self.load(&mut known) {
-                Err(error) if error.may_pass() => return Err(error),
-                Err(error) => log::warn!("pool {}: another error log is begun: {error}", pool.name()),
+        if state.stored.is_none() {
+            match self.load(&mut state) {
+                Err(error) if error.is_transient() => return Err(error),
+                Err(error) => {
+                    log::warn!("pool {}: error log damaged, starting a new one: {error}", pool.name())
+                }
                 Ok(()) => {}
             }
         }
         let found = pool.errors();
-        let mut stored = match known.stored.take() {
+        let mut stored = match state.stored.take() {
             Some(stored) => stored,
-            None => Stored { zap: self.begin()?, entries: Entries::new() },
+            None => StoredLog { zap: self.create_log()?, entries: Entries::new() },
         };
         // If storing fails, the next call compares again.
-        known.last = None;
-        self.store(&mut stored, entries(&found))?;
-        (known.stored, known.last) = (Some(stored), Some(found));
+        state.last_stored = None;
+        self.store(&mut stored, encode_entries(&found))?;
+        (state.stored, state.last_stored) = (Some(stored), Some(found));
         Ok(())
     }
 
     /// Creates an empty log, and destroys the previous one.
-    fn begin(&self) -> Result<ObjectZap, DatasetError> {
+    fn create_log(&self) -> Result<ObjectZap, DatasetError> {
         // Reads come first: if they failed later, an object without a reference would stay.
         let mut directory = self.directory()?;
         let before = directory.lookup_u64(ERRORS)?;
@@ -269,22 +275,26 @@ impl Recorder {
         if let Some(before) = before
             && let Err(error) = self.mos.hold(ObjectId(before)).and_then(|it| self.mos.destroy(&tx, &it))
         {
-            log::warn!("the space of the damaged error log, object {before}, is lost: {error}");
+            log::warn!(
+                "pool {}: space of the old error log lost, object {before}: {error}",
+                self.mos.pool().name()
+            );
         }
         Ok(zap)
     }
 
-    fn store(&self, stored: &mut Stored, mut wanted: Entries) -> Result<(), DatasetError> {
+    fn store(&self, stored: &mut StoredLog, mut wanted: Entries) -> Result<(), DatasetError> {
         // An entry of an unknown kind belongs to another version.
         let is_ours = |name: &str| {
             let kind = name.split_once('.').map(|(kind, _)| kind);
             matches!(kind, Some("finding" | "block" | "pool" | "file" | "device"))
         };
-        let gone = stored.entries.keys().filter(|name| is_ours(name) && !wanted.contains_key(*name));
-        let mut changes: Vec<(String, Option<Said>)> = gone.map(|name| (name.clone(), None)).collect();
-        wanted.retain(|name, said| stored.entries.get(name) != Some(said));
-        changes.extend(wanted.into_iter().map(|(name, said)| (name, Some(said))));
-        for step in changes.chunks(STEP) {
+        let removed = stored.entries.keys().filter(|name| is_ours(name) && !wanted.contains_key(*name));
+        let mut changes: Vec<(String, Option<EntryValue>)> =
+            removed.map(|name| (name.clone(), None)).collect();
+        wanted.retain(|name, value| stored.entries.get(name) != Some(value));
+        changes.extend(wanted.into_iter().map(|(name, value)| (name, Some(value))));
+        for step in changes.chunks(ENTRIES_PER_TX) {
             let longest = [0; TEXT_BYTES_MAX];
             let cost = stored.zap.put_cost(NAME_BYTES_MAX, ValueRef::U8s(&longest));
             let bytes = cost.of_many(step.len() as u64);
@@ -295,11 +305,15 @@ impl Recorder {
     }
 }
 
-fn put(stored: &mut Stored, tx: &Tx, (name, said): &(String, Option<Said>)) -> Result<(), DatasetError> {
-    match said {
-        Some(said) => {
-            stored.zap.update(tx, name.as_bytes(), said.value())?;
-            stored.entries.insert(name.clone(), said.clone());
+fn put(
+    stored: &mut StoredLog,
+    tx: &Tx,
+    (name, value): &(String, Option<EntryValue>),
+) -> Result<(), DatasetError> {
+    match value {
+        Some(value) => {
+            stored.zap.update(tx, name.as_bytes(), value.value())?;
+            stored.entries.insert(name.clone(), value.clone());
         }
         None => {
             stored.zap.remove(tx, name.as_bytes())?;
@@ -314,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_say_what_the_log_holds() {
+    fn error_log_round_trips_through_entries() {
         let mut log = Errors::default();
         for n in 0..200_u64 {
             let far = n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -323,15 +337,15 @@ mod tests {
             let cause = if n % 2 == 0 { LossCause::ServerKilled } else { LossCause::NotWrittenBack };
             log.files.insert((n, far), LostFile { generation: far, cause });
         }
-        log.blocks.push(DamagedBlock { owner: Owner::Pool { what: 255 }, reason: "?".into() });
+        log.blocks.push(DamagedBlock { owner: Owner::Pool { structure: 255 }, reason: "?".into() });
         log.findings = (0..FINDINGS_MAX).map(|n| format!("finding {n}")).collect();
         for device in [0, 9, u16::MAX] {
             let errors = DeviceErrors { read: u64::MAX, write: 1, checksum: 0 };
             log.devices.insert(DeviceIdx(device), errors);
         }
-        let stored = entries(&log);
+        let stored = encode_entries(&log);
         assert!(stored.keys().all(|name| name.len() <= NAME_BYTES_MAX));
-        let mut read = errors(&stored);
+        let mut read = decode_entries(&stored);
         let order = |block: &DamagedBlock| format!("{:?}", block.owner);
         read.blocks.sort_by_key(order);
         log.blocks.sort_by_key(order);
@@ -339,8 +353,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_of_ours_is_passed_over() {
-        let text = || Said::Text("text".into());
+    fn unknown_entries_are_skipped() {
+        let text = || EntryValue::Text("text".into());
         let strange = [
             ("", text()),
             ("block", text()),
@@ -348,23 +362,23 @@ mod tests {
             ("block.1.2.3", text()),
             ("block.1.2.100.4", text()),
             ("block.1.2.3.4.5", text()),
-            ("block.1.2.3.4", Said::Numbers(vec![1])),
+            ("block.1.2.3.4", EntryValue::Numbers(vec![1])),
             ("block.+1.2.3.4", text()),
             ("block.10000000000000000.2.3.4", text()),
             ("pool.100", text()),
-            ("file.1.2", Said::Numbers(vec![3, 1])),
-            ("file.1.2", Said::Numbers(vec![1])),
+            ("file.1.2", EntryValue::Numbers(vec![3, 1])),
+            ("file.1.2", EntryValue::Numbers(vec![1])),
             ("file.1.2", text()),
-            ("device.10000", Said::Numbers(vec![1, 2, 3])),
-            ("device.1", Said::Numbers(vec![1, 2])),
+            ("device.10000", EntryValue::Numbers(vec![1, 2, 3])),
+            ("device.1", EntryValue::Numbers(vec![1, 2])),
             ("finding.x", text()),
             ("later.1", text()),
         ];
-        for (name, said) in strange {
-            let stored = Entries::from([(name.to_owned(), said)]);
-            assert_eq!(errors(&stored), Errors::default(), "{name}");
+        for (name, value) in strange {
+            let stored = Entries::from([(name.to_owned(), value)]);
+            assert_eq!(decode_entries(&stored), Errors::default(), "{name}");
         }
-        let many = (0..2 * FILES_MAX).map(|n| (format!("file.2.{n:x}"), Said::Numbers(vec![1, 1])));
-        assert_eq!(errors(&many.collect()).files.len(), FILES_MAX);
+        let many = (0..2 * FILES_MAX).map(|n| (format!("file.2.{n:x}"), EntryValue::Numbers(vec![1, 1])));
+        assert_eq!(decode_entries(&many.collect()).files.len(), FILES_MAX);
     }
 }

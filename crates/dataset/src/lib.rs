@@ -12,29 +12,32 @@
 //! others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
 //! [`Dataset::set`].
 
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod attributes;
 mod dataset;
 mod directory;
 mod dnode_blocks;
 mod error;
 mod error_log;
+mod free_policy;
 mod naming;
 pub mod props;
-mod snapshots;
 mod zap_handle;
 mod zap_policy;
 mod zap_store;
 pub mod zaps;
 
-pub use attributes::{AclType, DnodeSize, XattrHome};
+pub use attributes::{AclType, DnodeSize, XattrPlacement};
 pub use dataset::{Dataset, MASTER};
 pub use directory::POOL_DIRECTORY;
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
+pub use free_policy::open_set;
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
-pub use snapshots::open_set;
-pub use zap_handle::{Batch, Work, ZapHandle};
+pub use zap_handle::{Batch, BatchPlan, ZapHandle};
 pub use zap_policy::ZapPolicy;
-pub use zap_store::{BLOCK_BYTES_FIRST, ChangeCost, ObjectStore, ObjectZap};
+pub use zap_store::{ChangeCost, INITIAL_BLOCK_BYTES, ObjectStore, ObjectZap};
 pub use zaps::{ZapSpec, Zaps};

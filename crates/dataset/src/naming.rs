@@ -33,7 +33,7 @@ impl Naming {
     pub const BYTES: Naming = Naming { utf8_only: false, norm: NormFlags::NONE, matching: Match::Exact };
 
     /// From the numbers of the three properties. `None`: `normalization` has no such value.
-    pub(crate) fn of(utf8_only: u64, form: u64, case: u64) -> Option<Naming> {
+    pub(crate) fn from_numbers(utf8_only: u64, form: u64, case: u64) -> Option<Naming> {
         let form = NormFlags::parse(form).ok()?;
         let utf8_only = utf8_only != 0 || form.needs_utf8();
         let norm = if case == SENSITIVE { form } else { form.ignoring_case() };
@@ -58,22 +58,22 @@ impl Naming {
 
     /// Whether two different byte strings are always different names.
     pub fn is_exact(&self) -> bool {
-        self.meaning().is_none()
+        self.match_norm().is_none()
     }
 
     /// Whether such a name may be created.
-    pub fn takes(&self, name: &[u8]) -> bool {
+    pub fn accepts(&self, name: &[u8]) -> bool {
         !self.utf8_only || std::str::from_utf8(name).is_ok()
     }
 
     /// Whether no other spelling means this name: a cache entry for it stays valid until this name changes.
     /// False in doubt.
-    pub fn is_alone(&self, name: &[u8]) -> bool {
-        self.meaning().is_alone(name)
+    pub fn has_one_spelling(&self, name: &[u8]) -> bool {
+        self.match_norm().has_one_spelling(name)
     }
 
     /// Normalization that applies when two names are compared.
-    fn meaning(&self) -> NormFlags {
+    fn match_norm(&self) -> NormFlags {
         match self.matching {
             Match::Exact => NormFlags::NONE,
             Match::SameCase => self.norm.keeping_case(),
@@ -88,21 +88,23 @@ mod tests {
 
     #[test]
     fn numbers_become_rules() {
-        assert_eq!(Naming::of(0, 0, SENSITIVE).unwrap(), Naming::BYTES);
-        let insensitive = Naming::of(0, 0, INSENSITIVE).unwrap();
+        assert_eq!(Naming::from_numbers(0, 0, SENSITIVE).unwrap(), Naming::BYTES);
+        let insensitive = Naming::from_numbers(0, 0, INSENSITIVE).unwrap();
         assert_eq!((insensitive.norm(), insensitive.matching()), (NormFlags::TO_UPPER, Match::Normalized));
-        assert!(insensitive.takes(b"\xff") && !insensitive.is_exact() && !insensitive.is_alone(b"a"));
+        assert!(
+            insensitive.accepts(b"\xff") && !insensitive.is_exact() && !insensitive.has_one_spelling(b"a")
+        );
         // Names that differ in case are different names, but have equal hashes for callers that will ignore
         // case.
-        let mixed = Naming::of(0, 0, MIXED).unwrap();
-        assert!(mixed.is_exact() && mixed.is_alone(b"a") && mixed.norm() == NormFlags::TO_UPPER);
-        let form = Naming::of(0, 0x50, SENSITIVE).unwrap();
-        assert!(!form.takes(b"\xff") && !form.is_exact() && form.is_alone(b"a"));
-        let all = Naming::of(1, 0x20, MIXED).unwrap();
+        let mixed = Naming::from_numbers(0, 0, MIXED).unwrap();
+        assert!(mixed.is_exact() && mixed.has_one_spelling(b"a") && mixed.norm() == NormFlags::TO_UPPER);
+        let form = Naming::from_numbers(0, 0x50, SENSITIVE).unwrap();
+        assert!(!form.accepts(b"\xff") && !form.is_exact() && form.has_one_spelling(b"a"));
+        let all = Naming::from_numbers(1, 0x20, MIXED).unwrap();
         assert_eq!((all.norm(), all.matching()), (NormFlags::NFKD.ignoring_case(), Match::SameCase));
         assert!(!all.is_exact());
-        assert!(Naming::of(0, 0x30, SENSITIVE).is_none());
-        let utf8 = Naming::of(1, 0, SENSITIVE).unwrap();
-        assert!(utf8.is_exact() && !utf8.takes(b"\xff") && utf8.takes("\u{ff}".as_bytes()));
+        assert!(Naming::from_numbers(0, 0x30, SENSITIVE).is_none());
+        let utf8 = Naming::from_numbers(1, 0, SENSITIVE).unwrap();
+        assert!(utf8.is_exact() && !utf8.accepts(b"\xff") && utf8.accepts("\u{ff}".as_bytes()));
     }
 }

@@ -11,7 +11,7 @@ use std::fmt;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::Feature;
 use terrane_space::policy::{Hint, IdleWindow, VictimPolicy};
-use terrane_store::patience::FailMode;
+use terrane_store::read_retry::FailMode;
 
 /// Smallest record size in bytes.
 pub const RECORD_SIZE_MIN: u64 = 512;
@@ -31,9 +31,11 @@ const RECOMPRESS_DAYS_MAX: u64 = 3650;
 
 /// A property, and the conversion between its words and the stored number.
 pub struct Property {
+    /// The name for users, and in the properties ZAP.
     pub name: &'static str,
     /// The accepted values, for messages and help.
     pub values: &'static str,
+    /// The stored number that applies while none is set.
     pub default: u64,
     /// Set when a data set is created, and then unchangeable.
     pub fixed: bool,
@@ -111,7 +113,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: XATTR,
-        values: "sa, dir, off, on (which is sa)",
+        values: "sa, dir, off, on (same as sa)",
         default: 2,
         fixed: false,
         parse: |word| number_of(&XATTR_WORDS, word),
@@ -119,7 +121,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: ACL_TYPE,
-        values: "posix, off, posixacl (which is posix)",
+        values: "posix, off, posixacl (same as posix)",
         default: 2,
         fixed: false,
         parse: |word| number_of(&ACL_WORDS, word),
@@ -171,7 +173,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: GC_IDLE,
-        values: "off, or HH:MM-HH:MM in local time (22:00-06:00 goes over midnight)",
+        values: "off, or HH:MM-HH:MM in local time (22:00-06:00 crosses midnight)",
         default: 0,
         fixed: false,
         parse: parse_idle,
@@ -189,7 +191,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: UTF8_ONLY,
-        values: "off, on; only when a pool is made",
+        values: "off, on; only at pool creation",
         default: 0,
         fixed: true,
         parse: |word| number_of(&SWITCH_WORDS, word),
@@ -197,7 +199,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: NORMALIZATION,
-        values: "none, formC, formD, formKC, formKD; only when a pool is made",
+        values: "none, formC, formD, formKC, formKD; only at pool creation",
         default: 0,
         fixed: true,
         parse: |word| number_of(&FORM_WORDS, word),
@@ -205,7 +207,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: CASE,
-        values: "sensitive, insensitive, mixed; only when a pool is made",
+        values: "sensitive, insensitive, mixed; only at pool creation",
         default: 0,
         fixed: true,
         parse: |word| number_of(&CASE_WORDS, word),
@@ -216,6 +218,7 @@ pub static PROPERTIES: &[Property] = &[
 /// Source of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
+    /// Not set: the default applies.
     Default,
     /// Set on this data set.
     Local,
@@ -239,8 +242,11 @@ impl fmt::Display for Source {
 /// A property with its value, as users see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PropertyValue {
+    /// The name for users.
     pub name: &'static str,
+    /// The value in words.
     pub value: String,
+    /// Where the value comes from.
     pub source: Source,
 }
 
@@ -255,20 +261,20 @@ impl Property {
 
     /// Converts a user's word to the stored number.
     pub fn parse(&self, word: &str) -> Result<u64, DatasetError> {
-        (self.parse)(word).ok_or_else(|| self.bad(word))
+        (self.parse)(word).ok_or_else(|| self.invalid_value(word))
     }
 
     /// Converts a stored number to a word. Fails if this version does not know it.
     pub fn print(&self, stored: u64) -> Result<String, DatasetError> {
-        (self.print)(stored).ok_or_else(|| self.bad(stored))
+        (self.print)(stored).ok_or_else(|| self.invalid_value(stored))
     }
 
     /// Refuses to change a fixed property.
-    pub(crate) fn judge_change(&self) -> Result<(), DatasetError> {
+    pub(crate) fn check_changeable(&self) -> Result<(), DatasetError> {
         if self.fixed { Err(DatasetError::Fixed { name: self.name }) } else { Ok(()) }
     }
 
-    pub(crate) fn bad(&self, found: impl fmt::Display) -> DatasetError {
+    pub(crate) fn invalid_value(&self, found: impl fmt::Display) -> DatasetError {
         DatasetError::BadValue {
             name: self.name,
             found: found.to_string(),
@@ -278,7 +284,7 @@ impl Property {
 }
 
 /// Adds `utf8only=on` if `normalization` is set, which requires it. Refuses an explicit `utf8only=off`.
-pub(crate) fn complete_names(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
+pub(crate) fn complete_naming(wanted: &mut Vec<(&'static Property, u64)>) -> Result<(), DatasetError> {
     let number = |name| wanted.iter().find(|(property, _)| property.name == name).map(|(_, number)| *number);
     if number(NORMALIZATION).unwrap_or(0) == 0 {
         return Ok(());
@@ -287,7 +293,7 @@ pub(crate) fn complete_names(wanted: &mut Vec<(&'static Property, u64)>) -> Resu
         Some(0) => Err(DatasetError::BadValue {
             name: UTF8_ONLY,
             found: "off".to_string(),
-            expected: format!("on, as {NORMALIZATION} wants it"),
+            expected: format!("on, required by {NORMALIZATION}"),
         }),
         Some(_) => Ok(()),
         None => {
@@ -326,7 +332,7 @@ fn is_record_size(bytes: &u64) -> bool {
 
 /// The feature that a pool needs before it obeys this value.
 pub(crate) fn feature_of(property: &Property, stored: u64) -> Option<Feature> {
-    let is_new = || CompressionPolicy::from_property(stored).is_ok_and(|policy| !policy.is_of_the_first());
+    let is_new = || CompressionPolicy::from_property(stored).is_ok_and(|policy| !policy.needs_no_feature());
     (property.name == COMPRESSION && is_new()).then_some(Feature::Codecs)
 }
 
@@ -405,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_shown_again() {
+    fn values_round_trip() {
         for (name, written, shown) in [
             ("compression", "on", "lz4"),
             ("compression", "zstd-fast-20", "zstd-fast-20"),
@@ -446,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_valid_is_refused_with_what_is() {
+    fn refusals_list_the_valid_values() {
         for (name, word) in [
             ("recordsize", "3K"),
             ("recordsize", "32M"),
@@ -490,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_nobody_wrote_are_refused() {
+    fn unknown_stored_numbers_are_refused() {
         for property in PROPERTIES {
             assert!(property.print(u64::MAX - 5).is_err(), "{}", property.name);
         }

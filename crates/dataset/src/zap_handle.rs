@@ -12,27 +12,28 @@ use std::sync::{Arc, Weak};
 use terrane_object::{Object, ObjectError};
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
-use terrane_wire::{NumberMap, ObjectId};
+use terrane_wire::{IdMap, ObjectId};
 use terrane_zap::{Cursor, Entry, KeyRef, Kind, Value, ValueRef, ValueShape};
 
 /// Entries that [`ZapHandle::iter`] reads at a time.
-const ITER_BATCH: usize = 256;
+const ITER_PAGE: usize = 256;
 /// Limit of ZAPs noted for shrinking; one beyond it is noted when it loses another entry.
-const DUE_MAX: usize = 4096;
+const SHRINK_DUE_MAX: usize = 4096;
 
 /// The planned changes of a batch, for which space is reserved. Other changes reserve theirs late, so the pool
 /// may fill up without an error in time. Count the large changes; a few more names do not matter.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Work {
+pub struct BatchPlan {
     created: u32,
     changed: u32,
     bytes: u64,
     frees: bool,
 }
 
-impl Work {
+impl BatchPlan {
+    /// A plan without changes.
     pub fn new() -> Self {
-        Work::default()
+        BatchPlan::default()
     }
 
     /// Plans new ZAPs, each with `entries` entries of `entry_bytes` bytes of name and value.
@@ -57,17 +58,17 @@ impl Work {
     /// Plans to remove `entries` entries. The batch may use the GC reserve.
     pub fn remove(self, zap: &ZapHandle, entries: u64) -> Self {
         let cost = zap.0.state.read().zap.remove_cost();
-        Work { frees: true, ..self.change(cost, entries) }
+        BatchPlan { frees: true, ..self.change(cost, entries) }
     }
 
     /// Plans to destroy a ZAP. The batch may use the GC reserve.
     pub fn destroy(self) -> Self {
-        Work { frees: true, changed: self.changed.saturating_add(1), ..self }
+        BatchPlan { frees: true, changed: self.changed.saturating_add(1), ..self }
     }
 
     /// Plans to shrink a ZAP to `bytes` bytes.
-    pub(crate) fn settle(bytes: u64) -> Self {
-        Work { bytes, changed: 1, frees: true, ..Work::new() }
+    pub(crate) fn shrink(bytes: u64) -> Self {
+        BatchPlan { bytes, changed: 1, frees: true, ..BatchPlan::new() }
     }
 
     fn change(mut self, cost: ChangeCost, times: u64) -> Self {
@@ -92,7 +93,7 @@ impl Work {
 const SLOTS_BYTES_LIKELY: u64 = 128 << 10;
 const DNODES_PER_BLOCK: u32 = 32;
 /// Bytes of a dnode block, and of one indirect block above it.
-pub(crate) const DNODE_BLOCKS_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
+pub(crate) const DNODE_COST_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
 
 /// Changes that become durable together. Drop it when they are done: the txg waits for it. A thread has one at
 /// a time. There is no rollback: a failed operation changes nothing, but earlier ones of the batch stay.
@@ -100,33 +101,34 @@ pub(crate) const DNODE_BLOCKS_BYTES: u64 = 2 * DNODE_BLOCK_BYTES;
 pub struct Batch {
     tx: Tx,
     /// Reserved bytes that are not used yet.
-    left: Mutex<u64>,
+    reserved_left: Mutex<u64>,
 }
 
 impl Batch {
     /// Takes a transaction with `reserved` bytes.
     pub(crate) fn new(tx: Tx, reserved: u64) -> Batch {
-        Batch { tx, left: Mutex::new(reserved) }
+        Batch { tx, reserved_left: Mutex::new(reserved) }
     }
 
-    /// The txg (group) that it belongs to.
-    pub fn group(&self) -> u64 {
+    /// The txg that it belongs to.
+    pub fn txg(&self) -> u64 {
         self.tx.txg().0
     }
 
+    /// The transaction that the batch holds.
     pub fn tx(&self) -> &Tx {
         &self.tx
     }
 
     /// Refuses a batch of another pool: this pool would not wait for its changes, and might never store them.
-    pub(crate) fn judge(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
-        let what = "the batch should be one of the same pool";
+    pub(crate) fn check_pool(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
+        let what = "the batch belongs to another pool";
         if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Options { what }) }
     }
 
     /// Uses reserved bytes; a shortfall is reserved now.
-    pub(crate) fn cover(&self, bytes: u64) {
-        let mut left = self.left.lock();
+    pub(crate) fn charge(&self, bytes: u64) {
+        let mut left = self.reserved_left.lock();
         let missing = bytes.saturating_sub(*left);
         *left = left.saturating_sub(bytes);
         if missing > 0 {
@@ -138,37 +140,37 @@ impl Batch {
 pub(crate) struct State {
     pub zap: ObjectZap,
     /// The newest txg that changed it, and the bytes that this txg has reserved for it.
-    claimed: (u64, u64),
+    reserved: (u64, u64),
 }
 
 impl State {
-    fn cover(&mut self, batch: &Batch, cost: ChangeCost) {
-        if self.claimed.0 != batch.group() {
-            self.claimed = (batch.group(), 0);
+    fn charge(&mut self, batch: &Batch, cost: ChangeCost) {
+        if self.reserved.0 != batch.txg() {
+            self.reserved = (batch.txg(), 0);
         }
-        let missing = cost.missing(self.claimed.1);
-        self.claimed.1 += missing;
-        batch.cover(missing);
+        let missing = cost.missing(self.reserved.1);
+        self.reserved.1 += missing;
+        batch.charge(missing);
     }
 }
 
-pub(crate) struct Shared {
+pub(crate) struct SharedZap {
     id: ObjectId,
     /// Knows whether it was destroyed. A handle may be created from an object that was opened before that.
     object: Arc<Object>,
     pub state: RwLock<State>,
-    open: Arc<Open>,
+    open_zaps: Arc<OpenZaps>,
 }
 
-impl Shared {
+impl SharedZap {
     pub(crate) fn is_destroyed(&self) -> bool {
         self.object.is_destroyed()
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedZap {
     fn drop(&mut self) {
-        let mut zaps = self.open.zaps.lock();
+        let mut zaps = self.open_zaps.zaps.lock();
         if zaps.get(&self.id.0).is_some_and(|zap| zap.strong_count() == 0) {
             zaps.remove(&self.id.0);
         }
@@ -177,42 +179,42 @@ impl Drop for Shared {
 
 /// ZAPs that have a handle.
 #[derive(Default)]
-pub(crate) struct Open {
-    zaps: Mutex<NumberMap<u64, Weak<Shared>>>,
+pub(crate) struct OpenZaps {
+    zaps: Mutex<IdMap<u64, Weak<SharedZap>>>,
     /// ZAPs that lost entries and may be shrunk, with the txg of the loss. They are kept in memory for that.
-    pub due: Mutex<BTreeMap<u64, (u64, Arc<Shared>)>>,
+    pub shrink_due: Mutex<BTreeMap<u64, (u64, Arc<SharedZap>)>>,
     pub dnode_blocks: DnodeBlocks,
 }
 
-impl Open {
-    pub(crate) fn get(&self, id: ObjectId) -> Option<Arc<Shared>> {
+impl OpenZaps {
+    pub(crate) fn get(&self, id: ObjectId) -> Option<Arc<SharedZap>> {
         self.zaps.lock().get(&id.0).and_then(Weak::upgrade)
     }
 
     /// The caller holds the ZAP's lock.
-    fn note_due(&self, zap: &Arc<Shared>, group: u64) {
-        let mut due = self.due.lock();
-        if due.len() < DUE_MAX || due.contains_key(&zap.id.0) {
-            due.insert(zap.id.0, (group, Arc::clone(zap)));
+    fn add_shrink_due(&self, zap: &Arc<SharedZap>, txg: u64) {
+        let mut shrink_due = self.shrink_due.lock();
+        if shrink_due.len() < SHRINK_DUE_MAX || shrink_due.contains_key(&zap.id.0) {
+            shrink_due.insert(zap.id.0, (txg, Arc::clone(zap)));
         }
     }
 
-    pub(crate) fn forget_due(&self, zap: &Shared) {
+    pub(crate) fn remove_shrink_due(&self, zap: &SharedZap) {
         // Dropped outside the lock: the drop takes locks.
-        let forgotten = self.due.lock().remove(&zap.id.0);
+        let forgotten = self.shrink_due.lock().remove(&zap.id.0);
         drop(forgotten);
     }
 }
 
 /// A ZAP. Clones share it.
 #[derive(Clone)]
-pub struct ZapHandle(pub(crate) Arc<Shared>);
+pub struct ZapHandle(pub(crate) Arc<SharedZap>);
 
 impl ZapHandle {
-    pub(crate) fn new(open: &Arc<Open>, zap: ObjectZap) -> Self {
+    pub(crate) fn new(open: &Arc<OpenZaps>, zap: ObjectZap) -> Self {
         let (id, object) = (zap.object().id(), Arc::clone(zap.object()));
-        let state = RwLock::new(State { zap, claimed: (0, 0) });
-        let new = Arc::new(Shared { id, object, state, open: Arc::clone(open) });
+        let state = RwLock::new(State { zap, reserved: (0, 0) });
+        let new = Arc::new(SharedZap { id, object, state, open_zaps: Arc::clone(open) });
         // Dropped after the lock is released: the drop takes that lock.
         let known;
         {
@@ -228,7 +230,7 @@ impl ZapHandle {
         ZapHandle(known.unwrap_or(new))
     }
 
-    pub(crate) fn alive<'s>(&self, state: &'s State) -> Result<&'s ObjectZap, ZapError> {
+    pub(crate) fn check_exists<'s>(&self, state: &'s State) -> Result<&'s ObjectZap, ZapError> {
         if self.0.is_destroyed() { Err(ObjectError::NotFound(self.0.id).into()) } else { Ok(&state.zap) }
     }
 
@@ -236,7 +238,7 @@ impl ZapHandle {
         &self,
         read: impl FnOnce(&ObjectZap) -> Result<T, ZapError>,
     ) -> Result<T, ZapError> {
-        read(self.alive(&self.0.state.read())?)
+        read(self.check_exists(&self.0.state.read())?)
     }
 
     /// Identifies the ZAP until it is destroyed.
@@ -245,8 +247,8 @@ impl ZapHandle {
     }
 
     pub(crate) fn claim_dnode(&self, batch: &Batch) {
-        if self.0.open.dnode_blocks.claim(batch.group(), self.0.id) {
-            batch.cover(DNODE_BLOCKS_BYTES);
+        if self.0.open_zaps.dnode_blocks.claim(batch.txg(), self.0.id) {
+            batch.charge(DNODE_COST_BYTES);
         }
     }
 
@@ -257,9 +259,9 @@ impl ZapHandle {
         change: impl FnOnce(&mut ObjectZap, &Tx) -> Result<T, ZapError>,
     ) -> Result<T, ZapError> {
         let mut state = self.0.state.write();
-        batch.judge(self.alive(&state)?.policy())?;
+        batch.check_pool(self.check_exists(&state)?.policy())?;
         let cost = cost(&state.zap);
-        state.cover(batch, cost);
+        state.charge(batch, cost);
         self.claim_dnode(batch);
         change(&mut state.zap, &batch.tx)
     }
@@ -292,7 +294,7 @@ impl ZapHandle {
         self.change(batch, ObjectZap::remove_cost, |zap, tx| {
             let removed = zap.remove(tx, key)?;
             if removed && zap.is_shrink_due() {
-                self.0.open.note_due(&self.0, tx.txg().0);
+                self.0.open_zaps.add_shrink_due(&self.0, tx.txg().0);
             }
             Ok(removed)
         })
@@ -308,6 +310,7 @@ impl ZapHandle {
         self.read(|zap| zap.lookup_u64(key))
     }
 
+    /// Whether there is an entry with this key.
     pub fn contains<'k>(&self, key: impl Into<KeyRef<'k>>) -> Result<bool, ZapError> {
         Ok(self.shape(key)?.is_some())
     }
@@ -322,6 +325,7 @@ impl ZapHandle {
         self.read(|zap| zap.len())
     }
 
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> Result<bool, ZapError> {
         self.read(|zap| zap.is_empty())
     }
@@ -340,17 +344,17 @@ impl ZapHandle {
     /// All entries. No lock is held between two of them.
     pub fn iter(&self) -> impl Iterator<Item = Result<Entry, ZapError>> + '_ {
         let mut from = Some(Cursor::START);
-        let mut batch = Vec::new().into_iter();
+        let mut page = Vec::new().into_iter();
         std::iter::from_fn(move || {
             loop {
-                if let Some(entry) = batch.next() {
+                if let Some(entry) = page.next() {
                     return Some(Ok(entry));
                 }
-                match self.list(from.take()?, ITER_BATCH) {
+                match self.list(from.take()?, ITER_PAGE) {
                     Ok(entries) => {
-                        let is_last = entries.len() < ITER_BATCH;
+                        let is_last = entries.len() < ITER_PAGE;
                         from = entries.last().filter(|_| !is_last).map(Entry::cursor_after);
-                        batch = entries.into_iter();
+                        page = entries.into_iter();
                     }
                     Err(error) => return Some(Err(error)),
                 }

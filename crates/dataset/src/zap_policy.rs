@@ -37,6 +37,7 @@ impl ZapPolicy {
         self.slots_bytes_max.store(bytes.min(self.pool.max_block()), Ordering::Relaxed);
     }
 
+    /// The limit of the block of a micro or tiny ZAP, in bytes. A larger ZAP becomes fat.
     pub fn slots_bytes_max(&self) -> u32 {
         self.slots_bytes_max.load(Ordering::Relaxed)
     }

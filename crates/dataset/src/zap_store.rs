@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_zap::{
-    Cursor, Entry, First, Flags, KeyRef, Kind, Prepared, Shrink, Store, Value, ValueRef, ValueShape, Visited,
-    Zap, ZapOptions,
+    Cursor, Entry, FirstBlock, Flags, KeyRef, Kind, PreparedIndex, ShrinkPlan, Store, Value, ValueRef,
+    ValueShape, VisitedEntry, Zap, ZapOptions,
 };
 
 /// An object as `terrane_zap` sees it: readable, and writable with a transaction.
@@ -55,7 +55,7 @@ impl Store for ObjectStore<'_> {
         self.object.read_block(block)
     }
 
-    fn first(&self) -> Result<Option<First>, ObjectError> {
+    fn first_block(&self) -> Result<Option<FirstBlock>, ObjectError> {
         self.object.first_block()
     }
 
@@ -116,11 +116,12 @@ impl ObjectZap {
         tx: &Tx,
         kind: ObjectKind,
     ) -> Result<ObjectZap, ObjectError> {
-        let (block_size, bonus) = (BLOCK_BYTES_FIRST, Vec::new());
+        let (block_size, bonus) = (INITIAL_BLOCK_BYTES, Vec::new());
         let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None };
         Ok(ObjectZap::new(policy, set.create(tx, spec)?))
     }
 
+    /// The object that stores the ZAP.
     pub fn object(&self) -> &Arc<Object> {
         &self.object
     }
@@ -154,6 +155,7 @@ impl ObjectZap {
         self.zap()?.shape(&ObjectStore::reader(&self.object), key)
     }
 
+    /// Micro, tiny or fat.
     pub fn kind(&self) -> Result<Kind, ZapError> {
         self.zap()?.kind(&ObjectStore::reader(&self.object))
     }
@@ -165,24 +167,24 @@ impl ObjectZap {
 
     /// The first integer of the entry that matches a name, by the rules of [`with_names`](Self::with_names).
     /// All other methods compare bytes.
-    pub fn meaning_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
+    pub fn match_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
         if self.naming.is_exact() {
             return self.lookup_u64(name);
         }
-        let found = self.meaning(name)?;
-        found.map(|entry| entry.value.first().ok_or(ZapError::NoInteger)).transpose()
+        let found = self.find_match(name)?;
+        found.map(|entry| entry.value.first_integer().ok_or(ZapError::NoInteger)).transpose()
     }
 
     /// The stored name that matches this one, if its bytes differ.
-    pub fn other_name(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ZapError> {
+    pub fn other_spelling(&self, name: &[u8]) -> Result<Option<Vec<u8>>, ZapError> {
         if self.naming.is_exact() {
             return Ok(None);
         }
-        let found = self.meaning(name)?;
+        let found = self.find_match(name)?;
         Ok(found.and_then(|entry| entry.key.name().filter(|stored| *stored != name).map(<[u8]>::to_vec)))
     }
 
-    fn meaning(&self, name: &[u8]) -> Result<Option<Entry>, ZapError> {
+    fn find_match(&self, name: &[u8]) -> Result<Option<Entry>, ZapError> {
         let store = ObjectStore::reader(&self.object);
         match self.zap()?.find_match(&store, name, self.naming.matching()) {
             // A name that cannot be stored does not exist.
@@ -191,6 +193,7 @@ impl ObjectZap {
         }
     }
 
+    /// Whether there is no entry.
     pub fn is_empty(&self) -> Result<bool, ZapError> {
         self.zap()?.is_empty(&ObjectStore::reader(&self.object))
     }
@@ -202,19 +205,23 @@ impl ObjectZap {
 
     /// Calls `each` for entries from `from` on, in cursor order, until it returns false. True: the last entry
     /// was shown.
-    pub fn visit(&self, from: Cursor, each: &mut dyn FnMut(Visited<'_>) -> bool) -> Result<bool, ZapError> {
+    pub fn visit(
+        &self,
+        from: Cursor,
+        each: &mut dyn FnMut(VisitedEntry<'_>) -> bool,
+    ) -> Result<bool, ZapError> {
         self.zap()?.visit(&ObjectStore::reader(&self.object), from, each)
     }
 
     /// Takes over what another thread prepared, if it still describes the object.
-    pub fn adopt(&self, prepared: Prepared) -> Result<(), ZapError> {
+    pub fn adopt(&self, prepared: PreparedIndex) -> Result<(), ZapError> {
         self.zap()?.adopt(&ObjectStore::reader(&self.object), prepared).map(drop)
     }
 
     /// A listing has ended: drops what only listings need.
-    pub fn listed(&mut self) {
+    pub fn end_listing(&mut self) {
         if let Some(zap) = self.zap.get_mut() {
-            zap.listed();
+            zap.end_listing();
         }
     }
 
@@ -258,6 +265,7 @@ impl ObjectZap {
         self.change(tx, |zap, store| zap.add_ints(store, key, value))
     }
 
+    /// Adds an entry of one integer; refuses an existing key.
     pub fn add_u64(&mut self, tx: &Tx, name: &[u8], value: u64) -> Result<(), ZapError> {
         self.add(tx, name, ValueRef::U64s(&[value]))
     }
@@ -284,7 +292,7 @@ impl ObjectZap {
         // blocks too, although the key was removed.
         if removed && self.is_empty().unwrap_or(false) && self.has_no_flags().unwrap_or(false) {
             self.object.truncate(tx, 0)?;
-            self.object.set_block_size(tx, BLOCK_BYTES_FIRST)?;
+            self.object.set_block_size(tx, INITIAL_BLOCK_BYTES)?;
             self.zap = OnceLock::new();
         }
         Ok(removed)
@@ -297,13 +305,13 @@ impl ObjectZap {
     }
 
     /// Builds a smaller ZAP of the remaining entries in memory.
-    pub fn plan_shrink(&self) -> Result<Option<Shrink>, ZapError> {
+    pub fn plan_shrink(&self) -> Result<Option<ShrinkPlan>, ZapError> {
         self.zap()?.plan_shrink(&ObjectStore::reader(&self.object))
     }
 
-    /// Applies a plan, unless the ZAP changed since; returns whether it did. Dirties [`Shrink::bytes`], and
+    /// Applies a plan, unless the ZAP changed since; returns whether it did. Dirties [`ShrinkPlan::bytes`], and
     /// frees the old blocks.
-    pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, ZapError> {
+    pub fn apply_shrink(&mut self, tx: &Tx, plan: ShrinkPlan) -> Result<bool, ZapError> {
         self.change(tx, |zap, store| zap.apply_shrink(store, plan))
     }
 
@@ -317,7 +325,7 @@ impl ObjectZap {
         change: impl FnOnce(&mut Zap, &mut ObjectStore<'_>) -> Result<T, ZapError>,
     ) -> Result<T, ZapError> {
         self.zap()?;
-        let mut zap = self.zap.take().expect("it was filled one line above");
+        let mut zap = self.zap.take().expect("`zap` has filled it");
         zap.allow_growth(&self.policy.options(self.salt));
         let outcome = change(&mut zap, &mut ObjectStore::writer(&self.object, tx));
         if !matches!(outcome, Err(ZapError::Store(_))) {
@@ -341,8 +349,8 @@ impl ObjectZap {
     /// Upper bound of what adding or replacing an entry dirties. Cheap for one integer and a short name, which
     /// fit any slot. Otherwise it checks the ZAP's encoding.
     pub fn put_cost(&self, name_bytes: usize, value: ValueRef<'_>) -> ChangeCost {
-        let has_one_word = matches!(value, ValueRef::U64s([_]));
-        let fits_any_slot = has_one_word && name_bytes <= MICRO_NAME_BYTES_MAX;
+        let has_one_int = matches!(value, ValueRef::U64s([_]));
+        let fits_any_slot = has_one_int && name_bytes <= MICRO_NAME_BYTES_MAX;
         let size = self.size();
         if size.blocks > 1 {
             return size.fat_cost();
@@ -351,7 +359,7 @@ impl ObjectZap {
         let growth = if fits_any_slot { 1 } else { self.growth(name_bytes, value) };
         // Other changes may fill it before this one: a ZAP near the limit counts as if it had reached it.
         let grown = size.block_bytes.saturating_mul(growth).saturating_add(GROWTH_BYTES);
-        if growth == 0 || grown.saturating_add(GROWTH_OF_OTHERS) > limit {
+        if growth == 0 || grown.saturating_add(CONCURRENT_GROWTH_BYTES) > limit {
             return size.conversion_cost();
         }
         ChangeCost::once(grown)
@@ -359,19 +367,19 @@ impl ObjectZap {
 
     /// Factor by which the block may grow when an entry does not fit its slots; 0: it may become fat.
     fn growth(&self, name_bytes: usize, value: ValueRef<'_>) -> u64 {
-        let ValueRef::U64s(words) = value else { return 0 };
+        let ValueRef::U64s(ints) = value else { return 0 };
         let kind = self.zap().and_then(|zap| zap.kind(&ObjectStore::reader(&self.object)));
-        let (slot, has_words) = match kind {
-            Ok(Kind::Nothing) => (64, words.len()),
+        let (slot, has_ints) = match kind {
+            Ok(Kind::Nothing) => (64, ints.len()),
             Ok(Kind::Micro) => (64, 1),
             Ok(Kind::Tiny { chunk_bytes, value_ints }) => (u64::from(chunk_bytes), usize::from(value_ints)),
             // An unreadable ZAP cannot be changed either.
             Ok(Kind::Fat) | Err(_) => return 0,
         };
         let needs =
-            words.len().saturating_mul(8).saturating_add(name_bytes).saturating_add(TINY_BYTES_BESIDE);
+            ints.len().saturating_mul(8).saturating_add(name_bytes).saturating_add(TINY_OVERHEAD_BYTES);
         match SLOT_BYTES.into_iter().find(|slot| needs as u64 <= *slot) {
-            Some(slot_needed) if has_words == words.len() && self.policy.may_be_tiny() => {
+            Some(slot_needed) if has_ints == ints.len() && self.policy.may_be_tiny() => {
                 slot_needed.max(slot) / slot
             }
             _ => 0,
@@ -414,17 +422,18 @@ impl Size {
         let one = FAT_CHANGE_BLOCKS * self.block_bytes.max(FAT_BLOCK_BYTES);
         let pointers = (self.blocks / POINTERS * 2).saturating_mul(FAT_BLOCK_BYTES);
         let all = self.blocks.saturating_mul(self.block_bytes).saturating_add(pointers);
-        let again = FAT_CHANGE_BLOCKS_AGAIN * self.block_bytes.max(FAT_BLOCK_BYTES);
-        ChangeCost { bytes: one, bytes_again: again, bytes_max: all.saturating_add(2 * one) }
+        let next = FAT_NEXT_CHANGE_BLOCKS * self.block_bytes.max(FAT_BLOCK_BYTES);
+        ChangeCost { bytes: one, bytes_next: next, bytes_max: all.saturating_add(2 * one) }
     }
 }
 
 /// Cost of changing one name, in bytes of metadata blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeCost {
+    /// Cost of the first change in a txg.
     pub bytes: u64,
     /// Cost of another change in the same txg, which finds some blocks dirty.
-    pub bytes_again: u64,
+    pub bytes_next: u64,
     /// Upper bound for any number of changes in one txg.
     pub bytes_max: u64,
 }
@@ -432,26 +441,26 @@ pub struct ChangeCost {
 impl ChangeCost {
     /// Cost of one more change if the txg has reserved so many bytes already.
     pub fn missing(&self, reserved: u64) -> u64 {
-        let again = self.bytes_again.min(self.bytes_max.saturating_sub(reserved));
-        again.max(self.bytes.saturating_sub(reserved))
+        let next = self.bytes_next.min(self.bytes_max.saturating_sub(reserved));
+        next.max(self.bytes.saturating_sub(reserved))
     }
 
     /// Cost of so many changes in one txg.
     pub fn of_many(&self, changes: u64) -> u64 {
-        let again = self.bytes_again.saturating_mul(changes.saturating_sub(1));
-        self.bytes.saturating_add(again).min(self.bytes_max)
+        let next = self.bytes_next.saturating_mul(changes.saturating_sub(1));
+        self.bytes.saturating_add(next).min(self.bytes_max)
     }
 
     /// Another change in the same txg dirties the same blocks.
     fn once(bytes: u64) -> Self {
-        ChangeCost { bytes, bytes_again: bytes, bytes_max: bytes }
+        ChangeCost { bytes, bytes_next: bytes, bytes_max: bytes }
     }
 }
 
 /// Bytes by which a block of slots grows in one change.
 const GROWTH_BYTES: u64 = 512;
 /// Bytes by which other changes may grow it between the reservation and the change.
-const GROWTH_OF_OTHERS: u64 = 8 << 10;
+const CONCURRENT_GROWTH_BYTES: u64 = 8 << 10;
 /// Bytes of a fat ZAP's block, and of an indirect block.
 const FAT_BLOCK_BYTES: u64 = 16 << 10;
 /// Pointers in an indirect block.
@@ -460,17 +469,17 @@ const POINTERS: u64 = 128;
 /// one block of the pointer table, two of its replacement, and indirect blocks above them.
 const FAT_CHANGE_BLOCKS: u64 = 8;
 /// Two leaves, and an indirect block above them.
-const FAT_CHANGE_BLOCKS_AGAIN: u64 = 3;
+const FAT_NEXT_CHANGE_BLOCKS: u64 = 3;
 /// Chunks of a leaf of 16 KiB, and the maximum that an entry takes there per 64 bytes of its slot.
 const LEAF_CHUNKS: u64 = 638;
 const LEAF_CHUNKS_OF_A_SLOT: u64 = 5;
 /// Possible slot sizes in bytes.
 const SLOT_BYTES: [u64; 3] = [64, 128, 256];
 /// Bytes of a tiny slot beside words and name: differentiator and NUL.
-const TINY_BYTES_BESIDE: usize = 5;
+const TINY_OVERHEAD_BYTES: usize = 5;
 /// The longest name in bytes in the smallest slot.
 const MICRO_NAME_BYTES_MAX: usize = 49;
 /// Entries in memory at once during [`ObjectZap::each`].
 const EACH_STEP: usize = 64;
 /// Block size in bytes of an object that will be a ZAP.
-pub const BLOCK_BYTES_FIRST: u32 = 512;
+pub const INITIAL_BLOCK_BYTES: u32 = 512;

@@ -24,7 +24,7 @@
 
 use crate::dataset::Dataset;
 use crate::error::{DatasetError, ZapError};
-use crate::zap_handle::{Batch, DNODE_BLOCKS_BYTES, Open, Work, ZapHandle};
+use crate::zap_handle::{Batch, BatchPlan, DNODE_COST_BYTES, OpenZaps, ZapHandle};
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
 use terrane_object::{ObjectError, ObjectKind};
@@ -33,9 +33,9 @@ use terrane_wire::ObjectId;
 use terrane_zap::Flags;
 
 /// The entry of the master ZAP for objects of programs.
-pub const OBJECTS: &[u8] = b"OBJECTS";
+pub const PROGRAM_ROOTS: &[u8] = b"OBJECTS";
 /// ZAPs shrunk by one call.
-const SETTLE_STEP: usize = 64;
+const SHRINK_STEP: usize = 64;
 
 /// Options of a new ZAP. The data set decides the rest: the property `zapsize`, and whether ZAPs may be tiny.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +51,13 @@ impl ZapSpec {
     /// For names of up to 255 bytes.
     pub const NAMES: ZapSpec = ZapSpec { flags: Flags::NONE, fat_block_shift: 14 };
     /// For keys of one to 32 words.
-    pub const WORDS: ZapSpec = ZapSpec { flags: Flags::UINT64_KEY.and(Flags::HASH64), ..ZapSpec::NAMES };
+    pub const U64_KEYS: ZapSpec = ZapSpec { flags: Flags::UINT64_KEY.union(Flags::HASH64), ..ZapSpec::NAMES };
 }
 
 /// The ZAPs of programs in one data set. Shared by threads.
 pub struct Zaps {
     dataset: Arc<Dataset>,
-    open: Arc<Open>,
+    open_zaps: Arc<OpenZaps>,
     roots: ZapHandle,
 }
 
@@ -66,25 +66,26 @@ impl Zaps {
     /// handles.
     pub fn open(dataset: &Arc<Dataset>) -> Result<Arc<Zaps>, DatasetError> {
         // Held throughout: two threads that prepare the data set at once would both add the entry.
-        let mut known = dataset.open_zaps.lock();
+        let mut shared = dataset.open_zaps.lock();
         let mut master = dataset.master()?;
-        let id = match master.lookup_u64(OBJECTS)? {
+        let id = match master.lookup_u64(PROGRAM_ROOTS)? {
             Some(id) => ObjectId(id),
             None => {
                 let cost = Cost { meta_blocks: 8, objects: 2, ..Cost::NOTHING };
-                let tx = dataset.objects().begin(cost)?;
+                let tx = dataset.object_set().begin(cost)?;
                 let roots = dataset.new_zap(&tx, ObjectKind::Zap)?.object().id();
-                master.add_u64(&tx, OBJECTS, roots.0)?;
+                master.add_u64(&tx, PROGRAM_ROOTS, roots.0)?;
                 roots
             }
         };
         // Handles outlive their `Zaps`. A second handle for an object would rely on stale state.
-        let open = known.upgrade().unwrap_or_default();
-        *known = Arc::downgrade(&open);
+        let open = shared.upgrade().unwrap_or_default();
+        *shared = Arc::downgrade(&open);
         let roots = ZapHandle::new(&open, dataset.open_zap(id)?);
-        Ok(Arc::new(Zaps { dataset: Arc::clone(dataset), open, roots }))
+        Ok(Arc::new(Zaps { dataset: Arc::clone(dataset), open_zaps: open, roots }))
     }
 
+    /// The data set of the ZAPs.
     pub fn dataset(&self) -> &Arc<Dataset> {
         &self.dataset
     }
@@ -99,30 +100,30 @@ impl Zaps {
     ///
     /// # Errors
     /// `NoSpace`, `ReadOnly`, `Failed`: nothing was begun.
-    pub fn begin(&self, work: Work) -> Result<Batch, ZapError> {
-        let cost = work.cost();
-        let tx = self.dataset.objects().begin(cost)?;
+    pub fn begin(&self, plan: BatchPlan) -> Result<Batch, ZapError> {
+        let cost = plan.cost();
+        let tx = self.dataset.object_set().begin(cost)?;
         Ok(Batch::new(tx, cost.meta_bytes))
     }
 
     /// Makes everything done before durable.
     pub fn commit(&self) -> Result<(), ZapError> {
-        Ok(self.dataset.objects().commit()?)
+        Ok(self.dataset.object_set().commit()?)
     }
 
     /// Creates an empty ZAP. Its number must be stored in another ZAP, or it can never be found again.
     pub fn create(&self, batch: &Batch, spec: ZapSpec) -> Result<ZapHandle, ZapError> {
-        batch.judge(self.dataset.zap_policy())?;
+        batch.check_pool(self.dataset.zap_policy())?;
         let mut zap = self.dataset.new_zap(batch.tx(), ObjectKind::Zap).map_err(into_zap_error)?;
         let id = zap.object().id();
-        if self.open.dnode_blocks.claim(batch.group(), id) {
-            batch.cover(DNODE_BLOCKS_BYTES);
+        if self.open_zaps.dnode_blocks.claim(batch.txg(), id) {
+            batch.charge(DNODE_COST_BYTES);
         }
         if spec.flags != Flags::NONE {
-            batch.cover(3 << spec.fat_block_shift.min(20));
+            batch.charge(3 << spec.fat_block_shift.min(20));
             zap.write_empty(batch.tx(), spec.flags, spec.fat_block_shift)?;
         }
-        Ok(ZapHandle::new(&self.open, zap))
+        Ok(ZapHandle::new(&self.open_zaps, zap))
     }
 
     /// The ZAP with this number; only its dnode is read.
@@ -130,59 +131,59 @@ impl Zaps {
     /// # Errors
     /// `NotFound`: there is no such object, or it is not a ZAP.
     pub fn zap(&self, id: ObjectId) -> Result<ZapHandle, ZapError> {
-        if let Some(shared) = self.open.get(id).filter(|shared| !shared.is_destroyed()) {
+        if let Some(shared) = self.open_zaps.get(id).filter(|shared| !shared.is_destroyed()) {
             return Ok(ZapHandle(shared));
         }
         let zap = self.dataset.open_zap(id).map_err(into_zap_error)?;
         if zap.object().kind() != ObjectKind::Zap {
             return Err(ObjectError::NotFound(id).into());
         }
-        Ok(ZapHandle::new(&self.open, zap))
+        Ok(ZapHandle::new(&self.open_zaps, zap))
     }
 
     /// Destroys a ZAP with its content. Its other handles return `NotFound` from then on. `Options`: the roots
     /// cannot be destroyed, as the data set needs them when it is opened.
     pub fn destroy(&self, batch: &Batch, zap: &ZapHandle) -> Result<(), ZapError> {
         if zap.id() == self.roots.id() {
-            return Err(ZapError::Options { what: "the ZAP should not be that of the roots" });
+            return Err(ZapError::Options { what: "the ZAP of the roots cannot be destroyed" });
         }
-        batch.judge(self.dataset.zap_policy())?;
+        batch.check_pool(self.dataset.zap_policy())?;
         let state = zap.0.state.write();
-        let object = zap.alive(&state)?.object();
+        let object = zap.check_exists(&state)?.object();
         zap.claim_dnode(batch);
-        self.dataset.objects().destroy(batch.tx(), object)?;
-        self.open.forget_due(&zap.0);
+        self.dataset.object_set().destroy(batch.tx(), object)?;
+        self.open_zaps.remove_shrink_due(&zap.0);
         Ok(())
     }
 
     /// Shrinks up to 64 ZAPs that lost entries in a txg before the open one. True: there may be more. Readers
     /// continue meanwhile, and a ZAP that cannot be rewritten now stays as it is. To be called once a second by
     /// a background thread, and before the pool is exported. This thread must not have a batch.
-    pub fn settle(&self) -> bool {
-        let group = self.dataset.objects().open_txg().0;
-        let due: Vec<ZapHandle> = {
-            let due = self.open.due.lock();
-            let due = due.values().filter(|(noted, _)| *noted < group).take(SETTLE_STEP);
-            due.map(|(_, zap)| ZapHandle(Arc::clone(zap))).collect()
+    pub fn shrink_zaps(&self) -> bool {
+        let open_txg = self.dataset.object_set().open_txg().0;
+        let zaps: Vec<ZapHandle> = {
+            let zaps = self.open_zaps.shrink_due.lock();
+            let zaps = zaps.values().filter(|(txg_of_loss, _)| *txg_of_loss < open_txg).take(SHRINK_STEP);
+            zaps.map(|(_, zap)| ZapHandle(Arc::clone(zap))).collect()
         };
-        for zap in &due {
-            if let Err(error) = self.settle_one(zap) {
-                log::debug!("ZAP {} keeps space that it does not need: {error}", zap.id());
+        for zap in &zaps {
+            if let Err(error) = self.shrink_zap(zap) {
+                log::debug!("ZAP {} not shrunk: {error}", zap.id());
             }
             // A change in the meantime notes it again with the next removal.
-            self.open.forget_due(&zap.0);
+            self.open_zaps.remove_shrink_due(&zap.0);
         }
-        due.len() == SETTLE_STEP
+        zaps.len() == SHRINK_STEP
     }
 
-    fn settle_one(&self, zap: &ZapHandle) -> Result<(), ZapError> {
+    fn shrink_zap(&self, zap: &ZapHandle) -> Result<(), ZapError> {
         let Some(plan) = zap.read(ObjectZap::plan_shrink)? else { return Ok(()) };
         let bytes = plan.bytes() as u64;
-        let batch = self.begin(Work::settle(bytes))?;
+        let batch = self.begin(BatchPlan::shrink(bytes))?;
         let mut state = zap.0.state.write();
-        zap.alive(&state)?;
+        zap.check_exists(&state)?;
         zap.claim_dnode(&batch);
-        batch.cover(bytes);
+        batch.charge(bytes);
         state.zap.apply_shrink(batch.tx(), plan).map(drop)
     }
 }
@@ -190,8 +191,8 @@ impl Zaps {
 impl Drop for Zaps {
     fn drop(&mut self) {
         // The set and its entries refer to each other.
-        let due = std::mem::take(&mut *self.open.due.lock());
-        drop(due);
+        let shrink_due = std::mem::take(&mut *self.open_zaps.shrink_due.lock());
+        drop(shrink_due);
     }
 }
 
@@ -199,10 +200,7 @@ fn into_zap_error(error: DatasetError) -> ZapError {
     match error {
         DatasetError::Object(error) => error.into(),
         DatasetError::Zap(error) => error,
-        other => {
-            ObjectError::from(terrane_wire::Corrupt::new("data set", "ZAP", "one that can be made", other))
-                .into()
-        }
+        other => ObjectError::from(terrane_wire::Corrupt::new("data set", "ZAP", "a new one", other)).into(),
     }
 }
 
@@ -218,24 +216,24 @@ mod tests {
 
     /// A thread looks a ZAP up, is delayed, and continues when the number belongs to another ZAP.
     #[test]
-    fn who_opened_a_zap_before_it_was_destroyed_is_not_taken_for_the_next_of_its_number() {
+    fn handle_of_destroyed_zap_does_not_alias_a_reused_number() {
         let machine = Machine::new(1);
         let dataset = Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap());
         let zaps = Zaps::open(&dataset).unwrap();
         let create = || {
-            let batch = zaps.begin(Work::new().create(1, 1, 40)).unwrap();
+            let batch = zaps.begin(BatchPlan::new().create(1, 1, 40)).unwrap();
             zaps.create(&batch, ZapSpec::NAMES).unwrap()
         };
         let old = create();
         let held_up = dataset.open_zap(old.id()).unwrap();
-        zaps.destroy(&zaps.begin(Work::new().destroy()).unwrap(), &old).unwrap();
+        zaps.destroy(&zaps.begin(BatchPlan::new().destroy()).unwrap(), &old).unwrap();
         let id = old.id();
         drop(old);
-        let late = ZapHandle::new(&zaps.open, held_up);
+        let late = ZapHandle::new(&zaps.open_zaps, held_up);
         let mut others = Vec::new();
         let new = loop {
             assert!(others.len() < 100, "the number does not come again");
-            dataset.objects().commit().unwrap();
+            dataset.object_set().commit().unwrap();
             let new = create();
             if new.id() == id {
                 break new;
@@ -243,7 +241,7 @@ mod tests {
             others.push(new);
         };
         let value = ValueRef::U64s(&[1]);
-        let batch = zaps.begin(Work::new().put(&new, 1, 4, value)).unwrap();
+        let batch = zaps.begin(BatchPlan::new().put(&new, 1, 4, value)).unwrap();
         new.add(&batch, "name", value).unwrap();
         assert!(matches!(late.add(&batch, "name", value), Err(Error::Store(ObjectError::NotFound(_)))));
         drop(batch);

@@ -9,11 +9,11 @@ use terrane_dataset::{Dataset, POOL_DIRECTORY};
 use terrane_device::{Device, SimDevice};
 use terrane_format::Owner;
 use terrane_format::rows::Phase;
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 use terrane_store::errors::{BLOCKS_MAX, DamagedBlock, DeviceErrors, Errors, LossCause, LostFile};
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 use terrane_txg::cost::Cost;
 use terrane_wire::DeviceIdx;
 
@@ -26,27 +26,27 @@ fn fill(pool: &Pool) {
     log.note_finding("zone 7 should be whole, found half");
     log.note_finding("another");
     log.note_block(block(7, 3), "checksum");
-    log.note_block(Owner::Pool { what: 2 }, "too long: ".repeat(100));
+    log.note_block(Owner::Pool { structure: 2 }, "too long: ".repeat(100));
     log.note_file((2, 9), LostFile { generation: 4, cause: LossCause::NotWrittenBack });
 }
 
 /// Imports the committed state again.
-fn again(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset) {
-    let (pool, dataset, _) = again_with_objects(device, read_only);
+fn reimport(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset) {
+    let (pool, dataset, _) = reimport_with_objects(device, read_only);
     (pool, dataset)
 }
 
-fn again_with_objects(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset, Arc<Objects>) {
+fn reimport_with_objects(device: &SimDevice, read_only: bool) -> (Arc<Pool>, Dataset, Arc<ObjectSets>) {
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let options = ImportOptions { read_only, ..ImportOptions::default() };
     let pool = Pool::import(devices, Arc::new(SeededEnv::new(7)), &options).unwrap();
-    let objects = Objects::open(Arc::clone(&pool)).unwrap();
+    let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
     let dataset = Dataset::open_root(&objects).unwrap();
     (pool, dataset, objects)
 }
 
 #[test]
-fn what_was_found_stays_until_it_is_cleared() {
+fn errors_persist_until_cleared() {
     let m = Machine::new(1);
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
     dataset.record_errors().unwrap();
@@ -77,19 +77,19 @@ fn what_was_found_stays_until_it_is_cleared() {
     m.pool.export().unwrap();
     let device = m.device.clone();
     drop((m, dataset));
-    let (pool, dataset) = again(&device, true);
+    let (pool, dataset) = reimport(&device, true);
     assert_eq!(pool.errors().blocks.len(), 3, "who only reads sees it as well");
     assert_eq!(pool.clear_errors().blocks.len(), 3);
     dataset.record_errors().unwrap();
     pool.abandon();
     drop(dataset);
-    let (pool, dataset) = again(&device, false);
+    let (pool, dataset) = reimport(&device, false);
     assert_eq!(pool.clear_errors().blocks.len(), 3);
     assert_eq!(pool.errors(), Errors::default());
     dataset.record_errors().unwrap();
     pool.export().unwrap();
     drop(dataset);
-    let (pool, _) = again(&device, false);
+    let (pool, _) = reimport(&device, false);
     assert_eq!(pool.errors(), Errors::default());
     pool.abandon();
 }
@@ -113,7 +113,7 @@ fn errors_of_devices_are_added_up() {
     m.pool.export().unwrap();
     let device = m.device.clone();
     drop((m, dataset));
-    let (pool, dataset, objects) = again_with_objects(&device, false);
+    let (pool, dataset, objects) = reimport_with_objects(&device, false);
     assert_eq!(pool.errors().devices[&DeviceIdx(0)], first);
     let second = fail(&pool);
     assert_eq!(second.read, first.read + 1);
@@ -127,26 +127,26 @@ fn errors_of_devices_are_added_up() {
     dataset.record_errors().unwrap();
     pool.export().unwrap();
     drop(dataset);
-    let (pool, _) = again(&device, true);
+    let (pool, _) = reimport(&device, true);
     assert_eq!(pool.errors().devices[&DeviceIdx(0)], DeviceErrors { read: 1, ..DeviceErrors::default() });
     pool.abandon();
 }
 
 #[test]
-fn a_device_that_fails_in_each_commit_causes_none_of_its_own() {
+fn repeated_device_errors_do_not_cause_commits() {
     let m = Machine::new(6);
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
     m.pool.commit().unwrap();
-    let mut groups = 0;
+    let mut txgs = 0;
     for _ in 0..300 {
         let zone = m.pool.device_handles()[0].clone();
         assert!(zone.read(terrane_wire::ZoneIdx(u32::MAX), 0, &mut [0; 512]).is_err());
         dataset.record_new_errors().unwrap();
         let before = m.pool.synced_txg();
         m.pool.commit().unwrap();
-        groups += usize::from(m.pool.synced_txg() != before);
+        txgs += usize::from(m.pool.synced_txg() != before);
     }
-    assert!((2..12).contains(&groups), "{groups} groups");
+    assert!((2..12).contains(&txgs), "{txgs} groups");
     m.pool.error_log().note_finding("something new");
     dataset.record_new_errors().unwrap();
     m.pool.commit().unwrap();
@@ -161,10 +161,10 @@ fn a_device_that_fails_in_each_commit_causes_none_of_its_own() {
 /// Damages every copy of an object's blocks.
 fn rot(pool: &Pool, device: &SimDevice, (set, number): (u64, u64)) -> usize {
     let mut count = 0;
-    for zone in pool.zones().into_iter().filter(|zone| zone.phase != Phase::Gone) {
+    for zone in pool.zones().into_iter().filter(|zone| zone.phase != Phase::Reclaimed) {
         for (entry, standing) in pool.zone_directory(zone.seq).unwrap() {
             let is_wanted = matches!(entry.owner, Owner::Block { objset, object, .. } if (objset, object) == (set, number));
-            if standing == Standing::Here && is_wanted {
+            if standing == EntryState::Live && is_wanted {
                 device.rot(zone.home.zone, entry.offset, &vec![0x55; entry.psize as usize]).unwrap();
                 count += 1;
             }
@@ -175,7 +175,7 @@ fn rot(pool: &Pool, device: &SimDevice, (set, number): (u64, u64)) -> usize {
 }
 
 #[test]
-fn a_log_that_is_damaged_itself_is_begun_anew() {
+fn damaged_error_log_is_replaced() {
     let m = Machine::new(3);
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
     (0..BLOCKS_MAX as u64).for_each(|n| m.pool.error_log().note_block(block(n, n), format!("reason {n}")));
@@ -192,7 +192,7 @@ fn a_log_that_is_damaged_itself_is_begun_anew() {
     let device = m.device.clone();
     drop((directory, dataset, m));
     // The pool opens in spite of it.
-    let (pool, dataset) = again(&device, false);
+    let (pool, dataset) = reimport(&device, false);
     let errors = pool.errors();
     assert!(errors.blocks.iter().all(|block| block.reason.contains("checksum")), "{errors:?}");
     fill(&pool);
@@ -201,7 +201,7 @@ fn a_log_that_is_damaged_itself_is_begun_anew() {
     assert!(found.blocks.len() > errors.blocks.len());
     pool.export().unwrap();
     drop(dataset);
-    let (pool, _dataset) = again(&device, true);
+    let (pool, _dataset) = reimport(&device, true);
     let mut errors = pool.errors();
     let by_owner = |block: &DamagedBlock| format!("{:?}", block.owner);
     let mut found = found;
@@ -211,10 +211,10 @@ fn a_log_that_is_damaged_itself_is_begun_anew() {
 }
 
 #[test]
-fn a_full_pool_takes_it_all_the_same() {
+fn full_pool_stores_its_error_log() {
     let m = Machine::with_zones_of(4, 1 << 20);
     let dataset = Dataset::create_root(&m.objects, &[("compression", "off")]).unwrap();
-    let set = dataset.objects();
+    let set = dataset.object_set();
     let spec = terrane_object::ObjectSpec {
         kind: terrane_object::ObjectKind::File,
         block_size: 1 << 17,

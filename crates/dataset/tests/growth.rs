@@ -14,12 +14,12 @@ const COST: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING
 const THREE: ValueRef<'_> = ValueRef::U64s(&[0x2_0000_0401, 7, 0]);
 
 fn new_zap(dataset: &Dataset) -> ObjectZap {
-    let tx = dataset.objects().begin(COST).unwrap();
+    let tx = dataset.object_set().begin(COST).unwrap();
     dataset.new_zap(&tx, ObjectKind::Zap).unwrap()
 }
 
 fn add(dataset: &Dataset, zap: &mut ObjectZap, name: &str, value: ValueRef<'_>) {
-    let tx = dataset.objects().begin(COST).unwrap();
+    let tx = dataset.object_set().begin(COST).unwrap();
     zap.add(&tx, name, value).unwrap();
 }
 
@@ -42,7 +42,7 @@ fn a_pool_without_the_feature_gets_no_tiny_zap_before_it_is_upgraded() {
     let long = "a name that is longer than forty-nine bytes, and so for tiny slots";
     add(&dataset, &mut throughout, long, ValueRef::U64s(&[2]));
     assert_eq!(throughout.kind().unwrap(), Kind::Tiny { chunk_bytes: 128, value_ints: 1 });
-    dataset.objects().commit().unwrap();
+    dataset.object_set().commit().unwrap();
 
     let (before, after) = (before.object().id(), after.object().id());
     let machine = machine.crash();
@@ -103,7 +103,7 @@ fn the_property_is_clipped_by_the_largest_block_of_the_pool() {
     let mut zap = new_zap(&dataset);
     let mut number = 0;
     while zap.kind().unwrap() != Kind::Fat {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         for _ in 0..100 {
             zap.add_u64(&tx, format!("{number}").as_bytes(), 1).unwrap();
             number += 1;
@@ -114,10 +114,10 @@ fn the_property_is_clipped_by_the_largest_block_of_the_pool() {
 
 /// Each change in its own txg, so that it alone causes all dirty blocks.
 #[test]
-fn no_change_dirties_more_than_it_is_said_to_cost() {
+fn changes_dirty_at_most_their_cost() {
     let machine = Machine::new(5);
     let dataset = Dataset::create_root(&machine.objects, &[]).unwrap();
-    let set = dataset.objects();
+    let set = dataset.object_set();
     let (mut conversions, mut reshaped) = (0, 0);
     for (round, ints) in [1, 1, 3, 7, 15, 31].into_iter().enumerate() {
         let limit = ["2K", "8K", "32K", "128K", "1M", "16K"][round];

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use support::Machine;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_dataset::{
-    AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrHome,
+    AccessTime, AclType, Dataset, DatasetError, DnodeSize, Naming, PROPERTIES, Source, XattrPlacement,
 };
 use terrane_device::Device;
 use terrane_format::Feature;
-use terrane_object::{ObjectKind, Objects};
+use terrane_object::{ObjectKind, ObjectSets};
 use terrane_pool::{ImportOptions, Pool};
 use terrane_space::policy::{CollectionOptions, IdleWindow, VictimPolicy};
 use terrane_store::env::{Env, SystemEnv};
@@ -27,22 +27,22 @@ fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
 }
 
 #[test]
-fn a_new_data_set_has_defaults_and_what_was_asked_for() {
+fn a_new_data_set_has_defaults_and_the_given_properties() {
     let m = Machine::new(1);
     let dataset =
         Dataset::create_root(&m.objects, &[("compression", "zstd-3"), ("recordsize", "16K")]).unwrap();
     assert_eq!(shown(&dataset, "compression"), ("zstd-3".to_string(), Source::Local));
     assert_eq!(shown(&dataset, "checksum"), ("blake3".to_string(), Source::Default));
     assert_eq!(dataset.list().unwrap().len(), PROPERTIES.len());
-    let policy = dataset.objects().policy();
+    let policy = dataset.object_set().policy();
     assert_eq!(policy.compression.to_string(), "zstd-3");
     assert_eq!((policy.record_size, policy.checksum), (16 << 10, ChecksumKind::Blake3));
     assert_eq!(dataset.access_time(), AccessTime::Relative);
-    assert_eq!(of_attributes(&dataset), (XattrHome::Sa, AclType::Posix, DnodeSize::Auto));
+    assert_eq!(of_attributes(&dataset), (XattrPlacement::Sa, AclType::Posix, DnodeSize::Auto));
 }
 
-fn of_attributes(dataset: &Dataset) -> (XattrHome, AclType, DnodeSize) {
-    (dataset.xattr_home(), dataset.acl_type(), dataset.dnode_size())
+fn of_attributes(dataset: &Dataset) -> (XattrPlacement, AclType, DnodeSize) {
+    (dataset.xattr_placement(), dataset.acl_type(), dataset.dnode_size())
 }
 
 #[test]
@@ -56,16 +56,16 @@ fn properties_act_at_once_and_survive() {
     for (name, value) in [("xattr", "dir"), ("acltype", "off"), ("dnodesize", "4k")] {
         dataset.set(name, value).unwrap();
     }
-    let chosen = (XattrHome::Dir, AclType::Off, DnodeSize::Slots(8));
+    let chosen = (XattrPlacement::Dir, AclType::Off, DnodeSize::Slots(8));
     assert_eq!(of_attributes(&dataset), (chosen.0, AclType::Posix, chosen.2), "a kernel may know of lists");
     assert_eq!(shown(&dataset, "acltype"), ("off".to_string(), Source::Local));
-    assert!(dataset.waits("acltype") && !dataset.waits("xattr") && !dataset.waits("atime"));
-    let policy = dataset.objects().policy();
+    assert!(dataset.is_pending("acltype") && !dataset.is_pending("xattr") && !dataset.is_pending("atime"));
+    let policy = dataset.object_set().policy();
     assert_eq!((policy.compression, policy.checksum), (Compression::Off.into(), ChecksumKind::Fletcher4));
     assert_eq!((policy.record_size, dataset.access_time()), (1 << 20, AccessTime::Off));
     dataset.reset("checksum").unwrap();
-    assert_eq!(dataset.objects().policy().checksum, ChecksumKind::Blake3);
-    let pool = || dataset.objects().pool().collection();
+    assert_eq!(dataset.object_set().policy().checksum, ChecksumKind::Blake3);
+    let pool = || dataset.object_set().pool().collection();
     assert_eq!(pool(), CollectionOptions::default());
     dataset.set("gc_idle", "22:30-06:00").unwrap();
     dataset.set("gc_policy", "greedy").unwrap();
@@ -79,19 +79,19 @@ fn properties_act_at_once_and_survive() {
     let dataset = Dataset::open_root(&m.objects).unwrap();
     assert_eq!(dataset.list().unwrap(), before);
     let collection = CollectionOptions { victims: VictimPolicy::CostBenefit, idle: night };
-    assert_eq!(dataset.objects().pool().collection(), collection);
-    assert_eq!(dataset.objects().policy(), policy_with(policy, ChecksumKind::Blake3));
+    assert_eq!(dataset.object_set().pool().collection(), collection);
+    assert_eq!(dataset.object_set().policy(), policy_with(policy, ChecksumKind::Blake3));
     assert_eq!(of_attributes(&dataset), chosen);
-    assert!(!dataset.waits("acltype"));
+    assert!(!dataset.is_pending("acltype"));
     dataset.set("xattr", "off").unwrap();
-    assert_eq!(dataset.xattr_home(), XattrHome::Dir, "a kernel may know that there are some");
+    assert_eq!(dataset.xattr_placement(), XattrPlacement::Dir, "a kernel may know that there are some");
     dataset.reset("xattr").unwrap();
-    assert_eq!(dataset.xattr_home(), XattrHome::Sa);
-    dataset.obey_for_now("xattr", "off").unwrap();
-    assert_eq!(dataset.xattr_home(), XattrHome::Off);
+    assert_eq!(dataset.xattr_placement(), XattrPlacement::Sa);
+    dataset.set_temporary("xattr", "off").unwrap();
+    assert_eq!(dataset.xattr_placement(), XattrPlacement::Off);
     dataset.reset("xattr").unwrap();
-    assert_eq!(dataset.xattr_home(), XattrHome::Off, "a kernel may know that there are none");
-    dataset.obey_for_now("acltype", "posix").unwrap();
+    assert_eq!(dataset.xattr_placement(), XattrPlacement::Off, "a kernel may know that there are none");
+    dataset.set_temporary("acltype", "posix").unwrap();
     assert_eq!(dataset.acl_type(), AclType::Posix);
 }
 
@@ -100,7 +100,7 @@ fn policy_with(policy: terrane_object::DataPolicy, checksum: ChecksumKind) -> te
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn refused_properties_change_nothing() {
     let m = Machine::new(3);
     assert!(matches!(
         Dataset::create_root(&m.objects, &[("sync", "always")]),
@@ -114,7 +114,7 @@ fn what_is_refused_changes_nothing() {
 
 /// An older version would take their blocks for damaged.
 #[test]
-fn what_older_versions_cannot_expand_keeps_them_away() {
+fn new_codecs_enable_their_feature() {
     for (seed, word) in [(20, "lzjb"), (21, "zle"), (22, "gzip"), (23, "gzip-9")] {
         let m = Machine::new(seed);
         let dataset = Dataset::create_root(&m.objects, &[("compression", "lz4")]).unwrap();
@@ -125,7 +125,7 @@ fn what_older_versions_cannot_expand_keeps_them_away() {
         if seed % 2 == 0 {
             dataset.set("compression", word)
         } else {
-            dataset.obey_for_now("compression", word)
+            dataset.set_temporary("compression", word)
         }
         .unwrap();
         assert!(m.objects.pool().has(Feature::Codecs), "{word}");
@@ -148,13 +148,13 @@ fn records_larger_than_a_block_of_the_pool_are_refused() {
     let dataset = Dataset::create_root(&m.objects, &[("recordsize", &max_block.to_string())]).unwrap();
     for word in ["1M", "16M"] {
         refused(dataset.set("recordsize", word).unwrap_err());
-        refused(dataset.obey_for_now("recordsize", word).unwrap_err());
+        refused(dataset.set_temporary("recordsize", word).unwrap_err());
     }
-    assert_eq!(u64::from(dataset.objects().record_size()), max_block);
+    assert_eq!(u64::from(dataset.object_set().record_size()), max_block);
 }
 
 #[test]
-fn names_are_chosen_once() {
+fn naming_is_fixed_at_creation() {
     let m = Machine::new(6);
     let props = [("normalization", "formD"), ("casesensitivity", "mixed")];
     let dataset = Dataset::create_root(&m.objects, &props).unwrap();
@@ -164,7 +164,7 @@ fn names_are_chosen_once() {
         assert_eq!(before.1, Source::Creation, "{property}");
         for refused in [
             dataset.set(property, &before.0).unwrap_err(),
-            dataset.obey_for_now(property, &before.0).unwrap_err(),
+            dataset.set_temporary(property, &before.0).unwrap_err(),
             dataset.reset(property).unwrap_err(),
         ] {
             assert!(matches!(refused, DatasetError::Fixed { .. }), "{refused}");
@@ -191,11 +191,11 @@ fn names_are_chosen_once() {
 
 /// A newer version's value cannot be replaced by the default: names would not be found.
 #[test]
-fn a_rule_of_names_that_is_not_known_is_refused() {
+fn unknown_naming_is_refused() {
     let m = Machine::new(9);
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
     {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         dataset.master().unwrap().add_u64(&tx, b"casesensitivity", 3).unwrap();
     }
     let Err(error) = Dataset::open_root(&m.objects) else { panic!("it was opened") };
@@ -203,7 +203,7 @@ fn a_rule_of_names_that_is_not_known_is_refused() {
 }
 
 #[test]
-fn a_pool_without_a_data_set_is_refused_in_words() {
+fn pool_without_a_data_set_is_refused() {
     let m = Machine::new(4);
     assert!(Dataset::open_root(&m.objects).is_err());
 }
@@ -212,7 +212,7 @@ fn a_pool_without_a_data_set_is_refused_in_words() {
 fn a_zap_in_an_object_behaves_like_a_map() {
     let m = Machine::new(5);
     let dataset = Dataset::create_root(&m.objects, &[]).unwrap();
-    let set = dataset.objects();
+    let set = dataset.object_set();
     let (mut zap, mut model) = {
         let tx = set.begin(COST).unwrap();
         (dataset.new_zap(&tx, ObjectKind::Zap).unwrap(), BTreeMap::new())
@@ -248,7 +248,7 @@ fn a_zap_in_an_object_behaves_like_a_map() {
                 for entry in &entries {
                     from = entry.cursor_after();
                     let name = String::from_utf8(entry.key.name().unwrap().to_vec()).unwrap();
-                    assert!(seen.insert(name, entry.value.first().unwrap()).is_none());
+                    assert!(seen.insert(name, entry.value.first_integer().unwrap()).is_none());
                 }
                 if entries.len() < 37 {
                     return seen;
@@ -276,7 +276,7 @@ fn threaded() -> Arc<dyn Env> {
 
 /// Changes commit even if all handles of the data set are dropped.
 #[test]
-fn changes_do_not_go_with_the_last_handle() {
+fn changes_survive_dropping_the_last_handle() {
     let Machine { device, pool, objects, .. } = Machine::new(40);
     let dataset = Dataset::create_root(&objects, &[]).unwrap();
     drop(objects);
@@ -289,7 +289,7 @@ fn changes_do_not_go_with_the_last_handle() {
     pool.export().unwrap();
     drop(pool);
     let pool = Pool::import(vec![Arc::new(device)], threaded(), &ImportOptions::default()).unwrap();
-    let dataset = Dataset::open_root(&Objects::open(Arc::clone(&pool)).unwrap()).unwrap();
+    let dataset = Dataset::open_root(&ObjectSets::open(Arc::clone(&pool)).unwrap()).unwrap();
     assert_eq!(dataset.access_time(), AccessTime::Off);
     assert_eq!(shown(&dataset, "compression").0, "zstd-3");
     pool.abandon();
@@ -297,7 +297,7 @@ fn changes_do_not_go_with_the_last_handle() {
 
 /// A device is locked while its pool exists: an import right afterwards must find it free.
 #[test]
-fn nothing_of_a_pool_outlives_its_end_and_its_handles() {
+fn dropped_pool_releases_its_devices() {
     let Machine { device, pool, objects, .. } = Machine::new(41);
     Dataset::create_root(&objects, &[]).unwrap();
     pool.export().unwrap();
@@ -305,7 +305,7 @@ fn nothing_of_a_pool_outlives_its_end_and_its_handles() {
     let import = |read_only| {
         let options = ImportOptions { read_only, ..ImportOptions::default() };
         let pool = Pool::import(vec![Arc::clone(&device)], threaded(), &options).unwrap();
-        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
         (pool, Dataset::open_root(&objects).unwrap())
     };
     for round in 0..20 {

@@ -7,7 +7,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use support::Machine;
-use terrane_dataset::{Dataset, Work, ZapError, ZapHandle, ZapSpec, Zaps};
+use terrane_dataset::{BatchPlan, Dataset, ZapError, ZapHandle, ZapSpec, Zaps};
 use terrane_object::ObjectError;
 use terrane_store::PoolError;
 use terrane_wire::ObjectId;
@@ -22,7 +22,7 @@ fn reopened(machine: &Machine) -> Arc<Zaps> {
 }
 
 fn create(zaps: &Zaps, spec: ZapSpec) -> ZapHandle {
-    let batch = zaps.begin(Work::new().create(1, 10, 40)).unwrap();
+    let batch = zaps.begin(BatchPlan::new().create(1, 10, 40)).unwrap();
     zaps.create(&batch, spec).unwrap()
 }
 
@@ -39,7 +39,7 @@ fn integers_of_every_size_come_back() {
         ("a file identifier", ValueRef::U64s(&[0x2_0000_0401, 7, 0])),
     ];
     for (name, value) in values {
-        let batch = zaps.begin(Work::new().put(&zap, 1, name.len(), value)).unwrap();
+        let batch = zaps.begin(BatchPlan::new().put(&zap, 1, name.len(), value)).unwrap();
         zap.add(&batch, name, value).unwrap();
         assert!(matches!(zap.add(&batch, name, value), Err(Error::Exists)));
         assert!(!zap.update(&batch, name, value).unwrap(), "it was there");
@@ -55,7 +55,7 @@ fn integers_of_every_size_come_back() {
     let names: BTreeSet<Vec<u8>> =
         zap.iter().map(|entry| entry.unwrap().key.name().unwrap().to_vec()).collect();
     assert_eq!(names, values.iter().map(|(name, _)| name.as_bytes().to_vec()).collect());
-    let batch = zaps.begin(Work::new().remove(&zap, 5)).unwrap();
+    let batch = zaps.begin(BatchPlan::new().remove(&zap, 5)).unwrap();
     for (name, _) in values {
         assert!(zap.remove(&batch, name).unwrap() && !zap.remove(&batch, name).unwrap());
     }
@@ -70,9 +70,9 @@ fn small_zaps_are_tiny_and_keys_may_be_words() {
     let machine = Machine::new(2);
     let zaps = zaps(&machine);
     let small = create(&zaps, ZapSpec::NAMES);
-    let words = create(&zaps, ZapSpec::WORDS);
+    let words = create(&zaps, ZapSpec::U64_KEYS);
     let wide = create(&zaps, ZapSpec { flags: Flags::HASH64, fat_block_shift: 16 });
-    let batch = zaps.begin(Work::new().put(&small, 10, 8, ValueRef::U64s(&[0; 3]))).unwrap();
+    let batch = zaps.begin(BatchPlan::new().put(&small, 10, 8, ValueRef::U64s(&[0; 3]))).unwrap();
     for number in 0..10u64 {
         small.add(&batch, &format!("file-{number}"), ValueRef::U64s(&[number, 1, 0])).unwrap();
         words.add(&batch, &[number, number * 7][..], ValueRef::U64s(&[number])).unwrap();
@@ -97,16 +97,16 @@ fn small_zaps_are_tiny_and_keys_may_be_words() {
 }
 
 #[test]
-fn what_was_committed_survives_and_what_was_not_is_gone_whole() {
+fn crash_keeps_whole_batches_only() {
     let machine = Machine::new(3);
     let zaps = zaps(&machine);
     let zap = create(&zaps, ZapSpec::NAMES);
     let put = |name: &str, number: u64| {
-        let batch = zaps.begin(Work::new().put(&zap, 1, name.len(), ValueRef::U64s(&[0]))).unwrap();
+        let batch = zaps.begin(BatchPlan::new().put(&zap, 1, name.len(), ValueRef::U64s(&[0]))).unwrap();
         zap.update(&batch, name, ValueRef::U64s(&[number])).unwrap();
         zaps.roots().update(&batch, "number", ValueRef::U64s(&[number])).unwrap();
     };
-    let batch = zaps.begin(Work::new().put(zaps.roots(), 1, 8, ValueRef::U64s(&[0]))).unwrap();
+    let batch = zaps.begin(BatchPlan::new().put(zaps.roots(), 1, 8, ValueRef::U64s(&[0]))).unwrap();
     zaps.roots().add(&batch, "zap", ValueRef::U64s(&[zap.id().0])).unwrap();
     drop(batch);
     put("kept", 1);
@@ -140,7 +140,7 @@ fn handles_of_one_zap_are_one_and_die_with_it() {
     let zaps = zaps(&machine);
     let zap = create(&zaps, ZapSpec::NAMES);
     let same = zaps.zap(zap.id()).unwrap();
-    let batch = zaps.begin(Work::new().put(&zap, 1, 1, ValueRef::U64s(&[0])).destroy()).unwrap();
+    let batch = zaps.begin(BatchPlan::new().put(&zap, 1, 1, ValueRef::U64s(&[0])).destroy()).unwrap();
     zap.add(&batch, "a", ValueRef::U64s(&[1])).unwrap();
     assert_eq!(same.lookup_u64("a").unwrap(), Some(1));
     zaps.destroy(&batch, &same).unwrap();
@@ -161,38 +161,38 @@ fn handles_of_one_zap_are_one_and_die_with_it() {
 }
 
 #[test]
-fn what_lost_entries_gives_back_what_it_does_not_need() {
+fn zaps_shrink_after_removals() {
     let machine = Machine::new(7);
     let zaps = zaps(&machine);
     zaps.dataset().set("zapsize", "8K").unwrap();
     let zap = create(&zaps, ZapSpec::NAMES);
     let value = ValueRef::U64s(&[1, 2, 3]);
-    let batch = zaps.begin(Work::new().put(&zap, 500, 8, value)).unwrap();
+    let batch = zaps.begin(BatchPlan::new().put(&zap, 500, 8, value)).unwrap();
     (0..500).for_each(|number| zap.add(&batch, &format!("{number}"), value).unwrap());
     assert_eq!(zap.kind().unwrap(), Kind::Fat);
     drop(batch);
-    let batch = zaps.begin(Work::new().remove(&zap, 490)).unwrap();
+    let batch = zaps.begin(BatchPlan::new().remove(&zap, 490)).unwrap();
     (10..500).for_each(|number| assert!(zap.remove(&batch, &format!("{number}")).unwrap()));
     drop(batch);
-    assert!(!zaps.settle());
+    assert!(!zaps.shrink_zaps());
     assert_eq!(zap.kind().unwrap(), Kind::Fat, "not in the same group");
     // The test drops its handle meanwhile.
     let id = zap.id();
     drop(zap);
     zaps.commit().unwrap();
-    assert!(!zaps.settle());
+    assert!(!zaps.shrink_zaps());
     let zap = zaps.zap(id).unwrap();
     assert_eq!(zap.kind().unwrap(), Kind::Tiny { chunk_bytes: 64, value_ints: 3 });
     assert_eq!(zap.len().unwrap(), 10);
     zaps.commit().unwrap();
     assert!(zap.used_bytes().unwrap() < 1024);
     // A ZAP that is destroyed meanwhile is skipped.
-    let batch = zaps.begin(Work::new().remove(&zap, 9).destroy()).unwrap();
+    let batch = zaps.begin(BatchPlan::new().remove(&zap, 9).destroy()).unwrap();
     (0..9).for_each(|number| assert!(zap.remove(&batch, &format!("{number}")).unwrap()));
     zaps.destroy(&batch, &zap).unwrap();
     drop(batch);
     zaps.commit().unwrap();
-    assert!(!zaps.settle());
+    assert!(!zaps.shrink_zaps());
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn threads_share_a_zap() {
                 for number in 0..400u64 {
                     let name = format!("{thread}-{number}");
                     let value = ValueRef::U64s(&[thread, number, 0]);
-                    let batch = zaps.begin(Work::new().put(zap, 1, name.len(), value)).unwrap();
+                    let batch = zaps.begin(BatchPlan::new().put(zap, 1, name.len(), value)).unwrap();
                     zap.add(&batch, &name, value).unwrap();
                     if number % 3 == 0 {
                         assert!(zap.remove(&batch, &format!("{thread}-{}", number / 3)).unwrap());
@@ -232,7 +232,7 @@ fn threads_share_a_zap() {
 }
 
 #[test]
-fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
+fn full_pool_refuses_batches_but_allows_removal() {
     let machine = Machine::with_zones_of(6, 1 << 20);
     let zaps = zaps(&machine);
     let zap = create(&zaps, ZapSpec::NAMES);
@@ -242,7 +242,7 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
         // Incompressible values.
         let value: Vec<u64> = (0..30).map(|_| env.random_u64()).collect();
         let value = ValueRef::U64s(&value);
-        match zaps.begin(Work::new().put(&zap, 50, 12, value)) {
+        match zaps.begin(BatchPlan::new().put(&zap, 50, 12, value)) {
             Ok(batch) => {
                 for _ in 0..50 {
                     zap.add(&batch, &format!("{names:012}"), value).unwrap();
@@ -256,7 +256,7 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
     assert_eq!(zap.len().unwrap(), names);
     zaps.commit().unwrap();
     while names > 0 {
-        let batch = zaps.begin(Work::new().remove(&zap, 10)).unwrap();
+        let batch = zaps.begin(BatchPlan::new().remove(&zap, 10)).unwrap();
         for _ in 0..10 {
             names -= 1;
             assert!(zap.remove(&batch, &format!("{names:012}")).unwrap());
@@ -264,18 +264,18 @@ fn a_full_pool_says_so_before_anything_is_changed_and_lets_things_go() {
     }
     zaps.commit().unwrap();
     assert!(zap.is_empty().unwrap());
-    drop(zaps.begin(Work::new().create(100, 10, 40)).unwrap());
+    drop(zaps.begin(BatchPlan::new().create(100, 10, 40)).unwrap());
 }
 
 /// Two handles with different state of one object would overwrite each other.
 #[test]
-fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
+fn reopened_data_sets_share_zap_handles() {
     let machine = Machine::new(77);
     let dataset = Arc::new(Dataset::create_root(&machine.objects, &[]).unwrap());
     let first = Zaps::open(&dataset).unwrap();
     let mine = create(&first, ZapSpec::NAMES);
     let add = |zaps: &Zaps, zap: &ZapHandle, name: &str| {
-        let batch = zaps.begin(Work::new().put(zap, 1, 8, ValueRef::U64s(&[1]))).unwrap();
+        let batch = zaps.begin(BatchPlan::new().put(zap, 1, 8, ValueRef::U64s(&[1]))).unwrap();
         zap.add(&batch, name, ValueRef::U64s(&[1]))
     };
     add(&first, &mine, "mine").unwrap();
@@ -287,7 +287,7 @@ fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
         let theirs = zaps.zap(mine.id()).unwrap();
         add(&zaps, &theirs, "theirs").unwrap();
         assert!(matches!(add(&zaps, &mine, "theirs"), Err(Error::Exists)));
-        let batch = zaps.begin(Work::new().remove(&mine, 1)).unwrap();
+        let batch = zaps.begin(BatchPlan::new().remove(&mine, 1)).unwrap();
         assert!(mine.remove(&batch, "mine").unwrap());
         drop(batch);
         assert_eq!(
@@ -296,7 +296,7 @@ fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
             "it went with the last one that the other handle knew of"
         );
         add(&zaps, &mine, "mine").unwrap();
-        let batch = zaps.begin(Work::new().remove(&mine, 1)).unwrap();
+        let batch = zaps.begin(BatchPlan::new().remove(&mine, 1)).unwrap();
         assert!(theirs.remove(&batch, "theirs").unwrap());
     }
 }
@@ -305,7 +305,7 @@ fn there_is_one_handle_for_a_zap_however_often_the_data_set_is_opened() {
 fn the_roots_cannot_be_destroyed() {
     let machine = Machine::new(78);
     let zaps = zaps(&machine);
-    let batch = zaps.begin(Work::new().destroy()).unwrap();
+    let batch = zaps.begin(BatchPlan::new().destroy()).unwrap();
     assert!(matches!(zaps.destroy(&batch, zaps.roots()), Err(Error::Options { .. })));
     drop(batch);
     zaps.commit().unwrap();
@@ -318,7 +318,7 @@ fn a_batch_of_another_pool_changes_nothing() {
     let (here, there) = (Machine::new(79), Machine::new(80));
     let (here, there) = (zaps(&here), zaps(&there));
     let zap = create(&here, ZapSpec::NAMES);
-    let batch = there.begin(Work::new().create(1, 1, 16)).unwrap();
+    let batch = there.begin(BatchPlan::new().create(1, 1, 16)).unwrap();
     assert!(matches!(zap.add(&batch, "lost", ValueRef::U64s(&[1])), Err(Error::Options { .. })));
     assert!(matches!(here.create(&batch, ZapSpec::NAMES).map(drop), Err(Error::Options { .. })));
     assert!(matches!(here.destroy(&batch, &zap), Err(Error::Options { .. })));

@@ -15,9 +15,9 @@
 //!
 //! Invariant: every `Backing` is locked.
 
-use crate::identity::{Identity, LOOPS_MAX, PathKind, kind_of, open_to_look};
-use crate::peek::{Below, ZonesInUse};
+use crate::identity::{Identity, LOOPS_MAX, PathKind, kind_of, open_for_inspection};
 use crate::zone::DeviceError;
+use crate::zoned_reader::{ZonedReader, ZonesInUse};
 use crate::{block, holders};
 use std::fs::{self, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
@@ -54,15 +54,15 @@ pub struct Probe {
 /// `Io` if the path has no metadata or, for a block device, cannot be opened for its size.
 pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
     let path = path.as_ref();
-    let mut meta = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
+    let mut meta = fs::metadata(path).map_err(|e| failed("stat", path, e))?;
     let mut size = 0;
     match kind_of(&meta) {
         PathKind::Regular => size = meta.len(),
         PathKind::Block => {
             let file;
-            (file, meta) = open_to_look(path).map_err(|e| failed("opening", path, e))?;
+            (file, meta) = open_for_inspection(path).map_err(|e| failed("opening", path, e))?;
             if kind_of(&meta) == PathKind::Block {
-                size = end_of(&file).map_err(|e| failed("asking the size", path, e))?;
+                size = file_size(&file).map_err(|e| failed("reading the size", path, e))?;
             }
         }
         PathKind::Directory | PathKind::Other => {}
@@ -73,7 +73,7 @@ pub fn probe(path: impl AsRef<Path>) -> Result<Probe, DeviceError> {
     Ok(Probe { size, kind, host_managed, zone_size })
 }
 
-fn end_of(mut file: &File) -> io::Result<u64> {
+fn file_size(mut file: &File) -> io::Result<u64> {
     file.seek(SeekFrom::End(0))
 }
 
@@ -94,24 +94,24 @@ fn refused(path: &Path, expected: &str, found: impl Into<String>, remedy: &'stat
 
 /// Reads a device without locking it: for labels of devices that may be in use.
 #[derive(Debug)]
-pub struct Peek {
+pub struct UnlockedReader {
     file: File,
-    zoned: Option<Below>,
+    zoned: Option<ZonedReader>,
 }
 
-impl Peek {
+impl UnlockedReader {
     /// Opens the device at `path`, without a lock.
     ///
     /// # Errors
     /// `Io` if it cannot be opened, `Refused` if it is neither a regular file nor a block device.
-    pub fn open(path: impl AsRef<Path>) -> Result<Peek, DeviceError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<UnlockedReader, DeviceError> {
         let path = path.as_ref();
         let failed = |e| failed("opening", path, e);
-        let (file, meta) = open_to_look(path).map_err(failed)?;
+        let (file, meta) = open_for_inspection(path).map_err(failed)?;
         refuse_kind(path, kind_of(&meta))?;
         let is_zoned = kind_of(&meta) == PathKind::Block && block::is_host_managed(meta.rdev());
-        let zoned = is_zoned.then(|| Below::new(&file)).transpose().map_err(failed)?;
-        Ok(Peek { file, zoned })
+        let zoned = is_zoned.then(|| ZonedReader::new(&file)).transpose().map_err(failed)?;
+        Ok(UnlockedReader { file, zoned })
     }
 
     /// Fills `buf` from `offset`, anywhere.
@@ -137,7 +137,7 @@ pub struct Backing {
     rdev: u64,
     identity: Identity,
     /// The locked files below, if it is a loop device.
-    below: Vec<File>,
+    loop_files: Vec<File>,
     /// Made by [`create`](Backing::create), and never written.
     fresh: bool,
 }
@@ -151,12 +151,12 @@ impl Backing {
     pub fn open(path: impl AsRef<Path>, mode: OpenMode) -> Result<Self, DeviceError> {
         let path = path.as_ref();
         // Checked before opening: opening a pipe waits for its other end, and some devices act on being opened.
-        let before = fs::metadata(path).map_err(|e| failed("looking at the device", path, e))?;
+        let before = fs::metadata(path).map_err(|e| failed("stat", path, e))?;
         refuse_kind(path, kind_of(&before))?;
         if kind_of(&before) == PathKind::Block
-            && let Some(user) = holders::who_uses_block(before.rdev(), path)
+            && let Some(user) = holders::block_user_text(before.rdev(), path)
         {
-            return Err(refused(path, "a device nobody uses", user, "release it first"));
+            return Err(refused(path, "an unused device", user, "release it first"));
         }
         if kind_of(&before) == PathKind::Block
             && mode == OpenMode::ReadWrite
@@ -164,7 +164,7 @@ impl Backing {
         {
             let (expected, remedy) =
                 ("a device that can be written", "open it read-only: mount it with -o ro");
-            return Err(refused(path, expected, "one that the kernel lets nobody write", remedy));
+            return Err(refused(path, expected, "a read-only device", remedy));
         }
         let mut options = OpenOptions::new();
         options.read(true).write(mode == OpenMode::ReadWrite);
@@ -175,15 +175,15 @@ impl Backing {
             _ => libc::O_NONBLOCK,
         };
         options.custom_flags(flags | libc::O_NOCTTY);
-        let file = open_patiently(&options, path, before.rdev()).map_err(|e| match e.raw_os_error() {
+        let file = open_with_retries(&options, path, before.rdev()).map_err(|e| match e.raw_os_error() {
             Some(libc::EBUSY) => {
-                let user = holders::who_uses_block(before.rdev(), path);
-                let user = user.unwrap_or_else(|| holders::who_locks(before.dev(), before.ino()));
-                refused(path, "a device nobody uses", user, "release it first")
+                let user = holders::block_user_text(before.rdev(), path);
+                let user = user.unwrap_or_else(|| holders::lock_holder_text(before.dev(), before.ino()));
+                refused(path, "an unused device", user, "release it first")
             }
             _ => failed("opening", path, e),
         })?;
-        Self::take(file, path, mode, false)
+        Self::from_open_file(file, path, mode, false)
     }
 
     /// Creates a sparse regular file of `size` bytes, durable with its name, and opens it for writing.
@@ -198,7 +198,7 @@ impl Backing {
             io::ErrorKind::AlreadyExists => refused(
                 path,
                 "a path that does not exist",
-                "something there",
+                "an existing file or directory",
                 "choose another name or remove it",
             ),
             _ => failed("creating", path, e),
@@ -210,35 +210,38 @@ impl Backing {
         if let Err(error) = laid_out {
             // We made it a moment ago; half a device is of no use.
             if let Err(left) = fs::remove_file(path) {
-                log::warn!("{}: could not be made, and not be removed: {left}", path.display());
+                log::warn!(
+                    "{}: creation failed, and removing the unfinished file failed: {left}",
+                    path.display()
+                );
             }
             return Err(failed("creating", path, error));
         }
-        Self::take(file, path, OpenMode::ReadWrite, true)
+        Self::from_open_file(file, path, OpenMode::ReadWrite, true)
     }
 
-    fn take(file: File, path: &Path, mode: OpenMode, fresh: bool) -> Result<Self, DeviceError> {
+    fn from_open_file(file: File, path: &Path, mode: OpenMode, fresh: bool) -> Result<Self, DeviceError> {
         // Checked again for the opened file: the path may have been replaced since.
-        let meta = file.metadata().map_err(|e| failed("looking at the device", path, e))?;
+        let meta = file.metadata().map_err(|e| failed("stat", path, e))?;
         let kind = kind_of(&meta);
         refuse_kind(path, kind)?;
         lock(&file, &meta, path, mode)?;
         if kind == PathKind::Regular
             && mode == OpenMode::ReadWrite
-            && let Some(user) = holders::who_loops(meta.dev(), meta.ino())
+            && let Some(user) = holders::loop_user_text(meta.dev(), meta.ino())
         {
             return Err(refused(
                 path,
-                "a file nobody uses",
+                "an unused file",
                 user,
                 "detach it (losetup -d), or use the loop device",
             ));
         }
-        let below = lock_below(&meta, path, mode)?;
-        let size = end_of(&file).map_err(|e| failed("asking the size", path, e))?;
+        let below = lock_loop_files(&meta, path, mode)?;
+        let size = file_size(&file).map_err(|e| failed("reading the size", path, e))?;
         let name = path.display().to_string();
         let identity = Identity::of_meta(&meta);
-        Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), identity, below, fresh })
+        Ok(Backing { file, mode, kind, size, name, rdev: meta.rdev(), identity, loop_files: below, fresh })
     }
 
     /// The identity of the file or device.
@@ -263,7 +266,7 @@ impl Backing {
 
     /// Bytes that the host file system of a sparse file still has free. `None` for a block device, or for a file that
     /// is allocated in full.
-    pub(crate) fn room_below(&self) -> Option<u64> {
+    pub(crate) fn host_free_bytes(&self) -> Option<u64> {
         let meta = self.file.metadata().ok().filter(Metadata::is_file)?;
         let is_whole = meta.blocks().saturating_mul(512) >= self.size;
         let below = rustix::fs::fstatvfs(&self.file).ok().filter(|_| !is_whole)?;
@@ -305,7 +308,7 @@ impl Backing {
 
     /// Releases the locks, so that other processes may open it. The caller writes no more.
     pub(crate) fn unlock(&self) -> io::Result<()> {
-        self.below.iter().try_for_each(File::unlock)?;
+        self.loop_files.iter().try_for_each(File::unlock)?;
         self.file.unlock()
     }
 
@@ -315,7 +318,7 @@ impl Backing {
         match self.kind {
             PathKind::Block => block::sector_bytes(&self.file)
                 .map(|bytes| bytes.max(4096))
-                .map_err(|e| failed("asking the sector size", Path::new(&self.name), e)),
+                .map_err(|e| failed("reading the sector size", Path::new(&self.name), e)),
             _ => Ok(4096),
         }
     }
@@ -330,7 +333,7 @@ impl Backing {
 
     pub(crate) fn fill(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         if self.is_host_managed() {
-            return Below::new(&self.file)?.read_exact_at(buf, offset);
+            return ZonedReader::new(&self.file)?.read_exact_at(buf, offset);
         }
         self.fill_from(&self.file, offset, buf)
     }
@@ -340,7 +343,7 @@ impl Backing {
         if !self.is_host_managed() {
             return Ok(None);
         }
-        Below::new(&self.file)?.zones_in_use(self.size).map(Some)
+        ZonedReader::new(&self.file)?.zones_in_use(self.size).map(Some)
     }
 
     /// The drive's own zone size in bytes, if it has one.
@@ -353,7 +356,7 @@ impl Backing {
         file.read_exact_at(buf, offset).map_err(|e| match e.kind() {
             io::ErrorKind::UnexpectedEof => {
                 // Asked now: the file may have been truncated since it was opened.
-                let found = end_of(&self.file).map_or("less".into(), |size| size.to_string());
+                let found = file_size(&self.file).map_or("less".into(), |size| size.to_string());
                 let end = offset.saturating_add(buf.len() as u64);
                 io::Error::new(
                     e.kind(),
@@ -367,12 +370,13 @@ impl Backing {
 
 /// Opens a device that an ending process may still hold: one that released its lock and said so, but has not ended
 /// yet.
-fn open_patiently(options: &OpenOptions, path: &Path, rdev: u64) -> io::Result<File> {
+fn open_with_retries(options: &OpenOptions, path: &Path, rdev: u64) -> io::Result<File> {
     for _ in 0..40 {
         match options.open(path) {
             // Not retried for a lasting user, such as a mount.
             Err(e)
-                if e.raw_os_error() == Some(libc::EBUSY) && holders::who_uses_block(rdev, path).is_none() =>
+                if e.raw_os_error() == Some(libc::EBUSY)
+                    && holders::block_user_text(rdev, path).is_none() =>
             {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -386,7 +390,7 @@ fn refuse_kind(path: &Path, kind: PathKind) -> Result<(), DeviceError> {
     let found = match kind {
         PathKind::Regular | PathKind::Block => return Ok(()),
         PathKind::Directory => "a directory",
-        PathKind::Other => "something else",
+        PathKind::Other => "a character device, pipe or socket",
     };
     Err(refused(path, "a regular file or a block device", found, "name a file or a device"))
 }
@@ -406,39 +410,40 @@ fn lock(file: &File, meta: &Metadata, path: &Path, mode: OpenMode) -> Result<(),
             Err(TryLockError::WouldBlock) => {}
         }
     }
-    let holder = holders::who_locks(meta.dev(), meta.ino());
-    Err(held(path, holder))
+    let holder = holders::lock_holder_text(meta.dev(), meta.ino());
+    Err(refuse_locked(path, holder))
 }
 
 /// The refusal of a locked device. If the holder is a Terrane server, the remedy is not to kill it: uncommitted
 /// changes would be lost.
-fn held(path: &Path, found: String) -> DeviceError {
+fn refuse_locked(path: &Path, found: String) -> DeviceError {
     let remedy = match found.contains("locked by terrane ") {
-        true => "it is mounted there, or another command has it open: unmount it, or wait",
-        false => "end that process, or wait for it",
+        true => "unmount the pool, or wait until that command ends",
+        false => "end that process, or wait until it ends",
     };
-    refused(path, "a device nobody has open", found, remedy)
+    refused(path, "a device that is not locked", found, remedy)
 }
 
 /// Locks the files below a loop device. A device that shows a part of its file shares the file with devices that show
 /// other parts, but not with a user of all of it. A file that cannot be opened, or does not support locks, does not
 /// block the device.
-fn lock_below(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>, DeviceError> {
+fn lock_loop_files(meta: &Metadata, path: &Path, mode: OpenMode) -> Result<Vec<File>, DeviceError> {
     let (mut locked, mut meta, mut is_whole) = (Vec::new(), meta.clone(), true);
     while locked.len() < LOOPS_MAX && kind_of(&meta) == PathKind::Block {
-        let Some(below) = holders::below_loop(meta.rdev()) else { break };
-        is_whole &= below.is_whole;
+        let Some(loop_backing) = holders::loop_backing(meta.rdev()) else { break };
+        is_whole &= loop_backing.is_whole;
         // Another file may be at the path by now, so its kind is checked first: opening a pipe waits.
-        let known = fs::metadata(&below.path).is_ok_and(|meta| refuse_kind(path, kind_of(&meta)).is_ok());
-        let Some(Ok((file, next))) = known.then(|| open_to_look(&below.path)) else { break };
+        let known =
+            fs::metadata(&loop_backing.path).is_ok_and(|meta| refuse_kind(path, kind_of(&meta)).is_ok());
+        let Some(Ok((file, next))) = known.then(|| open_for_inspection(&loop_backing.path)) else { break };
         let got = match mode {
             OpenMode::ReadWrite if is_whole => file.try_lock(),
             _ => file.try_lock_shared(),
         };
         if let Err(TryLockError::WouldBlock) = got {
-            let holder = holders::who_locks(next.dev(), next.ino());
-            let found = format!("its file {} {holder}", below.path.display());
-            return Err(held(path, found));
+            let holder = holders::lock_holder_text(next.dev(), next.ino());
+            let found = format!("its file {} {holder}", loop_backing.path.display());
+            return Err(refuse_locked(path, found));
         }
         locked.push(file);
         meta = next;

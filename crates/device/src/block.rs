@@ -18,14 +18,14 @@ const BLKPBSZGET: libc::c_ulong = 0x127b;
 
 /// The larger of a block device's logical and physical sector size, in bytes.
 pub(crate) fn sector_bytes(file: &File) -> io::Result<u32> {
-    let ask = |request: libc::c_ulong| -> io::Result<u32> {
+    let query = |request: libc::c_ulong| -> io::Result<u32> {
         let mut answer: libc::c_uint = 0;
         // SAFETY: the descriptor is open as long as `file` is borrowed; both requests write one int of 32 bits to the
         // address given, which is that of a live local variable of that size.
         let rc = unsafe { libc::ioctl(file.as_raw_fd(), request as _, &raw mut answer) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
     };
-    Ok(ask(BLKSSZGET)?.max(ask(BLKPBSZGET)?))
+    Ok(query(BLKSSZGET)?.max(query(BLKPBSZGET)?))
 }
 
 /// Frees a range of a sparse file, or of a block device that can do it cheaply. The range then reads as zeros.
@@ -48,11 +48,11 @@ pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
 }
 
 /// Drops clean cached data of a file or device from the kernel's memory. A failure is harmless.
-pub(crate) fn forget_cached(file: &File) {
+pub(crate) fn drop_page_cache(file: &File) {
     // SAFETY: takes a descriptor that is open as long as `file` is borrowed, and three integers; no memory.
     let rc = unsafe { libc::posix_fadvise64(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
     if rc != 0 {
-        log::debug!("posix_fadvise: {}", io::Error::from_raw_os_error(rc));
+        log::debug!("posix_fadvise failed: {}", io::Error::from_raw_os_error(rc));
     }
 }
 

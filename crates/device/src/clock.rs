@@ -2,7 +2,7 @@
 //!
 //! Each access to a device is timed. On some machines (some virtual ones, user-mode Linux) the kernel's clock cannot
 //! be read from user space, so each reading is a system call. These were a third of all calls of the server. So a
-//! thread counts with the processor's time stamp counter, and asks the kernel again every `FIX_NS`. If the counter
+//! thread counts with the processor's time stamp counter, and asks the kernel again every `RESYNC_NS`. If the counter
 //! stops or changes its rate, no more than that is wrong.
 
 #![expect(
@@ -16,34 +16,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds for which a thread trusts its counter.
-const FIX_NS: u64 = 250_000_000;
+const RESYNC_NS: u64 = 250_000_000;
 /// Minimum time over which a rate is measured, in nanoseconds.
-const PACE_NS: u64 = 10_000_000;
+const RATE_WINDOW_NS: u64 = 10_000_000;
 
 #[derive(Clone, Copy)]
-struct Fix {
+struct ClockSample {
     ticks: u64,
     ns: u64,
     /// Nanoseconds per tick; 0 if not known yet.
-    pace: f64,
+    ns_per_tick: f64,
 }
 
 thread_local! {
-    static FIX: Cell<Option<Fix>> = const { Cell::new(None) };
+    static SAMPLE: Cell<Option<ClockSample>> = const { Cell::new(None) };
 }
 
-/// Nanoseconds since the process first asked, for durations. Two threads may differ by `CLOSE_NS`, and a reading
+/// Nanoseconds since the process first asked, for durations. Two threads may differ by `READ_GAP_NS_MAX`, and a reading
 /// may be that much before the one before it.
 pub fn monotonic_ns() -> u64 {
-    let Some(ticks) = ticks() else { return asked() };
-    let fix = FIX.get();
-    if let Some(ns) = fix.and_then(|fix| fix.counted(ticks)) {
+    let Some(ticks) = ticks() else { return kernel_ns() };
+    let sample = SAMPLE.get();
+    if let Some(ns) = sample.and_then(|sample| sample.ns_at(ticks)) {
         return ns;
     }
-    let ns = asked();
-    let next = Fix::next(fix, ticks, ns);
-    if self::ticks().is_some_and(|now| next.is_close(now)) {
-        FIX.set(Some(next));
+    let ns = kernel_ns();
+    let next = ClockSample::next(sample, ticks, ns);
+    if self::ticks().is_some_and(|now| next.is_prompt(now)) {
+        SAMPLE.set(Some(next));
     }
     ns
 }
@@ -59,26 +59,27 @@ pub fn thread_ns() -> u64 {
     u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
 }
 
-/// Nanoseconds since 1970. It follows a change of the system clock after `FIX_NS` at the latest. In all threads,
+/// Nanoseconds since 1970. It follows a change of the system clock after `RESYNC_NS` at the latest. In all threads,
 /// time never runs backwards, except when the system clock is set back: a later object is not older.
 pub fn wall_ns() -> u64 {
     thread_local! {
-        /// The wall clock's lead over [`monotonic_ns`], and the time of its measurement.
-        static LEAD: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
+        /// The wall clock's offset from [`monotonic_ns`], and the time of its measurement.
+        static WALL_OFFSET: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
     }
     static NEWEST: AtomicU64 = AtomicU64::new(0);
     let now = monotonic_ns();
-    let known = LEAD.get().filter(|(_, at)| now.checked_sub(*at).is_some_and(|passed| passed < FIX_NS));
+    let known =
+        WALL_OFFSET.get().filter(|(_, at)| now.checked_sub(*at).is_some_and(|passed| passed < RESYNC_NS));
     if let Some((lead, _)) = known
-        && let Some(ns) = not_before(&NEWEST, now.saturating_add(lead))
+        && let Some(ns) = clamp_to_newest(&NEWEST, now.saturating_add(lead))
     {
         return ns;
     }
-    // No lead is known, or other threads returned a time that seems to be in the future: the kernel decides.
+    // No offset is known, or other threads returned a time that seems to be in the future: the kernel decides.
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
-    let is_close = monotonic_ns().saturating_sub(now) < CLOSE_NS;
-    LEAD.set(is_close.then(|| (wall.saturating_sub(now), now)));
-    not_before(&NEWEST, wall).unwrap_or_else(|| {
+    let is_close = monotonic_ns().saturating_sub(now) < READ_GAP_NS_MAX;
+    WALL_OFFSET.set(is_close.then(|| (wall.saturating_sub(now), now)));
+    clamp_to_newest(&NEWEST, wall).unwrap_or_else(|| {
         NEWEST.store(wall, Ordering::Relaxed);
         wall
     })
@@ -87,49 +88,49 @@ pub fn wall_ns() -> u64 {
 /// If a thread loses the processor between two clock readings for longer than this, in nanoseconds, it does not use
 /// that pair of readings. An expensive system call must not look like that. In user-mode Linux one takes 50 to 100
 /// us, and a thread that accepted none would ask each time.
-const CLOSE_NS: u64 = FIX_NS / 1_000;
+const READ_GAP_NS_MAX: u64 = RESYNC_NS / 1_000;
 /// Nanoseconds by which the counters of threads may differ. A reading that is less behind does not mean that the
 /// clock was set back.
-const APART_NS: u64 = 1_000_000;
+const THREAD_SKEW_NS: u64 = 1_000_000;
 
 /// `ns`, or the newest time returned to any thread if `ns` is only just before it. `None` if `ns` is long before it.
-fn not_before(newest: &AtomicU64, ns: u64) -> Option<u64> {
+fn clamp_to_newest(newest: &AtomicU64, ns: u64) -> Option<u64> {
     let last = newest.fetch_max(ns, Ordering::Relaxed);
-    (last < ns.saturating_add(APART_NS)).then_some(last.max(ns))
+    (last < ns.saturating_add(THREAD_SKEW_NS)).then_some(last.max(ns))
 }
 
-fn asked() -> u64 {
+fn kernel_ns() -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     u64::try_from(START.get_or_init(Instant::now).elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-impl Fix {
-    fn took_ns(self, ticks: u64) -> f64 {
-        ticks.wrapping_sub(self.ticks) as f64 * self.pace
+impl ClockSample {
+    fn elapsed_ns(self, ticks: u64) -> f64 {
+        ticks.wrapping_sub(self.ticks) as f64 * self.ns_per_tick
     }
 
     /// Whether the kernel answered soon enough, at tick `now`. Else the thread lost the processor in between, and
     /// counter and answer belong to different moments.
-    fn is_close(self, now: u64) -> bool {
-        self.pace == 0.0 || self.took_ns(now) < CLOSE_NS as f64
+    fn is_prompt(self, now: u64) -> bool {
+        self.ns_per_tick == 0.0 || self.elapsed_ns(now) < READ_GAP_NS_MAX as f64
     }
 
     /// The time by the counter, if it can be trusted.
-    fn counted(self, ticks: u64) -> Option<u64> {
-        let passed = ticks.checked_sub(self.ticks)? as f64 * self.pace;
-        (self.pace > 0.0 && passed < FIX_NS as f64).then_some(self.ns + passed as u64)
+    fn ns_at(self, ticks: u64) -> Option<u64> {
+        let passed = ticks.checked_sub(self.ticks)? as f64 * self.ns_per_tick;
+        (self.ns_per_tick > 0.0 && passed < RESYNC_NS as f64).then_some(self.ns + passed as u64)
     }
 
-    /// The next fix, after the kernel was asked.
-    fn next(last: Option<Fix>, ticks: u64, ns: u64) -> Fix {
-        let begin = Fix { ticks, ns, pace: 0.0 };
+    /// The next sample, after the kernel was asked.
+    fn next(last: Option<ClockSample>, ticks: u64, ns: u64) -> ClockSample {
+        let begin = ClockSample { ticks, ns, ns_per_tick: 0.0 };
         let Some(last) = last else { return begin };
         match (ticks.checked_sub(last.ticks), ns.checked_sub(last.ns)) {
-            (Some(passed), Some(took)) if passed > 0 && took >= PACE_NS => {
-                Fix { pace: took as f64 / passed as f64, ..begin }
+            (Some(passed), Some(took)) if passed > 0 && took >= RATE_WINDOW_NS => {
+                ClockSample { ns_per_tick: took as f64 / passed as f64, ..begin }
             }
             // Too short to measure a rate.
-            (Some(_), Some(_)) if last.pace == 0.0 => last,
+            (Some(_), Some(_)) if last.ns_per_tick == 0.0 => last,
             _ => begin,
         }
     }
@@ -151,35 +152,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_between_two_looks_at_the_clock() {
+    fn counter_extrapolates_between_kernel_reads() {
         let ms = |ms: u64| ms * 1_000_000;
-        let first = Fix::next(None, 1_000, 0);
-        assert_eq!(first.counted(2_000), None, "no pace yet");
-        let first = Fix::next(Some(first), 2_000, ms(1));
+        let first = ClockSample::next(None, 1_000, 0);
+        assert_eq!(first.ns_at(2_000), None, "no pace yet");
+        let first = ClockSample::next(Some(first), 2_000, ms(1));
         assert_eq!((first.ticks, first.ns), (1_000, 0), "too short for a pace");
         // Three ticks per microsecond.
-        let fix = Fix::next(Some(first), 1_000 + 30_000, ms(10));
-        assert_eq!(fix.counted(31_000 + 15_000), Some(ms(15)));
-        assert_eq!(fix.counted(31_000 + 750_000), None, "trusted for 250 ms");
-        assert_eq!(fix.counted(30_000), None, "the counter went back");
+        let sample = ClockSample::next(Some(first), 1_000 + 30_000, ms(10));
+        assert_eq!(sample.ns_at(31_000 + 15_000), Some(ms(15)));
+        assert_eq!(sample.ns_at(31_000 + 750_000), None, "trusted for 250 ms");
+        assert_eq!(sample.ns_at(30_000), None, "the counter went back");
         // The counter stopped, or ran wild, and its rate is measured again.
-        let slow = Fix::next(Some(fix), 31_000 + 30_000, ms(30));
-        assert_eq!(slow.counted(61_000 + 1_500), Some(ms(31)));
-        assert_eq!(Fix::next(Some(slow), 10, ms(60)).pace, 0.0);
-        assert_eq!(Fix::next(Some(slow), 61_000, ms(60)).pace, 0.0);
+        let slow = ClockSample::next(Some(sample), 31_000 + 30_000, ms(30));
+        assert_eq!(slow.ns_at(61_000 + 1_500), Some(ms(31)));
+        assert_eq!(ClockSample::next(Some(slow), 10, ms(60)).ns_per_tick, 0.0);
+        assert_eq!(ClockSample::next(Some(slow), 61_000, ms(60)).ns_per_tick, 0.0);
     }
 
     #[test]
-    fn a_dear_system_call_is_believed_and_a_lost_processor_is_not() {
+    fn a_slow_clock_read_is_accepted_and_a_preempted_one_is_not() {
         // One tick per nanosecond.
-        let fix = Fix { ticks: 1_000, ns: 0, pace: 1.0 };
-        assert!(fix.is_close(1_000 + 100_000), "user-mode Linux answers in as long");
-        assert!(!fix.is_close(1_000 + 1_000_000), "others had the processor");
-        assert!(Fix { pace: 0.0, ..fix }.is_close(u64::MAX), "nothing tells how long it took");
+        let sample = ClockSample { ticks: 1_000, ns: 0, ns_per_tick: 1.0 };
+        assert!(sample.is_prompt(1_000 + 100_000), "user-mode Linux answers in as long");
+        assert!(!sample.is_prompt(1_000 + 1_000_000), "others had the processor");
+        assert!(
+            ClockSample { ns_per_tick: 0.0, ..sample }.is_prompt(u64::MAX),
+            "nothing tells how long it took"
+        );
     }
 
     #[test]
-    fn a_thread_that_sleeps_has_no_processor() {
+    fn a_sleeping_thread_uses_no_processor_time() {
         let (real, own) = (Instant::now(), thread_ns());
         std::thread::sleep(std::time::Duration::from_millis(50));
         let slept = thread_ns() - own;
@@ -208,10 +212,14 @@ mod tests {
     #[test]
     fn the_wall_clock_goes_back_only_when_it_is_set() {
         let newest = AtomicU64::new(0);
-        assert_eq!(not_before(&newest, 5_000_000), Some(5_000_000));
-        assert_eq!(not_before(&newest, 4_999_000), Some(5_000_000), "another thread, a little behind");
-        assert_eq!(not_before(&newest, 3_000_000), None, "set back, or what the newest was told is wrong");
-        assert_eq!(not_before(&newest, 5_000_001), Some(5_000_001));
+        assert_eq!(clamp_to_newest(&newest, 5_000_000), Some(5_000_000));
+        assert_eq!(clamp_to_newest(&newest, 4_999_000), Some(5_000_000), "another thread, a little behind");
+        assert_eq!(
+            clamp_to_newest(&newest, 3_000_000),
+            None,
+            "set back, or what the newest was told is wrong"
+        );
+        assert_eq!(clamp_to_newest(&newest, 5_000_001), Some(5_000_001));
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub type Counted = Layered<Counters>;
 impl Counted {
     /// Wraps a device. Only requests through the returned device are counted.
     pub fn new(below: Arc<dyn Device>) -> Counted {
-        Layered::over(below, Counters::default())
+        Layered::wrap(below, Counters::default())
     }
 
     /// Each number is exact; together they belong to about the same moment.
@@ -144,7 +144,7 @@ mod tests {
     use crate::{FileDevice, OpenMode};
 
     #[test]
-    fn what_was_done_is_counted_and_what_failed_apart() {
+    fn successes_and_failures_are_counted_separately() {
         let scratch = TempDir::new();
         let path = scratch.path("image");
         drop(FileDevice::create(&path, 4 << 20, 1 << 20).unwrap());

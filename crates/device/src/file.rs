@@ -40,7 +40,7 @@ pub struct FileDevice {
     flush_failed: AtomicBool,
     /// The smallest size that the file had while it was in use, in bytes. Writes extend it again, but the data beyond
     /// that size is lost.
-    shortest: AtomicU64,
+    smallest_size: AtomicU64,
     /// The same device, opened for direct I/O; empty if that is not used.
     direct: OnceLock<File>,
     recent: RecentReads,
@@ -58,7 +58,7 @@ const STREAM_SLACK: u64 = 512 << 10;
 
 impl RecentReads {
     /// Records a read; returns whether it continues an earlier one.
-    fn follows(&self, offset: u64, len: u64) -> bool {
+    fn note_read(&self, offset: u64, len: u64) -> bool {
         let near = |end: &&AtomicU64| {
             let end = end.load(Ordering::Relaxed);
             end > 0 && end.abs_diff(offset) <= STREAM_SLACK
@@ -124,18 +124,18 @@ impl FileDevice {
             rules: ZoneRules::new(write_unit, 0, capacities, state),
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
-            shortest: AtomicU64::new(u64::MAX),
+            smallest_size: AtomicU64::new(u64::MAX),
             direct: OnceLock::new(),
             recent: RecentReads::default(),
         };
         if device.backing.kind() == PathKind::Block {
-            device.go_direct();
+            device.enable_direct_io();
         }
         Ok(device)
     }
 
     /// Opens the device again for direct I/O. If that fails, it stays with the page cache.
-    fn go_direct(&self) {
+    fn enable_direct_io(&self) {
         // A read is tried, because some devices open but then require more alignment than we know.
         let opened = self
             .backing
@@ -143,7 +143,7 @@ impl FileDevice {
             .and_then(|file| file.read_at(&mut AlignedBuf::from(&[0; ALIGN][..]), 0).map(|_| file));
         match opened {
             Ok(file) => drop(self.direct.set(file)),
-            Err(error) => log::info!("{}: no direct I/O here: {error}", self.info.name),
+            Err(error) => log::info!("{}: direct I/O refused, using the page cache: {error}", self.info.name),
         }
     }
 
@@ -166,48 +166,48 @@ impl FileDevice {
         u64::from(zone.0).saturating_mul(self.info.zone_size)
     }
 
-    fn writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
+    fn check_writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
         match self.backing.mode() {
             OpenMode::ReadWrite => Ok(()),
             OpenMode::ReadOnly => Err(DeviceError::Rule {
                 zone,
                 op,
                 expected: "a device opened for writing".into(),
-                found: "one opened for reading only".into(),
+                found: "a device opened read-only".into(),
             }),
         }
     }
 
     /// Detects a file that is truncated while it is in use. Nothing else does: a write beyond the end extends the
     /// file again, with a hole where data was.
-    fn watch_size(&self) {
+    fn detect_truncation(&self) {
         let Ok(meta) = self.backing.file().metadata() else { return };
         let (len, size) = (meta.len(), self.backing.size());
         if !meta.is_file() || len >= size {
             return;
         }
-        if self.shortest.fetch_min(len, Ordering::Relaxed) >= size {
-            log::error!("{}: it was cut short to {len} of {size} bytes while it is in use", self.info.name);
+        if self.smallest_size.fetch_min(len, Ordering::Relaxed) >= size {
+            log::error!("{}: damaged: truncated to {len} of {size} bytes while in use", self.info.name);
         }
     }
 
-    fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
+    fn free_range(&self, offset: u64, len: u64) -> io::Result<()> {
         if self.keeps_space.load(Ordering::Relaxed) {
             return Ok(());
         }
         let file = self.backing.file();
-        let mut given = match self.backing.kind() {
+        let mut freed = match self.backing.kind() {
             PathKind::Block => block::discard(file, offset, len),
             _ => block::punch_hole(file, offset, len),
         };
-        if self.backing.kind() == PathKind::Block && given.as_ref().is_err_and(block::is_unsupported) {
+        if self.backing.kind() == PathKind::Block && freed.as_ref().is_err_and(block::is_unsupported) {
             // Zeroes the range if the device has a command for that. BLKZEROOUT would write real zeros otherwise:
             // every zone would be written twice, and no space freed.
-            given = block::punch_hole(file, offset, len);
+            freed = block::punch_hole(file, offset, len);
         }
-        match given {
+        match freed {
             Err(e) if block::is_unsupported(&e) => {
-                log::warn!("{}: space of emptied zones cannot be given back here: {e}", self.info.name);
+                log::warn!("{}: discard not supported, reset zones keep their space: {e}", self.info.name);
                 self.keeps_space.store(true, Ordering::Relaxed);
                 Ok(())
             }
@@ -221,7 +221,7 @@ fn zone_count(name: &str, size: u64, zone_size: u64, write_unit: u32) -> Result<
         Err(DeviceError::Refused { name: name.into(), expected, found, remedy })
     };
     if zone_size == 0 || !zone_size.is_multiple_of(u64::from(write_unit)) {
-        let expected = format!("a zone size in multiples of {write_unit} bytes");
+        let expected = format!("a zone size that is a multiple of {write_unit} bytes");
         return refused(expected, zone_size.to_string(), "choose another zone size");
     }
     match u32::try_from(size / zone_size) {
@@ -265,10 +265,10 @@ impl Device for FileDevice {
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.rules.may_read(zone, offset, buf.len())?;
+        self.rules.check_read(zone, offset, buf.len())?;
         let from = self.start(zone).saturating_add(offset);
         let direct = self.direct_for(from, buf);
-        let filled = match direct.filter(|_| !self.recent.follows(from, buf.len() as u64)) {
+        let filled = match direct.filter(|_| !self.recent.note_read(from, buf.len() as u64)) {
             Some(direct) => self.backing.fill_from(direct, from, buf),
             None => self.backing.fill(from, buf),
         };
@@ -276,7 +276,7 @@ impl Device for FileDevice {
     }
 
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.writable(zone, "write")?;
+        self.check_writable(zone, "write")?;
         let ticket = self.rules.begin_write(zone, offset, data.len())?;
         let from = self.start(zone).saturating_add(offset);
         let (taken, result) = match (self.direct.get(), self.direct_for(from, data)) {
@@ -305,14 +305,14 @@ impl Device for FileDevice {
         }
     }
 
-    fn room_below(&self) -> Option<u64> {
-        self.backing.room_below()
+    fn host_free_bytes(&self) -> Option<u64> {
+        self.backing.host_free_bytes()
     }
 
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.writable(zone, "reset")?;
+        self.check_writable(zone, "reset")?;
         let ticket = self.rules.begin_reset(zone)?;
-        self.give_back(self.start(zone), self.info.zone_size).map_err(|source| DeviceError::Io {
+        self.free_range(self.start(zone), self.info.zone_size).map_err(|source| DeviceError::Io {
             zone: Some(zone),
             offset: 0,
             op: "reset",
@@ -327,12 +327,12 @@ impl Device for FileDevice {
         let meta = self.backing.file().metadata();
         let is_full = meta.is_ok_and(|meta| meta.blocks().saturating_mul(512) >= self.backing.size());
         if is_full && self.direct.get().is_none() {
-            self.go_direct();
+            self.enable_direct_io();
         }
     }
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.writable(zone, "finish")?;
+        self.check_writable(zone, "finish")?;
         self.rules.finish(zone).map(drop)
     }
 
@@ -345,7 +345,7 @@ impl Device for FileDevice {
         if self.flush_failed.load(Ordering::Acquire) {
             return Err(failed(io::Error::other(format!("{}: an earlier flush failed", self.info.name))));
         }
-        self.watch_size();
+        self.detect_truncation();
         self.backing.file().sync_data().map_err(|e| {
             self.flush_failed.store(true, Ordering::Release);
             failed(e)
@@ -356,22 +356,22 @@ impl Device for FileDevice {
         Some(self.backing.identity())
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.watch_size();
-        let (shortest, size) = (self.shortest.load(Ordering::Relaxed), self.backing.size());
+    fn problem_text(&self) -> Option<String> {
+        self.detect_truncation();
+        let (smallest_size, size) = (self.smallest_size.load(Ordering::Relaxed), self.backing.size());
         let text = format!(
-            "it was cut short to {shortest} of {size} bytes while it was in use; `terrane check` tells what is lost"
+            "truncated to {smallest_size} of {size} bytes while in use; `terrane check` lists what is lost"
         );
-        (shortest < size).then_some(text)
+        (smallest_size < size).then_some(text)
     }
 
-    fn forget_cached(&self) {
-        block::forget_cached(self.backing.file());
+    fn drop_page_cache(&self) {
+        block::drop_page_cache(self.backing.file());
     }
 
     fn unlock(&self) {
         if let Err(error) = self.backing.unlock() {
-            log::warn!("{}: it stays locked until this process has ended: {error}", self.info.name);
+            log::warn!("{}: unlock failed, locked until this process ends: {error}", self.info.name);
         }
     }
 }

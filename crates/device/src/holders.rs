@@ -87,7 +87,7 @@ fn lock_holder(locks: &str, dev: u64, ino: u64) -> Option<u32> {
 }
 
 /// A process in words: its command and its number.
-fn process(pid: u32) -> String {
+fn process_text(pid: u32) -> String {
     match fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(comm) => format!("{} (process {pid})", comm.trim_end()),
         Err(_) => format!("process {pid}"),
@@ -95,17 +95,17 @@ fn process(pid: u32) -> String {
 }
 
 /// The holder of the lock on a file that [`File::try_lock`](std::fs::File::try_lock) refused.
-pub(crate) fn who_locks(dev: u64, ino: u64) -> String {
+pub(crate) fn lock_holder_text(dev: u64, ino: u64) -> String {
     let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
     match lock_holder(&locks, dev, ino) {
-        Some(pid) if pid == std::process::id() => format!("locked by this process ({})", process(pid)),
-        Some(pid) => format!("locked by {}", process(pid)),
-        None => "locked by a process that cannot be seen from here".into(),
+        Some(pid) if pid == std::process::id() => format!("locked by this process ({})", process_text(pid)),
+        Some(pid) => format!("locked by {}", process_text(pid)),
+        None => "locked by a process that is not visible here".into(),
     }
 }
 
 /// The user of a block device: a mount, swap, or a device built on it. Its partitions are checked too.
-pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
+pub(crate) fn block_user_text(rdev: u64, path: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mounted =
@@ -140,7 +140,7 @@ pub(crate) fn who_uses_block(rdev: u64, path: &Path) -> Option<String> {
 }
 
 /// The file that a loop device shows.
-pub(crate) struct Below {
+pub(crate) struct LoopBacking {
     /// The file's present path, by the kernel.
     pub path: PathBuf,
     /// The device shows the whole file. A partition or a section does not: other devices may use the rest.
@@ -148,7 +148,7 @@ pub(crate) struct Below {
 }
 
 /// The file below a loop device, or below a partition of one.
-pub(crate) fn below_loop(rdev: u64) -> Option<Below> {
+pub(crate) fn loop_backing(rdev: u64) -> Option<LoopBacking> {
     let dir = sysfs(rdev);
     let is_partition = dir.join("partition").exists();
     let dir = if is_partition { dir.join("../loop") } else { dir.join("loop") };
@@ -156,15 +156,15 @@ pub(crate) fn below_loop(rdev: u64) -> Option<Below> {
     let path = PathBuf::from(OsStr::from_bytes(name.strip_suffix(b"\n").unwrap_or(&name)));
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
     let (offset, limit) = (number("offset").unwrap_or(0), number("sizelimit").unwrap_or(0));
-    Some(Below { path, is_whole: !is_partition && offset == 0 && limit == 0 })
+    Some(LoopBacking { path, is_whole: !is_partition && offset == 0 && limit == 0 })
 }
 
 /// The loop device that a regular file backs, if any.
-pub(crate) fn who_loops(dev: u64, ino: u64) -> Option<String> {
+pub(crate) fn loop_user_text(dev: u64, ino: u64) -> Option<String> {
     names_in(Path::new("/sys/block")).into_iter().filter(|name| name.starts_with("loop")).find_map(|name| {
         let backing = fs::read_to_string(format!("/sys/block/{name}/loop/backing_file")).ok()?;
-        let there = fs::metadata(backing.trim_end_matches('\n')).ok()?;
-        (there.dev() == dev && there.ino() == ino).then(|| format!("the backing file of /dev/{name}"))
+        let meta = fs::metadata(backing.trim_end_matches('\n')).ok()?;
+        (meta.dev() == dev && meta.ino() == ino).then(|| format!("the backing file of /dev/{name}"))
     })
 }
 

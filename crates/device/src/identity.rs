@@ -51,20 +51,20 @@ impl Identity {
     ///
     /// # Errors
     /// If the path cannot be opened for reading.
-    pub fn hold(path: impl AsRef<Path>) -> io::Result<(Identity, File)> {
-        let (file, meta) = open_to_look(path.as_ref())?;
+    pub fn open(path: impl AsRef<Path>) -> io::Result<(Identity, File)> {
+        let (file, meta) = open_for_inspection(path.as_ref())?;
         Ok((Identity::of_meta(&meta), file))
     }
 
     pub(crate) fn of_meta(meta: &Metadata) -> Identity {
         let mut meta = meta.clone();
-        // A loop device can lie on another one. The kernel allows no cycle; the bound is for names that lie.
+        // A loop device can lie on another one. The kernel allows no cycle; the bound is for wrong names.
         for _ in 0..LOOPS_MAX {
             if kind_of(&meta) != PathKind::Block {
                 return Identity { device: meta.dev(), inode: meta.ino() };
             }
-            let below = holders::below_loop(meta.rdev()).filter(|below| below.is_whole);
-            match below.and_then(|below| fs::metadata(below.path).ok()) {
+            let loop_backing = holders::loop_backing(meta.rdev()).filter(|loop_backing| loop_backing.is_whole);
+            match loop_backing.and_then(|loop_backing| fs::metadata(loop_backing.path).ok()) {
                 Some(next) => meta = next,
                 None => break,
             }
@@ -91,7 +91,7 @@ pub(crate) fn kind_of(meta: &Metadata) -> PathKind {
 
 /// Opens a path to inspect it. Another file may just have replaced it: opening a pipe must not wait, and a terminal
 /// must not become ours.
-pub(crate) fn open_to_look(path: &Path) -> io::Result<(File, Metadata)> {
+pub(crate) fn open_for_inspection(path: &Path) -> io::Result<(File, Metadata)> {
     let mut options = OpenOptions::new();
     let file = options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
     let meta = file.metadata()?;

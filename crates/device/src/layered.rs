@@ -52,7 +52,7 @@ pub struct Layered<L> {
 
 impl<L: Layer> Layered<L> {
     /// Puts `layer` over `below`. Requests sent to `below` directly bypass the layer.
-    pub fn over(below: Arc<dyn Device>, layer: L) -> Layered<L> {
+    pub fn wrap(below: Arc<dyn Device>, layer: L) -> Layered<L> {
         Layered { below, layer }
     }
 
@@ -71,8 +71,8 @@ impl<L: Layer> Device for Layered<L> {
         self.below.report(zone)
     }
 
-    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.below.ask(zone)
+    fn query(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.below.query(zone)
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
@@ -103,20 +103,20 @@ impl<L: Layer> Device for Layered<L> {
         self.layer.on_flush(&*self.below)
     }
 
-    fn room_below(&self) -> Option<u64> {
-        self.below.room_below()
+    fn host_free_bytes(&self) -> Option<u64> {
+        self.below.host_free_bytes()
     }
 
     fn identity(&self) -> Option<Identity> {
         self.below.identity()
     }
 
-    fn trouble(&self) -> Option<String> {
-        self.below.trouble()
+    fn problem_text(&self) -> Option<String> {
+        self.below.problem_text()
     }
 
-    fn forget_cached(&self) {
-        self.below.forget_cached();
+    fn drop_page_cache(&self) {
+        self.below.drop_page_cache();
     }
 
     fn unlock(&self) {

@@ -8,11 +8,11 @@
 //!
 //! * [`backing`], [`mod@file`] and `block`: regular files and conventional block devices. [`foreign`] recognises data
 //!   that must not be overwritten; `holders` names the holder of a device.
-//! * [`zoned`]: host-managed zoned drives.
+//! * [`zoned`]: host-managed zoned drives; `zoned_reader` reads one that is not open as a device.
 //! * [`sim`]: the simulator for tests.
 //!
-//! [`layered`] puts a layer over any of them, and [`counted`] is one that counts. `local` has the time of day,
-//! `clock` measures durations, `schedule` sets how the kernel schedules a thread.
+//! [`layered`] puts a layer over any of them, and [`counted`] is one that counts. `local_time` has the time of day,
+//! `clock` measures durations, `schedule` sets how the kernel schedules a thread, `machine_id` identifies the machine.
 //!
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
@@ -27,30 +27,30 @@ pub mod counted;
 pub mod file;
 pub mod foreign;
 mod holders;
-mod host;
 mod identity;
 pub mod layered;
-mod local;
-mod peek;
+mod local_time;
+mod machine_id;
 pub mod rules;
 mod schedule;
 pub mod sim;
 pub mod zone;
 mod zone_report;
 pub mod zoned;
+mod zoned_reader;
 
 pub use aligned::AlignedBuf;
-pub use backing::{Backing, OpenMode, Peek, Probe, probe};
+pub use backing::{Backing, OpenMode, Probe, UnlockedReader, probe};
 pub use clock::{monotonic_ns, thread_ns, wall_ns};
 pub use counted::{Counted, IoCounts};
 pub use file::FileDevice;
 pub use foreign::identify_foreign;
-pub use host::host_text;
 pub use identity::{Identity, PathKind};
 pub use layered::{Layer, Layered};
-pub use local::minute_of_day;
+pub use local_time::minute_of_day;
+pub use machine_id::machine_id;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
-pub use schedule::{answer_quickly, be_nice, never_preempt, sleep_exactly};
-pub use sim::{Fault, FaultId, Kept, SimConfig, SimDevice};
+pub use schedule::{lower_priority, set_batch_policy, set_short_slice, sleep_exactly};
+pub use sim::{Fault, FaultId, SimConfig, SimDevice, Survival};
 pub use zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
 pub use zoned::ZonedDevice;

@@ -38,7 +38,7 @@ pub struct ZoneRules {
     open: AtomicU32,
 }
 
-fn rule(
+fn rule_error(
     zone: ZoneIdx,
     op: &'static str,
     expected: impl fmt::Display,
@@ -47,14 +47,14 @@ fn rule(
     DeviceError::Rule { zone, op, expected: expected.to_string(), found: found.to_string() }
 }
 
-fn name(state: ZoneState) -> &'static str {
+fn state_text(state: ZoneState) -> &'static str {
     match state {
         ZoneState::Empty => "an empty zone",
         ZoneState::Open => "an open zone",
         ZoneState::Full => "a full zone",
         ZoneState::ReadOnly => "a read-only zone",
         ZoneState::Offline => "an offline zone",
-        ZoneState::Unknown => "a zone whose pointer nobody told yet",
+        ZoneState::Unknown => "a zone whose write pointer is unknown",
     }
 }
 
@@ -67,7 +67,7 @@ impl ZoneRules {
         capacities: impl IntoIterator<Item = u64>,
         state: ZoneState,
     ) -> Self {
-        assert!(write_unit > 0, "a write unit has bytes");
+        assert!(write_unit > 0, "the write unit is not 0");
         let rules = ZoneRules {
             slots: capacities
                 .into_iter()
@@ -95,9 +95,9 @@ impl ZoneRules {
     pub fn exempt(&self, zone: ZoneIdx) {
         if let Ok(mut slot) = self.slot(zone, "exempt") {
             let (state, pointer) = (slot.state, slot.pointer);
-            self.enter(&mut slot, ZoneState::Unknown, 0);
+            self.set_state(&mut slot, ZoneState::Unknown, 0);
             slot.exempt = true;
-            self.enter(&mut slot, state, pointer);
+            self.set_state(&mut slot, state, pointer);
         }
     }
 
@@ -108,14 +108,14 @@ impl ZoneRules {
 
     fn slot(&self, zone: ZoneIdx, op: &'static str) -> Result<MutexGuard<'_, Slot>, DeviceError> {
         let slot = usize::try_from(zone.0).ok().and_then(|at| self.slots.get(at));
-        let slot =
-            slot.ok_or_else(|| rule(zone, op, format_args!("a zone below {}", self.slots.len()), zone))?;
+        let slot = slot
+            .ok_or_else(|| rule_error(zone, op, format_args!("a zone below {}", self.slots.len()), zone))?;
         // A panic of another thread leaves a slot consistent: every change of one is a single assignment.
         Ok(slot.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The only function that changes a state, so the count of open zones cannot drift.
-    fn enter(&self, slot: &mut Slot, state: ZoneState, pointer: u64) {
+    fn set_state(&self, slot: &mut Slot, state: ZoneState, pointer: u64) {
         let (was_open, is_open) = (slot.state == ZoneState::Open, state == ZoneState::Open);
         if slot.exempt {
             // Not counted.
@@ -129,7 +129,7 @@ impl ZoneRules {
     }
 
     /// Makes a zone open if the limit allows one more.
-    fn enter_open(
+    fn set_open(
         &self,
         slot: &mut Slot,
         zone: ZoneIdx,
@@ -140,7 +140,7 @@ impl ZoneRules {
             let limit = if self.max_open == 0 { u32::MAX } else { self.max_open };
             let more = |open: u32| if open < limit { open.checked_add(1) } else { None };
             if let Err(open) = self.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-                return Err(rule(
+                return Err(rule_error(
                     zone,
                     op,
                     format_args!("at most {limit} open zones"),
@@ -166,14 +166,14 @@ impl ZoneRules {
 
     /// Whether `len` bytes at `offset` may be read: the range must lie within the capacity, and the zone must not be
     /// offline. The pointer does not matter: bytes above it are undefined.
-    pub fn may_read(&self, zone: ZoneIdx, offset: u64, len: usize) -> Result<(), DeviceError> {
+    pub fn check_read(&self, zone: ZoneIdx, offset: u64, len: usize) -> Result<(), DeviceError> {
         let slot = self.slot(zone, "read")?;
         if slot.state == ZoneState::Offline {
-            return Err(rule(zone, "read", "a zone that is there", name(slot.state)));
+            return Err(rule_error(zone, "read", "a zone that is not offline", state_text(slot.state)));
         }
-        match end_of(offset, len) {
+        match range_end(offset, len) {
             Some(end) if end <= slot.capacity => Ok(()),
-            _ => Err(rule(
+            _ => Err(rule_error(
                 zone,
                 "read",
                 format_args!("an end within the capacity {}", slot.capacity),
@@ -191,28 +191,38 @@ impl ZoneRules {
     ) -> Result<WriteTicket<'_>, DeviceError> {
         const OP: &str = "write";
         let mut slot = self.slot(zone, OP)?;
-        let was = slot.state;
-        if !matches!(was, ZoneState::Empty | ZoneState::Open) {
-            return Err(rule(zone, OP, "an empty or open zone", name(was)));
+        let old_state = slot.state;
+        if !matches!(old_state, ZoneState::Empty | ZoneState::Open) {
+            return Err(rule_error(zone, OP, "an empty or open zone", state_text(old_state)));
         }
         if slot.busy {
-            return Err(rule(zone, OP, "one command at a time", "another command under way"));
+            return Err(rule_error(zone, OP, "one command at a time", "another command in progress"));
         }
         if offset != slot.pointer {
-            return Err(rule(zone, OP, format_args!("offset {}, the write pointer", slot.pointer), offset));
+            return Err(rule_error(
+                zone,
+                OP,
+                format_args!("offset {}, the write pointer", slot.pointer),
+                offset,
+            ));
         }
         let unit = self.write_unit;
-        let end = end_of(offset, len).unwrap_or(u64::MAX);
+        let end = range_end(offset, len).unwrap_or(u64::MAX);
         if len == 0 || !end.is_multiple_of(unit) {
-            return Err(rule(zone, OP, format_args!("a length in units of {unit} bytes"), len));
+            return Err(rule_error(zone, OP, format_args!("a length in units of {unit} bytes"), len));
         }
         if end > slot.capacity {
             let found = format_args!("{len} bytes at {offset}").to_string();
-            return Err(rule(zone, OP, format_args!("an end within the capacity {}", slot.capacity), found));
+            return Err(rule_error(
+                zone,
+                OP,
+                format_args!("an end within the capacity {}", slot.capacity),
+                found,
+            ));
         }
-        self.enter_open(&mut slot, zone, OP, offset)?;
+        self.set_open(&mut slot, zone, OP, offset)?;
         slot.busy = true;
-        Ok(WriteTicket { rules: self, zone, was, from: offset, end, done: 0 })
+        Ok(WriteTicket { rules: self, zone, old_state, start: offset, end, written: 0 })
     }
 
     /// Checks a reset, and marks the zone busy until the ticket is dropped.
@@ -236,13 +246,13 @@ impl ZoneRules {
     ) -> Result<ChangeTicket<'_>, DeviceError> {
         let mut slot = self.slot(zone, op)?;
         if matches!(slot.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            return Err(rule(zone, op, "a zone that can be written", name(slot.state)));
+            return Err(rule_error(zone, op, "a zone that can be written", state_text(slot.state)));
         }
         if slot.busy {
-            return Err(rule(zone, op, "one command at a time", "another command under way"));
+            return Err(rule_error(zone, op, "one command at a time", "another command in progress"));
         }
         slot.busy = true;
-        Ok(ChangeTicket { rules: self, zone, to, done: false })
+        Ok(ChangeTicket { rules: self, zone, new_state: to, done: false })
     }
 
     /// Makes a zone full if the medium needs no command. Returns whether anything changed.
@@ -258,23 +268,23 @@ impl ZoneRules {
         match slot.state {
             ZoneState::Empty | ZoneState::Open | ZoneState::Full => return Ok(slot.pointer),
             ZoneState::ReadOnly | ZoneState::Offline => {
-                return Err(rule(zone, OP, "a zone that can be written", name(slot.state)));
+                return Err(rule_error(zone, OP, "a zone that can be written", state_text(slot.state)));
             }
             ZoneState::Unknown => {}
         }
         if slot.busy {
-            return Err(rule(zone, OP, "one command at a time", "a reset under way"));
+            return Err(rule_error(zone, OP, "one command at a time", "another command in progress"));
         }
         if pointer > slot.capacity || !pointer.is_multiple_of(self.write_unit) {
             let expected = format!("a multiple of {} up to {}", self.write_unit, slot.capacity);
-            return Err(rule(zone, OP, expected, pointer));
+            return Err(rule_error(zone, OP, expected, pointer));
         }
         if pointer == slot.capacity {
-            self.enter(&mut slot, ZoneState::Full, pointer);
+            self.set_state(&mut slot, ZoneState::Full, pointer);
         } else if pointer == 0 {
-            self.enter(&mut slot, ZoneState::Empty, 0);
+            self.set_state(&mut slot, ZoneState::Empty, 0);
         } else {
-            self.enter_open(&mut slot, zone, OP, pointer)?;
+            self.set_open(&mut slot, zone, OP, pointer)?;
         }
         Ok(pointer)
     }
@@ -283,7 +293,7 @@ impl ZoneRules {
     /// zone that does not exist is ignored.
     pub fn force(&self, zone: ZoneIdx, state: ZoneState, pointer: u64) {
         if let Ok(mut slot) = self.slot(zone, "force") {
-            self.enter(&mut slot, state, pointer);
+            self.set_state(&mut slot, state, pointer);
         }
     }
 
@@ -313,7 +323,7 @@ impl ZoneRules {
     }
 }
 
-fn end_of(offset: u64, len: usize) -> Option<u64> {
+fn range_end(offset: u64, len: usize) -> Option<u64> {
     offset.checked_add(u64::try_from(len).ok()?)
 }
 
@@ -322,17 +332,17 @@ fn end_of(offset: u64, len: usize) -> Option<u64> {
 pub struct WriteTicket<'a> {
     rules: &'a ZoneRules,
     zone: ZoneIdx,
-    was: ZoneState,
-    from: u64,
+    old_state: ZoneState,
+    start: u64,
     end: u64,
-    done: u64,
+    written: u64,
 }
 
 impl WriteTicket<'_> {
     /// Reports that the medium took `bytes` of the write; after an error these may be fewer. The pointer moves by the
     /// whole units in them.
     pub fn wrote(mut self, bytes: u64) {
-        self.done = bytes;
+        self.written = bytes;
     }
 }
 
@@ -341,19 +351,19 @@ impl Drop for WriteTicket<'_> {
         let Ok(mut slot) = self.rules.slot(self.zone, "write") else { return };
         slot.busy = false;
         // The zone may have died or been forced to another pointer during the write: that state stands.
-        if slot.state != ZoneState::Open || slot.pointer != self.from {
+        if slot.state != ZoneState::Open || slot.pointer != self.start {
             return;
         }
-        let whole = self.done - self.done % self.rules.write_unit;
-        let pointer = self.from.saturating_add(whole).min(self.end);
+        let whole = self.written - self.written % self.rules.write_unit;
+        let pointer = self.start.saturating_add(whole).min(self.end);
         let state = if pointer == slot.capacity {
             ZoneState::Full
-        } else if pointer == self.from {
-            self.was
+        } else if pointer == self.start {
+            self.old_state
         } else {
             ZoneState::Open
         };
-        self.rules.enter(&mut slot, state, pointer);
+        self.rules.set_state(&mut slot, state, pointer);
     }
 }
 
@@ -363,7 +373,7 @@ impl Drop for WriteTicket<'_> {
 pub struct ChangeTicket<'a> {
     rules: &'a ZoneRules,
     zone: ZoneIdx,
-    to: ZoneState,
+    new_state: ZoneState,
     done: bool,
 }
 
@@ -379,8 +389,8 @@ impl Drop for ChangeTicket<'_> {
         let Ok(mut slot) = self.rules.slot(self.zone, "change") else { return };
         slot.busy = false;
         if self.done && !matches!(slot.state, ZoneState::ReadOnly | ZoneState::Offline) {
-            let pointer = if self.to == ZoneState::Full { slot.capacity } else { 0 };
-            self.rules.enter(&mut slot, self.to, pointer);
+            let pointer = if self.new_state == ZoneState::Full { slot.capacity } else { 0 };
+            self.rules.set_state(&mut slot, self.new_state, pointer);
         }
     }
 }

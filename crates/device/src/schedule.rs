@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// Makes the calling thread never preempt a running one when it wakes, as `SCHED_BATCH` does (`sched(7)`). Its share
 /// of processor time stays the same. If the kernel refuses, nothing changes.
-pub fn never_preempt() {
+pub fn set_batch_policy() {
     let none = libc::sched_param { sched_priority: 0 };
     // SAFETY: `none` is ours and outlives the call, which only reads it; 0 is the calling thread.
     let rc = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
     if rc != 0 {
-        log::debug!("the kernel keeps its way of scheduling: {}", std::io::Error::last_os_error());
+        log::debug!("SCHED_BATCH refused: {}", std::io::Error::last_os_error());
     }
 }
 
@@ -24,7 +24,7 @@ const SHORT_SLICE_NS: u64 = 400_000;
 /// processor time stays the same. Linux supports this since 6.12. Without it, a thread that returns from a device
 /// waits for the end of the slice of a compressing thread, however nice that one is. Threads that it starts inherit
 /// the setting. If the kernel refuses, nothing changes.
-pub fn answer_quickly() {
+pub fn set_short_slice() {
     // SAFETY: no memory is involved; 0 is the calling thread.
     let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
     let attr = libc::sched_attr {
@@ -40,18 +40,18 @@ pub fn answer_quickly() {
     let is_fair = matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH);
     // SAFETY: `attr` is ours and outlives the call, which reads `size` bytes of it; 0 is the calling thread.
     if is_fair && unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0) } != 0 {
-        log::debug!("the kernel keeps its slices: {}", std::io::Error::last_os_error());
+        log::debug!("short time slices refused: {}", std::io::Error::last_os_error());
     }
 }
 
 /// Added to the nice value of a thread that no other thread waits for.
-const NICER: i32 = 5;
+const NICE_INCREMENT: i32 = 5;
 
 /// Gives the calling thread a third of the share of the threads that compete with it (`nice(2)`, which on Linux
 /// affects one thread). If the kernel refuses, nothing changes.
-pub fn be_nice() {
+pub fn lower_priority() {
     // SAFETY: no memory is involved.
-    unsafe { libc::nice(NICER) };
+    unsafe { libc::nice(NICE_INCREMENT) };
 }
 
 /// Sleeps with the timer's own precision. By default the kernel may end a sleep 50 us late, so that several end at
@@ -71,7 +71,7 @@ pub fn sleep_exactly(time: Duration) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_thread_asks_for_less_at_a_time_and_its_parent_does_not() {
+    fn a_short_slice_affects_the_calling_thread_only() {
         /// Policy, nice value and slice in nanoseconds of the calling thread. A kernel before 6.12 has one slice for
         /// all, and reports 0.
         fn scheduled() -> (u32, i32, u64) {
@@ -84,7 +84,7 @@ mod tests {
         }
         let before = scheduled();
         let in_thread = std::thread::spawn(move || {
-            super::answer_quickly();
+            super::set_short_slice();
             scheduled()
         });
         let (policy, nice, slice) = in_thread.join().unwrap();
@@ -96,7 +96,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_sleeps_exactly_has_exact_timers_and_its_parent_has_not() {
+    fn exact_sleep_affects_the_calling_thread_only() {
         // SAFETY: no memory is involved.
         let slack = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
         let before = slack();
@@ -108,25 +108,25 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_becomes_nice_and_its_parent_does_not() {
+    fn lower_priority_affects_the_calling_thread_only() {
         // SAFETY: 0 is the calling thread; no memory is involved.
         let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let before = nice();
         let in_thread = std::thread::spawn(move || {
-            super::be_nice();
+            super::lower_priority();
             nice()
         });
-        assert_eq!(in_thread.join().unwrap(), (before + super::NICER).min(19));
+        assert_eq!(in_thread.join().unwrap(), (before + super::NICE_INCREMENT).min(19));
         assert_eq!(nice(), before);
     }
 
     #[test]
-    fn a_thread_becomes_one_that_takes_no_processor_and_its_parent_does_not() {
+    fn batch_policy_affects_the_calling_thread_only() {
         // SAFETY: 0 is the calling thread; nothing is written.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let before = policy();
         let in_thread = std::thread::spawn(move || {
-            super::never_preempt();
+            super::set_batch_policy();
             policy()
         });
         assert_eq!(in_thread.join().unwrap(), libc::SCHED_BATCH);

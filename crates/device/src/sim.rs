@@ -8,7 +8,7 @@
 //! zone holds a prefix of its writes. Without them it is a file: after a power loss any unit may be missing or torn,
 //! a zone that was emptied may be full again, and pointers are unknown.
 //!
-//! It has two images: reads see `now`, and `durable` survives. A flush makes the second equal to the first. Every
+//! It has two images: reads see `current`, and `durable` survives. A flush makes the second equal to the first. Every
 //! command since then is *pending* and kept in order, so [`after_power_loss`](SimDevice::after_power_loss) decides
 //! the outcome of each one ([`crash`]). A crash leaves its device as it is and returns a new one, so one run can be
 //! crashed in many ways.
@@ -21,18 +21,18 @@ mod dump;
 pub mod fault;
 mod image;
 
-pub use crash::Kept;
+pub use crash::Survival;
 pub use fault::{Fault, FaultId};
 
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
-use fault::{Armed, FlushFate, ResetFate, WriteFate};
+use fault::{ArmedFault, FlushOutcome, ResetOutcome, WriteOutcome};
 use image::Image;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_wire::ZoneIdx;
 
 /// The configuration of a simulated device.
@@ -95,7 +95,7 @@ struct Inner {
 
 /// The durable state of one zone.
 #[derive(Clone, Debug)]
-struct Durable {
+struct DurableZone {
     image: Arc<Image>,
     state: ZoneState,
     pointer: u64,
@@ -103,7 +103,7 @@ struct Durable {
 
 /// The power supply that devices share.
 #[derive(Debug)]
-struct Power {
+struct PowerSupply {
     /// Writes, resets, finishes and flushes that began, on all of them.
     ops: AtomicU64,
     /// All ones: never.
@@ -111,10 +111,10 @@ struct Power {
     on: AtomicBool,
 }
 
-impl Power {
-    fn new(ops: u64) -> Arc<Power> {
+impl PowerSupply {
+    fn new(ops: u64) -> Arc<PowerSupply> {
         let cut_after = AtomicU64::new(u64::MAX);
-        Arc::new(Power { ops: AtomicU64::new(ops), cut_after, on: AtomicBool::new(true) })
+        Arc::new(PowerSupply { ops: AtomicU64::new(ops), cut_after, on: AtomicBool::new(true) })
     }
 
     fn ops(&self) -> u64 {
@@ -130,11 +130,11 @@ impl Power {
 #[derive(Clone, Debug)]
 struct Pending {
     zone: ZoneIdx,
-    what: What,
+    command: Command,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum Command {
     /// Without data if the bytes went to another place: the pointer still moved.
     Write {
         offset: u64,
@@ -142,7 +142,7 @@ enum What {
         data: Option<Arc<[u8]>>,
     },
     /// Bytes that came from another zone's write.
-    Stray {
+    MisdirectedWrite {
         offset: u64,
         data: Arc<[u8]>,
     },
@@ -155,25 +155,25 @@ enum What {
 
 #[derive(Clone, Debug)]
 struct Medium {
-    now: Vec<Arc<Image>>,
-    durable: Vec<Durable>,
+    current: Vec<Arc<Image>>,
+    durable: Vec<DurableZone>,
     pending: Vec<Pending>,
     /// Zones whose content a failed flush lost: no later flush makes it durable.
     tainted: BTreeSet<ZoneIdx>,
-    power: Arc<Power>,
-    faults: Vec<Armed>,
-    dice: Dice,
+    power: Arc<PowerSupply>,
+    faults: Vec<ArmedFault>,
+    prng: Prng,
     /// For each operation since the last query: the device as it would be if the power failed in that operation.
-    moments: Option<Vec<SimDevice>>,
+    cut_copies: Option<Vec<SimDevice>>,
 }
 
 fn io_error(
     zone: impl Into<Option<ZoneIdx>>,
     offset: u64,
     op: &'static str,
-    why: &'static str,
+    reason: &'static str,
 ) -> DeviceError {
-    DeviceError::Io { zone: zone.into(), offset, op, source: io::Error::other(why) }
+    DeviceError::Io { zone: zone.into(), offset, op, source: io::Error::other(reason) }
 }
 
 /// The state of a healthy zone with this pointer.
@@ -207,36 +207,36 @@ fn limit_of(info: &DeviceInfo) -> ZoneLimit {
 
 /// Whether an operation completes, or the power fails in it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Through,
+enum Completion {
+    Complete,
     Cut,
 }
 
-const POWER: &str = "power is off";
+const POWER_OFF: &str = "power is off";
 
 impl Medium {
-    fn powered(&self, zone: Option<ZoneIdx>, offset: u64, op: &'static str) -> Result<(), DeviceError> {
-        if self.power.is_on() { Ok(()) } else { Err(io_error(zone, offset, op, POWER)) }
+    fn check_power(&self, zone: Option<ZoneIdx>, offset: u64, op: &'static str) -> Result<(), DeviceError> {
+        if self.power.is_on() { Ok(()) } else { Err(io_error(zone, offset, op, POWER_OFF)) }
     }
 
     /// Counts an operation that is allowed and about to happen.
-    fn step(&mut self) -> Step {
+    fn count_op(&mut self) -> Completion {
         if self.power.cut_after.load(Ordering::SeqCst) == self.power.ops() {
             self.power.on.store(false, Ordering::SeqCst);
-            return Step::Cut;
+            return Completion::Cut;
         }
         self.power.ops.fetch_add(1, Ordering::SeqCst);
-        Step::Through
+        Completion::Complete
     }
 
-    fn write_now(&mut self, zone: ZoneIdx, offset: u64, data: &[u8]) {
-        if let Some(image) = self.now.get_mut(zone.0 as usize) {
+    fn write_current(&mut self, zone: ZoneIdx, offset: u64, data: &[u8]) {
+        if let Some(image) = self.current.get_mut(zone.0 as usize) {
             Arc::make_mut(image).write(offset, data);
         }
     }
 
-    fn note(&mut self, zone: ZoneIdx, what: What) {
-        self.pending.push(Pending { zone, what });
+    fn add_pending(&mut self, zone: ZoneIdx, command: Command) {
+        self.pending.push(Pending { zone, command });
     }
 }
 
@@ -285,40 +285,45 @@ impl SimDevice {
             max_active: config.max_active,
             hardware_pointers: config.hardware_pointers,
         };
-        let blank = Durable { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
+        let blank = DurableZone { image: Arc::default(), state: ZoneState::Empty, pointer: 0 };
         let zones = capacities.into_iter().map(|capacity| (capacity, blank.clone()));
         let keeps = config.resets_keep_bytes && !info.hardware_pointers;
         Ok(Self::assemble(info, keeps, zones.collect(), config.seed))
     }
 
     /// A device that was just switched on, with these capacities and contents.
-    fn assemble(info: DeviceInfo, resets_keep_bytes: bool, zones: Vec<(u64, Durable)>, seed: u64) -> Self {
-        let (capacities, durable): (Vec<u64>, Vec<Durable>) = zones.into_iter().unzip();
+    fn assemble(
+        info: DeviceInfo,
+        resets_keep_bytes: bool,
+        zones: Vec<(u64, DurableZone)>,
+        seed: u64,
+    ) -> Self {
+        let (capacities, durable): (Vec<u64>, Vec<DurableZone>) = zones.into_iter().unzip();
         let rules = ZoneRules::new(info.write_unit, limit_of(&info).zones, capacities, ZoneState::Empty);
-        for (zone, held) in rules.zones().zip(&durable) {
-            rules.force(zone, held.state, held.pointer);
+        for (zone, durable_zone) in rules.zones().zip(&durable) {
+            rules.force(zone, durable_zone.state, durable_zone.pointer);
         }
         let medium = Medium {
-            now: durable.iter().map(|held| Arc::clone(&held.image)).collect(),
+            current: durable.iter().map(|zone| Arc::clone(&zone.image)).collect(),
             durable,
             pending: Vec::new(),
             tainted: BTreeSet::new(),
-            power: Power::new(0),
+            power: PowerSupply::new(0),
             faults: Vec::new(),
-            dice: Dice::new(seed),
-            moments: None,
+            prng: Prng::new(seed),
+            cut_copies: None,
         };
-        SimDevice::of(info, rules, resets_keep_bytes, medium)
+        SimDevice::from_parts(info, rules, resets_keep_bytes, medium)
     }
 
-    fn of(info: DeviceInfo, rules: ZoneRules, resets_keep_bytes: bool, medium: Medium) -> SimDevice {
+    fn from_parts(info: DeviceInfo, rules: ZoneRules, resets_keep_bytes: bool, medium: Medium) -> SimDevice {
         let companions = Mutex::default();
         SimDevice(Arc::new(Inner { info, rules, resets_keep_bytes, medium: Mutex::new(medium), companions }))
     }
 
     /// Puts other devices on this one's power supply. Operations are then counted together, the power of all fails at
     /// once, and a restart restarts all. Faults with `one_in` and without a zone apply to each of them.
-    pub fn join(&self, companions: Vec<SimDevice>) {
+    pub fn share_power(&self, companions: Vec<SimDevice>) {
         let power = self.medium().power.clone();
         companions.iter().for_each(|device| device.medium().power = power.clone());
         *self.0.companions.lock().unwrap_or_else(PoisonError::into_inner) = companions;
@@ -353,35 +358,40 @@ impl SimDevice {
             rules.force(zone, report.state, report.pointer);
         }
         let resets_keep_bytes = self.0.resets_keep_bytes;
-        let power = Power::new(medium.power.ops());
+        let power = PowerSupply::new(medium.power.ops());
         power.cut_after.store(medium.power.cut_after.load(Ordering::SeqCst), Ordering::SeqCst);
         power.on.store(medium.power.is_on(), Ordering::SeqCst);
-        let medium = Medium { moments: None, power, ..medium.clone() };
-        SimDevice::of(info, rules, resets_keep_bytes, medium)
+        let medium = Medium { cut_copies: None, power, ..medium.clone() };
+        SimDevice::from_parts(info, rules, resets_keep_bytes, medium)
     }
 
     /// Makes the device record, for every operation, the device as it would be if the power failed in its middle. So
-    /// one run can be cut at each of its operations without a repetition. See [`take_moments`](Self::take_moments).
-    pub fn watch(&self) {
-        self.medium().moments.get_or_insert_default();
+    /// one run can be cut at each of its operations without a repetition. See [`take_cut_copies`](Self::take_cut_copies).
+    pub fn record_power_cuts(&self) {
+        self.medium().cut_copies.get_or_insert_default();
     }
 
     /// The devices without power, one for each operation since the last call, in order. They share their common
     /// memory.
-    pub fn take_moments(&self) -> Vec<SimDevice> {
-        self.medium().moments.as_mut().map(std::mem::take).unwrap_or_default()
+    pub fn take_cut_copies(&self) -> Vec<SimDevice> {
+        self.medium().cut_copies.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Records the power failure in this operation, if the device is watched.
-    fn moment<T>(&self, medium: &mut Medium, operation: impl FnOnce(&SimDevice) -> Result<T, DeviceError>) {
-        if medium.moments.is_none() {
+    /// Keeps a copy with the power cut in this operation, after a call of
+    /// [`record_power_cuts`](Self::record_power_cuts).
+    fn record_power_cut<T>(
+        &self,
+        medium: &mut Medium,
+        operation: impl FnOnce(&SimDevice) -> Result<T, DeviceError>,
+    ) {
+        if medium.cut_copies.is_none() {
             return;
         }
         let copy = self.copy(medium);
         copy.crash_after(medium.power.ops());
         // An operation that the rules refuse does not count, and leaves the power on.
         if operation(&copy).is_err() && !copy.is_powered() {
-            medium.moments.get_or_insert_default().push(copy);
+            medium.cut_copies.get_or_insert_default().push(copy);
         }
     }
 
@@ -394,7 +404,7 @@ impl SimDevice {
     /// Bytes that zones hold, as reads see them: the size of a sparse file.
     pub fn stored_bytes(&self) -> u64 {
         let medium = self.medium();
-        let chunks = medium.now.iter().flat_map(|image| image.chunks());
+        let chunks = medium.current.iter().flat_map(|image| image.chunks());
         chunks.map(|(_, bytes)| bytes.len() as u64).sum()
     }
 
@@ -417,18 +427,19 @@ impl SimDevice {
     }
 
     /// Makes one zone's content durable, whatever else is pending.
-    fn settle(&self, medium: &mut Medium, zone: ZoneIdx) {
-        self.settle_all(medium, &BTreeSet::from([zone]));
+    fn make_zone_durable(&self, medium: &mut Medium, zone: ZoneIdx) {
+        self.make_zones_durable(medium, &BTreeSet::from([zone]));
         medium.pending.retain(|pending| pending.zone != zone);
     }
 
-    fn settle_all(&self, medium: &mut Medium, zones: &BTreeSet<ZoneIdx>) {
+    fn make_zones_durable(&self, medium: &mut Medium, zones: &BTreeSet<ZoneIdx>) {
         for zone in zones {
             let at = zone.0 as usize;
             if let (Some(now), Some(durable), Ok(report)) =
-                (medium.now.get(at), medium.durable.get_mut(at), self.0.rules.report(*zone))
+                (medium.current.get(at), medium.durable.get_mut(at), self.0.rules.report(*zone))
             {
-                *durable = Durable { image: Arc::clone(now), state: report.state, pointer: report.pointer };
+                *durable =
+                    DurableZone { image: Arc::clone(now), state: report.state, pointer: report.pointer };
             }
         }
     }
@@ -438,17 +449,17 @@ impl SimDevice {
         let medium = self.medium();
         self.0.rules.check()?;
         let pending: BTreeSet<ZoneIdx> = medium.pending.iter().map(|pending| pending.zone).collect();
-        for (zone, (now, durable)) in self.0.rules.zones().zip(medium.now.iter().zip(&medium.durable)) {
+        for (zone, (now, durable)) in self.0.rules.zones().zip(medium.current.iter().zip(&medium.durable)) {
             if !pending.contains(&zone) && !Arc::ptr_eq(now, &durable.image) {
-                return Err(format!("zone {zone}: nothing is pending, but not all is durable"));
+                return Err(format!("zone {zone}: content is not durable, though no command is pending"));
             }
         }
         Ok(())
     }
 
     /// Before an operation: kills the zones whose time has come.
-    fn begin(&self, medium: &mut Medium) {
-        for (zone, state) in medium.deaths() {
+    fn kill_due_zones(&self, medium: &mut Medium) {
+        for (zone, state) in medium.zones_to_kill() {
             self.kill(medium, zone, state);
         }
     }
@@ -460,25 +471,25 @@ impl Device for SimDevice {
     }
 
     fn report(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.medium().powered(Some(zone), 0, "report")?;
+        self.medium().check_power(Some(zone), 0, "report")?;
         self.0.rules.report(zone)
     }
 
-    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+    fn query(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         let medium = &mut *self.medium();
-        medium.powered(Some(zone), 0, "report")?;
-        self.begin(medium);
+        medium.check_power(Some(zone), 0, "report")?;
+        self.kill_due_zones(medium);
         self.0.rules.report(zone)
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
         let mut medium = self.medium();
-        medium.powered(Some(zone), offset, "read")?;
-        self.0.rules.may_read(zone, offset, buf.len())?;
-        if medium.fate_of_read(zone) {
+        medium.check_power(Some(zone), offset, "read")?;
+        self.0.rules.check_read(zone, offset, buf.len())?;
+        if medium.read_fails(zone) {
             return Err(io_error(zone, offset, "read", "injected read error"));
         }
-        if let Some(image) = medium.now.get(zone.0 as usize) {
+        if let Some(image) = medium.current.get(zone.0 as usize) {
             image.read(offset, buf);
         }
         Ok(())
@@ -487,9 +498,9 @@ impl Device for SimDevice {
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         const OP: &str = "write";
         let medium = &mut *self.medium();
-        medium.powered(Some(zone), offset, OP)?;
-        self.begin(medium);
-        self.moment(medium, |copy| copy.write(zone, offset, data));
+        medium.check_power(Some(zone), offset, OP)?;
+        self.kill_due_zones(medium);
+        self.record_power_cut(medium, |copy| copy.write(zone, offset, data));
         let ZoneLimit { zones: limit, errno } = limit_of(&self.0.info);
         let opens = self.0.rules.report(zone)?.state == ZoneState::Empty;
         if opens && limit > 0 && self.0.rules.open_zones() >= limit {
@@ -498,35 +509,36 @@ impl Device for SimDevice {
         }
         let ticket = self.0.rules.begin_write(zone, offset, data.len())?;
         let len = data.len() as u64;
-        if medium.step() == Step::Cut {
-            medium.note(zone, What::Write { offset, len, data: Some(data.into()) });
-            return Err(io_error(zone, offset, OP, POWER));
+        if medium.count_op() == Completion::Cut {
+            medium.add_pending(zone, Command::Write { offset, len, data: Some(data.into()) });
+            return Err(io_error(zone, offset, OP, POWER_OFF));
         }
         let unit = u64::from(self.0.info.write_unit);
-        match medium.fate_of_write(zone, len / unit, unit) {
-            WriteFate::Done => {
-                medium.write_now(zone, offset, data);
-                medium.note(zone, What::Write { offset, len, data: Some(data.into()) });
+        match medium.write_outcome(zone, len / unit, unit) {
+            WriteOutcome::Done => {
+                medium.write_current(zone, offset, data);
+                medium.add_pending(zone, Command::Write { offset, len, data: Some(data.into()) });
                 ticket.wrote(len);
             }
-            WriteFate::Lost => {
-                medium.note(zone, What::Write { offset, len, data: None });
+            WriteOutcome::Lost => {
+                medium.add_pending(zone, Command::Write { offset, len, data: None });
                 ticket.wrote(len);
             }
-            WriteFate::Misdirected(to, at) => {
-                medium.note(zone, What::Write { offset, len, data: None });
+            WriteOutcome::Misdirected(to, at) => {
+                medium.add_pending(zone, Command::Write { offset, len, data: None });
                 // Clipped to the other zone: bytes beyond its end are lost.
-                let room = self.0.rules.report(to).map_or(0, |report| report.capacity.saturating_sub(at));
-                let data = &data[..data.len().min(usize::try_from(room).unwrap_or(usize::MAX))];
-                medium.write_now(to, at, data);
-                medium.note(to, What::Stray { offset: at, data: data.into() });
+                let capacity_left =
+                    self.0.rules.report(to).map_or(0, |report| report.capacity.saturating_sub(at));
+                let data = &data[..data.len().min(usize::try_from(capacity_left).unwrap_or(usize::MAX))];
+                medium.write_current(to, at, data);
+                medium.add_pending(to, Command::MisdirectedWrite { offset: at, data: data.into() });
                 ticket.wrote(len);
             }
-            WriteFate::Failed(done) => {
+            WriteOutcome::Failed(done) => {
                 let data = &data[..usize::try_from(done).unwrap_or(0)];
                 if !data.is_empty() {
-                    medium.write_now(zone, offset, data);
-                    medium.note(zone, What::Write { offset, len: done, data: Some(data.into()) });
+                    medium.write_current(zone, offset, data);
+                    medium.add_pending(zone, Command::Write { offset, len: done, data: Some(data.into()) });
                 }
                 ticket.wrote(done);
                 return Err(io_error(zone, offset, OP, "injected write error"));
@@ -537,23 +549,29 @@ impl Device for SimDevice {
 
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         let medium = &mut *self.medium();
-        medium.powered(Some(zone), 0, "reset")?;
-        self.begin(medium);
-        self.moment(medium, |copy| copy.reset(zone));
+        medium.check_power(Some(zone), 0, "reset")?;
+        self.kill_due_zones(medium);
+        self.record_power_cut(medium, |copy| copy.reset(zone));
         let ticket = self.0.rules.begin_reset(zone)?;
-        let step = medium.step();
-        let fate = if step == Step::Through { medium.fate_of_reset(zone) } else { ResetFate::Done };
-        if fate == ResetFate::Failed {
+        let completion = medium.count_op();
+        let outcome =
+            if completion == Completion::Complete { medium.reset_outcome(zone) } else { ResetOutcome::Done };
+        if outcome == ResetOutcome::Failed {
             return Err(io_error(zone, 0, "reset", "injected reset error"));
         }
         let keeps = self.0.resets_keep_bytes;
         if !keeps {
-            medium.note(zone, What::Reset { certain: step == Step::Through && fate == ResetFate::Done });
+            medium.add_pending(
+                zone,
+                Command::Reset {
+                    certain: completion == Completion::Complete && outcome == ResetOutcome::Done,
+                },
+            );
         }
-        if step == Step::Cut {
-            return Err(io_error(zone, 0, "reset", POWER));
+        if completion == Completion::Cut {
+            return Err(io_error(zone, 0, "reset", POWER_OFF));
         }
-        if let Some(image) = medium.now.get_mut(zone.0 as usize).filter(|_| !keeps) {
+        if let Some(image) = medium.current.get_mut(zone.0 as usize).filter(|_| !keeps) {
             *image = Arc::default();
         }
         medium.tainted.remove(&zone);
@@ -566,44 +584,44 @@ impl Device for SimDevice {
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
         let medium = &mut *self.medium();
-        medium.powered(Some(zone), 0, "finish")?;
-        self.begin(medium);
-        self.moment(medium, |copy| copy.finish(zone));
+        medium.check_power(Some(zone), 0, "finish")?;
+        self.kill_due_zones(medium);
+        self.record_power_cut(medium, |copy| copy.finish(zone));
         if matches!(self.0.rules.report(zone)?.state, ZoneState::ReadOnly | ZoneState::Offline) {
             // The rules refuse it before the operation counts.
             return self.0.rules.finish(zone).map(drop);
         }
-        let step = medium.step();
-        medium.note(zone, What::Finish);
-        if step == Step::Cut {
-            return Err(io_error(zone, 0, "finish", POWER));
+        let completion = medium.count_op();
+        medium.add_pending(zone, Command::Finish);
+        if completion == Completion::Cut {
+            return Err(io_error(zone, 0, "finish", POWER_OFF));
         }
         self.0.rules.finish(zone).map(drop)
     }
 
     fn resume(&self, zone: ZoneIdx, pointer: u64) -> Result<u64, DeviceError> {
-        self.medium().powered(Some(zone), 0, "resume")?;
+        self.medium().check_power(Some(zone), 0, "resume")?;
         self.0.rules.resume(zone, pointer)
     }
 
     fn flush(&self) -> Result<(), DeviceError> {
         let medium = &mut *self.medium();
-        medium.powered(None, 0, "flush")?;
-        self.begin(medium);
-        self.moment(medium, Device::flush);
-        if medium.step() == Step::Cut {
-            return Err(io_error(None, 0, "flush", POWER));
+        medium.check_power(None, 0, "flush")?;
+        self.kill_due_zones(medium);
+        self.record_power_cut(medium, Device::flush);
+        if medium.count_op() == Completion::Cut {
+            return Err(io_error(None, 0, "flush", POWER_OFF));
         }
         let mut zones: BTreeSet<ZoneIdx> = medium.pending.iter().map(|pending| pending.zone).collect();
-        match medium.fate_of_flush() {
-            FlushFate::Done => {
+        match medium.flush_outcome() {
+            FlushOutcome::Done => {
                 zones.retain(|zone| !medium.tainted.contains(zone));
-                self.settle_all(medium, &zones);
+                self.make_zones_durable(medium, &zones);
                 medium.pending.retain(|pending| !zones.contains(&pending.zone));
                 Ok(())
             }
-            FlushFate::Lost => Ok(()),
-            FlushFate::Failed => {
+            FlushOutcome::Lost => Ok(()),
+            FlushOutcome::Failed => {
                 medium.tainted.append(&mut zones);
                 Err(io_error(None, 0, "flush", "injected flush error"))
             }

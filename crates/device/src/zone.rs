@@ -135,13 +135,13 @@ impl fmt::Display for DeviceError {
             DeviceError::Io { zone: None, op, source, .. } => write!(f, "{op} failed: {source}"),
             DeviceError::Full { zone, name, source } => write!(
                 f,
-                "write of zone {zone} failed: the file system that holds {name} is full ({source}); make room there"
+                "write of zone {zone} failed: the file system that holds {name} is full ({source}); free space there"
             ),
             DeviceError::Rule { zone, op, expected, found } => {
-                write!(f, "{op} of zone {zone}: expected {expected}, found {found}")
+                write!(f, "{op} of zone {zone} refused: expected {expected}, found {found}")
             }
             DeviceError::Refused { name, expected, found, remedy } => {
-                write!(f, "{name}: expected {expected}, found {found}; {remedy}")
+                write!(f, "{name} refused: expected {expected}, found {found}; {remedy}")
             }
         }
     }
@@ -171,7 +171,7 @@ pub trait Device: Send + Sync {
 
     /// As [`report`](Device::report), after a query to the medium, whose zones can change by themselves. Drives that
     /// have such a command execute it. No write to the zone may be in flight.
-    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+    fn query(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
         self.report(zone)
     }
 
@@ -203,7 +203,7 @@ pub trait Device: Send + Sync {
 
     /// Bytes that the host file system can still allocate for a sparse file. `None` if only the zones bound what can
     /// be written.
-    fn room_below(&self) -> Option<u64> {
+    fn host_free_bytes(&self) -> Option<u64> {
         None
     }
 
@@ -213,12 +213,12 @@ pub trait Device: Send + Sync {
     }
 
     /// A known problem of the whole device, for messages; `None` if there is none.
-    fn trouble(&self) -> Option<String> {
+    fn problem_text(&self) -> Option<String> {
         None
     }
 
     /// Drops clean data of the device from the host's cache, so that later reads come from the medium.
-    fn forget_cached(&self) {}
+    fn drop_page_cache(&self) {}
 
     /// Releases the lock, so that other processes may open the device. The caller writes no more and ends soon.
     /// Without a lock, it does nothing.

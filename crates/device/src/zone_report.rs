@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Bytes before the rows, and bytes of a row.
-const HEAD_BYTES: usize = 16;
+const HEADER_BYTES: usize = 16;
 const ROW_BYTES: usize = 64;
 pub(crate) const SECTOR: u64 = 512;
 /// Zones per query: a reply of 256 KiB.
@@ -37,15 +37,15 @@ pub(crate) struct RawZone {
 
 /// One zone, as it can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Judged {
+pub(crate) struct UsableZone {
     pub report: ZoneReport,
     /// The command that the drive needs before the zone is in the state of `report`. Until then it takes a place
     /// among the active zones that we do not count.
-    pub remedy: Remedy,
+    pub required_command: RequiredCommand,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Remedy {
+pub(crate) enum RequiredCommand {
     None,
     /// It was opened but not written: reset it to be empty.
     Reset,
@@ -66,13 +66,13 @@ fn u32_at(raw: &[u8], at: usize) -> Option<u32> {
 /// # Errors
 /// `InvalidData` if it claims more rows than it has bytes, or numbers that no drive can have.
 fn parse(raw: &[u8]) -> io::Result<Vec<RawZone>> {
-    let odd = || io::Error::new(io::ErrorKind::InvalidData, "a zone report that is cut short or impossible");
-    let count = u32_at(raw, 8).ok_or_else(odd)?;
-    let has_capacity = u32_at(raw, 12).ok_or_else(odd)? & HAS_CAPACITY != 0;
-    let count = usize::try_from(count).map_err(|_| odd())?;
-    let rows = raw.get(HEAD_BYTES..).unwrap_or(&[]);
-    let rows = count.checked_mul(ROW_BYTES).and_then(|bytes| rows.get(..bytes)).ok_or_else(odd)?;
-    rows.chunks_exact(ROW_BYTES).map(|row| parse_row(row, has_capacity).ok_or_else(odd)).collect()
+    let invalid = || io::Error::new(io::ErrorKind::InvalidData, "zone report truncated or invalid");
+    let count = u32_at(raw, 8).ok_or_else(invalid)?;
+    let has_capacity = u32_at(raw, 12).ok_or_else(invalid)? & HAS_CAPACITY != 0;
+    let count = usize::try_from(count).map_err(|_| invalid())?;
+    let rows = raw.get(HEADER_BYTES..).unwrap_or(&[]);
+    let rows = count.checked_mul(ROW_BYTES).and_then(|bytes| rows.get(..bytes)).ok_or_else(invalid)?;
+    rows.chunks_exact(ROW_BYTES).map(|row| parse_row(row, has_capacity).ok_or_else(invalid)).collect()
 }
 
 fn parse_row(row: &[u8], has_capacity: bool) -> Option<RawZone> {
@@ -113,32 +113,34 @@ impl RawZone {
     }
 
     /// How the zone can be used, in units of `unit` bytes.
-    pub fn judge(&self, unit: u64) -> Judged {
+    pub fn classify(&self, unit: u64) -> UsableZone {
         let capacity = self.capacity.min(self.len) / unit * unit;
-        let zone =
-            |state, pointer, remedy| Judged { report: ZoneReport { state, capacity, pointer }, remedy };
-        let dead = |state| zone(state, 0, Remedy::None);
+        let zone = |state, pointer, required_command| UsableZone {
+            report: ZoneReport { state, capacity, pointer },
+            required_command,
+        };
+        let unwritable = |state| zone(state, 0, RequiredCommand::None);
         let offset = self.pointer.checked_sub(self.start);
         match (self.kind, self.condition) {
-            (_, 0xf) => dead(ZoneState::Offline),
-            (_, 0xd) => dead(ZoneState::ReadOnly),
+            (_, 0xf) => unwritable(ZoneState::Offline),
+            (_, 0xd) => unwritable(ZoneState::ReadOnly),
             // No write fits into it, whatever its state is.
-            _ if capacity == 0 => dead(ZoneState::ReadOnly),
-            (CONVENTIONAL, _) => dead(ZoneState::Unknown),
-            (kind, _) if !SEQUENTIAL.contains(&kind) => dead(ZoneState::ReadOnly),
-            (_, 0x1) => zone(ZoneState::Empty, 0, Remedy::None),
-            (_, 0xe) => zone(ZoneState::Full, capacity, Remedy::None),
+            _ if capacity == 0 => unwritable(ZoneState::ReadOnly),
+            (CONVENTIONAL, _) => unwritable(ZoneState::Unknown),
+            (kind, _) if !SEQUENTIAL.contains(&kind) => unwritable(ZoneState::ReadOnly),
+            (_, 0x1) => zone(ZoneState::Empty, 0, RequiredCommand::None),
+            (_, 0xe) => zone(ZoneState::Full, capacity, RequiredCommand::None),
             // Open by a write, open by command, closed; or any of them, in a report that the kernel answered itself.
             (_, 0x2..=0x4 | 0xff) => match offset {
-                Some(0) => zone(ZoneState::Empty, 0, Remedy::Reset),
+                Some(0) => zone(ZoneState::Empty, 0, RequiredCommand::Reset),
                 Some(at) if at < capacity && at.is_multiple_of(unit) => {
-                    zone(ZoneState::Open, at, Remedy::None)
+                    zone(ZoneState::Open, at, RequiredCommand::None)
                 }
                 // Another writer left half a unit of ours, or less than a unit remains.
-                Some(at) if at < self.capacity => zone(ZoneState::Full, capacity, Remedy::Finish),
-                _ => dead(ZoneState::ReadOnly),
+                Some(at) if at < self.capacity => zone(ZoneState::Full, capacity, RequiredCommand::Finish),
+                _ => unwritable(ZoneState::ReadOnly),
             },
-            _ => dead(ZoneState::ReadOnly),
+            _ => unwritable(ZoneState::ReadOnly),
         }
     }
 }
@@ -147,16 +149,16 @@ impl RawZone {
 pub(crate) fn report_zones(file: &File, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
     let rows = zones.clamp(1, REPORT_ZONES);
     // Eight bytes each, because the kernel writes integers of that size.
-    let mut answer = vec![0u64; (HEAD_BYTES + rows * ROW_BYTES) / 8];
+    let mut answer = vec![0u64; (HEADER_BYTES + rows * ROW_BYTES) / 8];
     let count = u32::try_from(rows).unwrap_or(0);
-    let mut head = [0u8; 8];
-    head[..4].copy_from_slice(&count.to_ne_bytes());
+    let mut header = [0u8; 8];
+    header[..4].copy_from_slice(&count.to_ne_bytes());
     if let [sector, numbers, ..] = answer.as_mut_slice() {
         *sector = start / SECTOR;
-        *numbers = u64::from_ne_bytes(head);
+        *numbers = u64::from_ne_bytes(header);
     }
-    // SAFETY: the descriptor is open as long as `file` is borrowed. The request reads a head of 16 bytes from the
-    // address given. It writes the head and at most as many rows of 64 bytes as the head says. `answer` is live and
+    // SAFETY: the descriptor is open as long as `file` is borrowed. The request reads a header of 16 bytes from
+    // the address given. It writes the header and at most as many rows of 64 bytes as the header says. `answer` is live and
     // has space for exactly those.
     let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKREPORTZONE as _, answer.as_mut_ptr()) };
     if rc < 0 {
@@ -175,7 +177,7 @@ mod tests {
 
     /// A report in the kernel's layout.
     pub(crate) fn encode(zones: &[RawZone], flags: u32) -> Vec<u8> {
-        let mut raw = vec![0; HEAD_BYTES];
+        let mut raw = vec![0; HEADER_BYTES];
         raw[8..12].copy_from_slice(&u32::try_from(zones.len()).unwrap().to_ne_bytes());
         raw[12..16].copy_from_slice(&flags.to_ne_bytes());
         for zone in zones {
@@ -203,9 +205,9 @@ mod tests {
         }
     }
 
-    fn judged(zone: RawZone) -> (ZoneState, u64, Remedy) {
-        let judged = zone.judge(UNIT);
-        (judged.report.state, judged.report.pointer, judged.remedy)
+    fn usable_zone(zone: RawZone) -> (ZoneState, u64, RequiredCommand) {
+        let usable = zone.classify(UNIT);
+        (usable.report.state, usable.report.pointer, usable.required_command)
     }
 
     #[test]
@@ -215,11 +217,11 @@ mod tests {
         // Old kernels do not report the capacity.
         let old: Vec<u64> = parse(&encode(&zones, 0)).unwrap().iter().map(|zone| zone.capacity).collect();
         assert_eq!(old, [1 << 20; 3]);
-        assert_eq!(parse(&[0; HEAD_BYTES]).unwrap(), []);
+        assert_eq!(parse(&[0; HEADER_BYTES]).unwrap(), []);
     }
 
     #[test]
-    fn a_report_that_promises_more_than_it_holds_is_refused() {
+    fn a_report_shorter_than_its_zone_count_is_refused() {
         let raw = encode(&[zone(2, 2, 8192), zone(2, 1, 0)], HAS_CAPACITY);
         for len in 0..raw.len() {
             assert!(parse(&raw[..len]).is_err(), "cut at {len}");
@@ -228,13 +230,13 @@ mod tests {
         many[8..12].copy_from_slice(&u32::MAX.to_ne_bytes());
         assert!(parse(&many).is_err());
         let mut far = encode(&[zone(2, 1, 0)], HAS_CAPACITY);
-        far[HEAD_BYTES..HEAD_BYTES + 8].copy_from_slice(&u64::MAX.to_ne_bytes());
+        far[HEADER_BYTES..HEADER_BYTES + 8].copy_from_slice(&u64::MAX.to_ne_bytes());
         assert!(parse(&far).is_err(), "a start beyond every drive");
     }
 
     #[test]
     fn each_condition_has_its_state() {
-        use Remedy::*;
+        use RequiredCommand::*;
         use ZoneState::*;
         let cap = 768 << 10;
         for (kind, condition, pointer, want) in [
@@ -269,24 +271,24 @@ mod tests {
             (0, 0x1, 0, (ReadOnly, 0, None)),
             (9, 0x1, 0, (ReadOnly, 0, None)),
         ] {
-            assert_eq!(judged(zone(kind, condition, pointer)), want, "{kind} {condition:#x} {pointer}");
+            assert_eq!(usable_zone(zone(kind, condition, pointer)), want, "{kind} {condition:#x} {pointer}");
         }
         let tiny = RawZone { capacity: 512, ..zone(2, 1, 0) };
-        assert_eq!(judged(tiny).0, ReadOnly, "less than a unit fits");
+        assert_eq!(usable_zone(tiny).0, ReadOnly, "less than a unit fits");
         let huge = RawZone { capacity: 2 << 20, ..zone(2, 1, 0) };
-        assert_eq!(huge.judge(UNIT).report.capacity, 1 << 20, "no zone holds more than its length");
+        assert_eq!(huge.classify(UNIT).report.capacity, 1 << 20, "no zone holds more than its length");
     }
 
     proptest! {
         /// For any report of a drive, the rules of a zone hold for the result.
         #[test]
-        fn what_is_judged_keeps_the_rules(
+        fn usable_zones_satisfy_the_zone_rules(
             kind in 0u8..6, condition in prop_oneof![0u8..16, any::<u8>()],
             pointer in prop_oneof![(0u64..300).prop_map(|n| n * 4096), any::<u64>()],
             len in 0u64..(4 << 20), capacity in 0u64..(4 << 20),
         ) {
             let raw = RawZone { len, capacity, ..zone(kind, condition, pointer) };
-            let Judged { report, .. } = raw.judge(UNIT);
+            let UsableZone { report, .. } = raw.classify(UNIT);
             prop_assert!(raw.readable() <= len && raw.readable() <= capacity);
             prop_assert!(report.capacity.is_multiple_of(UNIT) && report.capacity <= len);
             prop_assert!(report.pointer.is_multiple_of(UNIT) && report.pointer <= report.capacity);

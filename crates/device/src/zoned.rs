@@ -23,8 +23,8 @@ use crate::foreign;
 use crate::identity::Identity;
 use crate::rules::ZoneRules;
 use crate::zone::{Device, DeviceError, DeviceInfo, DeviceKind, ZoneReport, ZoneState};
-use crate::zone_report::{Judged, REPORT_ZONES, RawZone, Remedy};
-use drive::{Drive, Facts, KernelDrive};
+use crate::zone_report::{REPORT_ZONES, RawZone, RequiredCommand, UsableZone};
+use drive::{Drive, DriveLimits, KernelDrive};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,7 +45,7 @@ pub struct ZonedDevice {
     mode: OpenMode,
     info: DeviceInfo,
     rules: ZoneRules,
-    traits: Vec<Traits>,
+    properties: Vec<ZoneProperties>,
     keeps_space: AtomicBool,
     /// A failed flush is final.
     flush_failed: AtomicBool,
@@ -53,12 +53,12 @@ pub struct ZonedDevice {
 
 /// Constant properties of a zone.
 #[derive(Clone, Copy, Debug, Default)]
-struct Traits {
+struct ZoneProperties {
     /// It has no write pointer.
     conventional: bool,
     /// Its capacity is not a multiple of our unit, so the drive does not count it as full after our last write. Then
     /// it is finished by command.
-    ends_odd: bool,
+    needs_finish: bool,
 }
 
 impl ZonedDevice {
@@ -81,81 +81,82 @@ impl ZonedDevice {
             });
         }
         let (name, mode, unit) = (backing.name().to_owned(), backing.mode(), backing.write_unit()?);
-        let (facts, identity) = (Facts::of(&backing), backing.identity());
+        let (limits, identity) = (DriveLimits::from_sysfs(&backing), backing.identity());
         let drive = KernelDrive::new(backing).map_err(|source| DeviceError::Io {
             zone: None,
             offset: 0,
             op: "opening for direct I/O",
             source,
         })?;
-        let device = Self::over(Box::new(drive), name, mode, unit, facts)?;
+        let device = Self::from_drive(Box::new(drive), name, mode, unit, limits)?;
         Ok(ZonedDevice { identity: Some(identity), ..device })
     }
 
-    fn over(
+    fn from_drive(
         drive: Box<dyn Drive>,
         name: String,
         mode: OpenMode,
         unit: u32,
-        facts: Facts,
+        limits: DriveLimits,
     ) -> Result<Self, DeviceError> {
         let refused = |expected: &str, found: String, remedy| {
             let (name, expected) = (name.clone(), expected.to_owned());
             DeviceError::Refused { name, expected, found, remedy }
         };
-        let write_unit = u64::from(unit).max(facts.write_granularity);
+        let write_unit = u64::from(unit).max(limits.write_granularity);
         let write_unit =
             u32::try_from(write_unit).ok().filter(|unit| unit.is_power_of_two()).ok_or_else(|| {
-                let found = facts.write_granularity.to_string();
+                let found = limits.write_granularity.to_string();
                 refused("a write granularity that is a power of two", found, "use another drive")
             })?;
-        let zone_size = facts.zone_size;
-        let count = facts.size.checked_div(zone_size).unwrap_or(0);
+        let zone_size = limits.zone_size;
+        let count = limits.size.checked_div(zone_size).unwrap_or(0);
         let zone_count = u32::try_from(count).ok().filter(|count| *count > 0).ok_or_else(|| {
-            let found = format!("{} bytes in zones of {zone_size}", facts.size);
+            let found = format!("{} bytes in zones of {zone_size}", limits.size);
             refused("from one to 2^32 - 1 zones", found, "use another drive")
         })?;
         let raw = report_all(drive.as_ref(), zone_size, zone_count).map_err(|source| DeviceError::Io {
             zone: None,
             offset: 0,
-            op: "report of zones",
+            op: "zone report",
             source,
         })?;
         if let Some((zone, odd)) = (0u64..).zip(&raw).find(|(zone, raw)| {
             raw.len != zone_size || zone.checked_mul(zone_size).is_none_or(|start| start != raw.start)
         }) {
             let found = format!("zone {zone} at byte {} with {}", odd.start, odd.len);
-            return Err(refused("zones of one size, one after the other", found, "use another drive"));
+            return Err(refused("contiguous zones of one size", found, "use another drive"));
         }
-        let judged: Vec<Judged> = raw.iter().map(|raw| raw.judge(u64::from(write_unit))).collect();
+        let usable_zones: Vec<UsableZone> =
+            raw.iter().map(|raw| raw.classify(u64::from(write_unit))).collect();
         let info = DeviceInfo {
             name,
             kind: DeviceKind::Zoned,
             write_unit,
             zone_count,
             zone_size,
-            max_open: facts.max_open,
-            max_active: facts.max_active,
+            max_open: limits.max_open,
+            max_active: limits.max_active,
             hardware_pointers: true,
         };
         // The drive closes open zones by itself when others are written; only the limit of active ones can be hit.
-        let capacities = judged.iter().map(|zone| zone.report.capacity);
-        let rules = ZoneRules::new(write_unit, facts.max_active, capacities, ZoneState::Unknown);
+        let capacities = usable_zones.iter().map(|zone| zone.report.capacity);
+        let rules = ZoneRules::new(write_unit, limits.max_active, capacities, ZoneState::Unknown);
         let device = ZonedDevice {
             drive,
             identity: None,
             mode,
             info,
-            traits: raw.iter().map(|raw| Traits::of(raw, u64::from(write_unit))).collect(),
+            properties: raw.iter().map(|raw| ZoneProperties::of(raw, u64::from(write_unit))).collect(),
             rules,
             keeps_space: AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
         };
-        for (zone, judged) in device.rules.zones().zip(&judged) {
-            if device.traits(zone).conventional {
+        for (zone, usable) in device.rules.zones().zip(&usable_zones) {
+            if device.properties_of(zone).conventional {
                 device.rules.exempt(zone);
             }
-            device.believe(zone, judged);
+            device.adopt_report(zone, usable);
         }
         Ok(device)
     }
@@ -165,59 +166,59 @@ impl ZonedDevice {
         u64::from(zone.0).saturating_mul(self.info.zone_size)
     }
 
-    fn traits(&self, zone: ZoneIdx) -> Traits {
-        usize::try_from(zone.0).ok().and_then(|at| self.traits.get(at)).copied().unwrap_or_default()
+    fn properties_of(&self, zone: ZoneIdx) -> ZoneProperties {
+        usize::try_from(zone.0).ok().and_then(|at| self.properties.get(at)).copied().unwrap_or_default()
     }
 
     /// Sets the rules of a zone to the drive's report, after bringing the zone into a state that we can use.
-    fn believe(&self, zone: ZoneIdx, judged: &Judged) {
-        let ZoneReport { state, pointer, .. } = judged.report;
+    fn adopt_report(&self, zone: ZoneIdx, usable: &UsableZone) {
+        let ZoneReport { state, pointer, .. } = usable.report;
         if state == ZoneState::ReadOnly || state == ZoneState::Offline {
-            log::warn!("{}: zone {zone} takes no writes: {state:?}", self.info.name);
+            log::warn!("{}: zone {zone} is not writable: {state:?}", self.info.name);
         }
         let (start, len) = (self.start(zone), self.info.zone_size);
-        let told = match judged.remedy {
+        let commanded = match usable.required_command {
             _ if self.mode == OpenMode::ReadOnly => Ok(()),
-            Remedy::None => Ok(()),
-            Remedy::Reset => self.drive.reset(start, len),
-            Remedy::Finish => self.drive.finish(start, len),
+            RequiredCommand::None => Ok(()),
+            RequiredCommand::Reset => self.drive.reset(start, len),
+            RequiredCommand::Finish => self.drive.finish(start, len),
         };
-        if let Err(error) = told {
-            log::warn!("{}: zone {zone} stays active for nothing: {error}", self.info.name);
+        if let Err(error) = commanded {
+            log::warn!("{}: closing zone {zone} failed, it stays active: {error}", self.info.name);
         }
         self.rules.force(zone, state, pointer);
     }
 
     /// Queries a zone and adopts the drive's report. Returns false if there is no valid reply.
-    fn ask_again(&self, zone: ZoneIdx) -> bool {
-        if self.traits(zone).conventional {
+    fn refresh_zone(&self, zone: ZoneIdx) -> bool {
+        if self.properties_of(zone).conventional {
             return false;
         }
         let start = self.start(zone);
         match self.drive.report(start, 1).as_deref() {
             Ok([raw]) if raw.start == start => {
-                self.believe(zone, &raw.judge(u64::from(self.info.write_unit)));
+                self.adopt_report(zone, &raw.classify(u64::from(self.info.write_unit)));
                 true
             }
             Ok(other) => {
-                log::error!("{}: asked for zone {zone}, found {other:?}", self.info.name);
+                log::error!("{}: report of zone {zone} invalid: {other:?}", self.info.name);
                 false
             }
             Err(error) => {
-                log::error!("{}: zone {zone} cannot be asked for: {error}", self.info.name);
+                log::error!("{}: report of zone {zone} failed: {error}", self.info.name);
                 false
             }
         }
     }
 
-    fn writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
+    fn check_writable(&self, zone: ZoneIdx, op: &'static str) -> Result<(), DeviceError> {
         match self.mode {
             OpenMode::ReadWrite => Ok(()),
             OpenMode::ReadOnly => Err(DeviceError::Rule {
                 zone,
                 op,
                 expected: "a device opened for writing".into(),
-                found: "one opened for reading only".into(),
+                found: "a device opened read-only".into(),
             }),
         }
     }
@@ -230,7 +231,7 @@ impl ZonedDevice {
         };
         let source = match limit {
             Some((what, limit)) => io::Error::other(format!(
-                "{} takes no more {what} zones (max_{what}_zones is {limit}): {source}",
+                "{}: too many {what} zones (max_{what}_zones is {limit}): {source}",
                 self.info.name
             )),
             None => source,
@@ -238,7 +239,7 @@ impl ZonedDevice {
         DeviceError::Io { zone: Some(zone), offset, op, source }
     }
 
-    fn put(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>) {
+    fn write_pieces(&self, at: u64, data: &[u8]) -> (u64, io::Result<()>) {
         let mut taken = 0;
         for piece in data.chunks(PIECE_BYTES) {
             let (more, result) = self.drive.write(at.saturating_add(taken), piece);
@@ -263,7 +264,7 @@ impl ZonedDevice {
         self.drive.write(start, &zeros).1
     }
 
-    fn get(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+    fn read_range(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
         let align = ALIGN as u64;
         let fits = at.is_multiple_of(align)
             && buf.len().is_multiple_of(ALIGN)
@@ -283,10 +284,13 @@ impl ZonedDevice {
     }
 }
 
-impl Traits {
-    fn of(raw: &RawZone, unit: u64) -> Traits {
+impl ZoneProperties {
+    fn of(raw: &RawZone, unit: u64) -> ZoneProperties {
         let conventional = raw.is_conventional();
-        Traits { conventional, ends_odd: !conventional && !raw.capacity.min(raw.len).is_multiple_of(unit) }
+        ZoneProperties {
+            conventional,
+            needs_finish: !conventional && !raw.capacity.min(raw.len).is_multiple_of(unit),
+        }
     }
 }
 
@@ -298,7 +302,7 @@ fn report_all(drive: &dyn Drive, zone_size: u64, zone_count: u32) -> io::Result<
         let start = (zones.len() as u64).saturating_mul(zone_size);
         let more = drive.report(start, (count - zones.len()).min(REPORT_ZONES))?;
         if more.is_empty() {
-            let found = format!("the drive says nothing of zone {} and those after it", zones.len());
+            let found = format!("zone report ends before zone {}", zones.len());
             return Err(io::Error::new(io::ErrorKind::InvalidData, found));
         }
         zones.extend(more);
@@ -316,39 +320,39 @@ impl Device for ZonedDevice {
         self.rules.report(zone)
     }
 
-    fn ask(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
-        self.ask_again(zone);
+    fn query(&self, zone: ZoneIdx) -> Result<ZoneReport, DeviceError> {
+        self.refresh_zone(zone);
         self.rules.report(zone)
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.rules.may_read(zone, offset, buf.len())?;
+        self.rules.check_read(zone, offset, buf.len())?;
         let ZoneReport { state, capacity, pointer } = self.rules.report(zone)?;
         let known = match state {
             ZoneState::Empty | ZoneState::Open | ZoneState::Full => pointer,
             ZoneState::Unknown | ZoneState::ReadOnly | ZoneState::Offline => capacity,
         };
-        let there = usize::try_from(known.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
-        let (below, above) = buf.split_at_mut(there);
-        above.fill(0);
-        if below.is_empty() {
+        let written_len = usize::try_from(known.saturating_sub(offset)).unwrap_or(usize::MAX).min(buf.len());
+        let (written, unwritten) = buf.split_at_mut(written_len);
+        unwritten.fill(0);
+        if written.is_empty() {
             return Ok(());
         }
-        self.get(self.start(zone).saturating_add(offset), below)
+        self.read_range(self.start(zone).saturating_add(offset), written)
             .map_err(|source| self.failed(zone, offset, "read", source))
     }
 
     fn write(&self, zone: ZoneIdx, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.writable(zone, "write")?;
+        self.check_writable(zone, "write")?;
         let ticket = self.rules.begin_write(zone, offset, data.len())?;
         let at = self.start(zone).saturating_add(offset);
         let (taken, result) = if data.as_ptr().addr().is_multiple_of(ALIGN) {
-            self.put(at, data)
+            self.write_pieces(at, data)
         } else {
-            self.put(at, &AlignedBuf::from(data))
+            self.write_pieces(at, &AlignedBuf::from(data))
         };
         if let Err(source) = result {
-            if self.ask_again(zone) {
+            if self.refresh_zone(zone) {
                 // The drive's report stands, whatever number of bytes the write call returned.
                 drop(ticket);
             } else {
@@ -357,18 +361,20 @@ impl Device for ZonedDevice {
             return Err(self.failed(zone, offset, "write", source));
         }
         ticket.wrote(taken);
-        if self.traits(zone).ends_odd && self.rules.report(zone)?.state == ZoneState::Full {
+        if self.properties_of(zone).needs_finish && self.rules.report(zone)?.state == ZoneState::Full {
             let finished = self.drive.finish(self.start(zone), self.info.zone_size);
             // The data is written. A failure costs only a place among the active zones.
-            finished.unwrap_or_else(|error| log::warn!("{}: finish of zone {zone}: {error}", self.info.name));
+            finished.unwrap_or_else(|error| {
+                log::warn!("{}: finish of zone {zone} failed, it stays active: {error}", self.info.name)
+            });
         }
         Ok(())
     }
 
     fn reset(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.writable(zone, "reset")?;
+        self.check_writable(zone, "reset")?;
         let ticket = self.rules.begin_reset(zone)?;
-        let done = if self.traits(zone).conventional {
+        let done = if self.properties_of(zone).conventional {
             self.wipe(zone)
         } else {
             self.drive.reset(self.start(zone), self.info.zone_size)
@@ -379,7 +385,7 @@ impl Device for ZonedDevice {
                 Ok(())
             }
             Err(source) => {
-                self.ask_again(zone);
+                self.refresh_zone(zone);
                 Err(self.failed(zone, 0, "reset", source))
             }
         }
@@ -390,9 +396,9 @@ impl Device for ZonedDevice {
     }
 
     fn finish(&self, zone: ZoneIdx) -> Result<(), DeviceError> {
-        self.writable(zone, "finish")?;
+        self.check_writable(zone, "finish")?;
         let Some(ticket) = self.rules.begin_finish(zone)? else { return Ok(()) };
-        let done = if self.traits(zone).conventional {
+        let done = if self.properties_of(zone).conventional {
             Ok(())
         } else {
             self.drive.finish(self.start(zone), self.info.zone_size)
@@ -403,7 +409,7 @@ impl Device for ZonedDevice {
                 Ok(())
             }
             Err(source) => {
-                self.ask_again(zone);
+                self.refresh_zone(zone);
                 Err(self.failed(zone, 0, "finish", source))
             }
         }
@@ -430,7 +436,7 @@ impl Device for ZonedDevice {
 
     fn unlock(&self) {
         if let Err(error) = self.drive.unlock() {
-            log::warn!("{}: it stays locked until this process has ended: {error}", self.info.name);
+            log::warn!("{}: unlock failed, locked until this process ends: {error}", self.info.name);
         }
     }
 }

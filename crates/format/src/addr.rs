@@ -15,10 +15,11 @@ pub const GRANULE: u64 = 16;
 pub const OFFSET_BITS: u32 = 28;
 /// The largest zone that 28 bits of granules can address, in bytes.
 pub const ZONE_BYTES_MAX: u64 = GRANULE << OFFSET_BITS;
+/// The largest number that 36 bits hold. No filling has it: see [`is_valid_seq`].
 pub const SEQ_MAX: u64 = (1 << (64 - OFFSET_BITS)) - 1;
 
 /// Whether a written zone can have this number. `SEQ_MAX` itself is never given, so each number has a successor.
-pub fn is_possible(seq: ZoneSeq) -> bool {
+pub fn is_valid_seq(seq: ZoneSeq) -> bool {
     (1..SEQ_MAX).contains(&seq.0)
 }
 
@@ -32,6 +33,7 @@ pub fn granule_bytes(bytes: u64) -> u64 {
 pub struct Addr(u64);
 
 impl Addr {
+    /// No block. As stored: 0.
     pub const NONE: Addr = Addr(0);
 
     /// The address of `offset` bytes (a multiple of the granule) into the zone `seq`.
@@ -40,23 +42,27 @@ impl Addr {
         Addr((seq.0 << OFFSET_BITS) | (offset / GRANULE))
     }
 
+    /// The address in stored bits. Nothing is validated: see [`can_hold`](Addr::can_hold).
     pub fn from_raw(raw: u64) -> Addr {
         Addr(raw)
     }
 
+    /// The stored bits.
     pub fn raw(self) -> u64 {
         self.0
     }
 
+    /// Whether it is [`Addr::NONE`].
     pub fn is_none(self) -> bool {
         self.0 == 0
     }
 
     /// Whether a block of that stored size can have been born there.
     pub fn can_hold(self, psize: u32) -> bool {
-        is_possible(self.seq()) && self.offset() + granule_bytes(u64::from(psize)) <= ZONE_BYTES_MAX
+        is_valid_seq(self.seq()) && self.offset() + granule_bytes(u64::from(psize)) <= ZONE_BYTES_MAX
     }
 
+    /// The zone filling in which the block was born.
     pub fn seq(self) -> ZoneSeq {
         ZoneSeq(self.0 >> OFFSET_BITS)
     }
@@ -91,18 +97,23 @@ impl Field for Addr {
 layout! {
     /// A position on a device, with the filling that is expected there. `FORMAT.md` section "Places".
     Place, 32 bytes {
+        /// Index in the label's device table.
         0  device: DeviceIdx,
+        /// Ignored.
         2  reserved: u16,
+        /// The physical zone: 2 or more, because 0 and 1 are anchors.
         4  zone: ZoneIdx,
         /// Offset in the zone, in bytes.
         8  offset: u64,
         /// The expected filling of that zone. Bytes of any other filling are stale.
         16 seq: ZoneSeq,
+        /// Ignored.
         24 reserved2: u64,
     }
 }
 
 impl Place {
+    /// The place `offset` bytes into a physical zone, where the filling `seq` is expected.
     pub fn new(device: DeviceIdx, zone: ZoneIdx, offset: u64, seq: ZoneSeq) -> Place {
         Place { device, reserved: 0, zone, offset, seq, reserved2: 0 }
     }

@@ -26,17 +26,24 @@ pub const BLOCK_BYTES_MAX: u32 = 16 << 20;
 layout! {
     /// A normal pointer or a hole, as stored. `FORMAT.md` section "Block pointers".
     BlockPtrPhys, 128 bytes {
+        /// Addresses of the copies, filled from the first. None set: a hole.
         0   addrs: [u64; 3],
+        /// Of the stored bytes.
         24  checksum: [u8; 32],
         /// bits 0-6 compression, 7 embedded, 8-15 type, 16-20 level, 21 shared, 22 encrypted, 24-31 checksum kind
         /// (embedded: payload length), 32-63 zero (embedded: logical size).
         56  props: u64,
+        /// Bytes of the block before compression.
         64  lsize: u32,
+        /// Stored bytes, exact. 0: a hole.
         68  psize: u32,
+        /// The txg that the content is from.
         72  logical_birth: Txg,
+        /// The txg that wrote the stored bytes.
         80  block_birth: Txg,
         /// Level 0: 1. Above: allocated level-0 blocks below, or for dnode blocks allocated dnodes.
         88  fill: u64,
+        /// Zero, else an unknown feature.
         96  reserved: [u64; 4],
     }
 }
@@ -50,55 +57,84 @@ const BIRTH_AT: usize = 72;
 /// A decoded block pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BlockPtr {
+    /// No bytes: the block reads as zeros.
     Hole(Hole),
+    /// The bytes lie in the pointer.
     Embedded(Embedded),
+    /// The bytes lie in zones.
     Normal(Normal),
 }
 
+/// A pointer to a block of zeros.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hole {
+    /// The kind of the object that owns the block.
     pub kind: u8,
+    /// Level in the block tree. 0: content.
     pub level: u8,
+    /// Bytes of the block. 0: never written.
     pub lsize: u32,
     /// 0: never written.
     pub birth: Txg,
 }
 
+/// A pointer that holds the block itself. It costs no space and has no checksum, because its parent's checksum covers it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Embedded {
+    /// The kind of the object that owns the block.
     pub kind: u8,
+    /// Level in the block tree. 0: content.
     pub level: u8,
+    /// Id of the compression of `payload`.
     pub compression: u8,
+    /// Bytes of the block before compression.
     pub lsize: u32,
+    /// The txg that wrote it: both births.
     pub birth: Txg,
+    /// The stored form, 1 to [`EMBEDDED_BYTES_MAX`] bytes.
     pub payload: Vec<u8>,
 }
 
 /// The unique name of a block, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
+    /// Address of the first copy.
     pub addr: Addr,
+    /// The txg that wrote the stored bytes.
     pub birth: Txg,
 }
 
 impl Key {
+    /// The name of the block that a pointer names.
     pub fn of(ptr: &Normal) -> Key {
         Key { addr: ptr.addrs[0], birth: ptr.block_birth }
     }
 }
 
+/// A pointer to stored bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Normal {
+    /// Addresses of the copies, filled from the first. The first is set.
     pub addrs: [Addr; COPIES_MAX],
+    /// Of the stored bytes, by `checksum_kind`.
     pub checksum: [u8; 32],
+    /// The function that computed `checksum`.
     pub checksum_kind: ChecksumKind,
+    /// Id of the compression of the stored bytes.
     pub compression: u8,
+    /// The kind of the object that owns the block.
     pub kind: u8,
+    /// Level in the block tree. 0: content.
     pub level: u8,
+    /// Bytes of the block before compression.
     pub lsize: u32,
+    /// Stored bytes, exact.
     pub psize: u32,
+    /// The txg that the content is from. A rewrite of the same content keeps it.
     pub logical_birth: Txg,
+    /// The txg that wrote the stored bytes.
     pub block_birth: Txg,
+    /// Level 0: 1. Above: allocated level-0 blocks below, or for dnode blocks allocated dnodes.
     pub fill: u64,
 }
 
@@ -109,12 +145,15 @@ impl Default for BlockPtr {
 }
 
 impl BlockPtr {
+    /// Bytes of a stored pointer.
     pub const SIZE: usize = BlockPtrPhys::SIZE;
 
+    /// Whether the block reads as zeros without stored bytes.
     pub fn is_hole(&self) -> bool {
         matches!(self, BlockPtr::Hole(_))
     }
 
+    /// Bytes of the block before compression. 0: a hole that was never written.
     pub fn lsize(&self) -> u32 {
         match self {
             BlockPtr::Hole(hole) => hole.lsize,
@@ -132,6 +171,7 @@ impl BlockPtr {
         }
     }
 
+    /// Level in the block tree. 0: content.
     pub fn level(&self) -> u8 {
         match self {
             BlockPtr::Hole(hole) => hole.level,
@@ -182,6 +222,7 @@ impl BlockPtr {
         }
     }
 
+    /// The stored form. Panics if an embedded payload is empty or larger than [`EMBEDDED_BYTES_MAX`].
     pub fn encode(&self) -> [u8; BlockPtr::SIZE] {
         let props = |compression: u8, kind: u8, level: u8| {
             u64::from(compression) | u64::from(kind) << 8 | u64::from(level) << 16
@@ -268,7 +309,7 @@ impl BlockPtr {
             return Err(Corrupt::new(
                 at,
                 "sizes and births of a block pointer",
-                "set",
+                "above 0",
                 format_args!(
                     "psize {} lsize {} births {} {}",
                     phys.psize, phys.lsize, phys.block_birth, phys.logical_birth

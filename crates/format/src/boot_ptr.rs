@@ -7,25 +7,31 @@ use terrane_wire::{Corrupt, layout};
 layout! {
     /// The places of both copies of a bootstrap block, and its checksum and length.
     BootPtr, 112 bytes {
+        /// Places of two copies with the same bytes. Sequence number 0: the copy does not exist.
         0   places: [Place; 2],
+        /// BLAKE3 of the stored bytes.
         64  checksum: [u8; 32],
+        /// Stored bytes. 0: there is no block.
         96  len: u32,
         /// Bytes of the batch in the zone, with directory part and padding.
         100 padded: u32,
+        /// Ignored.
         104 reserved: u64,
     }
 }
 
 impl BootPtr {
+    /// No block.
     pub const NONE: BootPtr =
         BootPtr { places: [NO_PLACE; 2], checksum: [0; 32], len: 0, padded: 0, reserved: 0 };
 
+    /// Whether there is no block.
     pub fn is_none(&self) -> bool {
         self.len == 0
     }
 
     /// Validates a stored pointer to a bootstrap block. Only then may its places be converted to addresses.
-    pub fn judge(&self, at: &dyn std::fmt::Display) -> Result<(), Corrupt> {
+    pub fn validate(&self, at: &dyn std::fmt::Display) -> Result<(), Corrupt> {
         let fits = |place: &Place| {
             place.seq.0 >> 36 == 0 && place.offset.is_multiple_of(GRANULE) && place.offset < ZONE_BYTES_MAX
         };
@@ -35,8 +41,8 @@ impl BootPtr {
         Err(Corrupt::new(
             at,
             "pointer to a bootstrap block",
-            "places and sizes in range",
-            format_args!("{:?}", self.places),
+            "in range",
+            format_args!("len {}, padded {}, places {:?}", self.len, self.padded, self.places),
         ))
     }
 

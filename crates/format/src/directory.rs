@@ -8,25 +8,33 @@
 //!
 //! Invariant: positions in a part ascend and do not overlap, and all lie inside the batch.
 
-use crate::addr::{Addr, GRANULE, granule_bytes, is_possible};
+use crate::addr::{Addr, GRANULE, granule_bytes, is_valid_seq};
 use crate::seal::{Seed, seal};
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq, layout};
 
+/// `magic` of a [`PartTrailer`].
 pub const PART_MAGIC: u64 = u64::from_le_bytes(*b"TERRPART");
 /// `previous` of the first part of a zone.
 pub const NO_PART: u64 = u64::MAX;
-/// Owner kinds beyond a block of an object: pool structures.
+/// Pool structure that owns a block: a commit record.
 pub const POOL_RECORD: u8 = 1;
+/// Pool structure that owns a block: a section of the zone tables.
 pub const POOL_SECTION: u8 = 2;
+/// Pool structure that owns a block: a dead-log block.
 pub const POOL_DEAD_LOG: u8 = 3;
+/// Pool structure that owns a block: the second copy of a directory part.
 pub const POOL_PART_COPY: u8 = 4;
 
 layout! {
     /// Ends every directory part. `FORMAT.md` section "Zone directories".
     PartTrailer, 96 bytes {
+        /// [`PART_MAGIC`].
         0  magic: u64,
+        /// The zone's filling.
         8  seq: ZoneSeq,
+        /// The incarnation that wrote the part.
         16 incarnation: u64,
+        /// The txg that wrote the part.
         24 txg: Txg,
         /// Offset in the zone at which the batch begins, in bytes.
         32 batch_start: u64,
@@ -36,9 +44,13 @@ layout! {
         48 entry_bytes: u64,
         /// Offset in the zone of the end of the part before, in bytes. All ones: none.
         56 previous: u64,
+        /// Number of entries.
         64 entries: u32,
+        /// Number of entries whose birthplace is elsewhere.
         68 moved: u32,
+        /// Ignored.
         72 reserved: u64,
+        /// Over everything from `part_start` on.
         80 seal: [u8; 16],
     }
 }
@@ -49,10 +61,25 @@ pub const SPILL: u64 = u64::MAX;
 /// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    Block { objset: u64, object: u64, level: u8, block: u64 },
-    Pool { what: u8 },
+    /// A block of an object.
+    Block {
+        /// The object set. 0: the meta object set.
+        objset: u64,
+        /// The object. 2^64 - 2: the header of the set. 2^64 - 1: its free queue.
+        object: u64,
+        /// Level in the block tree. 0: content.
+        level: u8,
+        /// Number of the block in its level, or [`SPILL`].
+        block: u64,
+    },
+    /// A block of a pool structure, which no object owns.
+    Pool {
+        /// [`POOL_RECORD`], [`POOL_SECTION`], [`POOL_DEAD_LOG`] or [`POOL_PART_COPY`].
+        structure: u8,
+    },
 }
 
+/// What a directory part says of one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Offset of the block in this zone, in bytes.
@@ -61,18 +88,23 @@ pub struct Entry {
     pub identity: Addr,
     /// Stored bytes, exact.
     pub psize: u32,
+    /// CRC-32C of the stored bytes.
     pub crc: u32,
+    /// The txg that wrote the block. A move keeps it.
     pub birth: Txg,
+    /// What the block belongs to.
     pub owner: Owner,
     /// Addresses of the other copies.
-    pub siblings: Vec<Addr>,
+    pub other_copies: Vec<Addr>,
 }
 
 impl Entry {
+    /// Allocated granules.
     pub fn granules(&self) -> u32 {
-        u32::try_from(granule_bytes(u64::from(self.psize)) / GRANULE).expect("fewer than bytes")
+        u32::try_from(granule_bytes(u64::from(self.psize)) / GRANULE).expect("fewer granules than bytes")
     }
 
+    /// Whether the block was born elsewhere. `seq` is the filling that holds the entry.
     pub fn is_moved(&self, seq: ZoneSeq) -> bool {
         self.identity != Addr::new(seq, self.offset)
     }
@@ -81,12 +113,17 @@ impl Entry {
 /// A decoded and validated part.
 #[derive(Clone, Debug)]
 pub struct Part {
+    /// The zone's filling.
     pub seq: ZoneSeq,
+    /// The txg that wrote the part.
     pub txg: Txg,
+    /// Offset of the batch in the zone, in bytes.
     pub batch_start: u64,
     /// End of the part, and of the batch.
     pub end: u64,
+    /// End of the part before, in bytes. `None`: this is the first part of the zone.
     pub previous: Option<u64>,
+    /// In offset order.
     pub entries: Vec<Entry>,
     /// Indices of `entries` in order of identity.
     by_identity: Vec<u32>,
@@ -125,7 +162,7 @@ const F_MOVED: u8 = 1;
 const F_POOL: u8 = 2;
 const F_SAME_OBJECT: u8 = 4;
 const F_NEXT_BLOCK: u8 = 8;
-const F_SIBLINGS: u8 = 16;
+const F_OTHER_COPIES: u8 = 16;
 const F_GAP: u8 = 32;
 const F_SAME_BIRTH: u8 = 64;
 /// More flags follow, as a varint.
@@ -136,10 +173,10 @@ const ENTRY_BYTES_MIN: usize = 1 + 1 + 4;
 
 /// The state of delta coding between entries, the same for encoder and decoder.
 #[derive(Default)]
-struct Last {
+struct DeltaState {
     end: u64,
     identity: u64,
-    sibling: u64,
+    other_copy: u64,
     birth: u64,
     objset: u64,
     object: u64,
@@ -150,11 +187,17 @@ struct Last {
 /// Identity and position of a part to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct PartHead {
+    /// Id of the pool, for the seal.
     pub pool: u64,
+    /// The incarnation that writes the part.
     pub incarnation: u64,
+    /// The zone's filling.
     pub seq: ZoneSeq,
+    /// The txg that writes the part.
     pub txg: Txg,
+    /// Offset of the batch in the zone, in bytes.
     pub batch_start: u64,
+    /// Offset in the zone of the first byte of entries, in bytes.
     pub part_start: u64,
     /// End of the part before, or [`NO_PART`].
     pub previous: u64,
@@ -163,7 +206,7 @@ pub struct PartHead {
 /// Encodes the part of a batch being gathered, entry by entry, so its size is always known.
 pub struct PartEncoder {
     out: Writer,
-    last: Last,
+    last: DeltaState,
     batch_start: u64,
     entries: u32,
     moved: u32,
@@ -172,7 +215,7 @@ pub struct PartEncoder {
 impl PartEncoder {
     /// For a batch that begins at this offset of its zone, in bytes.
     pub fn new(batch_start: u64) -> PartEncoder {
-        let last = Last { end: batch_start, ..Last::default() };
+        let last = DeltaState { end: batch_start, ..DeltaState::default() };
         PartEncoder { out: Writer::default(), last, batch_start, entries: 0, moved: 0 }
     }
 
@@ -212,14 +255,14 @@ impl PartEncoder {
             reserved: 0,
             seal: [0; 16],
         };
-        let seed = Seed { pool, life: seq.0, offset: part_start, incarnation };
+        let seed = Seed { pool, scope: seq.0, offset: part_start, incarnation };
         trailer.seal = seal(seed, &[&raw, &trailer.encode()[..PartTrailer::SIZE - 16]]);
         raw.extend_from_slice(&trailer.encode());
         raw
     }
 }
 
-fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) {
+fn encode_entry(out: &mut Writer, last: &mut DeltaState, seq: ZoneSeq, entry: &Entry) {
     let moved = entry.is_moved(seq);
     let gap = (entry.offset - last.end) / GRANULE;
     let mut flags = 0;
@@ -227,7 +270,7 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
     set(F_MOVED, moved);
     set(F_GAP, gap > 0);
     set(F_SAME_BIRTH, entry.birth.0 == last.birth);
-    set(F_SIBLINGS, !entry.siblings.is_empty());
+    set(F_OTHER_COPIES, !entry.other_copies.is_empty());
     if let Owner::Block { objset, object, level, block } = entry.owner {
         let same = objset == last.objset && object == last.object && level == last.level;
         set(F_SAME_OBJECT, same);
@@ -248,7 +291,7 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
         out.varint(entry.birth.0);
     }
     match entry.owner {
-        Owner::Pool { what } => out.u8(what),
+        Owner::Pool { structure: what } => out.u8(what),
         Owner::Block { objset, object, level, block } => {
             if flags & F_SAME_OBJECT == 0 {
                 out.varint(objset);
@@ -261,11 +304,11 @@ fn encode_entry(out: &mut Writer, last: &mut Last, seq: ZoneSeq, entry: &Entry) 
             (last.objset, last.object, last.level, last.block) = (objset, object, level, block);
         }
     }
-    if !entry.siblings.is_empty() {
-        out.u8(u8::try_from(entry.siblings.len()).expect("a block has few copies"));
-        for sibling in &entry.siblings {
-            out.varint_signed(sibling.raw().wrapping_sub(last.sibling).cast_signed());
-            last.sibling = sibling.raw();
+    if !entry.other_copies.is_empty() {
+        out.u8(u8::try_from(entry.other_copies.len()).expect("a block has few copies"));
+        for other_copy in &entry.other_copies {
+            out.varint_signed(other_copy.raw().wrapping_sub(last.other_copy).cast_signed());
+            last.other_copy = other_copy.raw();
         }
     }
     last.identity = entry.identity.raw();
@@ -321,14 +364,14 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     let (Some(body), true) = (body_len.and_then(|len| raw.get(..len)), raw.len() == len) else {
         return Err(Corrupt::new(at(), "length", len, raw.len()));
     };
-    let seed = Seed { pool, life: seq.0, offset: trailer.part_start, incarnation: trailer.incarnation };
+    let seed = Seed { pool, scope: seq.0, offset: trailer.part_start, incarnation: trailer.incarnation };
     if seal(seed, &[body]) != trailer.seal {
-        return Err(Corrupt::new(at(), "seal", "that of its bytes", "another"));
+        return Err(Corrupt::new(at(), "seal", "valid", "a mismatch"));
     }
     let truncated = |error: Truncated| Corrupt::new(at(), "entries", "whole", error);
     let entry_bytes = usize::try_from(trailer.entry_bytes).unwrap_or(usize::MAX);
     let mut reader = Reader::new(body.get(..entry_bytes).unwrap_or(&[]));
-    let mut last = Last { end: trailer.batch_start, ..Last::default() };
+    let mut last = DeltaState { end: trailer.batch_start, ..DeltaState::default() };
     // Bounds the allocation for a forged count by the size of the part.
     let most = reader.remaining() / ENTRY_BYTES_MIN;
     if trailer.entries as usize > most {
@@ -339,7 +382,9 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
         let entry = decode_entry(&mut reader, &mut last, seq).map_err(truncated)?;
         if entry.offset + granule_bytes(u64::from(entry.psize)) > trailer.part_start.next_multiple_of(GRANULE)
         {
-            return Err(Corrupt::new(at(), "end of a block", trailer.part_start, entry.offset));
+            let found = entry.offset + granule_bytes(u64::from(entry.psize));
+            let expected = format_args!("at most {}", trailer.part_start);
+            return Err(Corrupt::new(at(), "end of a block", expected, found));
         }
         entries.push(entry);
     }
@@ -358,7 +403,7 @@ pub fn parse_part(pool: u64, trailer: &PartTrailer, raw: &[u8], end: u64) -> Res
     Ok(Part::new(seq, trailer.txg, (trailer.batch_start, end), previous, entries))
 }
 
-fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<Entry, Truncated> {
+fn decode_entry(raw: &mut Reader<'_>, last: &mut DeltaState, seq: ZoneSeq) -> Result<Entry, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let flags = raw.u8()?;
     // No further flag is known, and its field would be misread as the next one.
@@ -367,7 +412,7 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
     }
     let gap = if flags & F_GAP != 0 { raw.varint()? } else { 0 };
     let offset = gap.checked_mul(GRANULE).and_then(|gap| gap.checked_add(last.end)).ok_or(bad)?;
-    if offset >= crate::addr::ZONE_BYTES_MAX || !is_possible(seq) {
+    if offset >= crate::addr::ZONE_BYTES_MAX || !is_valid_seq(seq) {
         return Err(bad);
     }
     let identity = if flags & F_MOVED != 0 {
@@ -382,7 +427,7 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
     let crc = raw.u32()?;
     let birth = if flags & F_SAME_BIRTH != 0 { last.birth } else { raw.varint()? };
     let owner = if flags & F_POOL != 0 {
-        Owner::Pool { what: raw.u8()? }
+        Owner::Pool { structure: raw.u8()? }
     } else {
         if flags & F_SAME_OBJECT == 0 {
             last.objset = raw.varint()?;
@@ -392,21 +437,21 @@ fn decode_entry(raw: &mut Reader<'_>, last: &mut Last, seq: ZoneSeq) -> Result<E
         last.block = if flags & F_NEXT_BLOCK != 0 { last.block.wrapping_add(1) } else { raw.varint()? };
         Owner::Block { objset: last.objset, object: last.object, level: last.level, block: last.block }
     };
-    let mut siblings = Vec::new();
-    if flags & F_SIBLINGS != 0 {
+    let mut other_copies = Vec::new();
+    if flags & F_OTHER_COPIES != 0 {
         let count = raw.u8()?;
         if usize::from(count) >= crate::block_ptr::COPIES_MAX {
             return Err(bad);
         }
         for _ in 0..count {
-            last.sibling = last.sibling.wrapping_add_signed(raw.varint_signed()?);
-            siblings.push(Addr::from_raw(last.sibling));
+            last.other_copy = last.other_copy.wrapping_add_signed(raw.varint_signed()?);
+            other_copies.push(Addr::from_raw(last.other_copy));
         }
     }
     last.identity = identity.raw();
     last.birth = birth;
     last.end = offset.checked_add(granule_bytes(u64::from(psize))).ok_or(bad)?;
-    Ok(Entry { offset, identity, psize, crc, birth: Txg(birth), owner, siblings })
+    Ok(Entry { offset, identity, psize, crc, birth: Txg(birth), owner, other_copies })
 }
 
 #[cfg(test)]
@@ -428,12 +473,20 @@ mod tests {
                 let identity =
                     if i % 5 == 4 { Addr::new(ZoneSeq(3), i * 160) } else { Addr::new(seq, offset) };
                 let owner = if i % 50 == 49 {
-                    Owner::Pool { what: POOL_SECTION }
+                    Owner::Pool { structure: POOL_SECTION }
                 } else {
                     Owner::Block { objset: 1, object: 7 + i / 40, level: (i % 40 == 0).into(), block: i }
                 };
-                let siblings = if i % 3 == 0 { vec![Addr::new(ZoneSeq(9), i * 16)] } else { vec![] };
-                Entry { offset, identity, psize, crc: i as u32, birth: Txg(5 + i / 100), owner, siblings }
+                let other_copies = if i % 3 == 0 { vec![Addr::new(ZoneSeq(9), i * 16)] } else { vec![] };
+                Entry {
+                    offset,
+                    identity,
+                    psize,
+                    crc: i as u32,
+                    birth: Txg(5 + i / 100),
+                    owner,
+                    other_copies,
+                }
             })
             .collect()
     }
@@ -448,7 +501,7 @@ mod tests {
         parse_part(77, &trailer, raw, end)
     }
 
-    /// A random block, mostly like the one before: gap, stored bytes, birth, owner, siblings, and whether it moved here.
+    /// A random block, mostly like the one before: gap, stored bytes, birth, owner, other copies, and whether it moved here.
     type Spec = (u64, u32, u64, Owner, Vec<u64>, Option<u64>);
 
     fn specs() -> impl Strategy<Value = Vec<Spec>> {
@@ -456,13 +509,13 @@ mod tests {
         let psize = prop_oneof![8 => 1u32..128, 2 => 1u32..9000, 1 => Just(BLOCK_BYTES_MAX)];
         let owner = (word(), word(), prop_oneof![9 => Just(0u8), 1 => any::<u8>()], word(), 0u8..12);
         let owner = owner.prop_map(|(objset, object, level, block, pool)| match pool {
-            0 => Owner::Pool { what: level },
+            0 => Owner::Pool { structure: level },
             _ => Owner::Block { objset, object, level, block },
         });
-        let siblings = prop_oneof![9 => Just(vec![]), 1 => prop::collection::vec(any::<u64>(), 1..3)];
+        let other_copies = prop_oneof![9 => Just(vec![]), 1 => prop::collection::vec(any::<u64>(), 1..3)];
         let moved = prop::option::weighted(0.1, 1u64 << 28..(1 << 40));
         let gap = prop_oneof![9 => Just(0u64), 1 => 0u64..1000];
-        prop::collection::vec((gap, psize, word(), owner, siblings, moved), 1..80)
+        prop::collection::vec((gap, psize, word(), owner, other_copies, moved), 1..80)
     }
 
     proptest! {
@@ -470,7 +523,7 @@ mod tests {
         #[test]
         fn a_part_of_any_blocks_comes_back(specs in specs(), in_a_row in any::<bool>()) {
             let mut at = 4096;
-            let entries: Vec<Entry> = (0u64..).zip(specs).map(|(i, (gap, psize, birth, owner, siblings, moved))| {
+            let entries: Vec<Entry> = (0u64..).zip(specs).map(|(i, (gap, psize, birth, owner, other_copies, moved))| {
                 let offset = at + gap * GRANULE;
                 at = offset + granule_bytes(u64::from(psize));
                 let owner = match owner {
@@ -479,8 +532,9 @@ mod tests {
                 };
                 let here = Addr::new(ZoneSeq(12), offset);
                 let moved = moved.map(|granule| Addr::from_raw((granule & !0xfff_ffff) | (granule % 1000)));
-                let identity = moved.filter(|addr| is_possible(addr.seq()) && addr.can_hold(psize)).unwrap_or(here);
-                Entry { offset, identity, psize, crc: i as u32, birth: Txg(birth), owner, siblings: siblings.into_iter().map(Addr::from_raw).collect() }
+                let identity = moved.filter(|addr| is_valid_seq(addr.seq()) && addr.can_hold(psize)).unwrap_or(here);
+                let other_copies = other_copies.into_iter().map(Addr::from_raw).collect();
+                Entry { offset, identity, psize, crc: i as u32, birth: Txg(birth), owner, other_copies }
             }).collect();
             let (raw, start, entries) = part_of(entries);
             let part = parsed(&raw, start);
@@ -498,7 +552,7 @@ mod tests {
             crc: 1,
             birth: Txg(5),
             owner: Owner::Block { objset: 1, object: 7, level: 0, block },
-            siblings: Vec::new(),
+            other_copies: Vec::new(),
         });
         let (raw, start, entries) = part_of(entries.collect());
         assert_eq!(parsed(&raw, start).unwrap().entries, entries);
@@ -537,7 +591,7 @@ mod tests {
 
     /// A rebuild of the index from directories depends on valid birthplaces.
     #[test]
-    fn blocks_that_cannot_have_been_born_where_they_say_are_refused() {
+    fn impossible_birthplaces_are_refused() {
         let from = |raw: u64, psize: u32| {
             let mut entries = entries(ZoneSeq(12));
             entries.truncate(40);
@@ -560,7 +614,7 @@ mod tests {
         for bit in (0..raw.len() * 8).step_by(3) {
             let mut bad = raw.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            let judged = parse_trailer(&bad, ZoneSeq(12), end).and_then(|t| {
+            let result = parse_trailer(&bad, ZoneSeq(12), end).and_then(|t| {
                 parse_part(
                     77,
                     &t,
@@ -568,21 +622,25 @@ mod tests {
                     end,
                 )
             });
-            assert!(judged.is_err(), "bit {bit}");
+            assert!(result.is_err(), "bit {bit}");
         }
     }
 
     #[test]
-    fn a_sealed_lie_is_refused_or_harmless() {
+    fn forged_entries_with_a_valid_seal_never_panic() {
         let (raw, start, _) = encoded();
         let end = start + raw.len() as u64;
         for at in 0..raw.len() - 16 {
-            for lie in [0u8, 0x7f, 0xff] {
+            for byte in [0u8, 0x7f, 0xff] {
                 let mut bad = raw.clone();
-                bad[at] = lie;
+                bad[at] = byte;
                 let Ok(mut trailer) = parse_trailer(&bad, ZoneSeq(12), end) else { continue };
-                let seed =
-                    Seed { pool: 77, life: 12, offset: trailer.part_start, incarnation: trailer.incarnation };
+                let seed = Seed {
+                    pool: 77,
+                    scope: 12,
+                    offset: trailer.part_start,
+                    incarnation: trailer.incarnation,
+                };
                 trailer.seal = seal(seed, &[&bad[..raw.len() - 16]]);
                 let _ = parse_part(77, &trailer, &bad, end);
             }
@@ -595,11 +653,11 @@ mod tests {
         let seq = ZoneSeq(12);
         let entry = &entries(seq)[0];
         let mut out = Writer::new();
-        encode_entry(&mut out, &mut Last::default(), seq, entry);
+        encode_entry(&mut out, &mut DeltaState::default(), seq, entry);
         let raw = out.into_bytes();
         for (more, passes) in [(&[0][..], true), (&[1], false), (&[0x80, 1], false)] {
             let with = [&[raw[0] | F_MORE], more, &raw[1..]].concat();
-            let read = decode_entry(&mut Reader::new(&with), &mut Last::default(), seq);
+            let read = decode_entry(&mut Reader::new(&with), &mut DeltaState::default(), seq);
             assert_eq!(read.ok().as_ref(), Some(entry).filter(|_| passes));
         }
     }

@@ -51,9 +51,11 @@ pub enum Compatibility {
 /// The properties of a feature.
 #[derive(Debug)]
 pub struct FeatureRow {
+    /// The feature of this row.
     pub feature: Feature,
     /// The name in the label.
     pub name: &'static str,
+    /// What versions without the feature may do with the pool.
     pub compatibility: Compatibility,
     /// New pools have it, and an upgrade adds it. Other features are added by their first use.
     pub is_default: bool,
@@ -68,14 +70,14 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:tinyzap",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "directories of one block with long names or several integers for a name",
+        meaning: "directories of one block with long names, or several integers per name",
     },
     FeatureRow {
         feature: Feature::Naming,
         name: "org.terrane:naming",
         compatibility: Compatibility::Incompatible,
         is_default: false,
-        meaning: "a data set made with utf8only, normalization or casesensitivity",
+        meaning: "data sets with utf8only, normalization or casesensitivity",
     },
     FeatureRow {
         feature: Feature::Xattr,
@@ -89,35 +91,35 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:totals",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "bytes written since the pool was made, by what they were for",
+        meaning: "bytes written since the pool's creation, by purpose",
     },
     FeatureRow {
         feature: Feature::Devices,
         name: "org.terrane:devices",
         compatibility: Compatibility::Incompatible,
         is_default: false,
-        meaning: "several devices, or special ones",
+        meaning: "several devices, or special devices",
     },
     FeatureRow {
         feature: Feature::Tallies,
         name: "org.terrane:tallies",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "less is remembered of blocks that died before others moved",
+        meaning: "fingerprints of relocated blocks, which save memory for freed ones",
     },
     FeatureRow {
         feature: Feature::Codecs,
         name: "org.terrane:codecs",
         compatibility: Compatibility::Incompatible,
         is_default: false,
-        meaning: "contents compressed by lzjb, zle or gzip",
+        meaning: "blocks compressed by lzjb, zle or gzip",
     },
     FeatureRow {
         feature: Feature::Accounts,
         name: "org.terrane:accounts",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "what data sets take before and after compression; for those made from now on",
+        meaning: "space of data sets before and after compression, for new data sets",
     },
     FeatureRow {
         feature: Feature::Caches,
@@ -131,45 +133,46 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:pointers",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "files of small records with small blocks of pointers",
+        meaning: "4 KiB indirect blocks for files with small records",
     },
     FeatureRow {
         feature: Feature::Identity,
         name: "org.terrane:identity",
         compatibility: Compatibility::Incompatible,
         is_default: false,
-        meaning: "a copy that was given an id of its own",
+        meaning: "a separate id for a copied pool",
     },
     FeatureRow {
         feature: Feature::Rows,
         name: "org.terrane:rows",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "tables of zones that later versions can add to",
+        meaning: "zone tables that later versions can extend",
     },
     FeatureRow {
         feature: Feature::Births,
         name: "org.terrane:births",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "blocks that were stored in another form count as unchanged",
+        meaning: "rewritten blocks keep the birth txg of their content",
     },
     FeatureRow {
         feature: Feature::Datasets,
         name: "org.terrane:datasets",
         compatibility: Compatibility::Incompatible,
         is_default: true,
-        meaning: "data sets with ids, whose freed blocks are known beside them",
+        meaning: "data sets with ids, and pending frees per data set",
     },
 ];
 
 impl Feature {
+    /// The feature's row in [`FEATURES`].
     pub fn row(self) -> &'static FeatureRow {
         FEATURES.iter().find(|row| row.feature == self).expect("every feature has a row")
     }
 
     /// The feature with this name in labels, if this version knows it.
-    pub fn of_name(name: &str) -> Option<Feature> {
+    pub fn from_name(name: &str) -> Option<Feature> {
         FEATURES.iter().find(|row| row.name == name).map(|row| row.feature)
     }
 
@@ -204,6 +207,7 @@ impl Features {
         }
     }
 
+    /// Whether the feature is in the list of its compatibility.
     pub fn has(&self, feature: Feature) -> bool {
         let row = feature.row();
         self.list(row.compatibility).iter().any(|name| name == row.name)
@@ -238,10 +242,10 @@ mod tests {
     fn every_feature_has_one_row_and_a_name_of_its_own() {
         for (at, row) in FEATURES.iter().enumerate() {
             assert_eq!(row.feature as usize, at, "rows stand in the order of the features");
-            assert_eq!(Feature::of_name(row.name), Some(row.feature));
+            assert_eq!(Feature::from_name(row.name), Some(row.feature));
             assert!(row.name.starts_with("org.terrane:"));
         }
         assert!(FEATURES.len() <= u32::BITS as usize, "each has a bit");
-        assert_eq!(Feature::of_name("org.example:new"), None);
+        assert_eq!(Feature::from_name("org.example:new"), None);
     }
 }

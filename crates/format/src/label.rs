@@ -4,8 +4,8 @@
 //! the *label*: the identity of the pool, its devices and features. Then one uberblock per committed txg is appended. When an anchor is
 //! full, the other one is reset, gets the label, and takes over.
 //!
-//! Every filling of an anchor has a *turn* (anchor generation), one more than the one before. It is part of every seal, so a slot that
-//! survived from an earlier turn never validates. Without a hardware pointer both anchors are read whole, never searched.
+//! Every filling of an anchor has an *anchor generation*, one more than the one before. It is part of every seal, so a slot that
+//! survived from an earlier generation never validates. Without a hardware pointer both anchors are read whole, never searched.
 //!
 //! Invariant: at every moment one anchor holds a valid label and the newest committed uberblock.
 
@@ -16,6 +16,7 @@ use crate::seal::{Seed, seal};
 use crate::uberblock::{COUNTER_MAX, UBERBLOCK_COPIES};
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Truncated, Writer, layout};
 
+/// `magic` of a [`LabelHead`].
 pub const LABEL_MAGIC: u64 = u64::from_le_bytes(*b"TERRLABL");
 /// Version of the frame of label and uberblock. Its content is versioned by features.
 pub const FORMAT_VERSION: u32 = 1;
@@ -32,35 +33,46 @@ pub const WRITE_UNIT_MAX: u32 = 1 << 20;
 
 /// Offset of the second copy of the label in an anchor, in bytes. It lies behind the first uberblock, so that a partition table or the
 /// like written over the start of the device leaves one copy. An anchor in which it does not fit has one copy.
-pub fn second_label(write_unit: u32) -> u64 {
+pub fn second_label_offset(write_unit: u32) -> u64 {
     let unit = u64::from(write_unit);
     LABEL_BYTES.next_multiple_of(unit) + UBERBLOCK_COPIES as u64 * unit.max(4096)
 }
 
 /// End of the labels in an anchor, in bytes, including what lies between them.
 pub fn labels_end(write_unit: u32) -> u64 {
-    second_label(write_unit) + LABEL_BYTES.next_multiple_of(u64::from(write_unit))
+    second_label_offset(write_unit) + LABEL_BYTES.next_multiple_of(u64::from(write_unit))
 }
 
 layout! {
     /// Fixed head of a label. Features, name and device table follow. `FORMAT.md` section "Labels".
     LabelHead, 96 bytes {
+        /// [`LABEL_MAGIC`].
         0  magic: u64,
+        /// [`FORMAT_VERSION`].
         8  version: u32,
+        /// Bytes that follow the head.
         12 body_bytes: u32,
+        /// Random id of the pool. A copy of the pool shares it.
         16 pool: u64,
         /// The id of this device in this pool.
         24 device: u64,
         /// Incremented by every change of features or devices. Every uberblock repeats it.
         32 generation: u64,
-        40 turn: u64,
+        /// Number of this filling of an anchor: one more than that of the other anchor.
+        40 anchor_generation: u64,
+        /// In bytes, at most 4 GiB.
         48 zone_size: u64,
+        /// Zones that belong to the pool, anchors included.
         56 zone_count: u32,
+        /// In bytes: a power of two, 4 KiB to [`WRITE_UNIT_MAX`].
         60 write_unit: u32,
+        /// Stored bytes of the largest block, 256 KiB to 16 MiB.
         64 max_block: u32,
+        /// Sections of the zone tables, 1 to 65,536.
         68 sections: u32,
         /// With the feature `org.terrane:identity`: the id that tells the pool from the one it was copied from.
         72 identity: u64,
+        /// Over the rest of the head, then the body.
         80 seal: [u8; 16],
     }
 }
@@ -87,6 +99,7 @@ const _: () = assert!((LabelHead::SIZE + 258 + FEATURE_BYTES_MAX + 512) as u64 <
 /// What a device is used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
+    /// For all blocks. Metadata prefers special devices.
     #[default]
     Data,
     /// For metadata. Takes data only when no other device has free space.
@@ -95,7 +108,8 @@ pub enum Role {
 
 /// Whether a device is being removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Stay {
+pub enum DeviceState {
+    /// It takes new blocks.
     #[default]
     Normal,
     /// It takes nothing new. Its live blocks are moved away, then it is removed.
@@ -105,12 +119,18 @@ pub enum Stay {
 /// One row of the device table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRow {
+    /// Random id of the device.
     pub device: u64,
+    /// In bytes.
     pub zone_size: u64,
+    /// Anchors included.
     pub zone_count: u32,
+    /// In bytes.
     pub write_unit: u32,
+    /// What the device is used for.
     pub role: Role,
-    pub stay: Stay,
+    /// Whether the device is being removed.
+    pub state: DeviceState,
     /// The last known name of the device, to help find it. Empty in a pool that always had one device.
     pub name: String,
 }
@@ -120,6 +140,7 @@ pub struct DeviceRow {
 pub struct Geometry {
     /// In bytes.
     pub zone_size: u64,
+    /// Anchors included.
     pub zone_count: u32,
     /// In bytes.
     pub write_unit: u32,
@@ -129,7 +150,15 @@ impl DeviceRow {
     /// The row of a device that joins under a new id.
     pub fn of(device: u64, geometry: Geometry, role: Role) -> DeviceRow {
         let Geometry { zone_size, zone_count, write_unit } = geometry;
-        DeviceRow { device, zone_size, zone_count, write_unit, role, stay: Stay::Normal, name: String::new() }
+        DeviceRow {
+            device,
+            zone_size,
+            zone_count,
+            write_unit,
+            role,
+            state: DeviceState::Normal,
+            name: String::new(),
+        }
     }
 
     /// Zones for blocks: all but the anchors.
@@ -138,8 +167,8 @@ impl DeviceRow {
     }
 
     /// Records the device's name.
-    pub fn call(&mut self, name: &str) {
-        self.name = end_of_name(name);
+    pub fn set_name(&mut self, name: &str) {
+        self.name = truncated_name(name);
     }
 
     fn has_geometry(&self) -> bool {
@@ -150,7 +179,7 @@ impl DeviceRow {
 }
 
 /// The end of a name that is too long for the label: the end tells more than the start.
-fn end_of_name(name: &str) -> String {
+fn truncated_name(name: &str) -> String {
     let from =
         (0..=name.len()).find(|at| name.len() - at <= DEVICE_NAME_BYTES_MAX && name.is_char_boundary(*at));
     from.and_then(|from| name.get(from..)).unwrap_or_default().to_owned()
@@ -161,14 +190,16 @@ fn end_of_name(name: &str) -> String {
 pub struct CacheRow {
     /// Its id.
     pub cache: u64,
+    /// In bytes.
     pub zone_size: u64,
     /// The name of the device when it joined, to help find it.
     pub name: String,
 }
 
 impl CacheRow {
-    pub fn call(&mut self, name: &str) {
-        self.name = end_of_name(name);
+    /// Records the device's name. Of a long name, only the end is kept.
+    pub fn set_name(&mut self, name: &str) {
+        self.name = truncated_name(name);
     }
 }
 
@@ -179,20 +210,29 @@ pub struct Label {
     pub pool: u64,
     /// Set in a copy that was made a pool of its own.
     pub identity: Option<u64>,
+    /// The pool's name: see [`is_pool_name`].
     pub name: String,
+    /// Id of the device that carries this label.
     pub device: u64,
+    /// Incremented by every change of features or devices.
     pub generation: u64,
-    pub turn: u64,
+    /// Number of this filling of an anchor: one more than that of the other anchor.
+    pub anchor_generation: u64,
+    /// Zone size of the carrying device, in bytes.
     pub zone_size: u64,
+    /// Zones of the carrying device, anchors included.
     pub zone_count: u32,
+    /// Write unit of the carrying device, in bytes.
     pub write_unit: u32,
     /// The largest stored block, in bytes.
     pub max_block: u32,
     /// Number of sections of the space tables.
     pub sections: u32,
+    /// The features of the pool, known and unknown.
     pub features: Features,
     /// By device index. A removed device leaves a hole, because indexes are never reused.
     pub devices: Vec<Option<DeviceRow>>,
+    /// The cache devices, at most [`CACHES_MAX`].
     pub caches: Vec<CacheRow>,
 }
 
@@ -205,8 +245,8 @@ pub fn is_pool_name(name: &str) -> bool {
         && name.starts_with(|c: char| c.is_ascii_alphabetic())
 }
 
-fn label_seed(pool: u64, device: u64, anchor: u32, turn: u64) -> Seed {
-    Seed { pool, life: device, offset: u64::from(anchor), incarnation: turn }
+fn label_seed(pool: u64, device: u64, anchor: u32, anchor_generation: u64) -> Seed {
+    Seed { pool, scope: device, offset: u64::from(anchor), incarnation: anchor_generation }
 }
 
 impl Label {
@@ -232,18 +272,19 @@ impl Label {
         self.members().map(|(_, row)| bytes(row)).fold(0, u64::saturating_add)
     }
 
+    /// The row of a device. `None`: it was removed, or the table has no such index.
     pub fn member(&self, device: DeviceIdx) -> Option<&DeviceRow> {
         self.devices.get(usize::from(device.0))?.as_ref()
     }
 
-    /// The label as a given device carries it, in an anchor filling of this turn.
-    pub fn carried_by(&self, row: &DeviceRow, turn: u64) -> Label {
+    /// The label as a given device carries it, in an anchor filling of this generation.
+    pub fn for_device(&self, row: &DeviceRow, anchor_generation: u64) -> Label {
         Label {
             device: row.device,
             zone_size: row.zone_size,
             zone_count: row.zone_count,
             write_unit: row.write_unit,
-            turn,
+            anchor_generation,
             ..self.clone()
         }
     }
@@ -270,7 +311,7 @@ impl Label {
         if self.features.has(Feature::Devices) {
             for row in &self.devices {
                 body.u8(row.as_ref().map_or(0, |row| row.role as u8));
-                body.u8(row.as_ref().map_or(0, |row| row.stay as u8));
+                body.u8(row.as_ref().map_or(0, |row| row.state as u8));
                 body.blob(row.as_ref().map_or("", |row| &row.name).as_bytes());
             }
         }
@@ -290,7 +331,7 @@ impl Label {
             pool: self.pool,
             device: self.device,
             generation: self.generation,
-            turn: self.turn,
+            anchor_generation: self.anchor_generation,
             zone_size: self.zone_size,
             zone_count: self.zone_count,
             write_unit: self.write_unit,
@@ -299,7 +340,7 @@ impl Label {
             identity: self.identity.filter(|_| self.features.has(Feature::Identity)).unwrap_or(0),
             seal: [0; 16],
         };
-        let seed = label_seed(self.pool, self.device, anchor, self.turn);
+        let seed = label_seed(self.pool, self.device, anchor, self.anchor_generation);
         head.seal = seal(seed, &[&head.encode()[..LabelHead::SIZE - 16], body.as_bytes()]);
         let mut raw = head.encode().to_vec();
         raw.extend_from_slice(body.as_bytes());
@@ -330,10 +371,10 @@ impl Label {
             let most = raw.len().saturating_sub(LabelHead::SIZE);
             Corrupt::new(at, "bytes of the label's body", format_args!("at most {most}"), body_bytes)
         })?;
-        let seed = label_seed(head.pool, head.device, anchor, head.turn);
+        let seed = label_seed(head.pool, head.device, anchor, head.anchor_generation);
         let sealed = raw.get(..LabelHead::SIZE - 16).ok_or_else(short)?;
         if seal(seed, &[sealed, body]) != head.seal {
-            return Err(Corrupt::new(at, "label seal", "that of its bytes", "another"));
+            return Err(Corrupt::new(at, "label seal", "valid", "a mismatch"));
         }
         let own = DeviceRow {
             device: head.device,
@@ -341,7 +382,7 @@ impl Label {
             zone_count: head.zone_count,
             write_unit: head.write_unit,
             role: Role::Data,
-            stay: Stay::Normal,
+            state: DeviceState::Normal,
             name: String::new(),
         };
         if !own.has_geometry() || head.sections == 0 || head.sections > 1 << 16 {
@@ -356,14 +397,14 @@ impl Label {
             ));
         }
         let max_block_ok = (MAX_BLOCK_MIN..=BLOCK_BYTES_MAX).contains(&head.max_block);
-        if !max_block_ok || head.turn >= COUNTER_MAX || head.generation >= COUNTER_MAX {
+        if !max_block_ok || head.anchor_generation >= COUNTER_MAX || head.generation >= COUNTER_MAX {
             return Err(Corrupt::new(
                 at,
                 "label counters",
                 "in range",
                 format_args!(
-                    "max_block {}, turn {}, generation {}",
-                    head.max_block, head.turn, head.generation
+                    "max_block {}, anchor_generation {}, generation {}",
+                    head.max_block, head.anchor_generation, head.generation
                 ),
             ));
         }
@@ -376,7 +417,7 @@ impl Label {
                 format_args!("{name:?}"),
             ));
         }
-        judge_devices(&own, &features, &devices, at)?;
+        validate_devices(&own, &features, &devices, at)?;
         let identity = Some(head.identity).filter(|id| *id != 0 && features.has(Feature::Identity));
         Ok(Label {
             pool: head.pool,
@@ -384,7 +425,7 @@ impl Label {
             name,
             device: head.device,
             generation: head.generation,
-            turn: head.turn,
+            anchor_generation: head.anchor_generation,
             zone_size: head.zone_size,
             zone_count: head.zone_count,
             write_unit: head.write_unit,
@@ -398,7 +439,7 @@ impl Label {
 }
 
 /// The device table must be possible, and its row for the carrying device must match the head.
-fn judge_devices(
+fn validate_devices(
     own: &DeviceRow,
     features: &Features,
     devices: &[Option<DeviceRow>],
@@ -420,7 +461,7 @@ fn judge_devices(
         (row.zone_size, row.zone_count, row.write_unit) == (own.zone_size, own.zone_count, own.write_unit)
     };
     if rows().filter(is_own).count() != 1 || !rows().filter(is_own).all(same) {
-        return bad("the device that carries it, once", &format_args!("{own:?}"));
+        return bad("one row for this device, equal to the head", &format_args!("{own:?}"));
     }
     let ids: std::collections::BTreeSet<u64> = rows().map(|row| row.device).collect();
     if ids.len() != rows().count() {
@@ -462,21 +503,21 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
     let count = raw.count(24).map_err(truncated)?;
     let mut row = || -> Result<DeviceRow, Truncated> {
         let (device, zone_size, zone_count, write_unit) = (raw.u64()?, raw.u64()?, raw.u32()?, raw.u32()?);
-        let (role, stay, name) = (Role::Data, Stay::Normal, String::new());
-        Ok(DeviceRow { device, zone_size, zone_count, write_unit, role, stay, name })
+        let (role, state, name) = (Role::Data, DeviceState::Normal, String::new());
+        Ok(DeviceRow { device, zone_size, zone_count, write_unit, role, state, name })
     };
     let mut devices = (0..count).map(|_| row()).collect::<Result<Vec<_>, _>>().map_err(truncated)?;
     if features.has(Feature::Devices) {
         for row in &mut devices {
-            let (role, stay) = (raw.u8().map_err(truncated)?, raw.u8().map_err(truncated)?);
+            let (role, state) = (raw.u8().map_err(truncated)?, raw.u8().map_err(truncated)?);
             row.name = text(&mut raw).map_err(truncated)?;
-            (row.role, row.stay) = match (role, stay) {
-                (0, 0) => (Role::Data, Stay::Normal),
-                (0, 1) => (Role::Data, Stay::Leaving),
-                (1, 0) => (Role::Special, Stay::Normal),
-                (1, 1) => (Role::Special, Stay::Leaving),
+            (row.role, row.state) = match (role, state) {
+                (0, 0) => (Role::Data, DeviceState::Normal),
+                (0, 1) => (Role::Data, DeviceState::Leaving),
+                (1, 0) => (Role::Special, DeviceState::Normal),
+                (1, 1) => (Role::Special, DeviceState::Leaving),
                 _ => {
-                    let found = format_args!("{role} and {stay}");
+                    let found = format_args!("{role} and {state}");
                     return Err(Corrupt::new(at, "role and state of a device", "0 or 1", found));
                 }
             };

@@ -13,11 +13,13 @@
 //!
 //! Invariant: a parser may get any bytes. It never panics, and allocates no more than the bytes can justify.
 
+#![deny(missing_docs)]
 #![cfg_attr(
     not(test),
     deny(
         clippy::indexing_slicing,
         clippy::unwrap_used,
+        clippy::disallowed_methods,
         clippy::cast_possible_truncation,
         clippy::cast_possible_wrap,
         clippy::cast_sign_loss
@@ -42,4 +44,4 @@ pub use addr::{Addr, GRANULE, Place, granule_bytes};
 pub use block_ptr::BlockPtr;
 pub use directory::Owner;
 pub use features::{FEATURES, Feature};
-pub use totals::{Spent, Totals};
+pub use totals::{Totals, WritePurpose};

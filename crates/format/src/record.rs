@@ -14,45 +14,55 @@ use crate::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use crate::boot_ptr::BootPtr;
 use crate::directory::Entry;
 use crate::totals::Totals;
-use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, mixed};
+use terrane_wire::{Corrupt, DeviceIdx, Field, Reader, Truncated, Txg, Writer, ZoneIdx, ZoneSeq, splitmix64};
 
+/// First word of a commit record.
 pub const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"TERRRECD");
 
 /// The main use of a zone. A hint: any kind of block may lie in any zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
-pub enum Class {
+pub enum ZoneClass {
+    /// First copies of metadata.
     MetaA = 1,
+    /// Second copies of metadata.
     MetaB = 2,
+    /// The intent log.
     Log = 3,
+    /// Blocks that the collector moved.
     Collection = 4,
+    /// Blocks of files.
     Data = 5,
 }
 
-impl Class {
-    pub const ALL: [Class; 5] = [Class::MetaA, Class::MetaB, Class::Log, Class::Collection, Class::Data];
+impl ZoneClass {
+    /// All classes, by [`index`](ZoneClass::index).
+    pub const ALL: [ZoneClass; 5] =
+        [ZoneClass::MetaA, ZoneClass::MetaB, ZoneClass::Log, ZoneClass::Collection, ZoneClass::Data];
 
-    pub fn from_id(id: u8) -> Option<Class> {
-        Class::ALL.into_iter().find(|class| *class as u8 == id)
+    /// The class with this stored number. `None`: there is none.
+    pub fn from_id(id: u8) -> Option<ZoneClass> {
+        ZoneClass::ALL.into_iter().find(|class| *class as u8 == id)
     }
 
     /// Whether the class belongs on special devices.
     pub fn is_metadata(self) -> bool {
-        matches!(self, Class::MetaA | Class::MetaB)
+        matches!(self, ZoneClass::MetaA | ZoneClass::MetaB)
     }
 
-    /// Its index in [`Class::ALL`].
+    /// Its index in [`ZoneClass::ALL`].
     pub fn index(self) -> usize {
         self as usize - 1
     }
 
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
-            Class::MetaA => "metadata A",
-            Class::MetaB => "metadata B",
-            Class::Log => "log",
-            Class::Collection => "collection",
-            Class::Data => "data",
+            ZoneClass::MetaA => "metadata A",
+            ZoneClass::MetaB => "metadata B",
+            ZoneClass::Log => "log",
+            ZoneClass::Collection => "collection",
+            ZoneClass::Data => "data",
         }
     }
 }
@@ -70,7 +80,9 @@ pub enum RowForm {
 /// The physical zone that holds a logical one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Home {
+    /// Index in the label's device table.
     pub device: DeviceIdx,
+    /// The physical zone on the device.
     pub zone: ZoneIdx,
 }
 
@@ -80,22 +92,28 @@ impl std::fmt::Display for Home {
     }
 }
 
+/// A zone that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opened {
+pub struct OpenedZone {
+    /// The new filling.
     pub seq: ZoneSeq,
-    pub class: Class,
+    /// Its main use.
+    pub class: ZoneClass,
+    /// The physical zone that it fills.
     pub home: Home,
+    /// Writable bytes.
     pub capacity: u64,
 }
 
 /// A zone that was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenZone {
+    /// The zone's filling.
     pub seq: ZoneSeq,
     /// End of the claimed bytes. The newest directory part ends here.
     pub claimed: u64,
     /// Bytes of the blocks born in this txg, rounded up to granules.
-    pub born: u64,
+    pub born_bytes: u64,
 }
 
 /// A fingerprint of the live blocks of a run. Each block that is added or freed flips some of 31 bits (XOR). So it shows whether the
@@ -104,18 +122,20 @@ pub struct Written {
 pub struct Tally(u32);
 
 impl Tally {
+    /// Nothing is known: the run is from before the feature.
     pub const UNKNOWN: Tally = Tally(0);
     /// No live block.
-    pub const NOTHING: Tally = Tally(1 << 31);
+    pub const EMPTY: Tally = Tally(1 << 31);
 
+    /// False for a run from before the feature.
     pub fn is_known(self) -> bool {
         self != Tally::UNKNOWN
     }
 
     /// Adds or removes the block born at `granule` with `granules` granules.
-    pub fn turn(&mut self, granule: u32, granules: u32) {
+    pub fn toggle(&mut self, granule: u32, granules: u32) {
         if self.is_known() {
-            let [a, b, c, d, ..] = mixed(u64::from(granule) << 32 | u64::from(granules)).to_le_bytes();
+            let [a, b, c, d, ..] = splitmix64(u64::from(granule) << 32 | u64::from(granules)).to_le_bytes();
             self.0 ^= u32::from_le_bytes([a, b, c, d]) >> 1;
         }
     }
@@ -124,36 +144,38 @@ impl Tally {
 /// A birth range and its only home away from its birthplace. 32 bytes, because pools have millions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// First and last granule (of a block's start) in the birth zone.
+    /// First granule of the range, at which a block begins in the birth zone.
     pub first: u32,
+    /// Granule at which the last block of the range begins.
     pub last: u32,
     /// The zone where the survivors are now.
     pub dest: ZoneSeq,
     part_end_granules: u32,
     live_granules: u32,
+    /// Fingerprint of the live blocks.
     pub tally: Tally,
 }
 
 impl Run {
     /// A run of one block of `granules` granules. `part_end` is the end of the directory part that lists it, in bytes.
     pub fn of(granule: u32, granules: u32, dest: ZoneSeq, part_end: u64) -> Run {
-        let mut tally = Tally::NOTHING;
-        tally.turn(granule, granules);
-        let part_end_granules = u32::try_from(part_end / GRANULE).expect("it lies inside a zone");
+        let mut tally = Tally::EMPTY;
+        tally.toggle(granule, granules);
+        let part_end_granules = u32::try_from(part_end / GRANULE).expect("a part ends inside its zone");
         Run { first: granule, last: granule, dest, part_end_granules, live_granules: granules, tally }
     }
 
     /// Adds a block.
-    pub fn take(&mut self, granule: u32, granules: u32) {
+    pub fn add_block(&mut self, granule: u32, granules: u32) {
         (self.first, self.last) = (self.first.min(granule), self.last.max(granule));
         self.live_granules += granules;
-        self.tally.turn(granule, granules);
+        self.tally.toggle(granule, granules);
     }
 
     /// Removes a block that died.
     pub fn drop_block(&mut self, granule: u32, granules: u32) {
         self.live_granules = self.live_granules.saturating_sub(granules);
-        self.tally.turn(granule, granules);
+        self.tally.toggle(granule, granules);
     }
 
     /// End of the directory part that lists its blocks, in bytes.
@@ -167,28 +189,31 @@ impl Run {
     }
 
     /// Whether this part lists its blocks.
-    pub fn is_in(&self, zone: ZoneSeq, part_end: u64) -> bool {
+    pub fn is_listed_in(&self, zone: ZoneSeq, part_end: u64) -> bool {
         self.dest == zone && self.part_end() == part_end
     }
 }
 
 const _: () = assert!(size_of::<Run>() == 32);
 
+/// A run of blocks that moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
+    /// The zone where the blocks were born.
     pub birth: ZoneSeq,
+    /// Where the blocks are now.
     pub run: Run,
 }
 
 /// The runs of moved blocks in one part. A run ends where the birth zone changes, the birth order breaks, or a block between two others
 /// lives elsewhere.
-pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) -> Vec<Move> {
+pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], shares_run: &[bool]) -> Vec<Move> {
     let mut moves: Vec<Move> = Vec::new();
-    for (entry, joins) in entries.iter().zip(joins).filter(|(entry, _)| entry.is_moved(dest)) {
+    for (entry, shares_run) in entries.iter().zip(shares_run).filter(|(entry, _)| entry.is_moved(dest)) {
         let (birth, granule) = (entry.identity.seq(), entry.identity.granule());
         match moves.last_mut() {
-            Some(last) if *joins && last.birth == birth && last.run.last < granule => {
-                last.run.take(granule, entry.granules());
+            Some(last) if *shares_run && last.birth == birth && last.run.last < granule => {
+                last.run.add_block(granule, entry.granules());
             }
             _ => moves.push(Move { birth, run: Run::of(granule, entry.granules(), dest, part_end) }),
         }
@@ -199,9 +224,11 @@ pub fn runs_of(dest: ZoneSeq, part_end: u64, entries: &[Entry], joins: &[bool]) 
 /// A section of the tables, as last written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SectionPtr {
+    /// Number of the section. Row *s* belongs to section *s* modulo the number of sections.
     pub section: u32,
     /// The last txg whose record it contains.
-    pub stamp: Txg,
+    pub last_txg: Txg,
+    /// The block of the section. [`BootPtr::NONE`]: never written.
     pub ptr: BootPtr,
     /// The encoding of its rows.
     pub form: RowForm,
@@ -210,53 +237,70 @@ pub struct SectionPtr {
 impl SectionPtr {
     /// A section that was never written.
     pub fn unwritten(section: u32) -> SectionPtr {
-        SectionPtr { section, stamp: Txg(0), ptr: BootPtr::NONE, form: RowForm::Plain }
+        SectionPtr { section, last_txg: Txg(0), ptr: BootPtr::NONE, form: RowForm::Plain }
     }
 }
 
 /// The second copy of a directory part that lists moved blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartCopy {
+    /// End of the part in its zone, in bytes.
     pub part_end: u64,
+    /// Start of the part in its zone, in bytes.
     pub part_start: u64,
+    /// Birthplace of the copy.
     pub addr: Addr,
 }
 
 /// A range of dead granules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Free {
+    /// Birthplace of the first dead granule.
     pub addr: Addr,
+    /// Number of dead granules.
     pub granules: u32,
 }
 
+/// What one txg changed in the zone tables, and the root that it committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
+    /// The committed txg.
     pub txg: Txg,
+    /// The incarnation that wrote the record.
     pub incarnation: u64,
+    /// Nanoseconds since 1970.
     pub time_ns: u64,
     /// The predecessor. None for the first record.
     pub previous: BootPtr,
+    /// Txg of the predecessor.
     pub previous_txg: Txg,
     /// All sections contain this txg, so older records are not needed.
     pub replay_after: Txg,
     /// The meta object set.
     pub root: BlockPtr,
-    pub opened: Vec<Opened>,
+    /// Zones opened by this txg.
+    pub opened: Vec<OpenedZone>,
     /// The encoding of opened zones.
     pub form: RowForm,
-    pub written: Vec<Written>,
+    /// Zones that blocks or directory parts were appended to.
+    pub written: Vec<WrittenZone>,
+    /// Zones that become full: open ones, and suspect ones that are explained again.
     pub filled: Vec<ZoneSeq>,
     /// Zones whose physical zone was reset.
     pub reset: Vec<ZoneSeq>,
     /// Zones whose directory contradicts the tables. Kept for `check`.
     pub suspect: Vec<ZoneSeq>,
+    /// Runs of blocks that moved.
     pub moves: Vec<Move>,
     /// Live bytes that moves and frees added to or removed from zones.
     pub deltas: Vec<(ZoneSeq, i64)>,
+    /// Freed granules, in address order. Further ones may be in `dead_log`.
     pub frees: Vec<Free>,
     /// Blocks with further frees.
     pub dead_log: Vec<BootPtr>,
+    /// Sections that this txg rewrote.
     pub sections: Vec<SectionPtr>,
+    /// Second copies of directory parts, with the zone of each part.
     pub part_copies: Vec<(ZoneSeq, PartCopy)>,
     /// Physical zones that may be opened before the next commit.
     pub may_open: Vec<Home>,
@@ -305,7 +349,7 @@ impl Record {
         }
         out.bytes(&self.previous.encode());
         out.bytes(&self.root.encode());
-        item(&mut out, tags_of(self.form).0, &self.opened, |out, opened| {
+        put_item(&mut out, tags_of(self.form).0, &self.opened, |out, opened| {
             out.varint(opened.seq.0);
             out.u8(opened.class as u8);
             match self.form {
@@ -314,41 +358,41 @@ impl Record {
             }
             out.varint(opened.capacity);
         });
-        item(&mut out, TAG_WRITTEN, &self.written, |out, written| {
+        put_item(&mut out, TAG_WRITTEN, &self.written, |out, written| {
             out.varint(written.seq.0);
             out.varint(written.claimed);
-            out.varint(written.born);
+            out.varint(written.born_bytes);
         });
         for (tag, list) in
             [(TAG_FILLED, &self.filled), (TAG_RESET, &self.reset), (TAG_SUSPECT, &self.suspect)]
         {
-            item(&mut out, tag, list, |out, seq| out.varint(seq.0));
+            put_item(&mut out, tag, list, |out, seq| out.varint(seq.0));
         }
-        item(&mut out, TAG_MOVES, &self.moves, |out, moved| {
+        put_item(&mut out, TAG_MOVES, &self.moves, |out, moved| {
             out.varint(moved.birth.0);
             put_run(out, &moved.run);
         });
-        item(&mut out, TAG_DELTAS, &self.deltas, |out, (seq, delta)| {
+        put_item(&mut out, TAG_DELTAS, &self.deltas, |out, (seq, delta)| {
             out.varint(seq.0);
             out.varint_signed(*delta);
         });
         let frees = if self.frees.is_empty() { &[][..] } else { &[&self.frees] };
-        item(&mut out, TAG_FREES, frees, |out, frees| put_frees(out, frees));
-        item(&mut out, TAG_DEAD_LOG, &self.dead_log, |out, ptr| out.bytes(&ptr.encode()));
+        put_item(&mut out, TAG_FREES, frees, |out, frees| put_frees(out, frees));
+        put_item(&mut out, TAG_DEAD_LOG, &self.dead_log, |out, ptr| out.bytes(&ptr.encode()));
         for form in [RowForm::Plain, RowForm::Tailed] {
             let of_form: Vec<&SectionPtr> = self.sections.iter().filter(|ptr| ptr.form == form).collect();
-            item(&mut out, tags_of(form).1, &of_form, |out, section| {
+            put_item(&mut out, tags_of(form).1, &of_form, |out, section| {
                 out.u32(section.section);
-                out.u64(section.stamp.0);
+                out.u64(section.last_txg.0);
                 out.bytes(&section.ptr.encode());
             });
         }
-        item(&mut out, TAG_PART_COPIES, &self.part_copies, |out, (seq, copy)| {
+        put_item(&mut out, TAG_PART_COPIES, &self.part_copies, |out, (seq, copy)| {
             out.varint(seq.0);
             put_part_copy(out, copy);
         });
-        item(&mut out, TAG_MAY_OPEN, &self.may_open, |out, home| put_home(out, *home));
-        item(&mut out, TAG_TOTALS, &self.totals.entries(), Totals::put_entry);
+        put_item(&mut out, TAG_MAY_OPEN, &self.may_open, |out, home| put_home(out, *home));
+        put_item(&mut out, TAG_TOTALS, &self.totals.entries(), Totals::put_entry);
         out.u8(TAG_END);
         out.into_bytes()
     }
@@ -370,7 +414,7 @@ impl Record {
             ));
         }
         let previous = BootPtr::decode(raw.bytes(BootPtr::SIZE).map_err(truncated)?).unwrap_or(BootPtr::NONE);
-        previous.judge(&at)?;
+        previous.validate(&at)?;
         let root = BlockPtr::parse(raw.bytes(BlockPtr::SIZE).map_err(truncated)?, &at)?;
         let mut record = Record {
             txg: Txg(head[1]),
@@ -400,7 +444,7 @@ impl Record {
             if tag == TAG_END {
                 let mut bootstrap =
                     record.dead_log.iter().chain(record.sections.iter().map(|section| &section.ptr));
-                bootstrap.try_for_each(|ptr| ptr.judge(&at))?;
+                bootstrap.try_for_each(|ptr| ptr.validate(&at))?;
                 return Ok(record);
             }
             let mut body = Reader::new(raw.blob().map_err(truncated)?);
@@ -417,36 +461,41 @@ impl Record {
 
     fn parse_item(&mut self, tag: u8, raw: &mut Reader<'_>) -> Result<bool, Truncated> {
         match tag {
-            TAG_OPENED => self.opened = list(raw, |raw| get_opened(raw, get_home))?,
+            TAG_OPENED => self.opened = get_list(raw, |raw| get_opened(raw, get_home))?,
             TAG_OPENED_AT => {
                 self.form = RowForm::Tailed;
-                self.opened = list(raw, |raw| get_opened(raw, get_homes))?
+                self.opened = get_list(raw, |raw| get_opened(raw, get_homes))?
             }
             TAG_WRITTEN => {
-                self.written = list(raw, |raw| {
-                    Ok(Written {
+                self.written = get_list(raw, |raw| {
+                    Ok(WrittenZone {
                         seq: get_seq(raw)?,
                         claimed: get_zone_bytes(raw)?,
-                        born: get_zone_bytes(raw)?,
+                        born_bytes: get_zone_bytes(raw)?,
                     })
                 })?
             }
-            TAG_FILLED => self.filled = list(raw, get_seq)?,
-            TAG_RESET => self.reset = list(raw, get_seq)?,
-            TAG_SUSPECT => self.suspect = list(raw, get_seq)?,
-            TAG_MOVES => self.moves = list(raw, |raw| Ok(Move { birth: get_seq(raw)?, run: get_run(raw)? }))?,
-            TAG_DELTAS => self.deltas = list(raw, |raw| Ok((get_seq(raw)?, raw.varint_signed()?)))?,
-            TAG_FREES => self.frees = list(raw, get_frees)?.into_iter().flatten().collect(),
+            TAG_FILLED => self.filled = get_list(raw, get_seq)?,
+            TAG_RESET => self.reset = get_list(raw, get_seq)?,
+            TAG_SUSPECT => self.suspect = get_list(raw, get_seq)?,
+            TAG_MOVES => {
+                self.moves = get_list(raw, |raw| Ok(Move { birth: get_seq(raw)?, run: get_run(raw)? }))?
+            }
+            TAG_DELTAS => self.deltas = get_list(raw, |raw| Ok((get_seq(raw)?, raw.varint_signed()?)))?,
+            TAG_FREES => self.frees = get_list(raw, get_frees)?.into_iter().flatten().collect(),
             TAG_DEAD_LOG => {
-                self.dead_log =
-                    list(raw, |raw| Ok(BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE)))?
+                self.dead_log = get_list(raw, |raw| {
+                    Ok(BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE))
+                })?
             }
-            TAG_SECTIONS => self.sections.append(&mut list(raw, |raw| get_section(raw, RowForm::Plain))?),
+            TAG_SECTIONS => self.sections.append(&mut get_list(raw, |raw| get_section(raw, RowForm::Plain))?),
             TAG_TAILED_SECTIONS => {
-                self.sections.append(&mut list(raw, |raw| get_section(raw, RowForm::Tailed))?)
+                self.sections.append(&mut get_list(raw, |raw| get_section(raw, RowForm::Tailed))?)
             }
-            TAG_PART_COPIES => self.part_copies = list(raw, |raw| Ok((get_seq(raw)?, get_part_copy(raw)?)))?,
-            TAG_MAY_OPEN => self.may_open = list(raw, get_home)?,
+            TAG_PART_COPIES => {
+                self.part_copies = get_list(raw, |raw| Ok((get_seq(raw)?, get_part_copy(raw)?)))?
+            }
+            TAG_MAY_OPEN => self.may_open = get_list(raw, get_home)?,
             TAG_TOTALS => self.totals = Totals::get(raw)?,
             _ => return Ok(false),
         }
@@ -457,19 +506,19 @@ impl Record {
 fn get_opened(
     raw: &mut Reader<'_>,
     get_home: impl Fn(&mut Reader<'_>) -> Result<Home, Truncated>,
-) -> Result<Opened, Truncated> {
+) -> Result<OpenedZone, Truncated> {
     let (seq, class) = (get_seq(raw)?, raw.u8()?);
-    let class = Class::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
-    Ok(Opened { seq, class, home: get_home(raw)?, capacity: get_zone_bytes(raw)? })
+    let class = ZoneClass::from_id(class).ok_or(Truncated { offset: raw.offset(), needed: 0 })?;
+    Ok(OpenedZone { seq, class, home: get_home(raw)?, capacity: get_zone_bytes(raw)? })
 }
 
 fn get_section(raw: &mut Reader<'_>, form: RowForm) -> Result<SectionPtr, Truncated> {
     let (section, stamp) = (raw.u32()?, Txg(raw.u64()?));
     let ptr = BootPtr::decode(raw.bytes(BootPtr::SIZE)?).unwrap_or(BootPtr::NONE);
-    Ok(SectionPtr { section, stamp, ptr, form })
+    Ok(SectionPtr { section, last_txg: stamp, ptr, form })
 }
 
-fn item<T>(out: &mut Writer, tag: u8, list: &[T], mut put: impl FnMut(&mut Writer, &T)) {
+fn put_item<T>(out: &mut Writer, tag: u8, list: &[T], mut put: impl FnMut(&mut Writer, &T)) {
     if list.is_empty() {
         return;
     }
@@ -483,7 +532,7 @@ fn item<T>(out: &mut Writer, tag: u8, list: &[T], mut put: impl FnMut(&mut Write
 }
 
 /// A count, then that many values of at least one byte each.
-pub fn list<T>(
+pub fn get_list<T>(
     raw: &mut Reader<'_>,
     mut get: impl FnMut(&mut Reader<'_>) -> Result<T, Truncated>,
 ) -> Result<Vec<T>, Truncated> {
@@ -496,6 +545,7 @@ pub fn list<T>(
     Ok(out)
 }
 
+/// Reads a sequence number, 1 to 2^36 - 1.
 pub fn get_seq(raw: &mut Reader<'_>) -> Result<ZoneSeq, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let seq = raw.varint()?;
@@ -508,11 +558,13 @@ pub fn get_zone_bytes(raw: &mut Reader<'_>) -> Result<u64, Truncated> {
     Some(raw.varint()?).filter(|bytes| *bytes <= ZONE_BYTES_MAX).ok_or(bad)
 }
 
+/// Writes a physical zone.
 pub fn put_home(out: &mut Writer, home: Home) {
     out.u16(home.device.0);
     out.varint(u64::from(home.zone.0));
 }
 
+/// Reads a physical zone. Whether it exists is not checked.
 pub fn get_home(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let device = DeviceIdx(raw.u16()?);
@@ -534,6 +586,7 @@ pub(crate) fn get_homes(raw: &mut Reader<'_>) -> Result<Home, Truncated> {
     get_home(raw)
 }
 
+/// Writes a run, with its tally if that is known.
 pub fn put_run(out: &mut Writer, run: &Run) {
     out.varint(u64::from(run.first));
     out.varint(u64::from(run.last - run.first));
@@ -549,6 +602,7 @@ pub fn put_run(out: &mut Writer, run: &Run) {
 /// A tally follows.
 const TALLIED: u64 = 1;
 
+/// Reads a run. All its bytes must be whole granules.
 pub fn get_run(raw: &mut Reader<'_>) -> Result<Run, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let first = u32::try_from(raw.varint()?).map_err(|_| bad)?;
@@ -567,12 +621,14 @@ pub fn get_run(raw: &mut Reader<'_>) -> Result<Run, Truncated> {
     Ok(Run { first, last, dest, part_end_granules, live_granules, tally })
 }
 
+/// Writes where the second copy of a directory part is.
 pub fn put_part_copy(out: &mut Writer, copy: &PartCopy) {
     out.varint(copy.part_end);
     out.varint(copy.part_start);
     out.u64(copy.addr.raw());
 }
 
+/// Reads where the second copy of a directory part is. The part has 1 byte to 16 MiB.
 pub fn get_part_copy(raw: &mut Reader<'_>) -> Result<PartCopy, Truncated> {
     let bad = Truncated { offset: raw.offset(), needed: 0 };
     let (part_end, part_start) = (get_zone_bytes(raw)?, get_zone_bytes(raw)?);
@@ -592,9 +648,10 @@ pub fn put_frees(out: &mut Writer, frees: &[Free]) {
     }
 }
 
+/// Reads frees. Each lies in one zone and has at least one granule; overlaps are not detected.
 pub fn get_frees(raw: &mut Reader<'_>) -> Result<Vec<Free>, Truncated> {
     let mut last = 0u64;
-    list(raw, |raw| {
+    get_list(raw, |raw| {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
         last = last.checked_add(raw.varint()?).ok_or(bad)?;
         let addr = Addr::from_raw(last);
@@ -611,7 +668,7 @@ mod tests {
 
     pub fn sample() -> Record {
         let mut run = Run::of(5, 30, ZoneSeq(8), 8192);
-        run.take(900, 10);
+        run.add_block(900, 10);
         let home = Home { device: DeviceIdx(0), zone: ZoneIdx(9) };
         Record {
             txg: Txg(10),
@@ -621,9 +678,14 @@ mod tests {
             previous_txg: Txg(9),
             replay_after: Txg(8),
             root: BlockPtr::default(),
-            opened: vec![Opened { seq: ZoneSeq(8), class: Class::Collection, home, capacity: 1 << 20 }],
+            opened: vec![OpenedZone {
+                seq: ZoneSeq(8),
+                class: ZoneClass::Collection,
+                home,
+                capacity: 1 << 20,
+            }],
             form: RowForm::Tailed,
-            written: vec![Written { seq: ZoneSeq(8), claimed: 65536, born: 640 }],
+            written: vec![WrittenZone { seq: ZoneSeq(8), claimed: 65536, born_bytes: 640 }],
             filled: vec![ZoneSeq(7)],
             reset: vec![ZoneSeq(2)],
             suspect: vec![ZoneSeq(1)],
@@ -632,15 +694,15 @@ mod tests {
             frees: vec![Free { addr: Addr::new(ZoneSeq(4), 160), granules: 3 }],
             dead_log: vec![BootPtr { len: 9, ..BootPtr::NONE }],
             sections: vec![
-                SectionPtr { section: 3, stamp: Txg(9), ptr: BootPtr::NONE, form: RowForm::Plain },
-                SectionPtr { section: 1, stamp: Txg(9), ptr: BootPtr::NONE, form: RowForm::Tailed },
+                SectionPtr { section: 3, last_txg: Txg(9), ptr: BootPtr::NONE, form: RowForm::Plain },
+                SectionPtr { section: 1, last_txg: Txg(9), ptr: BootPtr::NONE, form: RowForm::Tailed },
             ],
             part_copies: vec![(
                 ZoneSeq(8),
                 PartCopy { part_end: 8192, part_start: 4096, addr: Addr::new(ZoneSeq(6), 16) },
             )],
             may_open: vec![home],
-            totals: Totals { user_bytes: 1 << 40, spent: [9; 7], ..Totals::default() },
+            totals: Totals { user_bytes: 1 << 40, by_purpose: [9; 7], ..Totals::default() },
         }
     }
 
@@ -664,7 +726,7 @@ mod tests {
         (prop::collection::vec(block, 1..4), seq(), zone_bytes(), any::<bool>()).prop_map(
             |(blocks, dest, part_end, known)| {
                 let mut run = Run::of(blocks[0].0, blocks[0].1, dest, part_end / GRANULE * GRANULE);
-                blocks[1..].iter().for_each(|(granule, granules)| run.take(*granule, *granules));
+                blocks[1..].iter().for_each(|(granule, granules)| run.add_block(*granule, *granules));
                 run.tally = if known { run.tally } else { Tally::UNKNOWN };
                 run
             },
@@ -689,7 +751,7 @@ mod tests {
             tailed in any::<bool>(),
         ) {
             let opened = opened.into_iter().map(|(seq, class, home, capacity)| {
-                Opened { seq, class: Class::from_id(class).unwrap(), home, capacity }
+                OpenedZone { seq, class: ZoneClass::from_id(class).unwrap(), home, capacity }
             });
             let mut frees: Vec<Free> = frees.into_iter().map(|(seq, granule, granules)| {
                 let addr = Addr::new(seq, u64::from(granule) * GRANULE);
@@ -700,12 +762,12 @@ mod tests {
                 (seq, PartCopy { part_end: ZONE_BYTES_MAX, part_start: ZONE_BYTES_MAX - len, addr: Addr::new(of, 16) })
             };
             let (filled, reset, suspect, may_open) = lists;
-            let opened: Vec<Opened> = opened.collect();
+            let opened: Vec<OpenedZone> = opened.collect();
             let form = if tailed && !opened.is_empty() { RowForm::Tailed } else { RowForm::Plain };
             let record = Record {
                 opened,
                 form,
-                written: written.into_iter().map(|(seq, claimed, born)| Written { seq, claimed, born }).collect(),
+                written: written.into_iter().map(|(seq, claimed, born_bytes)| WrittenZone { seq, claimed, born_bytes }).collect(),
                 filled, reset, suspect, may_open,
                 moves: moves.into_iter().map(|(birth, run)| Move { birth, run }).collect(),
                 deltas,
@@ -731,9 +793,9 @@ mod tests {
     fn no_byte_makes_parsing_panic_and_unknown_items_are_refused() {
         let raw = sample().encode();
         for at in 0..raw.len() {
-            for lie in [0, 1, 0x7f, 0x80, 0xff] {
+            for byte in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut bad = raw.clone();
-                bad[at] = lie;
+                bad[at] = byte;
                 let _ = Record::parse(&bad, "here");
             }
         }

@@ -11,8 +11,8 @@
 //! dead intervals ascend.
 
 use crate::record::{
-    Class, Home, PartCopy, RowForm, Run, get_homes, get_part_copy, get_run, get_seq, get_zone_bytes, list,
-    put_homes, put_part_copy, put_run,
+    Home, PartCopy, RowForm, Run, ZoneClass, get_homes, get_list, get_part_copy, get_run, get_seq,
+    get_zone_bytes, put_homes, put_part_copy, put_run,
 };
 use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 
@@ -21,11 +21,12 @@ use terrane_wire::{Corrupt, Reader, Truncated, Txg, Writer, ZoneSeq};
 pub enum Phase {
     /// Being written.
     Open,
+    /// It takes no more writes.
     Full,
     /// No live block since this txg. The zone may be reset when the txg is older than any that can be rolled back to.
     Emptied(Txg),
-    /// Reclaimed: the filling is gone, but survivors elsewhere have it as birthplace.
-    Gone,
+    /// Reclaimed: the zone was reset, but survivors elsewhere have this filling as birthplace.
+    Reclaimed,
     /// Its directory contradicts the tables, or live blocks are damaged. The zone is kept until that is explained.
     Suspect,
 }
@@ -37,17 +38,17 @@ impl Phase {
             Phase::Open => (0, Txg(0)),
             Phase::Full => (1, Txg(0)),
             Phase::Emptied(txg) => (2, txg),
-            Phase::Gone => (3, Txg(0)),
+            Phase::Reclaimed => (3, Txg(0)),
             Phase::Suspect => (4, Txg(0)),
         }
     }
 
-    fn of_code(code: u8, emptied: Txg) -> Option<Phase> {
+    fn from_code(code: u8, emptied: Txg) -> Option<Phase> {
         match code {
             0 => Some(Phase::Open),
             1 => Some(Phase::Full),
             2 => Some(Phase::Emptied(emptied)),
-            3 => Some(Phase::Gone),
+            3 => Some(Phase::Reclaimed),
             4 => Some(Phase::Suspect),
             _ => None,
         }
@@ -57,15 +58,21 @@ impl Phase {
 /// The fixed fields of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowHead {
+    /// The zone's filling.
     pub seq: ZoneSeq,
-    pub class: Class,
+    /// Its main use.
+    pub class: ZoneClass,
+    /// Its state.
     pub phase: Phase,
     /// Where the filling lies. Ignored for a reclaimed zone.
     pub home: Home,
-    /// Writable, claimed and live bytes. Ignored for a reclaimed zone.
+    /// Writable bytes. Ignored for a reclaimed zone.
     pub capacity: u64,
+    /// End of the claimed bytes. Ignored for a reclaimed zone.
     pub claimed: u64,
+    /// Live bytes in the zone. Ignored for a reclaimed zone.
     pub live: u64,
+    /// The txg that opened the zone.
     pub opened: Txg,
     /// The last txg with births or moves into the zone.
     pub last_write: Txg,
@@ -74,11 +81,13 @@ pub struct RowHead {
 /// A parsed row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
+    /// The fixed fields.
     pub head: RowHead,
     /// Sorted and separate.
     pub runs: Vec<Run>,
     /// Ascending intervals `first..end` of dead granules.
     pub dead: Vec<(u32, u32)>,
+    /// Second copies of the zone's directory parts.
     pub part_copies: Vec<PartCopy>,
 }
 
@@ -97,7 +106,7 @@ impl SectionWriter {
     }
 
     /// Adds a row. `dead` ascends.
-    pub fn row<I>(&mut self, head: &RowHead, runs: &[Run], dead: impl Fn() -> I, copies: &[PartCopy])
+    pub fn add_row<I>(&mut self, head: &RowHead, runs: &[Run], dead: impl Fn() -> I, copies: &[PartCopy])
     where
         I: Iterator<Item = (u32, u32)>,
     {
@@ -126,6 +135,7 @@ impl SectionWriter {
         put_tail(out, self.form);
     }
 
+    /// The section as stored, before compression.
     pub fn finish(self) -> Vec<u8> {
         self.out.into_bytes()
     }
@@ -152,22 +162,22 @@ pub fn parse_section(
 fn get_row(raw: &mut Reader<'_>, form: RowForm) -> Result<Row, Truncated> {
     let seq = get_seq(raw)?;
     let bad = Truncated { offset: raw.offset(), needed: 0 };
-    let class = Class::from_id(raw.u8()?).ok_or(bad)?;
+    let class = ZoneClass::from_id(raw.u8()?).ok_or(bad)?;
     let (phase, emptied) = (raw.u8()?, Txg(raw.varint()?));
-    let phase = Phase::of_code(phase, emptied).ok_or(bad)?;
+    let phase = Phase::from_code(phase, emptied).ok_or(bad)?;
     let home = get_homes(raw)?;
     let (capacity, claimed, live) = (get_zone_bytes(raw)?, get_zone_bytes(raw)?, get_zone_bytes(raw)?);
     let (opened, last_write) = (Txg(raw.varint()?), Txg(raw.varint()?));
     if claimed > capacity || live > capacity {
         return Err(bad);
     }
-    let runs: Vec<Run> = list(raw, get_run)?;
+    let runs: Vec<Run> = get_list(raw, get_run)?;
     if runs.windows(2).any(|pair| matches!(pair, [a, b] if a.last >= b.first)) {
         return Err(bad);
     }
     get_tail(raw, form)?;
     let dead = get_dead(raw)?;
-    let part_copies = list(raw, get_part_copy)?;
+    let part_copies = get_list(raw, get_part_copy)?;
     get_tail(raw, form)?;
     let head = RowHead { seq, class, phase, home, capacity, claimed, live, opened, last_write };
     Ok(Row { head, runs, dead, part_copies })
@@ -223,7 +233,7 @@ mod tests {
     fn encode(form: RowForm, rows: &[Row]) -> Vec<u8> {
         let mut section = SectionWriter::new(form, rows.len());
         for Row { head, runs, dead, part_copies } in rows {
-            section.row(head, runs, || dead.iter().copied(), part_copies);
+            section.add_row(head, runs, || dead.iter().copied(), part_copies);
         }
         section.finish()
     }
@@ -231,7 +241,7 @@ mod tests {
     fn row(seq: u64) -> Row {
         let head = RowHead {
             seq: ZoneSeq(seq),
-            class: Class::Data,
+            class: ZoneClass::Data,
             phase: Phase::Full,
             home: Home { device: DeviceIdx(1), zone: ZoneIdx(7) },
             capacity: 1 << 20,
@@ -251,7 +261,7 @@ mod tests {
         prop_oneof![
             Just(Phase::Open),
             Just(Phase::Full),
-            Just(Phase::Gone),
+            Just(Phase::Reclaimed),
             Just(Phase::Suspect),
             any::<u64>().prop_map(|txg| Phase::Emptied(Txg(txg))),
         ]
@@ -294,9 +304,9 @@ mod tests {
             let raw = encode(form, &[row(1), row(9)]);
             for at in 0..raw.len() {
                 assert!(parsed(&raw[..at], form, "here").is_err(), "{at}");
-                for lie in [0, 1, 0x7f, 0x80, 0xff] {
+                for byte in [0, 1, 0x7f, 0x80, 0xff] {
                     let mut bad = raw.clone();
-                    bad[at] = lie;
+                    bad[at] = byte;
                     let _ = parsed(&bad, form, "here");
                 }
             }
@@ -305,7 +315,7 @@ mod tests {
 
     /// Otherwise the additions of a later version would be lost with the next checkpoint.
     #[test]
-    fn tails_that_say_something_and_second_replicas_are_refused() {
+    fn tails_with_items_and_second_replicas_are_refused() {
         let raw = encode(RowForm::Tailed, &[row(1)]);
         assert_eq!(raw.last(), Some(&0), "the row's tail");
         let with_item = [&raw[..raw.len() - 1], &[2, 200, 0][..]].concat();

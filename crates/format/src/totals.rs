@@ -1,9 +1,9 @@
 //! Counters of a pool since its creation, and recent ones.
 //!
 //! [`Totals`] are carried from commit record to commit record, so that write amplification covers the pool's life and not only one
-//! mount. [`Recent`] keeps some of them with times, for statistics of the last minutes.
+//! mount. [`RecentTotals`] keeps some of them with times, for statistics of the last minutes.
 //!
-//! Bytes written to devices are classified by purpose ([`Spent`]), not by their zone, because zones are shared.
+//! Bytes written to devices are classified by purpose ([`WritePurpose`]), not by their zone, because zones are shared.
 //!
 //! Invariant: no decision depends on these numbers. A pool behaves the same if all of them are wrong. So sums saturate.
 
@@ -14,7 +14,7 @@ use terrane_wire::{Reader, Truncated, Writer, ZoneSeq};
 
 /// What bytes were written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spent {
+pub enum WritePurpose {
     /// Blocks of files.
     Data = 0,
     /// Blocks with two copies, pool structures included.
@@ -31,66 +31,68 @@ pub enum Spent {
     Anchor = 6,
 }
 
-impl Spent {
-    pub const ALL: [Spent; 7] = [
-        Spent::Data,
-        Spent::Metadata,
-        Spent::Log,
-        Spent::Collection,
-        Spent::Directory,
-        Spent::Padding,
-        Spent::Anchor,
+impl WritePurpose {
+    /// All purposes, in the order of [`PurposeBytes`].
+    pub const ALL: [WritePurpose; 7] = [
+        WritePurpose::Data,
+        WritePurpose::Metadata,
+        WritePurpose::Log,
+        WritePurpose::Collection,
+        WritePurpose::Directory,
+        WritePurpose::Padding,
+        WritePurpose::Anchor,
     ];
 
+    /// The name for users.
     pub fn name(self) -> &'static str {
         match self {
-            Spent::Data => "data",
-            Spent::Metadata => "metadata",
-            Spent::Log => "log",
-            Spent::Collection => "collection",
-            Spent::Directory => "directory",
-            Spent::Padding => "padding",
-            Spent::Anchor => "anchor",
+            WritePurpose::Data => "data",
+            WritePurpose::Metadata => "metadata",
+            WritePurpose::Log => "log",
+            WritePurpose::Collection => "collection",
+            WritePurpose::Directory => "directory",
+            WritePurpose::Padding => "padding",
+            WritePurpose::Anchor => "anchor",
         }
     }
 
     /// The purpose of a block that was written to zone `seq`.
-    fn of(entry: &Entry, seq: ZoneSeq) -> Spent {
+    fn of(entry: &Entry, seq: ZoneSeq) -> WritePurpose {
         match entry.owner {
-            _ if entry.is_moved(seq) => Spent::Collection,
-            Owner::Pool { what: POOL_PART_COPY } => Spent::Directory,
-            Owner::Pool { .. } => Spent::Metadata,
-            Owner::Block { .. } if entry.siblings.is_empty() => Spent::Data,
-            Owner::Block { .. } => Spent::Metadata,
+            _ if entry.is_moved(seq) => WritePurpose::Collection,
+            Owner::Pool { structure: POOL_PART_COPY } => WritePurpose::Directory,
+            Owner::Pool { .. } => WritePurpose::Metadata,
+            Owner::Block { .. } if entry.other_copies.is_empty() => WritePurpose::Data,
+            Owner::Block { .. } => WritePurpose::Metadata,
         }
     }
 }
 
-/// Bytes by [`Spent::ALL`].
-pub type SpentBytes = [u64; Spent::ALL.len()];
+/// Bytes by [`WritePurpose::ALL`].
+pub type PurposeBytes = [u64; WritePurpose::ALL.len()];
 
-fn sum_of(spent: &mut SpentBytes, what: Spent) -> &mut u64 {
-    let [data, metadata, log, collection, directory, padding, anchor] = spent;
-    match what {
-        Spent::Data => data,
-        Spent::Metadata => metadata,
-        Spent::Log => log,
-        Spent::Collection => collection,
-        Spent::Directory => directory,
-        Spent::Padding => padding,
-        Spent::Anchor => anchor,
+fn purpose_mut(by_purpose: &mut PurposeBytes, purpose: WritePurpose) -> &mut u64 {
+    let [data, metadata, log, collection, directory, padding, anchor] = by_purpose;
+    match purpose {
+        WritePurpose::Data => data,
+        WritePurpose::Metadata => metadata,
+        WritePurpose::Log => log,
+        WritePurpose::Collection => collection,
+        WritePurpose::Directory => directory,
+        WritePurpose::Padding => padding,
+        WritePurpose::Anchor => anchor,
     }
 }
 
 /// Splits a batch of `batch_bytes` in zone `seq` by purpose. Its directory part has `entries`, and takes `entry_bytes` with the
 /// trailer.
-pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> SpentBytes {
-    let mut split = SpentBytes::default();
+pub fn split_batch(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64) -> PurposeBytes {
+    let mut split = PurposeBytes::default();
     for entry in entries {
-        *sum_of(&mut split, Spent::of(entry, seq)) += u64::from(entry.psize);
+        *purpose_mut(&mut split, WritePurpose::of(entry, seq)) += u64::from(entry.psize);
     }
-    *sum_of(&mut split, Spent::Directory) += entry_bytes;
-    *sum_of(&mut split, Spent::Padding) = batch_bytes - split.iter().sum::<u64>();
+    *purpose_mut(&mut split, WritePurpose::Directory) += entry_bytes;
+    *purpose_mut(&mut split, WritePurpose::Padding) = batch_bytes - split.iter().sum::<u64>();
     split
 }
 
@@ -99,29 +101,32 @@ pub fn split(seq: ZoneSeq, batch_bytes: u64, entries: &[Entry], entry_bytes: u64
 pub struct Totals {
     /// Bytes that users wrote into files, before compression.
     pub user_bytes: u64,
-    /// Bytes of blocks, metadata included, before compression and after it, one copy each.
+    /// Bytes of blocks before compression, metadata included.
     pub logical_bytes: u64,
+    /// Bytes of blocks after compression, metadata included, one copy each.
     pub stored_bytes: u64,
-    /// Zones that were reset, and zones that the collector emptied.
+    /// Zones that were reset.
     pub reset_zones: u64,
+    /// Zones that the collector emptied.
     pub collected_zones: u64,
     /// Bytes written to devices.
-    pub spent: SpentBytes,
+    pub by_purpose: PurposeBytes,
 }
 
-const WORDS: usize = 5 + Spent::ALL.len();
+const WORDS: usize = 5 + WritePurpose::ALL.len();
 /// Larger numbers are corrupt: no counter gets near.
 const WORD_BITS: u32 = 62;
 
 impl Totals {
     /// All bytes written to devices.
     pub fn device_bytes(&self) -> u64 {
-        self.spent.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
+        self.by_purpose.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    pub fn spent_on(&self, what: Spent) -> u64 {
-        let mut spent = self.spent;
-        *sum_of(&mut spent, what)
+    /// Bytes written to devices for this purpose.
+    pub fn written_for(&self, purpose: WritePurpose) -> u64 {
+        let mut by_purpose = self.by_purpose;
+        *purpose_mut(&mut by_purpose, purpose)
     }
 
     /// Write amplification: device bytes per user byte. `None`: users wrote nothing.
@@ -131,15 +136,15 @@ impl Totals {
 
     /// The sum of both.
     pub fn plus(&self, more: &Totals) -> Totals {
-        self.each(more, u64::saturating_add)
+        self.combined(more, u64::saturating_add)
     }
 
     /// The difference to `earlier`.
     pub fn since(&self, earlier: &Totals) -> Totals {
-        self.each(earlier, u64::saturating_sub)
+        self.combined(earlier, u64::saturating_sub)
     }
 
-    fn each(&self, other: &Totals, combine: fn(u64, u64) -> u64) -> Totals {
+    fn combined(&self, other: &Totals, combine: fn(u64, u64) -> u64) -> Totals {
         let mut words = self.words();
         for (word, other) in words.iter_mut().zip(other.words()) {
             *word = combine(*word, other);
@@ -151,17 +156,24 @@ impl Totals {
     pub fn of_commit(record: &BootPtr, slot: u64, clean: bool) -> Totals {
         let copies = record.copies().count() as u64;
         let mut totals = Totals::default();
-        *sum_of(&mut totals.spent, Spent::Metadata) = copies * u64::from(record.len);
-        *sum_of(&mut totals.spent, Spent::Padding) =
+        *purpose_mut(&mut totals.by_purpose, WritePurpose::Metadata) = copies * u64::from(record.len);
+        *purpose_mut(&mut totals.by_purpose, WritePurpose::Padding) =
             copies * u64::from(record.padded.saturating_sub(record.len));
-        *sum_of(&mut totals.spent, Spent::Anchor) = 2 * slot * (1 + u64::from(clean));
+        *purpose_mut(&mut totals.by_purpose, WritePurpose::Anchor) = 2 * slot * (1 + u64::from(clean));
         totals
     }
 
     /// In the order of FORMAT.md, section 5.1.
     fn words(&self) -> [u64; WORDS] {
-        let Totals { user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, spent } = *self;
-        let [data, metadata, log, collection, directory, padding, anchor] = spent;
+        let Totals {
+            user_bytes,
+            logical_bytes,
+            stored_bytes,
+            reset_zones,
+            collected_zones,
+            by_purpose,
+        } = *self;
+        let [data, metadata, log, collection, directory, padding, anchor] = by_purpose;
         [
             user_bytes,
             logical_bytes,
@@ -179,8 +191,8 @@ impl Totals {
     }
 
     fn of_words(words: [u64; WORDS]) -> Totals {
-        let [user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, spent @ ..] = words;
-        Totals { user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, spent }
+        let [user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, by_purpose @ ..] = words;
+        Totals { user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, by_purpose }
     }
 
     /// The values of the record's item. Empty if all are 0.
@@ -188,6 +200,7 @@ impl Totals {
         if *self == Totals::default() { Vec::new() } else { self.words().to_vec() }
     }
 
+    /// Writes one of the [`entries`](Totals::entries).
     pub fn put_entry(out: &mut Writer, word: &u64) {
         out.varint(*word);
     }
@@ -195,13 +208,13 @@ impl Totals {
     /// Reads the values. Additional values of later versions are skipped, and values missing from earlier ones are 0.
     pub fn get(raw: &mut Reader<'_>) -> Result<Totals, Truncated> {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
-        let told = crate::record::list(raw, |raw| raw.varint())?;
-        if told.iter().any(|word| word >> WORD_BITS != 0) {
+        let values = crate::record::get_list(raw, |raw| raw.varint())?;
+        if values.iter().any(|word| word >> WORD_BITS != 0) {
             return Err(bad);
         }
         let mut words = [0; WORDS];
-        for (word, told) in words.iter_mut().zip(told) {
-            *word = told;
+        for (word, value) in words.iter_mut().zip(values) {
+            *word = value;
         }
         Ok(Totals::of_words(words))
     }
@@ -214,14 +227,14 @@ const SAMPLES_MAX: usize = 301;
 
 /// Samples of the totals over the last minutes.
 #[derive(Debug)]
-pub struct Recent {
+pub struct RecentTotals {
     samples: VecDeque<(u64, Totals)>,
 }
 
-impl Recent {
+impl RecentTotals {
     /// Starts with these totals at `now_ns`.
-    pub fn new(now_ns: u64, totals: Totals) -> Recent {
-        Recent { samples: VecDeque::from([(now_ns, totals)]) }
+    pub fn new(now_ns: u64, totals: Totals) -> RecentTotals {
+        RecentTotals { samples: VecDeque::from([(now_ns, totals)]) }
     }
 
     /// Takes a sample, unless the last one is too recent.
@@ -258,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_come_back_whoever_wrote_them() {
+    fn totals_of_older_and_newer_versions_are_read() {
         let get = |words: &[u64]| {
             let mut out = Writer::new();
             out.varint(words.len() as u64);
@@ -275,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_of_lies_do_not_overflow() {
+    fn sums_of_forged_totals_do_not_overflow() {
         let most = Totals::of_words([(1 << 62) - 1; WORDS]);
         assert_eq!(most.device_bytes(), u64::MAX);
         assert_eq!(most.plus(&most).plus(&most).plus(&most).plus(&most).user_bytes, u64::MAX);
@@ -286,24 +299,24 @@ mod tests {
     #[test]
     fn every_byte_of_a_batch_has_one_use() {
         let seq = ZoneSeq(5);
-        let entry = |zone: u64, owner: Owner, siblings: usize| Entry {
+        let entry = |zone: u64, owner: Owner, other_copies: usize| Entry {
             offset: 4096,
             identity: Addr::new(ZoneSeq(zone), 4096),
             psize: 1000,
             crc: 0,
             birth: Txg(1),
             owner,
-            siblings: vec![Addr::new(ZoneSeq(6), 16); siblings],
+            other_copies: vec![Addr::new(ZoneSeq(6), 16); other_copies],
         };
         let file = Owner::Block { objset: 1, object: 2, level: 0, block: 0 };
         let entries = [
             entry(5, file, 0),
             entry(5, file, 1),
             entry(4, file, 1),
-            entry(5, Owner::Pool { what: POOL_PART_COPY }, 0),
-            entry(5, Owner::Pool { what: crate::directory::POOL_RECORD }, 0),
+            entry(5, Owner::Pool { structure: POOL_PART_COPY }, 0),
+            entry(5, Owner::Pool { structure: crate::directory::POOL_RECORD }, 0),
         ];
-        let found = split(seq, 16384, &entries, 300);
+        let found = split_batch(seq, 16384, &entries, 300);
         assert_eq!(found, [1000, 2000, 0, 1000, 1300, 16384 - 5300, 0]);
     }
 
@@ -311,7 +324,7 @@ mod tests {
     fn a_window_begins_at_the_last_sample_before_it() {
         let at = |bytes: u64| Totals { user_bytes: bytes, ..Totals::default() };
         let second = 1_000_000_000;
-        let mut recent = Recent::new(0, at(0));
+        let mut recent = RecentTotals::new(0, at(0));
         for now in 1..=2000 {
             recent.note(now * second, || at(now * 10));
         }
@@ -321,7 +334,7 @@ mod tests {
         assert_eq!(window(61), (62 * second, at(620)));
         assert_eq!(window(600), (600 * second, at(6000)));
         assert_eq!(window(5000), (600 * second, at(6000)), "older ones are forgotten");
-        let young = Recent::new(7 * second, at(3));
+        let young = RecentTotals::new(7 * second, at(3));
         assert_eq!(young.since(60 * second, 9 * second, &at(10)), (2 * second, at(7)));
     }
 }

@@ -7,6 +7,7 @@ use crate::label::{FORMAT_VERSION, Label};
 use crate::seal::{Seed, seal};
 use terrane_wire::{Txg, layout};
 
+/// `magic` of an [`UberblockPhys`].
 pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
 /// Set at export: nothing was written after this uberblock.
 pub const UBERBLOCK_CLEAN: u32 = 1;
@@ -18,21 +19,31 @@ pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 layout! {
     /// One copy of an uberblock. A commit appends two. `FORMAT.md` section "Uberblocks".
     UberblockPhys, 256 bytes {
+        /// [`UBERBLOCK_MAGIC`].
         0   magic: u64,
+        /// [`FORMAT_VERSION`].
         8   version: u32,
+        /// [`UBERBLOCK_CLEAN`], or 0. Other bits are ignored.
         12  flags: u32,
+        /// Id of the pool, as in the label.
         16  pool: u64,
+        /// `generation` of the label under which it was written.
         24  generation: u64,
-        32  turn: u64,
+        /// As in the label of its anchor.
+        32  anchor_generation: u64,
+        /// Incremented by every writable import.
         40  incarnation: u64,
+        /// The committed txg.
         48  txg: Txg,
         /// The oldest txg that is still whole. Nothing older is ever imported.
         56  oldest: Txg,
+        /// Nanoseconds since 1970.
         64  time_ns: u64,
         /// Sequence numbers below this one may be in use.
         72  lease_seq: u64,
         /// Txg numbers below this one may be in use.
         80  lease_txg: u64,
+        /// The txg's commit record.
         88  record: BootPtr,
         /// The machine that wrote it. 0: unknown.
         200 host: u64,
@@ -40,7 +51,9 @@ layout! {
         208 log_incarnation: u64,
         /// A bit for each device that missed a commit, by index in the device table.
         216 stale_devices: u64,
+        /// Ignored.
         224 reserved: [u64; 2],
+        /// Over the rest.
         240 seal: [u8; 16],
     }
 }
@@ -48,20 +61,30 @@ layout! {
 /// The root of one committed txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uberblock {
+    /// Set at export: nothing was written after this uberblock.
     pub clean: bool,
+    /// `generation` of the label under which it was written.
     pub generation: u64,
-    pub turn: u64,
+    /// As in the label of its anchor.
+    pub anchor_generation: u64,
+    /// Incremented by every writable import.
     pub incarnation: u64,
+    /// The committed txg.
     pub txg: Txg,
+    /// The oldest txg that is still whole. Nothing older is ever imported.
     pub oldest: Txg,
+    /// Nanoseconds since 1970.
     pub time_ns: u64,
+    /// Zone sequence numbers below this one may be in use.
     pub lease_seq: u64,
+    /// Txg numbers below this one may be in use.
     pub lease_txg: u64,
+    /// The txg's commit record.
     pub record: BootPtr,
     /// The machine that wrote it. 0: unknown.
     pub host: u64,
     /// It names what this version does not support: a log to be replayed, or devices that missed a commit.
-    pub has_unknown: bool,
+    pub has_unknown_features: bool,
 }
 
 impl Uberblock {
@@ -76,7 +99,7 @@ impl Uberblock {
                 flags: if self.clean { UBERBLOCK_CLEAN } else { 0 },
                 pool: label.pool,
                 generation: self.generation,
-                turn: self.turn,
+                anchor_generation: self.anchor_generation,
                 incarnation: self.incarnation,
                 txg: self.txg,
                 oldest: self.oldest,
@@ -98,27 +121,27 @@ impl Uberblock {
         raw
     }
 
-    /// The turn that a slot claims, if it looks like an uberblock. Nothing is verified.
-    pub fn turn_of(raw: &[u8]) -> Option<u64> {
+    /// The anchor generation that a slot claims, if it looks like an uberblock. Nothing is verified.
+    pub fn anchor_generation_of(raw: &[u8]) -> Option<u64> {
         let phys = UberblockPhys::decode(raw)?;
-        (phys.magic == UBERBLOCK_MAGIC).then_some(phys.turn)
+        (phys.magic == UBERBLOCK_MAGIC).then_some(phys.anchor_generation)
     }
 
-    /// The uberblock in the slot at `offset` of an anchor, if it is intact and of the label's turn.
+    /// The uberblock in the slot at `offset` of an anchor, if it is intact and of the label's anchor generation.
     pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
         let phys = UberblockPhys::decode(raw)?;
         let sealed = raw.get(..UberblockPhys::SIZE - 16)?;
         let ours = phys.magic == UBERBLOCK_MAGIC
             && phys.version == FORMAT_VERSION
             && phys.pool == label.pool
-            && phys.turn == label.turn
+            && phys.anchor_generation == label.anchor_generation
             && phys.txg.0.max(phys.incarnation).max(phys.lease_txg) < COUNTER_MAX
             && phys.lease_seq >> 36 == 0
             && phys.seal == seal(uber_seed(label, anchor, offset), &[sealed]);
         ours.then_some(Uberblock {
             clean: phys.flags & UBERBLOCK_CLEAN != 0,
             generation: phys.generation,
-            turn: phys.turn,
+            anchor_generation: phys.anchor_generation,
             incarnation: phys.incarnation,
             txg: phys.txg,
             oldest: phys.oldest,
@@ -127,11 +150,16 @@ impl Uberblock {
             lease_txg: phys.lease_txg,
             record: phys.record,
             host: phys.host,
-            has_unknown: phys.log_incarnation != 0 || phys.stale_devices != 0,
+            has_unknown_features: phys.log_incarnation != 0 || phys.stale_devices != 0,
         })
     }
 }
 
 fn uber_seed(label: &Label, anchor: u32, offset: u64) -> Seed {
-    Seed { pool: label.pool, life: label.device << 1 | u64::from(anchor), offset, incarnation: label.turn }
+    Seed {
+        pool: label.pool,
+        scope: label.device << 1 | u64::from(anchor),
+        offset,
+        incarnation: label.anchor_generation,
+    }
 }

@@ -10,12 +10,12 @@
 )]
 
 mod admin;
-mod askers;
 mod ioctl;
 mod loss;
 mod mapped;
 mod replay;
 mod seek;
+mod statahead;
 mod xattr;
 
 use crate::cache_policy::CachePolicy;
@@ -25,14 +25,14 @@ use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
-use askers::Askers;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
-use loss::Place;
+use loss::AppendTarget;
 use mapped::MappedFiles;
+use statahead::Statahead;
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_posix::{
-    Attr, Cred, DirEntry, Errno, Fs, Ino, RENAME_WHITEOUT, Reading, SetAttr, SetTime, Time, WriteFlags,
+    Attr, Cred, DirEntry, Errno, Fs, Ino, RENAME_WHITEOUT, ReadOptions, SetAttr, SetTime, Time, WriteFlags,
 };
 
 /// Answers the requests of one mount by calls of one file system.
@@ -44,7 +44,7 @@ pub struct Dispatch {
     /// Mounted with `dirsync` or `sync`: a change of a directory is committed before it is answered.
     dirsync: bool,
     metrics: Arc<Metrics>,
-    askers: Askers,
+    statahead: Statahead,
     launderer: Option<Launderer>,
     mapped: MappedFiles,
 }
@@ -64,36 +64,36 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
-        self.refuse_where_lost(call)?;
+        self.refuse_change_after_loss(call)?;
         let answer =
-            if call.header.resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
+            if call.header.is_resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
         // Also after a refusal: a part of the request may have been done.
-        self.tell_of_set_ids(call, reply);
+        self.invalidate_mode(call, reply);
         if let Err(errno) = answer {
-            self.note_unwritten(call, errno);
+            self.handle_failed_write_back(call, errno);
             return Err(errno);
         }
-        self.tell_cache_of_loss(call)?;
-        self.keep_promises(call)
+        self.fail_write_back_after_loss(call)?;
+        self.commit_if_required(call)
     }
 
-    fn answered(&self, call: &Call<'_>, outcome: Answer, reply: &Reply, time: Duration) {
-        self.metrics.answered(call, outcome, reply, nanoseconds(time));
+    fn on_answered(&self, call: &Call<'_>, outcome: Answer, reply: &Reply, time: Duration) {
+        self.metrics.record_answer(call, outcome, reply, nanoseconds(time));
     }
 
     fn monotonic_ns(&self) -> u64 {
         self.fs.monotonic_ns()
     }
 
-    fn parked(&self, time: Duration) {
-        self.metrics.parked(nanoseconds(time));
+    fn on_parked(&self, time: Duration) {
+        self.metrics.record_parked(nanoseconds(time));
     }
 
-    fn lost(&self) -> Vec<u64> {
+    fn lost_nodes(&self) -> Vec<u64> {
         self.fs.lost_inodes().into_iter().map(|ino| self.nodeid(ino)).collect()
     }
 
-    fn end(&self) {
+    fn on_unmounted(&self) {
         self.fs.forget_all();
     }
 }
@@ -112,19 +112,19 @@ fn cred_of(call: &Call<'_>) -> Cred {
     };
     let umask = if call.negotiated.umask_is_ours() { umask } else { 0 };
     // Where the request names no user, what it creates belongs to root.
-    let known = |id: u32| if id == proto::NO_USER { 0 } else { id };
-    Cred { uid: known(call.header.uid), gid: known(call.header.gid), umask }
+    let or_root = |id: u32| if id == proto::NO_USER { 0 } else { id };
+    Cred { uid: or_root(call.header.uid), gid: or_root(call.header.gid), umask }
 }
 
 /// Limits the size that a request asks for to the longest answer.
-fn bounded(size: u32, negotiated: &Negotiated) -> u32 {
+fn limit_size(size: u32, negotiated: &Negotiated) -> u32 {
     size.min(negotiated.max_write)
 }
 
 /// How to read, by the flags that the file was opened with.
-fn reading(read: &ReadIn) -> Reading {
+fn reading_of(read: &ReadIn) -> ReadOptions {
     // A reader that bypasses the kernel's caches wants nothing put into ours.
-    Reading { alone: read.flags & O_DIRECT != 0, quiet: read.flags & O_NOATIME != 0 }
+    ReadOptions { no_prefetch: read.flags & O_DIRECT != 0, keeps_atime: read.flags & O_NOATIME != 0 }
 }
 
 fn set_attr(wire: &SetattrIn) -> SetAttr {
@@ -154,7 +154,7 @@ impl Dispatch {
         // The kernel knows the root without a LOOKUP. Counting one keeps the root and the index of its names
         // in memory between requests.
         if let Err(errno) = fs.lookup(fs.root(), b".") {
-            log::warn!("fuse: the root directory cannot be looked at: {errno}");
+            log::warn!("fuse: lookup of the root directory failed: {errno}");
         }
         Dispatch {
             fs,
@@ -162,7 +162,7 @@ impl Dispatch {
             sync: options.sync,
             dirsync,
             metrics,
-            askers: Askers::default(),
+            statahead: Statahead::default(),
             launderer: None,
             mapped: MappedFiles::default(),
         }
@@ -177,18 +177,18 @@ impl Dispatch {
     /// Answers a request that a dead predecessor may have carried out already: see [`replay`].
     #[cold]
     fn answer_resent(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
-        if replay::undoes_itself(call.request) {
+        if replay::is_self_inverse(call.request) {
             log::warn!(
-                "fuse: an exchange of names may or may not have been done before the take-over; answered EIO"
+                "fuse: RENAME_EXCHANGE resent after a take-over, answered with EIO: it may have been done already"
             );
             return Err(Errno(libc::EIO));
         }
-        if self.left_whiteout(call) {
+        if self.has_left_whiteout(call) {
             return Ok(());
         }
         self.answer(call, reply).or_else(|errno| {
             reply.clear();
-            self.answer_again(call, errno, reply)
+            self.answer_repeated(call, errno, reply)
         })
     }
 
@@ -203,28 +203,32 @@ impl Dispatch {
             Request::BatchForget(list) => {
                 Ok(list.iter().for_each(|one| fs.forget(self.ino(one.nodeid), one.nlookup)))
             }
-            Request::Getattr => self.attr(fs.getattr(node)?, reply),
+            Request::Getattr => self.put_attr(fs.getattr(node)?, reply),
             Request::Setattr(set) => {
                 self.write_back_before_times(call.header.nodeid, &set);
-                self.attr(fs.setattr(node, &set_attr(&set), cred)?, reply)
+                self.put_attr(fs.setattr(node, &set_attr(&set), cred)?, reply)
             }
             Request::Statx { .. } if !self.policy.birth_times => Err(ENOSYS),
             Request::Statx { .. } => Ok(attr::put_statx(reply, &fs.getattr(node)?, &self.policy)),
             Request::Readlink => Ok(reply.bytes(&fs.readlink(node)?)),
 
             Request::Symlink { name, target } => {
-                self.entry(name, fs.symlink(node, name, target, cred)?, reply)
+                self.put_entry(name, fs.symlink(node, name, target, cred)?, reply)
             }
             Request::Mknod { name, mode, rdev, .. } => {
-                self.entry(name, fs.mknod(node, name, mode, rdev, cred)?, reply)
+                self.put_entry(name, fs.mknod(node, name, mode, rdev, cred)?, reply)
             }
-            Request::Mkdir { name, mode, .. } => self.entry(name, fs.mkdir(node, name, mode, cred)?, reply),
-            Request::Link { nodeid, name } => self.entry(name, fs.link(self.ino(nodeid), node, name)?, reply),
+            Request::Mkdir { name, mode, .. } => {
+                self.put_entry(name, fs.mkdir(node, name, mode, cred)?, reply)
+            }
+            Request::Link { nodeid, name } => {
+                self.put_entry(name, fs.link(self.ino(nodeid), node, name)?, reply)
+            }
             Request::Create { name, create } => {
-                self.opened(name, fs.create(node, name, create.mode, cred)?, reply)
+                self.put_created(name, fs.create(node, name, create.mode, cred)?, reply)
             }
             Request::Tmpfile { create: CreateIn { mode, .. } } => {
-                self.opened(b"", fs.tmpfile(node, mode, cred)?, reply)
+                self.put_created(b"", fs.tmpfile(node, mode, cred)?, reply)
             }
             Request::Unlink { name } => fs.unlink(node, name),
             Request::Rmdir { name } => fs.rmdir(node, name),
@@ -242,13 +246,19 @@ impl Dispatch {
             Request::Opendir(_) => Ok(attr::put_open(reply, self.policy.dir_flags())),
             Request::Release | Request::Releasedir => Ok(()),
             Request::Read(read) => {
-                self.mapped.read(call.header.nodeid, &read);
-                fs.read_as(node, read.offset, bounded(read.size, negotiated), reading(&read), reply.tail())
+                self.mapped.note_read(call.header.nodeid, &read);
+                fs.read_as(
+                    node,
+                    read.offset,
+                    limit_size(read.size, negotiated),
+                    reading_of(&read),
+                    reply.raw_mut(),
+                )
             }
             Request::Write(write) => self.write(call.header, node, &write, reply),
-            Request::Readdir(read) => self.readdir(node, &read, bounded(read.size, negotiated), reply),
+            Request::Readdir(read) => self.readdir(node, &read, limit_size(read.size, negotiated), reply),
             Request::Readdirplus(read) => {
-                self.readdirplus(call.header.pid, node, &read, bounded(read.size, negotiated), reply)
+                self.readdirplus(call.header.pid, node, &read, limit_size(read.size, negotiated), reply)
             }
 
             Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
@@ -291,7 +301,7 @@ impl Dispatch {
     ///
     /// This function does not report what a dead server lost. A resent request has just been carried out, and
     /// its own loss may be why the node is in the list.
-    fn keep_promises(&self, call: &Call<'_>) -> Answer {
+    fn commit_if_required(&self, call: &Call<'_>) -> Answer {
         let node = self.ino(call.header.nodeid);
         match *call.request {
             Request::Write(write)
@@ -331,7 +341,7 @@ impl Dispatch {
     /// Has the kernel drop its cached mode before it sees the answer. The kernel leaves set-id bits to us
     /// (HANDLE_KILLPRIV_V2) and executes by the cached mode, but answers to these requests carry no mode.
     /// What a dead server may have done counts as done.
-    fn tell_of_set_ids(&self, call: &Call<'_>, reply: &mut Reply) {
+    fn invalidate_mode(&self, call: &Call<'_>, reply: &mut Reply) {
         let nodeid = match *call.request {
             Request::Write(write) if write.write_flags & proto::write::KILL_SUIDGID != 0 => {
                 call.header.nodeid
@@ -341,8 +351,8 @@ impl Dispatch {
             Request::CopyFileRange { copy, .. } => copy.nodeid_out,
             _ => return,
         };
-        if self.fs.take_set_ids_went(self.ino(nodeid)) || call.header.resent() {
-            reply.outdates(nodeid);
+        if self.fs.take_set_ids_cleared(self.ino(nodeid)) || call.header.is_resent() {
+            reply.mark_outdated(nodeid);
         }
     }
 
@@ -359,21 +369,21 @@ impl Dispatch {
     /// The LOOKUP answer for a name. Where several spellings mean one name, a change of one changes all, but
     /// the kernel learns of one only. So such a name gets no lifetime and is looked up at each use.
     fn entry_of(&self, name: &[u8], attr: &Attr) -> proto::EntryOut {
-        let entry = if self.fs.is_alone(name) { self.policy.entry } else { Duration::ZERO };
+        let entry = if self.fs.has_one_spelling(name) { self.policy.entry } else { Duration::ZERO };
         attr::entry(attr, self.nodeid(attr.ino), &CachePolicy { entry, ..self.policy })
     }
 
-    fn attr(&self, attr: Attr, reply: &mut Reply) -> Answer {
+    fn put_attr(&self, attr: Attr, reply: &mut Reply) -> Answer {
         Ok(attr::put_attr(reply, &attr, &self.policy))
     }
 
-    fn entry(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
+    fn put_entry(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
         Ok(reply.bytes(&self.entry_of(name, &attr).encode()))
     }
 
     /// The answer for a new file that is open at once.
-    fn opened(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
-        self.entry(name, attr, reply)?;
+    fn put_created(&self, name: &[u8], attr: Attr, reply: &mut Reply) -> Answer {
+        self.put_entry(name, attr, reply)?;
         Ok(attr::put_open(reply, self.policy.file_flags()))
     }
 
@@ -381,11 +391,11 @@ impl Dispatch {
         match self.fs.lookup(dir, name) {
             Ok(attr) => {
                 if attr.mode & libc::S_IFMT != libc::S_IFDIR {
-                    self.askers.looked_up(header.pid, dir);
+                    self.statahead.note_lookup(header.pid, dir);
                 }
-                self.entry(name, attr, reply)
+                self.put_entry(name, attr, reply)
             }
-            Err(ENOENT) if !self.policy.negative.is_zero() && self.fs.is_alone(name) => {
+            Err(ENOENT) if !self.policy.negative.is_zero() && self.fs.has_one_spelling(name) => {
                 Ok(reply.bytes(&attr::no_entry(self.policy.negative).encode()))
             }
             Err(error) => Err(error),
@@ -402,9 +412,9 @@ impl Dispatch {
     }
 
     fn write(&self, header: &Header, node: Ino, write: &WriteIn<'_>, reply: &mut Reply) -> Answer {
-        self.mapped.written(header.nodeid, write);
+        self.mapped.note_write(header.nodeid, write);
         // Otherwise the kernel has found the end of the file itself, under its own lock.
-        let place = self.place_of(header, node, write);
+        let target = self.append_target(header, node, write);
         let kill_suidgid = write.write_flags & proto::write::KILL_SUIDGID != 0;
         // A kernel that caches pages drops capabilities before it writes. With `direct_io` it leaves that to
         // us.
@@ -412,9 +422,9 @@ impl Dispatch {
             self.drop_capabilities(node)?;
         }
         let writes_back = write.write_flags & proto::write::CACHE != 0;
-        let flags = WriteFlags { append: place == Place::AtEnd, kill_suidgid, writes_back };
+        let flags = WriteFlags { append: target == AppendTarget::EndOfFile, kill_suidgid, writes_back };
         let size = match u32::try_from(write.data.len()) {
-            Ok(size) if place == Place::There => size,
+            Ok(size) if target == AppendTarget::AlreadyStored => size,
             _ => self.fs.write(node, write.offset, write.data, flags)?,
         };
         // The kernel ignores the byte count in the answer to a write-back, so a short write must be an error.
@@ -426,15 +436,15 @@ impl Dispatch {
 
     /// Has the kernel drop pages that it failed to write back. It treats them as clean and shows them to
     /// readers for as long as it keeps them; readers must get what is stored.
-    fn note_unwritten(&self, call: &Call<'_>, errno: Errno) {
+    fn handle_failed_write_back(&self, call: &Call<'_>, errno: Errno) {
         let Request::Write(write) = *call.request else { return };
         if write.write_flags & proto::write::CACHE == 0 {
             return;
         }
-        self.fs.note_unwritten(self.ino(call.header.nodeid), errno);
+        self.fs.note_writeback_failure(self.ino(call.header.nodeid), errno);
         if let Some(launderer) = &self.launderer {
             let end = write.offset.saturating_add(write.data.len() as u64);
-            launderer.launder_later(call.header.nodeid, write.offset..end);
+            launderer.launder_deferred(call.header.nodeid, write.offset..end);
         }
     }
 
@@ -458,20 +468,20 @@ impl Dispatch {
     fn readdir(&self, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
         let mut each = |entry: DirEntry<'_>| out.entry(entry.ino, entry.next, entry.kind, entry.name);
-        self.fs.readdir_as(dir, read.offset, reading(read), &mut each)
+        self.fs.readdir_as(dir, read.offset, reading_of(read), &mut each)
     }
 
     fn readdirplus(&self, caller: u32, dir: Ino, read: &ReadIn, size: u32, reply: &mut Reply) -> Answer {
-        let (offset, how) = (read.offset, reading(read));
+        let (offset, reading) = (read.offset, reading_of(read));
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
         // The kernel asks for later pieces with attributes only after the caller has looked a name up.
-        if offset == 0 && !self.askers.begins(caller, dir) {
+        if offset == 0 && !self.statahead.begin_listing(caller, dir) {
             let name_only = attr::no_entry(std::time::Duration::ZERO);
-            return self.fs.readdir_as(dir, offset, how, &mut |entry| {
+            return self.fs.readdir_as(dir, offset, reading, &mut |entry| {
                 out.entry_plus(&name_only, entry.ino, entry.next, entry.kind, entry.name)
             });
         }
-        self.fs.readdir_plus_as(dir, offset, how, &mut |entry, attr| {
+        self.fs.readdir_plus_as(dir, offset, reading, &mut |entry, attr| {
             // A name whose attributes cannot be read is still listed; the caller gets the error when it stats
             // the name.
             let nothing = || attr::no_entry(std::time::Duration::ZERO);

@@ -3,7 +3,7 @@
 //! After a crash the kernel may cache contents that were lost with the server ([`crate::Session::resume`]).
 //! To drop them, the kernel waits inside our write of the notification. It waits for locked pages, until a
 //! READ of them is answered, and no signal ends that wait, not even SIGKILL. A server thread that waited
-//! there would keep a killed server from exiting. The keeper would not see the exit and would not start the
+//! there would keep a killed server from exiting. The supervisor would not see the exit and would not start the
 //! successor, whose answer the thread waits for. So another process waits. When its server dies, it stays
 //! until the next server has answered or the mount is gone.
 //!
@@ -25,7 +25,7 @@ pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io
     let raw: Vec<u8> = nodes.iter().flat_map(|node| node.to_le_bytes()).collect();
     list.write_all_at(&raw, 0)?;
     let files = [(CONNECTION.to_owned(), connection), (NODES.to_owned(), list)];
-    handover::give(&mut program, &files);
+    handover::pass_descriptors(&mut program, &files);
     program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 
@@ -35,7 +35,7 @@ pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io
 /// # Errors
 /// If this process was given nothing; or the first error of the kernel, after every node was tried.
 pub fn run() -> io::Result<()> {
-    let mut given = handover::take_given();
+    let mut given = handover::take_passed();
     let mut take = |name: &str| {
         let at = given.iter().position(|(given, _)| given == name)?;
         Some(given.swap_remove(at).1)
@@ -43,18 +43,21 @@ pub fn run() -> io::Result<()> {
     let (connection, list, orders) = (take(CONNECTION), take(NODES), take(ORDERS));
     drop(given);
     match (connection.map(Notifier::new), list, orders) {
-        (Some(notifier), Some(list), _) => forget_all(&notifier, &list),
+        (Some(notifier), Some(list), _) => invalidate_all(&notifier, &list),
         (Some(notifier), None, Some(orders)) => launder::serve(&notifier, orders),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "only the server of a mount starts this")),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "refused: expected to be started by the server of a mount",
+        )),
     }
 }
 
-fn forget_all(notifier: &Notifier, list: &File) -> io::Result<()> {
+fn invalidate_all(notifier: &Notifier, list: &File) -> io::Result<()> {
     let mut raw = vec![0; usize::try_from(list.metadata()?.len()).map_err(io::Error::other)?];
     list.read_exact_at(&mut raw, 0)?;
     let (mut count, mut first) = (0u64, None);
     for node in raw.as_chunks().0.iter().map(|node| u64::from_le_bytes(*node)) {
-        match notifier.forget_contents(node) {
+        match notifier.invalidate_contents(node) {
             Ok(_) => {}
             // The mount has gone meanwhile.
             Err(error)
@@ -72,7 +75,9 @@ fn forget_all(notifier: &Notifier, list: &File) -> io::Result<()> {
         }
     }
     match first {
-        Some((node, error)) => Err(io::Error::other(format!("{count} nodes, the first is {node}: {error}"))),
+        Some((node, error)) => {
+            Err(io::Error::other(format!("invalidating {count} nodes failed, first node {node}: {error}")))
+        }
         None => Ok(()),
     }
 }

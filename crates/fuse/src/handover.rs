@@ -1,9 +1,9 @@
 //! What outlives a server process: descriptors, and a little shared memory.
 //!
 //! The kernel's side of a mount exists for as long as a process holds its descriptor of `/dev/fuse`. So a
-//! *holder* (a keeper process, or systemd's descriptor store) keeps a copy, and gives it to the next server
+//! *holder* (a supervisor process, or systemd's descriptor store) keeps a copy, and gives it to the next server
 //! when one dies. The protocol is that of sd_notify(3), one message per datagram: `FDSTORE=1` and
-//! `FDNAME=...` with a descriptor; `READY=1`. Our own holder passes descriptors by number ([`give`]), systemd
+//! `FDNAME=...` with a descriptor; `READY=1`. Our own holder passes descriptors by number ([`pass_descriptors`]), systemd
 //! by its own rules (`LISTEN_FDS`).
 //!
 //! The [`Ledger`] is a ring of (txg, inode) pairs in shared memory that the holder keeps as well. It records
@@ -28,11 +28,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// Where the holder listens; systemd's variable, with its meaning.
 pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// What our own holder passes down: `NUMBER:NAME`, separated by blanks.
-const GIVEN_VARIABLE: &str = "TERRANE_GIVEN_FDS";
+const PASSED_FDS_VARIABLE: &str = "TERRANE_GIVEN_FDS";
 /// The first descriptor that systemd passes down.
 const LISTEN_FDS_START: RawFd = 3;
 /// The longest datagram; ours are short.
-const WORDS_BYTES_MAX: usize = 4096;
+const DATAGRAM_BYTES_MAX: usize = 4096;
 
 fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -40,13 +40,13 @@ fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
 
 /// Space for a control message with one descriptor, aligned as its header must be.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct ControlBuffer([u8; 64]);
 
-/// A message with space for `words` and one descriptor. It points into its arguments.
-fn message(part: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+/// A message with the bytes of `iov` and space for one descriptor. It points into its arguments.
+fn message(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
     // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = part;
+    message.msg_iov = iov;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
@@ -62,15 +62,15 @@ fn fd_bytes() -> libc::c_uint {
 /// # Errors
 /// If no process listens at `socket`. That is the value of [`SOCKET_VARIABLE`]: a path, or `@` and an
 /// abstract name.
-pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> {
+pub fn send(socket: &OsStr, text: &str, file: Option<&File>) -> io::Result<()> {
     let ours = UnixDatagram::unbound()?;
     match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
         None => crate::socket::connect_datagram(&ours, Path::new(socket))?,
     }
-    let mut control = Control([0; 64]);
-    let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };
-    let mut message = message(&mut part, &mut control);
+    let mut control = ControlBuffer([0; 64]);
+    let mut iov = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+    let mut message = message(&mut iov, &mut control);
     match file {
         Some(file) => {
             // SAFETY: CMSG_SPACE and CMSG_LEN only compute lengths.
@@ -91,7 +91,7 @@ pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> 
             message.msg_controllen = 0;
         }
     }
-    // SAFETY: `message` points to `part` and `control`, and `part` to `words`, with their true lengths; the call only reads them.
+    // SAFETY: `message` points to `iov` and `control`, and `iov` to `text`, with their true lengths; the call only reads them.
     match unsafe { libc::sendmsg(ours.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -99,7 +99,7 @@ pub fn tell(socket: &OsStr, words: &str, file: Option<&File>) -> io::Result<()> 
 }
 
 /// Whether a holder listens there.
-pub fn listens(socket: &OsStr) -> bool {
+pub fn is_listening(socket: &OsStr) -> bool {
     let reached = UnixDatagram::unbound().and_then(|ours| match socket.as_bytes().strip_prefix(b"@") {
         Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?),
         None => crate::socket::connect_datagram(&ours, Path::new(socket)),
@@ -107,18 +107,18 @@ pub fn listens(socket: &OsStr) -> bool {
     reached.is_ok()
 }
 
-/// The holder's side of [`tell`]: receives the next message, and the descriptor that came with it.
-pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
-    let mut words = vec![0u8; WORDS_BYTES_MAX];
-    let mut control = Control([0; 64]);
+/// The holder's side of [`send`]: receives the next message, and the descriptor that came with it.
+pub fn receive(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
+    let mut text = vec![0u8; DATAGRAM_BYTES_MAX];
+    let mut control = ControlBuffer([0; 64]);
     let control_bytes = control.0.len();
-    let mut part = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: words.len() };
-    let mut message = message(&mut part, &mut control);
-    // SAFETY: `message` points to `part` and `control`, and `part` to `words`, with their true lengths; all are alive and not
+    let mut iov = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
+    let mut message = message(&mut iov, &mut control);
+    // SAFETY: `message` points to `iov` and `control`, and `iov` to `text`, with their true lengths; all are alive and not
     // otherwise borrowed during the call.
     let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
-    words.truncate(len);
+    text.truncate(len);
     // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     let mut files = Vec::new();
@@ -136,23 +136,23 @@ pub fn hear(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
                 // `control`; they may be unaligned. It has just made these descriptors for us by SCM_RIGHTS,
                 // and nothing else knows them: we own them.
                 files.push(unsafe {
-                    let place = libc::CMSG_DATA(header).cast::<libc::c_int>().add(number);
-                    File::from_raw_fd(place.read_unaligned())
+                    let descriptor = libc::CMSG_DATA(header).cast::<libc::c_int>().add(number);
+                    File::from_raw_fd(descriptor.read_unaligned())
                 });
             }
         }
     }
     // With several descriptors it is unclear which one is meant; all are closed.
     let file = if files.len() == 1 { files.pop() } else { None };
-    Ok((String::from_utf8_lossy(&words).into_owned(), file))
+    Ok((String::from_utf8_lossy(&text).into_owned(), file))
 }
 
-/// Passes descriptors to the child that `command` starts; [`take_given`] finds them there.
+/// Passes descriptors to the child that `command` starts; [`take_passed`] finds them there.
 ///
 /// The files must stay open until the child has been started.
-pub fn give(command: &mut Command, files: &[(String, File)]) {
+pub fn pass_descriptors(command: &mut Command, files: &[(String, File)]) {
     let list: Vec<String> = files.iter().map(|(name, file)| format!("{}:{name}", file.as_raw_fd())).collect();
-    command.env(GIVEN_VARIABLE, list.join(" "));
+    command.env(PASSED_FDS_VARIABLE, list.join(" "));
     let fds: Vec<RawFd> = files.iter().map(|(_, file)| file.as_raw_fd()).collect();
     let keep = move || {
         for fd in &fds {
@@ -168,13 +168,13 @@ pub fn give(command: &mut Command, files: &[(String, File)]) {
 }
 
 /// The descriptors that a holder passed to this process, by name. Empty on the second call.
-pub fn take_given() -> Vec<(String, File)> {
+pub fn take_passed() -> Vec<(String, File)> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::AcqRel) {
         return Vec::new();
     }
     let text = |variable: &str| std::env::var_os(variable).map(OsString::into_string).and_then(Result::ok);
-    let pairs: Vec<(RawFd, String)> = match text(GIVEN_VARIABLE) {
+    let pairs: Vec<(RawFd, String)> = match text(PASSED_FDS_VARIABLE) {
         Some(list) => list
             .split(' ')
             .filter_map(|pair| pair.split_once(':'))
@@ -208,11 +208,11 @@ pub fn memory_file(name: &str) -> io::Result<File> {
 }
 
 /// Whether the connection behind a descriptor of `/dev/fuse` has ended by unmount or abort.
-pub fn is_ended(device: &File) -> bool {
-    let mut ask = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
+pub fn is_disconnected(device: &File) -> bool {
+    let mut query = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
     // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
-    let found = unsafe { libc::poll(&raw mut ask, 1, 0) };
-    found > 0 && ask.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+    let found = unsafe { libc::poll(&raw mut query, 1, 0) };
+    found > 0 && query.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
 }
 
 /// Pairs in the ring. A txg that changed more inodes than this would lose some; their dirty dnodes alone
@@ -246,7 +246,7 @@ impl Ledger {
     /// The ledger of a predecessor.
     pub fn map(file: File) -> io::Result<Ledger> {
         if file.metadata()?.len() != LEDGER_BYTES as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the ledger has another size"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "ledger refused: wrong size"));
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice, of a file of exactly this length that
@@ -260,6 +260,7 @@ impl Ledger {
         Ok(Ledger { file, words: start.cast_const().cast() })
     }
 
+    /// The file of the ledger, to pass to another process.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -270,21 +271,21 @@ impl Ledger {
         unsafe { &*self.words.add(at) }
     }
 
-    /// Records that inode `ino` is changed in txg `group`.
-    pub fn note(&self, group: u64, ino: u64) {
+    /// Records that inode `ino` is changed in `txg`.
+    pub fn record(&self, txg: u64, ino: u64) {
         let slot = usize::try_from(self.word(0).fetch_add(1, Ordering::Relaxed)).unwrap_or(0) % LEDGER_PAIRS;
-        self.word(2 + 2 * slot).store(group, Ordering::Relaxed);
+        self.word(2 + 2 * slot).store(txg, Ordering::Relaxed);
         self.word(3 + 2 * slot).store(ino, Ordering::Release);
     }
 
-    /// The inodes changed in txgs after `group`. Must not run concurrently with [`note`](Ledger::note).
-    pub fn after(&self, group: u64) -> std::collections::BTreeSet<u64> {
+    /// The inodes changed in txgs after `txg`. Must not run concurrently with [`record`](Ledger::record).
+    pub fn inodes_changed_after(&self, txg: u64) -> std::collections::BTreeSet<u64> {
         let pairs = usize::try_from(self.word(0).load(Ordering::Acquire)).unwrap_or(usize::MAX);
         let pair = |slot: usize| {
             (self.word(2 + 2 * slot).load(Ordering::Acquire), self.word(3 + 2 * slot).load(Ordering::Acquire))
         };
         let written = (0..pairs.min(LEDGER_PAIRS)).map(pair);
-        written.filter(|(at, ino)| *at > group && *ino != 0).map(|(_, ino)| ino).collect()
+        written.filter(|(at, ino)| *at > txg && *ino != 0).map(|(_, ino)| ino).collect()
     }
 }
 
@@ -301,26 +302,26 @@ mod tests {
     use std::io::{Read, Seek, Write};
 
     #[test]
-    fn words_and_descriptors_reach_the_holder() {
+    fn messages_and_descriptors_reach_the_holder() {
         let path = std::env::temp_dir().join(format!("terrane-holder-{}", std::process::id()));
         let holder = UnixDatagram::bind(&path).unwrap();
         let mut kept = memory_file("x").unwrap();
         kept.write_all(b"kept").unwrap();
-        tell(path.as_os_str(), "FDSTORE=1\nFDNAME=x", Some(&kept)).unwrap();
-        tell(path.as_os_str(), "READY=1", None).unwrap();
-        assert!(listens(path.as_os_str()) && !listens(OsStr::new("@terrane/nobody")));
+        send(path.as_os_str(), "FDSTORE=1\nFDNAME=x", Some(&kept)).unwrap();
+        send(path.as_os_str(), "READY=1", None).unwrap();
+        assert!(is_listening(path.as_os_str()) && !is_listening(OsStr::new("@terrane/nobody")));
         drop(kept);
-        let (words, file) = hear(&holder).unwrap();
-        assert_eq!(words, "FDSTORE=1\nFDNAME=x");
+        let (message, file) = receive(&holder).unwrap();
+        assert_eq!(message, "FDSTORE=1\nFDNAME=x");
         let (mut file, mut text) = (file.unwrap(), String::new());
         file.rewind().unwrap();
         file.read_to_string(&mut text).unwrap();
         assert_eq!(text, "kept");
-        let (words, file) = hear(&holder).unwrap();
-        assert!(words == "READY=1" && file.is_none());
+        let (message, file) = receive(&holder).unwrap();
+        assert!(message == "READY=1" && file.is_none());
         several_at_once_are_closed(&path, &holder);
         drop(holder);
-        assert!(!listens(path.as_os_str()), "a socket that was left behind");
+        assert!(!is_listening(path.as_os_str()), "a socket that was left behind");
         std::fs::remove_file(path).unwrap();
     }
 
@@ -328,28 +329,28 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let theirs = UnixDatagram::unbound().unwrap();
         theirs.connect(path).unwrap();
-        let mut control = Control([0; 64]);
-        let words = b"FDSTORE=1\nFDNAME=x";
-        let mut part = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: words.len() };
-        let mut message = message(&mut part, &mut control);
-        // SAFETY: as in `tell`, with space for three descriptors.
+        let mut control = ControlBuffer([0; 64]);
+        let text = b"FDSTORE=1\nFDNAME=x";
+        let mut iov = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+        let mut message = message(&mut iov, &mut control);
+        // SAFETY: as in `send`, with space for three descriptors.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(3 * fd_bytes()) as usize;
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
             (*header).cmsg_type = libc::SCM_RIGHTS;
             (*header).cmsg_len = libc::CMSG_LEN(3 * fd_bytes()) as usize;
-            let place = libc::CMSG_DATA(header).cast::<libc::c_int>();
-            (0..3).for_each(|number| place.add(number).write_unaligned(writer.as_raw_fd()));
+            let descriptors = libc::CMSG_DATA(header).cast::<libc::c_int>();
+            (0..3).for_each(|number| descriptors.add(number).write_unaligned(writer.as_raw_fd()));
             assert!(libc::sendmsg(theirs.as_raw_fd(), &raw const message, 0) > 0);
         }
         drop(writer);
-        assert!(hear(holder).unwrap().1.is_none());
+        assert!(receive(holder).unwrap().1.is_none());
         // The last writer has gone, so the poll returns end of file at once.
-        let mut ask = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut query = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
-        assert_eq!(unsafe { libc::poll(&raw mut ask, 1, 0) }, 1, "all were closed");
-        assert!(ask.revents & libc::POLLHUP != 0);
+        assert_eq!(unsafe { libc::poll(&raw mut query, 1, 0) }, 1, "all were closed");
+        assert!(query.revents & libc::POLLHUP != 0);
     }
 
     #[test]
@@ -358,9 +359,11 @@ mod tests {
         file.write_all(b"for you").unwrap();
         file.rewind().unwrap();
         let mut command = Command::new("sh");
-        command.arg("-c").arg(format!("fd=${{{GIVEN_VARIABLE}%%:*}}; echo ${GIVEN_VARIABLE} >&2; cat <&$fd"));
+        command
+            .arg("-c")
+            .arg(format!("fd=${{{PASSED_FDS_VARIABLE}%%:*}}; echo ${PASSED_FDS_VARIABLE} >&2; cat <&$fd"));
         let files = [("name".to_owned(), file)];
-        give(&mut command, &files);
+        pass_descriptors(&mut command, &files);
         let output = command.output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "for you");
         assert!(String::from_utf8_lossy(&output.stderr).ends_with(":name\n"));
@@ -369,25 +372,25 @@ mod tests {
     #[test]
     fn the_ledger_knows_what_came_after_a_commit() {
         let ledger = Ledger::new().unwrap();
-        for (group, ino) in [(7, 1), (8, 2), (9, 3), (9, 2)] {
-            ledger.note(group, ino);
+        for (txg, ino) in [(7, 1), (8, 2), (9, 3), (9, 2)] {
+            ledger.record(txg, ino);
         }
         let again = Ledger::map(ledger.file().try_clone().unwrap()).unwrap();
         drop(ledger);
-        assert_eq!(again.after(7).into_iter().collect::<Vec<_>>(), [2, 3]);
-        assert!(again.after(9).is_empty());
+        assert_eq!(again.inodes_changed_after(7).into_iter().collect::<Vec<_>>(), [2, 3]);
+        assert!(again.inodes_changed_after(9).is_empty());
         // Once around the ring: old pairs are overwritten, new ones are found.
         for _ in 0..LEDGER_PAIRS {
-            again.note(10, 5);
+            again.record(10, 5);
         }
-        assert_eq!(again.after(0).into_iter().collect::<Vec<_>>(), [5]);
+        assert_eq!(again.inodes_changed_after(0).into_iter().collect::<Vec<_>>(), [5]);
         assert!(Ledger::map(memory_file("short").unwrap()).is_err());
     }
 
     #[test]
     fn a_descriptor_without_a_mount_has_no_connection() {
         match std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse") {
-            Ok(device) => assert!(is_ended(&device)),
+            Ok(device) => assert!(is_disconnected(&device)),
             Err(error) => eprintln!("SKIPPED is_ended: /dev/fuse: {error}"),
         }
     }

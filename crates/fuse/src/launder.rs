@@ -15,10 +15,10 @@
 //! is correct without laundering. SETATTR of a size and FALLOCATE must never wait here: meanwhile the kernel
 //! sends no WRITE of that file.
 //!
-//! If a server without a keeper is killed while its helper waits, the connection stays open until it is
+//! If a server without a supervisor is killed while its helper waits, the connection stays open until it is
 //! aborted (`umount -f`).
 //!
-//! Invariant: the helper answers orders one by one, in the order in which they were given.
+//! Invariant: the helper answers orders one by one, in the order in which they were sent.
 
 use crate::handover;
 use crate::notify::Notifier;
@@ -35,21 +35,28 @@ use std::time::{Duration, Instant};
 pub(crate) const CONNECTION: &str = "connection";
 pub(crate) const ORDERS: &str = "orders";
 /// Time limit for the kernel to write back a range.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WRITE_BACK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for waiting for other threads that launder. All lanes of a ring may wait this long for the one
 /// whose WRITEs need a lane.
-const QUEUE_PATIENCE: Duration = Duration::from_millis(5);
+const QUEUE_TIMEOUT: Duration = Duration::from_millis(5);
 /// Maximum number of files with deferred orders.
-const LATER_MAX: usize = 4096;
+const DEFERRED_MAX: usize = 4096;
 /// Maximum number of unanswered orders that no thread waits for. Their answers fit into the socket's buffer.
-const ORDERS_AHEAD: usize = 64;
+const UNANSWERED_MAX: usize = 64;
 /// Time limit for a helper that missed a limit before.
-const STUCK_PATIENCE: Duration = Duration::from_millis(1);
+const STUCK_TIMEOUT: Duration = Duration::from_millis(1);
 
 terrane_wire::layout! {
-    /// A range to launder; length 0 means to the end. Passed between two processes of one machine; never
+    /// A range to launder. Passed between two processes of one machine; never
     /// stored.
-    Order, 24 bytes { 0 node: u64, 8 offset: u64, 16 len: u64 }
+    Order, 24 bytes {
+        /// Node id of the file.
+        0 node: u64,
+        /// First byte.
+        8 offset: u64,
+        /// Length in bytes; 0: to the end.
+        16 len: u64,
+    }
 }
 
 /// Has pages of one mount laundered.
@@ -58,14 +65,14 @@ pub struct Launderer {
     program: Box<dyn Fn() -> Command + Send + Sync>,
     helper: Mutex<Option<Helper>>,
     /// Deferred orders, by node; no thread waits for them. A leaf lock.
-    later: Mutex<BTreeMap<u64, Range<u64>>>,
+    deferred: Mutex<BTreeMap<u64, Range<u64>>>,
 }
 
 struct Helper {
     process: Child,
     orders: UnixStream,
     /// Orders without an answer so far.
-    owed: usize,
+    unanswered: usize,
     stuck: bool,
 }
 
@@ -77,55 +84,54 @@ impl Launderer {
             connection,
             program: Box::new(program),
             helper: Mutex::default(),
-            later: Mutex::default(),
+            deferred: Mutex::default(),
         }
     }
 
     /// Has the kernel write back earlier stores to this range of a file and drop the range from its cache.
     /// The end may be [`u64::MAX`]. False: it missed the time limit, or could not be asked.
     pub fn launder(&self, node: u64, range: Range<u64>) -> bool {
-        let done = self
-            .helper
-            .try_lock_for(QUEUE_PATIENCE)
-            .and_then(|mut place| self.order(&mut place, node, &range, 0, |helper| helper.settle(PATIENCE)));
-        self.give_later();
+        let done = self.helper.try_lock_for(QUEUE_TIMEOUT).and_then(|mut slot| {
+            self.send_order(&mut slot, node, &range, 0, |helper| helper.wait_for_answers(WRITE_BACK_TIMEOUT))
+        });
+        self.send_deferred();
         done.unwrap_or(false)
     }
 
     /// The same, deferred, for threads whose answer the kernel may wait for. Ranges of one file are merged.
-    pub fn launder_later(&self, node: u64, range: Range<u64>) {
+    pub fn launder_deferred(&self, node: u64, range: Range<u64>) {
         {
-            let mut later = self.later.lock();
-            if later.len() >= LATER_MAX && !later.contains_key(&node) {
-                return log::warn!("fuse: the kernel keeps its pages of node {node}: too many others wait");
+            let mut deferred = self.deferred.lock();
+            if deferred.len() >= DEFERRED_MAX && !deferred.contains_key(&node) {
+                return log::warn!("fuse: dropping pages of node {node} skipped: queue full");
             }
-            join(&mut later, node, range);
+            merge_range(&mut deferred, node, range);
         }
-        self.give_later();
+        self.send_deferred();
     }
 
-    /// Gives the deferred orders. If another thread has the helper, that thread calls this when it is done.
-    fn give_later(&self) {
-        while !self.later.lock().is_empty() {
-            let Some(mut place) = self.helper.try_lock() else { return };
-            let Some((node, range)) = self.later.lock().pop_first() else { return };
-            if self.order(&mut place, node, &range, ORDERS_AHEAD, |_| Ok(true)).is_none() {
+    /// Sends the deferred orders. If another thread has the helper, that thread calls this when it is done.
+    fn send_deferred(&self) {
+        while !self.deferred.lock().is_empty() {
+            let Some(mut slot) = self.helper.try_lock() else { return };
+            let Some((node, range)) = self.deferred.lock().pop_first() else { return };
+            if self.send_order(&mut slot, node, &range, UNANSWERED_MAX, |_| Ok(true)).is_none() {
                 // The helper is busy or could not be started: the next caller tries again.
-                join(&mut self.later.lock(), node, range);
+                merge_range(&mut self.deferred.lock(), node, range);
                 return;
             }
         }
     }
 
-    /// Gives an order if at most `ahead` orders are unanswered, and `waits` for its answer. `None`: it was
-    /// not given.
-    fn order(
+    /// Sends an order if at most `unanswered_max` orders are unanswered, and calls `wait` for its answer.
+    /// `None`: it was not sent.
+    fn send_order(
         &self,
-        place: &mut Option<Helper>,
+        slot: &mut Option<Helper>,
         node: u64,
         range: &Range<u64>,
-        ahead: usize,
-        waits: impl Fn(&mut Helper) -> io::Result<bool>,
+        unanswered_max: usize,
+        wait: impl Fn(&mut Helper) -> io::Result<bool>,
     ) -> Option<bool> {
         if range.is_empty() {
             return Some(true);
@@ -134,19 +140,19 @@ impl Launderer {
         let order = Order { node, offset: range.start, len }.encode();
         // A helper that ended is replaced, once.
         for _ in 0..2 {
-            let helper = match place.as_mut() {
+            let helper = match slot.as_mut() {
                 Some(helper) => helper,
-                None => place.insert(self.start().inspect_err(failed).ok()?),
+                None => slot.insert(self.start().inspect_err(warn_helper_failed).ok()?),
             };
-            let given = helper.give(&order, ahead).and_then(|given| match given {
-                true => waits(helper).map(Some),
+            let sent = helper.send(&order, unanswered_max).and_then(|sent| match sent {
+                true => wait(helper).map(Some),
                 false => Ok(None),
             });
-            match given {
+            match sent {
                 Ok(outcome) => return outcome,
                 Err(error) => {
-                    failed(&error);
-                    if let Some(mut helper) = place.take() {
+                    warn_helper_failed(&error);
+                    if let Some(mut helper) = slot.take() {
                         let _ = helper.process.try_wait();
                     }
                 }
@@ -162,48 +168,48 @@ impl Launderer {
             (ORDERS.to_owned(), File::from(OwnedFd::from(theirs))),
         ];
         let mut command = (self.program)();
-        handover::give(&mut command, &files);
+        handover::pass_descriptors(&mut command, &files);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Helper { process: command.spawn()?, orders: ours, owed: 0, stuck: false })
+        Ok(Helper { process: command.spawn()?, orders: ours, unanswered: 0, stuck: false })
     }
 }
 
 /// Merges the ranges of one file.
-fn join(later: &mut BTreeMap<u64, Range<u64>>, node: u64, range: Range<u64>) {
-    let all = later.entry(node).or_insert(range.clone());
+fn merge_range(deferred: &mut BTreeMap<u64, Range<u64>>, node: u64, range: Range<u64>) {
+    let all = deferred.entry(node).or_insert(range.clone());
     *all = all.start.min(range.start)..all.end.max(range.end);
 }
 
-fn failed(error: &io::Error) {
-    log::warn!("fuse: the helper process that launders pages failed: {error}");
+fn warn_helper_failed(error: &io::Error) {
+    log::warn!("fuse: laundering helper failed: {error}");
 }
 
 impl Helper {
-    /// Sends an order. False: more than `ahead` older orders are unanswered, so it was not sent.
-    fn give(&mut self, order: &[u8], ahead: usize) -> io::Result<bool> {
-        let patience = if self.stuck || ahead > 0 { STUCK_PATIENCE } else { PATIENCE };
-        if self.owed > ahead && !self.settle(patience)? {
+    /// Sends an order. False: more than `unanswered_max` older orders are unanswered, so it was not sent.
+    fn send(&mut self, order: &[u8], unanswered_max: usize) -> io::Result<bool> {
+        let timeout = if self.stuck || unanswered_max > 0 { STUCK_TIMEOUT } else { WRITE_BACK_TIMEOUT };
+        if self.unanswered > unanswered_max && !self.wait_for_answers(timeout)? {
             return Ok(false);
         }
         self.orders.write_all(order)?;
-        self.owed += 1;
+        self.unanswered += 1;
         Ok(true)
     }
 
     /// Waits until all orders are answered. False: the time limit passed, or the kernel refused the last one.
-    fn settle(&mut self, patience: Duration) -> io::Result<bool> {
-        let until = Instant::now() + patience;
+    fn wait_for_answers(&mut self, timeout: Duration) -> io::Result<bool> {
+        let until = Instant::now() + timeout;
         let mut errno = 0;
-        while self.owed > 0 {
+        while self.unanswered > 0 {
             let left = until.saturating_duration_since(Instant::now());
             self.orders.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
             let mut answer = [0; 4];
             match self.orders.read_exact(&mut answer) {
-                Ok(()) => self.owed -= 1,
+                Ok(()) => self.unanswered -= 1,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if patience > STUCK_PATIENCE && !self.stuck {
-                        log::warn!("fuse: the kernel has not written mapped pages back for {patience:?}");
+                    if timeout > STUCK_TIMEOUT && !self.stuck {
+                        log::warn!("fuse: write-back of mapped pages timed out after {timeout:?}");
                         self.stuck = true;
                     }
                     return Ok(false);
@@ -214,7 +220,7 @@ impl Helper {
         }
         self.stuck = false;
         if errno != 0 {
-            log::debug!("fuse: laundering pages: {}", io::Error::from_raw_os_error(errno));
+            log::debug!("fuse: laundering pages failed: {}", io::Error::from_raw_os_error(errno));
         }
         Ok(errno == 0)
     }
@@ -231,7 +237,7 @@ pub(crate) fn serve(notifier: &Notifier, mut orders: File) -> io::Result<()> {
             Err(error) => return Err(error),
         }
         let Some(Order { node, offset, len }) = Order::decode(&raw) else { return Ok(()) };
-        let outcome = notifier.forget_range(node, offset, len);
+        let outcome = notifier.invalidate_range(node, offset, len);
         let errno = outcome.map_or_else(|error| error.raw_os_error().unwrap_or(libc::EIO), |_| 0);
         match orders.write_all(&errno.to_le_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
@@ -248,30 +254,30 @@ mod tests {
         let (orders, theirs) = UnixStream::pair().unwrap();
         let mut command = Command::new(program);
         command.stdin(OwnedFd::from(theirs.try_clone().unwrap())).stdout(OwnedFd::from(theirs));
-        Helper { process: command.arg("1000").spawn().unwrap(), orders, owed: 0, stuck: false }
+        Helper { process: command.arg("1000").spawn().unwrap(), orders, unanswered: 0, stuck: false }
     }
 
     #[test]
     fn orders_that_wait_for_one_file_become_one_that_covers_them() {
-        let mut later = BTreeMap::new();
+        let mut deferred = BTreeMap::new();
         for range in [4096..8192, 0..100, 5000..u64::MAX] {
-            join(&mut later, 7, range);
+            merge_range(&mut deferred, 7, range);
         }
-        join(&mut later, 8, 1..2);
-        assert_eq!(later, BTreeMap::from([(7, 0..u64::MAX), (8, 1..2)]));
+        merge_range(&mut deferred, 8, 1..2);
+        assert_eq!(deferred, BTreeMap::from([(7, 0..u64::MAX), (8, 1..2)]));
     }
 
     #[test]
     fn a_helper_that_does_not_answer_costs_its_time_limit_once() {
         let mut silent = helper("sleep");
-        assert!(silent.give(&[0; Order::SIZE], 0).unwrap());
-        assert!(!silent.settle(Duration::from_millis(20)).unwrap());
+        assert!(silent.send(&[0; Order::SIZE], 0).unwrap());
+        assert!(!silent.wait_for_answers(Duration::from_millis(20)).unwrap());
         let since = Instant::now();
-        assert!(!silent.give(&[0; Order::SIZE], 0).unwrap());
+        assert!(!silent.send(&[0; Order::SIZE], 0).unwrap());
         assert!(since.elapsed() < Duration::from_secs(5));
-        assert_eq!(silent.owed, 1, "it gets no further order");
+        assert_eq!(silent.unanswered, 1, "it gets no further order");
         silent.process.kill().unwrap();
         silent.process.wait().unwrap();
-        assert!(silent.give(&[0; Order::SIZE], 0).is_err(), "it ended, and another is to be started");
+        assert!(silent.send(&[0; Order::SIZE], 0).is_err(), "it ended, and another is to be started");
     }
 }

@@ -23,6 +23,8 @@
 //! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
 //! process that takes over a mount needs no table of its predecessor.
 
+#![deny(missing_docs)]
+
 pub mod cache_policy;
 pub mod dispatch;
 pub mod forget;

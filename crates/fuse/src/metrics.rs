@@ -11,14 +11,15 @@ use crate::reply::Reply;
 use crate::session::Call;
 use std::sync::atomic::{AtomicU64, Ordering};
 use terrane_posix::Errno;
-use terrane_wire::meter::{Counter, Histogram, Times};
+use terrane_wire::meter::{Counter, Histogram, HistogramSnapshot};
 
 #[derive(Debug, Default)]
 struct Operation {
-    times: Histogram,
+    latency: Histogram,
     errors: AtomicU64,
 }
 
+/// Counters of one mount, updated by the threads that answer requests.
 #[derive(Debug)]
 pub struct Metrics {
     /// By opcode.
@@ -45,7 +46,8 @@ impl Default for Metrics {
 pub struct OperationStats {
     /// The operation, such as `lookup`.
     pub name: String,
-    pub times: Times,
+    /// Time from a thread taking up the request until its answer was built, for each answer.
+    pub latency: HistogramSnapshot,
     /// Answers with an error. Not counted: `ENOSYS`, which tells the kernel not to ask again, and a
     /// GETXATTR's `ENODATA`.
     pub errors: u64,
@@ -57,16 +59,17 @@ pub struct MountStats {
     /// Operations that were requested at least once, by opcode.
     pub operations: Vec<OperationStats>,
     /// Requests that were parked until a thread that may wait was free, and for how long.
-    pub parked: Times,
-    /// Bytes of file contents that the kernel read and wrote.
+    pub parked: HistogramSnapshot,
+    /// Bytes of file contents that the kernel read.
     pub read_bytes: u64,
+    /// Bytes of file contents that the kernel wrote.
     pub written_bytes: u64,
 }
 
 impl Metrics {
-    pub(crate) fn answered(&self, call: &Call<'_>, outcome: Result<(), Errno>, reply: &Reply, ns: u64) {
+    pub(crate) fn record_answer(&self, call: &Call<'_>, outcome: Result<(), Errno>, reply: &Reply, ns: u64) {
         let Some(operation) = self.operations.get(call.header.opcode as usize) else { return };
-        operation.times.record_ns(ns);
+        operation.latency.record_ns(ns);
         match (outcome, call.request) {
             (Err(Errno(libc::ENOSYS)), _) => {}
             // The kernel asks for the capabilities of every file that is written, and hardly any file has
@@ -81,22 +84,23 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn parked(&self, ns: u64) {
+    pub(crate) fn record_parked(&self, ns: u64) {
         self.parked.record_ns(ns);
     }
 
     /// Requests answered so far. If it changed, the mount was in use.
     pub fn answered_count(&self) -> u64 {
-        self.operations.iter().map(|operation| operation.times.snapshot().count()).sum()
+        self.operations.iter().map(|operation| operation.latency.snapshot().count()).sum()
     }
 
+    /// Copies all counters. Requests go on meanwhile, so the counters may differ by a few requests.
     pub fn snapshot(&self) -> MountStats {
         let stats = |opcode: &Opcode| {
             let operation = self.operations.get(opcode.number() as usize)?;
-            let times = operation.times.snapshot();
+            let times = operation.latency.snapshot();
             let errors = operation.errors.load(Ordering::Relaxed);
             let name = format!("{opcode:?}").to_lowercase();
-            (times.count() > 0).then_some(OperationStats { name, times, errors })
+            (times.count() > 0).then_some(OperationStats { name, latency: times, errors })
         };
         MountStats {
             operations: Opcode::ALL.iter().filter_map(stats).collect(),

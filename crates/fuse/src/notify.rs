@@ -9,7 +9,7 @@
 //! * Send notifications that wait for pages from another process ([`crate::forget`]), because no signal ends
 //!   that wait.
 //!
-//! `attributes_outdated` is the exception, for the node of the request. [`Notifier::forget_names`] takes no
+//! `attributes_outdated` is the exception, for the node of the request. [`Notifier::invalidate_names`] takes no
 //! lock either, and may be sent before the session answers at all.
 
 use crate::proto::{NotifyInvalEntryOut, NotifyInvalInodeOut, notify};
@@ -45,7 +45,7 @@ impl Notifier {
 
     /// Every cached name, existing or missing, is looked up again before it is used. `Unsupported`: the
     /// kernel lacks this notification (before Linux 6.16).
-    pub fn forget_names(&self) -> io::Result<()> {
+    pub fn invalidate_names(&self) -> io::Result<()> {
         self.send(notify::INC_EPOCH, &[]).map(drop).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => io::Error::from(io::ErrorKind::Unsupported),
             _ => error,
@@ -53,30 +53,30 @@ impl Notifier {
     }
 
     /// One name in a directory is looked up again. `false`: the kernel had not cached it.
-    pub fn forget_name(&self, dir: u64, name: &[u8]) -> io::Result<bool> {
+    pub fn invalidate_name(&self, dir: u64, name: &[u8]) -> io::Result<bool> {
         let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let head = NotifyInvalEntryOut { parent: dir, namelen, flags: 0 }.encode();
         self.send(notify::INVAL_ENTRY, &[&head[..], name, &[0]].concat())
     }
 
     /// The attributes of a node are fetched again. `false`: the kernel does not know the node.
-    pub fn forget_attributes(&self, node: u64) -> io::Result<bool> {
-        self.forget_inode(node, NO_DATA, 0)
+    pub fn invalidate_attributes(&self, node: u64) -> io::Result<bool> {
+        self.invalidate_inode(node, NO_DATA, 0)
     }
 
     /// Drops the attributes of a node and everything cached of its contents: pages, or a directory's names.
     /// Dirty pages of mappings are written back first. `false`: the kernel does not know the node.
-    pub fn forget_contents(&self, node: u64) -> io::Result<bool> {
-        self.forget_inode(node, 0, 0)
+    pub fn invalidate_contents(&self, node: u64) -> io::Result<bool> {
+        self.invalidate_inode(node, 0, 0)
     }
 
     /// The same for the pages of a range only; length 0 means to the end.
-    pub fn forget_range(&self, node: u64, offset: u64, len: u64) -> io::Result<bool> {
+    pub fn invalidate_range(&self, node: u64, offset: u64, len: u64) -> io::Result<bool> {
         let signed = |number: u64| i64::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
-        self.forget_inode(node, signed(offset)?, signed(len)?)
+        self.invalidate_inode(node, signed(offset)?, signed(len)?)
     }
 
-    fn forget_inode(&self, node: u64, off: i64, len: i64) -> io::Result<bool> {
+    fn invalidate_inode(&self, node: u64, off: i64, len: i64) -> io::Result<bool> {
         self.send(notify::INVAL_INODE, &invalidation(node, off, len))
     }
 

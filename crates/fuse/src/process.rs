@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 
 /// Starts a new session (setsid), so that closing the terminal does not end this process.
-pub fn leave_session() -> io::Result<()> {
+pub fn detach_from_terminal() -> io::Result<()> {
     // SAFETY: setsid takes no arguments and touches no memory; it changes only what the kernel knows of this process.
     match unsafe { libc::setsid() } {
         -1 => Err(io::Error::last_os_error()),
@@ -45,7 +45,7 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
 }
 
 /// Lowers the calling thread's priority (nice 15).
-pub fn give_way() {
+pub fn lower_priority() {
     // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 means the calling thread, not its
     // process. If it is refused, the thread keeps its priority.
     unsafe {
@@ -56,10 +56,10 @@ pub fn give_way() {
 /// Free bytes at the end of a heap that are kept. Records are allocated and freed by megabytes, and each page
 /// that was given back costs a page fault and zeroing.
 #[cfg(target_env = "gnu")]
-const HEAP_KEEPS_BYTES: i32 = 32 << 20;
+const TRIM_THRESHOLD_BYTES: i32 = 32 << 20;
 /// Allocations of at least this size are mapped separately, not taken from a heap.
 #[cfg(target_env = "gnu")]
-const OWN_PAGES_BYTES: i32 = 8 << 20;
+const MMAP_THRESHOLD_BYTES: i32 = 8 << 20;
 
 /// Has all threads share two heaps. A heap per thread is faster only for threads that mostly allocate, and
 /// free memory of one heap is of no use to the others.
@@ -68,8 +68,8 @@ pub fn share_heaps() {
     // SAFETY: mallopt takes two numbers and changes only how later allocations are made.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 2);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, HEAP_KEEPS_BYTES);
-        libc::mallopt(libc::M_MMAP_THRESHOLD, OWN_PAGES_BYTES);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, TRIM_THRESHOLD_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES);
     }
 }
 

@@ -56,6 +56,7 @@ macro_rules! opcodes {
                 match number { $($number => Some(Opcode::$name),)* _ => None }
             }
 
+            /// The number on the wire.
             pub fn number(self) -> u32 {
                 match self { $(Opcode::$name => $number),* }
             }
@@ -64,57 +65,106 @@ macro_rules! opcodes {
 }
 
 opcodes! {
+    /// Finds a name and counts a lookup of its node.
     Lookup = 1,
-    /// Has no reply.
+    /// The kernel drops lookups of a node. Has no reply.
     Forget = 2,
+    /// Returns attributes.
     Getattr = 3,
+    /// Changes attributes.
     Setattr = 4,
+    /// Returns the target of a symbolic link.
     Readlink = 5,
+    /// Creates a symbolic link.
     Symlink = 6,
+    /// Creates a file that is neither directory nor symbolic link.
     Mknod = 8,
+    /// Creates a directory.
     Mkdir = 9,
+    /// Removes a name of a file.
     Unlink = 10,
+    /// Removes an empty directory.
     Rmdir = 11,
+    /// Moves a name.
     Rename = 12,
+    /// Adds a name.
     Link = 13,
+    /// Opens a file.
     Open = 14,
+    /// Reads from a file.
     Read = 15,
+    /// Writes to a file.
     Write = 16,
+    /// Returns space and number of files.
     Statfs = 17,
+    /// The last user of an open file has closed it.
     Release = 18,
+    /// Commits a file.
     Fsync = 20,
+    /// Sets an extended attribute.
     Setxattr = 21,
+    /// Returns an extended attribute.
     Getxattr = 22,
+    /// Lists the names of extended attributes.
     Listxattr = 23,
+    /// Removes an extended attribute.
     Removexattr = 24,
+    /// A program closes a descriptor.
     Flush = 25,
+    /// Begins the mount; the first request.
     Init = 26,
+    /// Opens a directory.
     Opendir = 27,
+    /// Lists names of a directory.
     Readdir = 28,
+    /// The last user of an open directory has closed it.
     Releasedir = 29,
+    /// Commits a directory.
     Fsyncdir = 30,
+    /// Tests for a lock.
     Getlk = 31,
+    /// Takes or releases a lock, without waiting.
     Setlk = 32,
+    /// Takes or releases a lock, and waits for it.
     Setlkw = 33,
+    /// Checks a permission.
     Access = 34,
+    /// Creates a file and opens it.
     Create = 35,
+    /// The caller of an earlier request got a signal.
     Interrupt = 36,
+    /// Maps a block of a file to a block of its device.
     Bmap = 37,
+    /// The mount ends.
     Destroy = 38,
+    /// Runs an ioctl.
     Ioctl = 39,
+    /// Waits for events of a file.
     Poll = 40,
+    /// Answers a notification that asked for cached data. Has no reply.
     NotifyReply = 41,
-    /// Has no reply.
+    /// The same for several nodes. Has no reply.
     BatchForget = 42,
+    /// Reserves, zeroes or frees a range.
     Fallocate = 43,
+    /// Lists names with their attributes.
     Readdirplus = 44,
+    /// Moves a name, with flags.
     Rename2 = 45,
+    /// Searches data or a hole.
     Lseek = 46,
+    /// Copies a range of a file. The answer counts in 32 bits.
     CopyFileRange = 47,
+    /// Maps a file for DAX, in virtio-fs only.
     SetupMapping = 48,
+    /// Ends such a mapping.
     RemoveMapping = 49,
+    /// Commits the file system.
     Syncfs = 50,
+    /// Creates a file without a name and opens it.
     Tmpfile = 51,
+    /// Returns attributes with the birth time.
     Statx = 52,
+    /// Copies a range of a file. The answer counts in 64 bits.
     CopyFileRange64 = 53,
 }

@@ -24,6 +24,7 @@ impl Default for Reply {
 }
 
 impl Reply {
+    /// An empty answer.
     pub fn new() -> Self {
         Reply { raw: vec![0; OutHeader::SIZE], outdated: None }
     }
@@ -35,11 +36,11 @@ impl Reply {
 
     /// Marks the attributes that the kernel caches of this node as outdated. The answer does not carry them,
     /// so the kernel must drop them before it sees the answer.
-    pub fn outdates(&mut self, nodeid: u64) {
+    pub fn mark_outdated(&mut self, nodeid: u64) {
         self.outdated = Some(nodeid);
     }
 
-    /// The node for which [`outdates`](Self::outdates) was called since the last call of this function.
+    /// The node for which [`mark_outdated`](Self::mark_outdated) was called since the last call of this function.
     pub fn take_outdated(&mut self) -> Option<u64> {
         self.outdated.take()
     }
@@ -49,6 +50,7 @@ impl Reply {
         self.raw.len().saturating_sub(OutHeader::SIZE)
     }
 
+    /// Whether the answer has no bytes yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -58,12 +60,13 @@ impl Reply {
         self.raw.get(OutHeader::SIZE..).unwrap_or(&[])
     }
 
+    /// Appends bytes to the answer.
     pub fn bytes(&mut self, raw: &[u8]) {
         self.raw.extend_from_slice(raw);
     }
 
     /// For calls that append by themselves. Existing bytes must stay: the header's space is among them.
-    pub fn tail(&mut self) -> &mut Vec<u8> {
+    pub fn raw_mut(&mut self) -> &mut Vec<u8> {
         &mut self.raw
     }
 

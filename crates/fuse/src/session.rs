@@ -9,15 +9,15 @@
 //! * While the connection exists at least [`READERS_RESERVED`] threads are free to read requests, unless 64
 //!   MiB of parked requests wait.
 
-mod brake;
+mod drain;
 mod gate;
 mod listings;
 mod negotiate;
 #[cfg(test)]
 mod tests;
 
-pub use brake::Brake;
-pub use negotiate::{Negotiated, Wishes};
+pub use drain::Drain;
+pub use negotiate::{Negotiated, WantedFeatures};
 
 use crate::forget;
 use crate::mount::{Mount, MountOptions, UnmountHandle};
@@ -27,7 +27,7 @@ use crate::reply;
 use crate::reply::Reply;
 use crate::transport::ring::{self, Lane};
 use crate::transport::{DevFuse, Received, Transport};
-use gate::{Admitted, Gate};
+use gate::{Admission, Gate};
 use listings::Listings;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -50,8 +50,11 @@ const PARKED_BYTES_MAX: usize = 64 << 20;
 /// One request, as a handler sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
+    /// Operation, node and caller.
     pub header: &'a Header,
+    /// The parsed request.
     pub request: &'a Request<'a>,
+    /// What INIT negotiated for this mount.
     pub negotiated: &'a Negotiated,
 }
 
@@ -62,7 +65,7 @@ pub trait Handler: Send + Sync {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Result<(), Errno>;
 
     /// Called after each answer with its outcome and latency, for metrics.
-    fn answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
+    fn on_answered(&self, _call: &Call<'_>, _outcome: Result<(), Errno>, _reply: &Reply, _time: Duration) {}
 
     /// The clock that times calls, in nanoseconds.
     fn monotonic_ns(&self) -> u64 {
@@ -71,16 +74,16 @@ pub trait Handler: Send + Sync {
     }
 
     /// A request was parked this long before its call.
-    fn parked(&self, _time: Duration) {}
+    fn on_parked(&self, _time: Duration) {}
 
     /// Nodes that a predecessor of this process changed and never committed: what the kernel caches of them
     /// is invalid.
-    fn lost(&self) -> Vec<u64> {
+    fn lost_nodes(&self) -> Vec<u64> {
         Vec::new()
     }
 
     /// The mount is gone, and with it everything the kernel cached of it.
-    fn end(&self) {}
+    fn on_unmounted(&self) {}
 }
 
 /// The settings of a session that are not negotiated with the kernel.
@@ -88,12 +91,13 @@ pub trait Handler: Send + Sync {
 pub struct SessionConfig {
     /// Threads that read requests; at least [`crate::mount::THREADS_MIN`].
     pub threads: usize,
-    pub wishes: Wishes,
+    /// What INIT asks the kernel for.
+    pub wanted_features: WantedFeatures,
 }
 
 impl From<&MountOptions> for SessionConfig {
     fn from(options: &MountOptions) -> Self {
-        let wishes = Wishes {
+        let wanted_features = WantedFeatures {
             stateless_open: options.cache.stateless_open(),
             max_background: options.max_background,
             uring: options.uring,
@@ -101,7 +105,7 @@ impl From<&MountOptions> for SessionConfig {
             acls: options.acls && options.xattrs && options.default_permissions,
             idmaps: options.default_permissions,
         };
-        SessionConfig { threads: options.threads, wishes }
+        SessionConfig { threads: options.threads, wanted_features }
     }
 }
 
@@ -110,12 +114,13 @@ impl From<&MountOptions> for SessionConfig {
 pub struct Session {
     mount: Mount,
     config: SessionConfig,
-    brake: Arc<Brake>,
+    drain: Arc<Drain>,
 }
 
 impl Session {
+    /// A session that has not begun: no request is read yet.
     pub fn new(mount: Mount, config: SessionConfig) -> Session {
-        Session { mount, config, brake: Arc::default() }
+        Session { mount, config, drain: Arc::default() }
     }
 
     /// Mounts, and makes the session for the mount.
@@ -142,8 +147,8 @@ impl Session {
     }
 
     /// Stops the session from another thread, between two requests, so that a successor can continue.
-    pub fn brake(&self) -> Arc<Brake> {
-        Arc::clone(&self.brake)
+    pub fn drain_handle(&self) -> Arc<Drain> {
+        Arc::clone(&self.drain)
     }
 
     /// Ends [`Session::run`] from another thread.
@@ -155,33 +160,33 @@ impl Session {
     pub fn run(self, handler: &dyn Handler) -> io::Result<()> {
         match self.negotiate() {
             Ok(Some(negotiated)) => self.run_negotiated(&negotiated, handler),
-            Ok(None) => self.end(handler, Ok(())),
-            Err(error) => self.end(handler, Err(error)),
+            Ok(None) => self.finish(handler, Ok(())),
+            Err(error) => self.finish(handler, Err(error)),
         }
     }
 
     /// The first half of [`Session::run`], for callers that hand the mount over later and must keep what was
     /// negotiated. `None`: the mount went away before it began.
     pub fn negotiate(&self) -> io::Result<Option<Negotiated>> {
-        negotiate::negotiate(&self.transport()?, &self.config.wishes)
+        negotiate::negotiate(&self.transport()?, &self.config.wanted_features)
     }
 
     /// The second half of [`Session::run`].
     pub fn run_negotiated(self, negotiated: &Negotiated, handler: &dyn Handler) -> io::Result<()> {
         let served = self.transport().and_then(|device| {
             let rings = negotiated.over_rings().then_some(&device);
-            serve_with(&device, rings, handler, &self.config, negotiated, &self.brake)
+            serve_with(&device, rings, handler, &self.config, negotiated, &self.drain)
         });
-        self.end(handler, served)
+        self.finish(handler, served)
     }
 
     /// Continues a mount ([`Mount::adopt`]) whose process died or stepped back. Callers notice only a delay.
     ///
     /// The kernel resends requests that the predecessor read and did not answer. They are marked
-    /// ([`Header::resent`]), and some may have been carried out already; [`crate::Dispatch`] gives them their
+    /// ([`Header::is_resent`]), and some may have been carried out already; [`crate::Dispatch`] gives them their
     /// original answers.
     ///
-    /// Where changes were lost ([`Handler::lost`]) the kernel drops those nodes from its caches. It also
+    /// Where changes were lost ([`Handler::lost_nodes`]) the kernel drops those nodes from its caches. It also
     /// drops every cached name, because any directory may be among the nodes.
     /// [`terrane_posix::Fs::take_over`] ensures that numbers of lost nodes are not reused. `forgetter` is
     /// started to send those notifications, and must call [`forget::run`].
@@ -191,9 +196,10 @@ impl Session {
         handler: &dyn Handler,
         forgetter: Command,
     ) -> io::Result<()> {
-        let lost = handler.lost();
+        let lost = handler.lost_nodes();
         let prepared = self.notifier().and_then(|notifier| {
-            let forgetting = if lost.is_empty() { None } else { self.forget(&notifier, &lost, forgetter)? };
+            let forgetting =
+                if lost.is_empty() { None } else { self.start_forgetter(&notifier, &lost, forgetter)? };
             self.transport()?.send(&reply::notification(proto::notify::RESEND, &[]))?;
             Ok(forgetting)
         });
@@ -201,60 +207,71 @@ impl Session {
             Ok(forgetting) => std::thread::scope(|scope| {
                 if let Some(child) = forgetting {
                     let waiting = std::thread::Builder::new().name("fuse-forget".into());
-                    if let Err(error) = waiting.spawn_scoped(scope, move || report(child)) {
-                        log::warn!("fuse: nobody hears whether the kernel forgets what was lost: {error}");
+                    if let Err(error) = waiting.spawn_scoped(scope, move || wait_for_forgetter(child)) {
+                        log::warn!(
+                            "fuse: starting a thread failed, the result of the forget process is not logged: {error}"
+                        );
                     }
                 }
                 self.run_negotiated(negotiated, handler)
             }),
-            Err(error) => self.end(handler, Err(error)),
+            Err(error) => self.finish(handler, Err(error)),
         }
     }
 
-    fn forget(&self, notifier: &Notifier, lost: &[u64], forgetter: Command) -> io::Result<Option<Child>> {
-        match notifier.forget_names() {
+    fn start_forgetter(
+        &self,
+        notifier: &Notifier,
+        lost: &[u64],
+        forgetter: Command,
+    ) -> io::Result<Option<Child>> {
+        match notifier.invalidate_names() {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => log::warn!(
-                "fuse: this kernel cannot be told to look names up again (that takes Linux 6.16): \
-                 names that were made or removed just before the crash may be wrong until they are used or the mount is made anew"
+                "fuse: invalidating cached names not supported by this kernel (needs Linux 6.16). Names created or \
+                 removed just before the crash may be wrong until they are used, or until the next mount"
             ),
             outcome => outcome?,
         }
         let program = forgetter.get_program().to_owned();
         let started = forget::start(forgetter, self.device()?, lost);
-        Ok(started.inspect_err(|error| log::error!("{}: {error}: {MAY_REMEMBER}", program.display())).ok())
+        Ok(started
+            .inspect_err(|error| {
+                log::error!("fuse: {STALE_CACHE_TEXT}: starting {}: {error}", program.display())
+            })
+            .ok())
     }
 
     fn transport(&self) -> io::Result<DevFuse> {
         Ok(DevFuse::new(self.mount.device()?, self.mount.unmount_handle()))
     }
 
-    fn end(self, handler: &dyn Handler, served: io::Result<()>) -> io::Result<()> {
-        self.mount.ended();
+    fn finish(self, handler: &dyn Handler, served: io::Result<()>) -> io::Result<()> {
+        self.mount.note_ended();
         drop(self.mount);
-        handler.end();
+        handler.on_unmounted();
         served
     }
 }
 
-const MAY_REMEMBER: &str =
-    "the kernel was not told of all that was lost; it may show contents that are not there";
+const STALE_CACHE_TEXT: &str =
+    "invalidating lost files failed, the kernel may show contents that are not stored";
 
 /// Waits until the kernel has dropped its caches. If the server is killed meanwhile, the helper process
 /// stays.
-fn report(forgetting: Child) {
+fn wait_for_forgetter(forgetting: Child) {
     match forgetting.wait_with_output() {
         Ok(output) if output.status.success() => {}
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            log::error!("fuse: {MAY_REMEMBER}: {}: {}", output.status, said.trim());
+            log::error!("fuse: {STALE_CACHE_TEXT}: {}: {}", output.status, said.trim());
         }
-        Err(error) => log::error!("fuse: {MAY_REMEMBER}: {error}"),
+        Err(error) => log::error!("fuse: {STALE_CACHE_TEXT}: {error}"),
     }
 }
 
 /// Negotiates with the kernel, then answers until the transport ends.
 pub fn serve(transport: &dyn Transport, handler: &dyn Handler, config: &SessionConfig) -> io::Result<()> {
-    let Some(negotiated) = negotiate::negotiate(transport, &config.wishes)? else { return Ok(()) };
+    let Some(negotiated) = negotiate::negotiate(transport, &config.wanted_features)? else { return Ok(()) };
     serve_negotiated(transport, handler, config, &negotiated)
 }
 
@@ -265,7 +282,7 @@ pub fn serve_negotiated(
     config: &SessionConfig,
     negotiated: &Negotiated,
 ) -> io::Result<()> {
-    serve_with(transport, None, handler, config, negotiated, &Brake::default())
+    serve_with(transport, None, handler, config, negotiated, &Drain::default())
 }
 
 fn serve_with(
@@ -274,7 +291,7 @@ fn serve_with(
     handler: &dyn Handler,
     config: &SessionConfig,
     negotiated: &Negotiated,
-    brake: &Brake,
+    drain: &Drain,
 ) -> io::Result<()> {
     let (listings, ended) = (Listings::default(), AtomicBool::new(false));
     // Beside rings, /dev/fuse carries only requests that need no answer.
@@ -283,16 +300,17 @@ fn serve_with(
     let threads = READERS_RESERVED + may_wait + KERNEL_WAITERS;
     let queues = if rings.is_some() { usize::from(ring::queue_count()?) } else { 0 };
     let lanes = queues * (config.threads / queues.max(1)).max(LANES_MIN);
-    brake.prepare(threads + lanes);
+    drain.prepare(threads + lanes);
     let gates = [Gate::new(may_wait, PARKED_BYTES_MAX), Gate::new(KERNEL_WAITERS, PARKED_BYTES_MAX)];
-    let work = Work { transport, handler, negotiated, brake, gates, listings: &listings, ended: &ended };
+    let work =
+        SessionState { transport, handler, negotiated, drain, gates, listings: &listings, ended: &ended };
     std::thread::scope(|scope| {
         let mut started = Vec::new();
         for number in 0..threads + lanes {
             let builder = std::thread::Builder::new().name(format!("fuse-{number}"));
             let work = &work;
             let spawned = builder.spawn_scoped(scope, move || {
-                terrane_device::answer_quickly();
+                terrane_device::set_short_slice();
                 match rings {
                     Some(device) if number >= threads => {
                         work.serve_lane(device, number, (number - threads) % queues)
@@ -304,7 +322,7 @@ fn serve_with(
                 Ok(thread) => started.push(thread),
                 Err(error) => {
                     // The scope waits for the threads that did start.
-                    work.give_up();
+                    work.abort_session();
                     return Err(error);
                 }
             }
@@ -329,11 +347,11 @@ fn request_buffer(bytes: usize) -> Vec<u8> {
 }
 
 /// State that all threads of a session share.
-struct Work<'a> {
+struct SessionState<'a> {
     transport: &'a dyn Transport,
     handler: &'a dyn Handler,
     negotiated: &'a Negotiated,
-    brake: &'a Brake,
+    drain: &'a Drain,
     /// For requests that may wait, and for those that may wait for the kernel.
     gates: [Gate; 2],
     listings: &'a Listings,
@@ -341,18 +359,18 @@ struct Work<'a> {
     ended: &'a AtomicBool,
 }
 
-impl Work<'_> {
+impl SessionState<'_> {
     /// The loop of one thread of one queue. It answers every request itself, also one that may wait: a queue
     /// has several lanes.
     fn serve_lane(&self, device: &DevFuse, thread: usize, queue: usize) -> io::Result<()> {
         let queue = u16::try_from(queue).map_err(io::Error::other)?;
         let payload = self.negotiated.buffer_bytes() - proto::REQUEST_OVERHEAD_BYTES;
         let lane = Lane::new(device, queue, payload).inspect_err(|error| {
-            log::error!("fuse: a ring could not be made, the mount ends: {error}");
-            self.give_up();
+            log::error!("fuse: creating a ring failed, the mount ends: {error}");
+            self.abort_session();
         })?;
         let gates = [Gate::new(1, PARKED_BYTES_MAX), Gate::new(1, PARKED_BYTES_MAX)];
-        Work { transport: &lane, gates, ..*self }.read_requests(thread)
+        SessionState { transport: &lane, gates, ..*self }.read_requests(thread)
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
@@ -360,11 +378,13 @@ impl Work<'_> {
         let mut reply = Reply::new();
         while !self.ended.load(Ordering::Relaxed) {
             match self.transport.receive(&mut buf) {
-                Ok(Received::Request { len }) => self.take(thread, buf.get(..len).unwrap_or(&[]), &mut reply),
+                Ok(Received::Request { len }) => {
+                    self.answer_or_park(thread, buf.get(..len).unwrap_or(&[]), &mut reply)
+                }
                 Ok(Received::Ended) => break,
                 Err(error) => {
                     log::error!("fuse: reading requests failed, the mount ends: {error}");
-                    self.give_up();
+                    self.abort_session();
                     return Err(error);
                 }
             }
@@ -372,13 +392,13 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn give_up(&self) {
+    fn abort_session(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.transport.abort();
     }
 
     /// Answers a request now, or parks it for a thread that may wait.
-    fn take(&self, thread: usize, raw: &[u8], reply: &mut Reply) {
+    fn answer_or_park(&self, thread: usize, raw: &[u8], reply: &mut Reply) {
         let (header, body) = match Header::parse(raw) {
             Ok(parts) => parts,
             Err(error) => return log::error!("fuse: {error}"),
@@ -393,14 +413,14 @@ impl Work<'_> {
         let [waiting, for_kernel] = &self.gates;
         let gate = if request.waits_for_kernel() { for_kernel } else { waiting };
         match gate.admit(raw) {
-            Admitted::Parked => {}
-            Admitted::Run => {
+            Admission::Parked => {}
+            Admission::Run => {
                 self.answer(thread, &header, &request, reply);
                 while let Some((parked, since)) = gate.next() {
-                    self.handler.parked(since.elapsed());
+                    self.handler.on_parked(since.elapsed());
                     match Request::parse(&parked, self.negotiated.dialect) {
                         Ok((header, request)) => self.answer(thread, &header, &request, reply),
-                        Err(error) => log::error!("fuse: a request was parked that does not parse: {error}"),
+                        Err(error) => log::error!("fuse: parked request malformed: {error}"),
                     }
                 }
             }
@@ -416,11 +436,11 @@ impl Work<'_> {
         self.send(header, Err(Errno(errno)), reply);
     }
 
-    /// Answers a request, unless the brake was pulled: then the kernel resends it to the successor.
+    /// Answers a request, unless the session is draining: then the kernel resends it to the successor.
     fn answer(&self, thread: usize, header: &Header, request: &Request<'_>, reply: &mut Reply) {
-        if self.brake.begin(thread) {
+        if self.drain.begin_request(thread) {
             self.answer_now(header, request, reply);
-            self.brake.end(thread);
+            self.drain.end_request(thread);
         }
     }
 
@@ -447,17 +467,19 @@ impl Work<'_> {
                 log::error!("fuse: {:?} on node {} panicked; answered EIO", opcode_of(header), header.nodeid);
                 *reply = Reply::new();
                 // It may have been half done.
-                reply.outdates(header.nodeid);
+                reply.mark_outdated(header.nodeid);
                 Err(Errno(libc::EIO))
             });
         let took = Duration::from_nanos(self.handler.monotonic_ns().saturating_sub(began_ns));
-        self.handler.answered(&call, outcome, reply, took);
+        self.handler.on_answered(&call, outcome, reply, took);
         let outdated = reply.take_outdated();
         if !request.has_no_reply() {
             if let Some(node) = outdated {
                 self.notify(header, &notify::attributes_outdated(node));
             }
-            if let (Ok(()), Some(first)) = (outcome, self.listings.before(header, request, reply)) {
+            if let (Ok(()), Some(first)) =
+                (outcome, self.listings.notification_before(header, request, reply))
+            {
                 self.notify(header, &first);
             }
             self.send(header, outcome, reply);
@@ -474,7 +496,7 @@ impl Work<'_> {
                 ) =>
             {
                 log::warn!(
-                    "fuse: the kernel could not be told to forget what {:?} on node {} changes: {error}",
+                    "fuse: invalidation for {:?} on node {} failed: {error}",
                     opcode_of(header),
                     header.nodeid
                 );
@@ -492,7 +514,7 @@ impl Work<'_> {
             // The mount went away during the request.
             Some(libc::ENODEV | libc::ECONNABORTED) => {}
             _ => {
-                log::error!("fuse: the answer to {:?} was not taken: {error}", opcode_of(header));
+                log::error!("fuse: answer to {:?} refused by the kernel: {error}", opcode_of(header));
                 // Without an answer the caller would wait for ever; an error is always well-formed.
                 if outcome.is_ok() {
                     let _ = self.transport.send(reply.seal(header.unique, Err(Errno(libc::EIO))));

@@ -84,9 +84,9 @@ mod tests {
                 let path = dir.join(name);
                 let listener = listen(&path).unwrap();
                 connect(&path).unwrap().write_all(b"heard").unwrap();
-                let mut said = String::new();
-                listener.accept().unwrap().0.read_to_string(&mut said).unwrap();
-                assert_eq!(said, "heard");
+                let mut received = String::new();
+                listener.accept().unwrap().0.read_to_string(&mut received).unwrap();
+                assert_eq!(received, "heard");
                 fs::remove_file(&path).unwrap();
                 assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
                 let ours = bind_datagram(&path).unwrap();

@@ -13,8 +13,11 @@ use std::sync::Arc;
 /// The result of waiting for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// A request fills the first `len` bytes of the buffer.
-    Request { len: usize },
+    /// A request is at the start of the buffer.
+    Request {
+        /// Bytes of the request.
+        len: usize,
+    },
     /// The mount is gone, and no request will ever come again.
     Ended,
 }
@@ -41,6 +44,7 @@ pub struct DevFuse {
 }
 
 impl DevFuse {
+    /// `file` is the opened `/dev/fuse` of the mount. [`abort`](Transport::abort) goes through `mount`.
     pub fn new(file: File, mount: UnmountHandle) -> Self {
         DevFuse { file: Arc::new(file), mount }
     }
@@ -74,10 +78,7 @@ impl Transport for DevFuse {
             match (&*self.file).write(message) {
                 Ok(sent) if sent == message.len() => return Ok(()),
                 Ok(sent) => {
-                    let text = format!(
-                        "/dev/fuse took {sent} of {} bytes, though it takes all or none",
-                        message.len()
-                    );
+                    let text = format!("short write to /dev/fuse: {sent} of {} bytes", message.len());
                     return Err(io::Error::other(text));
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

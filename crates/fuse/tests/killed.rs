@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use terrane_fuse::cache_policy::CachePolicy;
-use terrane_fuse::mount::Via;
+use terrane_fuse::mount::MountMethod;
 use terrane_fuse::proto::Request;
 use terrane_fuse::reply::{Reply, attr};
 use terrane_fuse::session::{Call, Handler, Negotiated};
@@ -17,8 +17,8 @@ use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle, forget, handover};
 use terrane_posix::{Attr, Errno, Time};
 
-const PART: &str = "TERRANE_TEST_PART";
-const PATIENCE: Duration = Duration::from_secs(20);
+const ROLE: &str = "TERRANE_TEST_PART";
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The only file, whatever its name.
 const FILE: u64 = 2;
 
@@ -52,7 +52,7 @@ impl OneFile {
 }
 
 impl Handler for OneFile {
-    fn lost(&self) -> Vec<u64> {
+    fn lost_nodes(&self) -> Vec<u64> {
         self.lost.clone()
     }
 
@@ -76,38 +76,38 @@ impl Handler for OneFile {
 }
 
 /// This program again, in another role.
-fn in_part(part: &str) -> Command {
+fn command_in_role(role: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "a_part_in_another_process"]).env(PART, part).stdout(Stdio::null());
+    command.args(["--exact", "a_part_in_another_process"]).env(ROLE, role).stdout(Stdio::null());
     command
 }
 
 #[test]
 fn a_part_in_another_process() {
-    let part = std::env::var(PART).unwrap_or_default();
-    match part.split_once(':') {
-        None if part == "forgetter" => forget::run().unwrap(),
+    let role = std::env::var(ROLE).unwrap_or_default();
+    match role.split_once(':') {
+        None if role == "forgetter" => forget::run().unwrap(),
         Some(("silent server", agreed)) => {
             let agreed: Vec<u8> = agreed.split(' ').map(|byte| byte.parse().unwrap()).collect();
             let agreed = Negotiated::decode(&agreed).unwrap();
-            let (_, connection) = handover::take_given().remove(0);
+            let (_, connection) = handover::take_passed().remove(0);
             // Never reached for an unmount.
             let mount = Mount::adopt(connection, Path::new("/nowhere"));
             let session = Session::new(mount, SessionConfig::from(&MountOptions::default()));
             session
-                .resume(&agreed, &OneFile { silent: true, lost: vec![FILE] }, in_part("forgetter"))
+                .resume(&agreed, &OneFile { silent: true, lost: vec![FILE] }, command_in_role("forgetter"))
                 .unwrap();
         }
         // No role was given: the tests run.
-        _ => assert_eq!(part, ""),
+        _ => assert_eq!(role, ""),
     }
 }
 
 fn silent_server(connection: File, agreed: &Negotiated) -> Child {
     let agreed: Vec<String> = agreed.encode().iter().map(u8::to_string).collect();
-    let mut command = in_part(&format!("silent server:{}", agreed.join(" ")));
+    let mut command = command_in_role(&format!("silent server:{}", agreed.join(" ")));
     let files = [("connection".to_owned(), connection)];
-    handover::give(&mut command, &files);
+    handover::pass_descriptors(&mut command, &files);
     command.spawn().unwrap()
 }
 
@@ -122,7 +122,7 @@ fn entries(dir: &str) -> Vec<PathBuf> {
 }
 
 /// Whether a thread of this process or of a child waits in a way that no signal ends.
-fn waits_for_ever(process: u32) -> bool {
+fn waits_unkillably(process: u32) -> bool {
     let is_family = |dir: &Path, stat: &[String]| {
         dir.ends_with(process.to_string()) || stat.get(1).is_some_and(|parent| *parent == process.to_string())
     };
@@ -135,7 +135,7 @@ fn waits_for_ever(process: u32) -> bool {
 fn in_time(mut done: impl FnMut() -> bool) -> bool {
     let since = Instant::now();
     while !done() {
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > TIMEOUT {
             return false;
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -149,7 +149,7 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
     fs::create_dir_all(&dir).unwrap();
     let options = MountOptions::default();
     let config = SessionConfig::from(&options);
-    let Ok(mount) = Mount::new_via(Via::Kernel, &dir, &options) else {
+    let Ok(mount) = Mount::new_with_method(MountMethod::Kernel, &dir, &options) else {
         eprintln!("SKIPPED killed: this machine cannot mount FUSE");
         return fs::remove_dir(&dir).unwrap();
     };
@@ -183,7 +183,7 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
 
     // The second server is killed while the kernel waits for that page to drop it.
     let mut second = silent_server(given, &agreed);
-    if !in_time(|| waits_for_ever(second.id())) {
+    if !in_time(|| waits_unkillably(second.id())) {
         let _ = second.kill();
         end("nobody waits for the page, so this shows nothing");
     }
@@ -195,7 +195,7 @@ fn a_server_that_is_killed_while_the_kernel_forgets_has_a_successor() {
     // The third server is asked for the page; its answer ends all other waits.
     let third = Session::new(Mount::adopt(device, &dir), config);
     let ending = third.unmount_handle();
-    let session = std::thread::spawn(move || third.resume(&agreed, &file, in_part("forgetter")));
+    let session = std::thread::spawn(move || third.resume(&agreed, &file, command_in_role("forgetter")));
     if !in_time(|| caller.try_wait().unwrap().is_some()) {
         end("the READ is not answered");
     }

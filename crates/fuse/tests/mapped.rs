@@ -22,9 +22,9 @@ use std::time::{Duration, Instant, SystemTime};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Cred, Fs, Promised};
+use terrane_posix::{Cred, Fs, ReservedBytes};
 use terrane_store::env::SeededEnv;
 use terrane_store::errors::LossCause;
 
@@ -77,7 +77,7 @@ struct Mounted {
     dir: PathBuf,
     fs: Arc<Fs>,
     /// Without it nothing is ever committed.
-    _objects: Arc<Objects>,
+    _objects: Arc<ObjectSets>,
     handle: UnmountHandle,
     session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
@@ -126,13 +126,13 @@ impl Drop for Mounted {
     }
 }
 
-fn file_system() -> (Arc<Objects>, Arc<Fs>) {
+fn file_system() -> (Arc<ObjectSets>, Arc<Fs>) {
     let config = SimConfig { zone_count: 64, zone_size: 1 << 20, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
     let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let objects = Objects::create(pool).unwrap();
+    let objects = ObjectSets::create(pool).unwrap();
     let dataset = Dataset::create_root(&objects, &[]).unwrap();
     Fs::format(&dataset, &Cred::default()).unwrap();
     (objects, Fs::open(Arc::new(dataset)).unwrap())
@@ -444,7 +444,7 @@ fn stores_for_which_room_was_kept_are_kept() {
         stored.chunks(4096).all(|page| page.iter().any(|byte| *byte != 0)),
         "zeros in the place of stores"
     );
-    assert_eq!(mounted.fs.promised(), Promised::default());
+    assert_eq!(mounted.fs.reserved_bytes(), ReservedBytes::default());
     drop(file);
     mounted.end();
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use terrane_fuse::cache_policy::CachePolicy;
-use terrane_fuse::mount::Via;
+use terrane_fuse::mount::MountMethod;
 use terrane_fuse::proto::{Request, WriteOut, fattr};
 use terrane_fuse::reply::{DirReply, Reply, attr};
 use terrane_fuse::session::{Call, Handler, Negotiated};
@@ -35,7 +35,7 @@ struct Files {
 }
 
 #[derive(Default)]
-struct Memory {
+struct MemoryFs {
     files: Mutex<Files>,
     policy: CachePolicy,
     /// What a predecessor told the kernel and never committed.
@@ -47,7 +47,7 @@ struct Memory {
     release: Condvar,
 }
 
-impl Memory {
+impl MemoryFs {
     fn attr(&self, files: &Files, node: u64) -> Result<Attr, Errno> {
         let size = match files.nodes.get(&node) {
             Some(data) => data.len() as u64,
@@ -83,7 +83,7 @@ impl Memory {
 
     fn readdir(&self, files: &Files, offset: u64, mut dir: DirReply<'_>, plus: bool) {
         let dots = [(1, b".".to_vec(), 1), (2, b"..".to_vec(), 1)];
-        let names = files.names.iter().map(|(name, node)| (place(name), name.clone(), *node));
+        let names = files.names.iter().map(|(name, node)| (listing_position(name), name.clone(), *node));
         let mut names: Vec<_> = dots.into_iter().chain(names).filter(|(at, ..)| *at > offset).collect();
         names.sort();
         for (next, name, node) in names {
@@ -105,15 +105,15 @@ impl Memory {
 
 /// The position of a name in a listing, whatever names come and go: by a hash (FNV-1a), as in a real
 /// directory.
-fn place(name: &[u8]) -> u64 {
+fn listing_position(name: &[u8]) -> u64 {
     let hash = name
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |hash: u64, b| (hash ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3));
     3 + (hash >> 8)
 }
 
-impl Handler for Memory {
-    fn lost(&self) -> Vec<u64> {
+impl Handler for MemoryFs {
+    fn lost_nodes(&self) -> Vec<u64> {
         self.lost.clone()
     }
 
@@ -215,19 +215,19 @@ impl Handler for Memory {
 /// A mount with its session in the background.
 struct Running {
     dir: PathBuf,
-    memory: Arc<Memory>,
+    memory: Arc<MemoryFs>,
     handle: UnmountHandle,
     session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
 
 impl Running {
     /// `None`, with a message, where this machine has no FUSE.
-    fn start(name: &str, via: Via, words: &str) -> Option<Running> {
+    fn start(name: &str, method: MountMethod, words: &str) -> Option<Running> {
         let dir = std::env::temp_dir().join(format!("terrane-fuse-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let mut options = MountOptions { source: "tank/tests, odd".to_owned(), ..MountOptions::default() };
         options.apply(words).unwrap();
-        let mount = match Mount::new_via(via, &dir, &options) {
+        let mount = match Mount::new_with_method(method, &dir, &options) {
             Ok(mount) => mount,
             Err(error) => {
                 eprintln!("SKIPPED {name}: this machine cannot mount FUSE: {error}");
@@ -237,7 +237,7 @@ impl Running {
         };
         let session = Session::new(mount, SessionConfig::from(&options));
         let handle = session.unmount_handle();
-        let memory = Arc::new(Memory { policy: options.cache, ..Memory::default() });
+        let memory = Arc::new(MemoryFs { policy: options.cache, ..MemoryFs::default() });
         let handler = memory.clone();
         let session = std::thread::spawn(move || session.run(&*handler));
         Some(Running { dir, memory, handle, session: Some(session) })
@@ -319,7 +319,9 @@ fn exercise(running: &Running) {
 
 #[test]
 fn files_come_back_through_a_mount_by_the_kernel() {
-    let Some(running) = Running::start("kernel", Via::Kernel, "nodev,nosuid,threads=4") else { return };
+    let Some(running) = Running::start("kernel", MountMethod::Kernel, "nodev,nosuid,threads=4") else {
+        return;
+    };
     exercise(&running);
     let line = mount_line(&running.dir);
     assert!(line.starts_with(r"tank/tests,\040odd "), "{line}");
@@ -338,7 +340,7 @@ fn files_come_back_through_a_mount_by_the_kernel() {
 
 #[test]
 fn files_come_back_through_a_mount_by_the_helper() {
-    let Some(running) = Running::start("helper", Via::Helper, "") else { return };
+    let Some(running) = Running::start("helper", MountMethod::Fusermount, "") else { return };
     exercise(&running);
     let line = mount_line(&running.dir);
     assert!(line.starts_with(r"tank/tests,\040odd ") && line.contains(" fuse.terrane "), "{line}");
@@ -348,7 +350,7 @@ fn files_come_back_through_a_mount_by_the_helper() {
 #[test]
 fn files_come_back_with_direct_io() {
     for words in ["direct_io,birth_times", "direct_io,attr_timeout=0,entry_timeout=0,negative_timeout=0"] {
-        let Some(running) = Running::start("modes", Via::Kernel, words) else { return };
+        let Some(running) = Running::start("modes", MountMethod::Kernel, words) else { return };
         exercise(&running);
         let asked = running.memory.opens.load(Ordering::Relaxed);
         assert!(asked > 2, "{asked} opens with {words}");
@@ -358,7 +360,7 @@ fn files_come_back_with_direct_io() {
 
 #[test]
 fn what_the_kernel_knows_it_does_not_ask() {
-    let Some(running) = Running::start("caches", Via::Kernel, "") else { return };
+    let Some(running) = Running::start("caches", MountMethod::Kernel, "") else { return };
     let path = running.path("file");
     fs::write(&path, b"data").unwrap();
     let ask = || {
@@ -381,20 +383,22 @@ fn what_the_kernel_knows_it_does_not_ask() {
 /// "Directory not empty".
 #[test]
 fn a_listing_shows_what_was_there_before_it_began_whoever_else_lists() {
-    let Some(running) = Running::start("listings", Via::Kernel, "") else { return };
+    let Some(running) = Running::start("listings", MountMethod::Kernel, "") else { return };
     for n in 0..4000 {
         File::create(running.path(&format!("entry {n}"))).unwrap();
     }
     let list = || fs::read_dir(&running.dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let mut order: Vec<u64> = (0..4000).map(|n| place(format!("entry {n}").as_bytes())).collect();
+    let mut order: Vec<u64> = (0..4000).map(|n| listing_position(format!("entry {n}").as_bytes())).collect();
     order.sort_unstable();
     // The first reader has passed the position of the new name when that is created. The second begins
     // afterwards, and has not reached it when the first one is done.
     let mut first = list();
     assert_eq!(first.by_ref().take(3000).count(), 3000);
     let between = order[1600]..order[2800];
-    let late =
-        (0..).map(|n| format!("late {n}")).find(|name| between.contains(&place(name.as_bytes()))).unwrap();
+    let late = (0..)
+        .map(|n| format!("late {n}"))
+        .find(|name| between.contains(&listing_position(name.as_bytes())))
+        .unwrap();
     File::create(running.path(&late)).unwrap();
     let mut second = list();
     let mut names = vec![second.next().unwrap()];
@@ -410,7 +414,7 @@ fn a_listing_shows_what_was_there_before_it_began_whoever_else_lists() {
 
 #[test]
 fn reads_go_on_while_all_others_wait_for_a_commit() {
-    let Some(running) = Running::start("waits", Via::Kernel, "direct_io") else { return };
+    let Some(running) = Running::start("waits", MountMethod::Kernel, "direct_io") else { return };
     fs::write(running.path("release"), b"x").unwrap();
     fs::write(running.path("file"), b"x").unwrap();
     let release = File::open(running.path("release")).unwrap();
@@ -430,7 +434,7 @@ fn reads_go_on_while_all_others_wait_for_a_commit() {
 
 #[test]
 fn a_busy_mount_stays_and_an_aborted_one_leaves_nothing_behind() {
-    let Some(mut running) = Running::start("abort", Via::Kernel, "") else { return };
+    let Some(mut running) = Running::start("abort", MountMethod::Kernel, "") else { return };
     let file = File::create(running.path("file")).unwrap();
     let error = running.handle.unmount().unwrap_err().to_string();
     assert!(error.contains("busy"), "{error}");
@@ -463,7 +467,7 @@ fn a_dead_mount_of_a_predecessor_is_replaced() {
     let mounted = Command::new("bash").arg("-c").arg(script).arg(&dir).status().unwrap();
     if mounted.success() {
         assert_eq!(fs::metadata(&dir).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
-        let mount = Mount::new_via(Via::Kernel, &dir, &MountOptions::default()).unwrap();
+        let mount = Mount::new_with_method(MountMethod::Kernel, &dir, &MountOptions::default()).unwrap();
         mount.unmount_handle().unmount().unwrap();
         assert_eq!(mount_line(&dir), "");
     } else {
@@ -493,7 +497,7 @@ fn a_successor_answers_what_its_predecessor_left() {
     fs::create_dir_all(&dir).unwrap();
     let options = MountOptions::default();
     let config = SessionConfig::from(&options);
-    let Ok(mount) = Mount::new_via(Via::Kernel, &dir, &options) else {
+    let Ok(mount) = Mount::new_with_method(MountMethod::Kernel, &dir, &options) else {
         eprintln!("SKIPPED successor: this machine cannot mount FUSE");
         return fs::remove_dir(&dir).unwrap();
     };
@@ -511,7 +515,7 @@ fn a_successor_answers_what_its_predecessor_left() {
 
     let second = Session::new(Mount::adopt(device, &dir), config);
     let handle = second.unmount_handle();
-    let memory = Arc::new(Memory::default());
+    let memory = Arc::new(MemoryFs::default());
     let handler = memory.clone();
     let session = std::thread::spawn(move || second.resume(&agreed, &*handler, forgetter()));
     caller.join().unwrap().unwrap();
@@ -527,7 +531,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     fs::create_dir_all(&dir).unwrap();
     let options = MountOptions::default();
     let config = SessionConfig::from(&options);
-    let Ok(mount) = Mount::new_via(Via::Kernel, &dir, &options) else {
+    let Ok(mount) = Mount::new_with_method(MountMethod::Kernel, &dir, &options) else {
         eprintln!("SKIPPED loss: this machine cannot mount FUSE");
         return fs::remove_dir(&dir).unwrap();
     };
@@ -535,7 +539,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     let first = Session::new(mount, config);
     let agreed = first.negotiate().unwrap().unwrap();
     // The first server answers a few requests, and has then gone.
-    let memory = Memory::default();
+    let memory = MemoryFs::default();
     let (old, new) = (dir.join("old"), dir.join("new"));
     {
         let transport = DevFuse::new(first.device().unwrap(), first.unmount_handle());
@@ -567,7 +571,7 @@ fn after_a_loss_the_kernel_believes_nothing_it_was_told() {
     first.into_mount().hand_over();
 
     // What the second server knows: the name cached as missing exists, and the cached file never existed.
-    let memory = Memory { lost: vec![1, 2], ..Memory::default() };
+    let memory = MemoryFs { lost: vec![1, 2], ..MemoryFs::default() };
     memory.create(&mut memory.files.lock(), b"old");
     let memory = Arc::new(memory);
     let handler = memory.clone();

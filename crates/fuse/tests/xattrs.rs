@@ -24,12 +24,12 @@ use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_fuse::dispatch::{GET_WRITE_HINT, SET_WRITE_HINT};
 use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
 use terrane_store::env::SeededEnv;
 
-const SOMEBODY: u32 = 1000;
+const OTHER_USER: u32 = 1000;
 const ACCESS: &str = "system.posix_acl_access";
 const DEFAULT: &str = "system.posix_acl_default";
 const HINT: &str = "user.terrane.write_hint";
@@ -42,7 +42,7 @@ struct Mounted {
     dir: PathBuf,
     fs: Arc<Fs>,
     /// Without it nothing is ever committed.
-    _objects: Arc<Objects>,
+    _objects: Arc<ObjectSets>,
     metrics: Arc<Metrics>,
     handle: UnmountHandle,
     session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
@@ -58,7 +58,7 @@ impl Mounted {
         let dir = std::env::temp_dir().join(format!("terrane-xattrs-{name}-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         let (objects, file_system) = file_system(props);
-        let mut options = MountOptions::for_root("tank").of_dataset(file_system.dataset());
+        let mut options = MountOptions::for_root("tank").with_dataset_options(file_system.dataset());
         options.apply(words).unwrap();
         let session = match Session::mount(&dir, &options) {
             Ok(session) => session,
@@ -88,7 +88,7 @@ impl Mounted {
     /// How often the kernel sent this request.
     fn asked(&self, operation: &str) -> u64 {
         let stats = self.metrics.snapshot();
-        stats.operations.iter().find(|of| of.name == operation).map_or(0, |of| of.times.count())
+        stats.operations.iter().find(|of| of.name == operation).map_or(0, |of| of.latency.count())
     }
 
     fn end(mut self) {
@@ -110,13 +110,13 @@ impl Drop for Mounted {
     }
 }
 
-fn file_system(props: &[(&str, &str)]) -> (Arc<Objects>, Arc<Fs>) {
+fn file_system(props: &[(&str, &str)]) -> (Arc<ObjectSets>, Arc<Fs>) {
     let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
     let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let objects = Objects::create(pool).unwrap();
+    let objects = ObjectSets::create(pool).unwrap();
     let dataset = Dataset::create_root(&objects, props).unwrap();
     Fs::format(&dataset, &Cred::default()).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
@@ -241,8 +241,8 @@ fn hints_are_said_through_a_mount() {
     let test = "hints_are_said_through_a_mount";
     match command.args(["--exact", test, "--nocapture"]).env(PATH, &path).output() {
         Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(said.contains("hint Ok(3) set Err(1)"), "{said}\n{output:?}");
+            let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(stdout.contains("hint Ok(3) set Err(1)"), "{stdout}\n{output:?}");
         }
         Err(error) => eprintln!("SKIPPED the part of another user: setpriv: {error}"),
     }
@@ -274,8 +274,8 @@ fn names_of_administrators_are_shown_to_who_is_capable_of_it() {
         let child = command.args(["--exact", test, "--nocapture"]).env(PATH, &path).output();
         match child {
             Ok(output) => {
-                let said = String::from_utf8_lossy(&output.stdout).into_owned();
-                assert!(output.status.success() && said.contains(shown), "{words}: {said}\n{output:?}");
+                let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+                assert!(output.status.success() && stdout.contains(shown), "{words}: {stdout}\n{output:?}");
             }
             Err(error) => eprintln!("SKIPPED {words}: setpriv: {error}"),
         }
@@ -316,7 +316,7 @@ fn a_change_of_a_file_takes_its_capabilities_away() {
             }),
             ("cut", |path| OpenOptions::new().write(true).open(path).unwrap().set_len(3).unwrap()),
             ("cut when opened", |path| drop(File::create(path).unwrap())),
-            ("give", |path| std::os::unix::fs::chown(path, Some(SOMEBODY), None).unwrap()),
+            ("give", |path| std::os::unix::fs::chown(path, Some(OTHER_USER), None).unwrap()),
         ];
         for (what, change) in changes {
             let path = mounted.file(what, 0o755);
@@ -335,7 +335,7 @@ fn a_change_of_a_file_takes_its_capabilities_away() {
 fn what_a_mount_with_sync_answered_is_committed() {
     let Some(mounted) = Mounted::start("sync", &[], "sync") else { return };
     let path = mounted.file("file", 0o644);
-    let commits = || mounted.fs.dataset().objects().pool().status().txg;
+    let commits = || mounted.fs.dataset().object_set().pool().status().txg;
     let source = mounted.file("source", 0o644);
     std::fs::write(&source, [7; 10_000]).unwrap();
     let open = |path: &Path| std::fs::OpenOptions::new().write(true).open(path).unwrap();
@@ -376,11 +376,11 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     raw
 }
 
-const NOBODY_IN_PARTICULAR: u32 = u32::MAX;
+const NO_ID: u32 = u32::MAX;
 
 /// All rights for the owner, `bits` for one user, none for others.
 fn list_for(user: u32, bits: u16) -> Vec<u8> {
-    let any = NOBODY_IN_PARTICULAR;
+    let any = NO_ID;
     list(&[(0x01, 7, any), (0x02, bits, user), (0x04, 0, any), (0x10, bits, any), (0x20, 0, any)])
 }
 
@@ -395,27 +395,29 @@ fn a_list_lets_in_whom_the_mode_keeps_out() {
     let (read, write) = (r#"cat "$1" >/dev/null"#, r#"echo x >>"$1""#);
     let Some(mounted) = Mounted::start("lists", &[], "") else { return };
     let path = mounted.file("file", 0o600);
-    assert!(!may(SOMEBODY, read, &path));
-    set(&path, ACCESS, &list_for(SOMEBODY, 4)).unwrap();
-    assert!(may(SOMEBODY, read, &path) && !may(SOMEBODY, write, &path) && !may(SOMEBODY + 1, read, &path));
+    assert!(!may(OTHER_USER, read, &path));
+    set(&path, ACCESS, &list_for(OTHER_USER, 4)).unwrap();
+    assert!(
+        may(OTHER_USER, read, &path) && !may(OTHER_USER, write, &path) && !may(OTHER_USER + 1, read, &path)
+    );
     // The group's bits are the mask, and the kernel was told.
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o740);
     fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
-    assert!(!may(SOMEBODY, read, &path), "chmod changes the mask");
+    assert!(!may(OTHER_USER, read, &path), "chmod changes the mask");
     fs::set_permissions(&path, Permissions::from_mode(0o760)).unwrap();
-    assert!(may(SOMEBODY, read, &path) && !may(SOMEBODY, write, &path), "the entry says only read");
-    set(&path, ACCESS, &list_for(SOMEBODY, 6)).unwrap();
-    assert!(may(SOMEBODY, write, &path));
+    assert!(may(OTHER_USER, read, &path) && !may(OTHER_USER, write, &path), "the entry says only read");
+    set(&path, ACCESS, &list_for(OTHER_USER, 6)).unwrap();
+    assert!(may(OTHER_USER, write, &path));
     removexattr(&path, ACCESS).unwrap();
-    assert!(!may(SOMEBODY, read, &path));
+    assert!(!may(OTHER_USER, read, &path));
     assert_eq!(get(&path, ACCESS), Err(Errno::NODATA));
     mounted.end();
 
     let Some(mounted) = Mounted::start("no-lists", &[("acltype", "off")], "") else { return };
     let path = mounted.file("file", 0o600);
-    assert_eq!(set(&path, ACCESS, &list_for(SOMEBODY, 4)), Err(Errno::OPNOTSUPP));
+    assert_eq!(set(&path, ACCESS, &list_for(OTHER_USER, 4)), Err(Errno::OPNOTSUPP));
     assert_eq!(get(&path, ACCESS), Err(Errno::OPNOTSUPP));
-    assert!(!may(SOMEBODY, read, &path) && may(0, read, &path));
+    assert!(!may(OTHER_USER, read, &path) && may(0, read, &path));
     mounted.end();
 }
 
@@ -432,14 +434,14 @@ fn a_default_list_takes_the_place_of_the_umask() {
         fs::create_dir(&listed).unwrap();
         assert!(may(0, make, &plain));
         assert_eq!(bits_of(&plain), [0o640, 0o750, 0o640], "one of the two applied the umask");
-        let given = set(&listed, DEFAULT, &list_for(SOMEBODY, 7));
+        let given = set(&listed, DEFAULT, &list_for(OTHER_USER, 7));
         assert_eq!(given, if acl == "off" { Err(Errno::OPNOTSUPP) } else { Ok(()) });
         assert!(may(0, make, &listed));
         assert_eq!(bits_of(&listed), bits);
         if acl == "posix" {
-            assert_eq!(get(&listed.join("dir"), DEFAULT).unwrap(), list_for(SOMEBODY, 7));
+            assert_eq!(get(&listed.join("dir"), DEFAULT).unwrap(), list_for(OTHER_USER, 7));
             let use_them = r#": >>"$1/file" && : >"$1/dir/new""#;
-            assert!(may(SOMEBODY, use_them, &listed) && !may(SOMEBODY + 1, use_them, &listed));
+            assert!(may(OTHER_USER, use_them, &listed) && !may(OTHER_USER + 1, use_them, &listed));
         }
         mounted.end();
     }
@@ -456,7 +458,7 @@ fn a_file_without_a_list_is_asked_for_it_once() {
     let before = mounted.asked("getxattr");
     (0..50).for_each(|_| drop(fs::read(&path).unwrap()));
     assert_eq!(mounted.asked("getxattr"), before);
-    (0..20).for_each(|_| assert!(may(SOMEBODY, r#"[ -r "$1" ]"#, &path)));
+    (0..20).for_each(|_| assert!(may(OTHER_USER, r#"[ -r "$1" ]"#, &path)));
     let asked = mounted.asked("getxattr") - before;
     assert!(asked <= 20 + 2, "{asked} times: 20 for the root, and for the directory and the file");
     mounted.end();

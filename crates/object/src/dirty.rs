@@ -1,4 +1,4 @@
-//! Changes of one object in one txg (group).
+//! Changes of one object in one txg.
 //!
 //! Dirty blocks are whole blocks in memory, possibly without trailing zeros. Freed blocks are kept as ranges,
 //! so that truncating a terabyte costs nothing until the sync.
@@ -9,7 +9,7 @@
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use terrane_store::pipeline::Made;
+use terrane_store::pipeline::PreEncoded;
 use terrane_wire::Txg;
 
 /// Block numbers as sorted, disjoint `first..end` ranges.
@@ -70,8 +70,8 @@ pub(crate) struct Dirty {
     pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
     /// Indirect blocks to rewrite even if nothing below them changes.
-    pub pointers: BTreeSet<TreeBlock>,
-    pub spill: Spill,
+    pub forced_indirect: BTreeSet<TreeBlock>,
+    pub spill: SpillChange,
     /// The block size changed: no pointer may stay, not even a hole's.
     pub is_resized: bool,
     pub destroyed: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Restored {
     /// Txg in which its content was born.
     pub birth: Txg,
     /// The stored form to use; `None`: compress it as usual.
-    pub made: Option<Made>,
+    pub encoded: Option<PreEncoded>,
 }
 
 /// What the sync takes from an object: its changes, and the dnode as that txg leaves it, with the old tree.
@@ -107,18 +107,18 @@ impl Frozen {
 
 /// Change of the spill block.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Spill {
+pub(crate) enum SpillChange {
     #[default]
     Unchanged,
     New(Arc<Vec<u8>>),
-    Gone,
+    Removed,
 }
 
 /// What a txg knows of a block.
-pub(crate) enum Known {
+pub(crate) enum DirtyContent {
     Data(Arc<Vec<u8>>),
     Zeros,
-    Nothing,
+    Unchanged,
 }
 
 impl Dirty {
@@ -126,11 +126,11 @@ impl Dirty {
         Dirty { txg, ..Dirty::default() }
     }
 
-    pub fn known(&self, block: u64) -> Known {
+    pub fn dirty_content(&self, block: u64) -> DirtyContent {
         match self.blocks.get(&block) {
-            Some(data) => Known::Data(data.clone()),
-            None if self.freed.contains(block) => Known::Zeros,
-            None => Known::Nothing,
+            Some(data) => DirtyContent::Data(data.clone()),
+            None if self.freed.contains(block) => DirtyContent::Zeros,
+            None => DirtyContent::Unchanged,
         }
     }
 
@@ -144,7 +144,7 @@ impl Dirty {
     }
 
     pub fn bytes(&self) -> u64 {
-        let spill = if let Spill::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
+        let spill = if let SpillChange::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
         self.blocks.values().map(|block| block.len() as u64).sum::<u64>() + spill
     }
 }

@@ -45,17 +45,27 @@ pub const OBJECT_BYTES_MAX: u64 = (1 << 63) + (1 << 24);
 layout! {
     /// The head of a dnode. `FORMAT.md` section "Dnodes".
     DnodeHead, 64 bytes {
+        /// Stored number of the [`ObjectKind`]. 0: the slot is free.
         0  kind: u8,
+        /// An indirect block has 2 to this bytes: 14, or 12 with the feature `org.terrane:pointers`.
         1  indirect_shift: u8,
+        /// Levels of the block tree, 1 to [`TREE_LEVELS_MAX`].
         2  levels: u8,
+        /// Block pointers in the dnode: 1.
         3  pointers: u8,
+        /// 0: what the bonus holds follows from `kind`.
         4  bonus_kind: u8,
         /// bit 0: the dnode ends with a spill pointer, bit 1: counted by user, group and project (reserved)
         5  flags: u8,
+        /// Slots after the first, at most 31.
         6  extra_slots: u8,
+        /// Ignored.
         7  reserved: u8,
+        /// Bytes of a level-0 block: a multiple of 512, up to 16 MiB.
         8  block_bytes: u32,
+        /// Bytes of bonus in use.
         12 bonus_len: u16,
+        /// Ignored.
         14 reserved2: u16,
         /// Highest block ever written and not cut off, plus one.
         16 block_count: u64,
@@ -63,6 +73,7 @@ layout! {
         24 used: u64,
         /// Txg that created the object. In a second copy that lost changes: the txg that lost them.
         32 birth: Txg,
+        /// Ignored.
         40 reserved3: [u64; 3],
     }
 }
@@ -70,7 +81,9 @@ layout! {
 layout! {
     /// The head of an object set's header block. `FORMAT.md` section "Object sets".
     ObjsetHead, 64 bytes {
+        /// [`OBJSET_MAGIC`].
         0  magic: u64,
+        /// Objects in the set.
         8  objects: u64,
         /// Slots below this one may be in use.
         16 high_water: u64,
@@ -82,6 +95,7 @@ layout! {
         40 logical: u64,
         /// Compressed size of records, one copy.
         48 physical: u64,
+        /// 0.
         56 reserved: u64,
     }
 }
@@ -89,6 +103,7 @@ layout! {
 /// Offset of the head's field `extra_slots`.
 const EXTRA_SLOTS_AT: usize = 6;
 
+/// `magic` of an [`ObjsetHead`].
 pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
 /// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved).
 /// Each part is at a multiple of 512 bytes.
@@ -97,22 +112,32 @@ pub const OBJSET_BYTES: usize = 6 * SLOT_BYTES;
 /// A dnode in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dnode {
+    /// The use of the object.
     pub kind: ObjectKind,
+    /// Slots of 512 bytes, 1 to [`SLOTS_MAX`].
     pub slots: u8,
+    /// Levels of the block tree, 1 to [`TREE_LEVELS_MAX`].
     pub levels: u8,
     /// Bytes of an indirect block: [`INDIRECT_BYTES`] or [`SMALL_INDIRECT_BYTES`].
     pub indirect_bytes: u32,
+    /// Bytes of a level-0 block.
     pub block_bytes: u32,
+    /// Highest block ever written and not cut off, plus one.
     pub block_count: u64,
+    /// Stored bytes of all blocks and the spill, in granules, all copies.
     pub used: u64,
+    /// The txg that created the object. In a second copy that lost changes: the txg that lost them.
     pub birth: Txg,
+    /// The root of the block tree.
     pub root: BlockPtr,
+    /// The object's own bytes, at most [`bonus_capacity`](Dnode::bonus_capacity).
     pub bonus: Arc<Vec<u8>>,
     /// A hole if there is no spill.
     pub spill: BlockPtr,
 }
 
 impl Dnode {
+    /// An object without blocks, bonus and spill.
     pub fn new(kind: ObjectKind, slots: u8, block_bytes: u32, birth: Txg) -> Dnode {
         Dnode {
             kind,
@@ -135,22 +160,22 @@ impl Dnode {
     }
 
     /// Bonus bytes that fit a dnode of so many slots, with or without a spill.
-    pub fn bonus_room(slots: u8, has_spill: bool) -> usize {
+    pub fn bonus_capacity(slots: u8, has_spill: bool) -> usize {
         Self::bonus_max(slots) - if has_spill { BlockPtr::SIZE } else { 0 }
     }
 
     /// Number of pointers in an indirect block.
-    pub fn pointers(&self) -> u64 {
+    pub fn pointers_per_block(&self) -> u64 {
         u64::from(self.indirect_bytes) / BlockPtr::SIZE as u64
     }
 
     /// Number of level-0 blocks below one block of this level.
     pub fn span(&self, level: u8) -> u64 {
-        self.pointers().saturating_pow(u32::from(level))
+        self.pointers_per_block().saturating_pow(u32::from(level))
     }
 
     /// Bytes of the indirect blocks above one block of this level.
-    pub(crate) fn pointers_above(&self, level: u8) -> u64 {
+    pub(crate) fn indirect_bytes_above(&self, level: u8) -> u64 {
         u64::from(self.indirect_bytes) * u64::from(self.levels.saturating_sub(level + 1))
     }
 
@@ -170,6 +195,7 @@ impl Dnode {
         usize::from(self.slots) * SLOT_BYTES
     }
 
+    /// The stored form: all slots.
     pub fn encode(&self) -> Vec<u8> {
         let mut raw = vec![0; self.stored_bytes()];
         self.encode_into(&mut raw);
@@ -221,7 +247,7 @@ impl Dnode {
         let slots = head.extra_slots.saturating_add(1);
         let bytes = usize::from(slots) * SLOT_BYTES;
         if slots > SLOTS_MAX || bytes > raw.len() {
-            return Err(Corrupt::new(at, "dnode slots", "inside the block", slots));
+            return Err(Corrupt::new(at, "dnode slots", "within the block", slots));
         }
         let has_spill = head.flags & HAS_SPILL != 0;
         if head.flags & !HAS_SPILL != 0
@@ -258,9 +284,14 @@ impl Dnode {
             ));
         }
         let bonus_len = usize::from(head.bonus_len);
-        let room = Dnode::bonus_room(slots, has_spill);
-        if bonus_len > room {
-            return Err(Corrupt::new(at, "bonus length", format_args!("at most {room}"), bonus_len));
+        let bonus_capacity = Dnode::bonus_capacity(slots, has_spill);
+        if bonus_len > bonus_capacity {
+            return Err(Corrupt::new(
+                at,
+                "bonus length",
+                format_args!("at most {bonus_capacity}"),
+                bonus_len,
+            ));
         }
         let root_raw = raw.get(DnodeHead::SIZE..DnodeHead::SIZE + BlockPtr::SIZE).unwrap_or(&[]);
         let root = BlockPtr::parse(root_raw, at)?;
@@ -368,15 +399,20 @@ pub fn dnodes_in(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<(usize, D
 /// An object set's header in memory.
 #[derive(Clone, Debug)]
 pub struct ObjsetHeader {
+    /// Objects in the set.
     pub objects: u64,
+    /// Slots below this one may be in use.
     pub high_water: u64,
     /// `None`: the set was created before sums were counted.
     pub account: Option<Account>,
+    /// The dnode of the dnodes, object 0.
     pub dnodes: Dnode,
+    /// The dnode of the free queue that the header block holds.
     pub free_queue: Dnode,
 }
 
 impl ObjsetHeader {
+    /// The header of a set without objects.
     pub fn empty() -> ObjsetHeader {
         ObjsetHeader {
             objects: 0,
@@ -388,6 +424,7 @@ impl ObjsetHeader {
         }
     }
 
+    /// The stored form, of [`OBJSET_BYTES`].
     pub fn encode(&self) -> Vec<u8> {
         let (flags, [used, logical, physical]) = account::words(self.account);
         let head = ObjsetHead {
@@ -408,6 +445,7 @@ impl ObjsetHeader {
         raw
     }
 
+    /// Validates a stored header. `at` names the place in errors.
     pub fn parse(raw: &[u8], at: &str) -> Result<ObjsetHeader, Corrupt> {
         let head = ObjsetHead::decode(raw)
             .filter(|_| raw.len() == OBJSET_BYTES)
@@ -416,20 +454,20 @@ impl ObjsetHeader {
             return Err(Corrupt::new(
                 at,
                 "object set header",
-                format_args!("{OBJSET_MAGIC:#x}, and nothing that is reserved"),
+                format_args!("{OBJSET_MAGIC:#x}, and reserved fields 0"),
                 format_args!("{:#x} {:#x}", head.magic, head.reserved),
             ));
         }
         let account = account::parse(head.flags, [head.used, head.logical, head.physical], at)?;
-        let part = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
+        let header_dnode = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
             let raw = raw.get(index * SLOT_BYTES..(index + 1) * SLOT_BYTES).unwrap_or(&[]);
             match Dnode::parse(raw, &at)? {
                 Some(dnode) if dnode.kind == kind => Ok(dnode),
-                _ => Err(Corrupt::new(at, "dnode in the header", format_args!("{kind:?}"), "another")),
+                _ => Err(Corrupt::new(at, "dnode in the header", format_args!("{kind:?}"), "another kind")),
             }
         };
-        let dnodes = part(1, ObjectKind::Dnodes)?;
-        let free_queue = part(2, ObjectKind::FreeQueue)?;
+        let dnodes = header_dnode(1, ObjectKind::Dnodes)?;
+        let free_queue = header_dnode(2, ObjectKind::FreeQueue)?;
         if dnodes.block_bytes != DNODE_BLOCK_BYTES {
             return Err(Corrupt::new(at, "block size of the dnodes", DNODE_BLOCK_BYTES, dnodes.block_bytes));
         }
@@ -438,7 +476,7 @@ impl ObjsetHeader {
             return Err(Corrupt::new(
                 at,
                 "high water of object numbers",
-                "inside the dnode blocks",
+                "within the dnode blocks",
                 head.high_water,
             ));
         }
@@ -452,7 +490,7 @@ pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
         return Err(ObjectError::TooBig {
             what: "block size in bytes, a multiple of 512",
             limit: u64::from(max),
-            asked: u64::from(bytes),
+            requested: u64::from(bytes),
         });
     }
     Ok(())
@@ -497,7 +535,7 @@ mod tests {
     #[test]
     fn a_spill_pointer_ends_dnodes_of_every_size() {
         for slots in 1..=SLOTS_MAX {
-            for bonus in [0, 1, Dnode::bonus_room(slots, true)] {
+            for bonus in [0, 1, Dnode::bonus_capacity(slots, true)] {
                 let dnode = Dnode { spill: spill(300), ..sample(slots, bonus) };
                 let raw = dnode.encode();
                 assert_eq!(raw[5], HAS_SPILL);
@@ -507,12 +545,12 @@ mod tests {
                 assert_eq!(Dnode::parse(&raw, &"here").unwrap(), Some(dnode));
             }
         }
-        assert_eq!(Dnode::bonus_room(1, true), 192);
-        assert_eq!(Dnode::bonus_room(2, true), 704);
+        assert_eq!(Dnode::bonus_capacity(1, true), 192);
+        assert_eq!(Dnode::bonus_capacity(2, true), 704);
     }
 
     #[test]
-    fn a_spill_pointer_that_lies_is_refused() {
+    fn invalid_spill_pointer_is_refused() {
         let whole = Dnode { spill: spill(300), ..sample(1, 192) };
         let parse = |raw: &[u8]| Dnode::parse(raw, &"here").map(|_| ()).map_err(|error| error.to_string());
         assert_eq!(parse(&whole.encode()), Ok(()));
@@ -545,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dnode_is_found_as_all_are() {
+    fn dnode_at_agrees_with_dnodes_in() {
         let mut block = vec![0; DNODE_BLOCK_BYTES as usize];
         let mut inner = sample(1, 10).encode();
         for (slot, slots) in [(1usize, 1u8), (2, 3), (7, 1), (31, 1)] {

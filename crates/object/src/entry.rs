@@ -12,9 +12,13 @@ layout! {
     ObjsetInfo, 32 bytes {
         /// Size of this structure, with fields of later versions.
         0  bytes: u32,
+        /// 0, else an unknown feature.
         4  flags: u32,
+        /// A random number, not 0.
         8  guid: u64,
+        /// The txg that created the set, or gave an older set its identity. Not 0.
         16 created: Txg,
+        /// Object of the meta object set with the set's free queue. Not 0.
         24 free_queue: ObjectId,
     }
 }
@@ -47,15 +51,15 @@ pub(crate) fn parse_entry(bonus: &[u8], id: ObjectId) -> Result<(BlockPtr, Optio
     }
     let found = ObjsetInfo::decode(info)
         .filter(|found| (ObjsetInfo::SIZE..=info.len()).contains(&(found.bytes as usize)))
-        .ok_or_else(|| Corrupt::new(&at, "bytes of its identity", ObjsetInfo::SIZE, info.len()))?;
+        .ok_or_else(|| Corrupt::new(&at, "size of the identity", ObjsetInfo::SIZE, info.len()))?;
     if found.flags != 0 {
         let flags = format_args!("{:#x}, an unknown feature", found.flags);
-        return Err(Corrupt::new(&at, "flags of its identity", 0, flags));
+        return Err(Corrupt::new(&at, "flags of the identity", 0, flags));
     }
     let ObjsetInfo { guid, created, free_queue, .. } = found;
     if guid == 0 || created == Txg(0) || free_queue == ObjectId(0) {
-        let words = format_args!("{guid:#x}, group {created}, object {free_queue}");
-        return Err(Corrupt::new(&at, "guid, group and free queue", "not 0", words));
+        let words = format_args!("{guid:#x}, txg {created}, object {free_queue}");
+        return Err(Corrupt::new(&at, "guid, txg and free queue", "not 0", words));
     }
     Ok((root, Some(Identity { guid, created, free_queue })))
 }
@@ -95,7 +99,7 @@ mod tests {
 
     /// A later version adds a field, and an older one commits: the field is still there.
     #[test]
-    fn another_root_leaves_what_stands_behind_it() {
+    fn with_root_keeps_unknown_fields() {
         let mut info = [&IDENTITY.encode()[..], &[1, 2, 3, 4, 5]].concat();
         info[0] += 5;
         let bonus = with_root(&[&root(9).encode()[..], &info].concat(), &root(12));
@@ -105,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn identities_that_say_nothing_or_too_much_are_refused() {
+    fn invalid_identities_are_refused() {
         let lies = [
             ObjsetInfo { bytes: 31, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },
             ObjsetInfo { bytes: 33, ..ObjsetInfo::decode(&IDENTITY.encode()).unwrap() },

@@ -12,16 +12,23 @@ pub enum ObjectError {
     /// No such object.
     NotFound(ObjectId),
     /// The request does not fit the object: a bonus, a block size or an offset beyond its limits.
-    TooBig { what: &'static str, limit: u64, asked: u64 },
+    TooBig {
+        /// The thing that is too big, as the subject of a message.
+        what: &'static str,
+        /// Maximum of `requested`.
+        limit: u64,
+        /// Its size, in bytes unless `what` is counted.
+        requested: u64,
+    },
 }
 
 impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObjectError::Pool(error) => error.fmt(f),
-            ObjectError::NotFound(id) => write!(f, "there is no object {id}"),
-            ObjectError::TooBig { what, limit, asked } => {
-                write!(f, "{what}: at most {limit}, asked for {asked}")
+            ObjectError::NotFound(id) => write!(f, "object {id} not found"),
+            ObjectError::TooBig { what, limit, requested: asked } => {
+                write!(f, "refused: {what}: {asked} requested, at most {limit}")
             }
         }
     }

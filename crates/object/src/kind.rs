@@ -8,19 +8,26 @@ pub enum ObjectKind {
     Dnodes = 1,
     /// Subtrees that wait to be freed.
     FreeQueue = 2,
-    /// An object set's header. It is never a dnode's kind, only that of a pointer.
+    /// In the meta object set, an object that stands for an object set. As the kind of a pointer, a set's header block.
     Objset = 3,
+    /// A ZAP of any other use.
     Zap = 4,
+    /// The ZAP through which the objects of a data set are found; object 1.
     Master = 5,
+    /// A directory: a ZAP from names to objects.
     Directory = 6,
+    /// The bytes of a file.
     File = 7,
+    /// A symbolic link. A long target is in block 0.
     Symlink = 8,
     /// Device nodes, fifos and sockets: attributes only.
     Special = 9,
+    /// A ZAP of the objects without links.
     DeleteQueue = 10,
 }
 
 impl ObjectKind {
+    /// All kinds, by number.
     pub const ALL: [ObjectKind; 10] = [
         ObjectKind::Dnodes,
         ObjectKind::FreeQueue,
@@ -34,6 +41,7 @@ impl ObjectKind {
         ObjectKind::DeleteQueue,
     ];
 
+    /// The kind with this stored number. `None`: there is none.
     pub fn from_id(id: u8) -> Option<ObjectKind> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == id)
     }

@@ -1,6 +1,6 @@
 //! One object, alive.
 //!
-//! A read checks the changes of the open txg (group), then those of the syncing txg, then the tree. When the
+//! A read checks the changes of the open txg, then those of the syncing txg, then the tree. When the
 //! sync has rewritten the tree, the new root replaces the old one in one step.
 //!
 //! Submodules, in reading order:
@@ -8,38 +8,38 @@
 //! * `blocks`: reading and writing
 //! * `attributes`: bonus and spill
 //! * `seek`: data and holes
-//! * `readahead`: prefetch
-//! * `form`: the same content in another stored form
-//! * `again`: rewrite of metadata
-//! * `beside`: a second copy of the content
+//! * `prefetch`: reads ahead of readers
+//! * `recode`: the same content in another stored form
+//! * `metadata_rewrite`: rewrite of metadata
+//! * `second_copy`: a second copy of the content
 //! * `table`: the objects of a set in memory
 
-mod again;
 mod attributes;
-mod beside;
 mod blocks;
-mod form;
-mod readahead;
+mod metadata_rewrite;
+mod prefetch;
+mod recode;
+mod second_copy;
 mod seek;
 mod state;
 mod table;
 #[cfg(test)]
 mod tests;
 
-use crate::dirty::{Dirty, Spill};
+use crate::dirty::{Dirty, SpillChange};
 use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
-use crate::outlook::Outlook;
-use crate::streams::Streams;
-use crate::tree::Whose;
-pub use again::Again;
-pub(crate) use again::is_born_at;
-pub(crate) use attributes::check_room;
-pub use beside::Changes;
-pub use form::StoredBlock;
+use crate::lifetime_hints::LifetimeHints;
+use crate::read_streams::ReadStreams;
+use crate::tree::TreeId;
+pub(crate) use attributes::check_fits;
+pub use metadata_rewrite::MetadataRewrite;
+pub(crate) use metadata_rewrite::has_copy_born_at;
 use parking_lot::{Mutex, RwLock};
-use state::{Recent, State};
+pub use recode::StoredBlock;
+pub use second_copy::ChangedRanges;
+use state::{RecentBlocks, State};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 pub(crate) use table::ObjectTable;
@@ -55,13 +55,13 @@ pub type FirstBlock = (Arc<Vec<u8>>, u64);
 /// An object of an object set. All methods take its own short lock.
 pub struct Object {
     table: Weak<ObjectTable>,
-    own: Whose,
+    own_id: TreeId,
     /// The object that will get these blocks; 0: they are its own.
-    written_for: AtomicU64,
+    copy_target: AtomicU64,
     kind: ObjectKind,
-    pub(crate) outlook: Outlook,
+    pub(crate) lifetime_hints: LifetimeHints,
     /// Read streams; `None` until a file is read.
-    streams: Mutex<Option<Box<Streams>>>,
+    read_streams: Mutex<Option<Box<ReadStreams>>>,
     pub(crate) state: RwLock<State>,
 }
 
@@ -74,30 +74,32 @@ impl Drop for Object {
 }
 
 impl Object {
-    pub(crate) fn new(table: Weak<ObjectTable>, own: Whose, dnode: Dnode) -> Object {
+    pub(crate) fn new(table: Weak<ObjectTable>, own_id: TreeId, dnode: Dnode) -> Object {
         let state = State {
             dnode,
             open: None,
             syncing: None,
             destroyed: false,
-            recent: Recent::default(),
+            recent: RecentBlocks::default(),
             recent_spill: Weak::new(),
         };
         Object {
             table,
-            own,
-            written_for: AtomicU64::new(0),
+            own_id,
+            copy_target: AtomicU64::new(0),
             kind: state.dnode.kind,
-            outlook: Outlook::default(),
-            streams: Mutex::default(),
+            lifetime_hints: LifetimeHints::default(),
+            read_streams: Mutex::default(),
             state: RwLock::new(state),
         }
     }
 
+    /// Its number in the object set.
     pub fn id(&self) -> ObjectId {
-        self.own.object
+        self.own_id.object
     }
 
+    /// Its use, which never changes.
     pub fn kind(&self) -> ObjectKind {
         self.kind
     }
@@ -105,29 +107,30 @@ impl Object {
     /// Sets the lifetime hint for blocks that are stored from now on, until this `Object` is dropped. Without a
     /// hint, the set's policy applies.
     pub fn set_hint(&self, hint: Hint) {
-        self.outlook.set_hint(hint);
+        self.lifetime_hints.set_hint(hint);
     }
 
     /// The hint, or [`Hint::NotSet`].
     pub fn hint(&self) -> Hint {
-        self.outlook.hint()
+        self.lifetime_hints.hint()
     }
 
     /// Sets the expected lifetime of its blocks, in bytes that users write to the pool meanwhile. `None`:
     /// unknown. It is forgotten when this `Object` is dropped.
-    pub fn expect_life(&self, bytes: Option<u64>) {
-        self.outlook.expect_life(bytes);
+    pub fn set_expected_life(&self, bytes: Option<u64>) {
+        self.lifetime_hints.set_expected_life(bytes);
     }
 
+    /// The life set by [`set_expected_life`](Self::set_expected_life).
     pub fn expected_life(&self) -> Option<u64> {
-        self.outlook.expected_life()
+        self.lifetime_hints.expected_life()
     }
 
     /// The owner of its blocks: itself, unless it is filled for another object.
-    pub(crate) fn whose(&self) -> Whose {
-        match self.written_for.load(Ordering::Relaxed) {
-            0 => self.own,
-            other => Whose { object: ObjectId(other), ..self.own },
+    pub(crate) fn tree_id(&self) -> TreeId {
+        match self.copy_target.load(Ordering::Relaxed) {
+            0 => self.own_id,
+            other => TreeId { object: ObjectId(other), ..self.own_id },
         }
     }
 
@@ -143,6 +146,7 @@ impl Object {
         self.state.read().dnode.indirect_bytes_of(block_bytes, has_small)
     }
 
+    /// Bytes of a level-0 block.
     pub fn block_size(&self) -> u32 {
         self.state.read().dnode.block_bytes
     }
@@ -152,8 +156,8 @@ impl Object {
         self.state.read().dnode.block_count
     }
 
-    /// Txg that created the object. If it is filled for another ([`write_for`](Self::write_for)) and lost
-    /// changes, the txg that lost them.
+    /// Txg that created the object. If it is filled for another object
+    /// ([`set_copy_target`](Self::set_copy_target)) and lost changes, the txg that lost them.
     pub fn birth(&self) -> Txg {
         self.state.read().dnode.birth
     }
@@ -213,11 +217,11 @@ impl Object {
     pub(crate) fn install(&self, new: &Dnode) {
         let mut state = self.state.write();
         if state.dnode.root != new.root {
-            state.recent = Recent::default();
+            state.recent = RecentBlocks::default();
         }
         if state.dnode.spill != new.spill {
             state.recent_spill = match &state.syncing.as_ref().map(|synced| &synced.dirty.spill) {
-                Some(Spill::New(spill)) => Arc::downgrade(spill),
+                Some(SpillChange::New(spill)) => Arc::downgrade(spill),
                 _ => Weak::new(),
             };
             state.dnode.spill = new.spill.clone();
@@ -248,7 +252,7 @@ impl Object {
         let freeing = self.change(tx, |state| {
             let dirty = state.dirty(tx.txg());
             dirty.free(0, u64::MAX);
-            dirty.spill = Spill::Gone;
+            dirty.spill = SpillChange::Removed;
             dirty.destroyed = true;
             let freeing = state.note_freeing(tx, 0..u64::MAX);
             state.dnode.block_count = 0;

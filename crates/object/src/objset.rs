@@ -1,34 +1,34 @@
 //! Object sets: many objects, and their sync.
 //!
 //! The dnodes of a set are the blocks of its object 0; the header block holds the dnode of those. The sync of a
-//! txg (group) writes the blocks of all dirty objects in one parallel stream. Then it rewrites each tree, then
+//! txg writes the blocks of all dirty objects in one parallel stream. Then it rewrites each tree, then
 //! the dnodes, then the header.
 //!
 //! Freeing is bounded: large subtrees wait in the *free queue*, an object outside the set, and each txg frees a
 //! piece.
 //!
-//! Invariant: an object number is reused only after the txg that freed it has committed (see `numbers`).
+//! Invariant: an object number is reused only after the txg that freed it has committed (see `object_alloc`).
 
-mod again;
 mod create;
+mod find_for_rewrite;
 mod policy;
 mod queue;
 mod stored;
 mod sync;
 
-pub(crate) use sync::{MetaChange, Synced, What};
+pub(crate) use sync::{MosChange, MosUpdate, Synced};
 
 use crate::account::Account;
 use crate::dnode::{Dnode, ObjsetHeader};
 use crate::error::ObjectError;
-use crate::freeing::FreePolicy;
-use crate::numbers::Numbers;
+use crate::free_policy::FreePolicy;
 use crate::object::{Object, ObjectTable};
-use crate::waiting::Waiting;
+use crate::object_alloc::ObjectAllocator;
+use crate::queued_subtree::QueuedSubtree;
 pub use create::ObjectSpec;
 use parking_lot::Mutex;
+use policy::ActivePolicy;
 pub use policy::DataPolicy;
-use policy::ObeyedPolicy;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
@@ -46,14 +46,18 @@ pub const HEADER: u64 = u64::MAX - 1;
 pub struct Usage {
     /// Bytes users can fill in the whole pool.
     pub size_bytes: u64,
+    /// Bytes in use in the whole pool, with those reserved for files.
     pub used_bytes: u64,
+    /// Bytes that users can still write, in the whole pool.
     pub available_bytes: u64,
+    /// Objects in this set.
     pub objects: u64,
 }
 
 /// Counts in the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoredNumbers {
+pub struct HeaderCounts {
+    /// Objects in the set.
     pub objects: u64,
     /// Object numbers are below this.
     pub high_water: u64,
@@ -62,7 +66,7 @@ pub struct StoredNumbers {
 /// Input of the syncing txg.
 struct Syncing {
     objects: Vec<Arc<Object>>,
-    numbers: StoredNumbers,
+    counts: HeaderCounts,
 }
 
 /// An object set. Shared by threads; every method takes its own locks.
@@ -71,25 +75,25 @@ pub struct ObjectSet {
     id: ObjsetId,
     me: Weak<ObjectSet>,
     pub(crate) table: Arc<ObjectTable>,
-    numbers: Mutex<Numbers>,
+    allocator: Mutex<ObjectAllocator>,
     dnodes: Arc<Object>,
     /// The queue in the header.
     free_queue: Arc<Object>,
     /// The object of the MOS that holds the queue instead.
-    queue_outside: Option<Arc<Object>>,
-    queue: Mutex<Vec<Waiting>>,
+    queue_in_mos: Option<Arc<Object>>,
+    queue: Mutex<Vec<QueuedSubtree>>,
     /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
-    queue_rests: AtomicBool,
+    queue_deferred: AtomicBool,
     account: Mutex<Option<Account>>,
     syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
-    policy: ObeyedPolicy,
+    policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
-    last_changes: Mutex<Vec<LastChanges>>,
+    txg_end_hooks: Mutex<Vec<TxgEndHook>>,
 }
 
 /// Last changes to a txg before it syncs. Returns false to be called no more.
-type LastChanges = Box<dyn FnMut(&Tx) -> bool + Send>;
+type TxgEndHook = Box<dyn FnMut(&Tx) -> bool + Send>;
 
 impl ObjectSet {
     /// Opens the set behind a root pointer; a hole is an empty set.
@@ -98,7 +102,7 @@ impl ObjectSet {
         id: ObjsetId,
         root: BlockPtr,
         free_policy: Option<Arc<dyn FreePolicy>>,
-        queue_outside: Option<Arc<Object>>,
+        queue_in_mos: Option<Arc<Object>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
         let header = if root.is_hole() {
             ObjsetHeader::empty()
@@ -106,33 +110,34 @@ impl ObjectSet {
             let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
             ObjsetHeader::parse(&raw, &format!("object set {id}"))?
         };
-        let numbers = Numbers::new(header.objects, header.high_water);
+        let allocator = ObjectAllocator::new(header.objects, header.high_water);
         let table = ObjectTable::new(pool.clone(), id);
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
-            dnodes: table.loose(ObjectId(0), header.dnodes),
-            free_queue: table.loose(FREE_QUEUE, header.free_queue),
-            policy: ObeyedPolicy::new(&pool),
+            dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
+            free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
+            policy: ActivePolicy::new(&pool),
             free_policy,
-            queue_outside,
+            queue_in_mos,
             table,
             pool,
             id,
             me: me.clone(),
-            numbers: Mutex::new(numbers),
+            allocator: Mutex::new(allocator),
             queue: Mutex::default(),
-            queue_rests: AtomicBool::new(false),
+            queue_deferred: AtomicBool::new(false),
             account: Mutex::new(header.account),
             syncing: Mutex::new(Syncing {
                 objects: Vec::new(),
-                numbers: StoredNumbers { objects: header.objects, high_water: header.high_water },
+                counts: HeaderCounts { objects: header.objects, high_water: header.high_water },
             }),
             root: Mutex::new(root),
-            last_changes: Mutex::default(),
+            txg_end_hooks: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
         Ok(set)
     }
 
+    /// Object of the meta object set that stands for it. 0: it is the meta object set.
     pub fn id(&self) -> ObjsetId {
         self.id
     }
@@ -142,6 +147,7 @@ impl ObjectSet {
         self.id == ObjsetId(0)
     }
 
+    /// The pool of the set.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -153,8 +159,8 @@ impl ObjectSet {
     }
 
     /// The object of the MOS that holds its free queue.
-    pub(crate) fn queue_outside(&self) -> Option<ObjectId> {
-        self.queue_outside.as_ref().map(|object| object.id())
+    pub(crate) fn queue_in_mos(&self) -> Option<ObjectId> {
+        self.queue_in_mos.as_ref().map(|object| object.id())
     }
 
     /// The header's pointer, as of the last sync.
@@ -174,6 +180,7 @@ impl ObjectSet {
         Ok(())
     }
 
+    /// The txg that changes join now.
     pub fn open_txg(&self) -> Txg {
         self.pool.open_txg()
     }
@@ -183,6 +190,7 @@ impl ObjectSet {
         Ok(self.pool.commit_txg(txg)?)
     }
 
+    /// A random number from the pool's environment.
     pub fn random_u64(&self) -> u64 {
         self.pool.env().random_u64()
     }
@@ -194,9 +202,9 @@ impl ObjectSet {
         let freeing = self.table.freeing_bytes();
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
-        // Bytes promised to files count as used.
-        let used_bytes = used_bytes.saturating_add(self.pool.promised_bytes());
-        Usage { size_bytes, used_bytes, available_bytes, objects: self.numbers.lock().objects }
+        // Bytes reserved for files count as used.
+        let used_bytes = used_bytes.saturating_add(self.pool.file_reserved_bytes());
+        Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects }
     }
 
     /// The object with this number. While it is held, every caller gets the same one.
@@ -206,13 +214,13 @@ impl ObjectSet {
 
     /// Prefetches an object's dnode and first block on another thread, and calls `then` with them. `then` must
     /// not begin a transaction: a commit may need that thread.
-    pub fn read_ahead(&self, id: ObjectId, then: impl FnOnce(&Object, &Arc<Vec<u8>>) + Send + 'static) {
+    pub fn prefetch(&self, id: ObjectId, then: impl FnOnce(&Object, &Arc<Vec<u8>>) + Send + 'static) {
         let known = self.table.find(id);
-        if known.is_some_and(|object| object.has_read(0)) {
+        if known.is_some_and(|object| object.is_recently_read(0)) {
             return;
         }
         let set = self.me.clone();
-        self.pool.offer(move || {
+        self.pool.offer_prefetch(move || {
             let Some(set) = set.upgrade() else { return };
             // Errors are ignored: a caller that wants the object meets and reports the same one.
             let _ = set.hold(id).and_then(|object| {
@@ -235,29 +243,29 @@ impl ObjectSet {
     }
 
     /// The dnodes of the header, and the subtrees that wait to be freed. For `check`.
-    pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<Waiting>) {
+    pub fn inner_trees(&self) -> (Dnode, Dnode, Vec<QueuedSubtree>) {
         (self.dnodes.dnode(), self.free_queue.dnode(), self.queue.lock().clone())
     }
 
     /// Counts in the header as of the last sync.
-    pub fn stored_numbers(&self) -> StoredNumbers {
-        self.syncing.lock().numbers
+    pub fn header_counts(&self) -> HeaderCounts {
+        self.syncing.lock().counts
     }
 
-    /// Calls `changes` for every txg after all operations have left it, until it returns false. For changes
+    /// Calls `hook` for every txg after all operations have left it, until it returns false. For changes
     /// that only matter if they are still true then. All operations wait for it.
-    pub fn at_the_end_of_groups(&self, changes: impl FnMut(&Tx) -> bool + Send + 'static) {
-        self.last_changes.lock().push(Box::new(changes));
+    pub fn on_txg_end(&self, hook: impl FnMut(&Tx) -> bool + Send + 'static) {
+        self.txg_end_hooks.lock().push(Box::new(hook));
     }
 
     /// The txg has quiesced: after the last changes, everything dirty belongs to it.
-    pub(crate) fn quiesced(&self, last: &Tx) {
-        self.last_changes.lock().retain_mut(|changes| changes(last));
-        let mut numbers = self.numbers.lock();
-        numbers.quiesced();
+    pub(crate) fn quiesced(&self, last_tx: &Tx) {
+        self.txg_end_hooks.lock().retain_mut(|hook| hook(last_tx));
+        let mut allocator = self.allocator.lock();
+        allocator.quiesced();
         let mut syncing = self.syncing.lock();
         self.table.move_dirty(&mut syncing.objects);
-        syncing.numbers = StoredNumbers { objects: numbers.objects, high_water: numbers.high_water };
+        syncing.counts = HeaderCounts { objects: allocator.objects, high_water: allocator.high_water };
     }
 
     pub(crate) fn synced(&self, txg: Txg) {
@@ -265,7 +273,7 @@ impl ObjectSet {
     }
 
     /// Whether the queue needs another txg.
-    pub(crate) fn has_queue(&self) -> bool {
-        !self.queue.lock().is_empty() && !self.queue_rests.load(Ordering::Relaxed)
+    pub(crate) fn queue_needs_txg(&self) -> bool {
+        !self.queue.lock().is_empty() && !self.queue_deferred.load(Ordering::Relaxed)
     }
 }

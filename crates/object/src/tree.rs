@@ -9,26 +9,26 @@
 
 use crate::dirty::{Ranges, TreeBlock};
 use crate::dnode::Dnode;
-use crate::freeing::Ledger;
-use crate::waiting::Waiting;
+use crate::free_policy::Ledger;
+use crate::queued_subtree::QueuedSubtree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
 use terrane_format::block_ptr::Hole;
 use terrane_format::{BlockPtr, Feature, Owner};
-use terrane_pool::{Group, Pool, Stream, WriteRequest};
+use terrane_pool::{Pool, Stream, TxgSync, WriteRequest};
 use terrane_store::PoolError;
-use terrane_store::patience::Patience;
+use terrane_store::read_retry::ReadRetry;
 use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// Set and object of a tree, for owners and messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Whose {
+pub(crate) struct TreeId {
     pub objset: ObjsetId,
     pub object: ObjectId,
 }
 
-impl Whose {
+impl TreeId {
     pub fn owner(&self, level: u8, block: u64) -> Owner {
         Owner::Block { objset: self.objset.0, object: self.object.0, level, block }
     }
@@ -37,7 +37,7 @@ impl Whose {
 /// Compression of metadata. On trees of small files, zstd-1 takes about half the space of lz4. It still writes
 /// faster than the device.
 pub(crate) fn metadata_compression() -> Compression {
-    Compression::Zstd(ZstdLevel::new(1).expect("1 is a level"))
+    Compression::Zstd(ZstdLevel::new(1).expect("1 is a valid zstd level"))
 }
 
 /// A pointer in an indirect block; beyond the stored bytes, all pointers are holes.
@@ -56,26 +56,26 @@ pub(crate) fn pointer_at(
 /// Reads an indirect block and checks that its children are of the level below.
 pub(crate) fn children(
     pool: &Pool,
-    whose: Whose,
+    tree: TreeId,
     ptr: &BlockPtr,
     level: u8,
     index: u64,
 ) -> Result<Vec<BlockPtr>, PoolError> {
-    let block = pool.read(ptr, whose.owner(level, index))?;
+    let block = pool.read(ptr, tree.owner(level, index))?;
     (0..(block.len() / BlockPtr::SIZE) as u64)
-        .map(|child| child_of(&block, whose, level, index, child))
+        .map(|child| child_of(&block, tree, level, index, child))
         .collect()
 }
 
-fn encoded(pointers: &[BlockPtr]) -> Vec<u8> {
+fn encode_pointers(pointers: &[BlockPtr]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(pointers.len() * BlockPtr::SIZE);
     pointers.iter().for_each(|ptr| bytes.extend_from_slice(&ptr.encode()));
     bytes
 }
 
-fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Result<BlockPtr, PoolError> {
+fn child_of(block: &[u8], tree: TreeId, level: u8, index: u64, child: u64) -> Result<BlockPtr, PoolError> {
     let at = std::fmt::from_fn(|f| {
-        let Whose { objset, object } = whose;
+        let TreeId { objset, object } = tree;
         write!(f, "object set {objset} object {object} level {level} block {index} pointer {child}")
     });
     let ptr = pointer_at(block, child, &at)?;
@@ -88,7 +88,7 @@ fn child_of(block: &[u8], whose: Whose, level: u8, index: u64, child: u64) -> Re
 /// The pointer of one block, looked up from the root.
 pub(crate) fn lookup(
     pool: &Pool,
-    whose: Whose,
+    tree: TreeId,
     dnode: &Dnode,
     level: u8,
     index: u64,
@@ -100,9 +100,9 @@ pub(crate) fn lookup(
     let mut ptr = dnode.root.clone();
     while at_level > level && !ptr.is_hole() {
         let above = index / dnode.span(at_level - level);
-        let block = pool.read(&ptr, whose.owner(at_level, above))?;
-        let child = index / dnode.span(at_level - level - 1) % dnode.pointers();
-        ptr = child_of(&block, whose, at_level, above, child)?;
+        let block = pool.read(&ptr, tree.owner(at_level, above))?;
+        let child = index / dnode.span(at_level - level - 1) % dnode.pointers_per_block();
+        ptr = child_of(&block, tree, at_level, above, child)?;
         at_level -= 1;
     }
     Ok(if at_level == level { ptr } else { BlockPtr::default() })
@@ -111,17 +111,17 @@ pub(crate) fn lookup(
 /// The first allocated block at or after `from`, below `end`.
 pub(crate) fn next_allocated(
     pool: &Pool,
-    whose: Whose,
+    tree: TreeId,
     dnode: &Dnode,
     from: u64,
     end: u64,
 ) -> Result<Option<u64>, PoolError> {
-    scan(pool, whose, dnode, &dnode.root, TreeBlock { level: dnode.levels - 1, index: 0 }, from, end)
+    scan(pool, tree, dnode, &dnode.root, TreeBlock { level: dnode.levels - 1, index: 0 }, from, end)
 }
 
 fn scan(
     pool: &Pool,
-    whose: Whose,
+    tree: TreeId,
     dnode: &Dnode,
     ptr: &BlockPtr,
     TreeBlock { level, index }: TreeBlock,
@@ -136,9 +136,9 @@ fn scan(
     if level == 0 {
         return Ok(Some(index));
     }
-    for (child, ptr) in children(pool, whose, ptr, level, index)?.iter().enumerate() {
-        let below = TreeBlock { level: level - 1, index: index * dnode.pointers() + child as u64 };
-        if let Some(found) = scan(pool, whose, dnode, ptr, below, from, end)? {
+    for (child, ptr) in children(pool, tree, ptr, level, index)?.iter().enumerate() {
+        let below = TreeBlock { level: level - 1, index: index * dnode.pointers_per_block() + child as u64 };
+        if let Some(found) = scan(pool, tree, dnode, ptr, below, from, end)? {
             return Ok(Some(found));
         }
     }
@@ -147,95 +147,104 @@ fn scan(
 
 /// Neighbouring blocks that were all written, or all freed, since a txg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct ChangedRun {
     pub first: u64,
     pub end: u64,
     pub is_hole: bool,
 }
 
-/// A bounded walk over everything changed since a txg (group), starting at a block.
+/// A bounded walk over everything changed since a txg, starting at a block.
 ///
 /// A pointer carries the birth of the newest change below it, so older subtrees are skipped. A hole keeps its
 /// birth only until something below it is written: the new indirect block does not know the births of its other
 /// holes. So below a young pointer, every hole of unknown birth counts as changed.
 pub(crate) struct ChangeWalk<'a> {
     pool: &'a Pool,
-    whose: Whose,
+    tree: TreeId,
     dnode: &'a Dnode,
     since: Txg,
     from: u64,
     /// Blocks and holes that it may still find.
-    left: u64,
-    pub runs: Vec<Run>,
+    remaining: u64,
+    pub runs: Vec<ChangedRun>,
     /// Everything before this block was visited.
-    pub to: u64,
+    pub scanned_to: u64,
 }
 
 impl<'a> ChangeWalk<'a> {
-    pub fn new(pool: &'a Pool, whose: Whose, dnode: &'a Dnode, since: Txg, from: u64, most: u64) -> Self {
-        ChangeWalk { pool, whose, dnode, since, from, left: most.max(1), runs: Vec::new(), to: u64::MAX }
+    pub fn new(pool: &'a Pool, tree: TreeId, dnode: &'a Dnode, since: Txg, from: u64, limit: u64) -> Self {
+        ChangeWalk {
+            pool,
+            tree,
+            dnode,
+            since,
+            from,
+            remaining: limit.max(1),
+            runs: Vec::new(),
+            scanned_to: u64::MAX,
+        }
     }
 
     /// Walks until everything was visited or the limit is reached.
-    pub fn run(&mut self) -> Result<(), PoolError> {
+    pub fn walk(&mut self) -> Result<(), PoolError> {
         let dnode = self.dnode;
         if dnode.root.logical_birth() < self.since || dnode.root.logical_birth() == Txg(0) {
             return Ok(());
         }
         let top = dnode.levels - 1;
-        self.look(&dnode.root, TreeBlock { level: top, index: 0 })?;
+        self.visit(&dnode.root, TreeBlock { level: top, index: 0 })?;
         // Blocks beyond the span of the tree were truncated.
-        self.found(dnode.span(top), u64::MAX, true);
+        self.add_run(dnode.span(top), u64::MAX, true);
         Ok(())
     }
 
-    fn found(&mut self, first: u64, end: u64, is_hole: bool) {
+    fn add_run(&mut self, first: u64, end: u64, is_hole: bool) {
         let first = first.max(self.from);
-        if first >= end || self.to != u64::MAX {
+        if first >= end || self.scanned_to != u64::MAX {
             return;
         }
         match self.runs.last_mut() {
             Some(last) if last.end == first && last.is_hole == is_hole => last.end = end,
-            _ if self.left == 0 => {
-                self.to = first;
+            _ if self.remaining == 0 => {
+                self.scanned_to = first;
                 return;
             }
-            _ => self.runs.push(Run { first, end, is_hole }),
+            _ => self.runs.push(ChangedRun { first, end, is_hole }),
         }
-        self.left = self.left.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
     }
 
-    fn look(&mut self, ptr: &BlockPtr, TreeBlock { level, index }: TreeBlock) -> Result<(), PoolError> {
+    fn visit(&mut self, ptr: &BlockPtr, TreeBlock { level, index }: TreeBlock) -> Result<(), PoolError> {
         let span = self.dnode.span(level);
         let first = index.saturating_mul(span);
         let end = first.saturating_add(span);
         let is_old = ptr.logical_birth() < self.since && ptr.logical_birth() != Txg(0);
-        if is_old || end <= self.from || self.to != u64::MAX {
+        if is_old || end <= self.from || self.scanned_to != u64::MAX {
             return Ok(());
         }
         if ptr.is_hole() || level == 0 {
-            if self.left == 0 {
-                self.to = first.max(self.from);
+            if self.remaining == 0 {
+                self.scanned_to = first.max(self.from);
             } else {
-                self.found(first, end, ptr.is_hole());
+                self.add_run(first, end, ptr.is_hole());
             }
             return Ok(());
         }
-        let below = children(self.pool, self.whose, ptr, level, index)?;
-        let pointers = self.dnode.pointers();
+        let below = children(self.pool, self.tree, ptr, level, index)?;
+        let pointers = self.dnode.pointers_per_block();
         for (child, ptr) in (0..).zip(&below) {
-            self.look(ptr, TreeBlock { level: level - 1, index: index * pointers + child })?;
+            self.visit(ptr, TreeBlock { level: level - 1, index: index * pointers + child })?;
         }
         let behind = first.saturating_add((below.len() as u64).saturating_mul(self.dnode.span(level - 1)));
-        self.found(behind, end, true);
+        self.add_run(behind, end, true);
         Ok(())
     }
 }
 
 /// A tree being rewritten.
-pub(crate) struct Rewrite<'a, 'g, 'l> {
-    group: &'a mut Group<'g>,
-    whose: Whose,
+pub(crate) struct TreeRewrite<'a, 'g, 'l> {
+    txg_sync: &'a mut TxgSync<'g>,
+    tree: TreeId,
     checksum: ChecksumKind,
     ledger: &'a mut Ledger<'l>,
     /// The tree before this sync.
@@ -243,67 +252,67 @@ pub(crate) struct Rewrite<'a, 'g, 'l> {
     /// New pointers by level.
     changes: Vec<BTreeMap<u64, BlockPtr>>,
     /// Indirect blocks to rewrite even without changes below.
-    anew: BTreeSet<TreeBlock>,
+    forced: BTreeSet<TreeBlock>,
     /// Blocks detached with everything below: their old pointers are freed or queued already.
     detached: Vec<BTreeSet<u64>>,
     /// Pointers that leave the tree, subtrees for the queue, and written blocks. They are passed on only when
     /// the whole tree is done. So an object with an unreadable tree keeps the old one.
-    leaving: Vec<BlockPtr>,
+    to_free: Vec<BlockPtr>,
     queued: Vec<BlockPtr>,
-    made: Vec<BlockPtr>,
+    written: Vec<BlockPtr>,
     freed_bytes: u64,
     /// Level-0 blocks under queued subtrees. Their size is known only when they are walked.
     queued_fill: u64,
 }
 
-impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
+impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
     /// Starts a rewrite. Subtrees too large to free at once go to the ledger's queue.
     pub fn new(
-        group: &'a mut Group<'g>,
-        whose: Whose,
+        txg_sync: &'a mut TxgSync<'g>,
+        tree: TreeId,
         mut old: Dnode,
         checksum: ChecksumKind,
         ledger: &'a mut Ledger<'l>,
     ) -> Self {
         // Without indirect blocks, their size can still change.
-        old.indirect_bytes = old.indirect_bytes_of(old.block_bytes, group.pool().has(Feature::Pointers));
+        old.indirect_bytes = old.indirect_bytes_of(old.block_bytes, txg_sync.pool().has(Feature::Pointers));
         let levels = usize::from(old.levels);
         let (changes, detached) = (vec![BTreeMap::new(); levels], vec![BTreeSet::new(); levels]);
-        Rewrite {
-            group,
-            whose,
+        TreeRewrite {
+            txg_sync,
+            tree,
             checksum,
             ledger,
             old,
             changes,
-            anew: BTreeSet::new(),
+            forced: BTreeSet::new(),
             detached,
-            leaving: Vec::new(),
+            to_free: Vec::new(),
             queued: Vec::new(),
-            made: Vec::new(),
+            written: Vec::new(),
             freed_bytes: 0,
             queued_fill: 0,
         }
     }
 
     /// Also rewrites these indirect blocks, if they are still in the tree.
-    pub fn with_pointers(mut self, anew: &BTreeSet<TreeBlock>) -> Self {
-        self.anew.clone_from(anew);
+    pub fn with_forced(mut self, forced: &BTreeSet<TreeBlock>) -> Self {
+        self.forced.clone_from(forced);
         self
     }
 
     /// Detaches the freed ranges, inserts the new level-0 pointers, and returns the dnode with its new root. On
     /// an error nothing has changed: the new blocks are freed, and the old tree stays.
-    pub fn run(mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
-        self.made.extend(new.values().cloned());
+    pub fn apply(mut self, freed: &Ranges, new: BTreeMap<u64, BlockPtr>) -> Result<Dnode, PoolError> {
+        self.written.extend(new.values().cloned());
         let rebuilt = self.rebuild(freed, new);
         if rebuilt.is_ok() {
-            let txg = self.group.txg();
+            let txg = self.txg_sync.txg();
             self.queued.drain(..).for_each(|root| self.ledger.detach(txg, root));
-            self.made.iter().for_each(|ptr| self.ledger.born.add_of_tree(ptr));
-            self.leaving.iter().for_each(|ptr| self.ledger.kill(self.group, ptr));
+            self.written.iter().for_each(|ptr| self.ledger.added.add_of_tree(ptr));
+            self.to_free.iter().for_each(|ptr| self.ledger.remove_block(self.txg_sync, ptr));
         } else {
-            self.made.iter().for_each(|ptr| self.ledger.discard(self.group, ptr));
+            self.written.iter().for_each(|ptr| self.ledger.discard(self.txg_sync, ptr));
         }
         rebuilt
     }
@@ -326,14 +335,14 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
             new_bytes += self.rewrite_level(level)?;
         }
         if let Some(root) = self.changes[usize::from(top)].remove(&0) {
-            self.release_old(top, 0)?;
+            self.free_old_pointer(top, 0)?;
             dnode.root = root;
         }
         if let BlockPtr::Hole(hole) = &dnode.root {
             dnode.root = BlockPtr::Hole(Hole { level: 0, ..*hole });
             dnode.levels = 1;
         }
-        // Queued subtrees give back a share by their block count; exact if they were the whole tree.
+        // Queued subtrees subtract a share by their block count; exact if they were the whole tree.
         let spill_bytes = dnode.spill.allocated_bytes();
         // The stored value may be damaged.
         let old = dnode.used.saturating_sub(self.freed_bytes).saturating_sub(spill_bytes);
@@ -361,9 +370,15 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
             return Ok(());
         }
         if first > from || to > end {
-            let all = children(self.group.pool(), self.whose, ptr, level, index)?;
+            let all = children(self.txg_sync.pool(), self.tree, ptr, level, index)?;
             for (child, ptr) in all.iter().enumerate() {
-                self.detach(ptr, level - 1, index * self.old.pointers() + child as u64, first, end)?;
+                self.detach(
+                    ptr,
+                    level - 1,
+                    index * self.old.pointers_per_block() + child as u64,
+                    first,
+                    end,
+                )?;
             }
             return Ok(());
         }
@@ -373,22 +388,22 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         } else {
             if level == 1 {
                 let children = {
-                    let _patience = Patience::none();
-                    children(self.group.pool(), self.whose, ptr, level, index)
+                    let _patience = ReadRetry::none();
+                    children(self.txg_sync.pool(), self.tree, ptr, level, index)
                 };
                 match children {
-                    Ok(children) => children.iter().for_each(|child| self.let_go(child)),
+                    Ok(children) => children.iter().for_each(|child| self.mark_freed(child)),
                     // After a transient read error, it is freed later.
-                    Err(error) if error.may_pass() => {
+                    Err(error) if error.is_transient() => {
                         self.queued_fill += ptr.fill();
                         self.queued.push(ptr.clone());
                         self.note_detached(level, index, ptr);
                         return Ok(());
                     }
-                    Err(error) => self.lost(error)?,
+                    Err(error) => self.report_unreadable(error)?,
                 }
             }
-            self.let_go(ptr);
+            self.mark_freed(ptr);
         }
         self.note_detached(level, index, ptr);
         Ok(())
@@ -396,21 +411,21 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
 
     /// Puts a hole in place of this pointer.
     fn note_detached(&mut self, level: u8, index: u64, ptr: &BlockPtr) {
-        let hole = Hole { kind: self.old.kind as u8, level, lsize: ptr.lsize(), birth: self.group.txg() };
+        let hole = Hole { kind: self.old.kind as u8, level, lsize: ptr.lsize(), birth: self.txg_sync.txg() };
         self.changes[usize::from(level)].insert(index, BlockPtr::Hole(hole));
         self.detached[usize::from(level)].insert(index);
     }
 
-    fn let_go(&mut self, ptr: &BlockPtr) {
+    fn mark_freed(&mut self, ptr: &BlockPtr) {
         self.freed_bytes += ptr.allocated_bytes();
-        self.leaving.push(ptr.clone());
+        self.to_free.push(ptr.clone());
     }
 
     /// Frees the pointer that a block had before this sync, unless that is done.
-    fn release_old(&mut self, level: u8, index: u64) -> Result<(), PoolError> {
+    fn free_old_pointer(&mut self, level: u8, index: u64) -> Result<(), PoolError> {
         match self.old_pointer(level, index) {
-            Ok(old) => self.let_go(&old),
-            Err(error) => self.lost(error)?,
+            Ok(old) => self.mark_freed(&old),
+            Err(error) => self.report_unreadable(error)?,
         }
         Ok(())
     }
@@ -422,9 +437,9 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
             if self.detached[level].contains(&above) {
                 return Ok(BlockPtr::default());
             }
-            above /= self.old.pointers();
+            above /= self.old.pointers_per_block();
         }
-        lookup(self.group.pool(), self.whose, &self.old, level, index)
+        lookup(self.txg_sync.pool(), self.tree, &self.old, level, index)
     }
 
     /// Writes the parents of all changed blocks of a level; returns their stored bytes.
@@ -439,63 +454,63 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         for (index, ptr) in changed {
             if is_top {
                 // No block of the old tree lies above it.
-                self.release_old(level, index)?;
+                self.free_old_pointer(level, index)?;
             }
-            let pointers = self.old.pointers();
+            let pointers = self.old.pointers_per_block();
             parents.entry(index / pointers).or_default().push((index % pointers, ptr));
         }
         let above = level + 1;
         if !is_top {
             let of_level = |index| TreeBlock { level: above, index };
-            for TreeBlock { index, .. } in self.anew.range(of_level(0)..=of_level(u64::MAX)) {
+            for TreeBlock { index, .. } in self.forced.range(of_level(0)..=of_level(u64::MAX)) {
                 parents.entry(*index).or_default();
             }
         }
-        let mut numbers = Vec::with_capacity(parents.len());
+        let mut indices = Vec::with_capacity(parents.len());
         let mut requests = Vec::with_capacity(parents.len());
         for (parent, new) in parents {
-            let is_as_it_was = new.is_empty();
-            let patience = is_as_it_was.then(Patience::none);
+            let is_unchanged = new.is_empty();
+            let patience = is_unchanged.then(ReadRetry::none);
             let patched = self.patched(above, parent, new);
             drop(patience);
             let pointers = match patched {
                 // It has no changes, so nothing is lost if it stays.
-                Err(error) if is_as_it_was => {
-                    if !error.may_pass() {
-                        self.lost(error)?;
+                Err(error) if is_unchanged => {
+                    if !error.is_transient() {
+                        self.report_unreadable(error)?;
                     }
                     continue;
                 }
                 pointers => pointers?,
             };
-            if is_as_it_was && pointers.is_empty() {
+            if is_unchanged && pointers.is_empty() {
                 // It left the tree.
                 continue;
             }
             if pointers.iter().all(BlockPtr::is_hole) {
                 let hole =
-                    Hole { kind: self.old.kind as u8, level: above, lsize: 0, birth: self.group.txg() };
+                    Hole { kind: self.old.kind as u8, level: above, lsize: 0, birth: self.txg_sync.txg() };
                 self.changes[usize::from(above)].insert(parent, BlockPtr::Hole(hole));
                 continue;
             }
-            numbers.push(parent);
+            indices.push(parent);
             requests.push(WriteRequest {
                 fill: pointers.iter().map(BlockPtr::fill).sum(),
-                data: Arc::new(encoded(&pointers)),
+                data: Arc::new(encode_pointers(&pointers)),
                 kind: self.old.kind as u8,
                 compression: metadata_compression().into(),
                 checksum: self.checksum,
-                owner: self.whose.owner(above, parent),
+                owner: self.tree.owner(above, parent),
                 content_birth: None,
                 stream: Stream::Metadata,
                 may_embed: false,
                 replaces: None,
             });
         }
-        let written = self.group.write(requests)?;
-        self.made.extend(written.iter().cloned());
+        let written = self.txg_sync.write(requests)?;
+        self.written.extend(written.iter().cloned());
         let bytes = written.iter().map(BlockPtr::allocated_bytes).sum();
-        self.changes[usize::from(above)].extend(numbers.into_iter().zip(written));
+        self.changes[usize::from(above)].extend(indices.into_iter().zip(written));
         Ok(bytes)
     }
 
@@ -511,36 +526,38 @@ impl<'a, 'g, 'l> Rewrite<'a, 'g, 'l> {
         let mut pointers = if old.is_hole() {
             Vec::new()
         } else {
-            children(self.group.pool(), self.whose, &old, level, index)?
+            children(self.txg_sync.pool(), self.tree, &old, level, index)?
         };
         for (slot, ptr) in new {
-            let number = index * self.old.pointers() + slot;
+            let number = index * self.old.pointers_per_block() + slot;
             let slot = slot as usize;
             if pointers.len() <= slot {
                 pointers.resize(slot + 1, BlockPtr::default());
             }
             let old = std::mem::replace(&mut pointers[slot], ptr);
             if !old.is_hole() && !self.detached[usize::from(level) - 1].contains(&number) {
-                self.let_go(&old);
+                self.mark_freed(&old);
             }
         }
         Ok(pointers)
     }
 }
 
-impl Rewrite<'_, '_, '_> {
+impl TreeRewrite<'_, '_, '_> {
     /// An unreadable block cannot be freed: its space is reported as lost, and the txg goes on.
-    fn lost(&self, error: PoolError) -> Result<(), PoolError> {
-        damage_only(self.group.pool(), error)
+    fn report_unreadable(&self, error: PoolError) -> Result<(), PoolError> {
+        report_permanent_error(self.txg_sync.pool(), error)
     }
 }
 
 /// Reports damage, and device errors that no retry can clear, like a missing zone. Returns all other errors,
 /// including read errors.
-pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError> {
+pub(crate) fn report_permanent_error(pool: &Pool, error: PoolError) -> Result<(), PoolError> {
     match error {
         PoolError::Corrupt(corrupt) => pool.report_damage(corrupt),
-        PoolError::Device(gone) if !PoolError::Device(gone.clone()).may_pass() => log::error!("{gone}"),
+        PoolError::Device(gone) if !PoolError::Device(gone.clone()).is_transient() => {
+            log::error!("space lost: {gone}")
+        }
         other => return Err(other),
     }
     Ok(())
@@ -548,29 +565,29 @@ pub(crate) fn damage_only(pool: &Pool, error: PoolError) -> Result<(), PoolError
 
 /// Frees part of a queued subtree; the rest goes back to the queue. Returns the number of freed blocks.
 pub(crate) fn free_subtree(
-    group: &mut Group<'_>,
-    whose: Whose,
-    waiting: &Waiting,
+    txg_sync: &mut TxgSync<'_>,
+    tree: TreeId,
+    queued: &QueuedSubtree,
     ledger: &mut Ledger<'_>,
 ) -> Result<u64, PoolError> {
-    let level = waiting.root.level();
-    let mut released = 1;
+    let level = queued.root.level();
+    let mut freed = 1;
     if level > 0 {
-        let below = children(group.pool(), whose, &waiting.root, level, 0)?;
-        for child in below.into_iter().filter(|child| waiting.owns(child)) {
-            let child = waiting.below(child);
+        let below = children(txg_sync.pool(), tree, &queued.root, level, 0)?;
+        for child in below.into_iter().filter(|child| queued.owns(child)) {
+            let child = queued.with_root(child);
             if level > 2 {
                 ledger.queue.push(child);
             } else {
-                match free_subtree(group, whose, &child, ledger) {
-                    Ok(below) => released += below,
+                match free_subtree(txg_sync, tree, &child, ledger) {
+                    Ok(below) => freed += below,
                     // Its siblings can still be freed now, and it later.
-                    Err(error) if error.may_pass() => ledger.queue.push(child),
-                    Err(error) => damage_only(group.pool(), error)?,
+                    Err(error) if error.is_transient() => ledger.queue.push(child),
+                    Err(error) => report_permanent_error(txg_sync.pool(), error)?,
                 }
             }
         }
     }
-    ledger.kill_waiting(group, waiting);
-    Ok(released)
+    ledger.remove_queued(txg_sync, queued);
+    Ok(freed)
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Feature};
-use terrane_object::{Object, Objects};
+use terrane_object::{Object, ObjectSets};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::pipeline::Made;
+use terrane_store::pipeline::PreEncoded;
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
@@ -20,11 +20,11 @@ fn pointer(object: &Arc<Object>, block: u64) -> BlockPtr {
 }
 
 /// Stores a block in another form, in its own txg.
-fn store_anew(pool: &Arc<Pool>, object: &Arc<Object>, block: u64, word: &str) {
+fn recode(pool: &Arc<Pool>, object: &Arc<Object>, block: u64, word: &str) {
     let (ptr, content) = object.stored_block(block).unwrap().unwrap();
-    let made = Made::of(&mut Compressor::new(), &content, word.parse().unwrap());
+    let encoded = PreEncoded::compress(&mut Compressor::new(), &content, word.parse().unwrap());
     let tx = pool.begin(Cost { write_bytes: 1 << 20, ..COST }).unwrap();
-    assert!(object.recode_block(&tx, block, (&ptr, content), made).unwrap());
+    assert!(object.recode_block(&tx, block, (&ptr, content), encoded).unwrap());
     drop(tx);
     pool.commit().unwrap();
 }
@@ -50,15 +50,15 @@ fn file_of_text(world: &World, records: u64) -> Arc<Object> {
 }
 
 #[test]
-fn what_is_stored_anew_is_as_old_as_its_content() {
+fn recoded_block_keeps_its_content_birth() {
     let device = sim(41);
     let world = create(&device, 41);
     let object = file_of_text(&world, 9);
     let since = world.pool.status().txg.next();
     let before: Vec<BlockPtr> = (0..9).map(|block| pointer(&object, block)).collect();
-    store_anew(&world.pool, &object, 3, "gzip-9");
+    recode(&world.pool, &object, 3, "gzip-9");
     // Back to the first form: the block is new, but the birth of its content is unchanged.
-    store_anew(&world.pool, &object, 3, "zstd-3");
+    recode(&world.pool, &object, 3, "zstd-3");
     let after = pointer(&object, 3);
     assert_ne!(after, before[3]);
     assert_eq!(after.logical_birth(), before[3].logical_birth());
@@ -67,9 +67,9 @@ fn what_is_stored_anew_is_as_old_as_its_content() {
     assert_eq!(blocks_changed_since(&object, since), Vec::<u64>::new());
     // A write after the rewrite changes the block's content birth, even in the same txg.
     let (ptr, content) = object.stored_block(5).unwrap().unwrap();
-    let made = Made::of(&mut Compressor::new(), &content, "gzip-9".parse().unwrap());
+    let encoded = PreEncoded::compress(&mut Compressor::new(), &content, "gzip-9".parse().unwrap());
     let tx = world.pool.begin(COST).unwrap();
-    assert!(object.recode_block(&tx, 5, (&ptr, content), made).unwrap());
+    assert!(object.recode_block(&tx, 5, (&ptr, content), encoded).unwrap());
     object.write(&tx, 5 * 512 + 7, b"new").unwrap();
     drop(tx);
     world.pool.commit().unwrap();
@@ -95,18 +95,18 @@ fn a_pool_that_older_versions_can_read_gets_equal_births() {
     let features = Feature::defaults().into_iter().filter(|feature| *feature != Feature::Births).collect();
     let create = CreateOptions { features, ..CreateOptions::named("old") };
     let pool = Pool::create(vec![Arc::new(device.clone())], &create, env, &options()).unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
+    let objects = ObjectSets::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
     let id = objects.create_objset(&tx).unwrap();
     drop(tx);
-    let judge = Arc::new(support::Judge::default());
-    let set = objects.open_objset(id, judge.clone()).unwrap();
-    let world = World { pool: pool.clone(), judge, _objects: objects, set };
+    let policy = Arc::new(support::KeepOlder::default());
+    let set = objects.open_objset(id, policy.clone()).unwrap();
+    let world = World { pool: pool.clone(), policy, _objects: objects, set };
     let object = file_of_text(&world, 4);
-    store_anew(&pool, &object, 1, "gzip-9");
+    recode(&pool, &object, 1, "gzip-9");
     let equal = |ptr: &BlockPtr| ptr.logical_birth() == ptr.block_birth();
     assert!(equal(&pointer(&object, 1)));
     pool.enable(&[Feature::Births]).unwrap();
-    store_anew(&pool, &object, 1, "zstd-3");
+    recode(&pool, &object, 1, "zstd-3");
     assert!(!equal(&pointer(&object, 1)));
 }

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use support::{COST, World, create, file_of, import, noise, options, sim, spec};
 use terrane_codec::Compressor;
 use terrane_format::{BlockPtr, Owner};
-use terrane_object::{Object, ObjectKind, ObjectSpec, Objects};
+use terrane_object::{Object, ObjectKind, ObjectSets, ObjectSpec};
 use terrane_pool::{CreateOptions, Pool, Tx};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::pipeline::Made;
+use terrane_store::pipeline::PreEncoded;
 use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
@@ -144,14 +144,14 @@ fn recode(object: &Arc<Object>, tx: &Tx, env: &SeededEnv) {
         first = block + 1 + env.random_u64() % 5;
         let Some((ptr, content)) = object.stored_block(block).unwrap() else { continue };
         let word = words[env.random_u64() as usize % words.len()];
-        let made = Made::of(&mut codec, &content, word.parse().unwrap());
+        let encoded = PreEncoded::compress(&mut codec, &content, word.parse().unwrap());
         if env.random_u64().is_multiple_of(4) {
             // A concurrent write of the same content.
             let whole = object.read_block(block).unwrap();
             object.write(tx, block * u64::from(object.block_size()), &whole).unwrap();
-            assert!(!object.recode_block(tx, block, (&ptr, content), made).unwrap(), "writers win");
+            assert!(!object.recode_block(tx, block, (&ptr, content), encoded).unwrap(), "writers win");
         } else {
-            assert!(object.recode_block(tx, block, (&ptr, content), made).unwrap());
+            assert!(object.recode_block(tx, block, (&ptr, content), encoded).unwrap());
         }
     }
 }
@@ -199,7 +199,7 @@ fn objects_behave_like_byte_arrays() {
 }
 
 #[test]
-fn after_a_crash_exactly_a_committed_group_is_there() {
+fn after_a_crash_exactly_a_committed_txg_is_there() {
     for seed in 0..60 {
         let device = sim(seed);
         let env = SeededEnv::new(seed + 1000);
@@ -212,20 +212,20 @@ fn after_a_crash_exactly_a_committed_group_is_there() {
         committed.insert(world.pool.commit().unwrap(), oracle.clone());
         device.crash_after(device.ops_done() + env.random_u64() % 30);
         loop {
-            let group = world.pool.open_txg();
+            let txg = world.pool.open_txg();
             for _ in 0..5 {
                 step(&world, &mut oracle, &env);
             }
-            committed.insert(group, oracle.clone());
+            committed.insert(txg, oracle.clone());
             if world.pool.commit().is_err() {
                 break;
             }
         }
-        let promised = world.pool.synced_txg();
+        let synced = world.pool.synced_txg();
         world.pool.abandon();
         let world = import(&device.after_power_loss(seed), seed);
         let found = world.pool.synced_txg();
-        assert!(found >= promised, "seed {seed}: group {promised} was promised, {found} is there");
+        assert!(found >= synced, "seed {seed}: group {synced} was promised, {found} is there");
         compare(&world, &committed[&found]);
     }
 }
@@ -266,7 +266,7 @@ fn a_huge_sparse_object_goes_in_bounded_steps() {
 }
 
 #[test]
-fn an_unreadable_block_of_pointers_keeps_no_more_than_what_is_below_it() {
+fn unreadable_indirect_block_leaks_only_its_children() {
     let device = sim(9);
     let world = create(&device, 9);
     world.pool.commit().unwrap();
@@ -275,11 +275,11 @@ fn an_unreadable_block_of_pointers_keeps_no_more_than_what_is_below_it() {
     let object = file_of(&world, 1000);
     let used = live() - before;
     let root = object.dnode().root;
-    let below = world.pool.read(&root, Owner::Pool { what: 0 }).unwrap();
+    let below = world.pool.read(&root, Owner::Pool { structure: 0 }).unwrap();
     let third = BlockPtr::parse(&below[2 * BlockPtr::SIZE..3 * BlockPtr::SIZE], &"third").unwrap();
     let BlockPtr::Normal(third) = third else { panic!("{third:?}") };
     for copy in third.copies() {
-        let (_, home, offset) = world.pool.whereabouts(copy, third.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(copy, third.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();
     }
     world.pool.drop_cache();
@@ -295,7 +295,7 @@ fn an_unreadable_block_of_pointers_keeps_no_more_than_what_is_below_it() {
 }
 
 #[test]
-fn an_unreadable_tree_costs_its_object_and_nothing_else() {
+fn unreadable_tree_affects_only_its_object() {
     let device = sim(8);
     let world = create(&device, 8);
     let make = |fill: u8| {
@@ -317,7 +317,7 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
     // Both copies of one object's indirect block are corrupted.
     let terrane_format::BlockPtr::Normal(root) = bad.dnode().root else { panic!("a tree of two levels") };
     for copy in root.copies() {
-        let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(copy, root.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();
     }
     world.pool.drop_cache();
@@ -344,7 +344,7 @@ fn an_unreadable_tree_costs_its_object_and_nothing_else() {
 }
 
 #[test]
-fn what_lost_changes_takes_no_files_place() {
+fn second_copy_with_lost_changes_is_refused() {
     let device = sim(9);
     let world = create(&device, 9);
     let file_spec = |block_size| ObjectSpec {
@@ -359,9 +359,9 @@ fn what_lost_changes_takes_no_files_place() {
     let file = world.set.create(&tx, file_spec(4096)).unwrap();
     file.write(&tx, 0, &noise(1, 100_000)).unwrap();
     let copies = [(); 2].map(|()| world.set.create(&tx, file_spec(512)).unwrap());
-    let born = tx.txg();
+    let birth = tx.txg();
     for copy in &copies {
-        copy.write_for(file.id());
+        copy.set_copy_target(file.id());
         copy.write(&tx, 0, &noise(2, 100_000)).unwrap();
     }
     drop(tx);
@@ -374,7 +374,7 @@ fn what_lost_changes_takes_no_files_place() {
     drop(tx);
     let BlockPtr::Normal(root) = copy.dnode().root else { panic!("a tree of two levels") };
     for pointer in root.copies() {
-        let (_, home, offset) = world.pool.whereabouts(pointer, root.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(pointer, root.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();
     }
     world.pool.drop_cache();
@@ -384,7 +384,7 @@ fn what_lost_changes_takes_no_files_place() {
         copy.put_blocks(&tx, &[5..6, 8..u64::MAX], Vec::new()).is_err(),
         "what could not be stored is not taken"
     );
-    assert!(file.exchange(&tx, copy, born).is_err());
+    assert!(file.take_content(&tx, copy, birth).is_err());
     drop(tx);
     world.pool.commit().unwrap();
     let content = |file: &Object, len: usize| {
@@ -399,10 +399,10 @@ fn what_lost_changes_takes_no_files_place() {
     world.pool.export().unwrap();
     let world = import(&device, 9);
     let [file, copy, whole] = ids.map(|id| world.set.hold(id).unwrap());
-    assert!(copy.birth() > born);
-    assert_eq!(whole.birth(), born);
+    assert!(copy.birth() > birth);
+    assert_eq!(whole.birth(), birth);
     let tx = world.pool.begin(cost).unwrap();
-    assert!(file.exchange(&tx, &whole, born).unwrap());
+    assert!(file.take_content(&tx, &whole, birth).unwrap());
     drop(tx);
     world.pool.commit().unwrap();
     let mut expected = noise(2, 100_000);
@@ -411,7 +411,7 @@ fn what_lost_changes_takes_no_files_place() {
 }
 
 #[test]
-fn slots_given_out_and_not_stored_yet_are_never_found_free() {
+fn search_never_finds_unstored_slots_free() {
     let device = sim(12);
     let world = create(&device, 12);
     let spec = |slots| ObjectSpec {
@@ -421,18 +421,18 @@ fn slots_given_out_and_not_stored_yet_are_never_found_free() {
         bonus: Vec::new(),
         spill: None,
     };
-    let made: Vec<_> = (0..600)
+    let created: Vec<_> = (0..600)
         .map(|_| {
             let tx = world.pool.begin(COST).unwrap();
             world.set.create(&tx, spec(1)).unwrap()
         })
         .collect();
     world.pool.commit().unwrap();
-    for object in &made[300..] {
+    for object in &created[300..] {
         let tx = world.pool.begin(COST).unwrap();
         world.set.destroy(&tx, object).unwrap();
     }
-    drop(made);
+    drop(created);
     world.pool.export().unwrap();
     // After an import, free slots are unknown: they are searched for.
     let world = import(&device, 12);
@@ -452,7 +452,7 @@ fn slots_given_out_and_not_stored_yet_are_never_found_free() {
 
 /// Destroys most objects of a freshly imported set in one txg, and creates new ones while that txg syncs.
 #[test]
-fn a_number_is_not_given_twice_while_its_end_is_synced() {
+fn freed_number_is_not_reused_before_commit() {
     const OLD: u64 = 24_000;
     for seed in 0..6 {
         let device = sim(seed);
@@ -511,7 +511,7 @@ fn a_number_is_not_given_twice_while_its_end_is_synced() {
 }
 
 #[test]
-fn a_spill_is_stored_twice_and_given_back_once() {
+fn spill_has_two_copies_and_is_freed_once() {
     let device = sim(21);
     let world = create(&device, 21);
     let live = || {
@@ -555,7 +555,7 @@ fn a_spill_is_stored_twice_and_given_back_once() {
 }
 
 #[test]
-fn bytes_of_files_count_as_the_users_and_others_do_not() {
+fn only_file_writes_count_as_user_bytes() {
     let device = sim(23);
     let world = create(&device, 23);
     let tx = world.pool.begin(COST).unwrap();
@@ -574,7 +574,7 @@ fn bytes_of_files_count_as_the_users_and_others_do_not() {
 }
 
 #[test]
-fn what_is_stored_already_is_not_written_again() {
+fn unchanged_spill_is_not_rewritten() {
     let device = sim(22);
     let world = create(&device, 22);
     let tx = world.pool.begin(COST).unwrap();
@@ -635,10 +635,10 @@ fn a_pool_that_older_versions_can_read_gets_no_spill() {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(24));
     let create = CreateOptions { features: Vec::new(), ..CreateOptions::named("old") };
     let pool = Pool::create(vec![Arc::new(device.clone())], &create, env, &options()).unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
+    let objects = ObjectSets::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
     let set = objects
-        .open_objset(objects.create_objset(&tx).unwrap(), Arc::new(support::Judge::default()))
+        .open_objset(objects.create_objset(&tx).unwrap(), Arc::new(support::KeepOlder::default()))
         .unwrap();
     let object = set.create(&tx, spec(0, None)).unwrap();
     assert!(object.set_attributes(&tx, Vec::new(), Some(vec![1])).is_err());
@@ -651,7 +651,7 @@ fn a_pool_that_older_versions_can_read_gets_no_spill() {
 }
 
 #[test]
-fn a_lost_tree_takes_no_attributes_with_it() {
+fn attributes_survive_a_lost_tree() {
     let device = sim(25);
     let world = create(&device, 25);
     let tx = world.pool.begin(COST).unwrap();
@@ -665,7 +665,7 @@ fn a_lost_tree_takes_no_attributes_with_it() {
     drop(tx);
     let terrane_format::BlockPtr::Normal(root) = object.dnode().root else { panic!("a tree of two levels") };
     for copy in root.copies() {
-        let (_, home, offset) = world.pool.whereabouts(copy, root.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(copy, root.psize).unwrap();
         device.rot(home.zone, offset + 7, &[0xff]).unwrap();
     }
     world.pool.drop_cache();

@@ -7,9 +7,9 @@ mod support;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_format::record::Class;
-use terrane_format::{BlockPtr, Spent};
-use terrane_object::{DataPolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects};
+use terrane_format::record::ZoneClass;
+use terrane_format::{BlockPtr, WritePurpose};
+use terrane_object::{DataPolicy, Object, ObjectKind, ObjectSet, ObjectSets, ObjectSpec};
 use terrane_pool::{CreateOptions, ImportOptions, Pool, Stats};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_txg::cost::Cost;
@@ -23,7 +23,7 @@ const RECORDS: usize = 300;
 struct World {
     device: SimDevice,
     pool: Arc<Pool>,
-    _objects: Arc<Objects>,
+    _objects: Arc<ObjectSets>,
     set: Arc<ObjectSet>,
 }
 
@@ -33,12 +33,12 @@ fn world(env: Arc<dyn Env>) -> World {
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let import = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let pool = Pool::create(devices, &CreateOptions::named("nopwrite"), env, &import).unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
+    let objects = ObjectSets::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
     let id = objects.create_objset(&tx).unwrap();
     drop(tx);
     assert_eq!(id, ObjectId(1));
-    let set = objects.open_objset(id, Arc::new(support::Judge::default())).unwrap();
+    let set = objects.open_objset(id, Arc::new(support::KeepOlder::default())).unwrap();
     World { device, pool, _objects: objects, set }
 }
 
@@ -67,8 +67,8 @@ fn text(records: usize, salt: u64) -> Vec<u8> {
 
 /// Number of data blocks read from the device.
 fn data_reads(stats: &Stats) -> u64 {
-    let classes = Class::ALL.iter().zip(&stats.reads);
-    classes.filter(|(class, _)| **class == Class::Data).map(|(_, reads)| reads.blocks).sum()
+    let classes = ZoneClass::ALL.iter().zip(&stats.reads);
+    classes.filter(|(class, _)| **class == ZoneClass::Data).map(|(_, reads)| reads.blocks).sum()
 }
 
 impl World {
@@ -99,7 +99,7 @@ impl World {
     }
 
     /// Runs work in one txg; returns statistics and the number of blocks kept by nopwrite.
-    fn group(&self, work: impl FnOnce()) -> (Stats, u64) {
+    fn run_txg(&self, work: impl FnOnce()) -> (Stats, u64) {
         let before = self.pool.stats().nopwrite_blocks;
         work();
         self.commit();
@@ -109,7 +109,7 @@ impl World {
     }
 
     fn data_bytes(&self) -> u64 {
-        self.pool.stats().totals_now.spent_on(Spent::Data)
+        self.pool.stats().totals_now.written_for(WritePurpose::Data)
     }
 
     fn reads(&self, file: &Arc<Object>, expected: &[u8]) {
@@ -126,7 +126,7 @@ impl World {
     /// Writes `data` again; returns the number of blocks kept.
     fn kept_by(&self, file: &Arc<Object>, data: &[u8]) -> u64 {
         let (root, account, stored) = (file.dnode().root, self.set.account(), self.data_bytes());
-        let (_, kept) = self.group(|| self.write(file, 0, data));
+        let (_, kept) = self.run_txg(|| self.write(file, 0, data));
         if kept as usize * RECORD == data.len() {
             // Indirect blocks are kept too.
             assert_eq!(file.dnode().root, root);
@@ -139,7 +139,7 @@ impl World {
 }
 
 #[test]
-fn the_same_contents_written_again_leave_everything_where_it_is() {
+fn overwriting_with_equal_content_keeps_all_blocks() {
     for checksum in ["blake3", "sha256"] {
         for compression in ["off", "lzjb", "zle", "gzip-6", "lz4", "zstd-fast-10", "zstd-3", "zstd-auto"] {
             let world = seeded();
@@ -149,7 +149,7 @@ fn the_same_contents_written_again_leave_everything_where_it_is() {
             assert_eq!(world.kept_by(&file, &data), RECORDS as u64, "{compression} {checksum}");
             // Also if only parts of records are written at a time.
             let root = file.dnode().root;
-            world.group(|| {
+            world.run_txg(|| {
                 for (at, piece) in data.chunks(5000).enumerate() {
                     world.write(&file, at * 5000, piece);
                 }
@@ -160,7 +160,7 @@ fn the_same_contents_written_again_leave_everything_where_it_is() {
 }
 
 #[test]
-fn with_threads_it_is_the_same() {
+fn nopwrite_works_with_worker_threads() {
     let env = SystemEnv::new();
     if env.workers() < 2 {
         eprintln!("skipped: a machine of one processor compresses in the thread that asks");
@@ -178,7 +178,7 @@ fn with_threads_it_is_the_same() {
 }
 
 #[test]
-fn checksums_that_can_be_forged_or_are_of_another_kind_are_not_believed() {
+fn weak_or_different_checksums_disable_nopwrite() {
     for (before, after) in
         [("fletcher4", "fletcher4"), ("fletcher4", "blake3"), ("blake3", "fletcher4"), ("blake3", "sha256")]
     {
@@ -229,7 +229,7 @@ fn another_level_of_the_same_algorithm_leaves_blocks_as_they_are() {
 }
 
 #[test]
-fn what_another_algorithm_made_is_stored_anew() {
+fn another_algorithm_disables_nopwrite() {
     for (before, after) in
         [("lz4", "zstd-3"), ("off", "lz4"), ("zstd-3", "off"), ("gzip-1", "zstd-1"), ("gzip-6", "zstd-auto")]
     {
@@ -246,14 +246,14 @@ fn what_another_algorithm_made_is_stored_anew() {
 }
 
 #[test]
-fn only_what_changed_is_written() {
+fn only_changed_blocks_are_written() {
     let world = seeded();
     world.policy("lz4", "blake3");
     let (file, mut data) = (world.file(), text(RECORDS, 6));
     world.stored(&file, &data);
     let leaves = |file: &Arc<Object>| {
         let root = file.dnode().root;
-        let raw = world.pool.read(&root, terrane_format::Owner::Pool { what: 0 }).unwrap();
+        let raw = world.pool.read(&root, terrane_format::Owner::Pool { structure: 0 }).unwrap();
         raw.chunks_exact(BlockPtr::SIZE).map(<[u8]>::to_vec).collect::<Vec<_>>()
     };
     let before = leaves(&file);
@@ -272,7 +272,7 @@ fn only_what_changed_is_written() {
 }
 
 #[test]
-fn small_blocks_and_holes_stay_too() {
+fn nopwrite_keeps_small_blocks_and_holes() {
     let world = seeded();
     world.policy("zstd-3", "blake3");
     let file = world.file();
@@ -281,10 +281,10 @@ fn small_blocks_and_holes_stay_too() {
         world.stored(&file, &data);
         let ptr = file.dnode().root;
         assert!(matches!(ptr, BlockPtr::Embedded(_)), "{ptr:?}");
-        let (_, kept) = world.group(|| world.write(&file, 0, &data));
+        let (_, kept) = world.run_txg(|| world.write(&file, 0, &data));
         assert_eq!((kept, file.dnode().root), (1, ptr.clone()));
         world.policy("zstd-9", "blake3");
-        world.group(|| world.write(&file, 0, &data));
+        world.run_txg(|| world.write(&file, 0, &data));
         assert_eq!(file.dnode().root, ptr, "by another level");
         world.policy("zstd-3", "blake3");
     }
@@ -294,16 +294,16 @@ fn small_blocks_and_holes_stay_too() {
     drop(tx);
     world.commit();
     let (root, txg) = (file.dnode().root, world.pool.synced_txg());
-    let (_, kept) = world.group(|| world.write(&file, RECORD, &[0; 2 * RECORD]));
+    let (_, kept) = world.run_txg(|| world.write(&file, RECORD, &[0; 2 * RECORD]));
     assert_eq!((kept, &file.dnode().root), (0, &root), "holes over holes");
     assert!(world.pool.synced_txg() > txg);
     // A hole that was never written, beyond the span of the tree.
-    world.group(|| world.write(&file, 1000 * RECORD, &[0; RECORD]));
+    world.run_txg(|| world.write(&file, 1000 * RECORD, &[0; RECORD]));
     assert_eq!((file.dnode().root, file.block_count()), (root.clone(), 1001));
     // Zeros over data, and data over zeros, are changes.
-    world.group(|| world.write(&file, 0, &[0; RECORD]));
+    world.run_txg(|| world.write(&file, 0, &[0; RECORD]));
     assert_ne!(file.dnode().root, root);
-    world.group(|| world.write(&file, RECORD, &[9; RECORD]));
+    world.run_txg(|| world.write(&file, RECORD, &[9; RECORD]));
     let mut expected = vec![0; 4 * RECORD];
     expected[RECORD..2 * RECORD].fill(9);
     expected[3 * RECORD..].fill(5);
@@ -311,13 +311,13 @@ fn small_blocks_and_holes_stay_too() {
 }
 
 #[test]
-fn what_was_freed_in_between_is_written_anew() {
+fn nopwrite_skips_blocks_freed_in_between() {
     let world = seeded();
     world.policy("zstd-3", "blake3");
     let (file, data) = (world.file(), text(RECORDS, 8));
     world.stored(&file, &data);
     let used = file.dnode().used;
-    let (_, kept) = world.group(|| {
+    let (_, kept) = world.run_txg(|| {
         let tx = world.set.begin(COST).unwrap();
         file.truncate(&tx, 10 * RECORD as u64 + 100).unwrap();
         drop(tx);
@@ -328,16 +328,16 @@ fn what_was_freed_in_between_is_written_anew() {
     assert!(file.dnode().used.abs_diff(used) < 1000, "{used} before, {} after", file.dnode().used);
     world.reads(&file, &data);
     // A record that is only truncated differs.
-    let (_, kept) = world.group(|| {
+    let (_, kept) = world.run_txg(|| {
         let tx = world.set.begin(COST).unwrap();
         file.truncate(&tx, 10 * RECORD as u64 + 100).unwrap();
     });
     assert_eq!(kept, 0);
     let mut data = data[..10 * RECORD + 100].to_vec();
     // The last record has its stored length.
-    assert_eq!(world.group(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 1);
+    assert_eq!(world.run_txg(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 1);
     data.resize(11 * RECORD, 0);
-    assert_eq!(world.group(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 0, "a longer one");
+    assert_eq!(world.run_txg(|| world.write(&file, 10 * RECORD, &data[10 * RECORD..])).1, 0, "a longer one");
     world.reads(&file, &data);
 }
 
@@ -347,12 +347,12 @@ fn the_last_of_several_overwrites_counts() {
     world.policy("zstd-3", "blake3");
     let (file, one, two) = (world.file(), text(RECORDS, 9), text(RECORDS, 10));
     world.stored(&file, &one);
-    let (_, kept) = world.group(|| {
+    let (_, kept) = world.run_txg(|| {
         world.write(&file, 0, &two);
         world.write(&file, 0, &one);
     });
     assert_eq!(kept, RECORDS as u64);
-    let (_, kept) = world.group(|| {
+    let (_, kept) = world.run_txg(|| {
         world.write(&file, 0, &one);
         world.write(&file, 0, &two);
     });
@@ -368,7 +368,7 @@ fn a_block_that_is_known_to_be_damaged_is_mended() {
         let (file, data) = (world.file(), text(1, 11));
         world.stored(&file, &data);
         let BlockPtr::Normal(ptr) = file.dnode().root else { panic!("one block") };
-        let (_, home, offset) = world.pool.whereabouts(ptr.addrs[0], ptr.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(ptr.addrs[0], ptr.psize).unwrap();
         world.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
         world.pool.drop_cache();
         if compression == "zstd-3" {
@@ -376,7 +376,7 @@ fn a_block_that_is_known_to_be_damaged_is_mended() {
         }
         world.policy(compression, "blake3");
         // With another level, the damage is found by reading.
-        let (_, kept) = world.group(|| world.write(&file, 0, &data));
+        let (_, kept) = world.run_txg(|| world.write(&file, 0, &data));
         assert_eq!(kept, 0);
         world.reads(&file, &data);
     }
@@ -391,12 +391,12 @@ fn a_record_that_rotted_unnoticed_is_mended_by_writing_the_file_again() {
         world.stored(&bad, &data);
         world.stored(&good, &data);
         let reads = || data_reads(&world.pool.stats());
-        let write = |file| world.group(|| world.write(file, 0, &data)).1;
+        let write = |file| world.run_txg(|| world.write(file, 0, &data)).1;
         let before = reads();
         assert_eq!((write(&good), reads() - before), (1, 0), "what is in memory is not read");
         // No read has found the damage, or it was found before a restart.
         let BlockPtr::Normal(ptr) = bad.dnode().root else { panic!("one block") };
-        let (_, home, offset) = world.pool.whereabouts(ptr.addrs[0], ptr.psize).unwrap();
+        let (_, home, offset) = world.pool.locate(ptr.addrs[0], ptr.psize).unwrap();
         world.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
         world.pool.drop_cache();
         world.policy(again, "blake3");
@@ -424,8 +424,8 @@ fn random_overwrites_are_hardly_ever_compared() {
         written.extend(first..first + 150);
         world.commit();
     }
-    let looks = data_reads(&world.pool.stats()) - before;
-    assert!((8..=1500 / 50).contains(&looks), "{looks} looks at {} records", written.len());
+    let reads = data_reads(&world.pool.stats()) - before;
+    assert!((8..=1500 / 50).contains(&reads), "{reads} looks at {} records", written.len());
     assert_eq!(world.pool.stats().nopwrite_blocks, 0);
     // There are no statistics yet for the next level.
     let (other, data) = (world.file(), text(RECORDS, 13));
@@ -435,7 +435,7 @@ fn random_overwrites_are_hardly_ever_compared() {
 }
 
 #[test]
-fn what_stays_is_collected_like_everything_else() {
+fn gc_moves_blocks_kept_by_nopwrite() {
     let world = seeded();
     world.policy("zstd-3", "blake3");
     let env = SeededEnv::new(5);
@@ -460,7 +460,7 @@ fn what_stays_is_collected_like_everything_else() {
             contents[at..at + piece.len()].copy_from_slice(&piece);
         }
         world.policy(if round % 2 == 0 { "zstd-9" } else { "zstd-3" }, "blake3");
-        let (_, kept) = world.group(|| world.write(&quiet, 0, &same));
+        let (_, kept) = world.run_txg(|| world.write(&quiet, 0, &same));
         assert_eq!(kept, RECORDS as u64, "round {round}");
     }
     let moved = world.pool.stats().collected_bytes;

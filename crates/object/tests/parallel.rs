@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use terrane_codec::CompressionPolicy;
 use terrane_device::{SimConfig, SimDevice};
-use terrane_object::{DataPolicy, ObjectKind, ObjectSpec, Objects};
+use terrane_object::{DataPolicy, ObjectKind, ObjectSets, ObjectSpec};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SystemEnv};
 use terrane_txg::cost::Cost;
@@ -54,9 +54,9 @@ fn records_of_16_mib_are_spread_over_the_workers() {
     let pool =
         Pool::create(vec![device], &CreateOptions::named("large"), env.clone(), &ImportOptions::default())
             .unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
+    let objects = ObjectSets::create(pool.clone()).unwrap();
     let id = objects.create_objset(&pool.begin(Cost::NOTHING).unwrap()).unwrap();
-    let set = objects.open_objset(id, Arc::new(support::Judge::default())).unwrap();
+    let set = objects.open_objset(id, Arc::new(support::KeepOlder::default())).unwrap();
     let compression: CompressionPolicy = "zstd-auto:lz4-1".parse().unwrap();
     set.set_policy(DataPolicy { compression, record_size: RECORD_BYTES, ..DataPolicy::default() });
     let record: Vec<u8> = (0..RECORD_BYTES).map(|at| (at / 1000 % 251) as u8).collect();

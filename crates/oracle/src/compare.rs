@@ -19,7 +19,7 @@ impl Model {
     }
 
     /// The same, but these files may be damaged: reading them may return `EIO`, never other bytes.
-    pub fn compare_but(&self, fs: &Fs, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
+    pub fn compare_with_damage(&self, fs: &Fs, damaged: &BTreeSet<Ino>) -> Result<u64, Failure> {
         let mut lost = 0;
         for (ino, node) in &self.nodes {
             lost += self.compare_node(fs, *ino, node, damaged)?;
@@ -35,7 +35,7 @@ impl Model {
                 attr.nlink, attr.mode, node.nlink, node.mode
             )
         })?;
-        let xattrs = self.compare_xattrs_but(fs, ino, damaged.contains(&ino));
+        let xattrs = self.compare_xattrs_with_damage(fs, ino, damaged.contains(&ino));
         xattrs.map_err(|failure| failure.within(format_args!("inode {ino}")))?;
         match &node.content {
             Content::File(bytes) => {
@@ -55,7 +55,7 @@ impl Model {
             }
             Content::Link(target) => {
                 let found = fs.readlink(ino).map_err(failed("readlink"))?;
-                ensure(found == *target, || format!("link {ino} leads elsewhere"))?;
+                ensure(found == *target, || format!("symlink {ino}: its target differs"))?;
             }
             Content::Dir { names, parent } => {
                 ensure(attr.size == names.len() as u64 + 2, || {
@@ -125,18 +125,18 @@ impl Model {
     /// Whether the file system keeps exactly the model's unlinked objects: none is destroyed early, none
     /// stays.
     pub fn compare_unlinked(&self, fs: &Fs) -> Result<(), Failure> {
-        let found = fs.unlinked_count().map_err(failed("objects without a name"))?;
+        let found = fs.unlinked_count().map_err(failed("unlinked objects"))?;
         let expected = self.nodes.values().filter(|node| node.nlink == 0).count();
-        ensure(found == expected, || format!("{found} objects without a name, not {expected}"))
+        ensure(found == expected, || format!("{found} unlinked objects, not {expected}"))
     }
 
     /// Whether an inode has exactly these extended attributes, by its list and one by one.
     pub fn compare_xattrs(&self, fs: &Fs, ino: Ino) -> Result<(), Failure> {
-        self.compare_xattrs_but(fs, ino, false)
+        self.compare_xattrs_with_damage(fs, ino, false)
     }
 
     /// The same, but they may be damaged: reading them may return `EIO`, never another value.
-    fn compare_xattrs_but(&self, fs: &Fs, ino: Ino, damaged: bool) -> Result<(), Failure> {
+    fn compare_xattrs_with_damage(&self, fs: &Fs, ino: Ino, damaged: bool) -> Result<(), Failure> {
         let expected = self.xattrs(ino);
         match xattr_names(fs, ino) {
             Ok(names) => ensure(names.iter().eq(expected.keys()), || {
@@ -149,7 +149,11 @@ impl Model {
             let mut value = Vec::new();
             match fs.getxattr(ino, name.as_bytes(), &mut value) {
                 Ok(()) => ensure(value == **expected, || {
-                    format!("attribute {name}: {} bytes, not those {}", value.len(), expected.len())
+                    format!(
+                        "attribute {name}: {} bytes differ from the {} expected",
+                        value.len(),
+                        expected.len()
+                    )
                 })?,
                 Err(Errno::EIO) if damaged => {}
                 Err(errno) => return Err(Failure(format!("attribute {name}: {errno}"))),

@@ -7,6 +7,9 @@
 //! Modules, in reading order: `model` (the expected tree), [`compare`](Model::compare) (compares it with a
 //! file system), and [`Failure`] (a difference, described in text).
 
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod compare;
 mod failure;
 mod model;

@@ -10,21 +10,35 @@ use terrane_posix::{
     ACL_ACCESS, ACL_DEFAULT, Acl, Errno, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr, mode,
 };
 
+/// What an inode holds.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Content {
+    /// The bytes of a regular file.
     File(Arc<Vec<u8>>),
+    /// The target of a symbolic link.
     Link(Vec<u8>),
-    Dir { names: BTreeMap<String, Ino>, parent: Ino },
+    /// A directory.
+    Dir {
+        /// Its entries, without `.` and `..`.
+        names: BTreeMap<String, Ino>,
+        /// The directory that names it. The root is its own parent.
+        parent: Ino,
+    },
 }
 
 /// Extended attributes by their full names.
 pub type Xattrs = BTreeMap<String, Arc<Vec<u8>>>;
 
+/// An inode.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
+    /// What it holds; also says its file type.
     pub content: Content,
+    /// Link count. For a directory: 2 and its subdirectories, or 0 once it is removed.
     pub nlink: u32,
+    /// File type and permissions, as in `st_mode`.
     pub mode: u32,
+    /// Extended attributes. Shared until one of the holders changes them.
     pub xattrs: Arc<Xattrs>,
 }
 
@@ -34,10 +48,12 @@ impl Node {
         Node::new(Content::File(Arc::default()), 1, mode::S_IFREG | permissions)
     }
 
+    /// A new symbolic link.
     pub fn link(target: Vec<u8>) -> Node {
         Node::new(Content::Link(target), 1, mode::S_IFLNK | 0o777)
     }
 
+    /// A new, empty directory.
     pub fn dir(parent: Ino, permissions: u32) -> Node {
         Node::new(Content::Dir { names: BTreeMap::new(), parent }, 2, mode::S_IFDIR | permissions)
     }
@@ -47,33 +63,39 @@ impl Node {
     }
 }
 
+/// The answer of an operation without a result.
 pub type Outcome = Result<(), Errno>;
 
+/// The expected tree.
 #[derive(Clone, Debug)]
 pub struct Model {
+    /// The root directory.
     pub root: Ino,
+    /// All inodes, also unlinked ones with lookups.
     pub nodes: BTreeMap<Ino, Node>,
     /// Lookup counts that a kernel would hold.
-    pub open: BTreeMap<Ino, u64>,
+    pub lookups: BTreeMap<Ino, u64>,
 }
 
 impl Model {
+    /// An empty tree. Its root has the number `root`.
     pub fn new(root: Ino) -> Model {
         let nodes = BTreeMap::from([(root, Node::dir(root, 0o755))]);
-        Model { root, nodes, open: BTreeMap::new() }
+        Model { root, nodes, lookups: BTreeMap::new() }
     }
 
     fn node(&mut self, ino: Ino) -> &mut Node {
-        self.nodes.get_mut(&ino).expect("the test asks for nodes that it has")
+        self.nodes.get_mut(&ino).expect("the model has this inode")
     }
 
     fn names(&mut self, dir: Ino) -> &mut BTreeMap<String, Ino> {
         match &mut self.node(dir).content {
             Content::Dir { names, .. } => names,
-            _ => panic!("the test asks {dir} for names, and it is no directory"),
+            _ => panic!("inode {dir} of the model is not a directory"),
         }
     }
 
+    /// The inode of a name. `None`: there is none, or `dir` is no directory.
     pub fn find(&self, dir: Ino, name: &str) -> Option<Ino> {
         match &self.nodes.get(&dir)?.content {
             Content::Dir { names, .. } => names.get(name).copied(),
@@ -81,11 +103,12 @@ impl Model {
         }
     }
 
+    /// Whether an inode exists and is a directory.
     pub fn is_dir(&self, ino: Ino) -> bool {
         self.nodes.get(&ino).is_some_and(|node| matches!(node.content, Content::Dir { .. }))
     }
 
-    fn is_live_dir(&self, ino: Ino) -> bool {
+    fn is_linked_dir(&self, ino: Ino) -> bool {
         self.is_dir(ino) && self.nodes.get(&ino).is_some_and(|node| node.nlink > 0)
     }
 
@@ -100,6 +123,7 @@ impl Model {
         self.nodes.iter().filter(|(_, node)| is_file(node)).map(|(ino, _)| *ino).collect()
     }
 
+    /// The bytes of a file. Empty for any other inode.
     pub fn bytes(&self, ino: Ino) -> Arc<Vec<u8>> {
         match self.nodes.get(&ino).map(|node| &node.content) {
             Some(Content::File(bytes)) => Arc::clone(bytes),
@@ -110,7 +134,7 @@ impl Model {
     fn bytes_mut(&mut self, ino: Ino) -> &mut Vec<u8> {
         match &mut self.node(ino).content {
             Content::File(bytes) => Arc::make_mut(bytes),
-            _ => panic!("the test asks {ino} for bytes, and it is no file"),
+            _ => panic!("inode {ino} of the model is not a file"),
         }
     }
 
@@ -126,10 +150,12 @@ impl Model {
         bytes[range].copy_from_slice(data);
     }
 
+    /// Appends to a file.
     pub fn append(&mut self, ino: Ino, data: &[u8]) {
         self.bytes_mut(ino).extend_from_slice(data);
     }
 
+    /// Cuts a file, or extends it with zeros.
     pub fn resize(&mut self, ino: Ino, size: u64) {
         self.bytes_mut(ino).resize(size as usize, 0);
     }
@@ -157,18 +183,20 @@ impl Model {
         Ok(there.len() as u64)
     }
 
+    /// The extended attributes of an inode. Empty if there is no such inode.
     pub fn xattrs(&self, ino: Ino) -> Arc<Xattrs> {
         self.nodes.get(&ino).map(|node| Arc::clone(&node.xattrs)).unwrap_or_default()
     }
 
     /// `user.` names are for files and directories.
-    fn takes_name(&self, ino: Ino, name: &str) -> bool {
+    fn accepts_xattr_name(&self, ino: Ino, name: &str) -> bool {
         let is_link = matches!(self.nodes.get(&ino).map(|node| &node.content), Some(Content::Link(_)));
         !is_link || !name.starts_with("user.")
     }
 
+    /// Sets an extended attribute. Errors: `EPERM` for `user.` on a link, `EEXIST` and `ENODATA` by `how`.
     pub fn set_xattr(&mut self, ino: Ino, name: &str, value: &[u8], how: SetXattr) -> Outcome {
-        if !self.takes_name(ino, name) {
+        if !self.accepts_xattr_name(ino, name) {
             return Err(Errno::EPERM);
         }
         match self.xattrs(ino).contains_key(name) {
@@ -181,8 +209,9 @@ impl Model {
         Ok(())
     }
 
+    /// Removes an extended attribute. Errors: `EPERM` for `user.` on a link, `ENODATA` if it is not set.
     pub fn remove_xattr(&mut self, ino: Ino, name: &str) -> Outcome {
-        if !self.takes_name(ino, name) {
+        if !self.accepts_xattr_name(ino, name) {
             return Err(Errno::EPERM);
         }
         let removed = Arc::make_mut(&mut self.node(ino).xattrs).remove(name);
@@ -220,6 +249,7 @@ impl Model {
         Ok(())
     }
 
+    /// Sets the permissions (12 bits), also in the access ACL.
     pub fn chmod(&mut self, ino: Ino, bits: u32) {
         let node = self.node(ino);
         node.mode = node.mode & !0o7777 | bits;
@@ -243,61 +273,66 @@ impl Model {
         self.store_acl(ino, ACL_DEFAULT, Some(&default).filter(|_| is_dir));
     }
 
+    /// Whether a name can be added. Errors: `ENOENT` if `dir` is no directory or was removed, `EEXIST` if the name is in use.
     pub fn may_add(&self, dir: Ino, name: &str) -> Outcome {
-        match (self.is_live_dir(dir), self.find(dir, name)) {
+        match (self.is_linked_dir(dir), self.find(dir, name)) {
             (false, _) => Err(Errno::ENOENT),
             (true, Some(_)) => Err(Errno::EEXIST),
             (true, None) => Ok(()),
         }
     }
 
-    pub fn added(&mut self, dir: Ino, name: &str, ino: Ino, node: Node) {
+    /// Adds a new inode, which inherits from the directory's default ACL. Counts a lookup. Panics if `ino` is in use.
+    pub fn add_node(&mut self, dir: Ino, name: &str, ino: Ino, node: Node) {
         assert!(self.nodes.insert(ino, node).is_none(), "number {ino} is in use");
         if self.is_dir(ino) {
             self.node(dir).nlink += 1;
         }
         self.inherit(dir, ino);
         self.names(dir).insert(name.to_string(), ino);
-        *self.open.entry(ino).or_default() += 1;
+        *self.lookups.entry(ino).or_default() += 1;
     }
 
-    pub fn linked(&mut self, ino: Ino, dir: Ino, name: &str) -> Outcome {
+    /// Adds a name for an existing inode, and counts a lookup. Errors: those of `may_add`, `ENOENT` for an unlinked inode.
+    pub fn add_link(&mut self, ino: Ino, dir: Ino, name: &str) -> Outcome {
         self.may_add(dir, name)?;
         if self.node(ino).nlink == 0 {
             return Err(Errno::ENOENT);
         }
         self.node(ino).nlink += 1;
         self.names(dir).insert(name.to_string(), ino);
-        *self.open.entry(ino).or_default() += 1;
+        *self.lookups.entry(ino).or_default() += 1;
         Ok(())
     }
 
-    fn unlinked(&mut self, dir: Ino, ino: Ino) {
+    fn drop_link(&mut self, dir: Ino, ino: Ino) {
         if self.is_dir(ino) {
             self.node(dir).nlink -= 1;
             self.node(ino).nlink = 0;
         } else {
             self.node(ino).nlink -= 1;
         }
-        self.collect(ino);
+        self.destroy_if_unused(ino);
     }
 
     /// Destroys an inode that has neither a name nor a user.
-    fn collect(&mut self, ino: Ino) {
-        if self.nodes.get(&ino).is_some_and(|node| node.nlink == 0) && !self.open.contains_key(&ino) {
+    fn destroy_if_unused(&mut self, ino: Ino) {
+        if self.nodes.get(&ino).is_some_and(|node| node.nlink == 0) && !self.lookups.contains_key(&ino) {
             self.nodes.remove(&ino);
         }
     }
 
+    /// Drops all lookups of an inode. An unlinked inode is then destroyed.
     pub fn forget(&mut self, ino: Ino) {
-        self.open.remove(&ino);
-        self.collect(ino);
+        self.lookups.remove(&ino);
+        self.destroy_if_unused(ino);
     }
 
     fn is_empty_dir(&mut self, ino: Ino) -> bool {
         self.names(ino).is_empty()
     }
 
+    /// Removes a name: of a directory with `wants_dir`, else of another inode.
     pub fn remove(&mut self, dir: Ino, name: &str, wants_dir: bool) -> Outcome {
         let ino = self.find(dir, name).ok_or(Errno::ENOENT)?;
         match (self.is_dir(ino), wants_dir) {
@@ -307,7 +342,7 @@ impl Model {
             _ => {}
         }
         self.names(dir).remove(name);
-        self.unlinked(dir, ino);
+        self.drop_link(dir, ino);
         Ok(())
     }
 
@@ -332,6 +367,7 @@ impl Model {
         }
     }
 
+    /// Renames as `renameat2` does. `flags`: 0, `RENAME_NOREPLACE` or `RENAME_EXCHANGE`.
     pub fn rename(&mut self, dir: Ino, name: &str, new_dir: Ino, new_name: &str, flags: u32) -> Outcome {
         let source = self.find(dir, name).ok_or(Errno::ENOENT)?;
         let target = self.find(new_dir, new_name);
@@ -364,25 +400,25 @@ impl Model {
                 (true, true) if !self.is_empty_dir(target) => return Err(Errno::ENOTEMPTY),
                 _ => {}
             }
-        } else if !self.is_live_dir(new_dir) {
+        } else if !self.is_linked_dir(new_dir) {
             return Err(Errno::ENOENT);
         }
         self.names(dir).remove(name);
         self.names(new_dir).insert(new_name.to_string(), source);
         self.set_parent(source, dir, new_dir);
         if let Some(target) = target {
-            self.unlinked(new_dir, target);
+            self.drop_link(new_dir, target);
         }
         Ok(())
     }
 
-    /// The model after a remount: unlinked files are gone.
-    pub fn closed(&self) -> Model {
+    /// The model after a remount: unlinked files are destroyed.
+    pub fn after_remount(&self) -> Model {
         let nodes = self.nodes.iter().filter(|(_, node)| node.nlink > 0);
         Model {
             root: self.root,
             nodes: nodes.map(|(ino, node)| (*ino, node.clone())).collect(),
-            open: BTreeMap::new(),
+            lookups: BTreeMap::new(),
         }
     }
 }

@@ -30,7 +30,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Builds the uberblock of a committed txg for a label. The anchor sets `turn` when it writes.
+    /// Builds the uberblock of a committed txg for a label. The anchor sets `anchor_generation` when it writes.
     pub(crate) fn uberblock(
         &self,
         st: &SyncState,
@@ -42,7 +42,7 @@ impl Pool {
         Uberblock {
             clean,
             generation: label.generation,
-            turn: 0,
+            anchor_generation: 0,
             incarnation: st.incarnation,
             txg,
             oldest: self.admission.rollback_to(st, txg),
@@ -51,7 +51,7 @@ impl Pool {
             lease_txg: st.lease_txg,
             record,
             host: self.env.host_id(),
-            has_unknown: false,
+            has_unknown_features: false,
         }
     }
 
@@ -69,15 +69,15 @@ impl Pool {
         let uber = self.uberblock(st, &label, txg, record, false);
         st.commit_point.relabel(&label, &uber, &mut || self.store.flush(self.threaded()))?;
         st.history.oldest = uber.oldest;
-        self.tell_history(st, txg);
+        self.write_rollback_uberblocks(st, txg);
         Ok(())
     }
 
     /// Appends uberblocks of the txgs before `newest`. The pool works without them.
-    fn tell_history(&self, st: &mut SyncState, newest: Txg) {
+    fn write_rollback_uberblocks(&self, st: &mut SyncState, newest: Txg) {
         let label = self.label();
         let oldest = st.history.oldest;
-        let history = st.history.before(newest);
+        let history = st.history.older_than(newest);
         for (txg, record) in history {
             let uber = Uberblock { oldest, ..self.uberblock(st, &label, txg, record, false) };
             st.commit_point.append_older(&label, &uber);

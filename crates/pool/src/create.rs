@@ -7,7 +7,7 @@ use crate::import::{ImportOptions, assemble, check_name, keep_space};
 use crate::pool::{Pool, SyncState};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use terrane_cache::parts::{PARTS_PART, PartCache};
+use terrane_cache::parts::{PART_CACHE_DIVISOR, PartCache};
 use terrane_device::{Device, DeviceInfo, ZoneState};
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, BlockPtr};
 use terrane_format::features::Feature;
@@ -16,15 +16,15 @@ use terrane_format::label::{ANCHORS, DEVICES_MAX, DeviceRow, Label, Role};
 use terrane_format::record::{Home, SectionPtr};
 use terrane_format::totals::Totals;
 use terrane_space::alloc::Allocator;
-use terrane_space::policy::Looks;
-use terrane_space::turns::Turns;
+use terrane_space::policy::NopwriteSampling;
+use terrane_space::section_rotation::SectionRotation;
 use terrane_space::zones::Tables;
 use terrane_store::PoolError;
 use terrane_store::anchors::{Anchor, Anchors, overwrite_labels};
 use terrane_store::append::Streams;
 use terrane_store::counters::Counters;
 use terrane_store::devices::geometry;
-use terrane_store::devices::{Devices, OPEN_MIN, homes, open_limit, takes_writes};
+use terrane_store::devices::{Devices, OPEN_ZONES_MIN, homes, open_limit, takes_writes};
 use terrane_store::env::Env;
 use terrane_txg::collector::Collector;
 use terrane_txg::history::History;
@@ -35,17 +35,19 @@ pub const ZONES_MIN: u32 = 32;
 /// Minimum zone size, in bytes.
 pub const ZONE_BYTES_MIN: u64 = 1 << 20;
 const ZONE_BYTES_DEFAULT: u64 = 64 << 20;
-const ZONES_AIM: u64 = 256;
+const ZONES_TARGET: u64 = 256;
 
 /// Zone size for a device without zones of its own: 64 MiB, smaller on small pools.
 pub fn zone_size_for(device_bytes: u64) -> u64 {
-    let aim = (device_bytes / ZONES_AIM).max(1);
+    let aim = (device_bytes / ZONES_TARGET).max(1);
     let power = 1u64 << (63 - aim.leading_zeros());
     power.clamp(ZONE_BYTES_MIN, ZONE_BYTES_DEFAULT)
 }
 
+/// How a pool is created.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
+    /// The pool's name.
     pub name: String,
     /// Features of the new pool, which older versions may not know.
     pub features: Vec<Feature>,
@@ -78,12 +80,12 @@ impl Pool {
         if !members.iter().any(|(_, role)| *role == Role::Data) || members.len() > DEVICES_MAX {
             let found = format!("{} devices", members.len());
             let expected = format!("1 to {DEVICES_MAX} devices, not all of them special");
-            return Err(PoolError::refused("a pool", expected, found, "name others"));
+            return Err(PoolError::refused("new pool", expected, found, "change the list of devices"));
         }
-        members.iter().try_for_each(|(device, _)| judge_device(device.info()))?;
+        members.iter().try_for_each(|(device, _)| validate_device(device.info()))?;
         keep_space(&devices, options);
         let capacities =
-            devices.iter().map(|device| empty(device.as_ref())).collect::<Result<Vec<u64>, _>>()?;
+            devices.iter().map(|device| wipe(device.as_ref())).collect::<Result<Vec<u64>, _>>()?;
         let capacity = capacities.into_iter().min().unwrap_or(ZONE_BYTES_MIN);
         let max_block = (capacity / 4).min(u64::from(BLOCK_BYTES_MAX)) as u32;
         let pool = env.random_u64();
@@ -95,9 +97,9 @@ impl Pool {
             features.add(Feature::Devices);
         }
         let row = |(device, role): &(Arc<dyn Device>, Role)| {
-            let mut row = DeviceRow::of(fresh_id(env.as_ref()), geometry(device.info()), *role);
+            let mut row = DeviceRow::of(random_id(env.as_ref()), geometry(device.info()), *role);
             if members.len() > 1 {
-                row.call(&device.info().name);
+                row.set_name(&device.info().name);
             }
             row
         };
@@ -118,7 +120,7 @@ impl Pool {
             name: create.name.clone(),
             device: rows[0].device,
             generation: 1,
-            turn: 0,
+            anchor_generation: 0,
             zone_size: rows[0].zone_size,
             zone_count: rows[0].zone_count,
             write_unit: rows[0].write_unit,
@@ -140,10 +142,10 @@ impl Pool {
                 layout,
                 env.workers(),
                 counters.clone(),
-                Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
+                Arc::new(PartCache::new(options.cache_bytes / PART_CACHE_DIVISOR)),
             ),
             alloc,
-            lease_txg: LEASE,
+            lease_txg: FIRST_LEASE,
             incarnation: 1,
             commit_point: Box::new(Anchors::new(devices.clone(), counters.clone(), anchors)),
             history: History {
@@ -154,13 +156,13 @@ impl Pool {
                 oldest: Txg(1),
             },
             sections,
-            turns: Turns::new(label.sections, false),
+            section_rotation: SectionRotation::new(label.sections, false),
             root: BlockPtr::default(),
             resets_done: Vec::new(),
             suspects: Vec::new(),
-            shared: VecDeque::new(),
+            colocated: VecDeque::new(),
             collector: Collector::new(label.block_bytes()),
-            looks: Looks::default(),
+            nopwrite_sampling: NopwriteSampling::default(),
         };
         let in_force: Vec<Feature> = label.features.known().collect();
         let pool = assemble(
@@ -172,36 +174,36 @@ impl Pool {
             (env, counters, Totals::default()),
             options,
         );
-        pool.run_group()?;
-        pool.membership.put_in_force(in_force.into_iter());
+        pool.run_txg()?;
+        pool.membership.activate(in_force.into_iter());
         pool.start(options);
         Ok(pool)
     }
 }
 
 /// Txgs that a new pool may write before its first lease.
-const LEASE: u64 = 4096;
+const FIRST_LEASE: u64 = 4096;
 
 /// A random device id. 0 is never used: it means no device.
-pub(crate) fn fresh_id(env: &dyn Env) -> u64 {
+pub(crate) fn random_id(env: &dyn Env) -> u64 {
     env.random_u64().max(1)
 }
 
 /// Refuses a device whose geometry no pool can use.
-pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
+pub(crate) fn validate_device(info: &DeviceInfo) -> Result<(), PoolError> {
     if info.zone_count < ZONES_MIN || info.zone_size < ZONE_BYTES_MIN || !info.zone_size.is_power_of_two() {
         return Err(PoolError::refused(
             &info.name,
-            format_args!("at least {ZONES_MIN} zones of a power of two of at least 1 MiB"),
+            format_args!("at least {ZONES_MIN} zones, their size a power of two and at least 1 MiB"),
             format_args!("{} zones of {} bytes", info.zone_count, info.zone_size),
-            "give it more space, or a smaller zone size",
+            "use a larger device, or a smaller zone size",
         ));
     }
     let limit = open_limit(info);
-    if limit > 0 && limit < OPEN_MIN {
+    if limit > 0 && limit < OPEN_ZONES_MIN {
         return Err(PoolError::refused(
             &info.name,
-            format_args!("at least {OPEN_MIN} zones that may be open at once"),
+            format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once"),
             limit,
             "use another drive",
         ));
@@ -211,13 +213,13 @@ pub(crate) fn judge_device(info: &DeviceInfo) -> Result<(), PoolError> {
 
 /// Empties a device that joins a pool: all zones, and all old labels. Returns the smallest zone capacity, in
 /// bytes.
-pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
+pub(crate) fn wipe(device: &dyn Device) -> Result<u64, PoolError> {
     let info = device.info();
     let mut capacity = info.zone_size;
     for zone in (0..info.zone_count).map(ZoneIdx) {
         let before = device.report(zone)?.state;
         if zone.0 >= ANCHORS && matches!(before, ZoneState::ReadOnly | ZoneState::Offline) {
-            log::warn!("{}: zone {zone} takes no writes; it is left aside", info.name);
+            log::warn!("{}: zone {zone} retired: read-only or offline", info.name);
             continue;
         }
         // A drive with hardware write pointers is trusted when it reports an empty zone. It has tens of
@@ -228,10 +230,10 @@ pub(crate) fn empty(device: &dyn Device) -> Result<u64, PoolError> {
         capacity = capacity.min(device.report(zone)?.capacity);
     }
     if capacity < ZONE_BYTES_MIN {
-        let found = format!("one that takes {capacity} bytes");
+        let found = format!("a zone of {capacity} bytes");
         return Err(PoolError::refused(
             &info.name,
-            "zones that take at least 1 MiB",
+            "zone capacities of at least 1 MiB",
             found,
             "use another device",
         ));

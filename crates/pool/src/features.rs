@@ -33,7 +33,7 @@ impl Pool {
             return Err(PoolError::ReadOnly);
         }
         let mut st = self.sync.lock();
-        self.reports.alive()?;
+        self.reports.check_running()?;
         let new: Vec<Feature> = {
             let mut label = self.membership.label_mut();
             let new: Vec<Feature> =
@@ -50,8 +50,8 @@ impl Pool {
             self.fail(&error);
             return Err(error);
         }
-        self.membership.put_in_force(new.iter().copied());
-        log::info!("pool {}: new features: {:?}", self.name(), new);
+        self.membership.activate(new.iter().copied());
+        log::info!("pool {}: features enabled: {:?}", self.name(), new);
         Ok(new)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`CommitBuilder`](terrane_txg::commit::CommitBuilder) decides which frees are valid.
 
-use crate::pool::Group;
+use crate::pool::TxgSync;
 use terrane_format::directory::POOL_DEAD_LOG;
 use terrane_format::record::{Free, Record, put_frees};
 use terrane_store::PoolError;
@@ -13,7 +13,7 @@ use terrane_wire::Writer;
 /// Maximum number of frees in one dead-log block.
 const DEAD_LOG_FREES: usize = 16 << 10;
 
-impl Group<'_> {
+impl TxgSync<'_> {
     /// Adds zones that were reset after the record was made. Import reads frees in the record in addition to
     /// those in the dead log.
     pub(crate) fn add_resets(&mut self, record: &mut Record) {
@@ -23,15 +23,15 @@ impl Group<'_> {
     }
 
     /// Removes impossible frees and reports them. They are damage, which must not become a lost zone.
-    pub(crate) fn judge_frees(&mut self) {
-        for finding in self.commit.judge_frees(&self.pool.store.tables.read()) {
-            self.pool.reports.damage(finding);
+    pub(crate) fn validate_frees(&mut self) {
+        for finding in self.commit.validate_frees(&self.pool.store.tables.read()) {
+            self.pool.reports.note_damage(finding);
         }
     }
 
     /// Adds the frees of zones that were reset since the other frees were collected. If those are already in
     /// the dead log, these get a further dead-log block.
-    pub(crate) fn tell_of_resets(&mut self) -> Result<(), PoolError> {
+    pub(crate) fn record_resets(&mut self) -> Result<(), PoolError> {
         self.pool.store.counters.late_resets.add(1);
         let left = self.commit.take_resets(&mut self.st.resets_done);
         let is_logged = !self.commit.dead_log.is_empty();
@@ -58,7 +58,8 @@ impl Group<'_> {
         for chunk in frees.chunks(chunk_max) {
             let mut out = Writer::new();
             put_frees(&mut out, chunk);
-            let stored = self.pool.reader.pipeline.workers().here(|codec| boot_encode(codec, out.as_bytes()));
+            let stored =
+                self.pool.reader.pipeline.workers().run_inline(|codec| boot_encode(codec, out.as_bytes()));
             let ptr = self.write_boot(POOL_DEAD_LOG, &stored)?;
             self.commit.dead_log.push(ptr);
         }

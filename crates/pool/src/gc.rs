@@ -27,16 +27,16 @@ use terrane_space::policy::VictimPolicy;
 use terrane_space::zones::{Birthplaces, Zone};
 use terrane_store::PoolError;
 use terrane_store::append::Stored;
-use terrane_store::held::HeldZone;
+use terrane_store::pinned_zone::PinnedZone;
 use terrane_store::workers::Pending;
-use terrane_txg::collector::{Progress, VICTIMS_MAX, VictimState, Worth};
+use terrane_txg::collector::{Progress, VICTIMS_MAX, VictimCost, VictimState};
 use terrane_wire::{Txg, ZoneSeq};
 
-mod by_hand;
 mod evacuate;
-mod memory;
+mod index_memory;
+mod nearly_empty;
+mod request;
 mod suspects;
-mod thin;
 mod unread;
 /// Maximum bytes of one read of a victim, and the maximum gap between survivors that share it. No drive seeks
 /// faster than it reads such a gap.
@@ -45,7 +45,7 @@ const EXTENT_GAP: u64 = 128 << 10;
 /// Bytes that a txg gains before it looks again, when it goes on because operations wait for space.
 const STEP_BYTES: u64 = 256 << 10;
 /// Reads of a victim that are in flight while earlier ones are appended.
-const EXTENTS_AHEAD: usize = 3;
+const EXTENTS_IN_FLIGHT: usize = 3;
 /// Unreadable blocks of a victim in one txg before the victim is postponed. A device may take half a minute
 /// for each.
 const UNREAD_BLOCKS_MAX: u32 = 8;
@@ -61,10 +61,10 @@ struct Extent {
 struct Survivor {
     part: usize,
     /// Its index in the part.
-    at: usize,
+    index: usize,
     /// No block that stays here, or lives elsewhere, was born between the previous survivor and this one. So
     /// both may share a run.
-    may_join: bool,
+    may_share_run: bool,
     /// Last write of the birth zone. All blocks that were born in one zone have one age, so that a run stays
     /// together.
     last_write: Txg,
@@ -80,92 +80,93 @@ impl Mover<'_, '_> {
         // Healed blocks have new runs that the tables do not include yet. So the check for blocks between two
         // survivors would be wrong.
         if !self.healed.is_empty() {
-            self.group.pool.admission.want_another_group();
+            self.txg_sync.pool.admission.want_another_txg();
             return Ok(());
         }
-        self.obey_new_bound();
+        self.apply_memory_limit();
         let needed = self.wanted_gain();
-        let wanted = self.asked_gain(needed);
+        let wanted = self.requested_gain(needed);
         if wanted == 0 {
-            self.group.st.collector.is_stuck = false;
+            self.txg_sync.st.collector.is_stuck = false;
             self.note_collection(0, 0, 0);
-            return self.collect_thin();
+            return self.collect_nearly_empty();
         }
-        self.look_at_index();
+        self.check_index_memory();
         let mut goal = wanted;
-        self.group.st.collector.policy = self.group.pool.collection().victims;
-        let mut piece = self.group.st.collector.copying.piece_bytes();
+        self.txg_sync.st.collector.policy = self.txg_sync.pool.collection().victims;
+        let mut piece = self.txg_sync.st.collector.copying.piece_bytes();
         let mut victims = 0;
-        let began_ns = self.group.pool.env.monotonic_ns();
+        let began_ns = self.txg_sync.pool.env.monotonic_ns();
         let (mut moved_bytes, mut is_held_back) = (0, false);
         while piece > 0 {
             if goal == 0 {
                 // Operations that joined with the gained space may wait again. Txgs that end too soon rewrite
                 // the same metadata again and again.
-                let (waiting, bytes) = self.group.pool.admission.waiting();
-                if waiting == 0 || !self.group.pool.threaded() {
+                let (waiting, bytes) = self.txg_sync.pool.admission.space_waiters();
+                if waiting == 0 || !self.txg_sync.pool.threaded() {
                     break;
                 }
                 goal = bytes.max(STEP_BYTES);
             }
-            if self.reset_comes_first() || self.has_no_room_for_runs() {
+            if self.must_reset_first() || self.is_record_full() {
                 is_held_back = true;
-                self.group.pool.admission.want_another_group();
+                self.txg_sync.pool.admission.want_another_txg();
                 break;
             }
             let Some(mut progress) = self.take_progress()? else { break };
-            let Worth { live, garbage, .. } = progress.worth;
+            let VictimCost { live, garbage, .. } = progress.cost;
             let mut budget = (u128::from(goal) * u128::from(live) / u128::from(garbage.max(1)) + 1)
                 .min(u128::from(piece)) as u64;
             // From now on an operation may join only if its reservation fits beside the rest of this victim.
-            // Earlier reservations are subtracted from `room`.
-            self.group.st.collector.victim = VictimState::InHand(progress.worth);
-            let account = self.group.pool.admission.publish_in_sync(self.group.st);
-            let room = account.physical().saturating_sub(self.group.pool.admission.reserved_open());
+            // Earlier reservations are subtracted from `free_bytes`.
+            self.txg_sync.st.collector.victim = VictimState::Moving(progress.cost);
+            let account = self.txg_sync.pool.admission.publish_in_sync(self.txg_sync.st);
+            let free_bytes =
+                account.physical_free().saturating_sub(self.txg_sync.pool.admission.reserved_open());
             // The copies must fit, and the commit after them. A piece ends with the part in which its budget
             // is used up.
             let piece_max = budget.saturating_add(progress.part_bytes_max());
-            let needs = piece_max.min(progress.worth.left()) + account.sizes.commit_bytes();
-            if room < needs && needs <= account.physical() {
+            let needs = piece_max.min(progress.cost.remaining()) + account.sizes.commit_bytes();
+            if free_bytes < needs && needs <= account.physical_free() {
                 // The next txg turns reservations into written bytes, and emptied zones into free space.
-                self.group.st.collector.victim = VictimState::Resting(progress);
+                self.txg_sync.st.collector.victim = VictimState::Paused(progress);
                 is_held_back = true;
-                self.group.pool.admission.want_another_group();
+                self.txg_sync.pool.admission.want_another_txg();
                 break;
             }
-            if room < needs {
+            if free_bytes < needs {
                 // With little free space, only a victim that can be emptied at once helps, and the cheapest
                 // is best.
-                progress = match self.instead_of(progress, room)? {
+                progress = match self.choose_fitting_victim(progress, free_bytes)? {
                     Some(progress) => progress,
                     None => break,
                 };
-                self.group.st.collector.victim = VictimState::InHand(progress.worth);
+                self.txg_sync.st.collector.victim = VictimState::Moving(progress.cost);
                 budget = u64::MAX;
             }
-            let before = progress.worth.gain();
+            let before = progress.cost.gain();
             let (moved, fits) = self.move_piece(&mut progress, budget)?;
             victims += usize::from(fits || moved > 0);
             moved_bytes += moved;
             piece = piece.saturating_sub(moved.max(1));
-            let is_finished = progress.part >= progress.parts.len();
-            let worth = if is_finished { progress.worth.garbage } else { progress.worth.gain() };
-            goal = goal.saturating_sub(worth.saturating_sub(before).max(1));
+            let is_finished = progress.next_part >= progress.parts.len();
+            let gain = if is_finished { progress.cost.garbage } else { progress.cost.gain() };
+            goal = goal.saturating_sub(gain.saturating_sub(before).max(1));
             if is_finished {
-                self.finished(&progress);
+                self.end_victim(&progress);
             } else {
-                self.group.st.collector.victim = VictimState::Resting(progress);
+                self.txg_sync.st.collector.victim = VictimState::Paused(progress);
             }
-            self.group.st.collector.victim.put_down();
+            self.txg_sync.st.collector.victim.stop_moving();
             if !fits || victims == VICTIMS_MAX {
                 break;
             }
         }
-        self.group.st.collector.victim.put_down();
-        let ns = self.group.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
-        self.group.st.collector.copying.note(moved_bytes, ns);
-        let moves_on = victims > 0 || is_held_back || self.group.pool.admission.waiting_zones() > 0;
-        self.group.st.collector.is_stuck = !moves_on && needed > 0 && !self.group.released;
+        self.txg_sync.st.collector.victim.stop_moving();
+        let ns = self.txg_sync.pool.env.monotonic_ns().saturating_sub(began_ns).max(1);
+        self.txg_sync.st.collector.copying.note(moved_bytes, ns);
+        let moves_on = victims > 0 || is_held_back || self.txg_sync.pool.admission.waiting_zones() > 0;
+        self.txg_sync.st.collector.is_stuck = !moves_on && needed > 0 && !self.txg_sync.released;
         if !moves_on {
             self.close_wasteful_zones()?;
         }
@@ -175,41 +176,52 @@ impl Mover<'_, '_> {
 
     /// Bytes that this txg should gain.
     fn wanted_gain(&self) -> u64 {
-        let (pool, st) = (self.group.pool, &*self.group.st);
-        let demand = pool.admission.waiting().1 + st.collector.evacuation.needs;
-        pool.admission.account(st).wanted_gain(pool.admission.room().limits.zones, demand, st.streams.taken())
+        let (pool, st) = (self.txg_sync.pool, &*self.txg_sync.st);
+        let demand = pool.admission.space_waiters().1 + st.collector.evacuation.needs;
+        pool.admission.account(st).collection_goal(
+            pool.admission.space_snapshot().limits.zones,
+            demand,
+            st.streams.taken_bytes(),
+        )
     }
 
     /// Whether emptied zones must be reset before another victim is begun.
-    fn reset_comes_first(&self) -> bool {
-        let (pool, waited) = (self.group.pool, self.group.pool.admission.waiting().1);
-        pool.admission.account(self.group.st).reset_comes_first(pool.admission.room().limits.zones, waited)
+    fn must_reset_first(&self) -> bool {
+        let (pool, waited) = (self.txg_sync.pool, self.txg_sync.pool.admission.space_waiters().1);
+        pool.admission
+            .account(self.txg_sync.st)
+            .reset_comes_first(pool.admission.space_snapshot().limits.zones, waited)
     }
 
     /// Chooses a victim when free space is almost gone: the current one if the rest of it fits, else the one
     /// with the least live bytes.
-    fn instead_of(&mut self, progress: Progress, room: u64) -> Result<Option<Progress>, PoolError> {
-        let (pool, frees) = (self.group.pool, self.group.commit.frees.len());
-        let fits =
-            |progress: &Progress| progress.worth.left() + pool.admission.last_room(progress, frees) <= room;
+    fn choose_fitting_victim(
+        &mut self,
+        progress: Progress,
+        free_bytes: u64,
+    ) -> Result<Option<Progress>, PoolError> {
+        let (pool, frees) = (self.txg_sync.pool, self.txg_sync.commit.frees.len());
+        let fits = |progress: &Progress| {
+            progress.cost.remaining() + pool.admission.last_commit_bytes(progress, frees) <= free_bytes
+        };
         if fits(&progress) {
             return Ok(Some(progress));
         }
-        let collector = &mut self.group.st.collector;
-        collector.changed(
-            &self.group.pool.store.tables.read(),
+        let collector = &mut self.txg_sync.st.collector;
+        collector.update_zone(
+            &self.txg_sync.pool.store.tables.read(),
             progress.victim,
-            self.group.pool.admission.zone_yield(),
+            self.txg_sync.pool.admission.zone_yield(),
         );
         let policy = std::mem::replace(&mut collector.policy, VictimPolicy::Greedy);
         let least = self.take_progress();
-        self.group.st.collector.policy = policy;
+        self.txg_sync.st.collector.policy = policy;
         let Some(least) = least? else { return Ok(None) };
         if !fits(&least) {
-            self.group.st.collector.changed(
-                &self.group.pool.store.tables.read(),
+            self.txg_sync.st.collector.update_zone(
+                &self.txg_sync.pool.store.tables.read(),
                 least.victim,
-                self.group.pool.admission.zone_yield(),
+                self.txg_sync.pool.admission.zone_yield(),
             );
             return Ok(None);
         }
@@ -218,10 +230,10 @@ impl Mover<'_, '_> {
 
     /// The current victim, or a new one.
     fn take_progress(&mut self) -> Result<Option<Progress>, PoolError> {
-        if let Some(progress) = self.group.st.collector.victim.take_resting() {
+        if let Some(progress) = self.txg_sync.st.collector.victim.take_paused() {
             // All its blocks may have died meanwhile.
             if self
-                .group
+                .txg_sync
                 .pool
                 .store
                 .tables
@@ -233,58 +245,65 @@ impl Mover<'_, '_> {
                 return Ok(Some(progress));
             }
         }
-        let zone_yield = self.group.pool.admission.zone_yield();
+        let zone_yield = self.txg_sync.pool.admission.zone_yield();
         loop {
-            let collector = &mut self.group.st.collector;
+            let collector = &mut self.txg_sync.st.collector;
             let now = collector.ages.clock.now();
-            collector.candidates.look(now);
+            collector.candidates.sample(now);
             let Some(victim) = collector.candidates.choose(collector.policy, now, false) else {
                 return Ok(None);
             };
             collector.candidates.remove(victim);
-            collector.ages.ended(victim);
-            if let Some(progress) = self.look_through(victim, Some(zone_yield))? {
+            collector.ages.end_zone(victim);
+            if let Some(progress) = self.begin_victim(victim, Some(zone_yield))? {
                 return Ok(Some(progress));
             }
         }
     }
 
-    /// Begins a victim. With `zone_yield` `None` it is an evacuation, for dead zones and leaving devices,
+    /// Begins a victim. With `zone_yield` `None` it is an evacuation, for unwritable zones and leaving devices,
     /// from which no space is expected. Returns `None` if the zone is unfit for that purpose.
-    fn look_through(
+    fn begin_victim(
         &mut self,
         victim: ZoneSeq,
         zone_yield: Option<Yield>,
     ) -> Result<Option<Progress>, PoolError> {
-        let Some(held) = self.group.pool.store.hold(victim) else { return Ok(None) };
-        let for_room = zone_yield.is_some();
-        if self.rests_with(victim, held.replicas.first().device) {
+        let Some(pinned) = self.txg_sync.pool.store.pin(victim) else { return Ok(None) };
+        let for_space = zone_yield.is_some();
+        if self.rests_with(victim, pinned.replicas.first().device) {
             return Ok(None);
         }
-        let leaves = self.group.pool.store.devices.any_leaves_of(&held.replicas);
-        if for_room
+        let leaves = self.txg_sync.pool.store.devices.any_on_leaving(&pinned.replicas);
+        if for_space
             && !leaves
-            && let Some(dead) = self.group.pool.store.devices.dead_of(&held.replicas)
+            && let Some(home) = self.txg_sync.pool.store.devices.unwritable_of(&pinned.replicas)
         {
-            self.note_dead(victim, dead);
+            self.note_unwritable(victim, home);
         }
-        let gives_none = leaves || self.group.st.collector.dead.contains(&victim);
-        if gives_none == for_room {
+        let gives_none = leaves || self.txg_sync.st.collector.unwritable.contains(&victim);
+        if gives_none == for_space {
             return Ok(None);
         }
         let (claimed, live) = {
-            let tables = self.group.pool.store.tables.read();
+            let tables = self.txg_sync.pool.store.tables.read();
             tables.zones.get(&victim).map_or((0, 0), |zone| (zone.claimed, zone.live))
         };
-        let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(held.capacity).saturating_sub(live));
-        match self.group.pool.store.parts_of(&held, claimed) {
+        let garbage = zone_yield.map_or(0, |of_zone| of_zone.of(pinned.capacity).saturating_sub(live));
+        match self.txg_sync.pool.store.parts_of(&pinned, claimed) {
             Ok(parts) => {
-                let worth = Worth { live, garbage, moved: 0 };
-                Ok(Some(Progress { victim, parts, part: 0, worth, whole: true, unread: 0 }))
+                let cost = VictimCost { live, garbage, moved: 0 };
+                Ok(Some(Progress {
+                    victim,
+                    parts,
+                    next_part: 0,
+                    cost,
+                    all_moved: true,
+                    unread_blocks: 0,
+                }))
             }
             Err(error) => {
-                log::error!("zone {victim} cannot be collected: {error}");
-                self.cannot_empty(victim, error.may_pass());
+                log::error!("GC of zone {victim} failed: {error}");
+                self.mark_unmovable(victim, error.is_transient());
                 Ok(None)
             }
         }
@@ -292,46 +311,49 @@ impl Mover<'_, '_> {
 
     /// Closes open zones that hold most of the garbage, so that they can become victims.
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
-        for slot in 0..self.group.st.streams.layout().slots() {
-            let wasteful = self.group.st.streams.zone_of(slot).is_some_and(|seq| {
-                let tables = self.group.pool.store.tables.read();
+        for slot in 0..self.txg_sync.st.streams.layout().slots() {
+            let wasteful = self.txg_sync.st.streams.zone_of(slot).is_some_and(|seq| {
+                let tables = self.txg_sync.pool.store.tables.read();
                 tables
                     .zones
                     .get(&seq)
                     .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
             });
             if wasteful {
-                self.group.st.streams.fill(slot, self.group.txg)?;
+                self.txg_sync.st.streams.close_slot(slot, self.txg_sync.txg)?;
             }
         }
         Ok(())
     }
 
     /// All parts of a victim were processed.
-    fn finished(&mut self, progress: &Progress) {
-        if progress.whole && progress.worth.moved > 0 {
-            self.group.st.collector.was_read(&self.group.pool.admission, progress.victim);
+    fn end_victim(&mut self, progress: &Progress) {
+        if progress.all_moved && progress.cost.moved > 0 {
+            self.txg_sync.st.collector.was_read(&self.txg_sync.pool.admission, progress.victim);
         }
-        let replicas = self.group.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
-        let died =
-            replicas.is_some_and(|replicas| self.group.pool.store.devices.dead_of(&replicas).is_some());
-        if progress.whole && !died && !self.group.st.collector.held_up.contains(progress.victim) {
-            self.group.st.collector.finished.push((progress.victim, progress.worth.whole()));
+        let replicas = self.txg_sync.pool.store.tables.read().zones.get(&progress.victim).map(Zone::replicas);
+        let died = replicas
+            .is_some_and(|replicas| self.txg_sync.pool.store.devices.unwritable_of(&replicas).is_some());
+        if progress.all_moved
+            && !died
+            && !self.txg_sync.st.collector.awaiting_sections.contains(progress.victim)
+        {
+            self.txg_sync.st.collector.finished.push((progress.victim, progress.cost.reset_bytes()));
         }
-        self.group.pool.store.counters.collected_zones.add(1);
-        log::debug!(txg = self.group.txg.0, zone = progress.victim.0, bytes = progress.worth.moved; "collected");
-        if !progress.whole {
-            self.cannot_empty(progress.victim, progress.unread > 0);
+        self.txg_sync.pool.store.counters.collected_zones.add(1);
+        log::debug!(txg = self.txg_sync.txg.0, zone = progress.victim.0, bytes = progress.cost.moved; "collected");
+        if !progress.all_moved {
+            self.mark_unmovable(progress.victim, progress.unread_blocks > 0);
         }
     }
 
     /// Some live blocks of a zone cannot be moved. If a block could not be read, the zone is tried again
     /// later; otherwise it becomes suspect.
-    fn cannot_empty(&mut self, victim: ZoneSeq, unread: bool) {
+    fn mark_unmovable(&mut self, victim: ZoneSeq, unread: bool) {
         if unread {
             self.put_to_sleep(victim);
         } else {
-            self.group.commit.suspect.push(victim);
+            self.txg_sync.commit.suspect.push(victim);
         }
     }
 
@@ -341,11 +363,11 @@ impl Mover<'_, '_> {
     /// Returns the bytes that moved, and whether all blocks found space. Fewer zones may take writes than
     /// were counted on.
     fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
-        let Some(held) = self.group.pool.store.hold(progress.victim) else {
-            progress.part = progress.parts.len();
+        let Some(pinned) = self.txg_sync.pool.store.pin(progress.victim) else {
+            progress.next_part = progress.parts.len();
             return Ok((0, true));
         };
-        let held = Arc::new(held);
+        let pinned = Arc::new(pinned);
         let mut todo = self.extents(progress, budget);
         let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
         let mut moved = 0;
@@ -354,95 +376,95 @@ impl Mover<'_, '_> {
         let mut last: Option<usize> = None;
         let mut rest: Vec<(usize, usize)> = Vec::new();
         'extents: loop {
-            while reading.len() < EXTENTS_AHEAD
+            while reading.len() < EXTENTS_IN_FLIGHT
                 && let Some(extent) = todo.pop_front()
             {
-                let buf = self.group.st.collector.copying.spare.pop();
+                let buf = self.txg_sync.st.collector.copying.spare.pop();
                 let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
-                reading.push_back(self.read_ahead(&held, extent, buf));
+                reading.push_back(self.start_read(&pinned, extent, buf));
             }
             let Some((extent, read)) = reading.pop_front() else { break };
             let (buf, from) = read.wait()?;
             for (nth, survivor) in extent.entries.iter().enumerate() {
                 let part = progress.parts[survivor.part].clone();
-                let entry = &part.entries[survivor.at];
+                let entry = &part.entries[survivor.index];
                 let inside = from.and_then(|from| usize::try_from(entry.offset.checked_sub(from)?).ok());
                 let bytes = inside.and_then(|at| buf.get(at..at.checked_add(entry.psize as usize)?));
                 let good = bytes.filter(|bytes| crc32c::crc32c(bytes) == entry.crc);
                 let other;
                 let bytes = match good {
                     Some(bytes) => bytes,
-                    None => match self.good_bytes(&held, entry) {
+                    None => match self.verified_bytes(&pinned, entry) {
                         Ok(Some(bytes)) => {
                             other = bytes;
                             &other[..]
                         }
                         outcome => {
-                            progress.whole = false;
-                            progress.unread += u32::from(outcome.is_err());
-                            if progress.unread > UNREAD_BLOCKS_MAX {
-                                rest.extend(left(nth, &extent, &reading, &todo));
+                            progress.all_moved = false;
+                            progress.unread_blocks += u32::from(outcome.is_err());
+                            if progress.unread_blocks > UNREAD_BLOCKS_MAX {
+                                rest.extend(unmoved(nth, &extent, &reading, &todo));
                                 break 'extents;
                             }
-                            self.stay(entry.identity, entry.granules());
+                            self.keep_in_place(entry.identity, entry.granules());
                             last = None;
                             continue;
                         }
                     },
                 };
-                let collector = &self.group.st.collector;
+                let collector = &self.txg_sync.st.collector;
                 let age = collector.ages.age(survivor.last_write);
-                let near = self.zones_now(&entry.siblings);
-                let slot = self.slot_apart_from(&near, age);
+                let near = self.current_zones(&entry.other_copies);
+                let slot = self.slot_avoiding(&near, age);
                 // If a survivor between the two went to another slot, the run would cover a block that it
                 // does not hold.
-                let joins = survivor.may_join && last == Some(slot);
+                let shares_run = survivor.may_share_run && last == Some(slot);
                 let block = Stored {
                     bytes,
                     identity: Some(entry.identity),
                     birth: entry.birth,
                     owner: entry.owner,
-                    siblings: entry.siblings.clone(),
+                    other_copies: entry.other_copies.clone(),
                     near,
                     crc: entry.crc,
-                    joins,
+                    shares_run,
                 };
-                last = match self.group.append_moved(slot, block) {
+                last = match self.txg_sync.append_moved(slot, block) {
                     Ok(to) => Some(to),
                     Err(PoolError::NoSpace { .. }) => {
-                        rest.extend(left(nth, &extent, &reading, &todo));
+                        rest.extend(unmoved(nth, &extent, &reading, &todo));
                         break 'extents;
                     }
                     Err(error) => return Err(error),
                 };
                 let len = granule_bytes(u64::from(entry.psize));
                 moved += len;
-                progress.worth.moved += len;
-                self.group.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
+                progress.cost.moved += len;
+                self.txg_sync.pool.store.counters.collected_bytes.add(u64::from(entry.psize));
             }
-            self.group.st.collector.copying.spare.push(buf);
-            if let VictimState::InHand(worth) = &mut self.group.st.collector.victim {
-                *worth = progress.worth;
-                self.group.pool.admission.publish_in_sync(self.group.st);
+            self.txg_sync.st.collector.copying.spare.push(buf);
+            if let VictimState::Moving(cost) = &mut self.txg_sync.st.collector.victim {
+                *cost = progress.cost;
+                self.txg_sync.pool.admission.publish_in_sync(self.txg_sync.st);
             }
         }
-        self.group.st.collector.index.moved_bytes += moved;
+        self.txg_sync.st.collector.index.moved_bytes += moved;
         for (part, at) in &rest {
             let entry = &progress.parts[*part].entries[*at];
-            self.stay(entry.identity, entry.granules());
+            self.keep_in_place(entry.identity, entry.granules());
         }
-        if progress.unread > UNREAD_BLOCKS_MAX {
-            progress.part = progress.parts.len();
+        if progress.unread_blocks > UNREAD_BLOCKS_MAX {
+            progress.next_part = progress.parts.len();
             return Ok((moved, true));
         }
         // The next piece begins with that part. Earlier blocks of the part have moved.
-        progress.part = rest.first().map_or(progress.part, |(part, _)| *part);
+        progress.next_part = rest.first().map_or(progress.next_part, |(part, _)| *part);
         Ok((moved, rest.is_empty()))
     }
 
     /// Keeps a block where it is.
-    fn stay(&mut self, addr: Addr, granules: u32) {
-        self.group.commit.stays(&self.group.pool.store.tables.read(), addr, granules);
+    fn keep_in_place(&mut self, addr: Addr, granules: u32) {
+        self.txg_sync.commit.keep_in_place(&self.txg_sync.pool.store.tables.read(), addr, granules);
     }
 
     /// Live blocks of the victim behind the last piece, up to `budget` bytes, as extents to be read.
@@ -450,41 +472,49 @@ impl Mover<'_, '_> {
         let mut extents: VecDeque<Extent> = VecDeque::new();
         let mut bytes = 0;
         let mut last: Option<Addr> = None;
-        let pool = self.group.pool;
+        let pool = self.txg_sync.pool;
         // With little free space, all runs of one victim are recorded at once, else nothing would be won.
-        let is_first = budget == u64::MAX && self.group.commit.moved_now.is_empty();
+        let is_first = budget == u64::MAX && self.txg_sync.commit.moved_now.is_empty();
         let mut runs_left = if is_first { usize::MAX } else { self.runs_left() };
         let tables = pool.store.tables.read();
         while bytes < budget
             && runs_left > 0
-            && let Some(part) = progress.parts.get(progress.part)
+            && let Some(part) = progress.parts.get(progress.next_part)
         {
-            let number = progress.part;
-            progress.part += 1;
-            self.group.commit.moved_parts.insert((progress.victim, part.end));
+            let number = progress.next_part;
+            progress.next_part += 1;
+            self.txg_sync.commit.moved_parts.insert((progress.victim, part.end));
             let mut birthplaces = tables.birthplaces();
             for (at, entry) in part.entries.iter().enumerate() {
-                if !self.lives_here(&mut birthplaces, progress.victim, part.end, entry) {
+                if !self.is_live_here(&mut birthplaces, progress.victim, part.end, entry) {
                     continue;
                 }
-                if matches!(entry.owner, Owner::Pool { what: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }) {
+                if matches!(
+                    entry.owner,
+                    Owner::Pool { structure: POOL_RECORD | POOL_SECTION | POOL_DEAD_LOG }
+                ) {
                     // Bootstrap blocks are named by place, so they cannot move. Rewriting the sections frees
                     // them.
-                    self.group.commit.hurry_sections = true;
-                    let since = self.group.st.history.last_txg();
-                    self.group.st.collector.held_up.add(progress.victim, since);
-                    pool.admission.want_another_group();
+                    self.txg_sync.commit.hurry_sections = true;
+                    let since = self.txg_sync.st.history.last_txg();
+                    self.txg_sync.st.collector.awaiting_sections.add(progress.victim, since);
+                    pool.admission.want_another_txg();
                     last = None;
                     continue;
                 }
                 let Some(birth) = birthplaces.of(entry.identity.seq()) else { continue };
                 let is_next = |last: Addr| last.seq() == entry.identity.seq() && last < entry.identity;
-                let may_join = last.filter(|last| is_next(*last)).is_some_and(|last| {
+                let may_share_run = last.filter(|last| is_next(*last)).is_some_and(|last| {
                     let (last, next) = (last.granule(), entry.identity.granule());
-                    birth.may_join(entry.identity.seq(), progress.victim, last, next)
+                    birth.may_share_run(entry.identity.seq(), progress.victim, last, next)
                 });
                 last = Some(entry.identity);
-                let survivor = Survivor { part: number, at, may_join, last_write: birth.last_write };
+                let survivor = Survivor {
+                    part: number,
+                    index: at,
+                    may_share_run,
+                    last_write: birth.last_write,
+                };
                 let (from, to) = (entry.offset, entry.offset + u64::from(entry.psize));
                 bytes += granule_bytes(u64::from(entry.psize));
                 runs_left = runs_left.saturating_sub(1);
@@ -500,22 +530,23 @@ impl Mover<'_, '_> {
         extents
     }
 
-    fn read_ahead(
+    fn start_read(
         &self,
-        held: &Arc<HeldZone>,
+        pinned: &Arc<PinnedZone>,
         extent: Extent,
         mut buf: AlignedBuf,
     ) -> (Extent, Pending<ReadBack>) {
-        let (store, held, from, to) = (self.group.pool.store.clone(), held.clone(), extent.from, extent.to);
-        let read = self.group.pool.reader.pipeline.workers().submit(move |_| {
-            let start = store.read_units(&held, from, to, &mut buf);
+        let (store, pinned, from, to) =
+            (self.txg_sync.pool.store.clone(), pinned.clone(), extent.from, extent.to);
+        let read = self.txg_sync.pool.reader.pipeline.workers().submit(move |_| {
+            let start = store.read_units(&pinned, from, to, &mut buf);
             (buf, start.ok())
         });
         (extent, read)
     }
 
     /// Whether the block of the entry is live by committed txgs, and lies at this place.
-    fn lives_here(
+    fn is_live_here(
         &self,
         birthplaces: &mut Birthplaces<'_>,
         zone: ZoneSeq,
@@ -527,26 +558,31 @@ impl Mover<'_, '_> {
         if birth.born.dead.overlaps(granule, entry.granules()) {
             return false;
         }
-        !self.group.commit.moved_now.contains_key(&entry.identity)
+        !self.txg_sync.commit.moved_now.contains_key(&entry.identity)
             && match birth.run_of(granule) {
-                Some(run) => run.is_in(zone, part_end),
+                Some(run) => run.is_listed_in(zone, part_end),
                 None => entry.identity.seq() == zone,
             }
     }
 
     /// The block's bytes if they match the directory's CRC, if necessary from another copy. `None`: it is
     /// damaged. An error: it could not be read.
-    fn good_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
-        let found =
-            self.group.pool.store.entry_bytes(held, entry).inspect_err(|error| log::warn!("{error}"))?;
+    fn verified_bytes(&self, pinned: &PinnedZone, entry: &Entry) -> Result<Option<Vec<u8>>, PoolError> {
+        let found = self
+            .txg_sync
+            .pool
+            .store
+            .entry_bytes(pinned, entry)
+            .inspect_err(|error| log::warn!("read failed: {error}"))?;
         match &found {
             Some((_, true)) => {
-                self.group.pool.store.counters.healed_blocks.add(1);
+                self.txg_sync.pool.store.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", entry.identity);
             }
             Some(_) => {}
             None => {
-                self.group.pool.reports.log.note_block(entry.owner, "it does not match its zone's directory")
+                let reason = "it does not match the checksum in its zone's directory";
+                self.txg_sync.pool.reports.log.note_block(entry.owner, reason);
             }
         }
         Ok(found.map(|(bytes, _)| bytes))
@@ -554,7 +590,7 @@ impl Mover<'_, '_> {
 }
 
 /// Survivors that were not moved, from the `nth` one of an extent on, as (part, index in the part).
-fn left(
+fn unmoved(
     nth: usize,
     extent: &Extent,
     reading: &VecDeque<(Extent, Pending<ReadBack>)>,
@@ -563,5 +599,5 @@ fn left(
     let behind = reading.iter().map(|(extent, _)| extent).chain(todo);
     let behind = behind.flat_map(|extent| &extent.entries);
     let all = extent.entries.iter().skip(nth).chain(behind);
-    all.map(|survivor| (survivor.part, survivor.at)).collect()
+    all.map(|survivor| (survivor.part, survivor.index)).collect()
 }

@@ -19,17 +19,17 @@ impl Pool {
     }
 
     /// Releases all holds if they keep emptied zones from being reset, and free space is needed.
-    pub(crate) fn let_holds_go(&self, st: &SyncState, is_needed: bool) {
-        let is_needed = is_needed || self.admission.waiting().0 > 0 || st.collector.is_stuck || {
+    pub(crate) fn release_holds(&self, st: &SyncState, is_needed: bool) {
+        let is_needed = is_needed || self.admission.space_waiters().0 > 0 || st.collector.is_stuck || {
             let account = self.admission.account(st);
-            account.physical() < account.kept()
+            account.physical_free() < account.internal_reserve()
         };
-        if !is_needed || !self.store.tables.read().emptied().any(|(_, zone)| zone.is_held()) {
+        if !is_needed || !self.store.tables.read().emptied().any(|(_, zone)| zone.has_long_reader()) {
             return;
         }
-        let count = self.holds.let_go();
+        let count = self.holds.release_all();
         if count > 0 {
-            log::warn!("writers need the room of zones that {count} long readers held: those begin again");
+            log::warn!("zone holds of {count} long readers released, which start again: writers need space");
         }
     }
 }

@@ -7,7 +7,7 @@
 //! Both are changes of the label, and become durable on every anchor, one after the other. If the power fails
 //! in between, the newest label wins, and the next import writes it to the other anchors.
 
-use crate::create::fresh_id;
+use crate::create::random_id;
 use crate::import::check_name;
 use crate::pool::Pool;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ impl Pool {
         }
         check_name(name)?;
         let mut st = self.sync.lock();
-        self.reports.alive()?;
+        self.reports.check_running()?;
         {
             let mut label = self.membership.label_mut();
             if label.name == name && !is_copy {
@@ -36,15 +36,15 @@ impl Pool {
             label.generation += 1;
             if is_copy {
                 label.features.add(Feature::Identity);
-                label.identity = Some(fresh_id(self.env.as_ref()));
+                label.identity = Some(random_id(self.env.as_ref()));
                 label.caches.clear();
             }
         }
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         if is_copy {
-            self.membership.put_in_force(std::iter::once(Feature::Identity));
+            self.membership.activate(std::iter::once(Feature::Identity));
         }
-        log::info!("pool {name}: its id is {:016x}", self.label().id());
+        log::info!("pool renamed: {name}, id {:016x}", self.label().id());
         Ok(())
     }
 }

@@ -11,24 +11,26 @@
 //! itself.
 
 use crate::pool::{Pool, SyncState};
-use crate::rebuild::{self, Index};
+use crate::rebuild::{self, IndexSource};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use terrane_cache::parts::{PARTS_PART, PartCache};
+use terrane_cache::parts::{PART_CACHE_DIVISOR, PartCache};
 use terrane_device::{Device, DeviceKind};
 use terrane_format::Feature;
 use terrane_format::boot_ptr::BootPtr;
-use terrane_format::label::{ANCHORS, DeviceRow, LABEL_BYTES, Label, Role, Stay, is_pool_name, second_label};
+use terrane_format::label::{
+    ANCHORS, DeviceRow, DeviceState, LABEL_BYTES, Label, Role, is_pool_name, second_label_offset,
+};
 use terrane_format::record::{Free, Record, SectionPtr, get_frees};
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::alloc::Allocator;
-use terrane_space::policy::Looks;
-use terrane_space::turns::Turns;
+use terrane_space::policy::NopwriteSampling;
+use terrane_space::section_rotation::SectionRotation;
 use terrane_space::zones::{Tables, Unwritten, Zone, section_of};
 use terrane_store::PoolError;
 use terrane_store::anchors::{Anchor, Anchors, Candidate, Roots, match_devices};
@@ -45,16 +47,18 @@ use terrane_txg::activity::Activity;
 use terrane_txg::admission::Admission;
 use terrane_txg::collector::Collector;
 use terrane_txg::control::CollectionControl;
-use terrane_txg::fates::Fates;
-use terrane_txg::history::ROLLBACK_GROUPS;
-use terrane_txg::history::{Chained, History};
+use terrane_txg::history::ROLLBACK_TXGS;
+use terrane_txg::history::{ChainedRecord, History};
 use terrane_txg::hold::Holds;
+use terrane_txg::lifetimes::Lifetimes;
 use terrane_txg::membership::Membership;
 use terrane_txg::trace::Recorder;
 use terrane_wire::{Corrupt, DeviceIdx, Reader, Txg, ZoneSeq};
 
+/// How a pool is imported.
 #[derive(Clone, Debug)]
 pub struct ImportOptions {
+    /// Nothing is written, not even an uberblock. Changes are refused with `ReadOnly`.
     pub read_only: bool,
     /// Import the newest readable txg up to this one. Later txgs are lost.
     pub rewind: Option<Txg>,
@@ -70,7 +74,7 @@ pub struct ImportOptions {
     /// Discard emptied zones, so that the file or device below regains their space.
     pub discard: bool,
     /// Source of the zone tables.
-    pub index: Index,
+    pub index: IndexSource,
 }
 
 impl Default for ImportOptions {
@@ -83,7 +87,7 @@ impl Default for ImportOptions {
             index_bytes: 64 << 20,
             commit_period: Duration::from_secs(5),
             discard: true,
-            index: Index::Stored,
+            index: IndexSource::Stored,
         }
     }
 }
@@ -91,6 +95,7 @@ impl Default for ImportOptions {
 /// Identity of a device, before its zones are known.
 #[derive(Clone, Debug)]
 pub struct Probe {
+    /// The label of one of its anchors.
     pub label: Label,
 }
 
@@ -103,7 +108,7 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
     // zone size is unknown, so all are tried.
     let seconds = (20..=32).map(|shift| (1u64 << shift, 1));
     // The write unit, which determines the place of the first anchor's second label, is then unknown as well.
-    let copies = (12..=16).map(|shift| (second_label(1 << shift), 0));
+    let copies = (12..=16).map(|shift| (second_label_offset(1 << shift), 0));
     let places = std::iter::once((0, 0)).chain(seconds).chain(copies);
     for (offset, anchor) in places.filter(|(offset, _)| offset.saturating_add(LABEL_BYTES) <= bytes) {
         if !read(offset, &mut raw) {
@@ -111,10 +116,10 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
         }
         let Ok(label) = Label::parse(&raw, anchor, "anchor") else { continue };
         let belongs = match anchor {
-            0 => offset == 0 || second_label(label.write_unit) == offset,
+            0 => offset == 0 || second_label_offset(label.write_unit) == offset,
             _ => label.zone_size == offset,
         };
-        if belongs && found.as_ref().is_none_or(|found| found.turn < label.turn) {
+        if belongs && found.as_ref().is_none_or(|found| found.anchor_generation < label.anchor_generation) {
             found = Some(label);
         }
     }
@@ -122,16 +127,16 @@ pub fn probe(read: &mut dyn FnMut(u64, &mut [u8]) -> bool, bytes: u64) -> Option
 }
 
 /// What import found on the devices.
-struct Found {
+struct LoadedPool {
     uber: Uberblock,
     /// `oldest` of the newest txg on the devices. Even if a rewind imports an earlier txg, zones that still
     /// older ones need may have been reset.
     oldest: Txg,
     record: Record,
-    chain: VecDeque<Chained>,
+    chain: VecDeque<ChainedRecord>,
     sections: Vec<SectionPtr>,
     tables: Tables,
-    whole: bool,
+    is_whole: bool,
     /// An anchor that stays in use has another label than the current one.
     label_is_old: bool,
     /// Txgs that can be rolled back to, with their records, oldest first. The last is the imported txg.
@@ -140,12 +145,12 @@ struct Found {
 
 /// Txgs that the pool can be rolled back to after an import of `found`. `all`: all visible uberblocks, newest
 /// first.
-fn recent_groups(all: impl Iterator<Item = Uberblock>, found: &Found) -> VecDeque<(Txg, BootPtr)> {
+fn rollback_txgs(all: impl Iterator<Item = Uberblock>, found: &LoadedPool) -> VecDeque<(Txg, BootPtr)> {
     let oldest = found.oldest.max(found.uber.oldest);
     let mut recent = VecDeque::from([(found.uber.txg, found.uber.record)]);
     for uber in all.filter(|uber| uber.txg >= oldest) {
         let is_older = recent.front().is_some_and(|(txg, _)| uber.txg < *txg);
-        if is_older && recent.len() <= ROLLBACK_GROUPS {
+        if is_older && recent.len() <= ROLLBACK_TXGS {
             recent.push_front((uber.txg, uber.record));
         }
     }
@@ -167,10 +172,10 @@ impl Pool {
         if !options.read_only {
             // The host's page cache may hold bytes that never reached the medium: see
             // `ZoneStore::verify_newest`.
-            devices.iter().for_each(|device| device.forget_cached());
+            devices.iter().for_each(|device| device.drop_page_cache());
         }
         let roots = Roots::read(&devices);
-        one_pool(&devices, &roots)?;
+        refuse_mixed_pools(&devices, &roots)?;
         let candidates = roots.candidates();
         let Some(&Candidate { read, uber: newest }) = candidates.first() else {
             return Err(PoolError::refused(
@@ -208,7 +213,7 @@ impl Pool {
                 match load(&members, &label, &uber, &options.index) {
                     Ok(found) => Some(found),
                     Err(corrupt) => {
-                        log::error!("group {}: {corrupt}", uber.txg);
+                        log::error!("txg {} unreadable: {corrupt}", uber.txg);
                         last_error = Some(corrupt);
                         None
                     }
@@ -224,15 +229,15 @@ impl Pool {
             let remedy = match older {
                 Some(txg) => format!(
                     "try `terrane check --rebuild-index`, which loses nothing if only tables are damaged; or import with \
-                     --rewind={txg}; what was written after group {txg} would be lost"
+                     --rewind={txg}, which loses all changes after txg {txg}"
                 ),
-                None => "try `terrane check --rebuild-index`; no older group is whole, so if it fails restore from a backup"
+                None => "try `terrane check --rebuild-index`; no older txg is complete, so if it fails restore from a backup"
                     .into(),
             };
-            let found = last_error.map_or("no group in range".to_string(), |corrupt| corrupt.to_string());
+            let found = last_error.map_or("no txg in range".to_string(), |corrupt| corrupt.to_string());
             return Err(PoolError::refused(
                 format_args!("pool {}", label.name),
-                "a readable newest group",
+                "a readable newest txg",
                 found,
                 remedy,
             ));
@@ -248,7 +253,7 @@ impl Pool {
         let lease_seq = if is_last { newest.lease_seq } else { most(|uber| uber.lease_seq) };
         let leases = (lease_seq, most(|uber| uber.lease_txg), most(|uber| uber.incarnation) + 1);
         let older = candidates.iter().filter(is_member).map(|candidate| candidate.uber);
-        let recent = recent_groups(older, &found);
+        let recent = rollback_txgs(older, &found);
         let (mut anchors, mut label_is_old) = (Vec::new(), false);
         for (device, given) in (0u16..).map(DeviceIdx).zip(&slots) {
             let Some(given) = *given else { continue };
@@ -259,14 +264,14 @@ impl Pool {
         if label.features.has(Feature::Devices) {
             for (row, given) in label.devices.iter_mut().zip(&slots) {
                 if let (Some(row), Some(device)) = (row, device_of(*given)) {
-                    row.call(&device.info().name);
+                    row.set_name(&device.info().name);
                 }
             }
         }
         open(
             (Arc::new(members), anchors),
             label,
-            Found { label_is_old, oldest, recent, ..found },
+            LoadedPool { label_is_old, oldest, recent, ..found },
             leases,
             env,
             options,
@@ -278,16 +283,14 @@ impl Pool {
         let older =
             self.sync.lock().history.recent.iter().rev().map(|(older, _)| *older).find(|older| *older < txg);
         let back = older.map(|older| {
-            format!(
-                "--rewind={older} goes back to the group before, and what was written after that is lost; "
-            )
+            format!("--rewind={older} imports the txg before, which loses all changes after it; ")
         });
         PoolError::refused(
             format_args!("pool {}", self.name()),
-            format_args!("all of group {txg}, the newest, on the medium"),
+            format_args!("all of txg {txg}, the newest, on the medium"),
             corrupt,
             format_args!(
-                "{}--rewind={txg} goes on with it all the same, and `terrane check` then says what is damaged",
+                "{}--rewind={txg} imports it incomplete, and `terrane check` then lists the damage",
                 back.unwrap_or_default()
             ),
         )
@@ -306,13 +309,13 @@ impl Pool {
 }
 
 /// Refuses devices of several pools, which are a mistake of the caller.
-fn one_pool(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError> {
+fn refuse_mixed_pools(devices: &[Arc<dyn Device>], roots: &Roots) -> Result<(), PoolError> {
     let mut labels = roots.labels();
     let Some((one, first)) = labels.next() else { return Ok(()) };
     let Some((other, label)) = labels.find(|(_, label)| label.pool != first.pool) else { return Ok(()) };
     let name = |given: usize| devices.get(given).map_or("?", |device| device.info().name.as_str());
     let found = format!("pool {} on {} and pool {} on {}", first.name, name(one), label.name, name(other));
-    Err(PoolError::refused("import", "devices of one pool", found, "name the devices of one"))
+    Err(PoolError::refused("import", "devices of one pool", found, "name the devices of one pool"))
 }
 
 /// Refuses an import while an unreadable anchor could hold a newer txg. An administrator must decide whether
@@ -324,14 +327,16 @@ fn refuse_hidden(
     label: &Label,
     newest: Txg,
 ) -> Result<(), PoolError> {
-    let Some((given, anchor)) = roots.hidden(|given| slots.contains(&Some(given))) else { return Ok(()) };
+    let Some((given, anchor)) = roots.hiding_anchor(|given| slots.contains(&Some(given))) else {
+        return Ok(());
+    };
     let name = devices.get(given).map_or("?", |device| device.info().name.as_str());
     Err(PoolError::refused(
         format_args!("pool {}", label.name),
-        "anchors that can be read, or a device with sound ones",
-        format_args!("{name}: anchor {anchor} cannot be read, and the newest group that is seen is {newest}"),
+        "readable anchors, or a device with both anchors good",
+        format_args!("{name}: anchor {anchor} cannot be read, the newest txg seen is {newest}"),
         format_args!(
-            "try again, or import read-only to look; --rewind={newest} goes on with that group: what a newer one wrote would be lost"
+            "retry, or import read-only to look; --rewind={newest} imports that txg, which loses any newer one"
         ),
     ))
 }
@@ -357,7 +362,7 @@ fn refuse_other_host(
     }
     let wait = OTHER_HOST_WAIT.max(2 * options.commit_period);
     log::warn!(
-        "pool {}: another machine wrote to it last and did not export it; waiting {} s to see whether it goes on",
+        "pool {} not exported by another machine: watching {} s for its writes",
         label.name,
         wait.as_secs()
     );
@@ -365,14 +370,14 @@ fn refuse_other_host(
     let began_ns = env.monotonic_ns();
     while env.monotonic_ns().saturating_sub(began_ns) < wait.as_nanos() as u64 {
         env.sleep(Duration::from_secs(1));
-        devices.iter().for_each(|device| device.forget_cached());
+        devices.iter().for_each(|device| device.drop_page_cache());
         let now = Roots::read(devices).newest_of(|_| true);
         if now != before {
             return Err(PoolError::refused(
                 format_args!("pool {}", label.name),
                 "a pool that no other machine uses",
                 "a new uberblock by another machine",
-                "unmount it there; if that machine is gone, try again",
+                "unmount it there; if that machine is off, retry",
             ));
         }
     }
@@ -392,7 +397,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
 }
 
 fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolError> {
-    let unknown = |list: &[String]| list.iter().find(|name| Feature::of_name(name).is_none()).cloned();
+    let unknown = |list: &[String]| list.iter().find(|name| Feature::from_name(name).is_none()).cloned();
     let pool = format!("pool {}", label.name);
     if let Some(feature) = unknown(&label.features.incompatible) {
         return Err(PoolError::refused(
@@ -410,32 +415,37 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
 }
 
 /// Loads the tables of one committed txg.
-fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
-    let at = format!("uberblock of group {}", uber.txg);
-    uber.record.judge(&at)?;
-    if uber.has_unknown {
+fn load(
+    devices: &Devices,
+    label: &Label,
+    uber: &Uberblock,
+    index: &IndexSource,
+) -> Result<LoadedPool, Corrupt> {
+    let at = format!("uberblock of txg {}", uber.txg);
+    uber.record.validate(&at)?;
+    if uber.has_unknown_features {
         return Err(Corrupt::new(at, "intent log and stale devices", "none", "some, an unknown feature"));
     }
-    if !matches!(index, Index::Stored) {
+    if !matches!(index, IndexSource::Stored) {
         return load_rebuilt(devices, label, uber, index);
     }
-    let mut whole = true;
+    let mut is_whole = true;
     let mut fetch = |ptr: &BootPtr, what: &str| -> Result<Vec<u8>, Corrupt> {
         let (raw, all) = read_boot(devices, ptr, what)?;
-        whole &= all;
+        is_whole &= all;
         Ok(raw)
     };
     let mut records: Vec<(Record, BootPtr)> = Vec::new();
     let mut next = uber.record;
     loop {
         let what = format!(
-            "commit record before group {}",
+            "commit record before txg {}",
             records.last().map_or(uber.txg.next(), |(record, _)| record.txg)
         );
         let record = Record::parse(&fetch(&next, &what)?, &what)?;
         let expected = records.last().map_or(uber.txg.next(), |(record, _)| record.txg);
         if record.txg >= expected || (records.is_empty() && record.txg != uber.txg) {
-            return Err(Corrupt::new(what, "group", format_args!("before {expected}"), record.txg));
+            return Err(Corrupt::new(what, "txg", format_args!("before {expected}"), record.txg));
         }
         let needed_after = records.first().map_or(record.replay_after, |(newest, _)| newest.replay_after);
         let (previous, previous_txg) = (record.previous, record.previous_txg);
@@ -469,24 +479,25 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
             frees.extend(got);
         }
         frees.sort_unstable();
-        let stamp_of =
-            |seq| table.get(section_of(seq, label.sections) as usize).map_or(Txg(0), |section| section.stamp);
+        let stamp_of = |seq| {
+            table.get(section_of(seq, label.sections) as usize).map_or(Txg(0), |section| section.last_txg)
+        };
         let findings = tables.apply(record, ptr, &frees, &|seq| stamp_of(seq) < record.txg);
         if let Some(finding) = findings.into_iter().next() {
             return Err(finding);
         }
-        chain.push_back(Chained { txg: record.txg, ptr: *ptr, dead_log: record.dead_log.clone() });
+        chain.push_back(ChainedRecord { txg: record.txg, ptr: *ptr, dead_log: record.dead_log.clone() });
     }
     check_tables(label, &tables)?;
     let (record, _) =
         records.into_iter().next().ok_or_else(|| Corrupt::new("uberblock", "record", "one", "none"))?;
-    Ok(Found {
+    Ok(LoadedPool {
         uber: *uber,
         record,
         chain,
         sections: table,
         tables,
-        whole,
+        is_whole,
         label_is_old: false,
         oldest: Txg(0),
         recent: VecDeque::new(),
@@ -494,22 +505,37 @@ fn load(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Re
 }
 
 /// Loads tables that are rebuilt from the zones. Of the stored tables only the newest record is needed.
-fn load_rebuilt(devices: &Devices, label: &Label, uber: &Uberblock, index: &Index) -> Result<Found, Corrupt> {
-    let what = format!("commit record of group {}", uber.txg);
+fn load_rebuilt(
+    devices: &Devices,
+    label: &Label,
+    uber: &Uberblock,
+    index: &IndexSource,
+) -> Result<LoadedPool, Corrupt> {
+    let what = format!("commit record of txg {}", uber.txg);
     let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
     let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index)?;
     if !label.features.has(Feature::Tallies) {
         // Older versions could not read them.
-        tables.forget_tallies();
+        tables.clear_tallies();
     }
     check_tables(label, &tables)?;
     let sections = (0..label.sections).map(SectionPtr::unwritten).collect();
     // The next sections that are written include this txg. Until then its record is kept.
-    let chain = VecDeque::from([Chained { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
+    let chain = VecDeque::from([ChainedRecord { txg: uber.txg, ptr: uber.record, dead_log: Vec::new() }]);
     // Blocks that older txgs need may be overwritten from now on.
     let uber = Uberblock { oldest: uber.txg, ..*uber };
     let (oldest, recent) = (Txg(0), VecDeque::new());
-    Ok(Found { uber, record, chain, sections, tables, whole: false, label_is_old: false, oldest, recent })
+    Ok(LoadedPool {
+        uber,
+        record,
+        chain,
+        sections,
+        tables,
+        is_whole: false,
+        label_is_old: false,
+        oldest,
+        recent,
+    })
 }
 
 fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
@@ -537,17 +563,27 @@ fn check_tables(label: &Label, tables: &Tables) -> Result<(), Corrupt> {
 fn open(
     (devices, anchors): (Arc<Devices>, Vec<Anchor>),
     label: Label,
-    found: Found,
+    found: LoadedPool,
     (lease_seq, lease_txg, incarnation): (u64, u64, u64),
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let Found { uber, oldest, record, chain, sections, mut tables, whole, label_is_old, recent } = found;
+    let LoadedPool {
+        uber,
+        oldest,
+        record,
+        chain,
+        sections,
+        mut tables,
+        is_whole,
+        label_is_old,
+        recent,
+    } = found;
     let written = record.written.iter().map(|written| written.seq);
     let written: Vec<ZoneSeq> = written.chain(uber.record.copies().map(|place| place.seq)).collect();
     // A pool that runs GC repacks later; a read-only one does not.
-    if tables.index_size().is_to_be_packed(options.index_bytes) {
-        tables.replace_gone(tables.gone_in_form(true));
+    if tables.index_size().should_pack(options.index_bytes) {
+        tables.replace_reclaimed(tables.reclaimed_in_form(true));
     }
     let sizes = label.members().map(|(_, row)| row.zone_size);
     let capacities = tables.zones.values().map(|zone| zone.capacity);
@@ -560,7 +596,7 @@ fn open(
         devices.layout(label.has_special())?,
         if options.read_only { 0 } else { env.workers() },
         counters.clone(),
-        Arc::new(PartCache::new(options.cache_bytes / PARTS_PART)),
+        Arc::new(PartCache::new(options.cache_bytes / PART_CACHE_DIVISOR)),
     );
     // Sequence numbers in the tables are in use, whatever lease the uberblock names.
     let used = tables.zones.last_key_value().map_or(0, |(seq, _)| seq.0 + 1);
@@ -575,27 +611,27 @@ fn open(
         if zone.phase == Phase::Open {
             let home = zone.replicas().first();
             zone.unwritten = at
-                .and_then(|at| streams.adopt(zone.class, *seq, home, zone.capacity, at, zone.claimed))
-                .map(|gather| gather as Arc<dyn Unwritten>);
+                .and_then(|at| streams.resume_zone(zone.class, *seq, home, zone.capacity, at, zone.claimed))
+                .map(|write_buffer| write_buffer as Arc<dyn Unwritten>);
             if zone.unwritten.is_some() {
-                alloc.opened(zone.class, home.device);
+                alloc.note_opened(zone.class, home.device);
             } else {
                 // The commit record of the next txg tells that the zone is full.
-                streams.group.filled.push(*seq);
+                streams.txg_totals.filled.push(*seq);
             }
         }
     }
     for (device, row) in label.members() {
-        if row.stay == Stay::Leaving {
+        if row.state == DeviceState::Leaving {
             // The removal of the device continues.
-            devices.leaves(device);
+            devices.mark_leaving(device);
             continue;
         }
         alloc.add_device(device, row.role == Role::Special, row.block_zones());
         let free = homes(device, row.zone_count).filter(|home| !used.contains(home));
-        free.filter(|home| devices.take_writes(*home)).for_each(|home| alloc.put_unclean(home));
+        free.filter(|home| devices.zone_takes_writes(*home)).for_each(|home| alloc.put_unclean(home));
     }
-    let next_txg = first_group((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
+    let next_txg = first_txg((uber.txg, uber.clean), lease_txg, options.rewind.is_some());
     let state = SyncState {
         streams,
         alloc,
@@ -611,13 +647,13 @@ fn open(
         },
         sections,
         // If a copy of a bootstrap block is damaged, rewriting the sections heals it.
-        turns: Turns::new(label.sections, !whole),
+        section_rotation: SectionRotation::new(label.sections, !is_whole),
         root: record.root,
         resets_done: Vec::new(),
         suspects: Vec::new(),
-        shared: VecDeque::new(),
+        colocated: VecDeque::new(),
         collector: Collector::new(label.block_bytes()),
-        looks: Looks::default(),
+        nopwrite_sampling: NopwriteSampling::default(),
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
@@ -626,26 +662,26 @@ fn open(
         assemble(label, devices, tables, (next_txg, uber.txg), state, (env, counters, before), options);
     if !options.read_only {
         // A rewind to a named txg is the administrator's decision.
-        if !uber.clean && options.rewind.is_none() && matches!(options.index, Index::Stored) {
+        if !uber.clean && options.rewind.is_none() && matches!(options.index, IndexSource::Stored) {
             pool.store
                 .verify_newest(uber.txg, written)
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();
-        st.collector.begin(&pool.store.tables.read(), pool.admission.zone_yield());
+        st.collector.add_zones(&pool.store.tables.read(), pool.admission.zone_yield());
         if label_is_old {
             pool.relabel(&mut st)?;
         } else {
             pool.write_uberblock(&mut st, uber.txg, uber.record, false)?;
         }
-        pool.store.tidy_drives();
-        pool.keep_only_the_newest(&mut st, 0)?;
+        pool.store.close_stale_zones();
+        pool.drop_rollback_txgs(&mut st, 0)?;
         pool.publish(&st);
         drop(st);
-        if pool.store.devices.any_leaves() {
+        if pool.store.devices.any_leaving() {
             pool.admission.want_empty();
         }
-        pool.membership.put_in_force(features.into_iter());
+        pool.membership.activate(features.into_iter());
         pool.start(options);
     } else {
         pool.publish(&pool.sync.lock());
@@ -663,12 +699,12 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
             Err(error) => {
                 // A dead zone is no reason to refuse the others. Its blocks are read from other copies, or
                 // reported when they are read.
-                log::error!("{home}: {error}; nothing more is written there");
+                log::error!("{home} retired: {error}");
                 zone.capacity
             }
         };
         if at < zone.claimed {
-            log::error!("{home}: its write pointer is at {at}, but {} bytes were committed", zone.claimed);
+            log::error!("{home} damaged: write pointer at {at}, but {} bytes were committed", zone.claimed);
         }
         let fits = at >= zone.claimed && at < zone.capacity;
         next = next.filter(|_| fits).map(|next: u64| next.max(at));
@@ -678,7 +714,7 @@ fn resume(devices: &Devices, zone: &Zone) -> Result<Option<u64>, PoolError> {
 
 /// The first txg after the imported one. `clean`: that was the last before an export. A txg number is never
 /// used twice. After a crash or a rewind, numbers continue above all leased ones.
-fn first_group((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
+fn first_txg((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
     if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
 }
 
@@ -708,10 +744,10 @@ pub(crate) fn assemble(
         holds: Holds::default(),
         sync: Mutex::new(state),
         read_only: options.read_only,
-        fates: Fates::default(),
+        lifetimes: Lifetimes::default(),
         recorder: Recorder::default(),
         client: Mutex::default(),
-        looks_afresh: AtomicBool::new(false),
+        sampling_reset_wanted: AtomicBool::new(false),
         sync_thread: Mutex::default(),
         env,
     };
@@ -723,14 +759,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_groups_number_never_comes_twice() {
-        assert_eq!(first_group((Txg(7), true), 4103, false), Txg(8), "nothing came after an export");
-        assert_eq!(first_group((Txg(7), false), 4103, false), Txg(4103), "a crash may have lost some");
-        assert_eq!(
-            first_group((Txg(7), true), 4103, true),
-            Txg(4103),
-            "groups after the export are given up"
-        );
-        assert_eq!(first_group((Txg(7), false), 3, true), Txg(8));
+    fn a_txg_number_is_never_used_twice() {
+        assert_eq!(first_txg((Txg(7), true), 4103, false), Txg(8), "nothing came after an export");
+        assert_eq!(first_txg((Txg(7), false), 4103, false), Txg(4103), "a crash may have lost some");
+        assert_eq!(first_txg((Txg(7), true), 4103, true), Txg(4103), "groups after the export are given up");
+        assert_eq!(first_txg((Txg(7), false), 3, true), Txg(8));
     }
 }

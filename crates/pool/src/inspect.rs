@@ -10,27 +10,36 @@ use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Entry;
 use terrane_format::label::{ANCHORS, Label};
-use terrane_format::record::{Class, Home, Run};
+use terrane_format::record::{Home, Run, ZoneClass};
 use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
-use terrane_space::gone::GoneZone;
+use terrane_space::reclaimed::ReclaimedZone;
 use terrane_space::zones::Findings;
 use terrane_store::PoolError;
 use terrane_store::anchors::read_anchor;
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for display.
 #[derive(Clone, Debug)]
 pub struct ZoneView {
+    /// Its sequence number.
     pub seq: ZoneSeq,
-    pub class: Class,
+    /// What it holds.
+    pub class: ZoneClass,
+    /// The place of its first replica; of a reclaimed zone, a default without meaning.
     pub home: Home,
+    /// Its state.
     pub phase: Phase,
+    /// Writable bytes; 0 for a reclaimed zone.
     pub capacity: u64,
+    /// End of what committed txgs wrote, in bytes; 0 for a reclaimed zone.
     pub claimed: u64,
+    /// Live bytes in the zone, wherever they were born; 0 for a reclaimed zone.
     pub live: u64,
+    /// The txg in which it was opened.
     pub opened: Txg,
+    /// Runs of blocks that were born in it and have moved.
     pub runs: Vec<Run>,
 }
 
@@ -49,13 +58,16 @@ pub fn anchors(device: &dyn Device) -> Vec<Anchor> {
 /// A device of an open pool.
 #[derive(Clone, Debug)]
 pub struct DeviceView {
+    /// Its index in the label.
     pub index: DeviceIdx,
+    /// The path, or another name of the device.
     pub name: String,
     /// Bytes of a zone, and the number of the device's zones that the pool uses.
     pub zone_size: u64,
+    /// Zones that the pool uses, anchors included.
     pub zone_count: u32,
     /// Zones that the device does not let be written again, with their state: read-only or offline.
-    pub given_up: Vec<(ZoneIdx, ZoneState)>,
+    pub unwritable_zones: Vec<(ZoneIdx, ZoneState)>,
 }
 
 impl Pool {
@@ -73,14 +85,21 @@ impl Pool {
                 .map(|zone| (ZoneIdx(zone), state(ZoneIdx(zone))))
                 .filter(|(_, state)| matches!(state, ZoneState::ReadOnly | ZoneState::Offline))
                 .collect();
-            DeviceView { index, name: info.name.clone(), zone_size: info.zone_size, zone_count, given_up }
+            DeviceView {
+                index,
+                name: info.name.clone(),
+                zone_size: info.zone_size,
+                zone_count,
+                unwritable_zones: given_up,
+            }
         };
         self.store.devices.all().into_iter().map(view).collect()
     }
 
+    /// The resident and the reclaimed zones, by sequence number. Copies them all under the lock of the tables.
     pub fn zones(&self) -> Vec<ZoneView> {
         let tables = self.store.tables.read();
-        let there = |(seq, zone): (&ZoneSeq, &terrane_space::zones::Zone)| ZoneView {
+        let resident = |(seq, zone): (&ZoneSeq, &terrane_space::zones::Zone)| ZoneView {
             seq: *seq,
             class: zone.class,
             home: zone.replicas().first(),
@@ -91,11 +110,11 @@ impl Pool {
             opened: zone.opened,
             runs: zone.born.runs.clone(),
         };
-        let gone = |(seq, zone): (ZoneSeq, Cow<'_, GoneZone>)| ZoneView {
+        let reclaimed = |(seq, zone): (ZoneSeq, Cow<'_, ReclaimedZone>)| ZoneView {
             seq,
             class: zone.class,
             home: Home::default(),
-            phase: Phase::Gone,
+            phase: Phase::Reclaimed,
             capacity: 0,
             claimed: 0,
             live: 0,
@@ -103,19 +122,19 @@ impl Pool {
             runs: zone.born.runs.clone(),
         };
         let mut zones: Vec<ZoneView> =
-            tables.zones.iter().map(there).chain(tables.gone().map(gone)).collect();
+            tables.zones.iter().map(resident).chain(tables.reclaimed().map(reclaimed)).collect();
         zones.sort_unstable_by_key(|zone| zone.seq);
         zones
     }
 
     /// The directory of a zone: every entry, and the present state of its block.
-    pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
+    pub fn zone_directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, EntryState)>, PoolError> {
         self.store.directory(seq)
     }
 
     /// Whether the bytes of a directory entry match its CRC.
-    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
-        self.store.entry_is_whole(seq, entry)
+    pub fn entry_matches_crc(&self, seq: ZoneSeq, entry: &Entry) -> bool {
+        self.store.entry_matches_crc(seq, entry)
     }
 
     /// The first bytes of a stored block, at most `bytes`, unverified: the header of its algorithm.
@@ -137,7 +156,7 @@ impl Pool {
     }
 
     /// Where a block is now: zone, home, offset in bytes.
-    pub fn whereabouts(&self, addr: Addr, psize: u32) -> Result<(ZoneSeq, Home, u64), PoolError> {
+    pub fn locate(&self, addr: Addr, psize: u32) -> Result<(ZoneSeq, Home, u64), PoolError> {
         self.store.locate(addr, psize).map(|(held, offset)| (held.seq, held.replicas.first(), offset))
     }
 

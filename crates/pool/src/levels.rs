@@ -6,15 +6,15 @@
 use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::Compression;
-use terrane_codec::auto::{Load, Took};
+use terrane_codec::auto::{BlockTime, Load};
 use terrane_store::env::Env;
-use terrane_store::pipeline::Ready;
+use terrane_store::pipeline::EncodedBlock;
 use terrane_txg::admission::Admission;
 use terrane_txg::levels::{Backlog, Levels};
 use terrane_wire::Txg;
 
 /// A queued block, whose level is not chosen yet.
-pub(crate) struct Turn {
+pub(crate) struct CompressionTicket {
     levels: Arc<Levels>,
     admission: Arc<Admission>,
     env: Arc<dyn Env>,
@@ -22,21 +22,21 @@ pub(crate) struct Turn {
     written_bytes: u64,
 }
 
-impl Turn {
+impl CompressionTicket {
     /// A block of `txg`, of which `written_bytes` were compressed before it was handed to the workers.
-    pub fn new(levels: &Arc<Levels>, pool: &Arc<Pool>, txg: Txg, written_bytes: u64) -> Turn {
+    pub fn new(levels: &Arc<Levels>, pool: &Arc<Pool>, txg: Txg, written_bytes: u64) -> CompressionTicket {
         let (admission, env) = (pool.admission.clone(), pool.env.clone());
-        Turn { levels: levels.clone(), admission, env, txg, written_bytes }
+        CompressionTicket { levels: levels.clone(), admission, env, txg, written_bytes }
     }
 
     /// Chooses the level now, and encodes a block of `bytes` with it.
-    pub fn encode(self, bytes: u64, encode: impl FnOnce(Compression) -> Ready) -> Ready {
-        let Turn { levels, admission, env, txg, written_bytes } = self;
+    pub fn encode(self, bytes: u64, encode: impl FnOnce(Compression) -> EncodedBlock) -> EncodedBlock {
+        let CompressionTicket { levels, admission, env, txg, written_bytes } = self;
         let compression =
             levels.auto.lock().choose(&auto_load(&admission, env.as_ref(), txg, written_bytes), bytes);
         let (wall_ns, processor_ns) = (env.monotonic_ns(), env.thread_ns());
         let ready = encode(compression);
-        let took = Took {
+        let took = BlockTime {
             processor_ns: env.thread_ns().saturating_sub(processor_ns),
             wall_ns: env.monotonic_ns().saturating_sub(wall_ns),
         };

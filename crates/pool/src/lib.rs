@@ -10,45 +10,48 @@
 //!
 //! Modules, in reading order:
 //!
-//! * `features`: what may be written; `fates`: lifetimes of files; [`read`]: calls of the reader;
-//! * [`txg`], [`group`] and `nopwrite`: the commit; `mover` and `gc`: relocation; `caches`: cache devices;
+//! * `features`: what may be written; `lifetimes`: lifetimes of files; [`read`]: calls of the reader;
+//! * [`txg`], [`txg_sync`] and `nopwrite`: the commit; `mover` and `gc`: relocation; `cache_devices`;
 //! * [`pool`]: state, export and shutdown; [`create`] and [`import`]; `reports`: errors; [`stats`]: counters;
 //! * `trace`: births and frees, for a replay.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(missing_docs)]
+
 mod anchors;
-mod apart;
-mod caches;
+mod cache_devices;
+mod colocated;
 pub mod create;
 
-mod fates;
 mod features;
 mod frees;
 mod gc;
-pub mod group;
 mod hold;
 mod identity;
 pub mod import;
 pub mod inspect;
-mod judge;
-pub mod leaving;
 mod levels;
+mod lifetimes;
 pub mod membership;
 mod mover;
 mod nopwrite;
 pub mod pool;
 pub mod read;
-mod rebirth;
 mod rebuild;
+pub mod removal;
 mod reports;
 mod reset;
+mod rewrite;
 pub mod stats;
 mod trace;
 pub mod txg;
+pub mod txg_sync;
+mod validate;
 
-pub use caches::{CacheDevice, is_cache_of};
+pub use cache_devices::{CacheDeviceStatus, is_cache_of};
 pub use create::CreateOptions;
 pub use import::{ImportOptions, Probe, probe};
-pub use pool::{Client, Group, MemoryBounds, Pool, Status, Stream, Tx, WriteRequest};
-pub use rebirth::{RebirthCursor, Relic};
-pub use rebuild::Index;
+pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
+pub use rebuild::IndexSource;
+pub use rewrite::{RelocatedBlock, RewriteCursor};
 pub use stats::{DeviceStats, Stats};

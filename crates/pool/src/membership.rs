@@ -5,7 +5,7 @@
 //! new label before any other. Without that label, the others are the old pool; with it, no device is
 //! missing.
 
-use crate::create::{empty, fresh_id, judge_device};
+use crate::create::{random_id, validate_device, wipe};
 use crate::pool::{Pool, SyncState};
 use std::sync::Arc;
 use terrane_device::Device;
@@ -29,24 +29,26 @@ impl Pool {
         if let Some(st) = self.sync.try_lock() {
             self.publish_device_summaries(&st);
         }
-        let told = self.membership.summaries();
+        let summaries = self.membership.summaries();
         let tables = self.store.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
-            let told = told.iter().find(|told| told.device == index).cloned().unwrap_or_default();
+            let summary = summaries.iter().find(|summary| summary.device == index).cloned().unwrap_or_default();
             let known = self.store.devices.get(index).map(|device| device.info().name.clone());
             Member {
                 index,
                 id: row.device,
                 name: known.unwrap_or_else(|_| row.name.clone()),
                 role: row.role,
-                stay: row.stay,
+                state: row.state,
                 zone_size: row.zone_size,
                 zones: u64::from(row.block_zones()),
-                zones_empty: told.zones_empty,
+                zones_empty: summary.zones_empty,
                 zones_used: resident().count() as u64,
                 live_bytes: resident().map(|zone| zone.live).sum(),
-                trouble: told.trouble.or_else(|| self.store.devices.get(index).ok()?.trouble()),
+                uberblock_error: summary
+                    .uberblock_error
+                    .or_else(|| self.store.devices.get(index).ok()?.problem_text()),
             }
         };
         label.members().map(member).collect()
@@ -55,12 +57,12 @@ impl Pool {
     /// Publishes figures for status queries, so that these do not wait for the sync lock. A sync may wait for
     /// a device.
     pub(crate) fn publish_device_summaries(&self, st: &SyncState) {
-        let told = |(device, trouble)| DeviceSummary {
+        let summary = |(device, uberblock_error)| DeviceSummary {
             device,
             zones_empty: st.alloc.empty_on(device) as u64,
-            trouble,
+            uberblock_error,
         };
-        self.membership.tell_summaries(st.commit_point.devices().into_iter().map(told).collect());
+        self.membership.set_summaries(st.commit_point.devices().into_iter().map(summary).collect());
     }
 
     /// Adds a device, whose content is lost; returns its index. Its zones can be written on return.
@@ -76,14 +78,14 @@ impl Pool {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
-        self.judge_newcomer(device.as_ref())?;
+        self.validate_new_device(device.as_ref())?;
         // Done before the lock is taken: it may take long, and touches nothing of the pool.
-        empty(device.as_ref())?;
+        wipe(device.as_ref())?;
         let mut st = self.sync.lock();
-        self.reports.alive()?;
+        self.reports.check_running()?;
         let label = self.label_with(device.as_ref(), role)?;
         let index = DeviceIdx((label.devices.len() - 1) as u16);
-        if let Err(error) = self.introduce(&mut st, index, device.as_ref(), &label) {
+        if let Err(error) = self.write_first_label(&mut st, index, device.as_ref(), &label) {
             // Part of the new label may lie on the device, and look like the newest of the pool. A higher
             // generation on our devices supersedes it.
             self.membership.label_mut().generation = label.generation + 1;
@@ -101,30 +103,28 @@ impl Pool {
         usable.into_iter().for_each(|home| st.alloc.put_unclean(home));
         st.streams.set_unit(self.store.devices.write_unit());
         if role == Role::Special {
-            st.streams.part_metadata();
+            st.streams.separate_metadata();
         }
-        self.membership.put_in_force(std::iter::once(Feature::Devices));
+        self.membership.activate(std::iter::once(Feature::Devices));
         self.publish(&st);
         log::info!(
-            "pool {}: device {index} was added: {}",
+            "pool {}: device {index} added: {}",
             self.name(),
             self.store.devices.get(index)?.info().name
         );
         Ok(index)
     }
 
-    fn judge_newcomer(&self, device: &dyn Device) -> Result<(), PoolError> {
+    fn validate_new_device(&self, device: &dyn Device) -> Result<(), PoolError> {
         let info = device.info();
-        judge_device(info)?;
+        validate_device(info)?;
         let (needed, capacity) = (4 * u64::from(self.max_block()), smallest_capacity(device));
         if capacity >= needed {
             return Ok(());
         }
         Err(PoolError::refused(
             &info.name,
-            format_args!(
-                "zones that take at least {needed} bytes: a block of this pool may take a quarter of that"
-            ),
+            format_args!("zones of at least {needed} bytes, four times the largest block of this pool"),
             format_args!("zones of {capacity} bytes"),
             "use another device, or larger zones",
         ))
@@ -134,27 +134,27 @@ impl Pool {
     fn label_with(&self, device: &dyn Device, role: Role) -> Result<Label, PoolError> {
         let mut label = self.label();
         if label.devices.len() >= DEVICES_MAX {
-            let found = format!("{} already, with those that were removed", label.devices.len());
+            let found = format!("{} already, removed ones included", label.devices.len());
             let expected = format!("at most {DEVICES_MAX} devices");
-            let remedy = "copy what the pool holds into a new one";
+            let remedy = "copy the data into a new pool";
             return Err(PoolError::refused(format_args!("pool {}", label.name), expected, found, remedy));
         }
         label.features.add(Feature::Devices);
         label.generation += 1;
         for (index, member) in self.store.devices.all() {
             if let Some(Some(row)) = label.devices.get_mut(usize::from(index.0)) {
-                row.call(&member.info().name);
+                row.set_name(&member.info().name);
             }
         }
-        let mut row = DeviceRow::of(fresh_id(self.env.as_ref()), geometry(device.info()), role);
-        row.call(&device.info().name);
+        let mut row = DeviceRow::of(random_id(self.env.as_ref()), geometry(device.info()), role);
+        row.set_name(&device.info().name);
         label.devices.push(Some(row));
         Ok(label)
     }
 
     /// Writes the new label and the newest txg durably to the joining device, before any other device gets
     /// the label.
-    fn introduce(
+    fn write_first_label(
         &self,
         st: &mut SyncState,
         index: DeviceIdx,
@@ -164,6 +164,6 @@ impl Pool {
         let no_record = || PoolError::Failed { reason: "there is no commit record".into() };
         let (txg, record) = st.history.last().ok_or_else(no_record)?;
         let uber = self.uberblock(st, label, txg, record, false);
-        st.commit_point.join(index, device, label, &uber)
+        st.commit_point.add_device(index, device, label, &uber)
     }
 }

@@ -6,7 +6,7 @@
 //! Invariant: GC does not run in a txg that heals. Healed blocks have new runs that the tables do not include
 //! yet. So the check for blocks between two survivors would be wrong.
 
-use crate::pool::Group;
+use crate::pool::TxgSync;
 use std::collections::BTreeSet;
 use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::record::{Move, Run};
@@ -16,21 +16,24 @@ use terrane_store::append::Stored;
 
 /// The part of a sync that moves blocks.
 pub(crate) struct Mover<'g, 'a> {
-    pub group: &'g mut Group<'a>,
+    /// The txg, of which everything else is written.
+    pub txg_sync: &'g mut TxgSync<'a>,
     /// Copies that were appended again.
     pub healed: BTreeSet<Addr>,
 }
 
 impl<'g, 'a> Mover<'g, 'a> {
-    pub fn new(group: &'g mut Group<'a>) -> Self {
-        Mover { group, healed: BTreeSet::new() }
+    /// Nothing has moved yet.
+    pub fn new(txg_sync: &'g mut TxgSync<'a>) -> Self {
+        Mover { txg_sync, healed: BTreeSet::new() }
     }
 
+    /// Makes all moves of the txg. An error fails the txg.
     pub fn run(mut self) -> Result<(), PoolError> {
-        self.look_at_suspects();
-        self.part_copies();
+        self.check_suspects();
+        self.separate_copies();
         self.heal()?;
-        self.group.pool.admission.publish_in_sync(self.group.st);
+        self.txg_sync.pool.admission.publish_in_sync(self.txg_sync.st);
         self.collect()?;
         self.evacuate()
     }
@@ -39,21 +42,23 @@ impl<'g, 'a> Mover<'g, 'a> {
 impl Mover<'_, '_> {
     /// Replaces damaged copies by good ones, under the old address at a new place.
     fn heal(&mut self) -> Result<(), PoolError> {
-        let heals = self.group.pool.reader.take_heals();
+        let heals = self.txg_sync.pool.reader.take_heals();
         let mut split_now = BTreeSet::new();
         for heal in heals {
             // Healing has no reservation. If zones are short, it waits for a txg with more.
-            let is_short = self.group.st.alloc.empty_count() < self.group.pool.admission.sizes().low_water();
+            let is_short =
+                self.txg_sync.st.alloc.empty_count() < self.txg_sync.pool.admission.sizes().min_empty_zones();
             if is_short
                 && (heal.is_damaged
-                    || self.group.pool.admission.room_to_part(self.group.st) < heal.bytes.len() as u64)
+                    || self.txg_sync.pool.admission.separation_budget(self.txg_sync.st)
+                        < heal.bytes.len() as u64)
             {
-                self.wait_for_zones(heal);
+                self.postpone_move(heal);
                 continue;
             }
             let granules = (granule_bytes(heal.bytes.len() as u64) / GRANULE) as u32;
             let split = {
-                let tables = self.group.pool.store.tables.read();
+                let tables = self.txg_sync.pool.store.tables.read();
                 let Some(birth) = tables.birthplace(heal.addr.seq()) else { continue };
                 let dead = birth.born.dead.overlaps(heal.addr.granule(), granules)
                     || tables.current_zone(heal.addr).is_none();
@@ -67,8 +72,8 @@ impl Mover<'_, '_> {
                 // the second one waits for the next txg.
                 if !split_now.insert((heal.addr.seq(), run.first)) {
                     self.healed.remove(&heal.addr);
-                    self.group.pool.reader.heal_later(heal);
-                    self.group.pool.admission.want_another_group();
+                    self.txg_sync.pool.reader.requeue_heal(heal);
+                    self.txg_sync.pool.admission.want_another_txg();
                     continue;
                 }
                 match self.split_run(heal.addr, run) {
@@ -78,28 +83,28 @@ impl Mover<'_, '_> {
                         continue;
                     }
                     Err(error) => {
-                        log::error!("{}: {error}; it is not healed", heal.addr);
+                        log::error!("{}: healing failed: {error}", heal.addr);
                         continue;
                     }
                 }
             }
-            let near = self.zones_now(&heal.siblings);
-            let slot = self.slot_apart_from(&near, Age::Young);
+            let near = self.current_zones(&heal.other_copies);
+            let slot = self.slot_avoiding(&near, Age::Young);
             let crc = crc32c::crc32c(&heal.bytes);
             let block = Stored {
                 bytes: &heal.bytes,
                 identity: Some(heal.addr),
                 birth: heal.birth,
                 owner: heal.owner,
-                siblings: heal.siblings.clone(),
+                other_copies: heal.other_copies.clone(),
                 // A separated copy that shares a zone again is left to GC.
                 near: if heal.is_damaged { near } else { Vec::new() },
                 crc,
-                joins: false,
+                shares_run: false,
             };
-            self.group.append_moved(slot, block)?;
+            self.txg_sync.append_moved(slot, block)?;
             if heal.is_damaged {
-                self.group.pool.store.counters.healed_blocks.add(1);
+                self.txg_sync.pool.store.counters.healed_blocks.add(1);
                 log::info!("{}: healed from another copy", heal.addr);
             }
         }
@@ -112,12 +117,12 @@ impl Mover<'_, '_> {
     /// A run also covers blocks between its own that were already dead. For a reclaimed birth zone, the dead
     /// set holds only later frees. So only the directory part of the run says which blocks lived.
     fn split_run(&mut self, out: Addr, run: Run) -> Result<bool, PoolError> {
-        let Some(held) = self.group.pool.store.hold(run.dest) else { return Ok(false) };
-        let part = self.group.pool.store.part(&held, run.part_end())?;
+        let Some(pinned) = self.txg_sync.pool.store.pin(run.dest) else { return Ok(false) };
+        let part = self.txg_sync.pool.store.part(&pinned, run.part_end())?;
         if part.find(out).is_none() {
             return Ok(false);
         }
-        let tables = self.group.pool.store.tables.read();
+        let tables = self.txg_sync.pool.store.tables.read();
         let Some(birth) = tables.birthplace(out.seq()) else { return Ok(false) };
         let mut sides: [Option<Run>; 2] = [None; 2];
         for entry in
@@ -131,12 +136,12 @@ impl Mover<'_, '_> {
                 continue;
             }
             match &mut sides[usize::from(granule > out.granule())] {
-                Some(side) => side.take(granule, entry.granules()),
+                Some(side) => side.add_block(granule, entry.granules()),
                 side => *side = Some(Run::of(granule, entry.granules(), run.dest, run.part_end())),
             }
         }
         // An empty side is dropped. The old run is replaced when the block's own new run is inserted.
-        self.group
+        self.txg_sync
             .commit
             .split_runs
             .extend(sides.into_iter().flatten().map(|run| Move { birth: out.seq(), run }));

@@ -1,19 +1,19 @@
 //! The pool: state that readers, writers and the sync share, and shutdown.
 //!
 //! Locks, outermost first: `sync` (one txg at a time); the txg state in `Admission`; `tables` (zones; read
-//! for every look-up, written only by the sync). Then come the leaves: gather buffers, caches, the heal
+//! for every look-up, written only by the sync). Then come the leaves: write buffers, caches, the heal
 //! queue. No lock but `sync` is held over a device write.
 
-mod group;
+mod sync_ctx;
 mod tx;
 
-pub use group::{Group, Stream, WriteRequest};
+pub use sync_ctx::{Stream, TxgSync, WriteRequest};
 pub use tx::Tx;
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use terrane_cache::parts::PARTS_PART;
+use terrane_cache::parts::PART_CACHE_DIVISOR;
 use terrane_format::block_ptr::BlockPtr;
 use terrane_format::label::Label;
 use terrane_format::rows::Phase;
@@ -21,15 +21,15 @@ use terrane_space::policy::CollectionOptions;
 use terrane_store::PoolError;
 use terrane_store::env::Env;
 use terrane_store::errors::Errors;
-use terrane_store::patience::Suspension;
+use terrane_store::read_retry::Suspension;
 use terrane_store::reader::BlockReader;
 use terrane_store::reports::Reports;
 use terrane_store::zone_store::ZoneStore;
 use terrane_txg::activity::Activity;
 use terrane_txg::admission::Admission;
 use terrane_txg::control::CollectionControl;
-use terrane_txg::fates::Fates;
 use terrane_txg::hold::Holds;
+use terrane_txg::lifetimes::Lifetimes;
 use terrane_txg::membership::Membership;
 pub(crate) use terrane_txg::sync::SyncState;
 use terrane_txg::trace::Recorder;
@@ -41,7 +41,7 @@ pub trait Client: Send + Sync {
     /// the client may still change something in it. All operations wait for that, so it must be quick.
     fn quiesced(&self, last: &Tx);
     /// Writes everything that is dirty in the txg; returns the pointer to the meta object set.
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError>;
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError>;
     /// The txg is durable.
     fn synced(&self, txg: Txg);
 }
@@ -51,11 +51,13 @@ pub trait Client: Send + Sync {
 pub struct MemoryBounds {
     /// Cached blocks. The index of each cache device gets an eighth of that in addition.
     pub cache_bytes: usize,
+    /// Dirty data, waiting for its commit.
     pub dirty_bytes: u64,
     /// Relocation index and dead sets. Near this bound, survivors move in larger pieces.
     pub index_bytes: u64,
 }
 
+/// An imported pool. Every layer above shares it; [`Pool::export`] closes it.
 pub struct Pool {
     pub(crate) env: Arc<dyn Env>,
     pub(crate) membership: Membership,
@@ -67,13 +69,13 @@ pub struct Pool {
     pub(crate) activity: Activity,
     pub(crate) sync: Mutex<SyncState>,
     pub(crate) read_only: bool,
-    pub(crate) fates: Fates,
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) recorder: Recorder,
     /// Set until the pool stops. The client must not be dropped before its dirty data is committed, and it
     /// holds the pool.
     pub(crate) client: Mutex<Option<Arc<dyn Client>>>,
     /// Forget what earlier overwrites held; it says nothing of the next ones.
-    pub(crate) looks_afresh: AtomicBool,
+    pub(crate) sampling_reset_wanted: AtomicBool,
     pub(crate) holds: Holds,
     pub(crate) sync_thread: Mutex<Option<std::thread::JoinHandle<()>>>,
 }
@@ -81,45 +83,64 @@ pub struct Pool {
 /// Figures of a pool.
 #[derive(Clone, Debug)]
 pub struct Status {
+    /// The pool's name.
     pub name: String,
+    /// The pool's id.
     pub id: u64,
+    /// The newest committed txg.
     pub txg: Txg,
     /// The txg that was imported.
     pub imported: Txg,
+    /// The incarnation, which each writable import increments.
     pub incarnation: u64,
+    /// Bytes of a zone by the label, which is that of the first device.
     pub zone_size: u64,
+    /// Zones for blocks on all devices.
     pub zones: u64,
+    /// Zones that can be written at once.
     pub zones_empty: u64,
+    /// Zones without live blocks that wait for their reset.
     pub zones_waiting: u64,
     /// Bytes that users can fill, live bytes, and bytes still available to users.
     pub size_bytes: u64,
+    /// Live bytes.
     pub live_bytes: u64,
+    /// Bytes still available to users.
     pub available_bytes: u64,
+    /// Entries of the relocation index.
     pub runs: u64,
+    /// Memory of the dead sets of resident zones.
     pub dead_set_bytes: u64,
+    /// Why the pool has stopped writing; `None`: it has not.
     pub failed: Option<String>,
     /// A commit waits for a device that cannot be read.
     pub suspended: Option<Suspension>,
+    /// The error log.
     pub errors: Errors,
 }
 
 impl Pool {
+    /// Clock, randomness and threads.
     pub fn env(&self) -> &Arc<dyn Env> {
         &self.env
     }
 
+    /// The pool's name.
     pub fn name(&self) -> String {
         self.membership.name()
     }
 
+    /// The pool's id.
     pub fn id(&self) -> u64 {
         self.store.pool
     }
 
+    /// A copy of the label in memory.
     pub fn label(&self) -> Label {
         self.membership.label()
     }
 
+    /// Whether the pool was imported read-only.
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
@@ -163,9 +184,9 @@ impl Pool {
 
     /// The client for a txg that begins to sync. A pool that stops sets its state before it drops the client.
     /// So the state is checked after the client was taken: no txg may commit without the client's dirty data.
-    pub(crate) fn client_if_alive(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
+    pub(crate) fn client_if_running(&self) -> Result<Option<Arc<dyn Client>>, PoolError> {
         let client = self.client();
-        self.reports.alive().map(|()| client)
+        self.reports.check_running().map(|()| client)
     }
 
     /// The pointer to the meta object set of the last committed txg.
@@ -186,35 +207,36 @@ impl Pool {
         };
         self.store.devices.host().stop();
         if self.reports.stop(reason.clone()) {
-            log::error!("pool {}: {reason}; no more writes until the next import", self.name());
+            log::error!("pool {} failed: {reason}; no writes until the next import", self.name());
         }
     }
 
     /// The compression setting has changed. What is known about overwrites with equal content is forgotten.
-    pub fn look_afresh(&self) {
-        self.looks_afresh.store(true, Ordering::Relaxed);
+    pub fn reset_nopwrite_sampling(&self) {
+        self.sampling_reset_wanted.store(true, Ordering::Relaxed);
     }
 
     /// Reports a record size in use, in bytes. A zone's tail may be too short for such a block.
-    pub fn expect_blocks_of(&self, bytes: u32) {
-        self.admission.expect_blocks_of(bytes);
+    pub fn note_record_size(&self, bytes: u32) {
+        self.admission.note_record_size(bytes);
     }
 
+    /// Figures at this moment. Does not wait for a syncing txg.
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();
         let label = self.label();
-        let room = self.admission.room();
+        let space = self.admission.space_snapshot();
         let tables = self.store.tables.read();
         let index = tables.index_size();
         Status {
             name: label.name.clone(),
             id: self.store.pool,
             txg: self.admission.synced(),
-            imported: room.imported,
-            incarnation: room.incarnation,
+            imported: space.imported,
+            incarnation: space.incarnation,
             zone_size: label.zone_size,
             zones: label.members().map(|(_, row)| u64::from(row.block_zones())).sum(),
-            zones_empty: room.empty_zones,
+            zones_empty: space.empty_zones,
             zones_waiting: tables
                 .zones
                 .values()
@@ -225,7 +247,7 @@ impl Pool {
             available_bytes,
             runs: index.runs,
             dead_set_bytes: index.dead_set_bytes,
-            failed: self.reports.stopped().map(|reason| reason.to_string()),
+            failed: self.reports.stop_reason().map(|reason| reason.to_string()),
             suspended: self.suspension(),
             errors: self.errors(),
         }
@@ -233,9 +255,9 @@ impl Pool {
 
     /// Publishes the free space between two txgs, for operations that want to join.
     pub(crate) fn publish(&self, st: &SyncState) {
-        let (_, room) = self.admission.count_room(st, false);
-        self.collection.tell_rests(st.collector.unread.all_rests());
-        self.admission.set_room(room, false);
+        let (_, space) = self.admission.measure_space(st, false);
+        self.collection.set_rests(st.collector.unread.all_rests());
+        self.admission.publish_space(space, false);
         self.publish_device_summaries(st);
     }
 
@@ -247,7 +269,7 @@ impl Pool {
     /// Changes the memory bounds.
     pub fn set_bounds(&self, bounds: MemoryBounds) {
         self.reader.cache.set_budget(bounds.cache_bytes);
-        self.store.parts.set_budget(bounds.cache_bytes / PARTS_PART);
+        self.store.parts.set_budget(bounds.cache_bytes / PART_CACHE_DIVISOR);
         self.admission.set_dirty_budget(bounds.dirty_bytes);
         if self.collection.bound_index(bounds.index_bytes) {
             self.admission.want_empty();
@@ -258,12 +280,12 @@ impl Pool {
     /// Commits everything, completes a checkpoint, and marks the pool clean. The pool takes no more changes.
     /// The devices are free after the return, once the last handle of the pool and of its clients is dropped.
     pub fn export(self: &Arc<Self>) -> Result<(), PoolError> {
-        let outcome = if self.read_only || self.reports.stopped().is_some() {
-            self.reports.alive()
+        let outcome = if self.read_only || self.reports.stop_reason().is_some() {
+            self.reports.check_running()
         } else {
-            self.settle()
+            self.commit_for_export()
         };
-        self.reports.stop("it was exported".into());
+        self.reports.stop("exported".into());
         self.admission.wake_all();
         self.stop_threads();
         outcome
@@ -271,7 +293,7 @@ impl Pool {
 
     /// Stops without a commit, as a crash would: for tests, and for pools that failed.
     pub fn abandon(&self) {
-        self.reports.stop("it was abandoned".into());
+        self.reports.stop("abandoned".into());
         self.store.devices.host().stop();
         self.admission.wake_all();
         self.stop_threads();
@@ -279,15 +301,15 @@ impl Pool {
 
     /// Makes the next txg rewrite all sections of the zone tables, so that no earlier record is replayed.
     pub fn want_checkpoint(&self) {
-        self.sync.lock().turns.want_all();
+        self.sync.lock().section_rotation.request_all();
     }
 
-    fn settle(self: &Arc<Self>) -> Result<(), PoolError> {
+    fn commit_for_export(self: &Arc<Self>) -> Result<(), PoolError> {
         self.commit()?;
         // Empty txgs reset the emptied zones, so that their space is given back before the export. Then comes
         // the checkpoint.
         for _ in 0..6 {
-            if !self.admission.room().resets_wait {
+            if !self.admission.space_snapshot().resets_wait {
                 break;
             }
             self.commit_txg(self.admission.open())?;
@@ -305,9 +327,9 @@ impl Pool {
     fn stop_threads(&self) {
         self.admission.stop();
         if let Err(error) = self.end_recording() {
-            log::warn!("{error}; the last lines of the recording are lost");
+            log::warn!("recording failed, its last lines are lost: {error}");
         }
-        self.reader.ahead.end();
+        self.reader.prefetch_queue.end();
         self.reader.stop_cache_devices();
         if let Some(thread) = self.sync_thread.lock().take() {
             // This may be the sync thread itself, with the last reference to the pool: it cannot join itself.

@@ -7,7 +7,7 @@ use terrane_format::addr::Addr;
 use terrane_format::block_ptr::{BlockPtr, Normal};
 use terrane_format::directory::Owner;
 use terrane_store::PoolError;
-use terrane_store::pipeline::Made;
+use terrane_store::pipeline::PreEncoded;
 
 impl Pool {
     /// The block of a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. `owner` names
@@ -23,13 +23,17 @@ impl Pool {
     }
 
     /// The content of a data block, and its stored form, for a rewrite.
-    pub fn read_whole(&self, normal: &Normal, owner: Owner) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
-        self.reader.read_anew(normal, owner)
+    pub fn read_for_rewrite(
+        &self,
+        normal: &Normal,
+        owner: Owner,
+    ) -> Result<(Arc<Vec<u8>>, PreEncoded), PoolError> {
+        self.reader.read_for_rewrite(normal, owner)
     }
 
     /// Compresses a block on the calling thread, for a later txg.
-    pub fn make(&self, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
-        self.reader.pipeline.make(data, compression)
+    pub fn pre_encode(&self, data: &Arc<Vec<u8>>, compression: Compression) -> PreEncoded {
+        self.reader.pipeline.pre_encode(data, compression)
     }
 
     /// Reads and verifies every copy of a block, past the cache. The findings name damaged copies. For
@@ -46,29 +50,29 @@ impl Pool {
 
     /// Offers a prefetch job to another thread, which runs it soon or drops it. A pool without threads never
     /// runs it.
-    pub fn offer(&self, job: impl FnOnce() + Send + 'static) {
-        self.reader.ahead.offer(job);
+    pub fn offer_prefetch(&self, job: impl FnOnce() + Send + 'static) {
+        self.reader.prefetch_queue.offer(job);
     }
 
     /// How far to prefetch for a reader of blocks of `block_bytes`, in bytes; 0: no prefetch.
-    pub fn read_ahead_max(&self, block_bytes: u32) -> u64 {
-        self.reader.read_ahead_max(block_bytes)
+    pub fn prefetch_max(&self, block_bytes: u32) -> u64 {
+        self.reader.prefetch_max(block_bytes)
     }
 
-    /// Reads blocks into the cache, on the calling thread: for jobs of [`offer`](Pool::offer).
-    pub fn read_ahead(&self, blocks: &[Normal]) {
-        self.reader.read_ahead(blocks);
+    /// Reads blocks into the cache, on the calling thread: for jobs of [`offer_prefetch`](Pool::offer_prefetch).
+    pub fn prefetch(&self, blocks: &[Normal]) {
+        self.reader.prefetch(blocks);
     }
 
     /// Prefetched blocks that were evicted before any read.
-    pub fn read_ahead_wasted(&self) -> u64 {
-        self.reader.cache.wasted()
+    pub fn prefetch_wasted(&self) -> u64 {
+        self.reader.cache.wasted_prefetches()
     }
 
     /// Turns prefetch of files on or off, for benchmarks.
     #[doc(hidden)]
-    pub fn set_read_ahead(&self, is_on: bool) {
-        self.reader.ahead.set_on(is_on);
+    pub fn set_prefetch(&self, is_on: bool) {
+        self.reader.prefetch_queue.set_on(is_on);
     }
 
     /// Maximum bytes of cached blocks.
@@ -84,7 +88,7 @@ impl Pool {
 
     /// Sets whether blocks are cached decompressed only, and clears the cache. For benchmarks.
     #[doc(hidden)]
-    pub fn keep_plain_only(&self, plain_only: bool) {
+    pub fn cache_plain_only(&self, plain_only: bool) {
         self.reader.cache.set_plain_only(plain_only);
     }
 

@@ -6,9 +6,9 @@
 //! the newest copy counts whose bytes match its directory.
 //!
 //! Directories do not tell which blocks are dead. So this is done twice. First every listed block counts as
-//! live, which is enough to read the trees ([`Index::Scanned`]). Then exactly the blocks that the trees reach
-//! are live ([`Index::Reached`]). The pool that is imported with the second writes all sections anew in its
-//! next txg.
+//! live, which is enough to read the trees ([`IndexSource::Scanned`]). Then exactly the blocks that the trees
+//! reach are live ([`IndexSource::Reached`]). The pool that is imported with the second rewrites all sections in
+//! its next txg.
 //!
 //! The newest commit record is needed, because it holds the root; earlier ones are not.
 //!
@@ -18,7 +18,7 @@
 //! Everything that was not found counts as free space. So if a device cannot be read, no tables are made at
 //! all.
 //!
-//! Invariant: no block of a part is taken twice, and no part that begins inside another is believed. Bytes
+//! Invariant: no block of a part is taken twice, and no part that begins inside another is accepted. Bytes
 //! that a crash left at the end of a zone look like a part, and the next batch overwrites only their
 //! beginning. On drives with hardware write pointers they stay whole, and the next batch lies behind them. So
 //! a part is dropped if the next one names an earlier predecessor.
@@ -27,21 +27,21 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, ZoneState};
-use terrane_format::addr::{Addr, GRANULE, granule_bytes, is_possible};
+use terrane_format::addr::{Addr, GRANULE, granule_bytes, is_valid_seq};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{Entry, Owner, POOL_PART_COPY, Part, PartTrailer, parse_part, parse_trailer};
 use terrane_format::label::Label;
-use terrane_format::record::{Class, Home, PartCopy, Run};
+use terrane_format::record::{Home, PartCopy, Run, ZoneClass};
 use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
-use terrane_space::gone::{Born, GoneZone};
+use terrane_space::reclaimed::{BornBlocks, ReclaimedZone};
 use terrane_space::zones::{Tables, Zone};
 use terrane_store::devices::{Devices, homes};
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 /// Source of the zone tables for an import.
 #[derive(Clone, Debug, Default)]
-pub enum Index {
+pub enum IndexSource {
     /// Stored sections and records.
     #[default]
     Stored,
@@ -56,18 +56,18 @@ pub enum Index {
 const PIECE_BYTES: u64 = 1 << 20;
 
 /// One filling of a zone, as its header and parts describe it.
-struct Found {
+struct FoundZone {
     home: Home,
     header: ZoneHeader,
     parts: BTreeMap<u64, Part>,
     part_copies: Vec<PartCopy>,
     /// The device takes writes behind the last part.
-    goes_on: bool,
+    takes_writes: bool,
 }
 
 /// A copy of a block: the zone that holds it, the end of the part that lists it, and the part's txg.
 #[derive(Clone, Copy)]
-struct Copy {
+struct BlockCopy {
     txg: Txg,
     zone: ZoneSeq,
     part_end: u64,
@@ -79,7 +79,7 @@ struct Scan<'a> {
     devices: &'a Devices,
     pool: u64,
     up_to: Txg,
-    zones: BTreeMap<ZoneSeq, Found>,
+    zones: BTreeMap<ZoneSeq, FoundZone>,
     /// The first read that failed.
     unread: OnceCell<Corrupt>,
 }
@@ -93,13 +93,13 @@ pub(crate) fn tables(
     label: &Label,
     up_to: Txg,
     own: &BootPtr,
-    index: &Index,
+    index: &IndexSource,
 ) -> Result<Tables, Corrupt> {
     let unread = OnceCell::new();
     let mut scan = Scan { devices, pool: label.pool, up_to, zones: BTreeMap::new(), unread };
     for (device, row) in label.members() {
         for home in homes(device, row.zone_count) {
-            scan.zone(home, row.zone_size);
+            scan.scan_zone(home, row.zone_size);
         }
     }
     scan.part_copies();
@@ -119,14 +119,13 @@ impl Scan<'_> {
     /// copy a device with bad sectors to a sound one.
     fn note_unread(&self, home: Home, error: &DeviceError) {
         if matches!(error, DeviceError::Io { .. }) {
-            let expected =
-                "a device that can be read in full; copy one with bad sectors to a sound one first";
-            self.unread.get_or_init(|| Corrupt::new(home, "index made from zones", expected, error));
+            let expected = "readable in full; copy a device with bad sectors to a good one first";
+            self.unread.get_or_init(|| Corrupt::new(home, "scanned zone", expected, error));
         }
     }
 
     /// Scans one physical zone.
-    fn zone(&mut self, home: Home, zone_size: u64) {
+    fn scan_zone(&mut self, home: Home, zone_size: u64) {
         let Ok(device) = self.devices.get(home.device) else { return };
         let unit = u64::from(device.info().write_unit);
         let report = device.report(home.zone).inspect_err(|error| self.note_unread(home, error));
@@ -134,26 +133,32 @@ impl Scan<'_> {
         let end = match report.state {
             ZoneState::Empty => return,
             ZoneState::Offline => {
-                log::error!("{home}: offline; what lay in it alone is lost");
+                log::error!("{home} offline: blocks without another copy are lost");
                 return;
             }
             ZoneState::Open if device.info().hardware_pointers => report.pointer,
             _ => report.capacity,
         };
-        let goes_on = matches!(report.state, ZoneState::Open | ZoneState::Unknown);
+        let takes_writes = matches!(report.state, ZoneState::Open | ZoneState::Unknown);
         let first = self.read(home, 0, unit).unwrap_or_default();
-        let told = ZoneHeader::decode(&first).filter(|header| {
+        let header = ZoneHeader::decode(&first).filter(|header| {
             ZoneHeader::parse(&first, self.pool, header.seq, &home.to_string()).is_ok()
                 && header.capacity <= zone_size
-                && Class::from_id(header.class).is_some()
+                && ZoneClass::from_id(header.class).is_some()
         });
-        let Some(header) = told.or_else(|| self.header_of_parts(home, unit, end)) else { return };
-        if header.txg > self.up_to || !is_possible(header.seq) {
+        let Some(header) = header.or_else(|| self.header_of_parts(home, unit, end)) else { return };
+        if header.txg > self.up_to || !is_valid_seq(header.seq) {
             return;
         }
-        let mut found = Found { home, header, parts: BTreeMap::new(), part_copies: Vec::new(), goes_on };
+        let mut found = FoundZone {
+            home,
+            header,
+            parts: BTreeMap::new(),
+            part_copies: Vec::new(),
+            takes_writes,
+        };
         self.parts(&mut found, unit, end.min(header.capacity));
-        log::info!("{home}: zone {} with {} directory parts", found.header.seq, found.parts.len());
+        log::info!("{home} scanned: zone {}, {} directory parts", found.header.seq, found.parts.len());
         self.zones.insert(found.header.seq, found);
     }
 
@@ -171,7 +176,7 @@ impl Scan<'_> {
             }
         });
         let (seq, txg, incarnation) = newest?;
-        log::warn!("{home}: its header is damaged; its directory says that it is zone {seq}");
+        log::warn!("{home}: zone header damaged, using its directory: zone {seq}");
         Some(ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,
@@ -179,7 +184,7 @@ impl Scan<'_> {
             incarnation,
             txg,
             capacity: end,
-            class: Class::Data as u8,
+            class: ZoneClass::Data as u8,
             granule_shift: 4,
             reserved: [0; 14],
             seal: [0; 16],
@@ -187,20 +192,20 @@ impl Scan<'_> {
     }
 
     /// Visits the end of each write unit of a zone.
-    fn each_tail(&self, home: Home, unit: u64, end: u64, look: &mut dyn FnMut(&[u8], u64)) {
+    fn each_tail(&self, home: Home, unit: u64, end: u64, visit: &mut dyn FnMut(&[u8], u64)) {
         let mut from = 0;
         while from < end {
             let len = PIECE_BYTES.max(unit).min(end - from);
             let piece = self.read(home, from, len).unwrap_or_default();
             for (at, tail) in (from + unit..).step_by(unit as usize).zip(piece.chunks_exact(unit as usize)) {
-                look(tail, at);
+                visit(tail, at);
             }
             from += len;
         }
     }
 
     /// Finds the parts of a zone, from its beginning: see the invariant above.
-    fn parts(&self, found: &mut Found, unit: u64, zone_end: u64) {
+    fn parts(&self, found: &mut FoundZone, unit: u64, zone_end: u64) {
         let (mut last_end, mut incarnation) = (0, 0);
         let (home, seq) = (found.home, found.header.seq);
         self.each_tail(home, unit, zone_end, &mut |tail, end| {
@@ -234,10 +239,12 @@ impl Scan<'_> {
     /// Finds the second copies of parts that list moved blocks. If such a part is damaged, its copy replaces
     /// it.
     fn part_copies(&mut self) {
-        let listed: Vec<(Addr, u32, Copy)> = self
-            .copies(|entry| matches!(entry.owner, Owner::Pool { what: POOL_PART_COPY }))
+        let listed: Vec<(Addr, u32, BlockCopy)> = self
+            .copies(|entry| matches!(entry.owner, Owner::Pool { structure: POOL_PART_COPY }))
             .into_iter()
-            .filter_map(|(addr, copies)| self.best(&copies, addr).map(|copy| (addr, copy.psize, copy)))
+            .filter_map(|(addr, copies)| {
+                self.newest_intact(&copies, addr).map(|copy| (addr, copy.psize, copy))
+            })
             .collect();
         for (addr, psize, copy) in listed {
             let Some(raw) = self.bytes_of(&copy, addr) else { continue };
@@ -249,18 +256,15 @@ impl Scan<'_> {
             let Some(found) = self.zones.get_mut(&trailer.seq).filter(|_| part.txg <= self.up_to) else {
                 continue;
             };
-            let apart = |other: &Part| other.end <= part.batch_start || part.end <= other.batch_start;
+            let is_disjoint = |other: &Part| other.end <= part.batch_start || part.end <= other.batch_start;
             if !found.parts.contains_key(&end) {
                 let behind = found.parts.range(end..).next();
                 let is_passed =
                     behind.is_some_and(|(_, next)| next.previous.is_none_or(|previous| previous < end));
-                if is_passed || !found.parts.values().all(apart) {
+                if is_passed || !found.parts.values().all(is_disjoint) {
                     continue;
                 }
-                log::warn!(
-                    "zone {}: the directory part ending at byte {end} is taken from its copy",
-                    trailer.seq
-                );
+                log::warn!("zone {}: directory part ending at byte {end} damaged, using copy", trailer.seq);
                 found.parts.insert(end, part);
             }
             found.part_copies.push(PartCopy { part_end: end, part_start: trailer.part_start, addr });
@@ -268,12 +272,13 @@ impl Scan<'_> {
     }
 
     /// Every listed copy of every block, newest first.
-    fn copies(&self, wanted: impl Fn(&Entry) -> bool) -> BTreeMap<Addr, Vec<Copy>> {
-        let mut copies: BTreeMap<Addr, Vec<Copy>> = BTreeMap::new();
+    fn copies(&self, wanted: impl Fn(&Entry) -> bool) -> BTreeMap<Addr, Vec<BlockCopy>> {
+        let mut copies: BTreeMap<Addr, Vec<BlockCopy>> = BTreeMap::new();
         for (seq, found) in &self.zones {
             for part in found.parts.values() {
                 for entry in part.entries.iter().filter(|entry| wanted(entry)) {
-                    let copy = Copy { txg: part.txg, zone: *seq, part_end: part.end, psize: entry.psize };
+                    let copy =
+                        BlockCopy { txg: part.txg, zone: *seq, part_end: part.end, psize: entry.psize };
                     copies.entry(entry.identity).or_default().push(copy);
                 }
             }
@@ -282,12 +287,12 @@ impl Scan<'_> {
         copies
     }
 
-    fn entry(&self, copy: &Copy, addr: Addr) -> Option<(&Found, &Entry)> {
+    fn entry(&self, copy: &BlockCopy, addr: Addr) -> Option<(&FoundZone, &Entry)> {
         let found = self.zones.get(&copy.zone)?;
         Some((found, found.parts.get(&copy.part_end)?.find(addr)?))
     }
 
-    fn bytes_of(&self, copy: &Copy, addr: Addr) -> Option<Vec<u8>> {
+    fn bytes_of(&self, copy: &BlockCopy, addr: Addr) -> Option<Vec<u8>> {
         let (found, entry) = self.entry(copy, addr)?;
         let raw =
             self.read_any(found.home, entry.offset, entry.offset.checked_add(u64::from(entry.psize))?)?;
@@ -295,7 +300,7 @@ impl Scan<'_> {
     }
 
     /// The newest whole copy. A single copy is not checked here; its reader will verify it.
-    fn best(&self, copies: &[Copy], addr: Addr) -> Option<Copy> {
+    fn newest_intact(&self, copies: &[BlockCopy], addr: Addr) -> Option<BlockCopy> {
         match copies {
             [] => None,
             [one] => Some(*one),
@@ -306,25 +311,29 @@ impl Scan<'_> {
     }
 
     /// Reached blocks that no directory lists. Their part is damaged, so they lie where they were born.
-    fn unlisted(&self, all: &BTreeMap<Addr, Vec<Copy>>, index: &Index) -> BTreeMap<Addr, Copy> {
-        let Index::Reached(reached) = index else { return BTreeMap::new() };
+    fn unlisted(
+        &self,
+        all: &BTreeMap<Addr, Vec<BlockCopy>>,
+        index: &IndexSource,
+    ) -> BTreeMap<Addr, BlockCopy> {
+        let IndexSource::Reached(reached) = index else { return BTreeMap::new() };
         let is_listed = |addr: &Addr, psize: u32| {
             all.get(addr).is_some_and(|copies| copies.iter().any(|copy| copy.psize == psize))
         };
         let unlisted = reached.iter().filter(|(addr, psize)| !is_listed(addr, *psize));
         let at_home = unlisted.filter(|(addr, _)| self.zones.contains_key(&addr.seq()));
         let copy = |(addr, psize): &(Addr, u32)| {
-            (*addr, Copy { txg: Txg(0), zone: addr.seq(), part_end: 0, psize: *psize })
+            (*addr, BlockCopy { txg: Txg(0), zone: addr.seq(), part_end: 0, psize: *psize })
         };
         at_home.map(copy).collect()
     }
 
-    fn tables(&self, own: &BootPtr, index: &Index) -> Tables {
+    fn tables(&self, own: &BootPtr, index: &IndexSource) -> Tables {
         // Blocks of the pool itself are live only if they are in `kept`.
-        let lives = |addr: Addr, copy: &Copy| {
+        let is_live = |addr: Addr, copy: &BlockCopy| {
             self.entry(copy, addr).is_some_and(|(_, entry)| matches!(entry.owner, Owner::Block { .. }))
                 && match index {
-                    Index::Reached(reached) => reached.binary_search(&(addr, copy.psize)).is_ok(),
+                    IndexSource::Reached(reached) => reached.binary_search(&(addr, copy.psize)).is_ok(),
                     _ => true,
                 }
         };
@@ -335,25 +344,25 @@ impl Scan<'_> {
             all.insert(*addr, vec![*copy]);
             kept.insert(*addr);
         }
-        let best = |addr: Addr, copies: &[Copy], kept: &BTreeSet<Addr>| {
+        let newest_of = |addr: Addr, copies: &[BlockCopy], kept: &BTreeSet<Addr>| {
             let is_kept = kept.contains(&addr);
-            let alive: Vec<Copy> =
-                copies.iter().copied().filter(|copy| is_kept || lives(addr, copy)).collect();
-            self.best(&alive, addr)
+            let alive: Vec<BlockCopy> =
+                copies.iter().copied().filter(|copy| is_kept || is_live(addr, copy)).collect();
+            self.newest_intact(&alive, addr)
         };
         // If no block in a zone is live, the copies of its parts are dead as well.
         let needed: BTreeSet<ZoneSeq> = all
             .iter()
-            .filter_map(|(addr, copies)| best(*addr, copies, &kept))
+            .filter_map(|(addr, copies)| newest_of(*addr, copies, &kept))
             .map(|copy| copy.zone)
             .collect();
         let needed_parts = self.zones.iter().filter(|(seq, _)| needed.contains(seq));
         kept.extend(needed_parts.flat_map(|(_, found)| found.part_copies.iter().map(|copy| copy.addr)));
         let mut rows: BTreeMap<ZoneSeq, Zone> = BTreeMap::new();
         for (seq, found) in &self.zones {
-            let class = Class::from_id(found.header.class).unwrap_or(Class::Data);
+            let class = ZoneClass::from_id(found.header.class).unwrap_or(ZoneClass::Data);
             let mut zone = Zone::new(class, found.home, found.header.capacity, found.header.txg);
-            zone.phase = if found.goes_on { Phase::Open } else { Phase::Full };
+            zone.phase = if found.takes_writes { Phase::Open } else { Phase::Full };
             if let Some((end, part)) = found.parts.last_key_value() {
                 (zone.claimed, zone.last_write) = (*end, part.txg);
             }
@@ -361,21 +370,21 @@ impl Scan<'_> {
                 zone.part_copies.clone_from(&found.part_copies);
             }
             if unlisted.range(Addr::new(*seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0)).next().is_some() {
-                log::error!("zone {seq}: a directory part is damaged; it is kept as it is");
+                log::error!("zone {seq} suspect: a damaged directory part leaves blocks unlisted");
                 zone.phase = Phase::Suspect;
             }
             rows.insert(*seq, zone);
         }
-        let mut births: BTreeMap<ZoneSeq, Born> = BTreeMap::new();
+        let mut births: BTreeMap<ZoneSeq, BornBlocks> = BTreeMap::new();
         let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
         let mut dead: BTreeMap<ZoneSeq, Vec<(u32, u32)>> = BTreeMap::new();
         let mut alive_at: BTreeMap<Addr, u32> = BTreeMap::new();
         // The last live block, and its copy.
-        let mut before: Option<(Addr, Copy)> = None;
+        let mut before: Option<(Addr, BlockCopy)> = None;
         for (addr, copies) in all {
             let granules = |psize: u32| (granule_bytes(u64::from(psize)) / GRANULE) as u32;
             let sizes = copies.iter().map(|copy| granules(copy.psize)).max().unwrap_or(0);
-            let Some(copy) = best(addr, &copies, &kept) else {
+            let Some(copy) = newest_of(addr, &copies, &kept) else {
                 dead.entry(addr.seq()).or_default().push((addr.granule(), sizes));
                 continue;
             };
@@ -384,7 +393,7 @@ impl Scan<'_> {
             alive_at.insert(addr, granules(copy.psize));
             let birth = births.entry(addr.seq()).or_default();
             // No block between the last live one and this one is live, here or elsewhere.
-            let joins = before.is_some_and(|(last, of)| {
+            let shares_run = before.is_some_and(|(last, of)| {
                 last.seq() == addr.seq() && (of.zone, of.part_end) == (copy.zone, copy.part_end)
             });
             let is_moved = copy.zone != addr.seq()
@@ -392,7 +401,7 @@ impl Scan<'_> {
             if is_moved {
                 let (granule, granules) = (addr.granule(), granules(copy.psize));
                 match birth.runs.last_mut() {
-                    Some(run) if joins => run.take(granule, granules),
+                    Some(run) if shares_run => run.add_block(granule, granules),
                     _ => birth.runs.push(Run::of(granule, granules, copy.zone, copy.part_end)),
                 }
             }
@@ -401,21 +410,21 @@ impl Scan<'_> {
         for (seq, ranges) in dead {
             // Remains of a crash may overlap blocks that were written later.
             let mut end = 0;
-            let apart: Vec<(u32, u32)> = ranges
+            let separate: Vec<(u32, u32)> = ranges
                 .into_iter()
                 .filter(|(first, count)| {
                     let first_addr = Addr::new(seq, u64::from(*first) * GRANULE);
                     let last = Addr::from_raw(first_addr.raw() + u64::from(*count) - 1);
                     let before = alive_at.range(..=last).next_back();
-                    let lives = before.is_some_and(|(addr, granules)| {
+                    let is_live = before.is_some_and(|(addr, granules)| {
                         addr.seq() == seq && addr.granule() + granules > *first
                     });
-                    let fits = *first >= end && !lives;
+                    let fits = *first >= end && !is_live;
                     end = end.max(first.saturating_add(*count));
                     fits
                 })
                 .collect();
-            births.entry(seq).or_default().dead.add_sorted(&apart);
+            births.entry(seq).or_default().dead.add_sorted(&separate);
         }
         let mut tables = Tables::default();
         for (seq, mut zone) in rows {
@@ -425,15 +434,15 @@ impl Scan<'_> {
             // Zones without live blocks become free space at once: it is needed, and there is no txg to roll
             // back to. But live blocks may be listed in damaged parts alone, so this must wait until the
             // trees were walked.
-            let is_room = zone.live == 0 && !matches!(index, Index::Scanned);
+            let is_free = zone.live == 0 && !matches!(index, IndexSource::Scanned);
             tables.insert(seq, zone);
-            if is_room {
-                tables.retire(seq);
+            if is_free {
+                tables.reclaim(seq);
             }
         }
-        tables.insert_gone(births.into_iter().map(|(seq, mut born)| {
+        tables.insert_reclaimed(births.into_iter().map(|(seq, mut born)| {
             born.keep_within_runs();
-            (seq, GoneZone { class: Class::Data, opened: Txg(0), last_write: Txg(0), born })
+            (seq, ReclaimedZone { class: ZoneClass::Data, opened: Txg(0), last_write: Txg(0), born })
         }));
         tables
     }

@@ -4,10 +4,11 @@ use crate::pool::Pool;
 use std::collections::BTreeMap;
 use terrane_format::directory::Owner;
 use terrane_store::errors::{DeviceErrors, ErrorLog, Errors};
-use terrane_store::patience::{FailMode, Suspension};
+use terrane_store::read_retry::{FailMode, Suspension};
 use terrane_wire::{Corrupt, DeviceIdx, Txg};
 
 impl Pool {
+    /// What was found, until an administrator clears it.
     pub fn error_log(&self) -> &ErrorLog {
         &self.reports.log
     }
@@ -20,8 +21,8 @@ impl Pool {
 
     /// Adds the error log that an earlier import stored. Only the first call does so, because several data
     /// sets may be opened on one pool.
-    pub fn recall_errors(&self, stored: Errors) {
-        self.reports.log.recall_once(stored);
+    pub fn load_stored_errors(&self, stored: Errors) {
+        self.reports.log.load_stored(stored);
     }
 
     /// Empties the error log and returns its content. Blocks that are still damaged are logged again when
@@ -38,13 +39,13 @@ impl Pool {
 
     /// Reports damage that belongs to no single block.
     pub fn report_damage(&self, corrupt: Corrupt) {
-        self.reports.damage(corrupt);
+        self.reports.note_damage(corrupt);
     }
 
     /// Logs that changes of a file are lost, because a structure that they belong to is damaged. `status` can
     /// then name the file.
-    pub fn note_lost(&self, owner: Owner, txg: Txg) {
-        self.reports.log.note_block(owner, format_args!("the changes of group {txg} are lost"));
+    pub fn note_lost_changes(&self, owner: Owner, txg: Txg) {
+        self.reports.log.note_block(owner, format_args!("changes of txg {txg} lost"));
     }
 
     /// Sets what a failing read does, from the next one on. It is not stored.

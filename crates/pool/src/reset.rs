@@ -13,7 +13,7 @@ use terrane_format::rows::Phase;
 use terrane_space::replicas::Replicas;
 use terrane_space::zones::Zone;
 use terrane_store::PoolError;
-use terrane_txg::admission::room::LAST_ROOM_PART;
+use terrane_txg::admission::space::LAST_COMMIT_DIVISOR;
 use terrane_wire::ZoneSeq;
 
 impl Pool {
@@ -22,7 +22,7 @@ impl Pool {
         let ready: Vec<(ZoneSeq, Replicas)> = {
             let tables = self.store.tables.read();
             let is_old = |zone: &Zone| matches!(zone.phase, Phase::Emptied(txg) if txg <= st.history.oldest);
-            let ripe = |zone: &Zone| is_old(zone) && !zone.unread;
+            let ripe = |zone: &Zone| is_old(zone) && !zone.unreadable;
             tables
                 .emptied()
                 .filter(|(_, zone)| ripe(zone))
@@ -33,29 +33,29 @@ impl Pool {
             if st.collector.rests_with(&self.store, seq, replicas.first().device, self.env.monotonic_ns()) {
                 continue;
             }
-            let is_explained = match self.store.is_left(seq, st.history.imported) {
+            let is_explained = match self.store.is_fully_explained(seq, st.history.imported) {
                 Ok(is_explained) => {
                     if st.collector.unread.has_failed(seq) {
                         st.collector.was_read(&self.admission, seq);
                     }
                     is_explained
                 }
-                Err(error) if error.may_pass() => {
-                    log::warn!("zone {seq}: {error}");
+                Err(error) if error.is_transient() => {
+                    log::warn!("zone {seq} unreadable, reset later: {error}");
                     st.collector.put_to_sleep(&self.store, seq, self.env.monotonic_ns());
                     continue;
                 }
                 Err(error) => {
-                    log::error!("zone {seq}: {error}");
+                    log::error!("zone {seq}: directory damaged: {error}");
                     false
                 }
             };
             if !is_explained {
                 log::error!(
-                    "zone {seq}: its directory lists blocks that are neither dead nor moved; kept for `terrane check`"
+                    "zone {seq} suspect: its directory lists blocks that are neither dead nor moved; see `terrane check`"
                 );
                 st.suspects.push(seq);
-                st.collector.reset(seq);
+                st.collector.drop_zone(seq);
                 continue;
             }
             let copies = {
@@ -69,31 +69,31 @@ impl Pool {
                     .iter()
                     .map(|copy| (copy.addr, copy.part_end - copy.part_start))
                     .collect();
-                tables.retire(seq);
+                tables.reclaim(seq);
                 copies
             };
-            st.collector.reset(seq);
+            st.collector.drop_zone(seq);
             st.resets_done.push((seq, copies));
             for home in replicas.iter() {
-                self.give_back(st, home)?;
+                self.reset_zone(st, home)?;
             }
         }
         Ok(())
     }
 
     /// Resets a physical zone that is empty by the tables, so that it can be opened again.
-    fn give_back(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
+    fn reset_zone(&self, st: &mut SyncState, home: Home) -> Result<(), PoolError> {
         match self.store.devices.get(home.device)?.reset(home.zone) {
             Ok(()) => {
                 self.store.counters.reset_zones.add(1);
                 st.alloc.put(home);
             }
             // The error may be transient: the next open of the zone tries again.
-            Err(error) if self.store.devices.take_writes(home) => {
-                log::warn!("{home}: {error}; the zone is reset when it is needed");
+            Err(error) if self.store.devices.zone_takes_writes(home) => {
+                log::warn!("{home}: reset failed, retried when the zone is opened: {error}");
                 st.alloc.put_unclean(home);
             }
-            Err(error) => log::warn!("{home}: {error}; the zone is left aside"),
+            Err(error) => log::warn!("{home} retired: reset failed: {error}"),
         }
         Ok(())
     }
@@ -103,15 +103,15 @@ impl Pool {
     ///
     /// It is done only if there may be no space for the txgs that ageing takes, or for `bytes` of the current
     /// one.
-    pub(crate) fn keep_only_the_newest(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
+    pub(crate) fn drop_rollback_txgs(&self, st: &mut SyncState, bytes: u64) -> Result<(), PoolError> {
         let Some((txg, ptr)) = st.history.newest else { return Ok(()) };
-        self.store.devices.ask_room_below();
-        let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_ROOM_PART);
-        self.let_holds_go(st, self.admission.account(st).physical() < needed);
+        self.store.devices.query_host_free();
+        let needed = bytes.saturating_add(self.admission.sizes().commit_bytes() / LAST_COMMIT_DIVISOR);
+        self.release_holds(st, self.admission.account(st).physical_free() < needed);
         let is_old = st.history.oldest < txg;
         // Some zones may have been held or unreadable when the others were reset. A txg that needs them tries
         // again.
-        if self.admission.account(st).physical() >= needed
+        if self.admission.account(st).physical_free() >= needed
             || self.admission.waiting_zones() == 0
             || !is_old && bytes == 0
         {
@@ -126,16 +126,17 @@ impl Pool {
 
     /// Removes zones that take no more writes from the empty ones. The devices are asked about the zones that
     /// would be opened next.
-    pub(crate) fn forget_dead_zones(&self, st: &mut SyncState) {
-        let count = self.admission.sizes().low_water() + st.streams.layout().slots();
+    pub(crate) fn drop_unwritable_zones(&self, st: &mut SyncState) {
+        let count = self.admission.sizes().min_empty_zones() + st.streams.layout().slots();
         loop {
-            let next = st.alloc.first_of_each(count);
-            let mut dead = next.into_iter().filter(|home| !self.store.devices.take_writes(*home)).peekable();
-            if dead.peek().is_none() {
+            let next = st.alloc.next_empty_zones(count);
+            let mut unwritable =
+                next.into_iter().filter(|home| !self.store.devices.zone_takes_writes(*home)).peekable();
+            if unwritable.peek().is_none() {
                 return;
             }
-            dead.for_each(|home| {
-                log::warn!("{home}: it takes no writes any more; it is left aside");
+            unwritable.for_each(|home| {
+                log::warn!("{home} retired: it takes no more writes");
                 st.alloc.drop_zone(home);
             });
         }

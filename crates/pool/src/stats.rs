@@ -11,28 +11,34 @@ use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_cache::blocks::CacheStats;
 use terrane_device::{Counted, Device, IoCounts};
-use terrane_format::record::Class;
+use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
 use terrane_store::counters::{Io, WaitFor};
 use terrane_wire::DeviceIdx;
-use terrane_wire::meter::Times;
+use terrane_wire::meter::HistogramSnapshot;
 
 /// Zones by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneCounts {
+    /// Zones that hold nothing. Zones of which the device takes no more writes are not counted.
     pub empty: u64,
+    /// Zones that blocks are appended to.
     pub open: u64,
+    /// Zones that take no more blocks.
     pub full: u64,
     /// Zones without live blocks that wait until no txg that could be rolled back to needs them.
     pub emptied: u64,
+    /// Zones whose directory contradicts the tables, or with damaged live blocks. They are kept.
     pub suspect: u64,
 }
 
 /// I/O of one device of an open pool, anchors and resets included.
 #[derive(Clone, Debug)]
 pub struct DeviceStats {
+    /// The path, or another name of the device.
     pub name: String,
+    /// Its I/O since it was opened.
     pub io: IoCounts,
 }
 
@@ -41,70 +47,92 @@ pub struct DeviceStats {
 pub struct Stats {
     /// Time since the counters began, in nanoseconds.
     pub uptime_ns: u64,
+    /// The devices that are present, by index.
     pub devices: Vec<DeviceStats>,
-    /// I/O of the devices, by [`Class::ALL`].
-    pub reads: [Io; Class::ALL.len()],
-    pub writes: [Io; Class::ALL.len()],
-    pub device_read: Times,
-    pub device_write: Times,
-    pub flush: Times,
+    /// I/O of the devices, by [`ZoneClass::ALL`].
+    pub reads: [Io; ZoneClass::ALL.len()],
+    /// Writes of the devices, by [`ZoneClass::ALL`].
+    pub writes: [Io; ZoneClass::ALL.len()],
+    /// Duration of reads, each retry counted.
+    pub device_read: HistogramSnapshot,
+    /// Duration of batch writes.
+    pub device_write: HistogramSnapshot,
+    /// Duration of flushes, one for each device.
+    pub flush: HistogramSnapshot,
     /// Totals since the pool was created; without the feature `Totals`, since the import.
     pub totals: Totals,
     /// Totals since the import.
     pub totals_now: Totals,
     /// Bytes of written blocks, before and after compression.
     pub logical_bytes: u64,
+    /// Those bytes after compression.
     pub stored_bytes: u64,
     /// Overwrites that changed nothing, so that the old blocks were kept, and their bytes before compression.
     pub nopwrite_blocks: u64,
+    /// Those bytes.
     pub nopwrite_bytes: u64,
+    /// The cache of blocks in memory.
     pub cache: CacheStats,
     /// The same, by [`Kind::ALL`].
     pub cache_by_kind: [CacheStats; Kind::ALL.len()],
+    /// Bound of the cache, in bytes.
     pub cache_bytes_max: u64,
     /// Duration of commits, from the end of quiescing until the txg was durable.
-    pub group: Times,
+    pub txg_sync: HistogramSnapshot,
     /// Time for which operations could not join while a txg quiesced.
-    pub quiesce: Times,
+    pub quiesce: HistogramSnapshot,
     /// Bytes that txgs sent to the devices.
-    pub group_bytes: u64,
+    pub txg_bytes: u64,
     /// Total waiting time of operations that could not join a txg at once.
-    pub begin: Times,
+    pub begin: HistogramSnapshot,
     /// Waits before joining a txg, by [`WaitFor::ALL`].
-    pub waits: [Times; WaitFor::ALL.len()],
+    pub waits: [HistogramSnapshot; WaitFor::ALL.len()],
+    /// Operations that were refused because the pool, or the host below it, is full.
     pub no_space: u64,
     /// Operations that wait for space now, and the bytes that they need.
     pub waiting: (u64, u64),
     /// Dirty bytes in memory now, and their bound.
     pub dirty_bytes: u64,
+    /// The present bound of dirty bytes, which follows the speed of the devices.
     pub dirty_bytes_max: u64,
+    /// Victims from which GC moved all that it could move.
     pub collected_zones: u64,
+    /// Stored bytes that GC moved.
     pub collected_bytes: u64,
+    /// Zones that were reset.
     pub reset_zones: u64,
+    /// Zones by state, now.
     pub zones: ZoneCounts,
     /// Bytes that users can fill, live bytes, and bytes available to users.
     pub space: (u64, u64, u64),
+    /// Entries of the relocation index.
     pub runs: u64,
     /// Memory of the relocation index: runs, and rows of reclaimed zones.
     pub run_index_bytes: u64,
-    /// Rows of reclaimed zones are packed into intervals, because the index was near its bound.
+    /// Rows of reclaimed zones are packed into leaves, because the index was near its bound.
     pub run_index_packed: bool,
     /// Memory bound of the relocation index and the dead sets together.
     pub index_bytes_max: u64,
     /// Memory of the zone tables' dead sets.
     pub dead_set_bytes: u64,
+    /// Copies that were read but did not match their checksum.
     pub checksum_errors: u64,
+    /// Failed reads, each retry counted.
     pub read_errors: u64,
+    /// Failed batch writes.
     pub write_errors: u64,
     /// Reads that no copy could serve.
     pub lost_blocks: u64,
+    /// Damaged copies that were replaced by good bytes.
     pub healed_blocks: u64,
+    /// Blocks of which a scrub read every copy.
     pub scrubbed_blocks: u64,
     /// Stored bytes of blocks that were rewritten to keep the relocation index within its bound.
-    pub reborn_bytes: u64,
+    pub rewritten_bytes: u64,
     /// Commits that reset zones after their frees were already collected, because a batch had failed and no
     /// other space was left.
     pub late_resets: u64,
+    /// The newest committed txg.
     pub txg: u64,
     /// The pool has stopped writing.
     pub failed: bool,
@@ -122,15 +150,15 @@ impl Pool {
     }
 
     /// Totals of the last `window_ns`, and the nanoseconds that they cover: at most the time since import.
-    pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
-        self.activity.lately(window_ns)
+    pub fn recent_totals(&self, window_ns: u64) -> (u64, Totals) {
+        self.activity.recent_totals(window_ns)
     }
 
     /// Dirty bytes in memory, their bound, and the number of operations that wait for space. Cheap enough for
     /// a call before each record.
     pub fn load(&self) -> (u64, u64, u64) {
         let (dirty_bytes, dirty_bytes_max) = self.admission.dirty();
-        (dirty_bytes, dirty_bytes_max, self.admission.waiting().0)
+        (dirty_bytes, dirty_bytes_max, self.admission.space_waiters().0)
     }
 
     /// Statistics since the import. Cheap enough for a call every second.
@@ -145,7 +173,7 @@ impl Pool {
                 Phase::Full => zones.full += 1,
                 Phase::Emptied(_) => zones.emptied += 1,
                 Phase::Suspect => zones.suspect += 1,
-                Phase::Gone => {}
+                Phase::Reclaimed => {}
             }
         }
         let (resident, index) = (tables.zones.len() as u64, tables.index_size());
@@ -153,7 +181,7 @@ impl Pool {
         let cache_by_kind = self.reader.cache.stats();
         // Not from the allocator, because the sync may hold its lock for a whole txg. Dead zones are in
         // neither number.
-        zones.empty = self.admission.room().limits.zones.saturating_sub(resident);
+        zones.empty = self.admission.space_snapshot().limits.zones.saturating_sub(resident);
         let device = |(_, device): (DeviceIdx, Arc<Counted>)| DeviceStats {
             name: device.info().name.clone(),
             io: device.counts(),
@@ -161,8 +189,8 @@ impl Pool {
         Stats {
             devices: self.store.devices.all().into_iter().map(device).collect(),
             uptime_ns: counters.now_ns().saturating_sub(counters.began_ns),
-            reads: std::array::from_fn(|at| counters.reads(Class::ALL[at]).snapshot()),
-            writes: std::array::from_fn(|at| counters.writes(Class::ALL[at]).snapshot()),
+            reads: std::array::from_fn(|at| counters.reads(ZoneClass::ALL[at]).snapshot()),
+            writes: std::array::from_fn(|at| counters.writes(ZoneClass::ALL[at]).snapshot()),
             device_read: counters.device_read.snapshot(),
             device_write: counters.device_write.snapshot(),
             flush: counters.flush.snapshot(),
@@ -175,13 +203,13 @@ impl Pool {
             cache: cache_by_kind.into_iter().sum(),
             cache_by_kind,
             cache_bytes_max: self.reader.cache.budget() as u64,
-            group: counters.group.snapshot(),
+            txg_sync: counters.txg_sync.snapshot(),
             quiesce: counters.quiesce.snapshot(),
-            group_bytes: counters.group_bytes.get(),
+            txg_bytes: counters.txg_bytes.get(),
             begin: counters.begin.snapshot(),
             waits: std::array::from_fn(|at| counters.waits[at].snapshot()),
             no_space: counters.no_space.get(),
-            waiting: self.admission.waiting(),
+            waiting: self.admission.space_waiters(),
             dirty_bytes,
             dirty_bytes_max,
             collected_zones: counters.collected_zones.get(),
@@ -200,10 +228,10 @@ impl Pool {
             lost_blocks: counters.lost_blocks.get(),
             healed_blocks: counters.healed_blocks.get(),
             scrubbed_blocks: counters.scrubbed_blocks.get(),
-            reborn_bytes: counters.reborn_bytes.get(),
+            rewritten_bytes: counters.rewritten_bytes.get(),
             late_resets: counters.late_resets.get(),
             txg: self.synced_txg().0,
-            failed: self.reports.stopped().is_some(),
+            failed: self.reports.stop_reason().is_some(),
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `terrane-sim gc` replays it on a pool of any shape, under any policy, without data. The places of blocks
 //! are not recorded, because a replay chooses them anew. Names and contents are not recorded either: a
-//! lifetime inferred from siblings is already a number.
+//! lifetime inferred from similar files is already a number.
 //!
 //! The recording is text, one event per line. Words are separated by single spaces, and all numbers are
 //! decimal:
@@ -44,15 +44,15 @@ impl Pool {
         let layout = st.streams.layout();
         let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
         writeln!(sink, "pool {zones} {} {} {}", label.zone_size, layout.slots(), ages.len())?;
-        let recording = Recording { sink, lines: String::new(), group: String::new(), placement: None };
+        let recording = Recording { sink, lines: String::new(), txg_lines: String::new(), placement: None };
         *self.recorder.recording.lock() = Some(recording);
-        self.recorder.on.store(true, Ordering::Relaxed);
+        self.recorder.is_on.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Ends a recording, if there is one. On an error its last lines are lost.
     pub fn end_recording(&self) -> std::io::Result<()> {
-        self.recorder.on.store(false, Ordering::Relaxed);
+        self.recorder.is_on.store(false, Ordering::Relaxed);
         let recording = self.recorder.recording.lock().take();
         recording.map_or(Ok(()), |mut recording| recording.flush())
     }

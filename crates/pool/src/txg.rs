@@ -14,7 +14,7 @@ use crate::pool::{Pool, Tx};
 use std::sync::Arc;
 use std::time::Duration;
 use terrane_store::PoolError;
-use terrane_txg::admission::Above;
+use terrane_txg::admission::PoolHooks;
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
@@ -24,8 +24,8 @@ impl Pool {
         if self.read_only {
             return Err(PoolError::ReadOnly);
         }
-        let above = Above {
-            alive: &|| self.reports.alive(),
+        let above = PoolHooks {
+            check_running: &|| self.reports.check_running(),
             commit: &|txg| self.commit_txg(txg),
             wait_for_unread: &|| self.wait_for_unread(),
         };
@@ -34,21 +34,21 @@ impl Pool {
     }
 
     /// Reserves bytes for a file without a check for free space, because they were reserved before the pool
-    /// was opened. New reservations use [`Cost::promises`].
-    pub fn promise(&self, bytes: u64) {
-        self.admission.set_promised(|promised| promised.saturating_add(bytes));
+    /// was opened. New reservations use [`Cost::file_reservation`].
+    pub fn reserve_file(&self, bytes: u64) {
+        self.admission.set_file_reserved(|reserved| reserved.saturating_add(bytes));
     }
 
     /// Ends a file's reservation of bytes, which were written or are no longer wanted.
-    pub fn end_promise(&self, bytes: u64) {
+    pub fn end_file_reservation(&self, bytes: u64) {
         if bytes > 0 {
-            self.admission.set_promised(|promised| promised.saturating_sub(bytes));
+            self.admission.set_file_reserved(|reserved| reserved.saturating_sub(bytes));
         }
     }
 
     /// Bytes that are reserved for files.
-    pub fn promised_bytes(&self) -> u64 {
-        self.admission.promised()
+    pub fn file_reserved_bytes(&self) -> u64 {
+        self.admission.file_reserved()
     }
 
     /// Commits all changes made before the call. They are durable on return.
@@ -64,14 +64,14 @@ impl Pool {
             // A read-only pool has no changes to commit.
             return Ok(());
         }
-        let alive = || self.reports.alive();
-        self.admission.wait_for_group(txg, self.threaded(), &alive, &|| self.run_group())
+        let alive = || self.reports.check_running();
+        self.admission.wait_for_txg(txg, self.threaded(), &alive, &|| self.run_txg())
     }
 
     /// Waits until no txg syncs. If the caller holds a [`Tx`], the next sync cannot begin. Then only changes
     /// of the open txg are not durable.
     pub fn wait_for_sync(&self) -> Result<(), PoolError> {
-        self.admission.wait_for_sync(|| self.reports.alive())
+        self.admission.wait_for_sync(|| self.reports.check_running())
     }
 
     /// The newest durable txg. Does not wait.
@@ -80,8 +80,8 @@ impl Pool {
     }
 
     /// The client has more work: another txg should follow, even if no operation changes anything.
-    pub fn want_another_group(&self) {
-        self.admission.want_another_group();
+    pub fn want_another_txg(&self) {
+        self.admission.want_another_txg();
     }
 
     /// Whether another txg will follow although no operation changes anything.
@@ -89,12 +89,13 @@ impl Pool {
         self.admission.has_work_left()
     }
 
+    /// The open txg. It may have changed when the caller looks at the number.
     pub fn open_txg(&self) -> Txg {
         self.admission.open()
     }
 
     /// Quiesces and syncs one txg.
-    pub(crate) fn run_group(self: &Arc<Self>) -> Result<(), PoolError> {
+    pub(crate) fn run_txg(self: &Arc<Self>) -> Result<(), PoolError> {
         let mut sync = self.sync.lock();
         let txg = self.admission.quiesce();
         if let Some(client) = self.client() {
@@ -103,13 +104,13 @@ impl Pool {
             client.quiesced(&last);
         }
         self.admission.open_next(txg);
-        let outcome = self.sync_group(&mut sync, txg);
+        let outcome = self.sync_txg(&mut sync, txg);
         if let Err(error) = &outcome {
             // Before the lock is released: no txg may follow a half-applied one.
             self.fail(error);
         }
         drop(sync);
-        let (now_ns, goes_on) = (|| self.env.monotonic_ns(), || self.collection.collects_by_hand());
+        let (now_ns, goes_on) = (|| self.env.monotonic_ns(), || self.collection.has_request());
         self.admission.end_sync(txg, outcome.is_ok(), now_ns, goes_on);
         if let (Ok(()), Some(client)) = (&outcome, self.client()) {
             client.synced(txg);
@@ -119,20 +120,20 @@ impl Pool {
 
     /// The sync thread. A panic in it is a bug, and must not leave threads that wait for a txg asleep.
     pub(crate) fn sync_loop(self: Arc<Self>, period: Duration) {
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sync_groups(period)));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.sync_txgs(period)));
         if outcome.is_err() {
-            self.fail(&PoolError::Failed { reason: "a group's sync panicked".into() });
+            self.fail(&PoolError::Failed { reason: "the sync of a txg panicked".into() });
         }
         self.admission.wake_all();
     }
 
     /// Commits on request, when enough is dirty, and on a timer.
-    fn sync_groups(self: &Arc<Self>, period: Duration) {
+    fn sync_txgs(self: &Arc<Self>, period: Duration) {
         // The thread wakes for every block that workers have compressed. If it preempted a writer each time,
         // that writer would lose the processor for milliseconds.
         self.env.never_preempt();
-        while self.admission.next_group(period, &|| self.look_at_the_clock()) {
-            if self.run_group().is_err() {
+        while self.admission.wait_for_next_txg(period, &|| self.update_idle_window()) {
+            if self.run_txg().is_err() {
                 return;
             }
         }
@@ -150,7 +151,7 @@ mod tests {
     use terrane_txg::cost::Cost;
 
     #[test]
-    fn nobody_begins_to_wait_when_the_pool_has_stopped() {
+    fn no_operation_waits_after_the_pool_has_stopped() {
         let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
         let (create, options) = (CreateOptions::named("toy"), ImportOptions::default());
         let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();

@@ -8,7 +8,7 @@ use support::{SLOTS, Toy, create_with, fill, import_with, owner, sim, verify, wo
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::second::SecondStats;
+use terrane_store::l2cache::CacheDeviceStats;
 use terrane_wire::ZoneIdx;
 
 /// Memory for an eighth of the pool's content.
@@ -40,7 +40,7 @@ fn read_all(pool: &Arc<Pool>, toy: &Toy) {
     }
 }
 
-fn stats(pool: &Pool) -> SecondStats {
+fn stats(pool: &Pool) -> CacheDeviceStats {
     pool.caches()[0].stats.clone().unwrap()
 }
 

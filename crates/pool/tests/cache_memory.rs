@@ -4,7 +4,7 @@ use cap::Cap;
 use std::alloc::System;
 use std::sync::Arc;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{BlockCache, Found, Packed, Source};
+use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source};
 use terrane_format::Addr;
 use terrane_format::block_ptr::Key;
 use terrane_wire::{Txg, ZoneSeq};
@@ -53,13 +53,13 @@ fn bytes_counted_are_bytes_allocated() {
                 cache.insert(key(n / 2), kind, packed(len), None);
             }
         }
-        let (charged, held) = compare(&format!("blocks of {len}, full"), &cache, before);
+        let (charged, cached) = compare(&format!("blocks of {len}, full"), &cache, before);
         assert!(charged > BUDGET / 10 * 9, "{charged} of {BUDGET}");
-        let overhead = charged / held - len;
+        let overhead = charged / cached - len;
         assert!(overhead <= 184, "{overhead} bytes for an entry with its ghosts, {len} of its block");
 
         for n in 0..blocks / 8 {
-            if let Some(Found::Packed(_)) = cache.get(key(n), Kind::Data) {
+            if let Some(CacheHit::Packed(_)) = cache.get(key(n), Kind::Data) {
                 cache.insert_plain(key(n), &Arc::new(vec![7; 2 * len]));
             }
         }
@@ -70,7 +70,7 @@ fn bytes_counted_are_bytes_allocated() {
         cache.clear();
         compare_empty(len, &cache, before);
 
-        (0..blocks).for_each(|n| cache.insert_ahead(key(n), Kind::Data, packed(len)));
+        (0..blocks).for_each(|n| cache.insert_prefetched(key(n), Kind::Data, packed(len)));
         compare(&format!("blocks of {len}, read ahead"), &cache, before);
     }
 }

@@ -6,9 +6,9 @@ mod support;
 
 use std::sync::Arc;
 use support::{create, import, import_with, options, sim, verify, work};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_format::label::second_label;
+use terrane_format::label::second_label_offset;
 use terrane_pool::inspect::anchors;
 use terrane_pool::{ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
@@ -24,7 +24,7 @@ fn device(seed: u64) -> (SimDevice, Txg) {
     work(&pool, &toy, &SeededEnv::new(seed + 1), 8).unwrap();
     let newest = pool.synced_txg();
     pool.abandon();
-    (device.restarted(Kept::Everything), newest)
+    (device.restarted(Survival::Everything), newest)
 }
 
 /// Damages the first copy of the newest anchor's label, or both copies. Returns the anchor's number.
@@ -34,7 +34,7 @@ fn damage_some(device: &SimDevice, both: bool) -> u32 {
     let (anchor, ..) = anchors(device).into_iter().max_by_key(|(_, _, ubers)| newest(ubers)).unwrap();
     device.rot(ZoneIdx(anchor), 100, &[4]).unwrap();
     if both {
-        device.rot(ZoneIdx(anchor), second_label(device.info().write_unit) + 100, &[4]).unwrap();
+        device.rot(ZoneIdx(anchor), second_label_offset(device.info().write_unit) + 100, &[4]).unwrap();
     }
     assert_eq!(anchors(device).len(), if both { 1 } else { 2 });
     anchor
@@ -45,7 +45,7 @@ fn damage(device: &SimDevice) -> u32 {
 }
 
 #[test]
-fn a_damaged_label_hides_no_newer_group() {
+fn a_damaged_label_hides_no_newer_txg() {
     for seed in [1, 2] {
         let (device, newest) = device(seed);
         damage(&device);
@@ -58,30 +58,32 @@ fn a_damaged_label_hides_no_newer_group() {
         work(&pool, &toy, &SeededEnv::new(seed), 3).unwrap();
         let newest = pool.synced_txg();
         pool.abandon();
-        let (pool, toy) = import(&device.restarted(Kept::Everything), seed).unwrap();
+        let (pool, toy) = import(&device.restarted(Survival::Everything), seed).unwrap();
         assert_eq!(pool.synced_txg(), newest, "seed {seed}");
         verify(&pool, &toy);
     }
 }
 
-/// Cuts the power at each command of an import. Passes the txg that the next import finds to `judge`, with a
+/// Cuts the power at each command of an import. Passes the txg that the next import finds to `check`, with a
 /// description.
-fn cut_imports(device: &SimDevice, seed: u64, judge: impl Fn(Txg, &str)) {
-    let trial = device.restarted(Kept::Everything);
+fn cut_imports(device: &SimDevice, seed: u64, check: impl Fn(Txg, &str)) {
+    let trial = device.restarted(Survival::Everything);
     let before = trial.ops_done();
     import(&trial, seed).unwrap().0.abandon();
     let ops = trial.ops_done() - before;
     assert!(ops > 2, "the canary: {ops}");
     for cut in 0..ops {
-        for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
+        for kept in
+            [Survival::Nothing, Survival::Everything, Survival::Seeded(cut), Survival::Seeded(cut + 1000)]
+        {
             let what = format!("seed {seed}, cut {cut} of {ops}, {kept:?}");
-            let trial = device.restarted(Kept::Everything);
+            let trial = device.restarted(Survival::Everything);
             trial.crash_after(trial.ops_done() + cut);
             let _ = import(&trial, seed).map(|(pool, _)| pool.abandon());
             trial.cut_power();
             let (pool, toy) =
                 import(&trial.restarted(kept), seed).unwrap_or_else(|error| panic!("{what}: {error}"));
-            judge(pool.synced_txg(), &what);
+            check(pool.synced_txg(), &what);
             verify(&pool, &toy);
         }
     }
@@ -116,7 +118,7 @@ fn a_pool_is_found_by_the_second_copy_of_its_label() {
     let bytes = info.zone_size * u64::from(info.zone_count);
     device.rot(ZoneIdx(0), 100, &[4]).unwrap();
     assert_eq!(terrane_pool::probe(&mut read, bytes).unwrap().label.pool, pool.label().pool);
-    device.rot(ZoneIdx(0), second_label(info.write_unit) + 100, &[4]).unwrap();
+    device.rot(ZoneIdx(0), second_label_offset(info.write_unit) + 100, &[4]).unwrap();
     assert!(terrane_pool::probe(&mut read, bytes).is_none(), "the canary: nothing else tells");
 }
 
@@ -141,15 +143,20 @@ fn nothing_of_an_old_pool_is_found_in_a_new_one() {
 }
 
 #[test]
-fn a_newer_group_under_a_label_that_nobody_knows_is_not_passed_over() {
+fn a_newer_txg_under_a_label_of_unknown_generation_is_not_passed_over() {
     let (device, newest) = device(5);
     let anchor = damage(&device);
     // What the next commit would have written, after a change of features or devices.
     let (_, label, ubers) = anchors(&device).pop().unwrap();
-    let turn = label.turn + 1;
+    let anchor_generation = label.anchor_generation + 1;
     let (generation, txg) = (label.generation + 1, newest.next());
-    let uber = terrane_format::uberblock::Uberblock { turn, generation, txg, ..ubers.last().unwrap().1 };
-    let label = terrane_format::label::Label { turn, ..label };
+    let uber = terrane_format::uberblock::Uberblock {
+        anchor_generation,
+        generation,
+        txg,
+        ..ubers.last().unwrap().1
+    };
+    let label = terrane_format::label::Label { anchor_generation, ..label };
     device.reset(ZoneIdx(anchor)).unwrap();
     let label_bytes = terrane_format::label::LABEL_BYTES;
     device.write(ZoneIdx(anchor), 0, &vec![7; label_bytes as usize]).unwrap();
@@ -158,9 +165,9 @@ fn a_newer_group_under_a_label_that_nobody_knows_is_not_passed_over() {
     let last = ubers.iter().map(|(_, uber)| uber.txg).max().unwrap();
     assert!(text.contains(&format!("anchor {anchor} cannot be read")), "{text}");
     assert!(text.contains(&format!("--rewind={last}")), "{text}");
-    let look = ImportOptions { read_only: true, ..options() };
+    let read_only = ImportOptions { read_only: true, ..options() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    assert_eq!(Pool::import(devices.clone(), Arc::new(SeededEnv::new(5)), &look).unwrap().synced_txg(), last);
+    assert_eq!(Pool::import(devices.clone(), Arc::new(SeededEnv::new(5)), &read_only).unwrap().synced_txg(), last);
     let go_on = ImportOptions { rewind: Some(last), ..options() };
     assert_eq!(import_with(devices, &go_on, 5).unwrap().0.synced_txg(), last);
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::joint::Joint;
 use support::{create_on, import_from, options, verify, work};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, DeviceError, DeviceInfo, Fault, SimConfig, SimDevice, ZoneReport, ZoneState};
 use terrane_format::label::Role;
 use terrane_format::{Feature, Owner};
@@ -32,7 +32,7 @@ fn refusal(outcome: Result<impl Sized, PoolError>) -> String {
 /// Number of zones in use on each device, by class.
 fn spread(pool: &Pool) -> BTreeMap<(u16, &'static str), usize> {
     let mut spread = BTreeMap::new();
-    for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_format::rows::Phase::Gone) {
+    for zone in pool.zones().iter().filter(|zone| zone.phase != terrane_format::rows::Phase::Reclaimed) {
         *spread.entry((zone.home.device.0, zone.class.name())).or_default() += 1;
     }
     spread
@@ -73,18 +73,18 @@ fn copies_of_metadata_lie_on_two_devices_and_special_ones_take_it() {
     assert!(of(2).all(|((_, class), _)| class.starts_with("metadata")), "{spread:?}");
     assert!(of(2).count() > 0, "{spread:?}");
     for zone in pool.zones() {
-        for (entry, standing) in pool.zone_directory(zone.seq).unwrap() {
-            if standing != terrane_store::explain::Standing::Here || entry.siblings.is_empty() {
+        for (entry, state) in pool.zone_directory(zone.seq).unwrap() {
+            if state != terrane_store::explain::EntryState::Live || entry.other_copies.is_empty() {
                 continue;
             }
-            let (_, home, _) = pool.whereabouts(entry.siblings[0], entry.psize).unwrap();
+            let (_, home, _) = pool.locate(entry.other_copies[0], entry.psize).unwrap();
             assert_ne!(home.device, zone.home.device, "both copies of {entry:?}");
         }
     }
 }
 
 #[test]
-fn a_special_device_beside_few_zones_takes_metadata_and_nothing_else() {
+fn a_special_device_takes_only_metadata_where_zones_are_few() {
     let joint = Joint::of(5, &[64, 40]);
     let (mut pool, mut toy) = create_on(joint.handles(), &named(&[Role::Data, Role::Special]), 5);
     for life in 0..3 {
@@ -168,7 +168,7 @@ fn one_good_anchor_on_each_device_is_enough_and_the_newest_of_all_counts() {
     pool.export().unwrap();
     let newest = pool.synced_txg();
     for (one, other) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        let left = joint.restarted(|_| Kept::Everything);
+        let left = joint.restarted(|_| Survival::Everything);
         rot(&left.devices[0], one);
         rot(&left.devices[1], other);
         let (pool, toy) = import_from(left.handles(), 5).unwrap();
@@ -181,7 +181,7 @@ fn one_good_anchor_on_each_device_is_enough_and_the_newest_of_all_counts() {
         let (pool, toy) = import_from(left.handles(), 6).unwrap();
         verify(&pool, &toy);
     }
-    let left = joint.restarted(|_| Kept::Everything);
+    let left = joint.restarted(|_| Survival::Everything);
     (0..2).for_each(|anchor| rot(&left.devices[1], anchor));
     let text = refusal(import_from(left.handles(), 5));
     assert!(text.contains("missing: device 1"), "{text}");
@@ -214,7 +214,7 @@ fn a_device_whose_anchors_take_nothing_does_not_stop_the_pool() {
 }
 
 #[test]
-fn an_anchor_that_cannot_be_read_hides_no_newer_group() {
+fn an_anchor_that_cannot_be_read_hides_no_newer_txg() {
     // Device 1 was left behind when its anchors failed. Then the anchor of device 0 with the newest txg
     // cannot be read.
     let joint = Joint::of(9, &[40, 40]);
@@ -320,7 +320,7 @@ impl Device for BadSpot {
 }
 
 #[test]
-fn every_crash_of_several_devices_leaves_a_committed_group() {
+fn every_crash_of_several_devices_leaves_a_committed_txg() {
     let mut differ = 0;
     for seed in 0..4 {
         let joint = Joint::of(seed, &[34, 36, 34]);
@@ -328,7 +328,7 @@ fn every_crash_of_several_devices_leaves_a_committed_group() {
         work(&pool, &toy, &SeededEnv::new(seed), 8).unwrap();
         pool.export().unwrap();
         for cut in (seed as i64..150).step_by(11) {
-            let joint = joint.restarted(|_| Kept::Everything);
+            let joint = joint.restarted(|_| Survival::Everything);
             joint.crash_after(cut);
             let committed = match import_from(joint.handles(), seed) {
                 Ok((pool, toy)) => {
@@ -342,11 +342,11 @@ fn every_crash_of_several_devices_leaves_a_committed_group() {
             };
             for chance in 0..4 {
                 let kept = |index: usize| match chance {
-                    0 => Kept::Nothing,
-                    1 => Kept::Everything,
-                    2 if index == 0 => Kept::Everything,
-                    2 => Kept::Nothing,
-                    _ => Kept::Seeded(seed * 1000 + cut as u64 * 10 + index as u64),
+                    0 => Survival::Nothing,
+                    1 => Survival::Everything,
+                    2 if index == 0 => Survival::Everything,
+                    2 => Survival::Nothing,
+                    _ => Survival::Seeded(seed * 1000 + cut as u64 * 10 + index as u64),
                 };
                 let left = joint.restarted(kept);
                 let newest: Vec<Option<Txg>> = left.devices.iter().map(newest_of).collect();
@@ -382,7 +382,7 @@ fn a_drive_keeps_nothing_open_that_is_not_written() {
     joint.crash_after(9);
     let _ = work(&pool, &toy, &SeededEnv::new(12), 12);
     pool.abandon();
-    let left = joint.restarted(|_| Kept::Everything);
+    let left = joint.restarted(|_| Survival::Everything);
     let drive = &left.devices[1];
     let open = |zone: &u32| drive.report(ZoneIdx(*zone)).unwrap().state == ZoneState::Open;
     let stray = ZoneIdx((2..40).find(|zone| drive.report(ZoneIdx(*zone)).unwrap().pointer == 0).unwrap());
@@ -448,7 +448,7 @@ fn a_device_that_cannot_join_changes_nothing() {
     // Zones of 1 MiB are too small for a pool whose blocks may take a quarter of 2 MiB.
     let joint = Joint::of(33, &[36, 36]);
     let (pool, _toy) = create_on(vec![joint.handle(1)], &named(&[]), 33);
-    assert!(refusal(pool.add_device(joint.handle(0), Role::Data)).contains("a quarter"));
+    assert!(refusal(pool.add_device(joint.handle(0), Role::Data)).contains("four times the largest block"));
 }
 
 #[test]
@@ -459,7 +459,7 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
         pool.export().unwrap();
         drop(toy);
         for cut in 0.. {
-            let joint = joint.restarted(|_| Kept::Everything);
+            let joint = joint.restarted(|_| Survival::Everything);
             let (pool, _toy) = import_from(vec![joint.handle(0)], 41).unwrap();
             // Emptying the new device changes nothing of the pool, so the power fails after that.
             let emptied = if newcomer == 2 { 34 + 3 } else { 0 };
@@ -469,12 +469,12 @@ fn every_crash_while_a_device_is_added_leaves_a_pool_with_it_or_without() {
             pool.abandon();
             for chance in 0..8 {
                 let kept = |index: usize| match chance {
-                    0 => Kept::Nothing,
-                    1 => Kept::Everything,
-                    2 if index == 0 => Kept::Everything,
-                    3 if index > 0 => Kept::Everything,
-                    2 | 3 => Kept::Nothing,
-                    _ => Kept::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
+                    0 => Survival::Nothing,
+                    1 => Survival::Everything,
+                    2 if index == 0 => Survival::Everything,
+                    3 if index > 0 => Survival::Everything,
+                    2 | 3 => Survival::Nothing,
+                    _ => Survival::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
                 };
                 let at = format!("newcomer {newcomer}, cut {cut}, outcome {chance}");
                 let left = joint.restarted(kept);
@@ -516,7 +516,7 @@ fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
     let both = |joint: &Joint| vec![joint.handle(0), joint.handle(1)];
     let (mut old, mut new, mut torn) = (0, 0, 0);
     for cut in 0.. {
-        let joint = joint.restarted(|_| Kept::Everything);
+        let joint = joint.restarted(|_| Survival::Everything);
         let (pool, _toy) = import_from(both(&joint), 61).unwrap();
         joint.crash_after(cut);
         let renamed = pool.rename("copy", true);
@@ -524,19 +524,22 @@ fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
         pool.abandon();
         for chance in 0..5 {
             let kept = |index: usize| match chance {
-                0 => Kept::Nothing,
-                1 => Kept::Everything,
-                2 if index == 0 => Kept::Everything,
-                3 if index > 0 => Kept::Everything,
-                2 | 3 => Kept::Nothing,
-                _ => Kept::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
+                0 => Survival::Nothing,
+                1 => Survival::Everything,
+                2 if index == 0 => Survival::Everything,
+                3 if index > 0 => Survival::Everything,
+                2 | 3 => Survival::Nothing,
+                _ => Survival::Seeded(cut as u64 * 100 + chance * 10 + index as u64),
             };
             let at = format!("cut {cut}, outcome {chance}");
             let left = joint.restarted(kept);
             let ids = |joint: &Joint| -> Vec<u64> {
                 let newest = |device: &SimDevice| {
                     let anchors = terrane_pool::inspect::anchors(device);
-                    anchors.into_iter().max_by_key(|(_, label, _)| label.turn).map(|(_, label, _)| label.id())
+                    anchors
+                        .into_iter()
+                        .max_by_key(|(_, label, _)| label.anchor_generation)
+                        .map(|(_, label, _)| label.id())
                 };
                 joint.devices[..2].iter().filter_map(newest).collect()
             };
@@ -568,7 +571,7 @@ fn every_crash_while_a_copy_gets_its_own_id_leaves_one_that_can_get_it_again() {
 }
 
 #[test]
-fn zones_that_take_no_writes_are_no_room_from_the_first_moment() {
+fn unwritable_zones_are_no_free_space_from_the_start() {
     let joint = Joint::of(21, &[48, 48]);
     for (device, state) in joint.devices.iter().zip([ZoneState::ReadOnly, ZoneState::Offline]) {
         (10..30).for_each(|zone| device.kill_zone(ZoneIdx(zone), state).unwrap());
@@ -591,7 +594,7 @@ fn zones_that_take_no_writes_are_no_room_from_the_first_moment() {
 }
 
 #[test]
-fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
+fn a_failed_anchor_is_not_appended_to_after_the_next_one_began() {
     let joint = Joint::of(31, &[40, 40]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), 31);
     work(&pool, &toy, &SeededEnv::new(31), 3).unwrap();
@@ -617,7 +620,7 @@ fn an_anchor_that_failed_is_not_appended_to_once_its_turn_is_over() {
 
 /// Simulates anchors in a file: a write that fails now may succeed later, and no report says that it failed.
 #[test]
-fn a_device_that_was_left_behind_does_not_know_the_newest_group() {
+fn a_device_that_was_left_behind_does_not_know_the_newest_txg() {
     let joint = Joint::of(33, &[40, 40, 40]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), 33);
     work(&pool, &toy, &SeededEnv::new(33), 4).unwrap();
@@ -653,7 +656,7 @@ fn a_device_that_was_left_behind_does_not_know_the_newest_group() {
 }
 
 #[test]
-fn a_device_of_large_zones_takes_no_room_from_those_of_small_ones() {
+fn a_device_of_large_zones_takes_no_space_from_those_of_small_ones() {
     let sized = |zone_count: u32, zone_size: u64| {
         let name = format!("{zone_count} zones");
         let config =
@@ -688,12 +691,12 @@ fn moved_to(device: &SimDevice, write_unit: u32) -> SimDevice {
         other.write(zone, 0, &bytes).unwrap();
     }
     other.flush().unwrap();
-    other.restarted(Kept::Everything)
+    other.restarted(Survival::Everything)
 }
 
 #[test]
-fn an_image_that_was_on_a_device_of_smaller_units_tells_its_newest_group() {
-    for groups in 1..5 {
+fn an_image_that_was_on_a_device_of_smaller_units_keeps_its_newest_txg() {
+    for txgs in 1..5 {
         let config = SimConfig {
             zone_count: 40,
             write_unit: 16 << 10,
@@ -706,7 +709,7 @@ fn an_image_that_was_on_a_device_of_smaller_units_tells_its_newest_group() {
         pool.export().unwrap();
         let smaller = moved_to(&device, 4096);
         let (pool, toy) = import_from(vec![Arc::new(smaller.clone())], 8).unwrap();
-        work(&pool, &toy, &SeededEnv::new(8), groups).unwrap();
+        work(&pool, &toy, &SeededEnv::new(8), txgs).unwrap();
         let newest = pool.synced_txg();
         pool.abandon();
         let back = moved_to(&smaller, 16 << 10);

@@ -7,7 +7,7 @@ mod support;
 
 use std::sync::Arc;
 use support::{import, options, sim, verify, work};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
 use terrane_format::Feature;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
@@ -58,22 +58,22 @@ fn new_pools_have_every_default_feature_and_old_ones_get_them_by_an_upgrade() {
 fn every_uberblock_repeats_the_generation_of_its_label() {
     let device = old(6, false);
     let (pool, toy) = import(&device, 6).unwrap();
-    let judge = |generation: u64| {
+    let check_generation = |generation: u64| {
         for (_, label, ubers) in terrane_pool::inspect::anchors(&device) {
             assert_eq!(label.generation, generation);
             assert!(ubers.iter().all(|(_, uber)| uber.generation == generation), "{ubers:?}");
         }
     };
-    judge(1);
+    check_generation(1);
     assert_eq!(pool.enable(&[]).unwrap(), []);
     work(&pool, &toy, &SeededEnv::new(7), 3).unwrap();
-    judge(1);
+    check_generation(1);
     let twice = [Feature::TinyZap, Feature::Xattr, Feature::TinyZap];
     assert_eq!(pool.enable(&twice).unwrap(), [Feature::TinyZap, Feature::Xattr]);
-    judge(2);
+    check_generation(2);
     assert_eq!(pool.enable(&twice).unwrap(), []);
     work(&pool, &toy, &SeededEnv::new(8), 3).unwrap();
-    judge(2);
+    check_generation(2);
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn the_power_may_go_at_any_moment_of_an_upgrade() {
             pool.abandon();
             for chance in 0..12 {
                 let kept = match chance {
-                    0 => Kept::Nothing,
-                    1 => Kept::Everything,
-                    _ => Kept::Seeded(cut * 100 + chance),
+                    0 => Survival::Nothing,
+                    1 => Survival::Everything,
+                    _ => Survival::Seeded(cut * 100 + chance),
                 };
                 let left = device.restarted(kept);
                 let before = labels(&left);

@@ -44,7 +44,7 @@ fn import_or_go_back(device: &SimDevice, back: Txg, what: &str) -> bool {
 }
 
 #[test]
-fn a_newest_group_that_never_reached_the_medium_is_not_taken_for_whole() {
+fn a_newest_txg_that_never_reached_the_medium_is_not_taken_for_whole() {
     let mut refused = 0;
     for seed in 0..4 {
         for lost in 1..7 {
@@ -74,7 +74,7 @@ fn a_newest_group_that_never_reached_the_medium_is_not_taken_for_whole() {
 }
 
 #[test]
-fn what_collection_moved_in_a_group_that_never_reached_the_medium_is_not_lost() {
+fn what_gc_moved_in_a_txg_that_never_reached_the_medium_is_not_lost() {
     let mut refused = 0;
     for seed in 10..14 {
         for lost in 1..7 {
@@ -95,7 +95,7 @@ fn what_collection_moved_in_a_group_that_never_reached_the_medium_is_not_lost() 
 }
 
 #[test]
-fn a_new_label_keeps_the_groups_that_can_be_rolled_back_to() {
+fn a_new_label_keeps_the_txgs_that_can_be_rolled_back_to() {
     for seed in 0..4u64 {
         let joint = Joint::of(seed, &[64, 40, 48]);
         let first: Vec<Arc<dyn Device>> = vec![joint.handle(0), joint.handle(1)];
@@ -117,7 +117,7 @@ fn a_new_label_keeps_the_groups_that_can_be_rolled_back_to() {
 }
 
 #[test]
-fn a_removal_says_that_groups_before_it_are_gone() {
+fn a_removal_reports_that_txgs_before_it_are_gone() {
     for seed in 0..4u64 {
         let joint = Joint::of(seed, &[64, 40, 48]);
         let (pool, toy) = create_on(joint.handles(), &CreateOptions::named("toy"), seed);

@@ -39,16 +39,16 @@ fn what_is_held_stays_readable_as_long_as_the_hold_is_whole() {
         let hold = pool.hold_zones();
         let before = ImportOptions { read_only: true, ..options() };
         let (seen, of_seen) = import_with(vec![Arc::new(device.clone())], &before, seed).unwrap();
-        let mut groups = 0;
-        while hold.is_whole() && groups < 200 {
+        let mut txgs = 0;
+        while hold.is_whole() && txgs < 200 {
             work(&pool, &toy, &env, 1).unwrap();
-            groups += 1;
+            txgs += 1;
             if hold.is_whole() {
                 seen.drop_cache();
                 verify(&seen, &of_seen);
             }
         }
-        assert!(groups > 2, "seed {seed}: it was let go after {groups} groups");
+        assert!(txgs > 2, "seed {seed}: it was let go after {txgs} groups");
         seen.abandon();
         verify(&pool, &toy);
     }

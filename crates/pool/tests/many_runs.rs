@@ -10,7 +10,7 @@ use support::{options, owner, request};
 use terrane_codec::Compression;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_pool::{Client, CreateOptions, Group, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{Client, CreateOptions, Pool, Stream, Tx, TxgSync, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
@@ -50,7 +50,7 @@ fn is_gone(block: usize) -> bool {
 impl Client for Many {
     fn quiesced(&self, _last: &Tx) {}
 
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         let mut state = self.0.lock();
         let first = state.blocks.len();
         if first == state.wanted && state.released.is_empty() {
@@ -58,12 +58,12 @@ impl Client for Many {
         }
         // One request at a time, so that blocks of both kinds lie next to each other.
         for block in first..state.wanted {
-            let mut written = group.write(vec![block_request(block)])?;
+            let mut written = txg_sync.write(vec![block_request(block)])?;
             state.blocks.append(&mut written);
         }
-        std::mem::take(&mut state.released).iter().for_each(|ptr| group.release(ptr));
-        let root = group.write(vec![request(content(BLOCKS), owner(BLOCKS), Stream::Metadata)])?.remove(0);
-        group.release(&std::mem::replace(&mut state.root, root));
+        std::mem::take(&mut state.released).iter().for_each(|ptr| txg_sync.release(ptr));
+        let root = txg_sync.write(vec![request(content(BLOCKS), owner(BLOCKS), Stream::Metadata)])?.remove(0);
+        txg_sync.release(&std::mem::replace(&mut state.root, root));
         Ok(state.root.clone())
     }
 
@@ -71,7 +71,7 @@ impl Client for Many {
 }
 
 #[test]
-fn a_group_moves_no_more_than_its_record_can_tell() {
+fn a_txg_moves_no_more_than_fits_its_record() {
     // So few zones may be open that metadata and data share them.
     let config = SimConfig { zone_count: 200, max_active: 4, ..SimConfig::default() };
     let device = SimDevice::new(config).unwrap();

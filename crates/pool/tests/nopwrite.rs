@@ -11,7 +11,7 @@ use terrane_codec::{Compression, Compressor, Outcome, ZstdLevel, max_stored};
 use terrane_device::Device;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::Normal;
-use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, Tx, WriteRequest};
+use terrane_pool::{Client, CreateOptions, ImportOptions, Pool, Stream, Tx, TxgSync, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
@@ -29,11 +29,11 @@ struct Writer {
 impl Client for Writer {
     fn quiesced(&self, _last: &Tx) {}
 
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
-        *self.written.lock() = group.write(std::mem::take(&mut self.requests.lock()))?;
-        let root = vec![group.txg().0 as u8; 700];
-        let new = group.write(vec![request(root, owner(1000), Stream::Metadata)])?.remove(0);
-        group.release(&std::mem::replace(&mut *self.root.lock(), new.clone()));
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
+        *self.written.lock() = txg_sync.write(std::mem::take(&mut self.requests.lock()))?;
+        let root = vec![txg_sync.txg().0 as u8; 700];
+        let new = txg_sync.write(vec![request(root, owner(1000), Stream::Metadata)])?.remove(0);
+        txg_sync.release(&std::mem::replace(&mut *self.root.lock(), new.clone()));
         Ok(new)
     }
 
@@ -78,7 +78,7 @@ fn by_another_version(content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_block_that_another_version_of_the_compressor_made_stays() {
+fn blocks_of_another_compressor_version_are_kept() {
     let (pool, writer) = pool();
     let content: Vec<u8> = (0..40_000_u32).flat_map(|n| (n * n % 1013).to_le_bytes()).collect();
     let raw = by_another_version(&content);
@@ -145,7 +145,7 @@ fn pointers_that_differ_in_anything_do_not_stay() {
 /// A user who rewrites a file because it may be damaged wants it on the pool's devices, not on a cache device
 /// alone.
 #[test]
-fn what_only_a_cache_device_has_is_written_anew() {
+fn a_block_only_on_a_cache_device_is_rewritten() {
     let (main, fast) = (sim(1, false), sim(2, false));
     let create = CreateOptions::named("nopwrite");
     let small = ImportOptions { cache_bytes: 1 << 20, ..ImportOptions::default() };
@@ -166,7 +166,7 @@ fn what_only_a_cache_device_has_is_written_anew() {
         pool.feed_caches();
     }
     let BlockPtr::Normal(normal) = &old else { panic!("stored") };
-    let (_, home, offset) = pool.whereabouts(normal.addrs[0], normal.psize).unwrap();
+    let (_, home, offset) = pool.locate(normal.addrs[0], normal.psize).unwrap();
     main.rot(home.zone, offset + 100, &[1]).unwrap();
     assert_eq!(*pool.read(&old, owner(1)).unwrap(), content, "the cache device has it");
     assert!(pool.caches()[0].stats.as_ref().unwrap().hits > 0 && !pool.verify(&old).is_empty());

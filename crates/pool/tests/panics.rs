@@ -41,13 +41,13 @@ fn a_change_that_panics_is_never_committed() {
 }
 
 /// A device whose writes panic after `writes` writes, `panics` times.
-struct Trap {
+struct PanickingDevice {
     device: SimDevice,
     writes: AtomicI64,
     panics: AtomicI64,
 }
 
-impl Device for Trap {
+impl Device for PanickingDevice {
     fn info(&self) -> &DeviceInfo {
         self.device.info()
     }
@@ -87,10 +87,10 @@ impl Device for Trap {
 }
 
 #[test]
-fn a_write_that_panics_leaves_nobody_asleep() {
+fn a_panicking_write_wakes_all_waiters() {
     for (after, panics) in [(0, 1), (1, 1), (2, 1), (3, 2), (0, i64::MAX)] {
         let device = sim(2, false);
-        let trap = Arc::new(Trap {
+        let trap = Arc::new(PanickingDevice {
             device: device.clone(),
             writes: AtomicI64::new(i64::MAX),
             panics: AtomicI64::new(panics),

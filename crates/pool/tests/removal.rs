@@ -7,9 +7,9 @@ mod support;
 use std::sync::Arc;
 use support::joint::Joint;
 use support::{Toy, create_on, import_from, verify, work};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, ZoneState};
-use terrane_format::label::{Role, Stay};
+use terrane_format::label::{DeviceState, Role};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::SeededEnv;
@@ -43,20 +43,18 @@ fn without(joint: &Joint, gone: usize) -> Vec<Arc<dyn Device>> {
 fn every_device_can_leave_and_the_pool_goes_on_without_it() {
     for gone in 0..3u16 {
         let (joint, pool, toy) = three(u64::from(gone) + 1);
-        let mut told = Vec::new();
-        pool.remove_device(DeviceIdx(gone), &mut |done, total| told.push((done, total))).unwrap();
-        assert!(told.iter().all(|(done, total)| done <= total) && !told.is_empty(), "{told:?}");
-        let told_first = told[0].1;
-        assert!(told_first > 0, "something lived on device {gone}: {told:?}");
+        let mut reports = Vec::new();
+        pool.remove_device(DeviceIdx(gone), &mut |done, total| reports.push((done, total))).unwrap();
+        assert!(reports.iter().all(|(done, total)| done <= total) && !reports.is_empty(), "{reports:?}");
+        let total = reports[0].1;
+        assert!(total > 0, "something lived on device {gone}: {reports:?}");
         assert_eq!(pool.members().len(), 2);
         verify(&pool, &toy);
         work(&pool, &toy, &SeededEnv::new(77), 12).unwrap();
         verify(&pool, &toy);
-        assert!(
-            pool.zones().iter().all(|zone| {
-                zone.home.device.0 != gone || zone.phase == terrane_format::rows::Phase::Gone
-            })
-        );
+        assert!(pool.zones().iter().all(|zone| {
+            zone.home.device.0 != gone || zone.phase == terrane_format::rows::Phase::Reclaimed
+        }));
         let text = refusal(pool.remove_device(DeviceIdx(gone), &mut |_, _| {}));
         assert!(text.contains("one of its devices"), "{text}");
         pool.export().unwrap();
@@ -86,16 +84,16 @@ fn what_cannot_leave_is_refused_and_nothing_changes() {
     assert!(refusal(pool.remove_device(DeviceIdx(7), &mut |_, _| {})).contains("one of its devices"));
     pool.remove_device(DeviceIdx(0), &mut |_, _| {}).unwrap();
     let text = refusal(pool.remove_device(DeviceIdx(1), &mut |_, _| {}));
-    assert!(text.contains("for data that stays"), "only a special one would be left: {text}");
+    assert!(text.contains("another data device"), "only a special one would be left: {text}");
     verify(&pool, &toy);
 }
 
-/// A pool of two devices. On the first, only `empty` of the zones that were empty after `groups` txgs take
+/// A pool of two devices. On the first, only `empty` of the zones that were empty after `txgs` txgs take
 /// writes.
-fn narrow(seed: u64, groups: usize, empty: usize) -> (Joint, Arc<Pool>, Arc<Toy>) {
+fn narrow(seed: u64, txgs: usize, empty: usize) -> (Joint, Arc<Pool>, Arc<Toy>) {
     let joint = Joint::of(seed, &[34, 34]);
     let (pool, toy) = create_on(joint.handles(), &named(&[]), seed);
-    work(&pool, &toy, &SeededEnv::new(seed), groups).unwrap();
+    work(&pool, &toy, &SeededEnv::new(seed), txgs).unwrap();
     pool.export().unwrap();
     let homes = pool.zones().into_iter().map(|zone| zone.home);
     let used: Vec<u32> = homes.filter(|home| home.device.0 == 0).map(|home| home.zone.0).collect();
@@ -108,12 +106,12 @@ fn narrow(seed: u64, groups: usize, empty: usize) -> (Joint, Arc<Pool>, Arc<Toy>
 }
 
 #[test]
-fn what_does_not_fit_the_others_is_refused_and_what_fits_makes_collection_give_room() {
+fn a_removal_that_does_not_fit_is_refused_and_one_that_fits_makes_gc_free_space() {
     let (_joint, pool, toy) = narrow(12, 1, 6);
     work(&pool, &toy, &SeededEnv::new(14), 60).unwrap();
     let text = refusal(pool.remove_device(DeviceIdx(1), &mut |_, _| {}));
-    assert!(text.contains("room for"), "{text}");
-    assert!(pool.members().iter().all(|member| member.stay == Stay::Normal));
+    assert!(text.contains("of space on other devices"), "{text}");
+    assert!(pool.members().iter().all(|member| member.state == DeviceState::Normal));
     work(&pool, &toy, &SeededEnv::new(13), 5).unwrap();
     verify(&pool, &toy);
 
@@ -134,14 +132,14 @@ fn a_removal_goes_on_after_an_export_and_beside_writers() {
     assert!(outcome.is_err(), "it was over too soon to be cut");
     pool.abandon();
     drop(toy);
-    let joint = joint.restarted(|_| Kept::Everything);
+    let joint = joint.restarted(|_| Survival::Everything);
     let (pool, toy) = import_from(joint.handles(), 21).unwrap();
     assert!(pool.is_leaving(DeviceIdx(1)), "it was begun");
-    let mut groups = 0;
+    let mut txgs = 0;
     while pool.label().member(DeviceIdx(1)).is_some() {
-        work(&pool, &toy, &SeededEnv::new(groups), 1).unwrap();
-        groups += 1;
-        assert!(groups < 400, "it does not end: {:?}", pool.members());
+        work(&pool, &toy, &SeededEnv::new(txgs), 1).unwrap();
+        txgs += 1;
+        assert!(txgs < 400, "it does not end: {:?}", pool.members());
     }
     verify(&pool, &toy);
     pool.export().unwrap();
@@ -157,7 +155,7 @@ fn every_crash_while_a_device_leaves_loses_nothing() {
     let (mut with, mut without_it) = (0, 0);
     let mut cut = 0;
     loop {
-        let joint = joint.restarted(|_| Kept::Everything);
+        let joint = joint.restarted(|_| Survival::Everything);
         let (pool, toy) = import_from(joint.handles(), 31).unwrap();
         joint.crash_after(cut);
         let removed = pool.remove_device(DeviceIdx(1), &mut |_, _| {});
@@ -166,12 +164,12 @@ fn every_crash_while_a_device_leaves_loses_nothing() {
         drop(toy);
         for chance in 0..5 {
             let kept = |index: usize| match chance {
-                0 => Kept::Nothing,
-                1 => Kept::Everything,
-                2 if index == 1 => Kept::Everything,
-                3 if index != 1 => Kept::Everything,
-                2 | 3 => Kept::Nothing,
-                _ => Kept::Seeded(cut as u64 * 10 + index as u64),
+                0 => Survival::Nothing,
+                1 => Survival::Everything,
+                2 if index == 1 => Survival::Everything,
+                3 if index != 1 => Survival::Everything,
+                2 | 3 => Survival::Nothing,
+                _ => Survival::Seeded(cut as u64 * 10 + index as u64),
             };
             let at = format!("cut {cut}, outcome {chance}");
             // Once the pool works without the device, it must be a whole pool.
@@ -231,7 +229,7 @@ fn a_zone_that_cannot_be_read_keeps_its_device_and_says_so() {
 }
 
 #[test]
-fn what_was_promised_room_on_a_device_is_written_before_it_leaves() {
+fn reserved_bytes_are_written_before_their_device_leaves() {
     for seed in 0..6u64 {
         let joint = Joint::of(seed, &[40, 40]);
         let (pool, toy) = create_on(vec![joint.handle(0)], &named(&[]), seed);

@@ -1,4 +1,4 @@
-//! Pools in trouble: dead zones, failed batches, a panic in the sync, and more changes than memory should
+//! Pools in trouble: failed zones, failed batches, a panic in the sync, and more changes than memory should
 //! hold.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
 use support::{create, empty_toy, fill, import, options, owner, request, sim, verify, verify_with, work};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::BlockPtr;
 use terrane_format::label::Role;
 use terrane_format::record::Home;
 use terrane_format::rows::Phase;
-use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, Tx};
+use terrane_pool::{Client, CreateOptions, ImportOptions, Pool, Stream, Tx, TxgSync};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
@@ -30,7 +30,7 @@ fn empty_zones(pool: &Pool) -> Vec<ZoneIdx> {
 }
 
 #[test]
-fn zones_that_died_are_no_room_after_import() {
+fn unwritable_zones_are_no_free_space_after_import() {
     for state in [ZoneState::Offline, ZoneState::ReadOnly] {
         let device = sim(21, true);
         let (pool, toy) = create(&device, 21);
@@ -46,7 +46,7 @@ fn zones_that_died_are_no_room_after_import() {
         let (pool, toy) = import(&device, 23).unwrap();
         assert_eq!(pool.status().zones_empty, before - 9, "{state:?}");
         let given_up: Vec<_> = dying.iter().rev().map(|zone| (*zone, state)).collect();
-        assert_eq!(pool.devices()[0].given_up, given_up);
+        assert_eq!(pool.devices()[0].unwritable_zones, given_up);
         assert!(pool.status().size_bytes + (8 << 20) < size + (1 << 20), "{state:?}");
         work(&pool, &toy, &SeededEnv::new(22), 30).unwrap();
         verify(&pool, &toy);
@@ -54,16 +54,16 @@ fn zones_that_died_are_no_room_after_import() {
 }
 
 #[test]
-fn no_crash_loses_the_group_that_becomes_the_only_one() {
+fn no_crash_loses_the_txg_that_becomes_the_only_one() {
     for seed in [51, 52] {
         let device = sim(seed, seed % 2 == 0);
         let (pool, toy) = create(&device, seed);
         let env = SeededEnv::new(seed);
-        let mut groups = 0;
+        let mut txgs = 0;
         while pool.status().zones_waiting < 2 {
-            assert!(groups < 400, "no zone was emptied");
+            assert!(txgs < 400, "no zone was emptied");
             work(&pool, &toy, &env, 1).unwrap();
-            groups += 1;
+            txgs += 1;
         }
         let (newest, versions) = (pool.synced_txg(), toy.state.lock().versions.clone());
         // Only zones that wait for their reset take writes now.
@@ -72,12 +72,12 @@ fn no_crash_loses_the_group_that_becomes_the_only_one() {
             zones.map(|zone| zone.home.zone).collect::<Vec<_>>()
         };
         let (resident, open) =
-            (of_phase(|phase| phase != Phase::Gone), of_phase(|phase| phase == Phase::Open));
+            (of_phase(|phase| phase != Phase::Reclaimed), of_phase(|phase| phase == Phase::Open));
         pool.abandon();
         for zone in (2..48).map(ZoneIdx).filter(|zone| !resident.contains(zone) || open.contains(zone)) {
             device.kill_zone(zone, ZoneState::ReadOnly).unwrap();
         }
-        let whole = device.restarted(Kept::Everything);
+        let whole = device.restarted(Survival::Everything);
         let before = whole.ops_done();
         let (pool, _) = import(&whole, seed).unwrap();
         assert_eq!(pool.oldest_txg(), newest, "older groups are given up, or nothing could be reset");
@@ -85,8 +85,10 @@ fn no_crash_loses_the_group_that_becomes_the_only_one() {
         pool.abandon();
         let ops = whole.ops_done() - before;
         for cut in 0..ops {
-            for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut), Kept::Seeded(cut + 1000)] {
-                let device = device.restarted(Kept::Everything);
+            for kept in
+                [Survival::Nothing, Survival::Everything, Survival::Seeded(cut), Survival::Seeded(cut + 1000)]
+            {
+                let device = device.restarted(Survival::Everything);
                 device.crash_after(device.ops_done() + cut);
                 let _ = import(&device, seed).map(|(pool, _)| pool.abandon());
                 device.cut_power();
@@ -102,7 +104,7 @@ fn no_crash_loses_the_group_that_becomes_the_only_one() {
 }
 
 #[test]
-fn what_zones_do_not_take_is_no_room() {
+fn space_beyond_the_capacity_of_zones_is_no_free_space() {
     let sizes = |capacity: u64| {
         let (zone_count, zone_size) = (48, 2 << 20);
         // The anchors have their full capacity, like conventional zones at the start of a drive.
@@ -186,7 +188,7 @@ fn healing_waits_when_zones_are_short() {
             let BlockPtr::Normal(normal) = ptr else { return None };
             normal.copies().nth(1)?;
             normal.copies().find_map(|copy| {
-                let (seq, home, offset) = pool.whereabouts(copy, normal.psize).ok()?;
+                let (seq, home, offset) = pool.locate(copy, normal.psize).ok()?;
                 open.iter().any(|zone| zone.seq == seq).then_some((at, ptr, home, offset))
             })
         })
@@ -218,7 +220,7 @@ fn healing_waits_when_zones_are_short() {
 }
 
 #[test]
-fn changes_of_metadata_alone_fill_a_group() {
+fn changes_of_metadata_alone_fill_a_txg() {
     let device = sim(41, false);
     let (pool, _toy) = create(&device, 41);
     let before = pool.stats();
@@ -276,11 +278,11 @@ fn little_changes_wait_neither_behind_streams_nor_as_long_as_they() {
 }
 
 /// Calls the given function when a txg syncs.
-struct Told(Box<dyn Fn() -> Result<BlockPtr, PoolError> + Send + Sync>);
+struct SyncHook(Box<dyn Fn() -> Result<BlockPtr, PoolError> + Send + Sync>);
 
-impl Client for Told {
+impl Client for SyncHook {
     fn quiesced(&self, _tx: &Tx) {}
-    fn sync(&self, _group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+    fn sync(&self, _txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         (self.0)()
     }
     fn synced(&self, _txg: Txg) {}
@@ -301,10 +303,10 @@ fn in_time<R: Send + 'static>(work: impl FnOnce() -> R + Send + 'static) -> R {
 }
 
 #[test]
-fn a_panic_in_the_sync_fails_the_pool_and_wakes_who_waits() {
+fn a_panic_in_the_sync_fails_the_pool_and_wakes_all_waiters() {
     let device = sim(51, false);
     let pool = threaded(&device);
-    let client: Arc<dyn Client> = Arc::new(Told(Box::new(|| panic!("as told"))));
+    let client: Arc<dyn Client> = Arc::new(SyncHook(Box::new(|| panic!("as told"))));
     pool.set_client(client);
     drop(pool.begin(Cost { write_bytes: 1, meta_blocks: 1, frees: false, ..Cost::default() }).unwrap());
     let waiting = pool.clone();
@@ -317,7 +319,7 @@ fn a_panic_in_the_sync_fails_the_pool_and_wakes_who_waits() {
 }
 
 #[test]
-fn no_group_follows_one_that_failed() {
+fn no_txg_follows_one_that_failed() {
     use std::sync::atomic::{AtomicU64, Ordering};
     // A waiter for the lock of the failing sync must find the pool failed. The window is small, so there are
     // many tries.
@@ -329,7 +331,7 @@ fn no_group_follows_one_that_failed() {
         let calls = Arc::new(AtomicU64::new(0));
         let counted = calls.clone();
         let (entered, inside) = mpsc::channel();
-        let client: Arc<dyn Client> = Arc::new(Told(Box::new(move || {
+        let client: Arc<dyn Client> = Arc::new(SyncHook(Box::new(move || {
             counted.fetch_add(1, Ordering::SeqCst);
             let _ = entered.send(());
             std::thread::sleep(Duration::from_millis(5));
@@ -371,7 +373,7 @@ impl Client for Crowded {
         self.toy.quiesced(last);
     }
 
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         let mut joined = u64::MAX;
         while self.ended.load(Ordering::SeqCst) < WRITERS {
             let now = self.joined.load(Ordering::SeqCst);
@@ -380,7 +382,7 @@ impl Client for Crowded {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.toy.sync(group)
+        self.toy.sync(txg_sync)
     }
 
     fn synced(&self, txg: Txg) {
@@ -390,7 +392,7 @@ impl Client for Crowded {
 
 /// GC runs while operations join the next txg. It must leave them the space that they reserved.
 #[test]
-fn collection_takes_no_room_that_was_promised() {
+fn gc_takes_no_reserved_space() {
     // The toy nearly fills this many zones.
     const ZONES: u32 = 20;
     let (mut refused, mut collected) = (0, 0);
@@ -494,7 +496,7 @@ fn zones_that_die_while_they_are_empty_are_no_reason_to_stop() {
 }
 
 #[test]
-fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_away() {
+fn garbage_of_unwritable_zones_is_no_free_space_and_their_live_blocks_move() {
     for seed in [71, 72, 73] {
         let device = sim(seed, true);
         let (pool, toy) = create(&device, seed);
@@ -507,12 +509,12 @@ fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_awa
         device.kill_zone(victim.home.zone, ZoneState::ReadOnly).unwrap();
         let size = pool.status().size_bytes;
         let phase = || pool.zones().into_iter().find(|zone| zone.seq == victim.seq).map(|zone| zone.phase);
-        let (mut groups, mut was_known) = (0, false);
-        while phase().is_some_and(|phase| phase != Phase::Gone) {
+        let (mut txgs, mut was_known) = (0, false);
+        while phase().is_some_and(|phase| phase != Phase::Reclaimed) {
             was_known |= pool.status().size_bytes + (3 << 18) < size;
             work(&pool, &toy, &env, 1).unwrap();
-            groups += 1;
-            assert!(groups < 400, "seed {seed}: {:?} is not emptied", phase());
+            txgs += 1;
+            assert!(txgs < 400, "seed {seed}: {:?} is not emptied", phase());
         }
         assert!(was_known, "seed {seed}: it was room until it could not be reset");
         assert!(pool.status().size_bytes + (3 << 18) < size, "seed {seed}: it is room again");
@@ -523,7 +525,7 @@ fn what_is_garbage_in_a_zone_that_died_is_no_room_and_what_lives_there_moves_awa
 
 /// The toy, with small blocks that are all replaced in each txg. If there are many, the frees do not fit the
 /// record itself. Keeps the state of the device after each txg with late resets.
-struct Troubled {
+struct FailingToy {
     toy: Arc<support::Toy>,
     device: SimDevice,
     small: Mutex<Vec<BlockPtr>>,
@@ -534,34 +536,34 @@ struct Troubled {
     left: Mutex<Vec<(Txg, SimDevice, u64)>>,
 }
 
-impl Troubled {
+impl FailingToy {
     fn late_resets(&self) -> u64 {
         let pool = self.pool.lock().as_ref().and_then(Weak::upgrade);
         pool.map_or(0, |pool| pool.stats().late_resets)
     }
 }
 
-impl Client for Troubled {
+impl Client for FailingToy {
     fn quiesced(&self, last: &Tx) {
         self.toy.quiesced(last);
     }
 
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         let requests = (0..self.small_count).map(|nth| {
-            let noise = fill(nth, group.txg().0)[..100].to_vec();
+            let noise = fill(nth, txg_sync.txg().0)[..100].to_vec();
             let stream = Stream::Data(Placement { file: 9000, ..Placement::default() });
             request(noise, owner(10_000 + nth), stream)
         });
-        let new = group.write(requests.collect())?;
-        std::mem::replace(&mut *self.small.lock(), new).iter().for_each(|ptr| group.release(ptr));
-        self.toy.sync(group)
+        let new = txg_sync.write(requests.collect())?;
+        std::mem::replace(&mut *self.small.lock(), new).iter().for_each(|ptr| txg_sync.release(ptr));
+        self.toy.sync(txg_sync)
     }
 
     fn synced(&self, txg: Txg) {
         let late = self.late_resets();
         if self.late.swap(late, Ordering::SeqCst) != late {
             let small = self.small.lock().iter().map(BlockPtr::allocated_bytes).sum();
-            self.left.lock().push((txg, self.device.restarted(Kept::Everything), small));
+            self.left.lock().push((txg, self.device.restarted(Survival::Everything), small));
         }
     }
 }
@@ -569,7 +571,7 @@ impl Client for Troubled {
 /// A batch fails, and only zones that wait for their reset have space for it. The txg that resets such a zone
 /// and opens it again must list both, however many frees it has already written.
 #[test]
-fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
+fn a_txg_with_failed_batches_can_be_imported() {
     let mut seen = [0; 2];
     let few = [7, 26, 34].map(|seed| (seed, 0, false));
     let many = [1, 5, 12, 33].map(|seed| (seed, 1200, false));
@@ -581,7 +583,7 @@ fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
         let create = CreateOptions::named("toy");
         let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(seed)), &options()).unwrap();
         let toy = empty_toy();
-        let client = Arc::new(Troubled {
+        let client = Arc::new(FailingToy {
             toy: toy.clone(),
             device: device.clone(),
             small: Mutex::default(),
@@ -617,7 +619,7 @@ fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
             left.clear_faults();
             let (pool, toy) = import(&left, seed).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             assert_eq!(pool.synced_txg(), txg, "seed {seed}");
-            let versions = committed.iter().rev().find(|(group, _)| *group == txg).unwrap();
+            let versions = committed.iter().rev().find(|(committed_txg, _)| *committed_txg == txg).unwrap();
             assert!(toy.state.lock().versions == versions.1, "seed {seed}");
             verify_with(&pool, &toy, small);
             pool.abandon();
@@ -626,7 +628,7 @@ fn what_a_group_in_trouble_leaves_can_be_imported_as_it_is() {
     assert!(seen[0] >= 1 && seen[1] >= 3, "the canary: zones were reset late in {seen:?} groups");
 }
 
-/// A dead zone on a leaving device is subtracted from the free space exactly once.
+/// An unwritable zone on a leaving device is subtracted from the free space exactly once.
 #[test]
 fn a_device_with_a_dead_zone_can_be_replaced() {
     let seed = 71;
@@ -640,16 +642,18 @@ fn a_device_with_a_dead_zone_can_be_replaced() {
     let victim = full.min_by_key(|zone| zone.live).unwrap();
     device.kill_zone(victim.home.zone, ZoneState::ReadOnly).unwrap();
     let size = pool.status().size_bytes;
-    for groups in 0.. {
+    for txgs in 0.. {
         if pool.status().size_bytes + (3 << 18) < size {
             break;
         }
-        assert!(groups < 400, "nobody noticed");
+        assert!(txgs < 400, "nobody noticed");
         work(&pool, &toy, &env, 1).unwrap();
     }
     pool.add_device(Arc::new(sim(seed + 1, true)), Role::Data).unwrap();
     pool.remove_device(DeviceIdx(0), &mut |_, _| {}).unwrap();
-    assert!(pool.zones().iter().all(|zone| zone.phase == Phase::Gone || zone.home.device != DeviceIdx(0)));
+    assert!(
+        pool.zones().iter().all(|zone| zone.phase == Phase::Reclaimed || zone.home.device != DeviceIdx(0))
+    );
     work(&pool, &toy, &env, 5).unwrap();
     pool.drop_cache();
     verify(&pool, &toy);
@@ -661,7 +665,7 @@ fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
     let shares = |ptr: &BlockPtr| {
         let BlockPtr::Normal(normal) = ptr else { return false };
         let mut zones: Vec<_> =
-            normal.copies().map(|copy| pool.whereabouts(copy, normal.psize).unwrap().0).collect();
+            normal.copies().map(|copy| pool.locate(copy, normal.psize).unwrap().0).collect();
         zones.dedup();
         zones.len() < normal.copies().count()
     };
@@ -711,11 +715,11 @@ fn copies_that_had_to_share_a_zone_part_when_there_is_another() {
 
 /// Without any operation, txgs follow each other, and then stop.
 fn comes_to_rest(pool: &Arc<Pool>) {
-    let mut groups = 0;
+    let mut txgs = 0;
     while pool.has_work_left() {
         pool.commit_txg(pool.open_txg()).unwrap();
-        groups += 1;
-        assert!(groups < 100, "{} zones are empty", pool.status().zones_empty);
+        txgs += 1;
+        assert!(txgs < 100, "{} zones are empty", pool.status().zones_empty);
     }
 }
 

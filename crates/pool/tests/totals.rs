@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use support::{create, import, options, sim, verify, work};
 use terrane_device::SimDevice;
-use terrane_format::{Feature, Spent, Totals};
+use terrane_format::{Feature, Totals, WritePurpose};
 use terrane_pool::{CreateOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
 
@@ -28,16 +28,19 @@ fn every_byte_a_device_was_given_is_counted_once() {
         let totals = pool.totals();
         assert_eq!(totals.device_bytes(), written(&pool));
         let stats = pool.stats();
-        assert!(stats.collected_zones > 0 && totals.spent_on(Spent::Collection) > 0, "nothing was collected");
+        assert!(
+            stats.collected_zones > 0 && totals.written_for(WritePurpose::Collection) > 0,
+            "nothing was collected"
+        );
         assert_eq!(totals.collected_zones, stats.collected_zones);
         assert_eq!(totals.reset_zones, stats.reset_zones);
-        assert!(totals.spent_on(Spent::Collection) >= stats.collected_bytes);
+        assert!(totals.written_for(WritePurpose::Collection) >= stats.collected_bytes);
         // Data has one copy, all else two. Blocks therefore take at least the stored bytes, and less than
         // three times as much.
-        let blocks = totals.spent_on(Spent::Data) + totals.spent_on(Spent::Metadata);
+        let blocks = totals.written_for(WritePurpose::Data) + totals.written_for(WritePurpose::Metadata);
         assert!((totals.stored_bytes..totals.stored_bytes * 3).contains(&blocks), "{totals:?}");
-        for part in [Spent::Directory, Spent::Padding, Spent::Anchor] {
-            let bytes = totals.spent_on(part);
+        for part in [WritePurpose::Directory, WritePurpose::Padding, WritePurpose::Anchor] {
+            let bytes = totals.written_for(part);
             assert!(bytes > 0 && bytes < totals.device_bytes() / 4, "{}: {totals:?}", part.name());
         }
         pool.export().unwrap();
@@ -62,14 +65,14 @@ fn totals_outlive_imports() {
     assert_eq!(again.device_bytes() - written(&pool), at_export.device_bytes());
     assert_eq!(again.user_bytes, 1 << 20);
     assert_eq!(
-        again.spent_on(Spent::Data),
-        at_export.spent_on(Spent::Data),
+        again.written_for(WritePurpose::Data),
+        at_export.written_for(WritePurpose::Data),
         "what was written is not forgotten"
     );
     pool.note_user_bytes(1);
     work(&pool, &toy, &SeededEnv::new(13), 5).unwrap();
     let before = pool.totals();
-    let (ns, lately) = pool.lately(u64::MAX);
+    let (ns, lately) = pool.recent_totals(u64::MAX);
     assert_eq!((lately.user_bytes, lately.device_bytes() < before.device_bytes()), (1, true), "{ns}");
     // After a crash, the totals in the last record count.
     let committed = pool.totals();

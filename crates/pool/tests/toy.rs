@@ -8,7 +8,7 @@ mod support;
 use std::sync::Arc;
 use support::{create, fill, import, options, owner, sim, verify, work};
 use terrane_cache::Kind;
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_format::uberblock::Uberblock;
@@ -55,7 +55,7 @@ fn overwriting_many_times_the_pool_collects_and_never_loses() {
 }
 
 #[test]
-fn a_crash_after_any_operation_leaves_a_committed_group_whole() {
+fn a_crash_after_any_operation_leaves_a_committed_txg_whole() {
     for hardware in [false, true] {
         for seed in 0..60u64 {
             let device = sim(seed, hardware);
@@ -158,7 +158,7 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
             continue;
         }
         let copy = normal.copies().nth(slot % 2).unwrap();
-        let (_, home, offset) = pool.whereabouts(copy, normal.psize).unwrap();
+        let (_, home, offset) = pool.locate(copy, normal.psize).unwrap();
         device.rot(home.zone, offset + u64::from(normal.psize) / 2, &[1]).unwrap();
         assert_eq!(pool.verify(ptr).len(), 1, "the canary: rot is seen");
         damaged += 1;
@@ -185,7 +185,7 @@ fn a_damaged_copy_of_metadata_is_healed_and_stays_healed() {
 }
 
 #[test]
-fn when_the_newest_group_is_unreadable_import_refuses_and_a_rewind_gives_the_one_before() {
+fn when_the_newest_txg_is_unreadable_import_refuses_and_a_rewind_gives_the_one_before() {
     let device = sim(4, false);
     let (pool, toy) = create(&device, 4);
     work(&pool, &toy, &SeededEnv::new(4), 6).unwrap();
@@ -323,7 +323,7 @@ fn a_branch_that_a_rewind_gave_up_never_comes_back() {
 }
 
 #[test]
-fn writes_that_fail_now_and_then_never_cost_a_promised_group() {
+fn writes_that_fail_now_and_then_never_cost_a_promised_txg() {
     for seed in 0..120u64 {
         let device = sim(seed, seed.is_multiple_of(2));
         let (pool, toy) = create(&device, seed);
@@ -355,20 +355,20 @@ fn what_happens_is_counted() {
     work(&pool, &toy, &env, 150).unwrap();
     let after = pool.stats();
     // A nearly full pool commits txgs of its own accord, to reset zones.
-    let groups = after.group.count() - before.group.count();
-    assert_eq!(groups, after.txg - before.txg);
-    assert!(groups >= 150);
-    assert_eq!(after.begin.count() > 0, groups > 150, "who waited is who asked for them");
-    assert!(after.group.sum_ns > 0 && after.quiesce.count() == after.group.count());
+    let txgs = after.txg_sync.count() - before.txg_sync.count();
+    assert_eq!(txgs, after.txg - before.txg);
+    assert!(txgs >= 150);
+    assert_eq!(after.begin.count() > 0, txgs > 150, "who waited is who asked for them");
+    assert!(after.txg_sync.sum_ns > 0 && after.quiesce.count() == after.txg_sync.count());
     assert!(after.stored_bytes <= after.logical_bytes && after.stored_bytes > 20 << 20);
     let sum = |io: &[Io]| {
         io.iter().fold((0, 0, 0), |sum, io| (sum.0 + io.operations, sum.1 + io.blocks, sum.2 + io.bytes))
     };
     let (operations, blocks, bytes) = sum(&after.writes);
     assert_eq!(operations, after.device_write.count());
-    assert!(blocks > operations && bytes >= after.group_bytes && bytes > after.stored_bytes);
+    assert!(blocks > operations && bytes >= after.txg_bytes && bytes > after.stored_bytes);
     let flushes = after.flush.count() - before.flush.count();
-    assert_eq!(flushes, 2 * groups);
+    assert_eq!(flushes, 2 * txgs);
     assert!(device.ops_done() - ops_before >= operations - sum(&before.writes).0 + flushes);
     assert!(after.collected_zones > 0 && after.collected_bytes > 0 && after.reset_zones > 0);
     let zones = after.zones;
@@ -382,7 +382,7 @@ fn what_happens_is_counted() {
     let (slot, ptr) = pointers.iter().enumerate().find(|(at, ptr)| at % 3 == 0 && !ptr.is_hole()).unwrap();
     let BlockPtr::Normal(normal) = ptr else { panic!("{ptr:?}") };
     let copy = normal.copies().next().unwrap();
-    let (_, home, offset) = pool.whereabouts(copy, normal.psize).unwrap();
+    let (_, home, offset) = pool.locate(copy, normal.psize).unwrap();
     device.rot(home.zone, offset + 7, &[1]).unwrap();
     let before = pool.stats();
     pool.read(ptr, owner(slot)).unwrap();
@@ -488,7 +488,7 @@ fn a_pool_without_numbers_left_says_so_and_can_be_imported() {
     work(&pool, &toy, &SeededEnv::new(62), 4).unwrap();
     pool.export().unwrap();
     for lease_seq in [(1 << 36) - 1, (1 << 36) - 4] {
-        let device = device.restarted(Kept::Everything);
+        let device = device.restarted(Survival::Everything);
         for (anchor, label, ubers) in terrane_pool::inspect::anchors(&device) {
             let (Some((_, newest)), zone) = (ubers.last(), terrane_wire::ZoneIdx(anchor)) else { continue };
             let mut raw = label.encode(anchor);

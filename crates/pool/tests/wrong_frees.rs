@@ -17,12 +17,12 @@ fn work_on(
     pool: &Arc<Pool>,
     toy: &Toy,
     env: &SeededEnv,
-    groups: usize,
+    txgs: usize,
     gc_every: usize,
 ) -> Result<Vec<BlockPtr>, PoolError> {
     let mut replaced = Vec::new();
-    for group in 0..groups {
-        if group % gc_every == gc_every - 1 {
+    for txg in 0..txgs {
+        if txg % gc_every == gc_every - 1 {
             pool.gc_request(0).unwrap();
         }
         let before = toy.state.lock().pointers.clone();
@@ -45,7 +45,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         let zones = pool.zones();
         let seems_alive = |ptr: &&BlockPtr| {
             let BlockPtr::Normal(normal) = ptr else { return false };
-            let gone = zones.iter().filter(|zone| zone.phase == Phase::Gone);
+            let gone = zones.iter().filter(|zone| zone.phase == Phase::Reclaimed);
             gone.flat_map(|zone| zone.runs.iter().map(|run| (zone.seq, run))).any(|(seq, run)| {
                 normal
                     .copies()
@@ -57,7 +57,7 @@ fn a_second_free_of_a_block_that_died_before_others_moved_loses_none_of_them() {
         toy.state.lock().wrong_frees = again;
         if let Err(error) = work_on(&pool, &toy, &env, 40, 100) {
             // If live bytes would become negative, the pool stops, and the previous txg is imported.
-            assert!(error.to_string().contains("the books of group"), "seed {seed}: {error}");
+            assert!(error.to_string().contains("its record contradicts the tables"), "seed {seed}: {error}");
             stopped += 1;
             found += damage(&pool);
             pool.abandon();

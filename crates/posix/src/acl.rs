@@ -31,7 +31,7 @@ const VERSION: u32 = 2;
 const HEADER_BYTES: usize = 4;
 const ENTRY_BYTES: usize = 8;
 /// The id of entries without a named user or group.
-const NOBODY: u32 = u32::MAX;
+const NO_ID: u32 = u32::MAX;
 
 const OWNER: u16 = 0x01;
 const NAMED_USER: u16 = 0x02;
@@ -44,9 +44,9 @@ const OTHER: u16 = 0x20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acl {
     owner: u32,
-    users: Vec<Named>,
+    users: Vec<NamedEntry>,
     group: u32,
-    groups: Vec<Named>,
+    groups: Vec<NamedEntry>,
     /// `Some` if there are named entries.
     mask: Option<u32>,
     other: u32,
@@ -54,7 +54,7 @@ pub struct Acl {
 
 /// An entry of a named user or group. Ids may repeat: the first entry of a user counts, and all of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Named {
+struct NamedEntry {
     id: u32,
     permissions: u32,
 }
@@ -109,8 +109,9 @@ impl Acl {
 
     /// Encodes the ACL, so that [`parse`](Self::parse) returns it.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let one = |tag, permissions| Entry { tag, permissions, id: NOBODY };
-        let named = |tag| move |named: &Named| Entry { tag, permissions: named.permissions, id: named.id };
+        let one = |tag, permissions| Entry { tag, permissions, id: NO_ID };
+        let named =
+            |tag| move |named: &NamedEntry| Entry { tag, permissions: named.permissions, id: named.id };
         let entries = [one(OWNER, self.owner)]
             .into_iter()
             .chain(self.users.iter().map(named(NAMED_USER)))
@@ -178,13 +179,16 @@ fn take_one(entries: &mut Peekable<impl Iterator<Item = Entry>>, tag: u16) -> Re
 }
 
 /// Takes all next entries with this tag. Ids may be in any order and may repeat.
-fn take_named(entries: &mut Peekable<impl Iterator<Item = Entry>>, tag: u16) -> Result<Vec<Named>, Errno> {
+fn take_named(
+    entries: &mut Peekable<impl Iterator<Item = Entry>>,
+    tag: u16,
+) -> Result<Vec<NamedEntry>, Errno> {
     let mut named = Vec::new();
     while let Some(Entry { permissions, id, .. }) = entries.next_if(|entry| entry.tag == tag) {
-        if id == NOBODY {
+        if id == NO_ID {
             return Err(Errno::EINVAL);
         }
-        named.push(Named { id, permissions });
+        named.push(NamedEntry { id, permissions });
     }
     Ok(named)
 }

@@ -8,14 +8,14 @@
 
 use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::claims::Need;
-use crate::errno::{Errno, damaged};
+use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
-use terrane_dataset::{AclType, XattrHome};
+use terrane_dataset::{AclType, XattrPlacement};
 use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_sa::NvList;
@@ -29,27 +29,27 @@ const LATE_META_BLOCKS: u32 = 2;
 
 /// Which of a file's two ACLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum List {
+pub(crate) enum AclKind {
     /// Controls access to the file.
     Access,
     /// Of a directory: new files in it inherit this one.
     Default,
 }
 
-impl List {
-    /// The ACL with this name as an extended attribute.
+impl AclKind {
+    /// The kind of the ACL with this name as an extended attribute.
     pub fn of(name: &[u8]) -> Option<Self> {
         match name {
-            ACL_ACCESS => Some(List::Access),
-            ACL_DEFAULT => Some(List::Default),
+            ACL_ACCESS => Some(AclKind::Access),
+            ACL_DEFAULT => Some(AclKind::Default),
             _ => None,
         }
     }
 
     fn name(self) -> &'static [u8] {
         match self {
-            List::Access => ACL_ACCESS,
-            List::Default => ACL_DEFAULT,
+            AclKind::Access => ACL_ACCESS,
+            AclKind::Default => ACL_DEFAULT,
         }
     }
 }
@@ -63,11 +63,11 @@ struct NewAcl {
 }
 
 impl NewAcl {
-    fn of(list: List, acl: Option<&Acl>, mode: u32, kill_sgid: bool) -> Self {
+    fn of(kind: AclKind, acl: Option<&Acl>, mode: u32, kill_sgid: bool) -> Self {
         let Some(acl) = acl else { return NewAcl { mode, stored: None } };
-        match list {
-            List::Default => NewAcl { mode, stored: Some(acl.to_bytes()) },
-            List::Access => {
+        match kind {
+            AclKind::Default => NewAcl { mode, stored: Some(acl.to_bytes()) },
+            AclKind::Access => {
                 let mode = if kill_sgid { mode & !mode::S_ISGID } else { mode };
                 let stored = (!acl.is_minimal()).then(|| acl.to_bytes());
                 NewAcl { mode: mode & !PERMISSIONS | acl.permissions(), stored }
@@ -87,7 +87,7 @@ impl Acl {
         }
         if bits & mode::S_IFMT == mode::S_IFDIR {
             let list = packed.as_deref().map_or(Ok(NvList::default()), NvList::parse);
-            packed = list.expect("it was packed a moment ago").with(ACL_DEFAULT, &self.to_bytes());
+            packed = list.expect("the list was packed above").with(ACL_DEFAULT, &self.to_bytes());
         }
         packed
     }
@@ -97,69 +97,71 @@ impl Acl {
 #[derive(Debug)]
 pub(crate) struct SetAcl {
     pub ino: Ino,
-    pub list: List,
+    pub kind: AclKind,
+    /// `None` removes the ACL.
     pub acl: Option<Acl>,
+    /// Clears the set-gid bit with an access ACL: the caller is not in the file's group.
     pub kill_sgid: bool,
 }
 
 /// An inode, and the cost of setting its ACL.
-pub(crate) struct Listed<'f> {
+pub(crate) struct HeldAcl<'f> {
     inode: InodeRef<'f>,
     cost: Cost,
 }
 
 impl Operation for SetAcl {
-    type Held<'f> = Listed<'f>;
+    type Held<'f> = HeldAcl<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Listed<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldAcl<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         let (new, before) = {
             let state = inode.read();
             check_type(&state)?;
             state.check_changeable()?;
-            if self.list == List::Default && !state.attrs.is_dir() {
-                return if self.acl.is_some() { Err(Errno::EACCES) } else { Ok(Found::Nothing(())) };
+            if self.kind == AclKind::Default && !state.attrs.is_dir() {
+                return if self.acl.is_some() { Err(Errno::EACCES) } else { Ok(HoldResult::NoChange(())) };
             }
             let mode = state.attrs.mode();
-            let stored = fs.stored_value(&inode, &state, self.list)?;
-            (NewAcl::of(self.list, self.acl.as_ref(), mode, self.kill_sgid), NewAcl { mode, stored })
+            let stored = fs.stored_value(&inode, &state, self.kind)?;
+            (NewAcl::of(self.kind, self.acl.as_ref(), mode, self.kill_sgid), NewAcl { mode, stored })
         };
         if new == before {
-            return Ok(Found::Nothing(()));
+            return Ok(HoldResult::NoChange(()));
         }
         let cost = match (new.stored, before.stored) {
             (Some(_), _) if !fs.set.pool().has(Feature::Xattr) => return Err(Errno::EOPNOTSUPP),
-            (Some(value), _) => fs.set_cost(&inode, XattrHome::Sa, (self.list.name(), &value))?,
+            (Some(value), _) => fs.set_cost(&inode, XattrPlacement::Sa, (self.kind.name(), &value))?,
             (None, Some(_)) => fs.remove_cost(&inode)?,
             (None, None) => Cost::NOTHING,
         };
-        Ok(Found::Held(Listed { inode, cost }))
+        Ok(HoldResult::Held(HeldAcl { inode, cost }))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, held: &'h Listed<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: held.cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, _: &'h Fs, held: &'h HeldAcl<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost { cost: held.cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
     }
 
-    fn locks<'h>(held: &'h Listed<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldAcl<'_>) -> Locks<'h> {
         to_lock([&held.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Listed<'f>) -> Result<Outcome<()>, Errno> {
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldAcl<'f>) -> Result<Outcome<()>, Errno> {
         let (fs, tx, inode, now) = (change.fs, change.tx, &held.inode, change.stamp());
         reserve_late(tx, held.cost);
         let state = change.locked.get(inode.ino);
         let (mode, ctime) = (state.attrs.zpl.mode, state.attrs.zpl.ctime);
-        let new = NewAcl::of(self.list, self.acl.as_ref(), state.attrs.mode(), self.kill_sgid);
+        let new = NewAcl::of(self.kind, self.acl.as_ref(), state.attrs.mode(), self.kill_sgid);
         state.attrs.set_permissions(new.mode);
         state.attrs.zpl.ctime = now;
         let done = match new.stored {
             Some(value) => {
-                let set = (self.list.name(), &value[..]);
-                fs.put(tx, inode, state, XattrHome::Sa, set, SetXattr::default())
+                let set = (self.kind.name(), &value[..]);
+                fs.put_xattr(tx, inode, state, XattrPlacement::Sa, set, SetXattr::default())
             }
-            None => match fs.take(tx, inode, state, self.list.name()) {
+            None => match fs.remove_xattr(tx, inode, state, self.kind.name()) {
                 Err(Errno::ENODATA) => fs.save(tx, inode, state),
                 taken => taken,
             },
@@ -170,7 +172,7 @@ impl Operation for SetAcl {
         done.map(Outcome::Saved)
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &Listed<'f>, (): ()) -> Result<(), Errno> {
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldAcl<'f>, (): ()) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -182,32 +184,39 @@ impl Fs {
     }
 
     pub(crate) fn has_acls(&self) -> bool {
-        self.dataset().acl_type() == AclType::Posix && self.dataset().xattr_home() != XattrHome::Off
+        self.dataset().acl_type() == AclType::Posix && self.dataset().xattr_placement() != XattrPlacement::Off
     }
 
     /// As [`getxattr`](Self::getxattr). Also `EOPNOTSUPP` for a symbolic link.
-    pub(crate) fn get_acl(&self, ino: Ino, list: List, out: &mut Vec<u8>) -> Result<(), Errno> {
+    pub(crate) fn get_acl(&self, ino: Ino, kind: AclKind, out: &mut Vec<u8>) -> Result<(), Errno> {
         self.check_acls()?;
         let inode = self.hold(ino)?;
         let state = inode.read();
         check_type(&state)?;
-        self.value(&inode, &state, list.name(), out)
+        self.value(&inode, &state, kind.name(), out)
     }
 
     /// Sets an ACL. A value without entries removes it. `EOPNOTSUPP`: a symbolic link. `EACCES`: a default ACL
     /// on a file that is not a directory. Other errors are those of [`Acl::parse`].
     ///
     /// An access ACL also sets the mode. A minimal one is not stored.
-    pub(crate) fn set_acl(&self, ino: Ino, list: List, value: &[u8], kill_sgid: bool) -> Result<(), Errno> {
+    pub(crate) fn set_acl(
+        &self,
+        ino: Ino,
+        kind: AclKind,
+        value: &[u8],
+        kill_sgid: bool,
+    ) -> Result<(), Errno> {
         self.check_acls()?;
         let acl = Acl::parse(value)?;
-        self.carry_out(&SetAcl { ino, list, acl, kill_sgid })
+        self.execute(&SetAcl { ino, kind, acl, kill_sgid })
     }
 
     /// Upper bound of what [`chmod`](Self::chmod) dirties beside the inode's attributes.
     pub(crate) fn chmod_cost(&self, inode: &InodeRef<'_>) -> Result<Cost, Errno> {
-        let access = self.stored_value(inode, &inode.read(), List::Access)?;
-        access.map_or(Ok(Cost::NOTHING), |value| self.set_cost(inode, XattrHome::Sa, (ACL_ACCESS, &value)))
+        let access = self.stored_value(inode, &inode.read(), AclKind::Access)?;
+        access
+            .map_or(Ok(Cost::NOTHING), |value| self.set_cost(inode, XattrPlacement::Sa, (ACL_ACCESS, &value)))
     }
 
     /// Sets permission bits, in the access ACL too. `reserved` is the result of `chmod_cost`.
@@ -219,14 +228,14 @@ impl Fs {
         bits: u32,
         reserved: Cost,
     ) -> Result<(), Errno> {
-        let acl = self.stored_acl(inode, state, List::Access)?;
+        let acl = self.stored_acl(inode, state, AclKind::Access)?;
         let mode = state.attrs.zpl.mode;
         state.attrs.set_permissions(bits);
         let Some(mut acl) = acl else { return Ok(()) };
         acl.set_permissions(bits);
         reserve_late(tx, reserved);
         let set = (ACL_ACCESS, &acl.to_bytes()[..]);
-        let put = self.put(tx, inode, state, XattrHome::Sa, set, SetXattr::default());
+        let put = self.put_xattr(tx, inode, state, XattrPlacement::Sa, set, SetXattr::default());
         put.inspect_err(|_| state.attrs.zpl.mode = mode)
     }
 
@@ -237,7 +246,7 @@ impl Fs {
         if is_symlink || !Fs::may_have_xattrs(dir, state) || !self.has_acls() {
             return Ok(None);
         }
-        self.stored_acl(dir, state, List::Default)
+        self.stored_acl(dir, state, AclKind::Default)
     }
 
     /// Upper bound of what inherited ACLs dirty in a new file.
@@ -246,15 +255,15 @@ impl Fs {
         Cost { meta_bytes, ..Cost::NOTHING }
     }
 
-    fn stored_acl(&self, inode: &Inode, state: &State, list: List) -> Result<Option<Acl>, Errno> {
-        let Some(value) = self.stored_value(inode, state, list)? else { return Ok(None) };
-        let name = String::from_utf8_lossy(list.name());
-        Acl::parse(&value).map_err(|errno| damaged(format_args!("object {}: {name}: {errno}", inode.ino)))
+    fn stored_acl(&self, inode: &Inode, state: &State, kind: AclKind) -> Result<Option<Acl>, Errno> {
+        let Some(value) = self.stored_value(inode, state, kind)? else { return Ok(None) };
+        let name = String::from_utf8_lossy(kind.name());
+        Acl::parse(&value).map_err(|errno| log_eio(format_args!("object {}: {name}: {errno}", inode.ino)))
     }
 
-    fn stored_value(&self, inode: &Inode, state: &State, list: List) -> Result<Option<Vec<u8>>, Errno> {
+    fn stored_value(&self, inode: &Inode, state: &State, kind: AclKind) -> Result<Option<Vec<u8>>, Errno> {
         let mut value = Vec::new();
-        match self.value(inode, state, list.name(), &mut value) {
+        match self.value(inode, state, kind.name(), &mut value) {
             Ok(()) => Ok(Some(value)),
             Err(Errno::ENODATA) => Ok(None),
             Err(errno) => Err(errno),

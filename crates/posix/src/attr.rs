@@ -3,7 +3,7 @@
 //! An inode in memory has its attributes both as numbers and as the bytes they came from. A change writes the
 //! numbers into those bytes. That keeps attributes which this version does not know, and needs no search for a
 //! layout. Optional attributes and those of variable length (symlink targets, extended attributes) are in the
-//! bytes alone. They may lie in the spill block; see [`further`](crate::further).
+//! bytes alone. They may lie in the spill block; see [`spill_attrs`](crate::spill_attrs).
 //!
 //! Invariant: an existing [`Attributes`] has a known file type, a size that fits `off_t`, and 32-bit ids.
 //! Decoding refuses anything else.
@@ -34,6 +34,7 @@ impl Attributes {
         Attributes { zpl: ZplAttrs { symlink: None, dxattr: None, xattr: None, ..zpl }, bonus }
     }
 
+    /// Decodes and validates the bonus area of object `ino`, which an error names.
     pub fn decode(ino: Ino, bonus: &[u8], table: &LayoutTable) -> Result<Self, Corrupt> {
         let at = || format!("object {ino}");
         let bonus = SaBuffer::decode(bonus.to_vec(), table).map_err(|error| error.within(at()))?;
@@ -58,13 +59,13 @@ impl Attributes {
     }
 
     /// Encodes the bonus area with the current numbers.
-    pub fn bonus_now(&mut self) -> Result<Vec<u8>, Errno> {
+    pub fn encode_bonus(&mut self) -> Result<Vec<u8>, Errno> {
         self.write_numbers()?;
         Ok(self.bonus.as_bytes().to_vec())
     }
 
     /// All attributes with the current numbers, including those of the spill block.
-    pub fn list_now(&mut self, spill: Option<&Attrs<'_>>) -> Result<AttrList, Errno> {
+    pub fn current_list(&mut self, spill: Option<&Attrs<'_>>) -> Result<AttrList, Errno> {
         self.write_numbers()?;
         let bonus = self.bonus.attrs();
         Ok(match spill {
@@ -105,6 +106,7 @@ impl Attributes {
         if done { Ok(()) } else { Err(Corrupt::new("attributes", "numbers", "in the bonus area", "not all")) }
     }
 
+    /// File type and permission bits.
     pub fn mode(&self) -> u32 {
         low32(self.zpl.mode)
     }
@@ -161,11 +163,11 @@ pub(crate) fn low32(number: u64) -> u32 {
     u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn stored(time: Time) -> Timestamp {
+pub(crate) fn encode_time(time: Time) -> Timestamp {
     [time.secs.cast_unsigned(), u64::from(time.nanos)]
 }
 
-pub(crate) fn time([secs, nanos]: Timestamp) -> Time {
+pub(crate) fn decode_time([secs, nanos]: Timestamp) -> Time {
     // Damaged nanoseconds do not make a file unreadable.
     Time { secs: secs.cast_signed(), nanos: low32(nanos.min(999_999_999)) }
 }
@@ -180,6 +182,7 @@ impl Attributes {
         Hint::from_id((self.zpl.flags & HINT_BITS) >> HINT_SHIFT).unwrap_or_default()
     }
 
+    /// Puts a write hint into the flags. The caller saves the inode.
     pub fn set_hint(&mut self, hint: Hint) {
         self.zpl.flags = self.zpl.flags & !HINT_BITS | hint_flags(hint);
     }
@@ -216,18 +219,18 @@ mod tests {
                 ZplAttrs { mode: bits, links: 1, rdev, symlink: symlink.clone(), ..ZplAttrs::default() };
             let mut attributes = attributes(&zpl, &table);
             attributes.zpl.size = 77;
-            attributes.zpl.mtime = stored(Time { secs: -3, nanos: 5 });
-            let mut raw = attributes.bonus_now().unwrap();
+            attributes.zpl.mtime = encode_time(Time { secs: -3, nanos: 5 });
+            let mut raw = attributes.encode_bonus().unwrap();
             raw.resize(320, 0);
             let again = Attributes::decode(9, &raw, &table).unwrap();
             assert_eq!(again.zpl, attributes.zpl);
             assert_eq!(again.get(Attr::SYMLINK), symlink.as_deref());
-            assert_eq!(time(again.zpl.mtime), Time { secs: -3, nanos: 5 });
+            assert_eq!(decode_time(again.zpl.mtime), Time { secs: -3, nanos: 5 });
         }
     }
 
     #[test]
-    fn lies_are_refused_with_the_object_that_tells_them() {
+    fn invalid_attributes_are_refused_and_name_the_object() {
         let table = table();
         let lies: [fn(&mut ZplAttrs); 5] = [
             |zpl| zpl.mode = 0o644,
@@ -239,7 +242,7 @@ mod tests {
         for lie in lies {
             let mut zpl = ZplAttrs { mode: 0o100_644, ..ZplAttrs::default() };
             lie(&mut zpl);
-            let raw = attributes(&zpl, &table).bonus_now().unwrap();
+            let raw = attributes(&zpl, &table).encode_bonus().unwrap();
             let error = Attributes::decode(9, &raw, &table).unwrap_err().to_string();
             assert!(error.contains("object 9"), "{error}");
         }

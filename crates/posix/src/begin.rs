@@ -9,13 +9,13 @@ use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 
 impl Fs {
-    fn missing(&self, group: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {
-        let mut missing = claims.missing(group, need);
-        if missing.objects > 0 && !self.dnode_blocks.is_claimed(group, ObjectId(ino)) {
+    fn missing(&self, txg: u64, claims: &Claims, need: &Need, ino: Ino) -> Cost {
+        let mut missing = claims.missing(txg, need);
+        if missing.objects > 0 && !self.dnode_blocks.is_claimed(txg, ObjectId(ino)) {
             missing.meta_blocks = missing.meta_blocks.saturating_add(DNODE_META_BLOCKS);
         }
-        for (level, numbers) in need.pointer_blocks() {
-            let new = numbers.filter(|number| !self.pointer_blocks.is_claimed(group, (ino, level, *number)));
+        for (level, indices) in need.pointer_blocks() {
+            let new = indices.filter(|index| !self.pointer_blocks.is_claimed(txg, (ino, level, *index)));
             let new = (new.count() as u64).saturating_mul(need.pointer_block_bytes);
             missing.meta_bytes = missing.meta_bytes.saturating_add(new);
         }
@@ -27,34 +27,34 @@ impl Fs {
     pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
         let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
         let guess = if makes { self.set.likely_number(1).0 } else { 0 };
-        let missing = |group| {
+        let missing = |txg| {
             let needs = needs.iter();
             let costs =
-                needs.map(|(claims, need)| self.missing(group, claims, need, claims.ino.unwrap_or(guess)));
+                needs.map(|(claims, need)| self.missing(txg, claims, need, claims.ino.unwrap_or(guess)));
             sum(costs.chain([extra]))
         };
-        let mut group = self.set.open_txg().0;
+        let mut txg = self.set.open_txg().0;
         loop {
-            let asked = missing(group);
-            let tx = self.set.begin(asked)?;
-            if tx.txg().0 != group {
+            let reserved = missing(txg);
+            let tx = self.set.begin(reserved)?;
+            if tx.txg().0 != txg {
                 // The txg changed in between: claims of the old one do not count in the new one.
-                group = tx.txg().0;
-                let now = missing(group);
-                if now.write_bytes > asked.write_bytes
-                    || now.meta_blocks > asked.meta_blocks
-                    || now.meta_bytes > asked.meta_bytes
+                txg = tx.txg().0;
+                let now = missing(txg);
+                if now.write_bytes > reserved.write_bytes
+                    || now.meta_blocks > reserved.meta_blocks
+                    || now.meta_bytes > reserved.meta_bytes
                 {
-                    tx.pool().end_promise(asked.promises);
+                    tx.pool().end_file_reservation(reserved.file_reservation);
                     continue;
                 }
             }
             for (claims, need) in needs {
-                claims.add(group, need);
+                claims.add(txg, need);
                 let ino = claims.ino.unwrap_or(guess);
-                self.dnode_blocks.claim(group, ObjectId(ino));
-                for (level, numbers) in need.pointer_blocks() {
-                    numbers.for_each(|number| _ = self.pointer_blocks.claim(group, (ino, level, number)));
+                self.dnode_blocks.claim(txg, ObjectId(ino));
+                for (level, indices) in need.pointer_blocks() {
+                    indices.for_each(|index| _ = self.pointer_blocks.claim(txg, (ino, level, index)));
                 }
             }
             return Ok(tx);

@@ -46,8 +46,8 @@ pub(crate) type PointerBlock = (Ino, u32, u64);
 
 #[derive(Debug, Default)]
 struct Claimed {
-    /// The txg (group); 0: none yet.
-    group: u64,
+    /// 0: none yet.
+    txg: u64,
     /// Bytes of blocks for names.
     names: u64,
     data: Range<u64>,
@@ -68,6 +68,7 @@ pub(crate) struct Claims {
 }
 
 impl Claims {
+    /// Claims of an existing object; nothing is claimed yet.
     pub fn of(ino: Ino) -> Self {
         Claims { ino: Some(ino), claimed: Mutex::default() }
     }
@@ -79,10 +80,10 @@ impl Claims {
 
     /// What is not claimed yet in this txg, except for the dnode's block. `objects` is 1 if the dnode is
     /// missing.
-    pub fn missing(&self, group: u64, need: &Need) -> Cost {
+    pub fn missing(&self, txg: u64, need: &Need) -> Cost {
         let claimed = self.claimed.lock();
         let nothing = Claimed::default();
-        let is_first = claimed.group != group;
+        let is_first = claimed.txg != txg;
         let claimed = if is_first { &nothing } else { &*claimed };
         let both =
             need.data.end.min(claimed.data.end).saturating_sub(need.data.start.max(claimed.data.start));
@@ -97,14 +98,14 @@ impl Claims {
     }
 
     /// Claims what this operation has reserved in the txg.
-    pub fn add(&self, group: u64, need: &Need) {
+    pub fn add(&self, txg: u64, need: &Need) {
         let mut claimed = self.claimed.lock();
-        if claimed.group > group {
+        if claimed.txg > txg {
             // Another thread has already claimed in the next txg.
             return;
         }
-        if claimed.group < group {
-            *claimed = Claimed { group, ..Claimed::default() };
+        if claimed.txg < txg {
+            *claimed = Claimed { txg, ..Claimed::default() };
         }
         claimed.names += claimed.missing_names(need);
         let (new, old) = (&need.data, &claimed.data);
@@ -133,6 +134,7 @@ impl Need {
         Need { data, block_bytes: record_bytes.into(), pointer_block_bytes, file_bytes, names: None }
     }
 
+    /// A change of names at this cost, and attributes.
     pub fn names(names: ChangeCost) -> Self {
         Need { names: Some(names), ..Need::default() }
     }
@@ -160,8 +162,8 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
         objects: total.objects.saturating_add(cost.objects),
         frees: total.frees || cost.frees,
         writes_back: total.writes_back || cost.writes_back,
-        promises: total.promises.saturating_add(cost.promises),
-        from_promise: total.from_promise.max(cost.from_promise),
+        file_reservation: total.file_reservation.saturating_add(cost.file_reservation),
+        from_file_reservation: total.from_file_reservation.max(cost.from_file_reservation),
     })
 }
 
@@ -180,16 +182,16 @@ mod tests {
         Need { data, block_bytes: 4096, pointer_block_bytes: 16 << 10, ..Need::default() }
     }
 
-    fn missing(claims: &Claims, group: u64, need: &Need) -> u64 {
-        claims.missing(group, need).write_bytes
+    fn missing(claims: &Claims, txg: u64, need: &Need) -> u64 {
+        claims.missing(txg, need).write_bytes
     }
 
-    fn missing_names(claims: &Claims, group: u64, cost: ChangeCost) -> u64 {
-        claims.missing(group, &Need::names(cost)).meta_bytes
+    fn missing_names(claims: &Claims, txg: u64, cost: ChangeCost) -> u64 {
+        claims.missing(txg, &Need::names(cost)).meta_bytes
     }
 
     #[test]
-    fn one_block_is_claimed_once_in_a_group() {
+    fn a_record_is_claimed_once_per_txg() {
         let claims = Claims::of(9);
         assert_eq!(missing(&claims, 7, &data(0..4096)), 4096);
         claims.add(7, &data(0..4096));
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_pointers_are_those_of_the_tree_there_will_be() {
+    fn pointer_blocks_are_those_of_the_resulting_tree() {
         let blocks = |file_bytes: u64, data: Range<u64>| {
             let need = Need { file_bytes, ..self::data(data) };
             need.pointer_blocks().collect::<Vec<_>>()
@@ -225,11 +227,11 @@ mod tests {
     }
 
     #[test]
-    fn what_a_directory_has_is_claimed_once_in_a_group() {
+    fn directory_names_are_claimed_once_per_txg() {
         let claims = Claims::of(9);
-        let small = ChangeCost { bytes: 1024, bytes_again: 1024, bytes_max: 1024 };
-        let grown = ChangeCost { bytes: 1536, bytes_again: 1536, bytes_max: 1536 };
-        let large = ChangeCost { bytes: 8000, bytes_again: 3000, bytes_max: 14_000 };
+        let small = ChangeCost { bytes: 1024, bytes_next: 1024, bytes_max: 1024 };
+        let grown = ChangeCost { bytes: 1536, bytes_next: 1536, bytes_max: 1536 };
+        let large = ChangeCost { bytes: 8000, bytes_next: 3000, bytes_max: 14_000 };
         claims.add(3, &Need::names(small));
         assert_eq!(missing_names(&claims, 3, small), 0);
         assert_eq!(missing_names(&claims, 3, grown), 512, "it grows");

@@ -3,13 +3,13 @@
 //! A directory is a ZAP from names to (object, file type). "." and ".." are not stored. An empty directory has
 //! no block. Its size attribute is the number of entries + 2, its link count the number of subdirectories + 2.
 
-use crate::ahead;
 use crate::claims::{Claims, Need};
+use crate::dir_prefetch;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
-use crate::inode::{KIND_DIR, Named, check_name, is_dots};
-use crate::types::{Attr, DirEntry, Ino, Reading, SYMLINK_MAX, mode};
+use crate::inode::{ChildRef, KIND_DIR, check_name, is_dots};
+use crate::types::{Attr, DirEntry, Ino, ReadOptions, SYMLINK_MAX, mode};
 use terrane_sa::Attr as SaAttr;
 use terrane_zap::{Cursor, KeyRef, ValueRef};
 
@@ -30,13 +30,13 @@ impl Fs {
         if is_dots(name) {
             return Err(Errno::EEXIST);
         }
-        if self.naming.takes(name) { Ok(()) } else { Err(Errno::EILSEQ) }
+        if self.naming.accepts(name) { Ok(()) } else { Err(Errno::EILSEQ) }
     }
 
     /// Whether this spelling is the only one for the name. If so, a cache entry for it stays valid until the
     /// name changes.
-    pub fn is_alone(&self, name: &[u8]) -> bool {
-        self.naming.is_alone(name)
+    pub fn has_one_spelling(&self, name: &[u8]) -> bool {
+        self.naming.has_one_spelling(name)
     }
 
     /// Looks up a name, including "." and "..". Adds one to the lookup count.
@@ -56,7 +56,7 @@ impl Fs {
                 };
                 self.hold(parent)?
             }
-            _ => self.child(&dir, name)?.ok_or(Errno::ENOENT)?.0,
+            _ => self.hold_child(&dir, name)?.ok_or(Errno::ENOENT)?.0,
         };
         inode.count_lookup();
         let state = inode.read();
@@ -64,7 +64,7 @@ impl Fs {
     }
 
     /// What adding or replacing a name in `dir` needs.
-    pub(crate) fn need_to_name<'a>(
+    pub(crate) fn name_add_need<'a>(
         &self,
         dir: &'a InodeRef<'_>,
         name: &[u8],
@@ -74,7 +74,7 @@ impl Fs {
     }
 
     /// What removing a name from `dir` needs.
-    pub(crate) fn need_to_remove<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
+    pub(crate) fn name_remove_need<'a>(&self, dir: &'a InodeRef<'_>) -> Result<(&'a Claims, Need), Errno> {
         Ok((&dir.claims, Need::names(dir.read().names()?.remove_cost())))
     }
 
@@ -86,7 +86,9 @@ impl Fs {
             if state.attrs.file_type() != mode::S_IFLNK {
                 return Err(Errno::EINVAL);
             }
-            match self.look(&inode, &state, |all| all.get(SaAttr::SYMLINK).map(<[u8]>::to_vec))? {
+            match self
+                .with_all_attributes(&inode, &state, |all| all.get(SaAttr::SYMLINK).map(<[u8]>::to_vec))?
+            {
                 Some(target) => target,
                 None => {
                     let len = usize::try_from(state.attrs.zpl.size).unwrap_or(usize::MAX).min(SYMLINK_MAX);
@@ -109,7 +111,7 @@ impl Fs {
         offset: u64,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
-        self.readdir_as(dir, offset, Reading::default(), each)
+        self.readdir_as(dir, offset, ReadOptions::default(), each)
     }
 
     /// The same, with the options of the open directory.
@@ -117,11 +119,11 @@ impl Fs {
         &self,
         dir: Ino,
         offset: u64,
-        how: Reading,
+        how: ReadOptions,
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
-        self.walk(&dir, offset, how, &mut |_| (), &mut |entry, ()| each(entry))
+        self.list_entries(&dir, offset, how, &mut |_| (), &mut |entry, ()| each(entry))
     }
 
     /// As [`readdir`](Self::readdir), with the attributes of each inode. They are `None` for "." and "..", and
@@ -133,7 +135,7 @@ impl Fs {
         offset: u64,
         each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<(), Errno> {
-        self.readdir_plus_as(dir, offset, Reading::default(), each)
+        self.readdir_plus_as(dir, offset, ReadOptions::default(), each)
     }
 
     /// The same, with the options of the open directory.
@@ -141,7 +143,7 @@ impl Fs {
         &self,
         dir: Ino,
         offset: u64,
-        how: Reading,
+        how: ReadOptions,
         each: &mut dyn FnMut(DirEntry<'_>, Option<&Attr>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
@@ -156,15 +158,15 @@ impl Fs {
             }
             taken
         };
-        self.walk(&dir, offset, how, &mut |ino| Some(self.enter(ino)), &mut show)
+        self.list_entries(&dir, offset, how, &mut |ino| Some(self.hold_unloaded(ino)), &mut show)
     }
 
     /// Calls `hold` for each object while the directory is locked, and `each` while it is not.
-    fn walk<T: Default>(
+    fn list_entries<T: Default>(
         &self,
         dir: &InodeRef<'_>,
         offset: u64,
-        how: Reading,
+        how: ReadOptions,
         hold: &mut dyn FnMut(Ino) -> T,
         each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
     ) -> Result<(), Errno> {
@@ -173,7 +175,7 @@ impl Fs {
             state.names()?;
             state.attrs.zpl.parent
         };
-        if !how.quiet {
+        if !how.keeps_atime {
             self.note_access(dir);
         }
         for (at, name, ino) in [(0, &b"."[..], dir.ino), (OFFSET_PARENT, b"..", parent)] {
@@ -184,36 +186,36 @@ impl Fs {
         const { assert!(OFFSET_PARENT + 1 == OFFSET_NAMES) };
         let offset = if offset <= OFFSET_NAMES_LAST { 0 } else { offset };
         if offset == 0 {
-            let next = self.ahead.lock().begins(dir.ino, parent);
-            ahead::read(&self.set, &self.ready, next);
+            let next = self.dir_prefetch.lock().note_start(dir.ino, parent);
+            dir_prefetch::prefetch(&self.set, &self.prefetched_dirs, next);
             let prepared = {
-                let mut ready = self.ready.lock();
-                let place = ready.iter().position(|(ino, _)| *ino == dir.ino);
-                place.and_then(|place| ready.remove(place))
+                let mut prefetched = self.prefetched_dirs.lock();
+                let index = prefetched.iter().position(|(ino, _)| *ino == dir.ino);
+                index.and_then(|index| prefetched.remove(index))
             };
             if let Some((_, prepared)) = prepared {
                 dir.read().names()?.adopt(prepared)?;
             }
         }
-        let (mut subdirs, mut shown_to) = (Vec::new(), offset);
-        let outcome = show_names(dir, offset, hold, &mut |entry, held| {
+        let (mut subdirs, mut listed_to) = (Vec::new(), offset);
+        let outcome = visit_names(dir, offset, hold, &mut |entry, held| {
             let (ino, kind, next) = (entry.ino, entry.kind, entry.next);
             let taken = each(entry, held);
             if taken {
-                shown_to = next;
+                listed_to = next;
                 if kind == KIND_DIR {
                     subdirs.push(ino);
                 }
             }
             taken
         });
-        self.ahead.lock().listed(dir.ino, offset, &subdirs, shown_to);
+        self.dir_prefetch.lock().note_listing(dir.ino, offset, &subdirs, listed_to);
         outcome
     }
 }
 
 /// Shows the stored names of a directory from `offset` on (0: all).
-fn show_names<T>(
+fn visit_names<T>(
     dir: &InodeRef<'_>,
     offset: u64,
     hold: &mut dyn FnMut(Ino) -> T,
@@ -226,25 +228,25 @@ fn show_names<T>(
         names.clear();
         let is_last = dir.read().names()?.visit(cursor, &mut |entry| {
             cursor = entry.after;
-            if let (KeyRef::Name(name), Some(value)) = (entry.key, entry.first) {
-                let named = Named::from_value(value);
+            if let (KeyRef::Name(name), Some(value)) = (entry.key, entry.first_integer) {
+                let child = ChildRef::from_value(value);
                 names.extend_from_slice(name);
-                rows.push((named, entry.after.to_u64(), names.len(), hold(named.ino)));
+                rows.push((child, entry.after.to_u64(), names.len(), hold(child.ino)));
             }
             rows.len() < batch
         })?;
         let mut from = 0;
-        for (named, next, to, held) in rows.drain(..) {
+        for (child, next, to, held) in rows.drain(..) {
             let name = names.get(from..to).unwrap_or(&[]);
             from = to;
-            if !each(DirEntry { name, ino: named.ino, kind: named.kind, next }, held) {
+            if !each(DirEntry { name, ino: child.ino, kind: child.kind, next }, held) {
                 return Ok(());
             }
         }
         if is_last {
             // Drop the index: those of directories that are listed only once would fill memory.
             if let Some(mut state) = dir.try_write() {
-                state.names_mut()?.listed();
+                state.names_mut()?.end_listing();
             }
             return Ok(());
         }

@@ -17,7 +17,10 @@ pub struct Errno(pub i32);
 macro_rules! errnos {
     ($($name:ident = $number:literal),* $(,)?) => {
         impl Errno {
-            $(pub const $name: Errno = Errno($number);)*
+            $(
+                /// The error number that Linux gives this name.
+                pub const $name: Errno = Errno($number);
+            )*
 
             /// The symbolic name, like `ENOENT`; `None` for a number that this crate never returns.
             pub fn name(self) -> Option<&'static str> {
@@ -64,7 +67,7 @@ impl From<ObjectError> for Errno {
                 PoolError::Corrupt(_)
                 | PoolError::Device(_)
                 | PoolError::Failed { .. }
-                | PoolError::Refused { .. } => damaged(&error),
+                | PoolError::Refused { .. } => log_eio(&error),
             },
         }
     }
@@ -84,14 +87,14 @@ impl From<ZapError> for Errno {
             | ZapError::EntryTooLarge { .. }
             | ZapError::NoInteger
             | ZapError::Unsupported { .. }
-            | ZapError::Options { .. } => damaged(error),
+            | ZapError::Options { .. } => log_eio(error),
         }
     }
 }
 
 impl From<Corrupt> for Errno {
     fn from(error: Corrupt) -> Self {
-        damaged(error)
+        log_eio(error)
     }
 }
 
@@ -101,17 +104,17 @@ impl From<SaError> for Errno {
             SaError::TooLarge { .. } => Errno::EFBIG,
             SaError::TooManyLayouts => Errno::ENOSPC,
             SaError::Unregistered(_)
-            | SaError::Twice(_)
-            | SaError::NotTheLayout { .. }
+            | SaError::Duplicate(_)
+            | SaError::LayoutMismatch { .. }
             | SaError::Length { .. }
-            | SaError::OtherMeaning(_)
-            | SaError::TooManyAttributes => damaged(error),
+            | SaError::DefinitionMismatch(_)
+            | SaError::TooManyAttributes => log_eio(error),
         }
     }
 }
 
 /// Logs the reason, and returns `EIO`.
-pub(crate) fn damaged(reason: impl fmt::Display) -> Errno {
+pub(crate) fn log_eio(reason: impl fmt::Display) -> Errno {
     log::error!("EIO: {reason}");
     Errno::EIO
 }

@@ -4,14 +4,14 @@
 //! Truncation zeroes the tail of the last block, so a file that grows later shows zeros. A file has one block
 //! that grows in steps of 512 bytes up to the record size. Then it gets more blocks.
 
-use crate::attr::stored;
+use crate::attr::encode_time;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
-use crate::types::{AccessTimes, Ino, Reading, Time, mode};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::types::{AccessTimes, Ino, ReadOptions, Time, mode};
 use smallvec::smallvec;
 use terrane_dataset::AccessTime;
 use terrane_txg::cost::Cost;
@@ -21,22 +21,22 @@ const ACCESS_TIME_SECS: i64 = 24 * 3600;
 
 /// Stores an access time.
 #[derive(Clone, Copy, Debug)]
-struct Access {
+struct StoreAccessTime {
     ino: Ino,
     at: Time,
 }
 
-impl Operation for Access {
+impl Operation for StoreAccessTime {
     type Held<'f> = InodeRef<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
-        Ok(Found::Held(fs.hold(self.ino)?))
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
+        Ok(HoldResult::Held(fs.hold(self.ino)?))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -45,10 +45,10 @@ impl Operation for Access {
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let state = change.locked.get(inode.ino);
-        state.attrs.zpl.atime = stored(self.at);
+        state.attrs.zpl.atime = encode_time(self.at);
         // Loss of an access time in a crash is acceptable.
-        if let Err(errno) = change.fs.save_read(change.tx, inode, state) {
-            log::warn!("access time of object {} not stored: {errno}", inode.ino);
+        if let Err(errno) = change.fs.save_access_time(change.tx, inode, state) {
+            log::warn!("failed to store the access time of inode {}: {errno}", inode.ino);
         }
         Ok(Outcome::Saved(()))
     }
@@ -68,9 +68,9 @@ impl State {
         }
     }
 
-    pub(crate) fn content_changed(&mut self, now: Time) {
-        self.attrs.zpl.mtime = stored(now);
-        self.attrs.zpl.ctime = stored(now);
+    pub(crate) fn note_content_changed(&mut self, now: Time) {
+        self.attrs.zpl.mtime = encode_time(now);
+        self.attrs.zpl.ctime = encode_time(now);
     }
 }
 
@@ -78,7 +78,7 @@ impl Fs {
     /// Appends up to `len` bytes from `offset` on to `out`; fewer only at the end of the file. Sequential and
     /// strided reads are prefetched.
     pub fn read(&self, ino: Ino, offset: u64, len: u32, out: &mut Vec<u8>) -> Result<(), Errno> {
-        self.read_as(ino, offset, len, Reading::default(), out)
+        self.read_as(ino, offset, len, ReadOptions::default(), out)
     }
 
     /// The same, with the options of the open file.
@@ -87,15 +87,15 @@ impl Fs {
         ino: Ino,
         offset: u64,
         len: u32,
-        how: Reading,
+        how: ReadOptions,
         out: &mut Vec<u8>,
     ) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
-        if !how.alone {
-            inode.object().expect_more(offset..offset.saturating_add(len.into()));
+        if !how.no_prefetch {
+            inode.object().prefetch_after(offset..offset.saturating_add(len.into()));
         }
         self.read_held(&inode, offset, len, out)?;
-        if !how.quiet {
+        if !how.keeps_atime {
             self.note_access(&inode);
         }
         Ok(())
@@ -105,16 +105,16 @@ impl Fs {
         let failed = {
             let state = inode.read();
             state.check_file()?;
-            let there = state.attrs.zpl.size.saturating_sub(offset).min(u64::from(len));
-            let there = usize::try_from(there).map_err(|_| Errno::EINVAL)?;
+            let available = state.attrs.zpl.size.saturating_sub(offset).min(u64::from(len));
+            let available = usize::try_from(available).map_err(|_| Errno::EINVAL)?;
             let start = out.len();
-            out.resize(start + there, 0);
+            out.resize(start + available, 0);
             let read = inode.object().read(offset, out.get_mut(start..).unwrap_or_default());
             read.inspect_err(|_| out.truncate(start)).err()
         };
         if let Some(error) = failed {
             // No lock is held here: building the path locks the directories up to the root.
-            log::error!("reading {} at byte {offset} failed", self.path_of(inode.ino));
+            log::error!("read failed: {} at byte {offset}", self.path_of(inode.ino));
             return Err(error.into());
         }
         Ok(())
@@ -127,8 +127,8 @@ impl Fs {
         let policy = match self.access_times() {
             AccessTimes::Never => AccessTime::Off,
             AccessTimes::Always => AccessTime::On,
-            AccessTimes::NotOfDirectories if is_dir() => AccessTime::Off,
-            AccessTimes::NotOfDirectories | AccessTimes::AsProperty => self.dataset().access_time(),
+            AccessTimes::NeverForDirectories if is_dir() => AccessTime::Off,
+            AccessTimes::NeverForDirectories | AccessTimes::AsProperty => self.dataset().access_time(),
         };
         if policy == AccessTime::Off {
             return;
@@ -137,7 +137,7 @@ impl Fs {
         if policy == AccessTime::Relative && !is_access_time_old(&inode.read(), now) {
             return;
         }
-        let _ = self.carry_out(&Access { ino: inode.ino, at: now });
+        let _ = self.execute(&StoreAccessTime { ino: inode.ino, at: now });
     }
 
     /// `SEEK_DATA`. `ENXIO`: no data at or after `offset`.
@@ -168,6 +168,6 @@ impl Fs {
 /// True if the access time is not later than the last change, or is a day old.
 fn is_access_time_old(state: &State, now: Time) -> bool {
     let zpl = &state.attrs.zpl;
-    let [atime, mtime, ctime] = [zpl.atime, zpl.mtime, zpl.ctime].map(crate::attr::time);
+    let [atime, mtime, ctime] = [zpl.atime, zpl.mtime, zpl.ctime].map(crate::attr::decode_time);
     atime <= mtime || atime <= ctime || now.secs.saturating_sub(atime.secs) >= ACCESS_TIME_SECS
 }

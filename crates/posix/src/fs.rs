@@ -3,19 +3,19 @@
 //! Invariant: this module defines state in memory, and no operation. Operations are methods of [`Fs`] in
 //! modules above.
 
-use crate::ahead::{Ahead, Ready};
 use crate::claims::{Claims, PointerBlock};
 use crate::delete_queue::UnlinkedSet;
+use crate::dir_prefetch::{DirPrefetch, PrefetchedDirs};
+use crate::dnode_sizing::DnodeSizing;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
-use crate::jobs::{Named, Rewriting, Settling};
+use crate::jobs::{RelocatedQueue, Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
 use crate::reservations::Reservations;
 use crate::types::{AccessTimes, Ino, Time};
-use crate::widths::Widths;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -29,16 +29,16 @@ pub struct Fs {
     pub(crate) dataset: Arc<Dataset>,
     pub(crate) set: Arc<ObjectSet>,
     pub(crate) layouts: Layouts,
-    pub(crate) widths: Widths,
+    pub(crate) dnode_sizing: DnodeSizing,
     pub(crate) naming: Naming,
     pub(crate) inodes: InodeCache,
     pub(crate) indexes: Indexes,
     pub(crate) unlinked: Arc<UnlinkedSet>,
-    pub(crate) settling: Settling,
+    pub(crate) shrink_queue: ShrinkQueue,
     pub(crate) rewriting: Arc<Rewriting>,
     pub(crate) master: Master,
     pub(crate) reservations: Arc<Reservations>,
-    pub(crate) rebirth: Mutex<Named>,
+    pub(crate) relocated_queue: Mutex<RelocatedQueue>,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
     pub(crate) claims_of_new: Claims,
@@ -49,28 +49,29 @@ pub struct Fs {
     /// An [`AccessTimes`].
     pub(crate) access_times: AtomicU8,
     /// Number of the object set's losses that [`sync`](Fs::sync) has reported.
-    pub(crate) losses_told: AtomicU64,
-    pub(crate) ahead: Mutex<Ahead>,
-    pub(crate) ready: Ready,
+    pub(crate) losses_reported: AtomicU64,
+    pub(crate) dir_prefetch: Mutex<DirPrefetch>,
+    pub(crate) prefetched_dirs: PrefetchedDirs,
     /// Losses of a predecessor that died while the mount stayed.
     pub(crate) losses: Option<Losses>,
     pub(crate) root: Ino,
     /// Destroys the object of an unlinked inode when its last reference is dropped.
-    pub(crate) reap: fn(&Fs, Ino) -> Result<(), Errno>,
+    pub(crate) destroy_unlinked: fn(&Fs, Ino) -> Result<(), Errno>,
 }
 
 /// Notes the first change of an inode in each txg, so that a successor server knows what a crash lost.
 pub trait Ledger: Send + Sync {
-    fn note(&self, group: u64, ino: Ino);
+    /// Notes that this txg changes the inode. The changing thread calls it while its transaction is open.
+    fn note_change(&self, txg: u64, ino: Ino);
 
-    /// Notes which callers were told of this inode's loss; a later successor does not tell them again. `None`:
-    /// no caller is to be told any more.
-    fn told(&self, _ino: Ino, _loss: Option<Loss>) {}
+    /// Notes which calls have reported this inode's loss; a later successor does not report it again. `None`: no
+    /// call is to report it any more.
+    fn note_reported(&self, _ino: Ino, _loss: Option<Loss>) {}
 }
 
 impl Fs {
     /// Notes the first change of every inode per txg in `ledger` from now on.
-    pub fn keep_ledger(&self, ledger: Box<dyn Ledger>) {
+    pub fn set_ledger(&self, ledger: Box<dyn Ledger>) {
         // The first ledger stays: a second one would lack the earlier notes.
         let _ = self.ledger.set(ledger);
     }
@@ -85,11 +86,11 @@ impl Fs {
     }
 
     pub(crate) fn access_times(&self) -> AccessTimes {
-        use AccessTimes::{Always, AsProperty, Never, NotOfDirectories};
-        let said = self.access_times.load(Ordering::Relaxed);
-        [AsProperty, Never, NotOfDirectories, Always]
+        use AccessTimes::{Always, AsProperty, Never, NeverForDirectories};
+        let stored = self.access_times.load(Ordering::Relaxed);
+        [AsProperty, Never, NeverForDirectories, Always]
             .into_iter()
-            .find(|times| *times as u8 == said)
+            .find(|times| *times as u8 == stored)
             .unwrap_or_default()
     }
 

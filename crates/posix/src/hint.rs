@@ -12,7 +12,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Ino, SetXattr, mode};
 use smallvec::smallvec;
 use terrane_space::policy::Hint;
@@ -49,6 +49,7 @@ pub(crate) struct SetHint {
 pub(crate) struct AsXattr {
     /// False: the attribute is removed.
     pub is_set: bool,
+    /// Whether the attribute must exist or must not. A removal ignores it.
     pub how: SetXattr,
 }
 
@@ -57,20 +58,20 @@ impl Operation for SetHint {
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         if self.as_xattr.is_none() {
             let state = inode.read();
             check_type(&state)?;
             if state.attrs.hint() == self.hint {
-                return Ok(Found::Nothing(()));
+                return Ok(HoldResult::NoChange(()));
             }
         }
-        Ok(Found::Held(inode))
+        Ok(HoldResult::Held(inode))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -84,7 +85,10 @@ impl Operation for SetHint {
             match state.attrs.hint() != Hint::NotSet {
                 true if how.create => return Err(Errno::EEXIST),
                 false if how.replace || !is_set => return Err(Errno::ENODATA),
-                false if self.hint != Hint::NotSet && change.fs.names_would_fill(inode, state)? => {
+                false
+                    if self.hint != Hint::NotSet
+                        && change.fs.is_name_list_full_with_hint(inode, state)? =>
+                {
                     return Err(Errno::ENOSPC);
                 }
                 _ => {}
@@ -115,7 +119,7 @@ impl Fs {
     /// created later. [`Hint::NotSet`] removes it; otherwise it is kept until changed. Timestamps do not
     /// change, so programs may set it on each open. `EINVAL`: neither file nor directory.
     pub fn set_write_hint(&self, ino: Ino, hint: Hint) -> Result<(), Errno> {
-        self.carry_out(&SetHint { ino, hint, as_xattr: None })
+        self.execute(&SetHint { ino, hint, as_xattr: None })
     }
 
     /// As [`getxattr`](Self::getxattr).
@@ -131,17 +135,17 @@ impl Fs {
     /// As [`setxattr`](Self::setxattr), or as [`removexattr`](Self::removexattr) without a value. `EINVAL`: no
     /// such hint.
     pub(crate) fn put_hint(&self, ino: Ino, value: Option<&[u8]>, how: SetXattr) -> Result<(), Errno> {
-        let named = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
-        let hint = value.map_or(Ok(Hint::NotSet), named)?;
-        self.carry_out(&SetHint { ino, hint, as_xattr: Some(AsXattr { is_set: value.is_some(), how }) })
+        let parse = |value| std::str::from_utf8(value).ok().and_then(Hint::from_name).ok_or(Errno::EINVAL);
+        let hint = value.map_or(Ok(Hint::NotSet), parse)?;
+        self.execute(&SetHint { ino, hint, as_xattr: Some(AsXattr { is_set: value.is_some(), how }) })
     }
 
     /// Whether the list of names has no space for the hint's name.
-    fn names_would_fill(&self, inode: &Inode, state: &mut State) -> Result<bool, Errno> {
+    fn is_name_list_full_with_hint(&self, inode: &Inode, state: &mut State) -> Result<bool, Errno> {
         if !Fs::may_have_xattrs(inode, state) {
             return Ok(false);
         }
-        self.held(inode, state, WRITE_HINT)?.is_full(WRITE_HINT, 0)
+        self.xattr_state(inode, state, WRITE_HINT)?.is_name_list_full(WRITE_HINT, 0)
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::attr::{Attributes, FLAG_XATTR, object_kind};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::inode::{Body, Entry, Inode, State};
+use crate::inode::{Body, Inode, InodeSlot, State};
 use crate::operation::Locks;
 use crate::types::Ino;
 use parking_lot::{MutexGuard, RwLock, RwLockWriteGuard};
@@ -18,7 +18,8 @@ use terrane_object::{Object, ObjectKind};
 use terrane_pool::Tx;
 use terrane_wire::{Corrupt, ObjectId};
 
-/// Keeps an inode in the map and its object from being destroyed. After [`Fs::enter`] it is not loaded yet.
+/// Keeps an inode in the map and its object from being destroyed. After [`Fs::hold_unloaded`] it is not
+/// loaded yet.
 pub(crate) struct InodeRef<'a> {
     fs: &'a Fs,
     /// `None` only during `drop`.
@@ -29,31 +30,35 @@ impl Deref for InodeRef<'_> {
     type Target = Inode;
 
     fn deref(&self) -> &Inode {
-        self.inode.as_ref().expect("only drop takes it")
+        self.inode.as_ref().expect("only `drop` takes the inode")
     }
 }
 
 impl Drop for InodeRef<'_> {
     fn drop(&mut self) {
         let Some(inode) = self.inode.take() else { return };
-        let sheds = self.fs.note_index(&inode);
+        let evicts_indexes = self.fs.note_index(&inode);
         let last = {
             let mut shard = self.fs.inodes.shard(inode.ino).lock();
             // References are created and dropped under this lock: only the map and this drop hold one now.
-            let alone = inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2;
+            let is_unreferenced =
+                inode.lookups.load(Ordering::Acquire) == 0 && Arc::strong_count(&inode) == 2;
             // Lookups that a predecessor counted are unknown here. Only the kernel's FORGET shows that an
             // unlinked inode is closed.
-            let may_be_open =
-                || self.fs.is_successor() && !inode.settled.load(Ordering::Acquire) && inode.is_unlinked();
-            if alone && !inode.is_due() && !may_be_open() {
+            let may_be_open = || {
+                self.fs.is_successor()
+                    && !inode.has_all_lookups.load(Ordering::Acquire)
+                    && inode.is_unlinked()
+            };
+            if is_unreferenced && !inode.is_shrink_queued() && !may_be_open() {
                 shard.entries.remove(&inode.ino);
                 Some(inode)
             } else if Arc::strong_count(&inode) == 2 {
                 let number = inode.ino;
                 drop(inode);
-                if let Some(Entry::Live(inode)) = shard.entries.get(&number) {
+                if let Some(InodeSlot::InMemory(inode)) = shard.entries.get(&number) {
                     let inode = Arc::clone(inode);
-                    shard.rest(&inode, self.fs.inodes.idle_max.load(Ordering::Relaxed));
+                    shard.queue_idle(&inode, self.fs.inodes.idle_max.load(Ordering::Relaxed));
                 }
                 None
             } else {
@@ -61,15 +66,15 @@ impl Drop for InodeRef<'_> {
                 None
             }
         };
-        if sheds {
-            self.fs.shed_indexes();
+        if evicts_indexes {
+            self.fs.evict_indexes();
         }
         let Some(inode) = last else { return };
         if inode.is_unlinked()
-            && let Err(errno) = (self.fs.reap)(self.fs, inode.ino)
+            && let Err(errno) = (self.fs.destroy_unlinked)(self.fs, inode.ino)
         {
             // It stays in the delete queue, and the next mount tries again.
-            log::warn!("unlinked object {} was not destroyed: {errno}", inode.ino);
+            log::warn!("failed to destroy unlinked object {}: {errno}. The next mount retries", inode.ino);
         }
     }
 }
@@ -85,7 +90,7 @@ impl InodeRef<'_> {
         let less = |lookups: u64| Some(lookups.saturating_sub(count));
         let before = self.lookups.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
         if before.is_ok_and(|before| before <= count) {
-            self.settled.store(true, Ordering::Release);
+            self.has_all_lookups.store(true, Ordering::Release);
         }
     }
 
@@ -129,25 +134,25 @@ impl InodeRef<'_> {
                 }
                 // It may have been changed in the open txg, dropped from memory and read again. So the first
                 // fsync must commit.
-                self.changed.store(self.fs.set.open_txg().0, Ordering::Release);
-                self.fill(object, attrs);
+                self.changed_txg.store(self.fs.set.open_txg().0, Ordering::Release);
+                self.set_body(object, attrs);
             }
         }
         Ok(self)
     }
 
-    fn fill(&self, object: Arc<Object>, attrs: Attributes) {
+    fn set_body(&self, object: Arc<Object>, attrs: Attributes) {
         let names = attrs.is_dir().then(|| {
             ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
         });
         object.set_hint(attrs.hint());
-        self.set_reserved(self.fs.reservations.has(self.ino));
+        self.set_has_reservation(self.fs.reservations.has(self.ino));
         // In a successor, it may have been made without a name. Only the kernel knows, and it refuses a link to
         // any other.
         let linkable = attrs.zpl.links == 0;
         let state = RwLock::new(State { attrs, names, linkable });
-        let filled = self.body.set(Body { object, state });
-        assert!(filled.is_ok(), "an inode is filled once, under its loading lock");
+        let loaded = self.body.set(Body { object, state });
+        assert!(loaded.is_ok(), "an inode is filled once, under its loading lock");
     }
 }
 
@@ -158,21 +163,21 @@ impl Fs {
     }
 
     /// Number of fully loaded inodes. It is bounded, however many the kernel keeps.
-    pub fn live_inodes(&self) -> usize {
-        self.inodes.live()
+    pub fn inodes_in_memory(&self) -> usize {
+        self.inodes.in_memory_len()
     }
 
     /// Sets how many unused inodes stay fully in memory, about 1 KiB each; default 32,768. Others are dropped
     /// at once, and read again on demand.
-    pub fn keep_inodes(&self, count: usize) {
-        self.inodes.keep(count);
+    pub fn set_idle_inodes_max(&self, count: usize) {
+        self.inodes.set_idle_max(count);
     }
 
     /// Sets the bound in bytes for all directory indexes in memory, default 48 MiB. A single index may exceed
     /// it.
-    pub fn keep_indexes(&self, bytes: usize) {
+    pub fn set_index_bytes_max(&self, bytes: usize) {
         self.indexes.set_bytes_max(bytes);
-        self.shed_indexes();
+        self.evict_indexes();
     }
 
     /// Bytes of all directory indexes in memory.
@@ -187,12 +192,12 @@ impl Fs {
         dir.index_bytes().is_some_and(|bytes| self.indexes.note(dir.ino, &dir.index_share, bytes))
     }
 
-    fn shed_indexes(&self) {
-        self.indexes.shed(|oldest| {
-            self.inodes.with_live(oldest, |dir| {
-                let forgotten = dir.forget_index();
+    fn evict_indexes(&self) {
+        self.indexes.evict(|oldest| {
+            self.inodes.with_inode(oldest, |dir| {
+                let forgotten = dir.drop_index();
                 if forgotten {
-                    self.indexes.forget(&dir.index_share);
+                    self.indexes.uncount(&dir.index_share);
                 }
                 forgotten
             })
@@ -208,32 +213,32 @@ impl Fs {
 
     /// Adds an inode to the map without reading it; `load` must follow. For callers that hold the lock of the
     /// directory which names it.
-    pub(crate) fn enter(&self, ino: Ino) -> InodeRef<'_> {
+    pub(crate) fn hold_unloaded(&self, ino: Ino) -> InodeRef<'_> {
         let mut shard = self.inodes.shard(ino).lock();
-        InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) }
+        InodeRef { fs: self, inode: Some(Arc::clone(shard.get_or_insert(ino))) }
     }
 
     /// The inode with this number, loaded.
     pub(crate) fn hold(&self, ino: Ino) -> Result<InodeRef<'_>, Errno> {
-        self.enter(ino).load()
+        self.hold_unloaded(ino).load()
     }
 
     /// The inode with this number, if it is in the map.
     pub(crate) fn hold_cached(&self, ino: Ino) -> Option<InodeRef<'_>> {
         let mut shard = self.inodes.shard(ino).lock();
         let known = shard.entries.contains_key(&ino);
-        known.then(|| InodeRef { fs: self, inode: Some(Arc::clone(shard.live(ino))) })
+        known.then(|| InodeRef { fs: self, inode: Some(Arc::clone(shard.get_or_insert(ino))) })
     }
 
     /// The inode of an object that `tx` has just created.
     pub(crate) fn hold_new(&self, tx: &Tx, object: Arc<Object>, attrs: Attributes) -> InodeRef<'_> {
-        let inode = self.enter(object.id().0);
+        let inode = self.hold_unloaded(object.id().0);
         {
             let unloaded = inode.lock_unloaded();
-            inode.settled.store(true, Ordering::Release);
-            // It may be filled already, by a thread that read the new object through its number.
+            inode.has_all_lookups.store(true, Ordering::Release);
+            // It may be loaded already, by a thread that read the new object through its number.
             if unloaded.is_some() {
-                inode.fill(object, attrs);
+                inode.set_body(object, attrs);
             }
         }
         self.touch(tx, &inode);
@@ -241,12 +246,12 @@ impl Fs {
     }
 
     /// Looks up a name under the directory's lock, and holds its inode. `None`: there is no such name.
-    pub(crate) fn child(&self, dir: &Inode, name: &[u8]) -> Result<Option<(InodeRef<'_>, u8)>, Errno> {
+    pub(crate) fn hold_child(&self, dir: &Inode, name: &[u8]) -> Result<Option<(InodeRef<'_>, u8)>, Errno> {
         // The inode can be unlinked between lookup and load, but not on every try.
         for _ in 0..8 {
             let found = {
                 let state = dir.read();
-                state.find(name)?.map(|entry| (self.enter(entry.ino), entry.kind))
+                state.find(name)?.map(|entry| (self.hold_unloaded(entry.ino), entry.kind))
             };
             let Some((entered, kind)) = found else { return Ok(None) };
             match entered.load() {
@@ -262,17 +267,17 @@ impl Fs {
 
     /// Stores the inode's attributes. The caller holds its lock.
     pub(crate) fn save(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
-        let bonus = state.attrs.bonus_now()?;
+        let bonus = state.attrs.encode_bonus()?;
         inode.object().set_bonus(tx, bonus)?;
         self.touch(tx, inode);
         Ok(())
     }
 
     /// The same for an access time, which a crash may lose.
-    pub(crate) fn save_read(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
-        let bonus = state.attrs.bonus_now()?;
+    pub(crate) fn save_access_time(&self, tx: &Tx, inode: &Inode, state: &mut State) -> Result<(), Errno> {
+        let bonus = state.attrs.encode_bonus()?;
         inode.object().set_bonus(tx, bonus)?;
-        inode.change(tx);
+        inode.mark_changed(tx);
         Ok(())
     }
 
@@ -280,7 +285,7 @@ impl Fs {
         if inode.touch(tx)
             && let Some(ledger) = self.ledger.get()
         {
-            ledger.note(tx.txg().0, inode.ino);
+            ledger.note_change(tx.txg().0, inode.ino);
         }
     }
 }
@@ -299,13 +304,15 @@ impl<'a> Locked<'a> {
         Locked { fs, held: order.into_iter().map(|inode| (inode, inode.write())).collect() }
     }
 
+    /// The state of an inode that was passed to [`new`](Self::new); panics for any other.
     pub fn get(&mut self, ino: Ino) -> &mut State {
-        let place = self.held.iter_mut().find(|(inode, _)| inode.ino == ino);
-        &mut place.expect("it was given to Locked::new").1
+        let entry = self.held.iter_mut().find(|(inode, _)| inode.ino == ino);
+        &mut entry.expect("the inode was passed to Locked::new").1
     }
 
+    /// The inode with this number; panics if it was not passed to [`new`](Self::new).
     pub fn inode(&self, ino: Ino) -> &'a Inode {
-        self.held.iter().find(|(inode, _)| inode.ino == ino).expect("it was given to Locked::new").0
+        self.held.iter().find(|(inode, _)| inode.ino == ino).expect("the inode was passed to Locked::new").0
     }
 
     /// Stores the attributes of all of them.

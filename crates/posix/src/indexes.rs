@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Default bound in bytes, for four million names. [`Fs::keep_indexes`](crate::Fs::keep_indexes) changes it.
+/// Default bound in bytes, for four million names. [`Fs::set_index_bytes_max`](crate::Fs::set_index_bytes_max) changes it.
 const BYTES_DEFAULT: usize = 48 << 20;
 
 pub(crate) struct Indexes {
@@ -69,36 +69,38 @@ impl Indexes {
         self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
+    /// Sum of all indexes in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Acquire)
     }
 
     /// Takes the directory that loses its index next, unless it is the only one.
-    fn oldest(&self) -> Option<Ino> {
+    fn pop_oldest(&self) -> Option<Ino> {
         let mut queue = self.queue.lock();
         if queue.len() > 1 { queue.pop_front() } else { None }
     }
 
+    /// Sets the bound in bytes, and drops no index.
     pub fn set_bytes_max(&self, bytes: usize) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
 
     /// Subtracts the share of a directory whose index was dropped.
-    pub fn forget(&self, share: &Share) {
+    pub fn uncount(&self, share: &Share) {
         share.count(0, &self.bytes);
     }
 
-    /// Drops indexes until the sum fits. `forget` returns whether it dropped one; `None`: the directory is not
-    /// in memory.
-    pub fn shed(&self, forget: impl Fn(Ino) -> Option<bool>) {
+    /// Drops indexes until the sum fits. `drop_index` returns whether it dropped one; `None`: the directory is
+    /// not in memory.
+    pub fn evict(&self, drop_index: impl Fn(Ino) -> Option<bool>) {
         // Directories that are being changed keep their index.
         let tries = self.queue.lock().len();
         for _ in 0..tries {
             if self.bytes() <= self.bytes_max.load(Ordering::Relaxed) {
                 return;
             }
-            let Some(oldest) = self.oldest() else { return };
-            if forget(oldest) == Some(false) {
+            let Some(oldest) = self.pop_oldest() else { return };
+            if drop_index(oldest) == Some(false) {
                 self.queue.lock().push_back(oldest);
             }
         }

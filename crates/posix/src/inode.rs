@@ -2,7 +2,7 @@
 //!
 //! The kernel counts its lookups of an inode and says when it forgets them. Until then an unlinked inode lives.
 //! So an inode stays in the map while its lookup count is not 0, or an operation holds it. The kernel may keep
-//! millions. So an unused inode is soon reduced to its number and count ([`Entry::Told`]), and read again on
+//! millions. So an unused inode is soon reduced to its number and count ([`InodeSlot::LookupsOnly`]), and read again on
 //! demand.
 //!
 //! Invariants:
@@ -23,7 +23,7 @@ use crate::claims::Claims;
 use crate::indexes::Share;
 use crate::perm;
 use crate::types::Ino;
-pub(crate) use names::{KIND_DIR, KIND_FILE, Named, check_name, is_dots};
+pub(crate) use names::{ChildRef, KIND_DIR, KIND_FILE, check_name, is_dots};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -31,10 +31,10 @@ use std::sync::{Arc, OnceLock};
 use terrane_dataset::ObjectZap;
 use terrane_object::{Object, ObjectKind};
 use terrane_pool::Tx;
-use terrane_wire::NumberMap;
+use terrane_wire::IdMap;
 
 const SHARDS: usize = 64;
-/// Default number of unused inodes kept in memory. [`Fs::keep_inodes`](crate::Fs::keep_inodes) changes it.
+/// Default number of unused inodes kept in memory. [`Fs::set_idle_inodes_max`](crate::Fs::set_idle_inodes_max) changes it.
 const IDLE_DEFAULT: usize = 32 << 10;
 
 pub(crate) struct Inode {
@@ -43,21 +43,23 @@ pub(crate) struct Inode {
     pub lookups: AtomicU64,
     /// `lookups` includes every lookup of the kernel. False at first in a mount that was taken over; see
     /// [`Fs::take_over`](crate::Fs::take_over).
-    pub settled: AtomicBool,
-    /// Txg (group) of the last change that may not be durable; 0: none.
-    pub changed: AtomicU64,
+    pub has_all_lookups: AtomicBool,
+    /// Txg of the last change that may not be durable; 0: none.
+    pub changed_txg: AtomicU64,
     /// Newest txg that the ledger has noted for this inode.
-    noted: AtomicU64,
+    noted_txg: AtomicU64,
+    /// Held while the dnode is read, or an inode that is not loaded is kept from loading.
     pub loading: Mutex<()>,
+    /// Set once the dnode was read.
     pub body: OnceLock<Body>,
     /// A write cleared the set-id bits, and the kernel does not know the new mode yet.
-    set_ids_went: AtomicBool,
+    set_ids_cleared: AtomicBool,
     /// It has a reservation; see [`Reservations`](crate::reservations::Reservations).
-    reserved: AtomicBool,
+    has_reservation: AtomicBool,
     /// What the newest txg has reserved for this inode.
     pub claims: Claims,
     /// It is in the set of directories to shrink, and kept in memory for that.
-    due: AtomicBool,
+    shrink_queued: AtomicBool,
     /// Counted bytes of its index, if it is a directory.
     pub index_share: Share,
     /// It is in its shard's queue of idle inodes. Changes under the shard's lock only.
@@ -67,6 +69,7 @@ pub(crate) struct Inode {
 /// The part that exists once the dnode was read.
 pub(crate) struct Body {
     pub object: Arc<Object>,
+    /// The inode's lock.
     pub state: RwLock<State>,
 }
 
@@ -84,65 +87,68 @@ impl Inode {
         Inode {
             ino,
             lookups: AtomicU64::new(0),
-            settled: AtomicBool::new(false),
-            changed: AtomicU64::new(0),
-            noted: AtomicU64::new(0),
+            has_all_lookups: AtomicBool::new(false),
+            changed_txg: AtomicU64::new(0),
+            noted_txg: AtomicU64::new(0),
             loading: Mutex::new(()),
             body: OnceLock::new(),
-            set_ids_went: AtomicBool::new(false),
-            reserved: AtomicBool::new(false),
+            set_ids_cleared: AtomicBool::new(false),
+            has_reservation: AtomicBool::new(false),
             claims: Claims::of(ino),
-            due: AtomicBool::new(false),
+            shrink_queued: AtomicBool::new(false),
             index_share: Share::default(),
             idle: AtomicBool::new(false),
         }
     }
 
-    /// For [`Settling`](crate::jobs::Settling) alone.
-    pub fn set_due(&self, is_due: bool) {
-        self.due.store(is_due, Ordering::Release);
+    /// For [`ShrinkQueue`](crate::jobs::ShrinkQueue) alone.
+    pub fn set_shrink_queued(&self, is_queued: bool) {
+        self.shrink_queued.store(is_queued, Ordering::Release);
     }
 
-    pub fn is_due(&self) -> bool {
-        self.due.load(Ordering::Acquire)
+    pub fn is_shrink_queued(&self) -> bool {
+        self.shrink_queued.load(Ordering::Acquire)
     }
 
     /// For [`Reservations`](crate::reservations::Reservations) alone.
-    pub fn set_reserved(&self, is_reserved: bool) {
-        self.reserved.store(is_reserved, Ordering::Relaxed);
+    pub fn set_has_reservation(&self, has_reservation: bool) {
+        self.has_reservation.store(has_reservation, Ordering::Relaxed);
     }
 
-    pub fn is_reserved(&self) -> bool {
-        self.reserved.load(Ordering::Relaxed)
+    pub fn has_reservation(&self) -> bool {
+        self.has_reservation.load(Ordering::Relaxed)
     }
 
     /// Clears set-id bits, so that a writer does not gain the identity of a program it changes. True: some were
     /// set. The caller holds the inode's lock and saves the state.
-    pub fn lose_set_ids(&self, state: &mut State) -> bool {
-        let went = perm::clear_set_ids(&mut state.attrs);
-        if went {
-            self.set_ids_went.store(true, Ordering::Release);
+    pub fn clear_set_ids(&self, state: &mut State) -> bool {
+        let cleared = perm::clear_set_ids(&mut state.attrs);
+        if cleared {
+            self.set_ids_cleared.store(true, Ordering::Release);
         }
-        went
+        cleared
     }
 
     /// Whether set-id bits were cleared since the last call.
-    pub fn take_set_ids_went(&self) -> bool {
-        self.set_ids_went.load(Ordering::Acquire) && self.set_ids_went.swap(false, Ordering::AcqRel)
+    pub fn take_set_ids_cleared(&self) -> bool {
+        self.set_ids_cleared.load(Ordering::Acquire) && self.set_ids_cleared.swap(false, Ordering::AcqRel)
     }
 
     fn body(&self) -> &Body {
         self.body.get().expect("an InodeRef is handed out after its inode was loaded")
     }
 
+    /// Panics if the inode is not loaded; an [`InodeRef`](crate::hold::InodeRef) always is.
     pub fn object(&self) -> &Arc<Object> {
         &self.body().object
     }
 
+    /// Takes the inode's lock, shared with readers.
     pub fn read(&self) -> RwLockReadGuard<'_, State> {
         self.body().state.read()
     }
 
+    /// Takes the inode's lock alone. Several inodes are locked in ascending order of their numbers.
     pub fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.body().state.write()
     }
@@ -160,7 +166,7 @@ impl Inode {
     }
 
     /// Drops its index. False: another thread uses it.
-    pub fn forget_index(&self) -> bool {
+    pub fn drop_index(&self) -> bool {
         let Some(body) = self.body.get() else { return true };
         let Some(mut state) = body.state.try_write() else { return false };
         if let Some(names) = &mut state.names {
@@ -170,8 +176,8 @@ impl Inode {
     }
 
     /// Txg of the last change that may not be durable.
-    pub fn changed(&self) -> Option<u64> {
-        Some(self.changed.load(Ordering::Acquire)).filter(|group| *group != 0)
+    pub fn changed_txg(&self) -> Option<u64> {
+        Some(self.changed_txg.load(Ordering::Acquire)).filter(|txg| *txg != 0)
     }
 
     /// Whether it has lost its last name; false if it was never read.
@@ -180,72 +186,74 @@ impl Inode {
     }
 
     /// Everything up to this txg is durable.
-    pub fn unchanged_since(&self, group: u64) {
-        let _ = self.changed.compare_exchange(group, 0, Ordering::AcqRel, Ordering::Relaxed);
+    pub fn clear_changed(&self, txg: u64) {
+        let _ = self.changed_txg.compare_exchange(txg, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
     /// Records a change in this transaction. True: the first one in its txg.
     pub fn touch(&self, tx: &Tx) -> bool {
-        self.change(tx);
-        let group = tx.txg().0;
-        self.noted.fetch_max(group, Ordering::Relaxed) < group
+        self.mark_changed(tx);
+        let txg = tx.txg().0;
+        self.noted_txg.fetch_max(txg, Ordering::Relaxed) < txg
     }
 
-    pub fn change(&self, tx: &Tx) {
-        self.changed.fetch_max(tx.txg().0, Ordering::AcqRel);
+    /// Records a change in this transaction that `fsync` must wait for, and leaves the ledger alone.
+    pub fn mark_changed(&self, tx: &Tx) {
+        self.changed_txg.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
 }
 
 /// What the map knows of an inode number.
-pub(crate) enum Entry {
+pub(crate) enum InodeSlot {
     /// Lookups of the kernel that are not forgotten. No thread uses the inode now.
-    Told(u64),
-    Live(Arc<Inode>),
+    LookupsOnly(u64),
+    InMemory(Arc<Inode>),
 }
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    pub entries: NumberMap<Ino, Entry>,
+    /// By inode number.
+    pub entries: IdMap<Ino, InodeSlot>,
     /// Inodes that were unused when they were queued, oldest first.
     idle: VecDeque<Ino>,
 }
 
 impl Shard {
     /// The inode with this number, added to the map if necessary.
-    pub fn live(&mut self, ino: Ino) -> &Arc<Inode> {
-        let entry = self.entries.entry(ino).or_insert(Entry::Told(0));
-        if let Entry::Told(lookups) = entry {
+    pub fn get_or_insert(&mut self, ino: Ino) -> &Arc<Inode> {
+        let entry = self.entries.entry(ino).or_insert(InodeSlot::LookupsOnly(0));
+        if let InodeSlot::LookupsOnly(lookups) = entry {
             let inode = Inode::new(ino);
             inode.lookups.store(*lookups, Ordering::Release);
-            *entry = Entry::Live(Arc::new(inode));
+            *entry = InodeSlot::InMemory(Arc::new(inode));
         }
         match entry {
-            Entry::Live(inode) => inode,
-            Entry::Told(_) => unreachable!("made live just above"),
+            InodeSlot::InMemory(inode) => inode,
+            InodeSlot::LookupsOnly(_) => unreachable!("loaded above"),
         }
     }
 
     /// Queues an inode that no operation holds, and reduces the oldest if there are too many.
-    pub fn rest(&mut self, inode: &Inode, idle_max: usize) {
+    pub fn queue_idle(&mut self, inode: &Inode, idle_max: usize) {
         if !inode.idle.swap(true, Ordering::AcqRel) {
             self.idle.push_back(inode.ino);
         }
-        self.reduce(idle_max);
+        self.evict_idle(idle_max);
     }
 
-    fn reduce(&mut self, idle_max: usize) {
+    fn evict_idle(&mut self, idle_max: usize) {
         while self.idle.len() > idle_max {
             let Some(oldest) = self.idle.pop_front() else { return };
             let Some(entry) = self.entries.get_mut(&oldest) else { continue };
-            let Entry::Live(inode) = entry else { continue };
+            let InodeSlot::InMemory(inode) = entry else { continue };
             inode.idle.store(false, Ordering::Release);
             // An unlinked or still linkable inode has state in memory that its dnode lacks.
-            let plain = inode.body.get().is_none_or(|body| {
+            let is_evictable = inode.body.get().is_none_or(|body| {
                 body.state.try_read().is_some_and(|state| state.attrs.zpl.links > 0 && !state.linkable)
             });
-            let is_told = !inode.set_ids_went.load(Ordering::Acquire);
-            if plain && is_told && !inode.is_due() && Arc::strong_count(inode) == 1 {
-                *entry = Entry::Told(inode.lookups.load(Ordering::Acquire));
+            let is_mode_known = !inode.set_ids_cleared.load(Ordering::Acquire);
+            if is_evictable && is_mode_known && !inode.is_shrink_queued() && Arc::strong_count(inode) == 1 {
+                *entry = InodeSlot::LookupsOnly(inode.lookups.load(Ordering::Acquire));
             }
         }
     }
@@ -259,40 +267,45 @@ pub(crate) struct InodeCache {
 }
 
 impl InodeCache {
+    /// An empty map that keeps 32,768 unused inodes.
     pub fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         InodeCache { shards, idle_max: AtomicUsize::new(IDLE_DEFAULT / SHARDS) }
     }
 
-    pub fn keep(&self, count: usize) {
+    /// Sets how many unused inodes all shards together keep. Drops more than that at once.
+    pub fn set_idle_max(&self, count: usize) {
         let idle_max = count.div_ceil(SHARDS);
         self.idle_max.store(idle_max, Ordering::Relaxed);
-        self.shards.iter().for_each(|shard| shard.lock().reduce(idle_max));
+        self.shards.iter().for_each(|shard| shard.lock().evict_idle(idle_max));
     }
 
+    /// The part of the map that holds this number.
     pub fn shard(&self, ino: Ino) -> &Mutex<Shard> {
         let shard = usize::try_from(ino % SHARDS as u64).unwrap_or(0);
         self.shards.get(shard).expect("the remainder is below the number of shards")
     }
 
+    /// Number of entries, in memory or reduced to lookups.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().entries.len()).sum()
     }
 
     /// Number of those fully in memory.
-    pub fn live(&self) -> usize {
-        let is_live = |entry: &&Entry| matches!(entry, Entry::Live(_));
+    pub fn in_memory_len(&self) -> usize {
+        let is_live = |entry: &&InodeSlot| matches!(entry, InodeSlot::InMemory(_));
         self.shards.iter().map(|shard| shard.lock().entries.values().filter(is_live).count()).sum()
     }
 
-    /// Calls `look` on an inode that is fully in memory. It must not wait: the map is locked.
-    pub fn with_live<T>(&self, ino: Ino, look: impl FnOnce(&Inode) -> T) -> Option<T> {
+    /// Calls `use_inode` on an inode that is fully in memory. It must not wait: the map is locked.
+    pub fn with_inode<T>(&self, ino: Ino, use_inode: impl FnOnce(&Inode) -> T) -> Option<T> {
         match self.shard(ino).lock().entries.get(&ino) {
-            Some(Entry::Live(inode)) => Some(look(inode)),
+            Some(InodeSlot::InMemory(inode)) => Some(use_inode(inode)),
             _ => None,
         }
     }
 
+    /// Numbers of all entries. Shards are locked one after the other, so this is no snapshot.
     pub fn numbers(&self) -> Vec<Ino> {
         self.shards
             .iter()

@@ -10,7 +10,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Ino, SetAttr, SetTime, mode};
 use smallvec::smallvec;
 use terrane_txg::cost::Cost;
@@ -57,43 +57,43 @@ impl State {
         self.attrs.zpl.flags & bits != 0
     }
 
-    fn unless(&self, bits: u64) -> Result<(), Errno> {
+    fn refuse_if(&self, bits: u64) -> Result<(), Errno> {
         if self.has(bits) { Err(Errno::EPERM) } else { Ok(()) }
     }
 
     /// Checks a change of attributes, existing content, or the inode's names in directories.
     pub fn check_changeable(&self) -> Result<(), Errno> {
-        self.unless(IMMUTABLE | APPEND_ONLY)
+        self.refuse_if(IMMUTABLE | APPEND_ONLY)
     }
 
     /// Checks a write from `offset` on.
     pub fn check_writable(&self, offset: u64) -> Result<(), Errno> {
-        self.unless(if offset < self.attrs.zpl.size { IMMUTABLE | APPEND_ONLY } else { IMMUTABLE })
+        self.refuse_if(if offset < self.attrs.zpl.size { IMMUTABLE | APPEND_ONLY } else { IMMUTABLE })
     }
 
     /// Checks an allocation that keeps existing bytes: `fallocate` without holes and zeroing.
     pub fn check_extensible(&self) -> Result<(), Errno> {
-        self.unless(IMMUTABLE)
+        self.refuse_if(IMMUTABLE)
     }
 
     /// Checks that a directory may get one more name.
-    pub fn check_takes_names(&self) -> Result<(), Errno> {
-        self.unless(IMMUTABLE)
+    pub fn check_can_add_name(&self) -> Result<(), Errno> {
+        self.refuse_if(IMMUTABLE)
     }
 
     /// Checks that a directory may lose a name, or change its target.
-    pub fn check_gives_names(&self) -> Result<(), Errno> {
-        self.unless(IMMUTABLE | APPEND_ONLY)
+    pub fn check_can_remove_name(&self) -> Result<(), Errno> {
+        self.refuse_if(IMMUTABLE | APPEND_ONLY)
     }
 
     /// Checks a `setattr`. Setting times to now counts as no change of attributes. Nor does the change time
     /// alone, which the kernel's cache writes back.
     pub fn check_settable(&self, set: &SetAttr) -> Result<(), Errno> {
-        let is_said = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
+        let is_explicit = |time: Option<SetTime>| matches!(time, Some(SetTime::At(_)));
         let changes = set.mode.is_some() || set.uid.is_some() || set.gid.is_some() || set.size.is_some();
-        match changes || is_said(set.atime) || is_said(set.mtime) {
+        match changes || is_explicit(set.atime) || is_explicit(set.mtime) {
             true => self.check_changeable(),
-            false => self.unless(IMMUTABLE),
+            false => self.refuse_if(IMMUTABLE),
         }
     }
 }
@@ -102,6 +102,7 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SetInodeFlags {
     pub ino: Ino,
+    /// All flags afterwards: those that are missing here are cleared.
     pub flags: InodeFlags,
 }
 
@@ -110,14 +111,14 @@ impl Operation for SetInodeFlags {
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         check_type(&inode.read())?;
-        Ok(Found::Held(inode))
+        Ok(HoldResult::Held(inode))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost { cost: Cost::NOTHING, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -148,7 +149,7 @@ impl Fs {
 
     /// Sets the inode's flags. The caller has checked permission. `ENOTTY`: neither file nor directory.
     pub fn set_inode_flags(&self, ino: Ino, flags: InodeFlags) -> Result<(), Errno> {
-        self.carry_out(&SetInodeFlags { ino, flags })
+        self.execute(&SetInodeFlags { ino, flags })
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use terrane_dataset::{ObjectZap, ZapError};
 use terrane_object::ObjectError;
 use terrane_pool::Tx;
-use terrane_sa::{Attr, AttrList, AttrSlice, Layout, LayoutTable, Registry, SaBuffer, place};
+use terrane_sa::{Attr, AttrList, AttrSlice, Layout, LayoutTable, Registry, SaBuffer, count_in_bonus};
 use terrane_wire::Corrupt;
 use terrane_zap::ValueRef;
 
@@ -32,10 +32,11 @@ pub(crate) struct Encoded {
 }
 
 impl Layouts {
+    /// Loads the attribute registry and the layouts from their ZAPs.
     pub fn load(registry: &ObjectZap, layouts: ObjectZap) -> Result<Self, ZapError> {
         let mut rows = Vec::new();
         for entry in registry.entries()? {
-            if let (Some(name), Some(word)) = (entry.key.name(), entry.value.first()) {
+            if let (Some(name), Some(word)) = (entry.key.name(), entry.value.first_integer()) {
                 rows.push((name.to_vec(), word));
             }
         }
@@ -54,17 +55,17 @@ impl Layouts {
     pub fn first() -> Result<LayoutTable, Corrupt> {
         let mut table = LayoutTable::new(Registry::built_in());
         for order in orders() {
-            table
-                .add(&order)
-                .map_err(|error| Corrupt::new("SA layouts", "layout", "one that can be made", error))?;
+            table.add(&order).map_err(|error| Corrupt::new("SA layouts", "layout", "valid", error))?;
         }
         Ok(table)
     }
 
+    /// Adds a layout to the LAYOUTS ZAP.
     pub fn store(zap: &mut ObjectZap, tx: &Tx, layout: &Layout) -> Result<(), ZapError> {
         zap.add(tx, layout.zap_name().as_bytes(), ValueRef::U16s(&layout.zap_value()))
     }
 
+    /// Locks the table for readers.
     pub fn table(&self) -> RwLockReadGuard<'_, LayoutTable> {
         self.table.read()
     }
@@ -93,7 +94,7 @@ impl Layouts {
     /// Lays attributes out over a bonus area of `bonus_max` bytes and, if needed, a spill block. `EFBIG`: they
     /// do not fit both, and nothing changed.
     pub fn encode(&self, tx: &Tx, list: &AttrList, bonus_max: usize) -> Result<Encoded, Errno> {
-        let in_bonus = place(list, self.table.read().registry(), bonus_max)?;
+        let in_bonus = count_in_bonus(list, self.table.read().registry(), bonus_max)?;
         if in_bonus == list.len() {
             return Ok(Encoded { bonus: SaBuffer::encode(&self.of(tx, list.into())?, list)?, spill: None });
         }

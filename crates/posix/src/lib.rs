@@ -13,7 +13,7 @@
 //! | `claims` | what an operation reserves before it begins |
 //! | `inode` | inodes in memory, their locks and lock order; the names of a directory |
 //! | `indexes` | a memory bound for the name indexes of directories |
-//! | `ahead`, `widths` | prefetch of directories in tree walks; sizes of new dnodes |
+//! | `dir_prefetch`, `dnode_sizing` | prefetch of directories in tree walks; sizes of new dnodes |
 //! | `master` | entries of the master ZAP |
 //! | `delete_queue`, `reservations`, `losses` | unlinked objects; space reserved for files; what a dead server lost |
 //! | `jobs` | background work, as it is stored |
@@ -21,11 +21,11 @@
 //! | `begin`, `hold` | how operations join a txg, and hold inodes |
 //! | `operation` | changes as values, and how they are carried out |
 //! | `mount`, `sync` | create, mount and unmount; durability |
-//! | `setattr`, `further` | attributes read and changed; attributes that are not numbers |
-//! | `dir`, `make`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
-//! | `file`, `write`, `reserved` | read, write, truncate; space that `fallocate` reserves |
-//! | `xattr`, `hidden`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
-//! | `hint`, `siblings` | lifetime hints given by users; lifetimes inferred from other files |
+//! | `setattr`, `spill_attrs` | attributes read and changed; attributes that are not numbers |
+//! | `dir`, `create`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
+//! | `file`, `write`, `reserve` | read, write, truncate; space that `fallocate` reserves |
+//! | `xattr`, `xattr_dir`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
+//! | `hint`, `lifetimes` | lifetime hints given by users; lifetimes inferred from other files |
 //! | `inode_flags` | the flags of chattr(1) |
 //! | `unlinked`, `loss` | destroying unlinked objects; reporting losses to callers |
 //! | `rewrite` | online rewrite of records and shrinking of directories, invisible to programs |
@@ -34,19 +34,22 @@
 //! wait). It locks the inodes in ascending order, checks again and changes them. Then it releases in reverse
 //! order. So no thread waits for space or for a txg while it holds a lock that a thread in that txg needs.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(missing_docs)]
+
 mod acl;
 mod acl_files;
-mod ahead;
 mod attr;
 mod begin;
 mod claims;
+mod create;
 mod delete_queue;
 mod dir;
+mod dir_prefetch;
+mod dnode_sizing;
 mod errno;
 mod file;
 mod fs;
-mod further;
-mod hidden;
 mod hint;
 mod hold;
 mod indexes;
@@ -54,26 +57,26 @@ mod inode;
 mod inode_flags;
 mod jobs;
 mod layouts;
+mod lifetimes;
 mod link;
 mod loss;
 mod losses;
-mod make;
 mod master;
 mod mount;
 mod operation;
 mod perm;
 mod rename;
 mod reservations;
-mod reserved;
+mod reserve;
 mod rewrite;
 mod setattr;
-mod siblings;
+mod spill_attrs;
 mod sync;
 mod types;
 mod unlinked;
-mod widths;
 mod write;
 mod xattr;
+mod xattr_dir;
 
 // The in-memory pool of the integration tests, shared with unit tests. It names this crate from outside.
 #[cfg(test)]
@@ -93,6 +96,6 @@ pub use jobs::{
 };
 pub use losses::Loss;
 pub use reservations::is_reservation;
-pub use reserved::Promised;
-pub use rewrite::{Rebirth, Recompress, Rewrite, Settle};
+pub use reserve::ReservedBytes;
+pub use rewrite::{Recompress, Rewrite, RewriteRelocated, ShrinkDirs};
 pub use types::*;

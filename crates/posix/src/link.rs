@@ -8,8 +8,8 @@ use crate::claims::{FREES_LINK, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
-use crate::inode::{KIND_DIR, Named, check_name};
-use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to_lock};
+use crate::inode::{ChildRef, KIND_DIR, check_name};
+use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Attr, Ino, LINK_MAX};
 use smallvec::smallvec;
 use terrane_txg::cost::Cost;
@@ -23,45 +23,45 @@ pub(crate) struct Link<'a> {
 }
 
 /// A file, and the directory in which it has or gets a name.
-pub(crate) struct Pair<'f> {
+pub(crate) struct HeldEntry<'f> {
     inode: InodeRef<'f>,
     dir: InodeRef<'f>,
 }
 
 impl Operation for Link<'_> {
-    type Held<'f> = Pair<'f>;
+    type Held<'f> = HeldEntry<'f>;
     type Done = ();
     type Answer = Attr;
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Pair<'f>, Attr>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldEntry<'f>, Attr>, Errno> {
         fs.check_new_name(self.name)?;
         let inode = fs.hold(self.ino)?;
         let dir = fs.hold(self.dir)?;
         if inode.read().attrs.is_dir() {
             return Err(Errno::EPERM);
         }
-        Ok(Found::Held(Pair { inode, dir }))
+        Ok(HoldResult::Held(HeldEntry { inode, dir }))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
-        let Pair { inode, dir } = held;
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldEntry<'_>) -> Result<OperationCost<'h>, Errno> {
+        let HeldEntry { inode, dir } = held;
         let nameless = inode.read().attrs.zpl.links == 0;
         let mut needs: Needs<'h> =
-            smallvec![fs.need_to_name(dir, self.name)?, (&inode.claims, Need::attrs())];
+            smallvec![fs.name_add_need(dir, self.name)?, (&inode.claims, Need::attrs())];
         needs.extend(nameless.then(|| fs.unlinked.need_of_one(inode.ino)));
-        Ok(Room { cost: Cost::NOTHING, needs })
+        Ok(OperationCost { cost: Cost::NOTHING, needs })
     }
 
-    fn locks<'h>(held: &'h Pair<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldEntry<'_>) -> Locks<'h> {
         to_lock([&held.inode, &held.dir])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {
-        let Pair { inode, dir } = held;
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldEntry<'f>) -> Result<Outcome<()>, Errno> {
+        let HeldEntry { inode, dir } = held;
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let locked = &mut change.locked;
         let parent = locked.get(dir.ino);
-        parent.check_live_dir()?;
+        parent.check_linked_dir()?;
         if parent.find(self.name)?.is_some() {
             return Err(Errno::EEXIST);
         }
@@ -75,11 +75,11 @@ impl Operation for Link<'_> {
         }
         file.check_changeable()?;
         let parent = locked.get(dir.ino);
-        parent.check_takes_names()?;
-        parent.insert(tx, self.name, Named { ino: inode.ino, kind })?;
-        parent.names_changed(now);
+        parent.check_can_add_name()?;
+        parent.insert(tx, self.name, ChildRef { ino: inode.ino, kind })?;
+        parent.note_names_changed(now);
         let file = locked.get(inode.ino);
-        file.more_links();
+        file.add_link();
         file.attrs.zpl.ctime = now;
         file.attrs.zpl.parent = dir.ino;
         if links == 0 {
@@ -90,7 +90,7 @@ impl Operation for Link<'_> {
     }
 
     /// Adds one to the lookup count.
-    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &Pair<'f>, (): ()) -> Result<Attr, Errno> {
+    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &HeldEntry<'f>, (): ()) -> Result<Attr, Errno> {
         held.inode.count_lookup();
         Ok(change.fs.attr(&held.inode, change.locked.get(held.inode.ino)))
     }
@@ -106,54 +106,54 @@ pub(crate) struct Remove<'a> {
 }
 
 impl Operation for Remove<'_> {
-    type Held<'f> = Pair<'f>;
+    type Held<'f> = HeldEntry<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Pair<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldEntry<'f>, ()>, Errno> {
         let dir = fs.hold(self.dir)?;
-        let (inode, kind) = fs.child(&dir, self.name)?.ok_or(Errno::ENOENT)?;
+        let (inode, kind) = fs.hold_child(&dir, self.name)?.ok_or(Errno::ENOENT)?;
         match (kind == KIND_DIR, self.wants_dir) {
             (true, false) => Err(Errno::EISDIR),
             (false, true) => Err(Errno::ENOTDIR),
-            _ => Ok(Found::Held(Pair { inode, dir })),
+            _ => Ok(HoldResult::Held(HeldEntry { inode, dir })),
         }
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h Pair<'_>) -> Result<Room<'h>, Errno> {
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldEntry<'_>) -> Result<OperationCost<'h>, Errno> {
         let file = (&held.inode.claims, Need::attrs());
-        let needs = smallvec![fs.need_to_remove(&held.dir)?, file, fs.unlinked.need()];
-        Ok(Room { cost: FREES_LINK, needs })
+        let needs = smallvec![fs.name_remove_need(&held.dir)?, file, fs.unlinked.need()];
+        Ok(OperationCost { cost: FREES_LINK, needs })
     }
 
-    fn locks<'h>(held: &'h Pair<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldEntry<'_>) -> Locks<'h> {
         to_lock([&held.dir, &held.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Pair<'f>) -> Result<Outcome<()>, Errno> {
-        let Pair { inode, dir } = held;
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldEntry<'f>) -> Result<Outcome<()>, Errno> {
+        let HeldEntry { inode, dir } = held;
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let locked = &mut change.locked;
         if locked.get(dir.ino).find(self.name)?.map(|named| named.ino) != Some(inode.ino) {
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
-        locked.get(dir.ino).check_gives_names()?;
+        locked.get(dir.ino).check_can_remove_name()?;
         locked.get(inode.ino).check_changeable()?;
         if self.wants_dir && !locked.get(inode.ino).is_empty_dir()? {
             return Err(Errno::ENOTEMPTY);
         }
         let parent = locked.get(dir.ino);
-        parent.take(tx, self.name)?;
-        parent.names_changed(now);
-        fs.settling.judge(dir, parent, tx.txg().0);
+        parent.remove(tx, self.name)?;
+        parent.note_names_changed(now);
+        fs.shrink_queue.note_removal(dir, parent, tx.txg().0);
         if self.wants_dir {
-            parent.fewer_links();
+            parent.remove_link();
         }
         fs.drop_link(locked, inode.ino, (dir.ino, self.name), now);
         Ok(Outcome::Changed(()))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &Pair<'f>, (): ()) -> Result<(), Errno> {
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldEntry<'f>, (): ()) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -161,7 +161,7 @@ impl Operation for Remove<'_> {
 impl Fs {
     /// Adds a name to a file, and adds one to the lookup count. `EPERM`: a directory.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        self.carry_out(&Link { ino, dir, name })
+        self.execute(&Link { ino, dir, name })
     }
 
     /// Removes a name of an inode that is not a directory (`EISDIR`). The file is destroyed with its last name
@@ -171,7 +171,7 @@ impl Fs {
         if name == b"." || name == b".." {
             return Err(Errno::EISDIR);
         }
-        self.carry_out(&Remove { dir, name, wants_dir: false })
+        self.execute(&Remove { dir, name, wants_dir: false })
     }
 
     /// Removes an empty directory: `ENOTDIR`, `ENOTEMPTY`, `EINVAL` for ".".
@@ -180,7 +180,7 @@ impl Fs {
         match name {
             b"." => Err(Errno::EINVAL),
             b".." => Err(Errno::ENOTEMPTY),
-            _ => self.carry_out(&Remove { dir, name, wants_dir: true }),
+            _ => self.execute(&Remove { dir, name, wants_dir: true }),
         }
     }
 
@@ -195,18 +195,18 @@ impl Fs {
         let inode = locked.inode(ino);
         if locked.get(ino).attrs.is_dir() {
             // A destroyed directory need not shrink.
-            self.settling.forget(inode);
+            self.shrink_queue.remove(inode);
         }
         let state = locked.get(ino);
         if state.attrs.is_dir() {
             state.attrs.zpl.links = 0;
         } else {
-            state.fewer_links();
+            state.remove_link();
         }
         state.attrs.zpl.ctime = now;
         if state.attrs.zpl.links == 0 {
             self.unlinked.add(ino);
-            self.note_death(inode, state, dir, name);
+            self.note_unlink(inode, state, dir, name);
         }
     }
 }

@@ -24,13 +24,13 @@ use terrane_dataset::DatasetError;
 use terrane_store::errors::{Errors, FILES_MAX, LossCause, LostFile};
 
 impl Fs {
-    /// Inodes with lost changes, as passed to [`take_over`](Self::take_over), of which some caller was not told
-    /// yet.
+    /// Inodes with lost changes, as passed to [`take_over`](Self::take_over), whose loss some kind of call has
+    /// not reported yet.
     pub fn lost_inodes(&self) -> Vec<Ino> {
-        let untold = |(ino, loss): (&Ino, &Loss)| (!loss.is_told()).then_some(*ino);
+        let unreported = |(ino, loss): (&Ino, &Loss)| (!loss.is_reported()).then_some(*ino);
         self.losses
             .as_ref()
-            .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(untold).collect())
+            .map_or_else(Vec::new, |losses| losses.list.lock().iter().filter_map(unreported).collect())
     }
 
     /// Files that lost changes in this mount and earlier ones, and why, until an administrator clears them.
@@ -47,7 +47,7 @@ impl Fs {
             .collect()
     }
 
-    /// Clears the error log after an administrator has read it, and returns its content. No caller is told of
+    /// Clears the error log after an administrator has read it, and returns its content. No call reports
     /// these losses any more. Durable on return.
     ///
     /// # Errors
@@ -60,9 +60,9 @@ impl Fs {
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
         // The entries stay: the kernel may have an old size of such a file, so the position of appends must
         // still be checked.
-        let read = Loss { change_told: true, sync_told: true, is_read: true };
+        let read = Loss { change_reported: true, sync_reported: true, is_read: true };
         known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
-            self.note_told(ino, |loss| std::mem::replace(loss, read) != read);
+            self.record_report(ino, |loss| std::mem::replace(loss, read) != read);
         });
         self.record_errors()?;
         self.set.commit()?;
@@ -111,10 +111,10 @@ impl Fs {
     }
 
     /// Records that the kernel could not write back cached changes of this file.
-    pub fn note_unwritten(&self, ino: Ino, errno: Errno) {
+    pub fn note_writeback_failure(&self, ino: Ino, errno: Errno) {
         if self.log_loss(ino, LossCause::NotWrittenBack) {
             log::warn!(
-                "{}: what a program stored through a mapping could not be written back and is lost: {errno}",
+                "writeback failed, data stored through a mapping is lost: {}: {errno}",
                 self.path_of(ino)
             );
         }
@@ -125,14 +125,14 @@ impl Fs {
     }
 
     /// The predecessor handed over in order, so repeated requests were not carried out.
-    pub fn predecessor_stepped_back(&self) {
+    pub fn note_clean_handover(&self) {
         if let Some(losses) = &self.losses {
             losses.all_answered.store(true, Ordering::Relaxed);
         }
     }
 
     /// Whether a predecessor may have carried out a request that is repeated.
-    pub fn may_be_done(&self) -> bool {
+    pub fn may_be_carried_out(&self) -> bool {
         self.losses.as_ref().is_some_and(|losses| !losses.all_answered.load(Ordering::Relaxed))
     }
 
@@ -150,17 +150,18 @@ impl Fs {
     /// earlier changes, which the caller believes to exist.
     pub fn refuse_change(&self, ino: Ino) -> Result<(), Errno> {
         let Some(losses) = &self.losses else { return Ok(()) };
-        let untold = losses.list.lock().get(&ino).is_some_and(|loss| !loss.change_told);
+        let unreported = losses.list.lock().get(&ino).is_some_and(|loss| !loss.change_reported);
         // No lock is held here: this may read the inode.
-        if !untold || !self.is_file(ino) {
+        if !unreported || !self.is_file(ino) {
             return Ok(());
         }
-        let Some(loss) = self.note_told(ino, |loss| !std::mem::replace(&mut loss.change_told, true)) else {
+        let Some(loss) = self.record_report(ino, |loss| !std::mem::replace(&mut loss.change_reported, true))
+        else {
             return Ok(());
         };
-        let rest = if loss.is_told() { "; nobody else is told" } else { "" };
+        let rest = if loss.is_reported() { ". No further call fails for this loss" } else { "" };
         log::error!(
-            "a change of inode {ino}: earlier ones are lost since the server died; answered EIO, once{rest}"
+            "change of inode {ino} refused once with EIO: a killed server lost earlier changes{rest}"
         );
         Err(Errno::EIO)
     }
@@ -171,52 +172,52 @@ impl Fs {
         if !losses.list.lock().contains_key(&ino) {
             return Ok(());
         }
-        let told = if self.is_file(ino) {
-            self.note_told(ino, |loss| {
-                let refused = !loss.is_told();
-                loss.sync_told = true;
+        let reported = if self.is_file(ino) {
+            self.record_report(ino, |loss| {
+                let refused = !loss.is_reported();
+                loss.sync_reported = true;
                 refused
             })
         } else {
-            let told = losses.list.lock().remove(&ino);
+            let removed = losses.list.lock().remove(&ino);
             // The number of an inode that does not exist stays lost for the life of the mount.
-            if told.is_some() && self.hold(ino).is_ok() {
-                self.write_down(ino, None);
+            if removed.is_some() && self.hold(ino).is_ok() {
+                self.update_ledger(ino, None);
             }
-            told
+            removed
         };
-        if told.is_none() {
+        if reported.is_none() {
             return Ok(());
         }
-        log::error!("fsync of inode {ino}: its changes before the server died are lost; answered EIO");
+        log::error!("fsync of inode {ino} failed with EIO: a killed server lost earlier changes");
         Err(Errno::EIO)
     }
 
-    /// Forgets a loss, because the old content is gone or the loss was reported. The number may then get
+    /// Forgets a loss, because the old content was removed or the loss was reported. The number may then get
     /// another inode.
     pub(crate) fn forget_loss(&self, ino: Ino) {
         self.set.pool().error_log().forget_object(self.set.id().0, ino);
         if let Some(losses) = &self.losses
             && losses.list.lock().remove(&ino).is_some()
         {
-            self.write_down(ino, None);
+            self.update_ledger(ino, None);
         }
     }
 
-    /// Applies `tell` to a loss and records it. `None`: there is no loss, or `tell` returned false.
-    fn note_told(&self, ino: Ino, tell: impl FnOnce(&mut Loss) -> bool) -> Option<Loss> {
+    /// Applies `mark` to a loss and records it. `None`: there is no loss, or `mark` returned false.
+    fn record_report(&self, ino: Ino, mark: impl FnOnce(&mut Loss) -> bool) -> Option<Loss> {
         let mut list = self.losses.as_ref()?.list.lock();
         let loss = list.get_mut(&ino)?;
-        let refused = tell(loss);
+        let refused = mark(loss);
         let loss = *loss;
         drop(list);
-        self.write_down(ino, Some(loss));
+        self.update_ledger(ino, Some(loss));
         refused.then_some(loss)
     }
 
-    fn write_down(&self, ino: Ino, loss: Option<Loss>) {
+    fn update_ledger(&self, ino: Ino, loss: Option<Loss>) {
         if let Some(ledger) = self.ledger.get() {
-            ledger.told(ino, loss);
+            ledger.note_reported(ino, loss);
         }
     }
 

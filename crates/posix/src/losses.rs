@@ -9,23 +9,24 @@ use std::sync::atomic::AtomicBool;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
     /// A change of it was refused.
-    pub change_told: bool,
+    pub change_reported: bool,
     /// An `fsync` was refused.
-    pub sync_told: bool,
+    pub sync_reported: bool,
     /// An administrator has read of it, so it is no longer in the error log.
     pub is_read: bool,
 }
 
 impl Loss {
     /// All calls have reported it. It is still in the list.
-    pub fn is_told(self) -> bool {
-        self.change_told && self.sync_told
+    pub fn is_reported(self) -> bool {
+        self.change_reported && self.sync_reported
     }
 }
 
 /// All losses that still matter.
 #[derive(Debug)]
 pub(crate) struct Losses {
+    /// By inode number. A file's entry stays after all calls have reported it; a directory's is removed.
     pub list: Mutex<BTreeMap<Ino, Loss>>,
     /// The files among them are in the error log.
     pub is_logged: AtomicBool,

@@ -15,7 +15,7 @@ use terrane_zap::ValueRef;
 pub(crate) type Master = Arc<Mutex<ObjectZap>>;
 
 /// The progress of a job as words in the master ZAP, each under its own name.
-pub(crate) trait Cursor<const N: usize>: Sized {
+pub(crate) trait JobCursor<const N: usize>: Sized {
     /// Names, in the order of the words.
     const NAMES: [&'static str; N];
 
@@ -26,15 +26,15 @@ pub(crate) trait Cursor<const N: usize>: Sized {
 }
 
 /// Stores a cursor in the master ZAP. All its words are written at once.
-pub(crate) struct Words<C, const N: usize> {
+pub(crate) struct StoredCursor<C, const N: usize> {
     zap: Master,
     claims: Claims,
     /// The newest txg that has space reserved for all words.
-    reserved: AtomicU64,
-    of: PhantomData<fn(C)>,
+    reserved_txg: AtomicU64,
+    cursor_type: PhantomData<fn(C)>,
 }
 
-impl<C: Cursor<N>, const N: usize> Words<C, N> {
+impl<C: JobCursor<N>, const N: usize> StoredCursor<C, N> {
     /// Loads the stored cursor.
     pub fn load(zap: &Master) -> Result<(Self, Option<C>), DatasetError> {
         let mut words = [0; N];
@@ -44,31 +44,37 @@ impl<C: Cursor<N>, const N: usize> Words<C, N> {
         }
         let claims = Claims::of(locked.object().id().0);
         drop(locked);
-        let words_of = Words { zap: Arc::clone(zap), claims, reserved: AtomicU64::new(0), of: PhantomData };
-        Ok((words_of, C::from_words(words)))
+        let stored = StoredCursor {
+            zap: Arc::clone(zap),
+            claims,
+            reserved_txg: AtomicU64::new(0),
+            cursor_type: PhantomData,
+        };
+        Ok((stored, C::from_words(words)))
     }
 
-    fn bytes_of_all(&self) -> u64 {
+    fn total_bytes(&self) -> u64 {
         let longest = C::NAMES.iter().map(|name| name.len()).max().unwrap_or(0);
         self.zap.lock().put_cost(longest, ValueRef::U64s(&[0])).of_many(N as u64)
     }
 
     /// Cost of writing all words, or of removing them.
-    pub fn cost_of_all(&self) -> Cost {
-        Cost { meta_bytes: self.bytes_of_all(), meta_blocks: 4, objects: 1, ..Cost::NOTHING }
+    pub fn total_cost(&self) -> Cost {
+        Cost { meta_bytes: self.total_bytes(), meta_blocks: 4, objects: 1, ..Cost::NOTHING }
     }
 
     /// What writing all words needs, once per txg.
     pub fn need(&self) -> (&Claims, Need) {
-        let bytes = self.bytes_of_all();
-        (&self.claims, Need::names(ChangeCost { bytes, bytes_again: 0, bytes_max: bytes }))
+        let bytes = self.total_bytes();
+        (&self.claims, Need::names(ChangeCost { bytes, bytes_next: 0, bytes_max: bytes }))
     }
 
     /// Records that the txg of `tx` has space for all words.
-    pub fn reserved(&self, tx: &Tx) {
-        self.reserved.fetch_max(tx.txg().0, Ordering::AcqRel);
+    pub fn note_reserved(&self, tx: &Tx) {
+        self.reserved_txg.fetch_max(tx.txg().0, Ordering::AcqRel);
     }
 
+    /// Writes all words. The transaction has reserved [`total_cost`](Self::total_cost) or [`need`](Self::need).
     pub fn put(&self, tx: &Tx, cursor: &C) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
         for (name, word) in C::NAMES.iter().zip(cursor.to_words()) {
@@ -77,6 +83,7 @@ impl<C: Cursor<N>, const N: usize> Words<C, N> {
         Ok(())
     }
 
+    /// Removes all words. The transaction has reserved [`total_cost`](Self::total_cost).
     pub fn remove(&self, tx: &Tx) -> Result<(), Errno> {
         let mut zap = self.zap.lock();
         // Remove the last word first: without it the others are not a job.
@@ -88,11 +95,11 @@ impl<C: Cursor<N>, const N: usize> Words<C, N> {
 
     /// Stores the cursor at the end of a txg in which it advanced.
     pub fn store(&self, last: &Tx, cursor: &C) {
-        if self.reserved.load(Ordering::Acquire) == last.txg().0
+        if self.reserved_txg.load(Ordering::Acquire) == last.txg().0
             && let Err(errno) = self.put(last, cursor)
         {
             let first = C::NAMES.first().unwrap_or(&"");
-            log::error!("{first}: how far it came is not stored ({errno}); after a crash it does more again");
+            log::error!("failed to store progress '{first}': {errno}. A crash makes the job repeat work");
         }
     }
 }

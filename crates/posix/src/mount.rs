@@ -1,19 +1,19 @@
 //! A file system: format, open, take-over and unmount, and calls on it as a whole.
 
-use crate::ahead::Ready;
-use crate::attr::stored;
+use crate::attr::encode_time;
 use crate::claims::Claims;
 use crate::delete_queue::UnlinkedSet;
+use crate::dir_prefetch::PrefetchedDirs;
+use crate::dnode_sizing::DnodeSizing;
 use crate::fs::Fs;
 use crate::indexes::Indexes;
 use crate::inode::InodeCache;
-use crate::jobs::{Rewriting, Settling};
+use crate::jobs::{Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
 use crate::master::Master;
 use crate::reservations::Reservations;
-use crate::types::{AccessTimes, Cred, Ino, Reading, StatFs, Time, mode};
-use crate::widths::Widths;
+use crate::types::{AccessTimes, Cred, Ino, ReadOptions, StatFs, Time, mode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU64};
@@ -44,7 +44,7 @@ impl Fs {
     /// Writes an empty file system into a new data set. Its root directory has mode 0755 and this owner.
     /// Durable on return.
     pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
-        let set = dataset.objects();
+        let set = dataset.object_set();
         {
             let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
             let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
@@ -61,7 +61,7 @@ impl Fs {
             attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
             let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
 
-            let now = stored(Time::from_ns(set.pool().env().wall_ns()));
+            let now = encode_time(Time::from_ns(set.pool().env().wall_ns()));
             let mut root = ZplAttrs {
                 mode: u64::from(mode::S_IFDIR | 0o755),
                 size: 2,
@@ -89,7 +89,7 @@ impl Fs {
                 &tx,
                 ObjectSpec {
                     kind: ObjectKind::Directory,
-                    block_size: terrane_dataset::BLOCK_BYTES_FIRST,
+                    block_size: terrane_dataset::INITIAL_BLOCK_BYTES,
                     dnode_slots: 1,
                     bonus: bonus(&root)?,
                     spill: None,
@@ -115,10 +115,10 @@ impl Fs {
     /// Opens a formatted data set, and destroys up to 256 objects that a crash left without a name. For the
     /// others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
     pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
-        let fs = Fs::open_as(dataset, None)?;
+        let fs = Fs::open_with_losses(dataset, None)?;
         // A read-only or full pool can still be mounted.
         if let Err(errno) = fs.drain_unlinked() {
-            log::warn!("unlinked objects were not destroyed: {errno}");
+            log::warn!("failed to list unlinked objects, none destroyed: {errno}");
         }
         Ok(fs)
     }
@@ -135,29 +135,29 @@ impl Fs {
     /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
     /// names the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
-        dataset.objects().withhold(lost.keys().copied());
-        let fs = Fs::open_as(dataset, Some(Losses::new(lost)))?;
+        dataset.object_set().withhold(lost.keys().copied());
+        let fs = Fs::open_with_losses(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for
             // the unmount.
             Ok(unlinked) => {
                 // The kernel was never told of a rewrite's second copy.
-                for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_beside(*ino)) {
+                for ino in unlinked.into_iter().filter(|ino| !fs.rewriting.is_second_copy(*ino)) {
                     match fs.hold(ino) {
                         Ok(inode) => inode.count_lookup(),
-                        Err(errno) => log::warn!("unlinked object {ino} cannot be read: {errno}"),
+                        Err(errno) => log::warn!("failed to read unlinked object {ino}: {errno}"),
                     }
                 }
             }
-            Err(errno) => log::warn!("unlinked objects cannot be listed: {errno}"),
+            Err(errno) => log::warn!("failed to list unlinked objects: {errno}"),
         }
         Ok(fs)
     }
 
-    fn open_as(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
-        let set = Arc::clone(dataset.objects());
+    fn open_with_losses(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
+        let set = Arc::clone(dataset.object_set());
         let master = dataset.master()?;
-        let version = entry(&master, VERSION)?;
+        let version = required_entry(&master, VERSION)?;
         if version != VERSION_NUMBER {
             return Err(DatasetError::Damaged {
                 at: "the file system's VERSION",
@@ -166,11 +166,13 @@ impl Fs {
             });
         }
         let zap = |number: u64| dataset.open_zap(ObjectId(number));
-        let attributes = zap(entry(&master, SA_ATTRS)?)?;
-        let layouts =
-            Layouts::load(&zap(entry(&attributes, REGISTRY)?)?, zap(entry(&attributes, LAYOUTS)?)?)?;
-        let queue = zap(entry(&master, DELETE_QUEUE)?)?;
-        let root = entry(&master, ROOT)?;
+        let attributes = zap(required_entry(&master, SA_ATTRS)?)?;
+        let layouts = Layouts::load(
+            &zap(required_entry(&attributes, REGISTRY)?)?,
+            zap(required_entry(&attributes, LAYOUTS)?)?,
+        )?;
+        let queue = zap(required_entry(&master, DELETE_QUEUE)?)?;
+        let root = required_entry(&master, ROOT)?;
         let master: Master = Arc::new(Mutex::new(master));
         let reservations = Arc::new(Reservations::load(&dataset, &master, &layouts)?);
         let fs = Arc::new(Fs {
@@ -178,45 +180,45 @@ impl Fs {
             dataset,
             set,
             layouts,
-            widths: Widths::default(),
+            dnode_sizing: DnodeSizing::default(),
             inodes: InodeCache::new(),
             indexes: Indexes::new(),
             unlinked: Arc::new(UnlinkedSet::new(queue)),
-            settling: Settling::default(),
+            shrink_queue: ShrinkQueue::default(),
             rewriting: Arc::new(Rewriting::load(&master)?),
             master,
             reservations,
-            rebirth: Mutex::default(),
+            relocated_queue: Mutex::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),
             claims_of_new: Claims::of_new(),
             directory_moves: Mutex::new(()),
             ledger: OnceLock::new(),
             access_times: AtomicU8::new(AccessTimes::default() as u8),
-            losses_told: AtomicU64::new(0),
-            ahead: Mutex::default(),
-            ready: Ready::default(),
+            losses_reported: AtomicU64::new(0),
+            dir_prefetch: Mutex::default(),
+            prefetched_dirs: PrefetchedDirs::default(),
             losses,
             root,
-            reap: Fs::destroy,
+            destroy_unlinked: Fs::destroy,
         });
         let record_size = fs.rewriting.record_size();
-        record_size.into_iter().for_each(|bytes| fs.set.pool().expect_blocks_of(bytes));
+        record_size.into_iter().for_each(|bytes| fs.set.pool().note_record_size(bytes));
         // It outlives this Fs by one txg: the last unlinked objects are not stored in any txg yet.
         let unlinked = Arc::clone(&fs.unlinked);
-        fs.set.at_the_end_of_groups(move |last| {
+        fs.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&unlinked) > 1;
             unlinked.store(last);
             is_used
         });
         let rewriting = Arc::clone(&fs.rewriting);
-        fs.set.at_the_end_of_groups(move |last| {
+        fs.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&rewriting) > 1;
             rewriting.store(last);
             is_used
         });
         let reservations = Arc::clone(&fs.reservations);
-        fs.set.at_the_end_of_groups(move |last| {
+        fs.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&reservations) > 1;
             reservations.store(last);
             is_used
@@ -234,9 +236,9 @@ impl Fs {
         Ok(fs)
     }
 
-    /// Forgets all lookups at unmount. Directories that are due are shrunk first.
+    /// Forgets all lookups at unmount, after shrinking the directories in the shrink queue.
     pub fn forget_all(&self) {
-        self.settle_all();
+        self.shrink_all_dirs();
         for ino in self.inodes.numbers() {
             self.forget(ino, u64::MAX);
         }
@@ -251,13 +253,18 @@ impl Fs {
         while at != self.root() && names.len() < 4096 {
             let Ok(parent) = self.hold(at).map(|inode| inode.read().attrs.zpl.parent) else { break };
             let mut found = None;
-            let looked = self.readdir_as(parent, 2, Reading { quiet: true, alone: false }, &mut |entry| {
-                if entry.ino == at {
-                    found = Some(String::from_utf8_lossy(entry.name).into_owned());
-                }
-                found.is_none()
-            });
-            let (Ok(()), Some(name)) = (looked, found) else { break };
+            let listed = self.readdir_as(
+                parent,
+                2,
+                ReadOptions { keeps_atime: true, no_prefetch: false },
+                &mut |entry| {
+                    if entry.ino == at {
+                        found = Some(String::from_utf8_lossy(entry.name).into_owned());
+                    }
+                    found.is_none()
+                },
+            );
+            let (Ok(()), Some(name)) = (listed, found) else { break };
             names.push(name);
             at = parent;
         }
@@ -287,11 +294,11 @@ impl Fs {
 
 impl Drop for Fs {
     fn drop(&mut self) {
-        self.reservations.end(self.set.pool());
+        self.reservations.release_all(self.set.pool());
     }
 }
 
-fn entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
+fn required_entry(zap: &ObjectZap, name: &[u8]) -> Result<u64, DatasetError> {
     zap.lookup_u64(name)?.ok_or_else(|| DatasetError::Damaged {
         at: "the master ZAP",
         expected: format!("an entry '{}'", String::from_utf8_lossy(name)),

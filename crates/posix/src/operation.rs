@@ -1,14 +1,14 @@
 //! Changes of a file system as values, and the one way to carry them out.
 //!
 //! An operation is plain data: numbers, names, bytes. So it can be compared, printed, stored, and repeated.
-//! [`Fs::carry_out`] runs all operations in one order. It holds inodes (which may read), computes the cost, and
+//! [`Fs::execute`] runs all operations in one order. It holds inodes (which may read), computes the cost, and
 //! begins the transaction (which may wait). Then it locks in ascending order, checks again and changes, saves,
 //! and ends. If the held state is stale once the locks are taken, it starts over.
 //!
 //! Invariant: nothing changes before `run`. If `run` fails, the transaction has no change that programs can
 //! see.
 
-use crate::attr::stored;
+use crate::attr::encode_time;
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -28,10 +28,10 @@ pub(crate) trait Operation {
     type Answer;
 
     /// Finds and holds inodes. No transaction is open and no lock is held, so it may read and wait.
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Self::Held<'f>, Self::Answer>, Errno>;
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<Self::Held<'f>, Self::Answer>, Errno>;
 
     /// What the operation reserves in the worst case.
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h Self::Held<'_>) -> Result<Room<'h>, Errno>;
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h Self::Held<'_>) -> Result<OperationCost<'h>, Errno>;
 
     /// The inodes that it changes.
     fn locks<'h>(held: &'h Self::Held<'_>) -> Locks<'h>;
@@ -52,10 +52,10 @@ pub(crate) trait Operation {
     ) -> Result<Self::Answer, Errno>;
 }
 
-pub(crate) enum Found<H, A> {
+pub(crate) enum HoldResult<H, A> {
     Held(H),
     /// There is nothing to change.
-    Nothing(A),
+    NoChange(A),
 }
 
 /// The claims that an operation makes on inodes, and the inodes that it locks: a few, so they cost no allocation.
@@ -68,8 +68,10 @@ pub(crate) fn to_lock<const N: usize>(inodes: [&Inode; N]) -> Locks<'_> {
 }
 
 /// What an operation reserves.
-pub(crate) struct Room<'h> {
+pub(crate) struct OperationCost<'h> {
+    /// Worst case without `needs`.
     pub cost: Cost,
+    /// Worst case per inode, from which the claims of the txg are subtracted.
     pub needs: Needs<'h>,
 }
 
@@ -78,13 +80,14 @@ pub(crate) enum Outcome<D> {
     /// Everything is saved already.
     Saved(D),
     /// The held state is stale, and nothing was changed.
-    Again,
+    Retry,
 }
 
 /// A running change: its transaction, and its locks.
 pub(crate) struct Change<'c, 'f> {
     pub fs: &'f Fs,
     pub tx: &'c Tx,
+    /// The inodes of [`Operation::locks`], write-locked.
     pub locked: Locked<'c>,
     /// Time of the change.
     pub now: Time,
@@ -95,21 +98,21 @@ pub(crate) struct Change<'c, 'f> {
 impl Change<'_, '_> {
     /// The time of the change, as attributes store it.
     pub fn stamp(&self) -> [u64; 2] {
-        stored(self.now)
+        encode_time(self.now)
     }
 }
 
 impl Fs {
-    pub(crate) fn carry_out<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
+    pub(crate) fn execute<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
         loop {
             // References are dropped after the transaction: dropping the last one of an unlinked inode begins
             // its own.
             let held = match operation.hold(self)? {
-                Found::Held(held) => held,
-                Found::Nothing(answer) => return Ok(answer),
+                HoldResult::Held(held) => held,
+                HoldResult::NoChange(answer) => return Ok(answer),
             };
             let mut new = None;
-            let Room { cost, needs } = operation.cost(self, &held)?;
+            let OperationCost { cost, needs } = operation.cost(self, &held)?;
             let tx = self.begin(cost, &needs)?;
             let locked = Locked::new(self, O::locks(&held));
             let mut change = Change { fs: self, tx: &tx, locked, now: self.now(), new: &mut new };
@@ -119,7 +122,7 @@ impl Fs {
                     done
                 }
                 Outcome::Saved(done) => done,
-                Outcome::Again => continue,
+                Outcome::Retry => continue,
             };
             return operation.end(change, &held, done);
         }

@@ -7,12 +7,12 @@
 //! are taken, and no other operation can change them meanwhile.
 
 use crate::claims::{FREES_LINK, Need, sum};
-use crate::errno::{Errno, damaged};
+use crate::create::NewFile;
+use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
-use crate::inode::{KIND_DIR, Named, check_name};
-use crate::make::NewFile;
-use crate::operation::{Change, Found, Locks, Needs, Operation, Outcome, Room, to_lock};
+use crate::inode::{ChildRef, KIND_DIR, check_name};
+use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use parking_lot::MutexGuard;
 use smallvec::smallvec;
@@ -25,14 +25,14 @@ const DEPTH_MAX: usize = 1 << 20;
 const KIND_WHITEOUT: u8 = 2;
 
 /// The target of a name when it was looked up.
-struct Meaning<'f> {
+struct HeldChild<'f> {
     inode: InodeRef<'f>,
     kind: u8,
 }
 
-impl Meaning<'_> {
-    fn named(&self) -> Named {
-        Named { ino: self.inode.ino, kind: self.kind }
+impl HeldChild<'_> {
+    fn child_ref(&self) -> ChildRef {
+        ChildRef { ino: self.inode.ino, kind: self.kind }
     }
 
     fn is_dir(&self) -> bool {
@@ -47,21 +47,22 @@ pub(crate) struct Rename<'a> {
     pub name: &'a [u8],
     pub new_dir: Ino,
     pub new_name: &'a [u8],
+    /// 0, [`RENAME_NOREPLACE`] or [`RENAME_EXCHANGE`]; `EINVAL` for anything else.
     pub flags: u32,
     /// Leaves a whiteout with this owner.
     pub whiteout: Option<&'a Cred>,
 }
 
 /// The inodes of a rename. They are dropped in this order, directories last.
-pub(crate) struct Moved<'f> {
-    target: Option<Meaning<'f>>,
-    source: Meaning<'f>,
+pub(crate) struct HeldRename<'f> {
+    target: Option<HeldChild<'f>>,
+    source: HeldChild<'f>,
     /// Both names are the same entry in different spelling.
-    respells: bool,
+    is_respelling: bool,
     /// Cost of the ACLs that a whiteout inherits.
-    lists: Cost,
+    acl_cost: Cost,
     /// Keeps directories from moving, if there are two.
-    _moves: Option<MutexGuard<'f, ()>>,
+    _move_lock: Option<MutexGuard<'f, ()>>,
     to: InodeRef<'f>,
     from: InodeRef<'f>,
 }
@@ -69,8 +70,8 @@ pub(crate) struct Moved<'f> {
 impl<'a> Rename<'a> {
     /// Refuses invalid flags and names.
     fn check(&self, fs: &Fs) -> Result<(), Errno> {
-        let knows = matches!(self.flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
-        if !knows || self.whiteout.is_some() && self.exchanges() {
+        let is_known = matches!(self.flags, 0 | RENAME_NOREPLACE | RENAME_EXCHANGE);
+        if !is_known || self.whiteout.is_some() && self.is_exchange() {
             return Err(Errno::EINVAL);
         }
         for name in [self.name, self.new_name] {
@@ -79,20 +80,25 @@ impl<'a> Rename<'a> {
                 return Err(Errno::EBUSY);
             }
         }
-        if self.exchanges() { Ok(()) } else { fs.check_new_name(self.new_name) }
+        if self.is_exchange() { Ok(()) } else { fs.check_new_name(self.new_name) }
     }
 
-    fn exchanges(&self) -> bool {
+    fn is_exchange(&self) -> bool {
         self.flags == RENAME_EXCHANGE
     }
 
     /// The whiteout that is left under the old name.
-    fn left(&self) -> Option<NewFile<'a>> {
+    fn whiteout_file(&self) -> Option<NewFile<'a>> {
         let file = |cred| NewFile { bits: mode::S_IFCHR, rdev: Some(0), target: None, cred };
         self.whiteout.map(file)
     }
 
-    fn judge(&self, fs: &Fs, source: &Meaning<'_>, target: Option<&Meaning<'_>>) -> Result<(), Errno> {
+    fn check_targets(
+        &self,
+        fs: &Fs,
+        source: &HeldChild<'_>,
+        target: Option<&HeldChild<'_>>,
+    ) -> Result<(), Errno> {
         match (target, self.flags) {
             (Some(_), RENAME_NOREPLACE) => return Err(Errno::EEXIST),
             (None, RENAME_EXCHANGE) => return Err(Errno::ENOENT),
@@ -106,11 +112,11 @@ impl<'a> Rename<'a> {
                 && target.is_dir()
                 && fs.is_below(self.dir, target.inode.ino)?
             {
-                return Err(if self.exchanges() { Errno::EINVAL } else { Errno::ENOTEMPTY });
+                return Err(if self.is_exchange() { Errno::EINVAL } else { Errno::ENOTEMPTY });
             }
         }
         match target {
-            Some(target) if !self.exchanges() && target.inode.ino != source.inode.ino => {
+            Some(target) if !self.is_exchange() && target.inode.ino != source.inode.ino => {
                 match (source.is_dir(), target.is_dir()) {
                     (true, false) => Err(Errno::ENOTDIR),
                     (false, true) => Err(Errno::EISDIR),
@@ -122,19 +128,19 @@ impl<'a> Rename<'a> {
     }
 
     /// Both names are one entry: changes its spelling if it differs.
-    fn respell(&self, change: &mut Change<'_, '_>, held: &Moved<'_>) -> Result<Outcome<()>, Errno> {
+    fn respell(&self, change: &mut Change<'_, '_>, held: &HeldRename<'_>) -> Result<Outcome<()>, Errno> {
         let (tx, now) = (change.tx, change.stamp());
         let dir = change.locked.get(self.dir);
-        let is_as_it_was = dir.find(self.name)? == Some(held.source.named());
+        let is_as_it_was = dir.find(self.name)? == Some(held.source.child_ref());
         if !is_as_it_was || !dir.is_same_name(self.name, self.new_name)? {
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
-        dir.check_live_dir()?;
-        dir.check_gives_names()?;
+        dir.check_linked_dir()?;
+        dir.check_can_remove_name()?;
         if !dir.respell(tx, self.new_name)? {
             return Ok(Outcome::Saved(()));
         }
-        dir.names_changed(now);
+        dir.note_names_changed(now);
         change.locked.get(held.source.inode.ino).attrs.zpl.ctime = now;
         Ok(Outcome::Changed(()))
     }
@@ -142,33 +148,33 @@ impl<'a> Rename<'a> {
     fn replace(
         &self,
         change: &mut Change<'_, '_>,
-        held: &Moved<'_>,
-        whiteout: Option<Named>,
+        held: &HeldRename<'_>,
+        whiteout: Option<ChildRef>,
     ) -> Result<(), Errno> {
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let locked = &mut change.locked;
-        let Moved { source, target, .. } = held;
+        let HeldRename { source, target, .. } = held;
         match target {
             Some(target) => {
                 if target.is_dir() && !locked.get(target.inode.ino).is_empty_dir()? {
                     return Err(Errno::ENOTEMPTY);
                 }
                 let parent = locked.get(self.new_dir);
-                parent.replace(tx, self.new_name, source.named())?;
+                parent.replace(tx, self.new_name, source.child_ref())?;
                 parent.respell(tx, self.new_name)?;
                 if target.is_dir() {
-                    parent.fewer_links();
+                    parent.remove_link();
                 }
                 fs.drop_link(locked, target.inode.ino, (self.new_dir, self.new_name), now);
             }
-            None => locked.get(self.new_dir).insert(tx, self.new_name, source.named())?,
+            None => locked.get(self.new_dir).insert(tx, self.new_name, source.child_ref())?,
         }
-        let left = locked.get(self.dir);
+        let old_dir = locked.get(self.dir);
         match whiteout {
-            Some(whiteout) => left.replace(tx, self.name, whiteout)?,
+            Some(whiteout) => old_dir.replace(tx, self.name, whiteout)?,
             None => {
-                left.take(tx, self.name)?;
-                fs.settling.judge(&held.from, left, tx.txg().0);
+                old_dir.remove(tx, self.name)?;
+                fs.shrink_queue.note_removal(&held.from, old_dir, tx.txg().0);
             }
         }
         move_parent(locked, source, self.dir, self.new_dir);
@@ -180,30 +186,30 @@ impl<'a> Rename<'a> {
     fn exchange(
         &self,
         change: &mut Change<'_, '_>,
-        source: &Meaning<'_>,
-        target: &Meaning<'_>,
+        source: &HeldChild<'_>,
+        target: &HeldChild<'_>,
     ) -> Result<(), Errno> {
         let (tx, locked) = (change.tx, &mut change.locked);
-        locked.get(self.new_dir).replace(tx, self.new_name, source.named())?;
-        locked.get(self.dir).replace(tx, self.name, target.named())?;
+        locked.get(self.new_dir).replace(tx, self.new_name, source.child_ref())?;
+        locked.get(self.dir).replace(tx, self.name, target.child_ref())?;
         move_parent(locked, source, self.dir, self.new_dir);
         move_parent(locked, target, self.new_dir, self.dir);
         Ok(())
     }
 
     /// Moves the name, and leaves a whiteout under the old one if requested.
-    fn leave<'f>(&self, change: &mut Change<'_, 'f>, held: &Moved<'f>) -> Result<(), Errno> {
+    fn move_name<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldRename<'f>) -> Result<(), Errno> {
         let (fs, tx) = (change.fs, change.tx);
-        let made = match self.left() {
+        let created = match self.whiteout_file() {
             Some(file) => {
                 let parent = change.locked.get(self.dir);
-                Some(fs.new_object((tx, change.now), (&held.from, parent), &file, 1, held.lists)?)
+                Some(fs.new_object((tx, change.now), (&held.from, parent), &file, 1, held.acl_cost)?)
             }
             None => None,
         };
-        let whiteout = made.as_ref().map(|(object, _)| Named { ino: object.id().0, kind: KIND_WHITEOUT });
+        let whiteout = created.as_ref().map(|(object, _)| ChildRef { ino: object.id().0, kind: KIND_WHITEOUT });
         let replaced = self.replace(change, held, whiteout);
-        match made {
+        match created {
             Some((object, attrs)) if replaced.is_ok() => {
                 *change.new = Some(fs.hold_new(tx, object, attrs));
             }
@@ -215,109 +221,120 @@ impl<'a> Rename<'a> {
 }
 
 impl Operation for Rename<'_> {
-    type Held<'f> = Moved<'f>;
+    type Held<'f> = HeldRename<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Moved<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldRename<'f>, ()>, Errno> {
         self.check(fs)?;
         let (from, to) = (fs.hold(self.dir)?, fs.hold(self.new_dir)?);
-        let moves = (from.ino != to.ino).then(|| fs.directory_moves.lock());
-        let meaning = |dir: &InodeRef<'f>, name| -> Result<Option<Meaning<'f>>, Errno> {
-            Ok(fs.child(dir, name)?.map(|(inode, kind)| Meaning { inode, kind }))
+        let move_lock = (from.ino != to.ino).then(|| fs.directory_moves.lock());
+        let hold_named = |dir: &InodeRef<'f>, name| -> Result<Option<HeldChild<'f>>, Errno> {
+            Ok(fs.hold_child(dir, name)?.map(|(inode, kind)| HeldChild { inode, kind }))
         };
-        let source = meaning(&from, self.name)?.ok_or(Errno::ENOENT)?;
-        let target = meaning(&to, self.new_name)?;
-        let respells = from.ino == to.ino && from.read().is_same_name(self.name, self.new_name)?;
-        if respells && self.whiteout.is_some() {
+        let source = hold_named(&from, self.name)?.ok_or(Errno::ENOENT)?;
+        let target = hold_named(&to, self.new_name)?;
+        let is_respelling = from.ino == to.ino && from.read().is_same_name(self.name, self.new_name)?;
+        if is_respelling && self.whiteout.is_some() {
             // The whiteout and the moved name would need the same entry.
             return Err(Errno::EINVAL);
         }
-        let mut lists = Cost::NOTHING;
-        if !respells {
-            self.judge(fs, &source, target.as_ref())?;
+        let mut acl_cost = Cost::NOTHING;
+        if !is_respelling {
+            self.check_targets(fs, &source, target.as_ref())?;
             if target.as_ref().is_some_and(|target| target.inode.ino == source.inode.ino) {
                 // Two names of one file: POSIX requires that nothing happens.
-                return Ok(Found::Nothing(()));
+                return Ok(HoldResult::NoChange(()));
             }
-            if let Some(file) = self.left() {
-                lists = fs.inherit_cost_in(&from, file.bits)?;
+            if let Some(file) = self.whiteout_file() {
+                acl_cost = fs.inherit_cost_in(&from, file.bits)?;
             }
         }
-        Ok(Found::Held(Moved { target, source, respells, lists, _moves: moves, to, from }))
+        Ok(HoldResult::Held(HeldRename {
+            target,
+            source,
+            is_respelling,
+            acl_cost,
+            _move_lock: move_lock,
+            to,
+            from,
+        }))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h Moved<'_>) -> Result<Room<'h>, Errno> {
-        let Moved { source, target, from, to, .. } = held;
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldRename<'_>) -> Result<OperationCost<'h>, Errno> {
+        let HeldRename { source, target, from, to, .. } = held;
         let moved = (&source.inode.claims, Need::attrs());
-        let gets = fs.need_to_name(to, self.new_name)?;
-        if held.respells {
-            return Ok(Room { cost: Cost::NOTHING, needs: smallvec![gets, fs.need_to_remove(to)?, moved] });
+        let gets = fs.name_add_need(to, self.new_name)?;
+        if held.is_respelling {
+            return Ok(OperationCost {
+                cost: Cost::NOTHING,
+                needs: smallvec![gets, fs.name_remove_need(to)?, moved],
+            });
         }
-        let leaves = match self.whiteout.is_some() || self.exchanges() {
-            true => fs.need_to_name(from, self.name)?,
-            false => fs.need_to_remove(from)?,
+        let leaves = match self.whiteout.is_some() || self.is_exchange() {
+            true => fs.name_add_need(from, self.name)?,
+            false => fs.name_remove_need(from)?,
         };
         let mut needs: Needs<'h> = smallvec![leaves, gets, moved];
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
         if target.is_some() && !fs.naming.is_exact() {
             // It may change its spelling: one name is added, and one removed.
-            needs.push(fs.need_to_remove(to)?);
+            needs.push(fs.name_remove_need(to)?);
         }
         if self.whiteout.is_some() {
             needs.push((&fs.claims_of_new, Need::attrs()));
         }
-        let replaces = target.is_some() && !self.exchanges();
+        let replaces = target.is_some() && !self.is_exchange();
         if replaces {
             needs.push(fs.unlinked.need());
         }
-        let cost = sum([if replaces { FREES_LINK } else { Cost::NOTHING }, held.lists]);
-        Ok(Room { cost, needs })
+        let cost = sum([if replaces { FREES_LINK } else { Cost::NOTHING }, held.acl_cost]);
+        Ok(OperationCost { cost, needs })
     }
 
-    fn locks<'h>(held: &'h Moved<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldRename<'_>) -> Locks<'h> {
         let mut inodes = to_lock([&held.from, &held.to, &held.source.inode]);
-        if !held.respells {
+        if !held.is_respelling {
             inodes.extend(held.target.as_ref().map(|target| &*target.inode));
         }
         inodes
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Moved<'f>) -> Result<Outcome<()>, Errno> {
-        if held.respells {
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldRename<'f>) -> Result<Outcome<()>, Errno> {
+        if held.is_respelling {
             return self.respell(change, held);
         }
-        let Moved { source, target, .. } = held;
+        let HeldRename { source, target, .. } = held;
         let locked = &mut change.locked;
-        if locked.get(self.dir).find(self.name)? != Some(source.named())
-            || locked.get(self.new_dir).find(self.new_name)? != target.as_ref().map(Meaning::named)
+        if locked.get(self.dir).find(self.name)? != Some(source.child_ref())
+            || locked.get(self.new_dir).find(self.new_name)? != target.as_ref().map(HeldChild::child_ref)
         {
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
         let parent = locked.get(self.dir);
-        parent.check_live_dir()?;
-        parent.check_gives_names()?;
+        parent.check_linked_dir()?;
+        parent.check_can_remove_name()?;
         locked.get(source.inode.ino).check_changeable()?;
         let new_parent = locked.get(self.new_dir);
-        new_parent.check_live_dir()?;
-        new_parent.check_takes_names()?;
+        new_parent.check_linked_dir()?;
+        new_parent.check_can_add_name()?;
         if let Some(target) = target {
-            new_parent.check_gives_names()?;
+            new_parent.check_can_remove_name()?;
             locked.get(target.inode.ino).check_changeable()?;
         }
         let gains_dir = self.dir != self.new_dir && source.is_dir();
-        let loses_dir = target.as_ref().is_some_and(Meaning::is_dir);
+        let loses_dir = target.as_ref().is_some_and(HeldChild::is_dir);
         let links = locked.get(self.new_dir).attrs.zpl.links;
         if gains_dir && !loses_dir && links >= u64::from(LINK_MAX) {
             return Err(Errno::EMLINK);
         }
         match target {
-            Some(target) if self.exchanges() => self.exchange(change, source, target)?,
-            _ => self.leave(change, held)?,
+            Some(target) if self.is_exchange() => self.exchange(change, source, target)?,
+            _ => self.move_name(change, held)?,
         }
         let now = change.stamp();
         for dir in [self.dir, self.new_dir] {
-            change.locked.get(dir).names_changed(now);
+            change.locked.get(dir).note_names_changed(now);
         }
         for moved in [Some(source), target.as_ref()].into_iter().flatten() {
             change.locked.get(moved.inode.ino).attrs.zpl.ctime = now;
@@ -325,7 +342,7 @@ impl Operation for Rename<'_> {
         Ok(Outcome::Changed(()))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &Moved<'f>, (): ()) -> Result<(), Errno> {
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldRename<'f>, (): ()) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -342,7 +359,7 @@ impl Fs {
         new_name: &[u8],
         flags: u32,
     ) -> Result<(), Errno> {
-        self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: None })
+        self.execute(&Rename { dir, name, new_dir, new_name, flags, whiteout: None })
     }
 
     /// As [`rename`](Self::rename), and leaves a *whiteout* under the old name in the same step. It is a
@@ -357,7 +374,7 @@ impl Fs {
         flags: u32,
         cred: &Cred,
     ) -> Result<(), Errno> {
-        self.carry_out(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(cred) })
+        self.execute(&Rename { dir, name, new_dir, new_name, flags, whiteout: Some(cred) })
     }
 
     /// Whether `dir` is `above` or a descendant of it. The caller keeps directories from moving.
@@ -372,18 +389,18 @@ impl Fs {
             }
             at = self.hold(at)?.read().attrs.zpl.parent;
         }
-        Err(damaged(format_args!("directory {dir}: parents should end at the root, found a circle")))
+        Err(log_eio(format_args!("directory {dir}: parents should end at the root, found a cycle")))
     }
 }
 
 /// Updates the parent of a moved inode. A directory also counts as a link of its parent.
-fn move_parent(locked: &mut Locked<'_>, moved: &Meaning<'_>, from: Ino, to: Ino) {
+fn move_parent(locked: &mut Locked<'_>, moved: &HeldChild<'_>, from: Ino, to: Ino) {
     if from == to {
         return;
     }
     locked.get(moved.inode.ino).attrs.zpl.parent = to;
     if moved.is_dir() {
-        locked.get(from).fewer_links();
-        locked.get(to).more_links();
+        locked.get(from).remove_link();
+        locked.get(to).add_link();
     }
 }

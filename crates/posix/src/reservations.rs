@@ -2,9 +2,9 @@
 //!
 //! Copy-on-write means every write goes to new space, so no fixed place can be reserved, only an amount. A file
 //! has the requested ranges, and two byte counts in them. *Holes* are bytes in records that were never written.
-//! *Partial* bytes lie in written records, but were not written themselves yet. The pool promises the worst
-//! case of both to the file: incompressible records, and the pointers to them. Other writers find that space
-//! taken (see [`Cost::promises`](terrane_txg::cost::Cost::promises)), but a write into the ranges does not.
+//! *Partial* bytes lie in written records, but were not written themselves yet. The pool reserves the worst
+//! case of both for the file: incompressible records, and the pointers to them. Other writers find that space
+//! taken (see [`Cost::file_reservation`](terrane_txg::cost::Cost::file_reservation)), but a write into the ranges does not.
 //!
 //! A first write moves the bytes of its records from holes to partial, and subtracts the written bytes from
 //! partial. So a range that is written once, in any pieces, ends at zero. Overwrites subtract some bytes too
@@ -14,7 +14,7 @@
 //! changed them.
 //!
 //! Invariants:
-//! * The bytes that the pool has promised are the sum over all files.
+//! * The bytes that the pool has reserved are the sum over all files.
 //! * A reservation changes in the transaction that changes its file, under the inode's lock. The lock here is
 //!   taken after that one. Only locks of a ZAP and of the pool are taken after it.
 
@@ -59,13 +59,17 @@ const ZAP_BLOCKS: u32 = 4;
 /// The reservation of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reservation {
+    /// Generation of the inode. Another one at mount: its number was reused, and the entry is ignored.
     pub generation: u64,
+    /// Record size in bytes from which the worst case is computed.
     pub record_bytes: u64,
+    /// Reserved bytes in records that were never written.
     pub holes: u64,
+    /// Reserved bytes in written records that were not written themselves yet.
     pub partial: u64,
     /// Sorted and disjoint.
     pub ranges: Vec<Range<u64>>,
-    /// Bytes that the pool has promised; not stored.
+    /// Bytes that the pool has reserved for it; not stored.
     pub charge: u64,
 }
 
@@ -75,10 +79,11 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> u64 {
 
 impl Reservation {
     /// Bytes that are not written for the first time yet.
-    fn left(&self) -> u64 {
+    fn unwritten_bytes(&self) -> u64 {
         self.holes.saturating_add(self.partial)
     }
 
+    /// Bytes of all ranges, written or not.
     pub fn len(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
@@ -87,19 +92,19 @@ impl Reservation {
         self.ranges.iter().map(|range| overlap(range, with)).sum()
     }
 
-    /// Bytes that `left` takes in the worst case.
-    pub fn worst(&self) -> u64 {
-        let (left, record) = (self.left(), self.record_bytes.max(1));
-        let Some(last) = self.ranges.last().filter(|_| left > 0) else { return 0 };
+    /// Bytes that the unwritten bytes take in the worst case.
+    pub fn worst_case_bytes(&self) -> u64 {
+        let (unwritten, record) = (self.unwritten_bytes(), self.record_bytes.max(1));
+        let Some(last) = self.ranges.last().filter(|_| unwritten > 0) else { return 0 };
         if last.end <= record {
-            return left.saturating_add(TAIL_BYTES);
+            return unwritten.saturating_add(TAIL_BYTES);
         }
         let before_and_behind =
             |range: &Range<u64>| range.start % record + (record - range.end % record) % record;
         let edges: u64 = self.ranges.iter().map(before_and_behind).sum();
         let ranges = self.ranges.len() as u64;
         let pointers = (self.holes / record + 2 * ranges).saturating_mul(POINTER_BYTES);
-        left.saturating_add(edges).saturating_add(pointers).saturating_add(ranges * RANGE_BYTES)
+        unwritten.saturating_add(edges).saturating_add(pointers).saturating_add(ranges * RANGE_BYTES)
     }
 
     /// The parts of `range` that are not reserved.
@@ -190,23 +195,23 @@ impl Reservation {
             && found.ranges.iter().all(is_good)
             && RECORD_BYTES.contains(&record_bytes)
             && record_bytes.is_multiple_of(512)
-            && holes.checked_add(partial).is_some_and(|left| (1..=found.len()).contains(&left));
-        found.charge = if fits { found.worst() } else { 0 };
+            && holes.checked_add(partial).is_some_and(|unwritten| (1..=found.len()).contains(&unwritten));
+        found.charge = if fits { found.worst_case_bytes() } else { 0 };
         fits.then_some(found)
     }
 }
 
 /// Decodes an entry of the ZAP.
-fn of_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
+fn parse_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
     let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
     let ino = Ino::from_str_radix(&name, 16).ok();
     let is_list = entry.value.int_size() == 8 && entry.value.num_ints() <= WORDS_MAX;
     let found = if is_list { Reservation::from_words(&entry.value.ints()) } else { None };
-    let said = ino.zip(found);
-    if said.is_none() {
-        log::warn!("reservation '{name}' is not valid and is ignored");
+    let parsed = ino.zip(found);
+    if parsed.is_none() {
+        log::warn!("reservation ignored: entry '{name}' is invalid");
     }
-    said
+    parsed
 }
 
 /// Whether these words are a valid entry of the ZAP of reservations.
@@ -215,8 +220,8 @@ pub fn is_reservation(words: &[u64]) -> bool {
 }
 
 #[derive(Default)]
-pub(crate) struct Files {
-    pub all: BTreeMap<Ino, Reservation>,
+pub(crate) struct FileReservations {
+    pub by_ino: BTreeMap<Ino, Reservation>,
     /// Files whose reservation changed in the open txg.
     pub changed: BTreeSet<Ino>,
     /// Blocks of the ZAP for which the open txg has space.
@@ -225,39 +230,42 @@ pub(crate) struct Files {
     pub partial: u64,
 }
 
-impl Files {
+impl FileReservations {
+    /// Sets a file's reservation, or removes it (`None`), and keeps `partial` correct.
     pub fn put(&mut self, ino: Ino, own: Option<Reservation>) {
         let after = own.as_ref().map_or(0, |own| own.partial);
         let before = match own {
-            Some(own) => self.all.insert(ino, own),
-            None => self.all.remove(&ino),
+            Some(own) => self.by_ino.insert(ino, own),
+            None => self.by_ino.remove(&ino),
         };
         self.partial = self.partial.saturating_add(after).saturating_sub(before.map_or(0, |own| own.partial));
     }
 }
 
-pub(crate) struct Stored {
+pub(crate) struct ReservationsZap {
     pub zap: Mutex<ObjectZap>,
+    /// Its object, accessible without the lock.
     pub object: Arc<Object>,
 }
 
-impl Stored {
-    pub fn new(zap: ObjectZap) -> Stored {
-        Stored { object: Arc::clone(zap.object()), zap: Mutex::new(zap) }
+impl ReservationsZap {
+    pub fn new(zap: ObjectZap) -> ReservationsZap {
+        ReservationsZap { object: Arc::clone(zap.object()), zap: Mutex::new(zap) }
     }
 }
 
 /// The reservations of all files.
 #[derive(Default)]
 pub(crate) struct Reservations {
-    pub files: Mutex<Files>,
+    pub files: Mutex<FileReservations>,
     /// Number of reservations: while it is 0, the lock is never taken.
     pub count: AtomicUsize,
-    pub stored: OnceLock<Stored>,
+    /// Unset if the data set has no such ZAP yet, or it is unreadable.
+    pub stored: OnceLock<ReservationsZap>,
     /// Held while the ZAP is created.
-    pub making: Mutex<()>,
+    pub creation_lock: Mutex<()>,
     /// The ZAP is unreadable: this mount makes no reservations.
-    pub is_broken: bool,
+    pub is_unreadable: bool,
 }
 
 impl Reservations {
@@ -266,22 +274,20 @@ impl Reservations {
         let Some(number) = master.lock().lookup_u64(RESERVED)? else { return Ok(Reservations::default()) };
         let mut all = Vec::new();
         let read = dataset.open_zap(ObjectId(number)).and_then(|zap| {
-            zap.each(FILES_MAX, &mut |entry| all.extend(of_entry(entry)))?;
+            zap.each(FILES_MAX, &mut |entry| all.extend(parse_entry(entry)))?;
             Ok(zap)
         });
         let zap = match read {
             Ok(zap) => zap,
             Err(error) => {
-                log::error!(
-                    "reservations of files cannot be read; no space is reserved in this mount: {error}"
-                );
-                return Ok(Reservations { is_broken: true, ..Reservations::default() });
+                log::error!("failed to read file reservations, this mount reserves no space: {error}");
+                return Ok(Reservations { is_unreadable: true, ..Reservations::default() });
             }
         };
-        let set = dataset.objects();
+        let set = dataset.object_set();
         // Twice the size: zones that are unreadable now may be most of the pool.
         let most = set.usage().size_bytes.saturating_mul(2);
-        let (mut files, mut sum) = (Files::default(), 0u64);
+        let (mut files, mut sum) = (FileReservations::default(), 0u64);
         // In number order, a block of dnodes is read once for all its inodes.
         all.sort_unstable_by_key(|(ino, _)| *ino);
         for (ino, found) in all {
@@ -290,9 +296,7 @@ impl Reservations {
                 // An older version destroys files and leaves their reservations.
                 Err(ObjectError::NotFound(_)) => continue,
                 Err(error) => {
-                    log::warn!(
-                        "inode {ino} cannot be read; its reservation does not hold in this mount: {error}"
-                    );
+                    log::warn!("reservation of inode {ino} ignored in this mount, inode unreadable: {error}");
                     continue;
                 }
             };
@@ -300,77 +304,83 @@ impl Reservations {
             if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
                 continue;
             }
-            // No version promises more space than exists.
+            // No version reserves more space than exists.
             if sum.saturating_add(found.charge) > most {
-                log::warn!("the reservation of inode {ino} is larger than the pool and is ignored");
+                log::warn!(
+                    "reservation of inode {ino} ignored: all reservations should be at most {most} bytes, found {sum} and {} more",
+                    found.charge
+                );
                 continue;
             }
             sum += found.charge;
             files.put(ino, Some(found));
         }
-        set.pool().promise(sum);
-        let (count, files) = (AtomicUsize::new(files.all.len()), Mutex::new(files));
-        Ok(Reservations { files, count, stored: Stored::new(zap).into(), ..Reservations::default() })
+        set.pool().reserve_file(sum);
+        let (count, files) = (AtomicUsize::new(files.by_ino.len()), Mutex::new(files));
+        Ok(Reservations { files, count, stored: ReservationsZap::new(zap).into(), ..Reservations::default() })
     }
 
+    /// As [`Inode::has_reservation`], by number.
     pub fn has(&self, ino: Ino) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.files.lock().all.contains_key(&ino)
+        self.count.load(Ordering::Relaxed) > 0 && self.files.lock().by_ino.contains_key(&ino)
     }
 
+    /// A copy of the file's reservation.
     pub fn get(&self, ino: Ino) -> Option<Reservation> {
-        self.files.lock().all.get(&ino).cloned()
+        self.files.lock().by_ino.get(&ino).cloned()
     }
 
     /// Bytes of the inode that are not written for the first time yet.
-    pub fn left(&self, inode: &Inode) -> u64 {
-        if !inode.is_reserved() {
+    pub fn unwritten_bytes(&self, inode: &Inode) -> u64 {
+        if !inode.has_reservation() {
             return 0;
         }
-        self.files.lock().all.get(&inode.ino).map_or(0, Reservation::left)
+        self.files.lock().by_ino.get(&inode.ino).map_or(0, Reservation::unwritten_bytes)
     }
 
-    /// Bytes that are promised to a write of this range. `is_plain`: compression is off, so the first bytes of
+    /// Bytes that are reserved for a write of this range. `is_plain`: compression is off, so the first bytes of
     /// a record take the space of all. The partial bytes of other files are then not needed and count here.
-    pub fn promised_to(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
-        if !inode.is_reserved() {
+    pub fn reserved_for(&self, inode: &Inode, range: Range<u64>, is_plain: bool) -> Option<u64> {
+        if !inode.has_reservation() {
             return None;
         }
         let files = self.files.lock();
-        let own = files.all.get(&inode.ino).filter(|own| own.overlap(&range) > 0);
+        let own = files.by_ino.get(&inode.ino).filter(|own| own.overlap(&range) > 0);
         own.map(|own| {
             own.charge.saturating_add(if is_plain { files.partial.saturating_sub(own.partial) } else { 0 })
         })
     }
 
+    /// Whether some of its reserved bytes lie in holes.
     pub fn has_holes(&self, inode: &Inode) -> bool {
-        inode.is_reserved() && self.files.lock().all.get(&inode.ino).is_some_and(|own| own.holes > 0)
+        inode.has_reservation() && self.files.lock().by_ino.get(&inode.ino).is_some_and(|own| own.holes > 0)
     }
 
     /// Changes a reservation. The caller holds the inode's lock.
     pub fn change(&self, tx: &Tx, inode: &Inode, change: impl FnOnce(&mut Reservation)) {
         let mut files = self.files.lock();
-        let Some(before) = files.all.get(&inode.ino) else { return };
+        let Some(before) = files.by_ino.get(&inode.ino) else { return };
         let (mut own, charged) = (before.clone(), before.charge);
         change(&mut own);
         if own == *before {
             return;
         }
-        // The rest never needs more than was promised, however it is fragmented.
-        own.charge = own.worst().min(charged);
+        // The rest never needs more than was reserved, however it is fragmented.
+        own.charge = own.worst_case_bytes().min(charged);
         let freed = charged - own.charge;
-        let is_left = own.left() > 0;
+        let is_left = own.unwritten_bytes() > 0;
         files.put(inode.ino, is_left.then_some(own));
         if !is_left {
-            inode.set_reserved(false);
-            self.count.store(files.all.len(), Ordering::Relaxed);
+            inode.set_has_reservation(false);
+            self.count.store(files.by_ino.len(), Ordering::Relaxed);
         }
-        self.note(tx, &mut files, inode.ino);
+        self.queue_store(tx, &mut files, inode.ino);
         drop(files);
-        tx.pool().end_promise(freed);
+        tx.pool().end_file_reservation(freed);
     }
 
     /// Marks a reservation to be stored at the end of the txg, and reserves space for that.
-    pub fn note(&self, tx: &Tx, files: &mut Files, ino: Ino) {
+    pub fn queue_store(&self, tx: &Tx, files: &mut FileReservations, ino: Ino) {
         if !files.changed.insert(ino) {
             return;
         }
@@ -389,7 +399,7 @@ impl Reservations {
             let mut files = self.files.lock();
             files.blocks = 0;
             let changed = std::mem::take(&mut files.changed);
-            let words = |ino| files.all.get(&ino).map(Reservation::to_words);
+            let words = |ino| files.by_ino.get(&ino).map(Reservation::to_words);
             changed.into_iter().map(|ino| (ino, words(ino))).collect()
         };
         let Some(stored) = self.stored.get().filter(|_| !changed.is_empty()) else { return };
@@ -402,26 +412,26 @@ impl Reservations {
             };
             if let Err(error) = outcome {
                 log::error!(
-                    "the reservation of inode {ino} is not stored yet ({error}); after a crash now an older one would hold"
+                    "failed to store the reservation of inode {ino}: {error}. Until the next txg, a crash restores the older one"
                 );
                 self.files.lock().changed.insert(ino);
             }
         }
     }
 
-    /// Bytes that are promised to all files.
+    /// Bytes that are reserved for all files.
     pub fn sum(&self) -> u64 {
-        self.files.lock().all.values().map(|own| own.charge).sum()
+        self.files.lock().by_ino.values().map(|own| own.charge).sum()
     }
 
-    /// Ends all promises when the file system is closed.
-    pub fn end(&self, pool: &Pool) {
+    /// Releases all reserved bytes when the file system is closed.
+    pub fn release_all(&self, pool: &Pool) {
         let mut files = self.files.lock();
-        let sum = files.all.values().map(|own| own.charge).sum();
+        let sum = files.by_ino.values().map(|own| own.charge).sum();
         // Changes of the open txg are still stored with it.
-        files.all.values_mut().for_each(|own| own.charge = 0);
+        files.by_ino.values_mut().for_each(|own| own.charge = 0);
         drop(files);
-        pool.end_promise(sum);
+        pool.end_file_reservation(sum);
     }
 }
 
@@ -429,7 +439,7 @@ impl Reservations {
 #[expect(clippy::single_range_in_vec_init, reason = "lists of ranges, some of one")]
 mod tests {
     use super::*;
-    use crate::reserved::Promised;
+    use crate::reserve::ReservedBytes;
     use proptest::prelude::*;
 
     proptest! {
@@ -442,7 +452,7 @@ mod tests {
             let words: Vec<u64> = first.iter().copied().chain(ends).collect();
             if let Some(own) = Reservation::from_words(&words) {
                 prop_assert_eq!(own.to_words(), words);
-                prop_assert!(own.charge >= own.left() && own.ranges.len() <= RANGES_MAX);
+                prop_assert!(own.charge >= own.unwritten_bytes() && own.ranges.len() <= RANGES_MAX);
             }
         }
     }
@@ -452,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_join_and_are_cut() {
+    fn ranges_are_merged_and_split() {
         let mut own = of(&[0..4096, 8192..16_384], 12_288, 0);
         assert_eq!(own.missing(0..20_000), [4096..8192, 16_384..20_000]);
         assert_eq!((own.missing(100..200), own.missing(5000..6000)), (vec![], vec![5000..6000]));
@@ -462,11 +472,11 @@ mod tests {
         assert_eq!(own, of(&[0..4096, 8192..16_384], 12_288, 0));
         own.remove(&(12_288..u64::MAX), u64::MAX, 0);
         assert_eq!(own, of(&[0..4096, 8192..12_288], 0, 0));
-        assert_eq!(own.worst(), 0);
+        assert_eq!(own.worst_case_bytes(), 0);
     }
 
     #[test]
-    fn what_is_written_in_pieces_ends_at_nothing() {
+    fn writing_every_piece_uses_up_the_reservation() {
         let mut own = of(&[0..10_000], 10_000, 0);
         own.write(&(100..200), &[0..4096]);
         assert_eq!((own.holes, own.partial), (5904, 3996));
@@ -474,11 +484,11 @@ mod tests {
         own.write(&(200..4096), &[]);
         assert_eq!((own.holes, own.partial), (5904, 0));
         own.write(&(4096..12_288), &[4096..12_288]);
-        assert_eq!(own.left(), 0);
+        assert_eq!(own.unwritten_bytes(), 0);
     }
 
     #[test]
-    fn of_too_many_ranges_the_nearest_are_one() {
+    fn beyond_the_limit_the_nearest_ranges_are_merged() {
         let mut own = Reservation { record_bytes: 4096, ..Reservation::default() };
         for at in 0..=RANGES_MAX as u64 {
             own.add(at * 10_000..at * 10_000 + 4096 + at, 4096 + at);
@@ -486,21 +496,21 @@ mod tests {
         assert_eq!(own.ranges.len(), RANGES_MAX);
         assert_eq!(own.ranges.last().map(|range| range.start), Some(630_000), "the last two");
         let sum: u64 = (0..=RANGES_MAX as u64).map(|at| 4096 + at).sum();
-        assert_eq!(own.left(), sum, "what lies between them is not reserved");
-        own.charge = own.worst();
+        assert_eq!(own.unwritten_bytes(), sum, "what lies between them is not reserved");
+        own.charge = own.worst_case_bytes();
         assert_eq!(Reservation::from_words(&own.to_words()), Some(own));
     }
 
     #[test]
-    fn a_small_file_is_promised_little() {
-        assert_eq!(of(&[0..1000], 1000, 0).worst(), 1000 + TAIL_BYTES);
+    fn a_small_file_reserves_little() {
+        assert_eq!(of(&[0..1000], 1000, 0).worst_case_bytes(), 1000 + TAIL_BYTES);
         let large = Reservation { record_bytes: 128 << 10, ..of(&[0..1 << 30], 1 << 30, 0) };
-        assert!(large.worst() < (1 << 30) + (4 << 20), "{}", large.worst() - (1 << 30));
-        assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst() > FILE_SIZE_MAX);
+        assert!(large.worst_case_bytes() < (1 << 30) + (4 << 20), "{}", large.worst_case_bytes() - (1 << 30));
+        assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst_case_bytes() > FILE_SIZE_MAX);
     }
 
     #[test]
-    fn what_is_written_while_room_is_asked_for_is_not_reserved() {
+    fn records_written_while_waiting_are_not_reserved() {
         use crate::support::{Machine, Short};
         let m = Machine::new(1, &[("recordsize", "4K")]);
         let (fs, size) = (m.fs(), 1 << 20);
@@ -513,16 +523,16 @@ mod tests {
         put(0, 8192);
         std::thread::scope(|scope| {
             // The thread counts holes before it waits for this lock.
-            let making = fs.reservations.making.lock();
+            let making = fs.reservations.creation_lock.lock();
             let asks = scope.spawn(|| fs.fallocate(ino, 0, 0, size));
             std::thread::sleep(std::time::Duration::from_millis(200));
             put(8192, 800_000);
             drop(making);
             asks.join().unwrap().unwrap();
         });
-        let Promised { by_pool: promised, to_files: sum } = fs.promised();
+        let ReservedBytes { by_pool: promised, by_files: sum } = fs.reserved_bytes();
         assert!(promised == sum && promised > size - 800_000 && promised < size, "{promised}, {sum}");
         put(800_000, size);
-        assert_eq!(fs.promised(), Promised::default(), "all is written");
+        assert_eq!(fs.reserved_bytes(), ReservedBytes::default(), "all is written");
     }
 }

@@ -11,32 +11,32 @@
 //! keeps it.
 //!
 //! One rewrite runs at a time. Its job and progress are stored in the data set's master ZAP at the end of each
-//! txg. So it continues after an unmount or a crash ([`Cursor`]). It first counts the work, then changes record
-//! sizes ([`shape`]), then algorithms ([`record`]). Each pass is a separate walk ([`walk`]).
+//! txg. So it continues after an unmount or a crash ([`JobCursor`]). It first counts the work, then changes record
+//! sizes ([`record_size`]), then algorithms ([`record`]). Each pass is a separate walk ([`walk`]).
 //!
 //! Invariant: stored progress covers a record only if the rewritten record is in the same txg or an earlier
 //! one.
 
-mod beside;
-mod rebirth;
 mod recompress;
 mod record;
-mod settle;
-mod shape;
+mod record_size;
+mod relocated;
+mod second_copy;
+mod shrink_dirs;
 mod walk;
 
-pub use rebirth::Rebirth;
 pub use recompress::Recompress;
-pub use settle::Settle;
+pub use relocated::RewriteRelocated;
+pub use shrink_dirs::ShrinkDirs;
 
 use crate::claims::{Claims, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::jobs::{
-    Job, JobStep, Place, RewriteFigures, RewriteJob, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
-    Shown, Walk, is_record_size,
+    Job, JobStep, RewriteFigures, RewriteJob, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
+    RunningRewrite, Walk, WalkPosition, is_record_size,
 };
-use crate::master::{Cursor, Words};
+use crate::master::{JobCursor, StoredCursor};
 use crate::types::mode;
 use std::sync::atomic::Ordering;
 use terrane_format::Feature;
@@ -72,31 +72,31 @@ impl Rewrite<'_> {
         if pool.is_read_only() {
             return Err(Errno::EROFS);
         }
-        if spec.compression.is_some_and(|compression| !compression.is_of_the_first())
+        if spec.compression.is_some_and(|compression| !compression.needs_no_feature())
             && !pool.has(Feature::Codecs)
         {
             pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
         }
-        spec.record_size.into_iter().for_each(|bytes| pool.expect_blocks_of(bytes));
+        spec.record_size.into_iter().for_each(|bytes| pool.note_record_size(bytes));
         let rewriting = &self.fs.rewriting;
-        let tx = self.fs.begin(rewriting.words.cost_of_all(), &[])?;
-        let mut shown = rewriting.shown.lock();
-        match &*shown {
+        let tx = self.fs.begin(rewriting.cursor.total_cost(), &[])?;
+        let mut running = rewriting.running.lock();
+        match &*running {
             Some(other) if other.job.spec == *spec => return Ok(()),
             Some(_) => return Err(Errno::EBUSY),
             None => {}
         }
         let job = RewriteJob::new(*spec);
-        rewriting.words.put(&tx, &job)?;
-        let number = rewriting.numbers.fetch_add(1, Ordering::Relaxed);
-        *shown = Some(Shown { job, state: RewriteState::Going, number });
-        *rewriting.last.lock() = None;
+        rewriting.cursor.put(&tx, &job)?;
+        let number = rewriting.next_job_number.fetch_add(1, Ordering::Relaxed);
+        *running = Some(RunningRewrite { job, state: RewriteState::Running, job_number: number });
+        *rewriting.last_status.lock() = None;
         Ok(())
     }
 
     /// Whether a rewrite is running.
-    pub fn goes_on(&self) -> bool {
-        self.fs.rewriting.shown.lock().is_some()
+    pub fn is_running(&self) -> bool {
+        self.fs.rewriting.running.lock().is_some()
     }
 }
 
@@ -105,27 +105,28 @@ impl Job for Rewrite<'_> {
 
     /// In the compression pass, rewrites records with `bytes` of content. It uses one thread per processor,
     /// with this thread's priority. In other passes, it handles a small file or a piece of a large one.
-    /// `NoRoom`: part may be done.
+    /// `NoSpace`: part may be done.
     fn step(&self, bytes: u64) -> Result<JobStep, Errno> {
         let rewriting = &self.fs.rewriting;
         let mut walk = rewriting.walk.lock();
-        let Some((number, job)) = rewriting.shown.lock().as_ref().map(|shown| (shown.number, shown.job))
+        let Some((number, job)) =
+            rewriting.running.lock().as_ref().map(|running| (running.job_number, running.job))
         else {
-            return Ok(JobStep::Idle);
+            return Ok(JobStep::NothingToDo);
         };
-        if !walk.is_of(number, job.pass) {
+        if !walk.is_for(number, job.pass) {
             *walk = Walk::resume(self.fs, number, &job);
         }
         let mut figures = job.figures;
-        let outcome = self.fs.step(&job, &mut walk, &mut figures, bytes);
+        let outcome = self.fs.run_step(&job, &mut walk, &mut figures, bytes);
         let state = match outcome {
-            Err(Errno::ENOSPC) => RewriteState::NoRoom,
-            _ => RewriteState::Going,
+            Err(Errno::ENOSPC) => RewriteState::NoSpace,
+            _ => RewriteState::Running,
         };
-        if let Some(shown) = rewriting.shown.lock().as_mut().filter(|shown| shown.number == number) {
-            shown.state = state;
-            if shown.job.pass == job.pass {
-                (shown.job.place, shown.job.figures) = (walk.place(), figures);
+        if let Some(running) = rewriting.running.lock().as_mut().filter(|running| running.job_number == number) {
+            running.state = state;
+            if running.job.pass == job.pass {
+                (running.job.position, running.job.figures) = (walk.position(), figures);
             }
         }
         match outcome {
@@ -136,26 +137,26 @@ impl Job for Rewrite<'_> {
 
     /// The running rewrite, or else the last one since this data set was opened.
     fn progress(&self) -> Option<RewriteStatus> {
-        let shown = self.fs.rewriting.shown.lock();
-        let going = shown.as_ref().map(|Shown { job, state, .. }| RewriteStatus {
+        let running = self.fs.rewriting.running.lock();
+        let current = running.as_ref().map(|RunningRewrite { job, state, .. }| RewriteStatus {
             spec: job.spec,
             pass: job.pass,
             state: *state,
             figures: job.figures,
         });
-        going.or(*self.fs.rewriting.last.lock())
+        current.or(*self.fs.rewriting.last_status.lock())
     }
 
     /// Cancels the running rewrite; rewritten records are kept. False: none is running.
     fn cancel(&self) -> Result<bool, Errno> {
         // Locked first: a job that starts right after has its own second copy.
         let mut walk = self.fs.rewriting.walk.lock();
-        let Some(number) = self.fs.rewriting.shown.lock().as_ref().map(|shown| shown.number) else {
+        let Some(number) = self.fs.rewriting.running.lock().as_ref().map(|running| running.job_number) else {
             return Ok(false);
         };
         *walk = Walk::default();
         // While the job exists, it identifies the copy that has no owner.
-        self.fs.destroy_beside(self.fs.rewriting.beside.load(Ordering::Acquire));
+        self.fs.destroy_copy(self.fs.rewriting.copy_object.load(Ordering::Acquire));
         self.fs.end_rewrite(number, RewriteState::Cancelled)
     }
 }
@@ -168,20 +169,20 @@ impl Fs {
 
     fn end_rewrite(&self, number: u64, state: RewriteState) -> Result<bool, Errno> {
         let rewriting = &self.rewriting;
-        let tx = self.begin(Cost { frees: true, ..rewriting.words.cost_of_all() }, &[])?;
-        let mut shown = rewriting.shown.lock();
-        let Some(ended) = shown.take_if(|shown| shown.number == number) else { return Ok(false) };
-        if let Err(errno) = rewriting.words.remove(&tx) {
-            *shown = Some(ended);
+        let tx = self.begin(Cost { frees: true, ..rewriting.cursor.total_cost() }, &[])?;
+        let mut running = rewriting.running.lock();
+        let Some(ended) = running.take_if(|running| running.job_number == number) else { return Ok(false) };
+        if let Err(errno) = rewriting.cursor.remove(&tx) {
+            *running = Some(ended);
             return Err(errno);
         }
         let RewriteJob { spec, pass, figures, .. } = ended.job;
-        *rewriting.last.lock() = Some(RewriteStatus { spec, pass, state, figures });
+        *rewriting.last_status.lock() = Some(RewriteStatus { spec, pass, state, figures });
         Ok(true)
     }
 
     /// Runs one step. False: this pass is complete.
-    fn step(
+    fn run_step(
         &self,
         job: &RewriteJob,
         walk: &mut Walk,
@@ -191,23 +192,25 @@ impl Fs {
         if job.pass == RewritePass::Compression {
             return self.recode_batch(job, walk, figures, bytes);
         }
-        let Some(file) = walk.file(self) else { return Ok(false) };
+        let Some(file) = walk.current_file(self) else { return Ok(false) };
         let outcome = match self.hold(file.ino) {
             Err(errno) => Err(errno),
-            Ok(inode) if !file.is(&inode) => Err(Errno::ESTALE),
-            Ok(inode) if job.pass == RewritePass::RecordSizes => self.reshape(&inode, file, job, figures),
+            Ok(inode) if !file.is_same_file(&inode) => Err(Errno::ESTALE),
+            Ok(inode) if job.pass == RewritePass::RecordSizes => {
+                self.change_record_size(&inode, file, job, figures)
+            }
             Ok(inode) => {
                 figures.files_total += 1;
                 figures.stored_total += inode.object().used_bytes();
                 Ok(true)
             }
         };
-        self.went(outcome, job, walk, figures)?;
+        self.handle_result(outcome, job, walk, figures)?;
         Ok(true)
     }
 
     /// Handles the result of a step on the current file; `Ok(true)`: the file is done.
-    fn went(
+    fn handle_result(
         &self,
         outcome: Result<bool, Errno>,
         job: &RewriteJob,
@@ -218,7 +221,7 @@ impl Fs {
             Ok(false) => {}
             Ok(true) => {
                 figures.files += u64::from(job.pass != RewritePass::Count);
-                self.leave(walk);
+                self.close_file(walk);
             }
             // The pool is full, has stopped, or is closed.
             Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
@@ -227,9 +230,9 @@ impl Fs {
                 if errno != Errno::ESTALE {
                     figures.errors += 1;
                     let ino = walk.file.as_ref().map_or(0, |file| file.ino);
-                    log::error!("rewriting inode {ino}: {errno}; it is left as it is");
+                    log::error!("rewrite skipped inode {ino}: {errno}");
                 }
-                self.leave(walk);
+                self.close_file(walk);
                 if self.set.pool().status().failed.is_some() {
                     return Err(errno);
                 }
@@ -239,9 +242,9 @@ impl Fs {
     }
 
     /// Leaves a file that is done, or cannot be continued.
-    fn leave(&self, walk: &mut Walk) {
+    fn close_file(&self, walk: &mut Walk) {
         if let Some(mut file) = walk.file.take() {
-            self.give_up_beside(&mut file);
+            self.abandon_copy(&mut file);
         }
     }
 
@@ -251,27 +254,27 @@ impl Fs {
         self.set.commit()?;
         let Some(pass) = job.next_pass() else {
             self.end_rewrite(number, RewriteState::Done)?;
-            return Ok(JobStep::Went);
+            return Ok(JobStep::Progressed);
         };
         let since = self.set.open_txg().0;
         self.rewriting.advance(number, |job| {
-            (job.pass, job.since, job.place) = (pass, since, Place::default());
+            (job.pass, job.since, job.position) = (pass, since, WalkPosition::default());
             (job.figures.files, job.figures.stored_bytes) = (0, 0);
         });
-        let _tx = self.begin_rewriting(&self.rewriting.words, &[])?;
-        Ok(JobStep::Went)
+        let _tx = self.begin_with_cursor(&self.rewriting.cursor, &[])?;
+        Ok(JobStep::Progressed)
     }
 
-    /// Begins a transaction, at the end of whose txg these words are stored.
-    fn begin_rewriting<C: Cursor<N>, const N: usize>(
+    /// Begins a transaction, at the end of whose txg this cursor is stored.
+    fn begin_with_cursor<C: JobCursor<N>, const N: usize>(
         &self,
-        words: &Words<C, N>,
+        cursor: &StoredCursor<C, N>,
         needs: &[(&Claims, Need)],
     ) -> Result<Tx, Errno> {
         let mut all = needs.to_vec();
-        all.push(words.need());
+        all.push(cursor.need());
         let tx = self.begin(Cost::NOTHING, &all)?;
-        words.reserved(&tx);
+        cursor.note_reserved(&tx);
         Ok(tx)
     }
 }
@@ -284,7 +287,7 @@ mod tests {
     use terrane_codec::Compression;
 
     #[test]
-    fn a_job_is_not_ended_while_somebody_takes_a_step() {
+    fn cancel_waits_for_a_running_step() {
         let m = Machine::new(1, &[("recordsize", "4K")]);
         let fs = m.fs();
         let root = fs.file(fs.root(), "file").ino;
@@ -299,16 +302,16 @@ mod tests {
         std::thread::scope(|scope| {
             let cancelling = scope.spawn(|| fs.rewrite().cancel());
             std::thread::sleep(std::time::Duration::from_millis(100));
-            assert!(fs.rewrite().goes_on(), "another one could begin, and its copy would be taken");
+            assert!(fs.rewrite().is_running(), "another one could begin, and its copy would be taken");
             assert_eq!(fs.unlinked_count(), Ok(1));
             drop(walk);
             assert_eq!(cancelling.join().unwrap(), Ok(true));
         });
-        assert_eq!((fs.rewrite().goes_on(), fs.unlinked_count()), (false, Ok(0)));
+        assert_eq!((fs.rewrite().is_running(), fs.unlinked_count()), (false, Ok(0)));
     }
 
     #[test]
-    fn a_batch_that_was_not_stored_is_collected_again() {
+    fn an_unstored_batch_is_collected_again() {
         let m = Machine::new(1, &[("recordsize", "4K"), ("compression", "off")]);
         let fs = m.fs();
         let dir = fs.dir(fs.root(), "directory").ino;
@@ -331,13 +334,13 @@ mod tests {
                 };
                 let (first, _) = collect(&mut walk);
                 walk.go_back(fs, &job);
-                let (again, goes_on) = collect(&mut walk);
+                let (again, has_more) = collect(&mut walk);
                 assert_eq!(first, again);
-                if !goes_on {
+                if !has_more {
                     break;
                 }
                 records += again.len();
-                job.place = walk.place();
+                job.position = walk.position();
             }
             assert_eq!(records, expected);
         }

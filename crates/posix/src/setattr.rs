@@ -1,13 +1,13 @@
 //! Reading and changing attributes.
 
-use crate::attr::{low32, stored, time};
+use crate::attr::{decode_time, encode_time, low32};
 use crate::claims::sum;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
-use crate::write::Zeroed;
+use crate::write::HeldZero;
 use terrane_txg::cost::Cost;
 
 /// `setattr`: `chmod`, `chown`, `truncate` and `utimes` in one.
@@ -18,35 +18,35 @@ pub(crate) struct SetAttributes<'a> {
 }
 
 /// An inode, and the cost of changing its mode and its access ACL.
-pub(crate) struct Settable<'f> {
-    file: Zeroed<'f>,
+pub(crate) struct HeldSetattr<'f> {
+    file: HeldZero<'f>,
     chmod: Cost,
 }
 
 impl Operation for SetAttributes<'_> {
-    type Held<'f> = Settable<'f>;
+    type Held<'f> = HeldSetattr<'f>;
     type Done = ();
     type Answer = Attr;
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Settable<'f>, Attr>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldSetattr<'f>, Attr>, Errno> {
         let inode = fs.hold(self.ino)?;
         let chmod = self.set.mode.map_or(Ok(Cost::NOTHING), |_| fs.chmod_cost(&inode))?;
-        Ok(Found::Held(Settable { file: Zeroed::of(inode), chmod }))
+        Ok(HoldResult::Held(HeldSetattr { file: HeldZero::of(inode), chmod }))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h Settable<'_>) -> Result<Room<'h>, Errno> {
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldSetattr<'_>) -> Result<OperationCost<'h>, Errno> {
         let inode = &held.file.inode;
         let resize = self.set.size.map_or(Ok(Cost::NOTHING), |size| fs.resize_cost(inode, size))?;
-        Ok(held.file.needs(sum([resize, held.chmod])))
+        Ok(held.file.operation_cost(sum([resize, held.chmod])))
     }
 
-    fn locks<'h>(held: &'h Settable<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldSetattr<'_>) -> Locks<'h> {
         to_lock([&held.file.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Settable<'f>) -> Result<Outcome<()>, Errno> {
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldSetattr<'f>) -> Result<Outcome<()>, Errno> {
         if held.file.has_larger_records() {
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let (set, inode, chmod) = (self.set, &held.file.inode, held.chmod);
@@ -65,22 +65,22 @@ impl Operation for SetAttributes<'_> {
             state.attrs.zpl.mtime = now;
         }
         if set.mode.is_none() && (set.kill_suidgid || set.uid.is_some() || set.gid.is_some()) {
-            inode.lose_set_ids(state);
+            inode.clear_set_ids(state);
         }
         let at = |when: SetTime| match when {
             SetTime::Now => now,
-            SetTime::At(time) => stored(time),
+            SetTime::At(time) => encode_time(time),
         };
         let zpl = &mut state.attrs.zpl;
         zpl.uid = set.uid.map_or(zpl.uid, u64::from);
         zpl.gid = set.gid.map_or(zpl.gid, u64::from);
         zpl.atime = set.atime.map_or(zpl.atime, at);
         zpl.mtime = set.mtime.map_or(zpl.mtime, at);
-        zpl.ctime = set.ctime.map_or(now, stored);
+        zpl.ctime = set.ctime.map_or(now, encode_time);
         Ok(Outcome::Changed(()))
     }
 
-    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &Settable<'f>, (): ()) -> Result<Attr, Errno> {
+    fn end<'f>(&self, mut change: Change<'_, 'f>, held: &HeldSetattr<'f>, (): ()) -> Result<Attr, Errno> {
         if self.set.size == Some(0) {
             change.fs.forget_loss(self.ino);
         }
@@ -108,24 +108,27 @@ impl Fs {
             gid: low32(zpl.gid),
             rdev: low32(zpl.rdev.unwrap_or(0)),
             size: zpl.size,
-            blocks: object.occupied_bytes().saturating_add(self.reservations.left(inode)).div_ceil(512),
+            blocks: object
+                .occupied_bytes()
+                .saturating_add(self.reservations.unwritten_bytes(inode))
+                .div_ceil(512),
             blksize: object.block_size().max(self.set.record_size()),
-            atime: time(zpl.atime),
-            mtime: time(zpl.mtime),
-            ctime: time(zpl.ctime),
-            btime: time(zpl.crtime),
+            atime: decode_time(zpl.atime),
+            mtime: decode_time(zpl.mtime),
+            ctime: decode_time(zpl.ctime),
+            btime: decode_time(zpl.crtime),
         }
     }
 
     /// Changes attributes, all or none. `EISDIR`, `EINVAL`: a size for an inode that is not a regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
-        self.carry_out(&SetAttributes { ino, set })
+        self.execute(&SetAttributes { ino, set })
     }
 
     /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or
     /// [`setattr`](Self::setattr) cleared set-id bits since the last call. Their replies may not contain a
     /// mode. So a kernel that caches modes must be notified.
-    pub fn take_set_ids_went(&self, ino: Ino) -> bool {
-        self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_went())
+    pub fn take_set_ids_cleared(&self, ino: Ino) -> bool {
+        self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_cleared())
     }
 }

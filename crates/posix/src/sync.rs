@@ -16,13 +16,13 @@ impl Fs {
     /// The same for a caller that only asks about its own recent changes, not about a predecessor's losses.
     pub fn make_durable(&self, ino: Ino) -> Result<(), Errno> {
         let inode = self.hold(ino)?;
-        if let Some(group) = inode.changed() {
+        if let Some(txg) = inode.changed_txg() {
             self.set.commit()?;
-            inode.unchanged_since(group);
+            inode.clear_changed(txg);
         }
         // Lost in this commit or an earlier one: no later commit brings the changes back.
         if inode.object().has_lost_changes() {
-            log::error!("fsync of inode {ino}: changes were lost to damage; answered EIO");
+            log::error!("fsync of inode {ino} failed with EIO: damage made a commit drop its changes");
             return Err(Errno::EIO);
         }
         Ok(())
@@ -33,7 +33,7 @@ impl Fs {
     pub fn sync(&self) -> Result<(), Errno> {
         self.set.commit()?;
         let lost = self.set.lost_changes();
-        match self.losses_told.swap(lost, Ordering::AcqRel) == lost {
+        match self.losses_reported.swap(lost, Ordering::AcqRel) == lost {
             true => Ok(()),
             false => Err(Errno::EIO),
         }

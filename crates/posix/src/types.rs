@@ -6,7 +6,9 @@ pub type Ino = u64;
 /// Nanosecond timestamp; `secs` counts from 1970 and may be negative, `nanos` is below 10^9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
+    /// Seconds since 1970, rounded down.
     pub secs: i64,
+    /// Nanoseconds after `secs`, 0 to 999,999,999.
     pub nanos: u32,
 }
 
@@ -20,7 +22,9 @@ impl Time {
 /// Credentials of the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cred {
+    /// User id; new files belong to it.
     pub uid: u32,
+    /// Group id; new files get it, except in set-gid directories.
     pub gid: u32,
     /// Permission bits that new files do not get. A default ACL of the directory replaces it.
     pub umask: u32,
@@ -40,13 +44,17 @@ pub struct SetXattr {
 /// What `stat` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attr {
+    /// Inode number.
     pub ino: Ino,
     /// Distinguishes inodes that had the same number one after the other.
     pub generation: u64,
     /// Permission bits and `S_IFMT`.
     pub mode: u32,
+    /// Number of hard links; for a directory its subdirectories + 2.
     pub nlink: u32,
+    /// User id of the owner.
     pub uid: u32,
+    /// Group id.
     pub gid: u32,
     /// Linux `dev_t` in the 32-bit form FUSE carries; 0 unless it is a device.
     pub rdev: u32,
@@ -54,17 +62,24 @@ pub struct Attr {
     pub size: u64,
     /// Storage in units of 512 bytes.
     pub blocks: u64,
+    /// Preferred I/O size in bytes: the file's record size, at least the property `recordsize`.
     pub blksize: u32,
+    /// Last access; see [`AccessTimes`].
     pub atime: Time,
+    /// Last change of content.
     pub mtime: Time,
+    /// Last change of content or attributes.
     pub ctime: Time,
+    /// Creation.
     pub btime: Time,
 }
 
 /// A timestamp to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
+    /// The time of the change.
     Now,
+    /// A time given by the caller.
     At(Time),
 }
 
@@ -73,10 +88,15 @@ pub enum SetTime {
 pub struct SetAttr {
     /// Permission bits; file type bits are ignored.
     pub mode: Option<u32>,
+    /// New owner's user id.
     pub uid: Option<u32>,
+    /// New group id.
     pub gid: Option<u32>,
+    /// New size in bytes: truncates, or extends by a hole.
     pub size: Option<u64>,
+    /// New access time.
     pub atime: Option<SetTime>,
+    /// New modification time.
     pub mtime: Option<SetTime>,
     /// Only for callers that keep their own clock; otherwise every change sets it to now.
     pub ctime: Option<Time>,
@@ -87,7 +107,9 @@ pub struct SetAttr {
 /// One name, borrowed during a walk.
 #[derive(Clone, Copy, Debug)]
 pub struct DirEntry<'a> {
+    /// The name in bytes: no `/`, no NUL, at most [`NAME_MAX`].
     pub name: &'a [u8],
+    /// Inode number of its target.
     pub ino: Ino,
     /// `DT_*`
     pub kind: u8,
@@ -100,6 +122,7 @@ pub struct DirEntry<'a> {
 pub struct WriteFlags {
     /// Ignores the offset and writes at the end, atomically.
     pub append: bool,
+    /// The kernel asks to clear set-id bits, as an unprivileged caller writes.
     pub kill_suidgid: bool,
     /// The kernel writes back its cache, and no program gets the error. So part of the GC reserve may be used.
     pub writes_back: bool,
@@ -107,11 +130,11 @@ pub struct WriteFlags {
 
 /// Options of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct ReadOptions {
     /// `O_DIRECT`: no prefetch.
-    pub alone: bool,
+    pub no_prefetch: bool,
     /// `O_NOATIME`: the access time does not change.
-    pub quiet: bool,
+    pub keeps_atime: bool,
 }
 
 /// Mount options for access times, beside the property `atime`.
@@ -123,7 +146,7 @@ pub enum AccessTimes {
     /// They never change.
     Never,
     /// The property decides for files; those of directories never change.
-    NotOfDirectories,
+    NeverForDirectories,
     /// Every read updates them.
     Always,
 }
@@ -131,12 +154,19 @@ pub enum AccessTimes {
 /// What `statvfs` shows; blocks are in units of `block_size` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatFs {
+    /// Unit of the block counts in bytes.
     pub block_size: u32,
+    /// Used and available blocks.
     pub blocks: u64,
+    /// Blocks that can still be written.
     pub free: u64,
+    /// The same for unprivileged users; always equal to `free`.
     pub available: u64,
+    /// Existing objects and `files_free`.
     pub files: u64,
+    /// Files that the available space could hold.
     pub files_free: u64,
+    /// Longest name in bytes: [`NAME_MAX`].
     pub name_max: u32,
 }
 
@@ -170,17 +200,29 @@ pub const FILE_SIZE_MAX: u64 = i64::MAX as u64;
 
 /// File type and permission bits of a mode.
 pub mod mode {
+    /// Mask of the file type; compare it with one of the types.
     pub const S_IFMT: u32 = 0o170_000;
+    /// Type: socket.
     pub const S_IFSOCK: u32 = 0o140_000;
+    /// Type: symbolic link.
     pub const S_IFLNK: u32 = 0o120_000;
+    /// Type: regular file.
     pub const S_IFREG: u32 = 0o100_000;
+    /// Type: block device.
     pub const S_IFBLK: u32 = 0o060_000;
+    /// Type: directory.
     pub const S_IFDIR: u32 = 0o040_000;
+    /// Type: character device.
     pub const S_IFCHR: u32 = 0o020_000;
+    /// Type: FIFO.
     pub const S_IFIFO: u32 = 0o010_000;
+    /// Set-user-id: programs run with the owner's user id.
     pub const S_ISUID: u32 = 0o4000;
+    /// Set-group-id: programs run with the file's group. In such a directory new files get its group.
     pub const S_ISGID: u32 = 0o2000;
+    /// Sticky: in such a directory only owners delete or rename.
     pub const S_ISVTX: u32 = 0o1000;
+    /// The group may execute.
     pub const S_IXGRP: u32 = 0o010;
     /// All bits that `chmod` may change.
     pub const PERMISSIONS: u32 = 0o7777;

@@ -12,11 +12,11 @@ impl Fs {
     /// Destroys up to 256 of the objects that a crash left without a name. True: there may be more. It may run
     /// on its own thread, concurrently with everything else; objects in use are skipped.
     pub fn drain_unlinked(&self) -> Result<bool, Errno> {
-        let step = self.unlinked.next_step()?;
+        let step = self.unlinked.next_entries()?;
         for ino in &step {
             if let Err(errno) = self.destroy(*ino) {
                 // One failure must not delay the others until the next mount.
-                log::error!("unlinked object {ino} was not destroyed: {errno}");
+                log::error!("failed to destroy unlinked object {ino}: {errno}. The next mount retries");
             }
         }
         Ok(step.len() == DRAIN_STEP)
@@ -29,10 +29,10 @@ impl Fs {
 
     /// Destroys an unlinked object and frees its space, unless it is in use.
     pub(crate) fn destroy(&self, ino: Ino) -> Result<(), Errno> {
-        if self.rewriting.is_beside(ino) {
+        if self.rewriting.is_second_copy(ino) {
             return Ok(());
         }
-        let entered = self.enter(ino);
+        let entered = self.hold_unloaded(ino);
         let mut cost = FREES;
         loop {
             let dnode = (&entered.claims, Need::attrs());
@@ -46,20 +46,20 @@ impl Fs {
                 Err(ObjectError::NotFound(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            if let Some(hidden) = self.hidden_number(&object) {
+            if let Some(xattr_dir) = self.xattr_dir_number(&object) {
                 if cost.objects == 0 {
-                    cost = Fs::hidden_destroy_cost();
+                    cost = Fs::xattr_dir_destroy_cost();
                     continue;
                 }
                 if !self.unlinked.contains(ino)? {
                     return Ok(());
                 }
                 // Piece by piece, each in its own transaction. The inode stays in the queue until the last one.
-                match self.destroy_hidden_piece(&tx, ino, hidden) {
+                match self.destroy_xattr_dir_piece(&tx, ino, xattr_dir) {
                     Ok(true) => {}
                     Ok(false) => continue,
                     // The values cannot be found without the names. The inode's own space can still be freed.
-                    Err(Errno::EIO) => self.give_up_hidden(&tx, ino, hidden)?,
+                    Err(Errno::EIO) => self.leak_xattr_dir(&tx, ino, xattr_dir)?,
                     Err(errno) => return Err(errno),
                 }
             }
@@ -83,7 +83,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_server_that_dies_while_a_copy_is_destroyed_leaves_it_to_the_job() {
+    fn a_copy_half_destroyed_by_a_killed_server_is_left_to_the_job() {
         let mut m = Machine::new(1, &[("recordsize", "4K")]);
         let fs = m.fs();
         let root = fs.file(fs.root(), "file").ino;

@@ -7,8 +7,8 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
-use crate::reserved::Reserve;
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
 use std::ops::Range;
@@ -24,89 +24,91 @@ pub(crate) struct Write<'a> {
     pub ino: Ino,
     /// Unused for appends.
     pub offset: u64,
+    /// The file may get less of it: it ends at the largest file size.
     pub data: &'a [u8],
     pub flags: WriteFlags,
 }
 
 /// A file, and the records that a write needs.
-pub(crate) struct Records<'f> {
+pub(crate) struct HeldWrite<'f> {
     inode: InodeRef<'f>,
     need: Need,
-    from_promise: Option<u64>,
+    from_file_reservation: Option<u64>,
 }
 
 impl Operation for Write<'_> {
-    type Held<'f> = Records<'f>;
+    type Held<'f> = HeldWrite<'f>;
     type Done = usize;
     /// Bytes that were written.
     type Answer = usize;
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Records<'f>, usize>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldWrite<'f>, usize>, Errno> {
         let inode = fs.hold(self.ino)?;
         let size = inode.read().attrs.zpl.size;
         let start = if self.flags.append { size } else { self.offset };
         let end = start.saturating_add(self.data.len() as u64);
-        let from_promise = fs.promised_to(&inode, start..end);
+        let from_file_reservation = fs.reserved_for(&inode, start..end);
         let file_bytes = end.max(size);
         let object = inode.object();
         let block = fs.block_for(&inode, file_bytes).unwrap_or(object.block_size());
         let need = Need::records(object, blocks_of(block.into(), start, end), block, file_bytes);
-        Ok(Found::Held(Records { inode, need, from_promise }))
+        Ok(HoldResult::Held(HeldWrite { inode, need, from_file_reservation }))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, held: &'h Records<'_>) -> Result<Room<'h>, Errno> {
-        let (writes_back, from_promise) = (self.flags.writes_back, held.from_promise);
-        let cost = Cost { writes_back, from_promise, ..Cost::NOTHING };
-        Ok(Room { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
+    fn cost<'h>(&self, _: &'h Fs, held: &'h HeldWrite<'_>) -> Result<OperationCost<'h>, Errno> {
+        let (writes_back, from_file_reservation) = (self.flags.writes_back, held.from_file_reservation);
+        let cost = Cost { writes_back, from_file_reservation, ..Cost::NOTHING };
+        Ok(OperationCost { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
     }
 
-    fn locks<'h>(held: &'h Records<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {
         to_lock([&held.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Records<'f>) -> Result<Outcome<usize>, Errno> {
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldWrite<'f>) -> Result<Outcome<usize>, Errno> {
         let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
         let state = change.locked.get(inode.ino);
         let offset = if self.flags.append { state.attrs.zpl.size } else { self.offset };
-        let room = FILE_SIZE_MAX.checked_sub(offset).filter(|room| *room > 0).ok_or(Errno::EFBIG)?;
-        let data = self.data.get(..usize::try_from(room).unwrap_or(usize::MAX)).unwrap_or(self.data);
+        let bytes_max = FILE_SIZE_MAX.checked_sub(offset).filter(|bytes| *bytes > 0).ok_or(Errno::EFBIG)?;
+        let data = self.data.get(..usize::try_from(bytes_max).unwrap_or(usize::MAX)).unwrap_or(self.data);
         state.check_writable(offset)?;
         let end = offset + data.len() as u64;
         let wanted = fs.block_for(inode, end.max(state.attrs.zpl.size));
         let block = wanted.unwrap_or(inode.object().block_size());
         if u64::from(block) > held.need.block_bytes {
             // The file got larger records while the operation waited for space.
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
         let holes = fs.holes_before(inode, blocks_of(block.into(), offset, end), wanted)?;
         if let Some(bytes) = wanted {
             inode.object().set_block_size(tx, bytes)?;
         }
         inode.object().write(tx, offset, data)?;
-        fs.wrote_reserved(tx, inode, &(offset..end), &holes);
+        fs.note_reserved_write(tx, inode, &(offset..end), &holes);
         state.attrs.zpl.size = state.attrs.zpl.size.max(end);
-        state.content_changed(change.now);
+        state.note_content_changed(change.now);
         if self.flags.kill_suidgid {
-            inode.lose_set_ids(state);
+            inode.clear_set_ids(state);
         }
         Ok(Outcome::Changed(data.len()))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &Records<'f>, written: usize) -> Result<usize, Errno> {
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldWrite<'f>, written: usize) -> Result<usize, Errno> {
         Ok(written)
     }
 }
 
 /// A file of which a range is zeroed. Whole records inside the range become holes.
-pub(crate) struct Zeroed<'f> {
+pub(crate) struct HeldZero<'f> {
     pub inode: InodeRef<'f>,
     /// Bytes of its records when the cost was computed.
     record_bytes: u32,
 }
 
-impl<'f> Zeroed<'f> {
+impl<'f> HeldZero<'f> {
+    /// Notes the current record size.
     pub fn of(inode: InodeRef<'f>) -> Self {
-        Zeroed { record_bytes: inode.object().block_size(), inode }
+        HeldZero { record_bytes: inode.object().block_size(), inode }
     }
 
     /// Whether a rewrite gave it larger records while the operation waited for space.
@@ -114,28 +116,32 @@ impl<'f> Zeroed<'f> {
         self.inode.object().block_size() > self.record_bytes
     }
 
-    pub fn needs(&self, cost: Cost) -> Room<'_> {
-        Room { cost, needs: smallvec![(&self.inode.claims, Need::attrs())] }
+    /// This cost, and the inode's attributes.
+    pub fn operation_cost(&self, cost: Cost) -> OperationCost<'_> {
+        OperationCost { cost, needs: smallvec![(&self.inode.claims, Need::attrs())] }
     }
 }
 
 /// `O_TRUNC`
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Empty {
+pub(crate) struct TruncateOnOpen {
     pub ino: Ino,
 }
 
-impl Operation for Empty {
+impl Operation for TruncateOnOpen {
     type Held<'f> = InodeRef<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
-        fs.hold(self.ino).map(Found::Held)
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
+        fs.hold(self.ino).map(HoldResult::Held)
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: fs.resize_cost(inode, 0)?, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost {
+            cost: fs.resize_cost(inode, 0)?,
+            needs: smallvec![(&inode.claims, Need::attrs())],
+        })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -146,7 +152,7 @@ impl Operation for Empty {
         let state = change.locked.get(inode.ino);
         state.check_changeable()?;
         change.fs.resize(change.tx, inode, state, 0)?;
-        state.content_changed(change.now);
+        state.note_content_changed(change.now);
         Ok(Outcome::Changed(()))
     }
 
@@ -159,41 +165,43 @@ impl Operation for Empty {
 /// `fallocate` with holes or zeros: zeroes a range up to the end of the file. Without `keeps_size`, the file
 /// grows to it.
 #[derive(Clone, Debug)]
-pub(crate) struct Zero {
+pub(crate) struct ZeroRange {
     pub ino: Ino,
     /// Its first byte, and the first one behind it.
     pub range: Range<u64>,
+    /// `FALLOC_PUNCH_HOLE`: the range needs no free space. False: `ENOSPC` if the range could not be written.
     pub punches: bool,
+    /// The size stays, also if the range ends behind it.
     pub keeps_size: bool,
 }
 
-impl Operation for Zero {
-    type Held<'f> = Zeroed<'f>;
+impl Operation for ZeroRange {
+    type Held<'f> = HeldZero<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<Zeroed<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldZero<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         // The space that it holds or has reserved is freed, or reserved again.
-        let own = inode.object().used_bytes().saturating_add(fs.reservations.left(&inode));
+        let own = inode.object().used_bytes().saturating_add(fs.reservations.unwritten_bytes(&inode));
         let available = fs.set.usage().available_bytes.saturating_add(own);
         if !self.punches && self.range.end - self.range.start > available {
             return Err(Errno::ENOSPC);
         }
-        Ok(Found::Held(Zeroed::of(inode)))
+        Ok(HoldResult::Held(HeldZero::of(inode)))
     }
 
-    fn cost<'h>(&self, _: &'h Fs, held: &'h Zeroed<'_>) -> Result<Room<'h>, Errno> {
-        Ok(held.needs(Cost { frees: self.punches, ..edges_cost(&held.inode) }))
+    fn cost<'h>(&self, _: &'h Fs, held: &'h HeldZero<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(held.operation_cost(Cost { frees: self.punches, ..edges_cost(&held.inode) }))
     }
 
-    fn locks<'h>(held: &'h Zeroed<'_>) -> Locks<'h> {
+    fn locks<'h>(held: &'h HeldZero<'_>) -> Locks<'h> {
         to_lock([&held.inode])
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &Zeroed<'f>) -> Result<Outcome<()>, Errno> {
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldZero<'f>) -> Result<Outcome<()>, Errno> {
         if held.has_larger_records() {
-            return Ok(Outcome::Again);
+            return Ok(Outcome::Retry);
         }
         let (fs, tx, inode) = (change.fs, change.tx, &held.inode);
         let Range { start, end } = self.range.clone();
@@ -204,15 +212,15 @@ impl Operation for Zero {
         if start < size {
             inode.object().zero_range(tx, start, end.min(size) - start)?;
         }
-        inode.lose_set_ids(state);
+        inode.clear_set_ids(state);
         if !self.keeps_size && end > size {
             state.attrs.zpl.size = end;
         }
-        state.content_changed(change.now);
+        state.note_content_changed(change.now);
         Ok(Outcome::Changed(()))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &Zeroed<'f>, (): ()) -> Result<(), Errno> {
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldZero<'f>, (): ()) -> Result<(), Errno> {
         Ok(())
     }
 }
@@ -239,7 +247,7 @@ impl Fs {
         let mut done = 0usize;
         for chunk in data.chunks(CHUNK_BYTES) {
             let at = offset.checked_add(done as u64).ok_or(Errno::EFBIG);
-            match at.and_then(|at| self.carry_out(&Write { ino, offset: at, data: chunk, flags })) {
+            match at.and_then(|at| self.execute(&Write { ino, offset: at, data: chunk, flags })) {
                 Ok(written) => {
                     done += written;
                     if written < chunk.len() || flags.append {
@@ -292,7 +300,7 @@ impl Fs {
 
     /// `O_TRUNC`
     pub fn truncate_on_open(&self, ino: Ino) -> Result<(), Errno> {
-        self.carry_out(&Empty { ino })
+        self.execute(&TruncateOnOpen { ino })
     }
 
     /// Modes: 0, `KEEP_SIZE`, `PUNCH_HOLE|KEEP_SIZE`, `ZERO_RANGE`, `ZERO_RANGE|KEEP_SIZE`; others are
@@ -323,10 +331,10 @@ impl Fs {
         inode.read().check_file()?;
         if zeroes {
             let punches = mode & FALLOC_PUNCH_HOLE != 0;
-            self.carry_out(&Zero { ino, range: offset..end, punches, keeps_size })?;
+            self.execute(&ZeroRange { ino, range: offset..end, punches, keeps_size })?;
         }
         if mode != PUNCH {
-            self.carry_out(&Reserve { ino, range: offset..end, extends: !keeps_size })?;
+            self.execute(&Reserve { ino, range: offset..end, extends: !keeps_size })?;
         }
         Ok(())
     }
@@ -364,7 +372,7 @@ impl Fs {
                     if data.is_empty() {
                         Ok(0)
                     } else {
-                        self.carry_out(&Write { ino: to, offset: into, data: &data, flags })
+                        self.execute(&Write { ino: to, offset: into, data: &data, flags })
                     }
                 });
             match copied {
@@ -386,29 +394,29 @@ mod tests {
 
     /// An operation that runs `meanwhile` once while it waits for space, and records the reservations that it
     /// asked for.
-    struct Beside<O, F> {
+    struct WithConcurrentChange<O, F> {
         operation: O,
         meanwhile: F,
-        asked: RefCell<Vec<u64>>,
+        reserved_bytes: RefCell<Vec<u64>>,
     }
 
-    impl<O: Operation, F: Fn(&Fs)> Operation for Beside<O, F> {
+    impl<O: Operation, F: Fn(&Fs)> Operation for WithConcurrentChange<O, F> {
         type Held<'f> = O::Held<'f>;
         type Done = O::Done;
         type Answer = O::Answer;
 
-        fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<O::Held<'f>, O::Answer>, Errno> {
+        fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<O::Held<'f>, O::Answer>, Errno> {
             self.operation.hold(fs)
         }
 
-        fn cost<'h>(&self, fs: &'h Fs, held: &'h O::Held<'_>) -> Result<Room<'h>, Errno> {
-            let room = self.operation.cost(fs, held)?;
-            let data: u64 = room.needs.iter().map(|(_, need)| need.data.end - need.data.start).sum();
-            self.asked.borrow_mut().push(room.cost.write_bytes + data);
-            if self.asked.borrow().len() == 1 {
+        fn cost<'h>(&self, fs: &'h Fs, held: &'h O::Held<'_>) -> Result<OperationCost<'h>, Errno> {
+            let operation_cost = self.operation.cost(fs, held)?;
+            let data: u64 = operation_cost.needs.iter().map(|(_, need)| need.data.end - need.data.start).sum();
+            self.reserved_bytes.borrow_mut().push(operation_cost.cost.write_bytes + data);
+            if self.reserved_bytes.borrow().len() == 1 {
                 (self.meanwhile)(fs);
             }
-            Ok(room)
+            Ok(operation_cost)
         }
 
         fn locks<'h>(held: &'h O::Held<'_>) -> Locks<'h> {
@@ -449,21 +457,21 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_with_the_need_of_small_records_asks_again_for_large_ones() {
+    fn a_write_reserves_again_if_records_grew_while_it_waited() {
         let m = Machine::new(1, &[("recordsize", "4K")]);
         let (fs, file) = (m.fs(), file(&m));
         let operation = Write { ino: file, offset: 10, data: &[9; 4], flags: WriteFlags::default() };
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);
-        let write = Beside { operation, meanwhile, asked: RefCell::default() };
-        assert_eq!(fs.carry_out(&write), Ok(4));
-        assert_eq!(*write.asked.borrow(), [4 << 10, 64 << 10]);
+        let write = WithConcurrentChange { operation, meanwhile, reserved_bytes: RefCell::default() };
+        assert_eq!(fs.execute(&write), Ok(4));
+        assert_eq!(*write.reserved_bytes.borrow(), [4 << 10, 64 << 10]);
         let mut found = Vec::new();
         fs.read(file, 0, 20, &mut found).unwrap();
         assert_eq!(found, [[7; 10].as_slice(), &[9; 4], &[7; 6]].concat());
     }
 
     #[test]
-    fn who_cuts_reserves_the_records_that_the_file_has_by_then() {
+    fn a_truncate_reserves_again_if_records_grew_while_it_waited() {
         let m = Machine::new(1, &[("recordsize", "4K")]);
         let (fs, file) = (m.fs(), file(&m));
         // A rewrite is running, and has not reached the file.
@@ -473,16 +481,16 @@ mod tests {
         assert_eq!(fs.resize_cost(&fs.hold(file).unwrap(), 5000).unwrap().write_bytes, 8 << 10);
         let set = crate::SetAttr { size: Some(5000), ..crate::SetAttr::default() };
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);
-        let zero = Zero { ino: file, range: 10..5000, punches: true, keeps_size: true };
-        let zero = Beside { operation: zero, meanwhile, asked: RefCell::default() };
-        fs.carry_out(&zero).unwrap();
-        assert_eq!(*zero.asked.borrow(), [8 << 10, 128 << 10]);
+        let zero = ZeroRange { ino: file, range: 10..5000, punches: true, keeps_size: true };
+        let zero = WithConcurrentChange { operation: zero, meanwhile, reserved_bytes: RefCell::default() };
+        fs.execute(&zero).unwrap();
+        assert_eq!(*zero.reserved_bytes.borrow(), [8 << 10, 128 << 10]);
         let file = m.fs().file(m.fs().root(), "another").ino;
         fs.write(file, 0, &[7; 100_000], WriteFlags::default()).unwrap();
         let meanwhile = |fs: &Fs| enlarge_records(fs, file);
         let cut = crate::setattr::SetAttributes { ino: file, set: &set };
-        let cut = Beside { operation: cut, meanwhile, asked: RefCell::default() };
-        assert_eq!(fs.carry_out(&cut).unwrap().size, 5000);
-        assert_eq!(*cut.asked.borrow(), [8 << 10, 128 << 10]);
+        let cut = WithConcurrentChange { operation: cut, meanwhile, reserved_bytes: RefCell::default() };
+        assert_eq!(fs.execute(&cut).unwrap().size, 5000);
+        assert_eq!(*cut.reserved_bytes.borrow(), [8 << 10, 128 << 10]);
     }
 }

@@ -8,18 +8,18 @@
 //! The kernel has checked permissions before a request arrives ([`perm`](crate::perm)). Checks that depend on
 //! the file alone are repeated here, for callers without a kernel.
 
-use crate::acl_files::List;
+use crate::acl_files::AclKind;
 use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::hidden::Hidden;
 use crate::hint::{self, WRITE_HINT};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, Found, Locks, Operation, Outcome, Room, to_lock};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
+use crate::xattr_dir::XattrDir;
 use smallvec::smallvec;
-use terrane_dataset::XattrHome;
+use terrane_dataset::XattrPlacement;
 use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
@@ -77,47 +77,47 @@ impl Namespace {
 }
 
 /// An inode's extended attributes with a validated list, and the places that have one given name.
-pub(crate) struct Held {
+pub(crate) struct XattrState {
     list: AttrList,
-    hidden: Option<Hidden>,
-    is_listed: bool,
-    is_hidden: bool,
+    xattr_dir: Option<XattrDir>,
+    is_in_list: bool,
+    is_in_xattr_dir: bool,
 }
 
 /// Parses and validates the list of extended attributes.
-fn judge(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
+fn validate_list(list: &AttrList) -> Result<NvList<'_>, Corrupt> {
     list.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse)
 }
 
 /// The list, validated before: validation is the most expensive step for a long one.
-fn listed(list: &AttrList) -> NvList<'_> {
-    list.get(Attr::DXATTR).map_or(NvList::default(), NvList::judged)
+fn parsed_list(list: &AttrList) -> NvList<'_> {
+    list.get(Attr::DXATTR).map_or(NvList::default(), NvList::from_validated)
 }
 
-impl Held {
+impl XattrState {
     /// Whether one more name makes the list of names too long. `others` is the size of names stored elsewhere.
     /// Names are only scanned if a bound from counts is not enough.
-    pub(crate) fn is_full(&self, name: &[u8], others: usize) -> Result<bool, Errno> {
-        let hidden = self.hidden.as_ref().map_or(Ok(0), Hidden::count)?;
-        let listed = listed(&self.list);
+    pub(crate) fn is_name_list_full(&self, name: &[u8], others: usize) -> Result<bool, Errno> {
+        let dir_names = self.xattr_dir.as_ref().map_or(Ok(0), XattrDir::count)?;
+        let listed = parsed_list(&self.list);
         // Names are scanned if this bound is too large, for example because the count is damaged.
-        let at_most = hidden.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
+        let at_most = dir_names.saturating_add(1).saturating_mul(NAME_BYTES_MAX);
         if at_most.saturating_add((listed.packed_bytes() + others) as u64) <= XATTR_LIST_MAX as u64 {
             return Ok(false);
         }
         let mut bytes: usize = listed.iter().map(|(name, _)| name.len() + 1).sum();
-        if let Some(hidden) = &self.hidden {
-            hidden.each_name(&mut |name| bytes += name.len() + 1)?;
+        if let Some(xattr_dir) = &self.xattr_dir {
+            xattr_dir.each_name(&mut |name| bytes += name.len() + 1)?;
         }
         Ok(bytes + name.len() + 1 + others > XATTR_LIST_MAX)
     }
 }
 
 /// Removes a name from the list; an empty list is not stored.
-fn unlist(list: &mut AttrList, name: &[u8]) {
-    let packed = listed(list).without(name);
+fn remove_from_list(list: &mut AttrList, name: &[u8]) {
+    let packed = parsed_list(list).without(name);
     match packed {
-        Some(packed) if !NvList::judged(&packed).is_empty() => list.set(Attr::DXATTR, &packed),
+        Some(packed) if !NvList::from_validated(&packed).is_empty() => list.set(Attr::DXATTR, &packed),
         Some(_) => list.remove(Attr::DXATTR),
         None => {}
     }
@@ -130,7 +130,8 @@ pub(crate) struct PutXattr<'a> {
     pub name: &'a [u8],
     pub value: &'a [u8],
     pub how: SetXattr,
-    pub home: XattrHome,
+    /// Where the value goes if it fits the list. Never `Off`.
+    pub placement: XattrPlacement,
 }
 
 impl Operation for PutXattr<'_> {
@@ -138,15 +139,15 @@ impl Operation for PutXattr<'_> {
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         Namespace::of(self.name)?.check_change(&inode.read())?;
-        Ok(Found::Held(inode))
+        Ok(HoldResult::Held(inode))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        let cost = fs.set_cost(inode, self.home, (self.name, self.value))?;
-        Ok(Room { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        let cost = fs.set_cost(inode, self.placement, (self.name, self.value))?;
+        Ok(OperationCost { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -157,7 +158,7 @@ impl Operation for PutXattr<'_> {
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let state = change.locked.get(inode.ino);
         let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
-        let set = fs.put(tx, inode, state, self.home, (self.name, self.value), self.how);
+        let set = fs.put_xattr(tx, inode, state, self.placement, (self.name, self.value), self.how);
         if set.is_err() {
             state.attrs.zpl.ctime = ctime;
         }
@@ -171,17 +172,17 @@ impl Operation for PutXattr<'_> {
 
 /// `removexattr`, except for ACLs and hints.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct TakeXattr<'a> {
+pub(crate) struct RemoveXattr<'a> {
     pub ino: Ino,
     pub name: &'a [u8],
 }
 
-impl Operation for TakeXattr<'_> {
+impl Operation for RemoveXattr<'_> {
     type Held<'f> = InodeRef<'f>;
     type Done = ();
     type Answer = ();
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<Found<InodeRef<'f>, ()>, Errno> {
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
         {
             let state = inode.read();
@@ -190,11 +191,11 @@ impl Operation for TakeXattr<'_> {
                 return Err(Errno::ENODATA);
             }
         }
-        Ok(Found::Held(inode))
+        Ok(HoldResult::Held(inode))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<Room<'h>, Errno> {
-        Ok(Room { cost: fs.remove_cost(inode)?, needs: smallvec![(&inode.claims, Need::attrs())] })
+    fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        Ok(OperationCost { cost: fs.remove_cost(inode)?, needs: smallvec![(&inode.claims, Need::attrs())] })
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -205,7 +206,7 @@ impl Operation for TakeXattr<'_> {
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let state = change.locked.get(inode.ino);
         let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
-        let removed = fs.take(tx, inode, state, self.name);
+        let removed = fs.remove_xattr(tx, inode, state, self.name);
         if removed.is_err() {
             state.attrs.zpl.ctime = ctime;
         }
@@ -219,10 +220,10 @@ impl Operation for TakeXattr<'_> {
 
 impl Fs {
     /// `EOPNOTSUPP`: the data set has no extended attributes, by its property.
-    fn xattr_home(&self) -> Result<XattrHome, Errno> {
-        match self.dataset().xattr_home() {
-            XattrHome::Off => Err(Errno::EOPNOTSUPP),
-            home => Ok(home),
+    fn xattr_placement(&self) -> Result<XattrPlacement, Errno> {
+        match self.dataset().xattr_placement() {
+            XattrPlacement::Off => Err(Errno::EOPNOTSUPP),
+            placement => Ok(placement),
         }
     }
 
@@ -234,10 +235,10 @@ impl Fs {
 
     /// Appends the value to `out`. `ENODATA`: there is no such attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8], out: &mut Vec<u8>) -> Result<(), Errno> {
-        if let Some(list) = List::of(name) {
-            return self.get_acl(ino, list, out);
+        if let Some(kind) = AclKind::of(name) {
+            return self.get_acl(ino, kind, out);
         }
-        self.xattr_home()?;
+        self.xattr_placement()?;
         let namespace = Namespace::of(name)?;
         let inode = self.hold(ino)?;
         let state = inode.read();
@@ -262,7 +263,7 @@ impl Fs {
             return Err(Errno::ENODATA);
         }
         let ino = inode.ino;
-        let (found, hidden) = self.look(inode, state, |all| {
+        let (found, xattr_dir) = self.with_all_attributes(inode, state, |all| {
             let listed = all.get(Attr::DXATTR).map_or(Ok(None), |raw| nvlist::get(raw, name));
             let found = listed.map(|value| value.map(|value| out.extend_from_slice(value)));
             (found, all.number(Attr::XATTR))
@@ -271,15 +272,15 @@ impl Fs {
         if found.is_some() {
             return Ok(());
         }
-        let hidden = self.hidden(ino, hidden.ok_or(Errno::ENODATA)?)?;
-        let number = hidden.find(name)?.ok_or(Errno::ENODATA)?;
-        self.read_hidden(&hidden, number, out)
+        let xattr_dir = self.open_xattr_dir(ino, xattr_dir.ok_or(Errno::ENODATA)?)?;
+        let number = xattr_dir.find(name)?.ok_or(Errno::ENODATA)?;
+        self.read_xattr_value(&xattr_dir, number, out)
     }
 
     /// Appends the names to `out`, each with a NUL. `trusted.` names are included only if `is_admin` returns
     /// true. It is called at most once, while no lock is held.
     pub fn listxattr(&self, ino: Ino, is_admin: &dyn Fn() -> bool, out: &mut Vec<u8>) -> Result<(), Errno> {
-        self.xattr_home()?;
+        self.xattr_placement()?;
         let inode = self.hold(ino)?;
         let state = inode.read();
         let start = out.len();
@@ -292,20 +293,20 @@ impl Fs {
         }
         let mut has_trusted = false;
         let mut show = |name: &[u8]| {
-            if List::of(name).is_none() || self.has_acls() {
+            if AclKind::of(name).is_none() || self.has_acls() {
                 has_trusted |= name.starts_with(TRUSTED);
                 out.extend_from_slice(name);
                 out.push(0);
             }
         };
-        let (listed, hidden) = self.look(&inode, &state, |all| {
+        let (listed, xattr_dir) = self.with_all_attributes(&inode, &state, |all| {
             let listed = all.get(Attr::DXATTR).map_or(Ok(NvList::default()), NvList::parse);
             let listed = listed.map(|list| list.iter().for_each(|(name, _)| show(name)));
             (listed, all.number(Attr::XATTR))
         })?;
         listed.map_err(|error| error.within(format_args!("object {ino}, extended attributes")))?;
-        if let Some(number) = hidden {
-            self.hidden(ino, number)?.each_name(&mut show)?;
+        if let Some(number) = xattr_dir {
+            self.open_xattr_dir(ino, number)?.each_name(&mut show)?;
         }
         // The callback may call back here, or wait for a thread that does.
         drop(state);
@@ -328,10 +329,10 @@ impl Fs {
         how: SetXattr,
         _cred: &Cred,
     ) -> Result<(), Errno> {
-        if let Some(list) = List::of(name) {
-            return self.set_acl(ino, list, value, how.kill_sgid);
+        if let Some(kind) = AclKind::of(name) {
+            return self.set_acl(ino, kind, value, how.kill_sgid);
         }
-        let home = self.xattr_home()?;
+        let placement = self.xattr_placement()?;
         let namespace = Namespace::of(name)?;
         if value.len() > XATTR_SIZE_MAX {
             return Err(Errno::E2BIG);
@@ -343,30 +344,30 @@ impl Fs {
             namespace.check_change(&self.hold(ino)?.read())?;
             return self.put_hint(ino, Some(value), how);
         }
-        self.carry_out(&PutXattr { ino, name, value, how, home })
+        self.execute(&PutXattr { ino, name, value, how, placement })
     }
 
     /// Removes an extended attribute. `ENODATA`: it does not exist. Removing a missing ACL succeeds.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<(), Errno> {
-        if let Some(list) = List::of(name) {
+        if let Some(list) = AclKind::of(name) {
             return self.set_acl(ino, list, &[], false);
         }
-        self.xattr_home()?;
+        self.xattr_placement()?;
         let namespace = Namespace::of(name)?;
         if name == WRITE_HINT {
             namespace.check_change(&self.hold(ino)?.read())?;
             return self.put_hint(ino, None, SetXattr::default());
         }
-        self.carry_out(&TakeXattr { ino, name })
+        self.execute(&RemoveXattr { ino, name })
     }
 
     /// Upper bound of what removing an attribute dirties.
     pub(crate) fn remove_cost(&self, inode: &Inode) -> Result<Cost, Errno> {
         let state = inode.read();
-        let hidden = self.look(inode, &state, |all| all.number(Attr::XATTR))?;
-        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
+        let xattr_dir = self.with_all_attributes(inode, &state, |all| all.number(Attr::XATTR))?;
+        let xattr_dir = xattr_dir.map(|number| self.open_xattr_dir(inode.ino, number)).transpose()?;
         let spill = Cost { meta_bytes: self.spill_bytes(inode)?, ..FREES };
-        Ok(sum([spill, hidden.as_ref().map_or(FREES, Fs::hidden_remove_cost)]))
+        Ok(sum([spill, xattr_dir.as_ref().map_or(FREES, Fs::xattr_dir_remove_cost)]))
     }
 
     fn spill_bytes(&self, inode: &Inode) -> Result<u64, Errno> {
@@ -377,64 +378,69 @@ impl Fs {
     pub(crate) fn set_cost(
         &self,
         inode: &InodeRef<'_>,
-        home: XattrHome,
+        placement: XattrPlacement,
         (name, value): (&[u8], &[u8]),
     ) -> Result<Cost, Errno> {
         // Attributes may move from the bonus area to the spill block together with the new one.
         let added = name.len() + value.len() + inode.object().bonus_max() + SPILL_OVERHEAD;
         let spill = Cost { meta_bytes: self.spill_bytes(inode)? + added as u64, ..Cost::NOTHING };
         let state = inode.read();
-        let hidden = match Fs::may_have_xattrs(inode, &state) {
-            true => self.look(inode, &state, |all| all.number(Attr::XATTR))?,
+        let xattr_dir = match Fs::may_have_xattrs(inode, &state) {
+            true => self.with_all_attributes(inode, &state, |all| all.number(Attr::XATTR))?,
             false => None,
         };
         let fits_list = spill.meta_bytes <= nvlist::PACKED_BYTES_MAX as u64;
-        let stays_listed = home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX && fits_list;
-        if stays_listed && hidden.is_none() {
+        let stays_listed = placement == XattrPlacement::Sa && value.len() <= LISTED_VALUE_MAX && fits_list;
+        if stays_listed && xattr_dir.is_none() {
             return Ok(spill);
         }
-        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
-        Ok(sum([spill, Fs::hidden_cost(hidden.as_ref(), name, value)]))
+        let xattr_dir = xattr_dir.map(|number| self.open_xattr_dir(inode.ino, number)).transpose()?;
+        Ok(sum([spill, Fs::xattr_dir_put_cost(xattr_dir.as_ref(), name, value)]))
     }
 
-    pub(crate) fn held(&self, inode: &Inode, state: &mut State, name: &[u8]) -> Result<Held, Errno> {
-        let list = self.list_of(inode, state)?;
-        let hidden = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
-        let hidden = hidden.map(|number| self.hidden(inode.ino, number)).transpose()?;
-        let is_listed = judge(&list)
+    pub(crate) fn xattr_state(
+        &self,
+        inode: &Inode,
+        state: &mut State,
+        name: &[u8],
+    ) -> Result<XattrState, Errno> {
+        let list = self.attr_list(inode, state)?;
+        let xattr_dir = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
+        let xattr_dir = xattr_dir.map(|number| self.open_xattr_dir(inode.ino, number)).transpose()?;
+        let is_in_list = validate_list(&list)
             .map_err(|error| error.within(format_args!("object {}, extended attributes", inode.ino)))?
             .get(name)
             .is_some();
-        let is_hidden = hidden.as_ref().map_or(Ok(None), |hidden| hidden.find(name))?.is_some();
-        Ok(Held { list, hidden, is_listed, is_hidden })
+        let is_in_xattr_dir = xattr_dir.as_ref().map_or(Ok(None), |xattr_dir| xattr_dir.find(name))?.is_some();
+        Ok(XattrState { list, xattr_dir, is_in_list, is_in_xattr_dir })
     }
 
     /// Sets an attribute. The caller has set the change time.
-    pub(crate) fn put(
+    pub(crate) fn put_xattr(
         &self,
         tx: &Tx,
         inode: &Inode,
         state: &mut State,
-        home: XattrHome,
+        placement: XattrPlacement,
         (name, value): (&[u8], &[u8]),
         how: SetXattr,
     ) -> Result<(), Errno> {
-        let held = self.held(inode, state, name)?;
-        let is_there = held.is_listed || held.is_hidden;
+        let existing = self.xattr_state(inode, state, name)?;
+        let is_there = existing.is_in_list || existing.is_in_xattr_dir;
         match is_there {
             true if how.create => return Err(Errno::EEXIST),
             false if how.replace => return Err(Errno::ENODATA),
-            false if held.is_full(name, hint::listed_bytes(state))? => return Err(Errno::ENOSPC),
+            false if existing.is_name_list_full(name, hint::listed_bytes(state))? => return Err(Errno::ENOSPC),
             _ => {}
         }
-        if home == XattrHome::Sa && value.len() <= LISTED_VALUE_MAX {
-            let packed = listed(&held.list).with(name, value);
+        if placement == XattrPlacement::Sa && value.len() <= LISTED_VALUE_MAX {
+            let packed = parsed_list(&existing.list).with(name, value);
             if let Some(packed) = packed {
-                let mut list = held.list.clone();
+                let mut list = existing.list.clone();
                 list.set(Attr::DXATTR, &packed);
-                match self.store(tx, inode, state, &list) {
-                    Ok(()) if held.is_hidden => {
-                        return self.take_hidden(tx, inode, state, list, held.hidden, name);
+                match self.store_attrs(tx, inode, state, &list) {
+                    Ok(()) if existing.is_in_xattr_dir => {
+                        return self.remove_xattr_dir_entry(tx, inode, state, list, existing.xattr_dir, name);
                     }
                     // The list does not even fit a spill block: this attribute goes to the hidden directory.
                     Err(Errno::EFBIG) => {}
@@ -442,66 +448,73 @@ impl Fs {
                 }
             }
         }
-        self.put_into_hidden(tx, inode, state, held, (name, value))
+        self.put_in_new_object(tx, inode, state, existing, (name, value))
     }
 
-    fn put_into_hidden(
+    fn put_in_new_object(
         &self,
         tx: &Tx,
         inode: &Inode,
         state: &mut State,
-        held: Held,
+        existing: XattrState,
         (name, value): (&[u8], &[u8]),
     ) -> Result<(), Errno> {
-        let Held { mut list, hidden, is_listed, .. } = held;
-        let is_new = hidden.is_none();
-        let hidden = self.put_hidden(tx, inode.ino, state, hidden, (name, value))?;
+        let XattrState { mut list, xattr_dir, is_in_list, .. } = existing;
+        let is_new = xattr_dir.is_none();
+        let xattr_dir = self.put_in_xattr_dir(tx, inode.ino, state, xattr_dir, (name, value))?;
         if is_new {
-            list.set_u64(Attr::XATTR, hidden.id());
+            list.set_u64(Attr::XATTR, xattr_dir.id());
         }
-        if is_listed {
-            unlist(&mut list, name);
+        if is_in_list {
+            remove_from_list(&mut list, name);
         }
-        let stored = if is_new || is_listed {
-            self.store(tx, inode, state, &list)
+        let stored = if is_new || is_in_list {
+            self.store_attrs(tx, inode, state, &list)
         } else {
             self.save(tx, inode, state)
         };
         if stored.is_err() && is_new {
             // No inode refers to it.
-            self.destroy_hidden_piece(tx, inode.ino, hidden.id())?;
+            self.destroy_xattr_dir_piece(tx, inode.ino, xattr_dir.id())?;
         }
         stored
     }
 
     /// Removes a name from the hidden directory; `list` is the inode's stored list.
-    fn take_hidden(
+    fn remove_xattr_dir_entry(
         &self,
         tx: &Tx,
         inode: &Inode,
         state: &mut State,
         mut list: AttrList,
-        hidden: Option<Hidden>,
+        xattr_dir: Option<XattrDir>,
         name: &[u8],
     ) -> Result<(), Errno> {
-        let Some(mut hidden) = hidden else { return Ok(()) };
-        if self.remove_hidden(tx, &mut hidden, name)? {
+        let Some(mut xattr_dir) = xattr_dir else { return Ok(()) };
+        if self.remove_from_xattr_dir(tx, &mut xattr_dir, name)? {
             list.remove(Attr::XATTR);
-            self.store(tx, inode, state, &list)?;
+            self.store_attrs(tx, inode, state, &list)?;
         }
         Ok(())
     }
 
     /// Removes an attribute from both places, or it would reappear. The caller has set the change time.
-    pub(crate) fn take(&self, tx: &Tx, inode: &Inode, state: &mut State, name: &[u8]) -> Result<(), Errno> {
-        let Held { mut list, hidden, is_listed, is_hidden } = self.held(inode, state, name)?;
-        if !is_listed && !is_hidden {
+    pub(crate) fn remove_xattr(
+        &self,
+        tx: &Tx,
+        inode: &Inode,
+        state: &mut State,
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let XattrState { mut list, xattr_dir, is_in_list, is_in_xattr_dir } =
+            self.xattr_state(inode, state, name)?;
+        if !is_in_list && !is_in_xattr_dir {
             return Err(Errno::ENODATA);
         }
-        if is_listed {
-            unlist(&mut list, name);
+        if is_in_list {
+            remove_from_list(&mut list, name);
         }
-        self.store(tx, inode, state, &list)?;
-        if is_hidden { self.take_hidden(tx, inode, state, list, hidden, name) } else { Ok(()) }
+        self.store_attrs(tx, inode, state, &list)?;
+        if is_in_xattr_dir { self.remove_xattr_dir_entry(tx, inode, state, list, xattr_dir, name) } else { Ok(()) }
     }
 }

@@ -6,11 +6,11 @@ mod support;
 
 use support::{Machine, Short};
 use terrane_object::Account;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 fn account(m: &Machine) -> Account {
     m.fs().sync().unwrap();
-    m.fs().dataset().objects().account().unwrap()
+    m.fs().dataset().object_set().account().unwrap()
 }
 
 #[test]
@@ -21,7 +21,7 @@ fn what_a_data_set_takes_is_counted() {
     assert_eq!((empty.logical_bytes, empty.physical_bytes, empty.ratio()), (0, 0, None));
     assert!(empty.used_bytes > 0, "a root directory takes something");
 
-    let noise = Dice::new(3).noise(256 << 10);
+    let noise = Prng::new(3).random_bytes(256 << 10);
     let file = m.fs().file(root, "noise").ino;
     m.fs().put(file, 0, &noise);
     let with_noise = account(&m);
@@ -57,7 +57,7 @@ fn what_a_data_set_takes_is_counted() {
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes, "it is stored");
     // Overwritten, each block is counted once.
     let file = m.fs().ino(root, "noise").unwrap();
-    m.fs().put(file, 0, &Dice::new(4).noise(256 << 10));
+    m.fs().put(file, 0, &Prng::new(4).random_bytes(256 << 10));
     assert_eq!(account(&m).logical_bytes, with_tiny.logical_bytes);
     for name in ["noise", "text", "hole", "zeros", "tiny"] {
         m.fs().unlink(root, name.as_bytes()).unwrap();
@@ -68,12 +68,12 @@ fn what_a_data_set_takes_is_counted() {
 }
 
 #[test]
-fn what_waits_to_be_freed_is_counted_until_it_is() {
+fn queued_subtrees_count_until_they_are_freed() {
     let m = Machine::new(8, &[("compression", "off"), ("recordsize", "512")]);
     let root = m.fs().root();
     let file = m.fs().file(root, "large").ino;
     // A tree of four levels, whose upper parts are freed from the queue.
-    let bytes = Dice::new(5).noise(1 << 20);
+    let bytes = Prng::new(5).random_bytes(1 << 20);
     for at in 0..10 {
         m.fs().put(file, at << 20, &bytes);
         m.fs().sync().unwrap();
@@ -96,12 +96,12 @@ fn what_waits_to_be_freed_is_counted_until_it_is() {
 fn a_set_of_an_older_version_is_not_counted() {
     let m = Machine::without_features(9);
     let file = m.fs().file(m.fs().root(), "file").ino;
-    m.fs().put(file, 0, &Dice::new(6).noise(4096));
+    m.fs().put(file, 0, &Prng::new(6).random_bytes(4096));
     m.fs().sync().unwrap();
-    let set = m.fs().dataset().objects().clone();
+    let set = m.fs().dataset().object_set().clone();
     assert_eq!(set.account(), None);
     set.pool().enable(&[terrane_format::Feature::Accounts]).unwrap();
-    m.fs().put(file, 0, &Dice::new(7).noise(4096));
+    m.fs().put(file, 0, &Prng::new(7).random_bytes(4096));
     m.fs().sync().unwrap();
     assert_eq!(set.account(), None, "what was there before nobody counted");
 }

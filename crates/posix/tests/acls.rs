@@ -272,7 +272,7 @@ fn inherited_lists_lie_in_the_dnode() {
         let made = [fs.create(parent, b"f", 0o666, &USER), fs.mkdir(parent, b"d", 0o777, &USER)];
         let objects = made.map(|made| {
             let number = terrane_wire::ObjectId(made.unwrap().ino);
-            fs.dataset().objects().hold(number).unwrap()
+            fs.dataset().object_set().hold(number).unwrap()
         });
         assert_eq!(objects.each_ref().map(|object| object.dnode().slots), slots, "{size}");
         assert_eq!(objects.map(|object| object.has_spill()), [false, size == "legacy"], "{size}");
@@ -299,13 +299,13 @@ fn the_longest_lists_are_kept_and_inherited() {
 }
 
 #[test]
-fn lists_work_where_other_attributes_left_no_room_beside_them() {
+fn acls_work_if_other_attributes_fill_the_list() {
     let mut m = Machine::new(10, &[]);
     let parent = dir(m.fs(), b"d");
     for name in [b"user.a", b"user.b"] {
         set(m.fs(), parent, name, &[7; 32 << 10][..(65_535 - 300) / 2]).unwrap();
     }
-    let free = |m: &Machine| m.fs().dataset().objects().usage().objects;
+    let free = |m: &Machine| m.fs().dataset().object_set().usage().objects;
     let before = free(&m);
     set(m.fs(), parent, ACL_ACCESS, &long_list()).unwrap();
     set(m.fs(), parent, ACL_DEFAULT, &list()).unwrap();
@@ -326,7 +326,7 @@ fn lists_work_where_other_attributes_left_no_room_beside_them() {
 }
 
 #[test]
-fn a_list_that_finds_no_room_leaves_the_mode_alone() {
+fn an_acl_without_space_does_not_change_the_mode() {
     let m = Machine::new(13, &[]);
     let fs = m.fs();
     let file = file(fs, b"f");
@@ -379,7 +379,7 @@ fn without_acltype_lists_are_kept_and_do_nothing() {
 }
 
 #[test]
-fn a_file_made_before_the_power_fails_has_its_lists_or_is_not_there() {
+fn a_file_created_before_a_crash_has_its_acls_or_does_not_exist() {
     let mut m = Machine::new(12, &[]);
     let parent = dir(m.fs(), b"d");
     set(m.fs(), parent, ACL_DEFAULT, &list()).unwrap();
@@ -399,8 +399,8 @@ fn bits_of(list: &[u8]) -> u32 {
     permissions(0) << 6 | permissions(3) << 3 | permissions(4)
 }
 
-/// Repeats: two threads run one function each at the same moment, then `judge` checks the result.
-fn side_by_side(rounds: u64, one: impl Fn(u64) + Sync, other: impl Fn(u64) + Sync, judge: impl Fn(u64)) {
+/// Repeats: two threads run one function each at the same moment, then `check` checks the result.
+fn side_by_side(rounds: u64, one: impl Fn(u64) + Sync, other: impl Fn(u64) + Sync, check: impl Fn(u64)) {
     let (arrived, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     // False: the other thread has ended or failed.
     let meet = |at: u64| {
@@ -432,7 +432,7 @@ fn side_by_side(rounds: u64, one: impl Fn(u64) + Sync, other: impl Fn(u64) + Syn
             if !meet(3 * round + 2) {
                 return;
             }
-            judge(round);
+            check(round);
             if !meet(3 * round + 3) {
                 return;
             }
@@ -474,7 +474,7 @@ fn mode_and_list_stay_one_while_both_are_changed() {
 }
 
 #[test]
-fn a_file_inherits_by_the_umask_or_by_the_list_whoever_changes_the_list() {
+fn a_file_inherits_by_umask_or_acl_despite_concurrent_changes() {
     let m = Machine::with_threads(15);
     let fs = m.fs();
     let parent = dir(fs, b"d");

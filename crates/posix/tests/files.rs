@@ -8,7 +8,7 @@ use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, SetAttr, SetTime, Time,
     WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 fn machine() -> Machine {
     Machine::new(2, &[("recordsize", "4K")])
@@ -18,9 +18,9 @@ fn machine() -> Machine {
 fn bytes_come_back_after_a_remount() {
     let mut m = Machine::new(3, &[]);
     let root = m.fs().root();
-    let mut rng = Dice::new(1);
+    let mut rng = Prng::new(1);
     for (i, len) in [0, 1, 511, 512, 513, 131_072, 131_073, 3_000_000].into_iter().enumerate() {
-        let data = rng.noise(len);
+        let data = rng.random_bytes(len);
         let file = m.fs().file(root, &format!("f{i}")).ino;
         m.fs().put(file, 0, &data);
         assert!(m.fs().bytes(file) == data);
@@ -47,7 +47,7 @@ fn reads_end_at_the_end() {
 }
 
 #[test]
-fn what_was_not_written_is_zero() {
+fn unwritten_bytes_are_zero() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f").ino;
@@ -123,7 +123,7 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     let m = Machine::new(4, &[("recordsize", "16K"), ("compression", "off")]);
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f").ino;
-    let block = || m.fs().dataset().objects().hold(terrane_wire::ObjectId(file)).unwrap().block_size();
+    let block = || m.fs().dataset().object_set().hold(terrane_wire::ObjectId(file)).unwrap().block_size();
     fs.put(file, 0, &[1; 700]);
     assert_eq!(block(), 1024);
     fs.put(file, 700, &[2; 5000]);
@@ -138,7 +138,7 @@ fn small_files_have_small_blocks_and_large_files_the_record_size() {
     let sparse = fs.file(root, "s").ino;
     fs.size(sparse, 1 << 30).unwrap();
     fs.put(sparse, 0, b"x");
-    let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(sparse)).unwrap();
+    let object = m.fs().dataset().object_set().hold(terrane_wire::ObjectId(sparse)).unwrap();
     assert_eq!(object.block_size(), 16_384);
 }
 
@@ -155,7 +155,7 @@ fn records_of_every_size_hold_what_was_written() {
             let file = m.fs().file(m.fs().root(), &format!("{compression} {shift}")).ino;
             let len = record * 2 + 700;
             let mut bytes = match compression {
-                "off" => Dice::new(shift).noise(len),
+                "off" => Prng::new(shift).random_bytes(len),
                 _ => b"a line of text that repeats, ".repeat(len.div_ceil(29))[..len].to_vec(),
             };
             let put = |at: usize, piece: &[u8]| {
@@ -179,7 +179,7 @@ fn records_of_every_size_hold_what_was_written() {
     for (file, record, compression, bytes) in &files {
         let what = format!("records of {record}, {compression}");
         assert!(m.fs().bytes(*file) == *bytes, "{what}");
-        let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(*file)).unwrap();
+        let object = m.fs().dataset().object_set().hold(terrane_wire::ObjectId(*file)).unwrap();
         assert_eq!(object.block_size() as usize, *record, "{what}");
         assert_eq!(object.block_count() as usize, bytes.len().div_ceil(*record), "{what}");
         let (stored, len) = (m.fs().getattr(*file).unwrap().blocks as usize * 512, bytes.len());
@@ -235,11 +235,11 @@ fn copies_into_a_file_and_changes_of_its_space_clear_set_id_bits_whoever_makes_t
     let went_after = |change: &dyn Fn() -> Result<(), Errno>| {
         let set = SetAttr { mode: Some(0o6755), ..SetAttr::default() };
         fs.setattr(file, &set, &USER).unwrap();
-        assert!(!fs.take_set_ids_went(file));
+        assert!(!fs.take_set_ids_cleared(file));
         change().unwrap();
-        let went = fs.take_set_ids_went(file);
-        assert!(!fs.take_set_ids_went(file), "said once");
-        (went, fs.getattr(file).unwrap().mode & 0o7777)
+        let cleared = fs.take_set_ids_cleared(file);
+        assert!(!fs.take_set_ids_cleared(file), "said once");
+        (cleared, fs.getattr(file).unwrap().mode & 0o7777)
     };
     for mode in [
         0,
@@ -402,7 +402,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
 
 #[test]
 fn access_times_follow_the_mount_and_the_file() {
-    use terrane_posix::{AccessTimes, Reading};
+    use terrane_posix::{AccessTimes, ReadOptions};
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let (file, dir) = (fs.file(root, "f").ino, fs.dir(root, "d").ino);
@@ -410,7 +410,7 @@ fn access_times_follow_the_mount_and_the_file() {
     let atime = |ino| fs.getattr(ino).unwrap().atime;
     let renews = |quiet| {
         let before = [file, dir].map(atime);
-        let how = Reading { quiet, alone: false };
+        let how = ReadOptions { keeps_atime: quiet, no_prefetch: false };
         fs.read_as(file, 0, 1, how, &mut Vec::new()).unwrap();
         fs.readdir_as(dir, 0, how, &mut |_| true).unwrap();
         [file, dir].map(|ino| atime(ino) > before[usize::from(ino == dir)])
@@ -423,9 +423,9 @@ fn access_times_follow_the_mount_and_the_file() {
     assert_eq!((renews(false), renews(true)), ([true; 2], [false; 2]), "strictatime, and O_NOATIME");
     said(AccessTimes::Never, "on");
     assert_eq!(renews(false), [false; 2], "noatime");
-    said(AccessTimes::NotOfDirectories, "on");
+    said(AccessTimes::NeverForDirectories, "on");
     assert_eq!(renews(false), [true, false], "nodiratime");
-    said(AccessTimes::NotOfDirectories, "off");
+    said(AccessTimes::NeverForDirectories, "off");
     assert_eq!(renews(false), [false; 2]);
     said(AccessTimes::AsProperty, "on");
     assert_eq!(renews(false), [true; 2]);
@@ -509,7 +509,7 @@ fn fallocate_allocates_punches_and_zeroes() {
 fn copies_are_equal_and_do_not_overlap() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
-    let data = Dice::new(5).noise(2_500_000);
+    let data = Prng::new(5).random_bytes(2_500_000);
     let (from, to) = (fs.file(root, "from").ino, fs.file(root, "to").ino);
     fs.put(from, 0, &data);
     assert_eq!(fs.copy_range(from, 100, to, 7, 2_400_000), Ok(2_400_000));
@@ -588,7 +588,7 @@ fn a_file_is_named_by_its_path() {
 /// Whether all of an object's content is embedded in its pointer.
 fn is_embedded(m: &Machine, ino: u64) -> bool {
     m.fs().sync().unwrap();
-    let object = m.fs().dataset().objects().hold(terrane_wire::ObjectId(ino)).unwrap();
+    let object = m.fs().dataset().object_set().hold(terrane_wire::ObjectId(ino)).unwrap();
     matches!(object.dnode().root, terrane_format::BlockPtr::Embedded(_))
 }
 
@@ -596,7 +596,7 @@ fn is_embedded(m: &Machine, ino: u64) -> bool {
 fn contents_move_into_the_dnode_and_out_of_it() {
     let mut m = Machine::new(77, &[]);
     let root = m.fs().root();
-    let noise: Vec<u8> = Dice::new(77).noise(4096).into_iter().map(|byte| byte | 1).collect();
+    let noise: Vec<u8> = Prng::new(77).random_bytes(4096).into_iter().map(|byte| byte | 1).collect();
     let file = m.fs().file(root, "f").ino;
     // Incompressible content is embedded up to 112 bytes; compressible content if it compresses to 112 bytes.
     for (data, embedded) in [

@@ -5,14 +5,14 @@ mod support;
 
 use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, SetAttr, WriteFlags};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Creates incompressible files of 256 KiB until the pool is full.
-fn fill(fs: &Fs, rng: &mut Dice, prefix: &str) -> Vec<(String, Vec<u8>)> {
+fn fill(fs: &Fs, rng: &mut Prng, prefix: &str) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     loop {
         let name = format!("{prefix}{}", files.len());
-        let data = rng.noise(256 << 10);
+        let data = rng.random_bytes(256 << 10);
         let made = fs.create(fs.root(), name.as_bytes(), 0o644, &USER).and_then(|attr| {
             let written = fs.write(attr.ino, 0, &data, WriteFlags::default());
             fs.forget(attr.ino, 1);
@@ -29,7 +29,7 @@ fn fill(fs: &Fs, rng: &mut Dice, prefix: &str) -> Vec<(String, Vec<u8>)> {
 #[test]
 fn a_full_pool_can_be_emptied_and_filled_again() {
     let mut m = Machine::sized(21, &[], 64, 1 << 20);
-    let mut rng = Dice::new(21);
+    let mut rng = Prng::new(21);
     let before = m.fs().statfs();
     let files = fill(m.fs(), &mut rng, "a");
     let bytes = files.len() as u64 * (256 << 10);
@@ -65,7 +65,7 @@ fn a_full_pool_can_be_emptied_and_filled_again() {
 #[test]
 fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     let mut m = Machine::sized(22, &[], 64, 1 << 20);
-    let mut rng = Dice::new(22);
+    let mut rng = Prng::new(22);
     let root = m.fs().root();
     let mapped = m.fs().create(root, b"mapped", 0o644, &USER).unwrap().ino;
     let files = fill(m.fs(), &mut rng, "a");
@@ -74,7 +74,7 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
     let mut write_back = |fs: &Fs, ino, flags| {
         let before = stored.len();
         loop {
-            let piece = rng.noise(128 << 10);
+            let piece = rng.random_bytes(128 << 10);
             match fs.write(ino, stored.len() as u64, &piece, flags) {
                 Ok(bytes) => stored.extend_from_slice(&piece[..bytes as usize]),
                 Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
@@ -96,7 +96,8 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
         assert!(m.fs().bytes(m.fs().ino(root, name).unwrap()) == *data, "{name}");
     }
     let mapped = m.fs().ino(root, "mapped").unwrap();
-    let more = (0..16).filter(|at| m.fs().write(mapped, (8 + at) << 20, &rng.noise(128 << 10), back).is_ok());
+    let more =
+        (0..16).filter(|at| m.fs().write(mapped, (8 + at) << 20, &rng.random_bytes(128 << 10), back).is_ok());
     assert!(more.count() < 4, "a mount gives them no more");
 
     // One after another, like a program that frees space.
@@ -113,9 +114,9 @@ fn write_backs_find_room_on_a_full_pool_and_leave_some_for_deletes() {
 /// A script that deletes until there is space must not delete too much: bytes that a txg will free count at
 /// once.
 #[test]
-fn room_that_is_freed_shows_at_once_and_once() {
+fn freed_space_is_reported_at_once_and_only_once() {
     let mut m = Machine::sized(23, &[], 64, 1 << 20);
-    let mut rng = Dice::new(23);
+    let mut rng = Prng::new(23);
     let free = |m: &Machine| m.fs().statfs().free * 4096;
     // Metadata, and reservations of the open txg.
     let slack = 1 << 20;
@@ -125,7 +126,7 @@ fn room_that_is_freed_shows_at_once_and_once() {
     for name in ["whole", "cut", "open"] {
         let ino = m.fs().create(m.fs().root(), name.as_bytes(), 0o644, &USER).unwrap().ino;
         for at in 0..8 {
-            m.fs().write(ino, at << 20, &rng.noise(1 << 20), WriteFlags::default()).unwrap();
+            m.fs().write(ino, at << 20, &rng.random_bytes(1 << 20), WriteFlags::default()).unwrap();
         }
         written.push(ino);
     }

@@ -29,15 +29,15 @@ fn listed(fs: &Fs, ino: Ino) -> String {
 /// The hint with which the file's blocks are placed now.
 fn stored_with(m: &Machine, ino: Ino) -> Hint {
     m.fs().put(ino, 0, b"bytes");
-    m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().hint()
+    m.fs().dataset().object_set().hold(ObjectId(ino)).unwrap().hint()
 }
 
 #[test]
 fn a_hint_is_an_extended_attribute_wherever_those_lie() {
-    for home in ["sa", "dir"] {
-        let mut m = Machine::new(51, &[("xattr", home)]);
+    for placement in ["sa", "dir"] {
+        let mut m = Machine::new(51, &[("xattr", placement)]);
         let file = m.fs().file(m.fs().root(), "f").ino;
-        let objects = m.fs().dataset().objects().usage().objects;
+        let objects = m.fs().dataset().object_set().usage().objects;
         assert_eq!(get(m.fs(), file), Err(Errno::ENODATA));
         assert_eq!(m.fs().removexattr(file, WRITE_HINT), Err(Errno::ENODATA));
         assert_eq!(listed(m.fs(), file), "");
@@ -57,7 +57,7 @@ fn a_hint_is_an_extended_attribute_wherever_those_lie() {
         m.fs().sync().unwrap();
         m.crash();
         assert_eq!(get(m.fs(), file).unwrap(), "extreme");
-        assert_eq!(m.fs().dataset().objects().usage().objects, objects, "it takes no object");
+        assert_eq!(m.fs().dataset().object_set().usage().objects, objects, "it takes no object");
         m.fs().removexattr(file, WRITE_HINT).unwrap();
         assert_eq!((get(m.fs(), file), stored_with(&m, file)), (Err(Errno::ENODATA), Hint::NotSet));
         set(m.fs(), file, "long").unwrap();
@@ -165,9 +165,9 @@ fn a_call_says_the_same_and_leaves_times_alone() {
 }
 
 #[test]
-fn a_data_set_says_it_for_files_of_which_nobody_did() {
+fn the_property_applies_to_files_without_a_hint() {
     let mut m = Machine::new(55, &[("write_hint", "long")]);
-    let policy = |m: &Machine| m.fs().dataset().objects().policy().write_hint;
+    let policy = |m: &Machine| m.fs().dataset().object_set().policy().write_hint;
     let file = m.fs().file(m.fs().root(), "f").ino;
     assert_eq!(
         (policy(&m), stored_with(&m, file), get(m.fs(), file)),

@@ -9,19 +9,19 @@ use terrane_oracle::{Model, Node};
 use terrane_posix::{
     FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags,
 };
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 struct Run {
     machine: Machine,
     model: Model,
-    rng: Dice,
+    rng: Prng,
 }
 
 impl Run {
     fn new(seed: u64) -> Run {
         let machine = Machine::new(seed, &[("recordsize", "4K")]);
         let model = Model::new(machine.fs().root());
-        Run { machine, model, rng: Dice::new(seed) }
+        Run { machine, model, rng: Prng::new(seed) }
     }
 
     fn any_dir(&mut self) -> Ino {
@@ -59,7 +59,7 @@ impl Run {
                 let made = fs.create(dir, raw, 0o644, &USER);
                 assert_eq!(made.map(drop), expected, "create {name} in {dir}");
                 if let Ok(attr) = made {
-                    self.model.added(dir, &name, attr.ino, Node::file(0o644));
+                    self.model.add_node(dir, &name, attr.ino, Node::file(0o644));
                 }
             }
             3..5 => {
@@ -67,22 +67,22 @@ impl Run {
                 let made = fs.mkdir(dir, raw, 0o755, &USER);
                 assert_eq!(made.map(drop), expected, "mkdir {name} in {dir}");
                 if let Ok(attr) = made {
-                    self.model.added(dir, &name, attr.ino, Node::dir(dir, 0o755));
+                    self.model.add_node(dir, &name, attr.ino, Node::dir(dir, 0o755));
                 }
             }
             5 => {
                 let len = *self.rng.one_of(&[1, 50, 160, 161, 3000]);
-                let target: Vec<u8> = self.rng.noise(len).into_iter().map(|b| b | 1).collect();
+                let target: Vec<u8> = self.rng.random_bytes(len).into_iter().map(|b| b | 1).collect();
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
                 assert_eq!(made.map(drop), expected, "symlink {name} in {dir}");
                 if let Ok(attr) = made {
-                    self.model.added(dir, &name, attr.ino, Node::link(target));
+                    self.model.add_node(dir, &name, attr.ino, Node::link(target));
                 }
             }
             6 => {
                 let Some(ino) = self.any_file() else { return };
-                let expected = self.model.linked(ino, dir, &name);
+                let expected = self.model.add_link(ino, dir, &name);
                 assert_eq!(fs.link(ino, dir, raw).map(drop), expected, "link {ino} to {name} in {dir}");
             }
             7..9 => assert_eq!(
@@ -105,10 +105,10 @@ impl Run {
                 self.change_file(&fs, ino);
             }
             _ => {
-                let open: Vec<Ino> = self.model.open.keys().copied().collect();
+                let open: Vec<Ino> = self.model.lookups.keys().copied().collect();
                 if !open.is_empty() {
                     let ino = *self.rng.one_of(&open);
-                    fs.forget(ino, self.model.open[&ino]);
+                    fs.forget(ino, self.model.lookups[&ino]);
                     self.model.forget(ino);
                 }
             }
@@ -119,7 +119,7 @@ impl Run {
         let (at, len) = (self.rng.below(20_000), self.rng.below(9_000));
         match self.rng.below(5) {
             0 | 1 => {
-                let data = self.rng.noise(len as usize);
+                let data = self.rng.random_bytes(len as usize);
                 let append = self.rng.below(3) == 0;
                 let flags = WriteFlags { append, ..WriteFlags::default() };
                 assert_eq!(fs.write(ino, at, &data, flags), Ok(len as u32));
@@ -170,7 +170,7 @@ fn behaves_like_maps_of_maps() {
             run.compare();
             if batch % 3 == 2 {
                 run.machine.remount();
-                run.model = run.model.closed();
+                run.model = run.model.after_remount();
                 run.compare();
             }
         }
@@ -188,16 +188,16 @@ fn a_crash_goes_back_to_the_last_sync() {
             }
             run.machine.fs().sync().unwrap();
             let kept = run.model.clone();
-            let group = run.machine.objects().mos().open_txg();
+            let txg = run.machine.objects().mos().open_txg();
             for _ in 0..run.rng.below(40) {
                 run.step();
             }
-            if run.machine.objects().mos().open_txg() != group {
+            if run.machine.objects().mos().open_txg() != txg {
                 // The pool committed by itself in between.
                 continue;
             }
             run.machine.crash();
-            run.model = kept.closed();
+            run.model = kept.after_remount();
             run.compare();
         }
     }

@@ -5,7 +5,7 @@ mod support;
 
 use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Attr, Cred, Errno, Fs, RENAME_EXCHANGE, RENAME_NOREPLACE, SetAttr, mode};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 fn machine() -> Machine {
     Machine::new(1, &[])
@@ -47,7 +47,7 @@ fn names_are_1_to_255_bytes_without_slash_and_nul() {
 }
 
 #[test]
-fn what_exists_is_not_made_again() {
+fn existing_names_are_not_created_again() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f");
@@ -184,7 +184,7 @@ fn an_unlinked_file_lives_until_it_is_forgotten() {
 }
 
 #[test]
-fn what_is_unlinked_and_never_forgotten_is_destroyed_at_the_next_mount() {
+fn unlinked_and_never_forgotten_files_are_destroyed_at_the_next_mount() {
     let mut m = machine();
     let root = m.fs().root();
     let objects = m.fs().statfs().files - m.fs().statfs().files_free;
@@ -216,7 +216,7 @@ fn a_crash_destroys_what_had_no_name() {
 }
 
 #[test]
-fn draining_passes_over_what_is_in_use() {
+fn draining_skips_objects_in_use() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let file = fs.file(root, "f").ino;
@@ -313,7 +313,7 @@ fn a_rename_can_leave_a_whiteout() {
     };
     let cred = Cred { uid: 5, gid: 6, umask: 0o777 };
     let fs = m.fs();
-    let leave = |fs: &Fs, from, name: &str, to, new_name: &str, flags| {
+    let rename = |fs: &Fs, from, name: &str, to, new_name: &str, flags| {
         fs.rename_with_whiteout(from, name.as_bytes(), to, new_name.as_bytes(), flags, &cred)
     };
     let is_whiteout = |fs: &Fs, dir, name: &str| {
@@ -322,7 +322,7 @@ fn a_rename_can_leave_a_whiteout() {
     };
     fs.put(file, 0, b"moves");
     let replaced = fs.file(b, "replaced").ino;
-    leave(fs, a, "f", b, "replaced", 0).unwrap();
+    rename(fs, a, "f", b, "replaced", 0).unwrap();
     assert!(is_whiteout(fs, a, "f"));
     assert_eq!(
         (fs.names(a), fs.names(b), fs.ino(b, "replaced")),
@@ -331,25 +331,25 @@ fn a_rename_can_leave_a_whiteout() {
     fs.forget(replaced, 1);
     // Within a directory, and moving a directory.
     let dir = fs.dir(b, "d").ino;
-    leave(fs, b, "d", b, "e", RENAME_NOREPLACE).unwrap();
-    leave(fs, b, "e", a, "d", 0).unwrap();
+    rename(fs, b, "d", b, "e", RENAME_NOREPLACE).unwrap();
+    rename(fs, b, "e", a, "d", 0).unwrap();
     assert_eq!((fs.ino(a, "d"), fs.ino(dir, "..")), (Ok(dir), Ok(a)));
     assert!(is_whiteout(fs, b, "d") && is_whiteout(fs, b, "e"));
     assert_eq!([a, b].map(|dir| (nlink(fs, dir), fs.getattr(dir).unwrap().size)), [(3, 4), (2, 5)]);
     // A refused rename leaves nothing behind.
     fs.file(dir, "full");
     fs.dir(b, "empty");
-    assert_eq!(leave(fs, b, "empty", a, "d", 0), Err(Errno::ENOTEMPTY));
-    assert_eq!(leave(fs, b, "replaced", a, "d", RENAME_NOREPLACE), Err(Errno::EEXIST));
-    assert_eq!(leave(fs, b, "replaced", a, "d", RENAME_EXCHANGE), Err(Errno::EINVAL));
-    assert_eq!(leave(fs, b, "none", a, "x", 0), Err(Errno::ENOENT));
+    assert_eq!(rename(fs, b, "empty", a, "d", 0), Err(Errno::ENOTEMPTY));
+    assert_eq!(rename(fs, b, "replaced", a, "d", RENAME_NOREPLACE), Err(Errno::EEXIST));
+    assert_eq!(rename(fs, b, "replaced", a, "d", RENAME_EXCHANGE), Err(Errno::EINVAL));
+    assert_eq!(rename(fs, b, "none", a, "x", 0), Err(Errno::ENOENT));
     assert_eq!(fs.ino(b, "empty").map(|_| ()), Ok(()));
-    let objects = m.fs().dataset().objects().usage().objects;
+    let objects = m.fs().dataset().object_set().usage().objects;
     m.remount();
     let fs = m.fs();
     assert!(is_whiteout(fs, a, "f") && is_whiteout(fs, b, "e"));
     assert_eq!(fs.bytes(fs.ino(b, "replaced").unwrap()), b"moves");
-    assert_eq!(m.fs().dataset().objects().usage().objects, objects);
+    assert_eq!(m.fs().dataset().object_set().usage().objects, objects);
     fs.unlink(a, b"f").unwrap();
     assert_eq!(fs.names(a), ["d"]);
 }
@@ -567,7 +567,7 @@ fn a_number_that_comes_again_has_another_generation() {
 }
 
 #[test]
-fn a_listing_with_attributes_counts_what_it_told() {
+fn readdir_plus_counts_the_lookups_it_returned() {
     let mut m = Machine::new(41, &[]);
     let root = m.fs().root();
     for n in 0..40 {
@@ -576,28 +576,28 @@ fn a_listing_with_attributes_counts_what_it_told() {
     }
     m.remount();
     let fs = m.fs();
-    let mut told = Vec::new();
+    let mut listed = Vec::new();
     fs.readdir_plus(root, 0, &mut |entry, attr| {
         let is_dots = entry.name == b"." || entry.name == b"..";
         assert_eq!(attr.is_none(), is_dots);
         if let Some(attr) = attr {
             assert_eq!((attr.ino, attr.mode & 0o7777), (entry.ino, 0o640));
-            if told.len() == 25 {
+            if listed.len() == 25 {
                 // Does not fit any more: not returned, and not counted.
                 return false;
             }
-            told.push(attr.ino);
+            listed.push(attr.ino);
         }
         true
     })
     .unwrap();
-    assert_eq!(told.len(), 25);
+    assert_eq!(listed.len(), 25);
     // Unlinked inodes live as long as the kernel knows them.
     for n in 0..40 {
         fs.unlink(root, format!("f{n}").as_bytes()).unwrap();
     }
-    assert!(told.iter().all(|ino| fs.getattr(*ino).is_ok()));
-    for ino in &told {
+    assert!(listed.iter().all(|ino| fs.getattr(*ino).is_ok()));
+    for ino in &listed {
         fs.forget(*ino, 1);
     }
     assert_eq!((fs.cached_inodes(), fs.unlinked_count()), (0, Ok(0)), "each was counted once");
@@ -636,7 +636,7 @@ fn objects_that_are_no_files_are_no_inodes() {
 fn a_walk_shows_each_name_once_while_others_come_and_go() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
-    let mut rng = Dice::new(7);
+    let mut rng = Prng::new(7);
     for round in 0..3 {
         let dir = fs.dir(root, &format!("d{round}")).ino;
         let stays: Vec<String> = (0..1500).map(|i| format!("stays-{i}")).collect();
@@ -680,7 +680,7 @@ fn a_walk_shows_each_name_once_while_others_come_and_go() {
 }
 
 #[test]
-fn nobody_holds_a_lock_while_names_are_shown() {
+fn no_lock_is_held_while_names_are_listed() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     fs.file(root, "f");
@@ -697,7 +697,7 @@ fn indexes_of_directories_stay_within_their_bound() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let (bound, dirs, names) = (64 << 10, 30, 500);
-    fs.keep_indexes(bound);
+    fs.set_index_bytes_max(bound);
     let name = |n: usize| format!("file-{n:04}").into_bytes();
     let inos: Vec<u64> =
         (0..dirs).map(|n| fs.mkdir(root, format!("d{n}").as_bytes(), 0o755, &USER).unwrap().ino).collect();
@@ -721,28 +721,28 @@ fn indexes_of_directories_stay_within_their_bound() {
         assert!(fs.index_bytes() >= names * 8, "who is used has one");
         assert_eq!(fs.lookup(*dir, b"none"), Err(Errno::ENOENT));
     }
-    fs.keep_indexes(0);
+    fs.set_index_bytes_max(0);
     assert!(fs.index_bytes() <= one, "all but the last are gone");
     inos.iter().for_each(|dir| fs.forget(*dir, 1));
-    fs.keep_inodes(0);
+    fs.set_idle_inodes_max(0);
     fs.forget_all();
     assert_eq!(fs.index_bytes(), 0, "what an inode counted goes with it");
 }
 
 #[test]
-fn what_the_kernel_keeps_costs_little_memory_and_loses_nothing() {
+fn inodes_known_to_the_kernel_are_evicted_without_loss() {
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let count = 66_000u64;
     let inos: Vec<u64> =
         (0..count).map(|n| fs.create(root, format!("f{n}").as_bytes(), 0o644, &USER).unwrap().ino).collect();
     assert_eq!(fs.cached_inodes() as u64, count, "the kernel was told of all of them");
-    assert!(fs.live_inodes() < 40_000, "{} are in memory whole", fs.live_inodes());
-    fs.keep_inodes(1024);
+    assert!(fs.inodes_in_memory() < 40_000, "{} are in memory whole", fs.inodes_in_memory());
+    fs.set_idle_inodes_max(1024);
     assert!(
-        fs.live_inodes() < 1100,
+        fs.inodes_in_memory() < 1100,
         "a smaller bound holds at once: {} are in memory whole",
-        fs.live_inodes()
+        fs.inodes_in_memory()
     );
     for (n, ino) in inos.iter().enumerate().step_by(97) {
         assert_eq!(fs.getattr(*ino).unwrap().ino, *ino);

@@ -6,7 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use support::{Machine, Short, USER};
 use terrane_posix::{Errno, RENAME_EXCHANGE, RENAME_NOREPLACE};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 const COMPOSED: &str = "na\u{ef}ve";
 const DECOMPOSED: &str = "nai\u{308}ve";
@@ -84,7 +84,7 @@ fn mixed_keeps_names_apart_that_differ_in_case() {
     assert_eq!(fs.ino(root, DECOMPOSED), Ok(naive.ino), "forms are one name still");
     fs.unlink(root, b"foo").unwrap();
     assert_eq!((fs.ino(root, "foo"), fs.ino(root, "FOO")), (Err(Errno::ENOENT), Ok(shouted.ino)));
-    assert!(fs.is_alone(b"foo") && !fs.is_alone(COMPOSED.as_bytes()));
+    assert!(fs.has_one_spelling(b"foo") && !fs.has_one_spelling(COMPOSED.as_bytes()));
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn what_is_no_utf8_cannot_be_made_and_is_not_there() {
 #[test]
 fn directories_of_any_size_are_maps_of_normalized_names() {
     let mut m = Machine::new(7, &[("casesensitivity", "insensitive"), ("normalization", "formC")]);
-    let (root, mut rng, mut model) = (m.fs().root(), Dice::new(7), BTreeMap::new());
+    let (root, mut rng, mut model) = (m.fs().root(), Prng::new(7), BTreeMap::new());
     let spelled = |word: u64, spelling: u64| match spelling {
         0 => format!("name {word} \u{e9}"),
         1 => format!("NAME {word} \u{c9}"),

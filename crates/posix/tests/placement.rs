@@ -8,14 +8,14 @@ use support::{Machine, Short, USER};
 use terrane_format::BlockPtr;
 use terrane_posix::{Ino, SetXattr, WRITE_HINT};
 use terrane_space::policy::{CollectionOptions, Hint, VictimPolicy};
-use terrane_wire::{Dice, ObjectId};
+use terrane_wire::{ObjectId, Prng};
 
 const FILE_BYTES: usize = 12 << 10;
 const PROPS: [(&str, &str); 2] = [("compression", "off"), ("recordsize", "16K")];
 
 /// Sequence number of the zone that holds a file of one block.
 fn zone(m: &Machine, ino: Ino) -> u64 {
-    match m.fs().dataset().objects().hold(ObjectId(ino)).unwrap().dnode().root {
+    match m.fs().dataset().object_set().hold(ObjectId(ino)).unwrap().dnode().root {
         BlockPtr::Normal(normal) => normal.addrs[0].seq().0,
         other => panic!("inode {ino} should have one block, found {other:?}"),
     }
@@ -29,7 +29,7 @@ fn zones(m: &Machine, files: &[Ino]) -> BTreeSet<u64> {
 #[test]
 fn files_of_one_life_time_lie_together() {
     let m = Machine::sized(71, &PROPS, 300, 2 << 20);
-    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Dice::new(1));
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Prng::new(1));
     let any = SetXattr::default();
     let brief = fs.dir(root, "short").ino;
     fs.setxattr(brief, WRITE_HINT, b"short", any, &USER).unwrap();
@@ -48,7 +48,7 @@ fn files_of_one_life_time_lie_together() {
                 Hint::Long => fs.setxattr(ino, WRITE_HINT, b"long", any, &USER).unwrap(),
                 _ => {}
             }
-            fs.put(ino, 0, &rng.noise(FILE_BYTES));
+            fs.put(ino, 0, &rng.random_bytes(FILE_BYTES));
             files.entry(hint).or_default().push(ino);
         }
         if round % 7 == 0 {
@@ -67,16 +67,16 @@ fn files_of_one_life_time_lie_together() {
 
 /// Overwritten data is likely to be overwritten again.
 #[test]
-fn what_is_overwritten_lies_apart_from_what_is_not() {
+fn overwritten_data_is_placed_apart_from_other_data() {
     let m = Machine::sized(72, &PROPS, 300, 2 << 20);
-    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Dice::new(2));
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Prng::new(2));
     let busy: Vec<Ino> = (0..8).map(|at| fs.file(root, &format!("busy-{at}")).ino).collect();
     let mut quiet = Vec::new();
     for round in 0..10 {
-        busy.iter().for_each(|ino| fs.put(*ino, 0, &rng.noise(FILE_BYTES)));
+        busy.iter().for_each(|ino| fs.put(*ino, 0, &rng.random_bytes(FILE_BYTES)));
         for at in 0..10 {
             let file = fs.file(root, &format!("quiet-{round}-{at}")).ino;
-            fs.put(file, 0, &rng.noise(FILE_BYTES));
+            fs.put(file, 0, &rng.random_bytes(FILE_BYTES));
             quiet.push(file);
         }
         fs.sync().unwrap();
@@ -91,16 +91,16 @@ fn administrators_choose_how_victims_are_chosen() {
     let zones_after = |victims: VictimPolicy| {
         let props = [("compression", "off"), ("recordsize", "8K")];
         let m = Machine::sized(73, &props, 40, 1 << 20);
-        let (fs, mut rng) = (m.fs(), Dice::new(3));
-        let pool = fs.dataset().objects().pool();
+        let (fs, mut rng) = (m.fs(), Prng::new(3));
+        let pool = fs.dataset().object_set().pool();
         pool.set_collection(CollectionOptions { victims, idle: None });
         let file = fs.file(fs.root(), "f").ino;
         let records = fs.statfs().available * 3 / 8;
-        (0..records).for_each(|at| fs.put(file, at * 8192, &rng.noise(8192)));
+        (0..records).for_each(|at| fs.put(file, at * 8192, &rng.random_bytes(8192)));
         for round in 0..3 * records {
             // Mostly in a tenth of the file.
             let at = if rng.below(10) == 0 { rng.below(records) } else { rng.below(records / 10) };
-            fs.put(file, at * 8192, &rng.noise(8192));
+            fs.put(file, at * 8192, &rng.random_bytes(8192));
             if round % 250 == 0 {
                 fs.sync().unwrap();
             }

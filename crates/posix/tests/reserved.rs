@@ -7,22 +7,22 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::{Machine, Short, USER};
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, Promised,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, Fs, Ino, Job, JobStep, ReservedBytes,
     RewriteSpec, WriteFlags,
 };
 use terrane_txg::cost::Cost;
-use terrane_wire::{Dice, ObjectId};
+use terrane_wire::{ObjectId, Prng};
 use terrane_zap::ValueRef;
 
 const MIB: u64 = 1 << 20;
 const PUNCH: u32 = FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE;
 
 /// Writes into one file until the pool is full. Returns the bytes written.
-fn fill(fs: &Fs, rng: &mut Dice, name: &str) -> u64 {
+fn fill(fs: &Fs, rng: &mut Prng, name: &str) -> u64 {
     let Ok(file) = fs.create(fs.root(), name.as_bytes(), 0o644, &USER) else { return 0 };
     let mut at = 0;
     loop {
-        match fs.write(file.ino, at, &rng.noise(128 << 10), WriteFlags::default()) {
+        match fs.write(file.ino, at, &rng.random_bytes(128 << 10), WriteFlags::default()) {
             Ok(bytes) => at += u64::from(bytes),
             Err(errno) => break assert_eq!(errno, Errno::ENOSPC),
         }
@@ -37,13 +37,13 @@ fn free(m: &Machine) -> u64 {
 
 fn put(fs: &Fs, ino: Ino, at: u64, data: &[u8]) {
     let written = fs.write(ino, at, data, WriteFlags::default());
-    let (room, occupied) = (fs.statfs(), fs.getattr(ino).map(|attr| attr.blocks * 512));
-    let all = (at, fs.promised(), room.free * 4096, occupied);
+    let (space, occupied) = (fs.statfs(), fs.getattr(ino).map(|attr| attr.blocks * 512));
+    let all = (at, fs.reserved_bytes(), space.free * 4096, occupied);
     assert_eq!(written.map(|bytes| bytes as usize), Ok(data.len()), "at {all:?}");
 }
 
 /// The offsets of all pieces of a file, in random order.
-fn pieces(rng: &mut Dice, bytes: u64, piece: u64) -> Vec<u64> {
+fn pieces(rng: &mut Prng, bytes: u64, piece: u64) -> Vec<u64> {
     let mut order: Vec<u64> = (0..bytes / piece).map(|at| at * piece).collect();
     for at in (1..order.len()).rev() {
         order.swap(at, rng.below(at as u64 + 1) as usize);
@@ -62,7 +62,7 @@ fn what_was_reserved_is_written_whatever_others_took() {
         (6, ("recordsize", "256K"), 64 << 10, false),
     ] {
         let mut m = Machine::sized(seed, &[props], 96, 1 << 20);
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         let size = 20 * MIB;
         let names = ["one", "two"];
         let files = names.map(|name| m.fs().file(m.fs().root(), name).ino);
@@ -74,7 +74,7 @@ fn what_was_reserved_is_written_whatever_others_took() {
         );
         let filled = fill(m.fs(), &mut rng, "fill");
         assert!(filled > 10 * MIB, "{filled}");
-        let content = rng.noise(size as usize);
+        let content = rng.random_bytes(size as usize);
         let order = if in_order {
             (0..size / piece).map(|at| at * piece).collect()
         } else {
@@ -106,19 +106,19 @@ fn what_was_reserved_is_written_whatever_others_took() {
                 m.die(&[]);
             }
         }
-        assert_eq!(m.fs().promised(), Promised::default(), "{props:?} {piece}: all is written");
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "{props:?} {piece}: all is written");
         m.remount();
         for name in names {
             let ino = m.fs().ino(m.fs().root(), name).unwrap();
             assert!(m.fs().bytes(ino) == content, "{name}");
         }
-        assert_eq!(m.fs().promised(), Promised::default());
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
         m.fs().unlink(m.fs().root(), b"fill").unwrap();
     }
 }
 
 #[test]
-fn room_that_was_reserved_shows_as_taken_and_comes_back() {
+fn reserved_space_counts_as_used_until_released() {
     let mut m = Machine::sized(7, &[], 64, 1 << 20);
     let root = m.fs().root();
     let (empty, blocks) = (free(&m), m.fs().statfs().blocks);
@@ -128,8 +128,8 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     let shows = |m: &Machine, bytes: u64, when: &str| {
         let found = empty - free(m).min(empty);
         assert!(found + slack > bytes && found < bytes + slack, "{when}: {found} bytes of {bytes}");
-        let Promised { by_pool: promised, to_files: sum } = m.fs().promised();
-        assert_eq!(promised, sum, "{when}");
+        let ReservedBytes { by_pool, by_files: sum } = m.fs().reserved_bytes();
+        assert_eq!(by_pool, sum, "{when}");
     };
     shows(&m, 16 * MIB, "reserved");
     assert_eq!(m.fs().getattr(file).unwrap().blocks, 16 * MIB / 512, "as other file systems count");
@@ -141,7 +141,7 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     shows(&m, 16 * MIB, "mounted again");
     m.fs().fallocate(file, PUNCH, 2 * MIB, 2 * MIB).unwrap();
     shows(&m, 14 * MIB, "punched");
-    put(m.fs(), file, 0, &Dice::new(1).noise(MIB as usize));
+    put(m.fs(), file, 0, &Prng::new(1).random_bytes(MIB as usize));
     m.fs().sync().unwrap();
     shows(&m, 14 * MIB, "written in part");
     m.fs().fallocate(file, FALLOC_ZERO_RANGE | FALLOC_KEEP_SIZE, 0, 4 * MIB).unwrap();
@@ -157,13 +157,13 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
     m.fs().forget(file, 1);
     shows(&m, 0, "destroyed");
     m.remount();
-    assert_eq!(m.fs().promised(), Promised::default());
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
     let file = m.fs().file(root, "g").ino;
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
     m.fs().size(file, 0).unwrap();
     assert_eq!(
-        (m.fs().promised(), m.fs().getattr(file).unwrap().blocks),
-        (Promised::default(), 0),
+        (m.fs().reserved_bytes(), m.fs().getattr(file).unwrap().blocks),
+        (ReservedBytes::default(), 0),
         "cut to nothing"
     );
 }
@@ -171,13 +171,16 @@ fn room_that_was_reserved_shows_as_taken_and_comes_back() {
 #[test]
 fn more_than_there_is_reserves_nothing() {
     let m = Machine::sized(8, &[], 64, 1 << 20);
-    let mut rng = Dice::new(8);
+    let mut rng = Prng::new(8);
     let root = m.fs().root();
     let file = m.fs().file(root, "f").ino;
     let all = free(&m);
     for bytes in [all + MIB, 1 << 40, 1 << 62] {
         assert_eq!(m.fs().fallocate(file, 0, 0, bytes), Err(Errno::ENOSPC));
-        assert_eq!((m.fs().promised(), m.fs().getattr(file).unwrap().size), (Promised::default(), 0));
+        assert_eq!(
+            (m.fs().reserved_bytes(), m.fs().getattr(file).unwrap().size),
+            (ReservedBytes::default(), 0)
+        );
     }
     m.fs().fallocate(file, 0, 0, all / 2).unwrap();
     let other = m.fs().file(root, "g").ino;
@@ -192,38 +195,38 @@ fn more_than_there_is_reserves_nothing() {
     assert_eq!(m.fs().fallocate(other, FALLOC_ZERO_RANGE, 0, all), Err(Errno::ENOSPC));
     // Existing data needs no reservation.
     let fill = m.fs().ino(root, "fill").unwrap();
-    let before = m.fs().promised().by_pool;
+    let before = m.fs().reserved_bytes().by_pool;
     m.fs().fallocate(fill, 0, 0, filled).unwrap();
-    assert_eq!(m.fs().promised().by_pool, before);
+    assert_eq!(m.fs().reserved_bytes().by_pool, before);
 }
 
 #[test]
-fn what_is_written_again_needs_room_like_any_other() {
+fn overwrites_need_free_space() {
     let m = Machine::sized(12, &[], 64, 1 << 20);
-    let mut rng = Dice::new(12);
+    let mut rng = Prng::new(12);
     let root = m.fs().root();
     let (file, zeros) = (m.fs().file(root, "f").ino, m.fs().file(root, "zeros").ino);
     for ino in [file, zeros] {
         m.fs().fallocate(ino, 0, 0, MIB).unwrap();
     }
     put(m.fs(), zeros, 0, &vec![0; MIB as usize]);
-    put(m.fs(), file, 0, &rng.noise(MIB as usize / 2));
-    assert!(m.fs().promised().by_pool < MIB, "zeros count as written");
+    put(m.fs(), file, 0, &rng.random_bytes(MIB as usize / 2));
+    assert!(m.fs().reserved_bytes().by_pool < MIB, "zeros count as written");
     fill(m.fs(), &mut rng, "fill");
     let again = |at| m.fs().write(file, at, &[7; 4096], WriteFlags::default());
     // While something is left, writes may use part of the GC reserve.
     assert_eq!(again(0), Ok(4096));
-    put(m.fs(), file, MIB / 2, &rng.noise(MIB as usize / 2));
+    put(m.fs(), file, MIB / 2, &rng.random_bytes(MIB as usize / 2));
     // The space reserved for its metadata is not needed any more.
     fill(m.fs(), &mut rng, "more");
-    assert_eq!((again(4096), m.fs().promised()), (Err(Errno::ENOSPC), Promised::default()));
+    assert_eq!((again(4096), m.fs().reserved_bytes()), (Err(Errno::ENOSPC), ReservedBytes::default()));
     let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
     assert_eq!(m.fs().write(file, 4096, &[7; 4096], back), Ok(4096), "the kernel finds some");
 }
 
 /// Other threads write, are refused, delete and write again, all the time.
 #[test]
-fn who_was_promised_room_is_never_refused_beside_others() {
+fn reserved_writes_never_fail_beside_other_writers() {
     let m = Machine::sized_with_threads(11, 96, 1 << 20);
     let root = m.fs().root();
     let size = 12 * MIB;
@@ -236,8 +239,8 @@ fn who_was_promised_room_is_never_refused_beside_others() {
         for other in 0..3 {
             let (fs, over, refused) = (m.fs(), &over, &refused);
             scope.spawn(move || {
-                let mut rng = Dice::new(100 + other);
-                let piece = rng.noise(256 << 10);
+                let mut rng = Prng::new(100 + other);
+                let piece = rng.random_bytes(256 << 10);
                 for round in 0.. {
                     if over.load(Ordering::Relaxed) {
                         break;
@@ -273,8 +276,8 @@ fn who_was_promised_room_is_never_refused_beside_others() {
                     while refused.load(Ordering::Relaxed) < 3 && since.elapsed() < Duration::from_secs(60) {
                         std::thread::sleep(Duration::from_millis(5));
                     }
-                    let mut rng = Dice::new(number as u64);
-                    let content = rng.noise(size as usize);
+                    let mut rng = Prng::new(number as u64);
+                    let content = rng.random_bytes(size as usize);
                     for at in pieces(&mut rng, size, 64 << 10) {
                         put(fs, file, at, &content[at as usize..at as usize + (64 << 10)]);
                     }
@@ -288,42 +291,42 @@ fn who_was_promised_room_is_never_refused_beside_others() {
             assert!(m.fs().bytes(*file) == content.unwrap());
         }
     });
-    assert_eq!(m.fs().promised(), Promised::default());
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
     assert!(refused.into_inner() >= 3, "the pool was never full");
 }
 
 #[test]
-fn a_file_that_gets_other_records_keeps_what_it_has() {
+fn a_reservation_survives_a_new_record_size() {
     let m = Machine::sized(9, &[("recordsize", "4K")], 64, 1 << 20);
-    let mut rng = Dice::new(9);
+    let mut rng = Prng::new(9);
     let root = m.fs().root();
     let file = m.fs().file(root, "f").ino;
     let size = 8 * MIB;
     m.fs().fallocate(file, 0, 0, size).unwrap();
-    let content = rng.noise(size as usize);
+    let content = rng.random_bytes(size as usize);
     for at in (0..size).step_by(32 << 10) {
         put(m.fs(), file, at, &content[at as usize..at as usize + (8 << 10)]);
     }
     let spec = RewriteSpec { root: file, recursive: false, compression: None, record_size: Some(64 << 10) };
     m.fs().rewrite().begin(&spec).unwrap();
-    while m.fs().rewrite().step(1).unwrap() != JobStep::Idle {}
+    while m.fs().rewrite().step(1).unwrap() != JobStep::NothingToDo {}
     assert_eq!(m.fs().getattr(file).unwrap().blksize, 64 << 10);
     fill(m.fs(), &mut rng, "fill");
     for at in (0..size).step_by(32 << 10) {
         put(m.fs(), file, at + (8 << 10), &content[at as usize + (8 << 10)..at as usize + (32 << 10)]);
     }
     assert!(m.fs().bytes(file) == content);
-    assert_eq!(m.fs().promised(), Promised::default());
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
 }
 
 #[test]
-fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
+fn stale_and_oversized_reservations_are_ignored() {
     let mut m = Machine::sized(10, &[], 64, 1 << 20);
     let root = m.fs().root();
     let file = m.fs().file(root, "f").ino;
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
-    let promised = m.fs().promised();
-    assert!(promised.by_pool > MIB && promised.by_pool < 2 * MIB);
+    let reserved = m.fs().reserved_bytes();
+    assert!(reserved.by_pool > MIB && reserved.by_pool < 2 * MIB);
     let name = format!("{file:x}");
     let change = |m: &mut Machine, change: &dyn Fn(&mut Vec<u64>)| {
         m.remount();
@@ -334,49 +337,53 @@ fn entries_that_belong_to_nobody_or_promise_too_much_are_ignored() {
         let before = words.clone();
         let mut put = |words: &[u64]| {
             let cost = Cost { meta_blocks: 20, ..Cost::NOTHING };
-            let tx = dataset.objects().begin(cost).unwrap();
+            let tx = dataset.object_set().begin(cost).unwrap();
             zap.update(&tx, name.as_bytes(), ValueRef::U64s(words)).unwrap();
         };
         change(&mut words);
         put(&words);
         m.fs().sync().unwrap();
-        let stored = m.fs().promised();
+        let stored = m.fs().reserved_bytes();
         m.crash();
-        let found = m.fs().promised();
+        let found = m.fs().reserved_bytes();
         // Restores the entry.
         let dataset = m.fs().dataset();
         let mut zap = dataset.open_zap(ObjectId(number)).unwrap();
-        let tx = dataset.objects().begin(Cost { meta_blocks: 20, ..Cost::NOTHING }).unwrap();
+        let tx = dataset.object_set().begin(Cost { meta_blocks: 20, ..Cost::NOTHING }).unwrap();
         zap.update(&tx, name.as_bytes(), ValueRef::U64s(&before)).unwrap();
         drop(tx);
         (stored, found)
     };
-    assert_eq!(change(&mut m, &|_| {}), (promised, promised));
+    assert_eq!(change(&mut m, &|_| {}), (reserved, reserved));
     assert_eq!(
         change(&mut m, &|words| words[0] += 1).1,
-        Promised::default(),
+        ReservedBytes::default(),
         "of another file with this number"
     );
     assert_eq!(
         change(&mut m, &|words| (words[2], words[5]) = (1 << 50, 1 << 50)).1,
-        Promised::default(),
+        ReservedBytes::default(),
         "more than there is"
     );
-    assert_eq!(change(&mut m, &|words| words.truncate(5)).1, Promised::default(), "half a range");
-    assert_eq!(change(&mut m, &|words| words[3] = u64::MAX).1, Promised::default(), "a sum that is none");
+    assert_eq!(change(&mut m, &|words| words.truncate(5)).1, ReservedBytes::default(), "half a range");
+    assert_eq!(
+        change(&mut m, &|words| words[3] = u64::MAX).1,
+        ReservedBytes::default(),
+        "a sum that is none"
+    );
     m.remount();
-    assert_eq!(m.fs().promised(), promised);
+    assert_eq!(m.fs().reserved_bytes(), reserved);
     // It can be reserved, written and removed normally.
     m.fs().fallocate(file, 0, 0, 2 * MIB).unwrap();
     m.fs().unlink(root, b"f").unwrap();
-    assert_eq!(m.fs().promised(), Promised::default());
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
 }
 
 /// Like a program that reserves more than it needs, and truncates the file in the end.
 #[test]
-fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
+fn a_file_cut_at_its_written_end_keeps_no_reservation() {
     let m = Machine::sized(14, &[("compression", "lz4")], 64, 1 << 20);
-    let (root, mut rng) = (m.fs().root(), Dice::new(14));
+    let (root, mut rng) = (m.fs().root(), Prng::new(14));
     for (number, (mode, written)) in [
         (FALLOC_KEEP_SIZE, 1000),
         (0, 1000),
@@ -389,26 +396,26 @@ fn a_file_that_is_cut_where_it_was_written_to_has_nothing_reserved() {
     {
         let file = m.fs().file(root, &format!("f{number}")).ino;
         m.fs().fallocate(file, mode, 0, 4 * MIB).unwrap();
-        put(m.fs(), file, 0, &rng.noise(written as usize));
+        put(m.fs(), file, 0, &rng.random_bytes(written as usize));
         m.fs().size(file, written).unwrap();
-        assert_eq!(m.fs().promised(), Promised::default(), "{mode} {written}");
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "{mode} {written}");
         // Truncated in an unwritten part: only the space before the new end stays reserved.
         let file = m.fs().file(root, &format!("g{number}")).ino;
         m.fs().fallocate(file, 0, 0, 4 * MIB).unwrap();
         m.fs().size(file, written).unwrap();
         assert_eq!(m.fs().getattr(file).unwrap().blocks, written.div_ceil(512), "{mode} {written}");
-        put(m.fs(), file, 0, &rng.noise(written as usize));
-        assert_eq!(m.fs().promised(), Promised::default(), "{mode} {written}");
+        put(m.fs(), file, 0, &rng.random_bytes(written as usize));
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "{mode} {written}");
         m.fs().sync().unwrap();
     }
 }
 
-/// Whatever happens to files, the pool's promised bytes are the sum of their reservations, and end with them.
+/// Whatever happens to files, the pool's reserved bytes are the sum of their reservations, and end with them.
 #[test]
-fn the_sum_is_that_of_its_parts() {
+fn the_pools_reserved_bytes_are_the_sum_over_files() {
     for seed in 0..12 {
         let mut m = Machine::sized(seed, &[], 64, 1 << 20);
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         let root = m.fs().root();
         let name = |number: u64| format!("f{number}");
         for step in 0..300 {
@@ -431,7 +438,7 @@ fn the_sum_is_that_of_its_parts() {
                 6..8 => fs.fallocate(ino, PUNCH, at, len),
                 8 => fs.fallocate(ino, FALLOC_ZERO_RANGE, at, len),
                 9..15 => {
-                    let data = rng.noise(len.min(200_000) as usize);
+                    let data = rng.random_bytes(len.min(200_000) as usize);
                     fs.write(ino, at, &data, WriteFlags::default()).map(drop)
                 }
                 15..17 => fs.size(ino, at).map(drop),
@@ -447,23 +454,23 @@ fn the_sum_is_that_of_its_parts() {
                 }
             };
             assert!(matches!(outcome, Ok(()) | Err(Errno::ENOSPC)), "seed {seed} step {step}: {outcome:?}");
-            let Promised { by_pool: promised, to_files: sum } = m.fs().promised();
-            assert_eq!(promised, sum, "seed {seed} step {step}");
+            let ReservedBytes { by_pool, by_files: sum } = m.fs().reserved_bytes();
+            assert_eq!(by_pool, sum, "seed {seed} step {step}");
         }
-        let before = m.fs().promised();
+        let before = m.fs().reserved_bytes();
         m.remount();
-        assert!(m.fs().promised().by_pool <= before.by_pool + (8 << 20), "seed {seed}: {before:?}");
+        assert!(m.fs().reserved_bytes().by_pool <= before.by_pool + (8 << 20), "seed {seed}: {before:?}");
         for number in 0..5 {
             let _ = m.fs().unlink(root, name(number).as_bytes());
         }
-        assert_eq!(m.fs().promised(), Promised::default(), "seed {seed}");
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "seed {seed}");
         m.remount();
-        assert_eq!(m.fs().promised(), Promised::default(), "seed {seed}");
+        assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "seed {seed}");
     }
 }
 
 #[test]
-fn what_is_no_reservation_keeps_no_room_and_no_mount() {
+fn invalid_reservations_reserve_nothing_and_fail_no_mount() {
     let mut m = Machine::sized(21, &[], 64, 1 << 20);
     let file = m.fs().file(m.fs().root(), "f").ino;
     let generation = m.fs().getattr(file).unwrap().generation;
@@ -471,7 +478,7 @@ fn what_is_no_reservation_keeps_no_room_and_no_mount() {
     {
         let dataset = m.fs().dataset();
         let cost = Cost { meta_blocks: 64, objects: 4, ..Cost::NOTHING };
-        let tx = dataset.objects().begin(cost).unwrap();
+        let tx = dataset.object_set().begin(cost).unwrap();
         let mut zap = dataset.new_zap(&tx, terrane_object::ObjectKind::Zap).unwrap();
         let whole = |generation| [generation, 4096, 1 << 40, 0, 0, 1 << 40];
         for (name, words) in [
@@ -490,10 +497,10 @@ fn what_is_no_reservation_keeps_no_room_and_no_mount() {
     m.fs().sync().unwrap();
     let empty = free(&m);
     m.remount();
-    assert_eq!(m.fs().promised(), Promised::default(), "a tebibyte is more than the pool has");
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default(), "a tebibyte is more than the pool has");
     assert!(free(&m) + MIB > empty);
     let file = m.fs().ino(m.fs().root(), "f").unwrap();
     m.fs().fallocate(file, 0, 0, MIB).unwrap();
     put(m.fs(), file, 0, &[7; MIB as usize]);
-    assert_eq!(m.fs().promised(), Promised::default());
+    assert_eq!(m.fs().reserved_bytes(), ReservedBytes::default());
 }

@@ -12,11 +12,11 @@ use terrane_posix::{
     Attr, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, Job, JobStep, RewriteFigures, RewritePass,
     RewriteSpec, RewriteState,
 };
-use terrane_wire::{Dice, ObjectId};
+use terrane_wire::{ObjectId, Prng};
 
 /// Lines that every algorithm compresses, and better ones more.
 fn text(seed: u64, len: usize) -> Vec<u8> {
-    let mut rng = Dice::new(seed);
+    let mut rng = Prng::new(seed);
     let mut out = Vec::with_capacity(len + 64);
     while out.len() < len {
         let words = ["zone", "record", "granule", "pointer", "group", "tree", "the", "of", "and", "writes"];
@@ -40,7 +40,7 @@ fn resized(root: Ino, bytes: u32) -> RewriteSpec {
 
 fn run(fs: &Fs) -> RewriteFigures {
     let mut steps = 0;
-    while fs.rewrite().step(1).unwrap() != JobStep::Idle {
+    while fs.rewrite().step(1).unwrap() != JobStep::NothingToDo {
         steps += 1;
         assert!(steps < 100_000, "it goes on for ever");
     }
@@ -53,7 +53,7 @@ fn run(fs: &Fs) -> RewriteFigures {
 /// Algorithms and levels of a file's records, with the number of records.
 fn made_by(fs: &Fs, ino: Ino) -> BTreeMap<String, u64> {
     fs.sync().unwrap();
-    let set = fs.dataset().objects();
+    let set = fs.dataset().object_set();
     let object = set.hold(ObjectId(ino)).unwrap();
     let mut found = BTreeMap::new();
     for block in 0..object.block_count() {
@@ -100,7 +100,7 @@ fn tree(fs: &Fs) -> BTreeMap<Ino, (Attr, Vec<u8>)> {
     fs.size(sparse, 3_000_000).unwrap();
     files.push(sparse);
     let noise = fs.file(dirs[4], "noise").ino;
-    fs.put(noise, 0, &Dice::new(9).noise(100_000));
+    fs.put(noise, 0, &Prng::new(9).random_bytes(100_000));
     fs.link(noise, root, b"linked").unwrap();
     files.push(noise);
     fs.sync().unwrap();
@@ -116,7 +116,7 @@ fn same(fs: &Fs, files: &BTreeMap<Ino, (Attr, Vec<u8>)>) {
 }
 
 #[test]
-fn a_tree_is_stored_anew_and_nobody_sees_it() {
+fn rewriting_a_tree_changes_nothing_visible() {
     let mut m = Machine::new(31, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
     let files = tree(m.fs());
     m.fs().rewrite().begin(&spec(m.fs().root(), "zstd-9")).unwrap();
@@ -154,17 +154,17 @@ fn a_tree_is_stored_anew_and_nobody_sees_it() {
 }
 
 #[test]
-fn it_goes_on_after_a_crash_where_it_was() {
+fn a_rewrite_resumes_after_a_crash() {
     for seed in 40..46 {
         let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
         let files = tree(m.fs());
         let root = m.fs().root();
         m.fs().rewrite().begin(&spec(root, "zstd-3")).unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         let mut crashes = 0;
         let (mut done_before, mut rewritten) = (0, 0);
-        while m.fs().rewrite().goes_on() {
+        while m.fs().rewrite().is_running() {
             for _ in 0..rng.below(90) {
                 m.fs().rewrite().step(1 << rng.below(17)).unwrap();
             }
@@ -185,7 +185,7 @@ fn it_goes_on_after_a_crash_where_it_was() {
             rewritten = m.fs().rewrite().progress().map_or(rewritten, |status| status.figures.before_bytes);
         }
         assert!(crashes > 0 && rewritten > 0);
-        assert_eq!(m.fs().rewrite().step(1), Ok(JobStep::Idle));
+        assert_eq!(m.fs().rewrite().step(1), Ok(JobStep::NothingToDo));
         same(m.fs(), &files);
         for (ino, (_, bytes)) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
             assert!(is_made_by(m.fs(), *ino, "zstd-3"), "{} bytes", bytes.len());
@@ -194,7 +194,7 @@ fn it_goes_on_after_a_crash_where_it_was() {
 }
 
 #[test]
-fn who_writes_meanwhile_wins() {
+fn a_concurrent_write_wins_over_a_rewrite() {
     let m = Machine::new(51, &[("compression", "lz4"), ("recordsize", "16K")]);
     let fs = m.fs();
     let file = fs.file(fs.root(), "busy").ino;
@@ -202,10 +202,10 @@ fn who_writes_meanwhile_wins() {
     fs.put(file, 0, &model);
     fs.sync().unwrap();
     fs.rewrite().begin(&RewriteSpec { recursive: false, ..spec(file, "zstd-9") }).unwrap();
-    let mut rng = Dice::new(51);
-    while fs.rewrite().step(1 << rng.below(16)).unwrap() != JobStep::Idle {
+    let mut rng = Prng::new(51);
+    while fs.rewrite().step(1 << rng.below(16)).unwrap() != JobStep::NothingToDo {
         let at = rng.below(890_000);
-        let data = text(rng.word(), 1 + rng.below(9000) as usize);
+        let data = text(rng.next_u64(), 1 + rng.below(9000) as usize);
         fs.put(file, at, &data);
         model[at as usize..][..data.len()].copy_from_slice(&data);
         if rng.below(9) == 0 {
@@ -230,7 +230,7 @@ fn records_of_another_size_hold_the_same() {
         m.remount();
         same(m.fs(), &files);
         for (ino, (attr, _)) in &files {
-            let object = m.fs().dataset().objects().hold(ObjectId(*ino)).unwrap();
+            let object = m.fs().dataset().object_set().hold(ObjectId(*ino)).unwrap();
             let whole = u32::try_from(attr.size.next_multiple_of(512)).unwrap().max(512);
             assert!(object.block_size() == after || object.block_size() <= whole.min(after), "{attr:?}");
             assert!(object.block_count() * u64::from(object.block_size()) < attr.size + u64::from(after));
@@ -251,7 +251,7 @@ fn records_of_another_size_hold_the_same() {
 }
 
 #[test]
-fn both_at_once_and_a_crash_between() {
+fn both_passes_run_despite_a_crash_between_them() {
     for seed in 70..74 {
         let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "4K"), ("atime", "off")]);
         let files = tree(m.fs());
@@ -259,7 +259,7 @@ fn both_at_once_and_a_crash_between() {
         let both = RewriteSpec { record_size: Some(32 << 10), ..spec(root, "zstd-19") };
         m.fs().rewrite().begin(&both).unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         for _ in 0..4 {
             for _ in 0..rng.below(120) {
                 m.fs().rewrite().step(1).unwrap();
@@ -271,25 +271,25 @@ fn both_at_once_and_a_crash_between() {
         same(m.fs(), &files);
         for (ino, _) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
             assert!(is_made_by(m.fs(), *ino, "zstd-19"));
-            assert_eq!(m.fs().dataset().objects().hold(ObjectId(*ino)).unwrap().block_size(), 32 << 10);
+            assert_eq!(m.fs().dataset().object_set().hold(ObjectId(*ino)).unwrap().block_size(), 32 << 10);
         }
     }
 }
 
 fn run_to_the_end(fs: &Fs) {
-    while fs.rewrite().step(1).unwrap() != JobStep::Idle {}
+    while fs.rewrite().step(1).unwrap() != JobStep::NothingToDo {}
     fs.sync().unwrap();
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
+fn invalid_rewrites_are_refused_and_running_ones_cancelled() {
     let mut m = Machine::new(81, &[("recordsize", "16K")]);
     let fs = m.fs();
     let root = fs.root();
-    assert_eq!(fs.rewrite().step(1), Ok(JobStep::Idle));
+    assert_eq!(fs.rewrite().step(1), Ok(JobStep::NothingToDo));
     assert_eq!((fs.rewrite().progress(), fs.rewrite().cancel()), (None, Ok(false)));
     let fifo = fs.mknod(root, b"fifo", 0o010_644, 0, &USER).unwrap().ino;
-    let max = fs.dataset().objects().pool().max_block();
+    let max = fs.dataset().object_set().pool().max_block();
     for (wrong, errno) in [
         (RewriteSpec { recursive: false, ..spec(root, "lz4") }, Errno::EISDIR),
         (spec(fifo, "lz4"), Errno::EINVAL),
@@ -311,22 +311,22 @@ fn what_cannot_be_is_refused_and_what_goes_on_can_be_ended() {
     fs.rewrite().begin(&ours).unwrap();
     assert_eq!(fs.rewrite().begin(&spec(root, "lz4")), Err(Errno::EBUSY));
     for _ in 0..40 {
-        assert_eq!(fs.rewrite().step(1), Ok(JobStep::Went));
+        assert_eq!(fs.rewrite().step(1), Ok(JobStep::Progressed));
     }
     let status = fs.rewrite().progress().unwrap();
     assert_eq!(
         (status.pass, status.state, status.spec),
-        (RewritePass::Compression, RewriteState::Going, ours)
+        (RewritePass::Compression, RewriteState::Running, ours)
     );
     assert_eq!(fs.rewrite().cancel(), Ok(true));
     assert_eq!(fs.rewrite().progress().unwrap().state, RewriteState::Cancelled);
-    assert_eq!(fs.rewrite().step(1), Ok(JobStep::Idle));
+    assert_eq!(fs.rewrite().step(1), Ok(JobStep::NothingToDo));
     m.remount();
-    assert_eq!((m.fs().rewrite().progress(), m.fs().rewrite().goes_on()), (None, false));
+    assert_eq!((m.fs().rewrite().progress(), m.fs().rewrite().is_running()), (None, false));
 }
 
 #[test]
-fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
+fn an_unreadable_record_is_counted_once_on_a_full_pool() {
     let mut m = Machine::sized(83, &[("compression", "zstd-9"), ("recordsize", "16K")], 64, 1 << 20);
     let root = m.fs().root();
     let files: Vec<Ino> = (0..60).map(|at| m.fs().file(root, &format!("file {at}")).ino).collect();
@@ -339,14 +339,14 @@ fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
     let fs = m.fs();
     // Uncompressed, the files take four times the space, which the pool does not have.
     fs.rewrite().begin(&spec(root, "off")).unwrap();
-    let mut told = Vec::new();
-    while told.len() < 3 {
-        if fs.rewrite().step(80 << 20).unwrap() == JobStep::NoRoom {
-            told.push(fs.rewrite().progress().unwrap().figures.errors);
+    let mut error_counts = Vec::new();
+    while error_counts.len() < 3 {
+        if fs.rewrite().step(80 << 20).unwrap() == JobStep::NoSpace {
+            error_counts.push(fs.rewrite().progress().unwrap().figures.errors);
         }
         assert_ne!(fs.rewrite().progress().unwrap().state, RewriteState::Done, "there was room for all");
     }
-    assert_eq!(told, [told[0]; 3]);
+    assert_eq!(error_counts, [error_counts[0]; 3]);
     for at in 10..60 {
         fs.unlink(root, format!("file {at}").as_bytes()).unwrap();
     }
@@ -356,7 +356,7 @@ fn a_record_that_cannot_be_read_is_told_once_however_often_room_runs_out() {
 }
 
 #[test]
-fn names_that_come_and_go_meanwhile_do_no_harm() {
+fn concurrent_names_do_not_disturb_a_rewrite() {
     let m = Machine::new(91, &[("compression", "lz4"), ("recordsize", "16K")]);
     let fs = m.fs();
     let mut dirs = vec![fs.root()];
@@ -371,9 +371,9 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
     }
     fs.sync().unwrap();
     fs.rewrite().begin(&spec(fs.root(), "zstd-3")).unwrap();
-    let mut rng = Dice::new(91);
+    let mut rng = Prng::new(91);
     let mut number = 0;
-    while fs.rewrite().step(1).unwrap() != JobStep::Idle {
+    while fs.rewrite().step(1).unwrap() != JobStep::NothingToDo {
         let dir = *rng.one_of(&dirs);
         number += 1;
         match rng.below(6) {
@@ -393,7 +393,7 @@ fn names_that_come_and_go_meanwhile_do_no_harm() {
 
 /// The walk's current directory is removed, and its number is reused elsewhere.
 #[test]
-fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
+fn a_rewrite_skips_a_directory_that_reuses_a_number() {
     const FILES: u64 = 200;
     let m = Machine::new(92, &[("recordsize", "16K")]);
     let fs = m.fs();
@@ -419,14 +419,14 @@ fn a_directory_of_the_same_number_elsewhere_is_left_alone() {
     let files: Vec<Ino> = (0..FILES).map(|at| fs.file(dir, &format!("file {at}")).ino).collect();
     files.iter().for_each(|ino| fs.put(*ino, 0, &text(*ino, 40_000)));
     run(fs);
-    let size = |ino: &Ino| fs.dataset().objects().hold(ObjectId(*ino)).unwrap().block_size();
+    let size = |ino: &Ino| fs.dataset().object_set().hold(ObjectId(*ino)).unwrap().block_size();
     assert_eq!(files.iter().filter(|ino| size(ino) == 4096).count(), 0, "they are outside of the job");
 }
 
 /// Runs all work to its end; returns the number of steps.
-fn idle(fs: &Fs) -> u64 {
+fn run_idle_work(fs: &Fs) -> u64 {
     let mut steps = 0;
-    while fs.recompress().step(1).unwrap() == JobStep::Went {
+    while fs.recompress().step(1).unwrap() == JobStep::Progressed {
         steps += 1;
         assert!(steps < 100_000, "it goes on for ever");
     }
@@ -435,7 +435,7 @@ fn idle(fs: &Fs) -> u64 {
 }
 
 fn pass(fs: &Fs, secs: u64) {
-    fs.dataset().objects().pool().env().sleep(std::time::Duration::from_secs(secs));
+    fs.dataset().object_set().pool().env().sleep(std::time::Duration::from_secs(secs));
 }
 
 #[test]
@@ -444,16 +444,16 @@ fn idle_time_compresses_what_is_cold_once() {
     let files = tree(m.fs());
     let day = 86_400;
     pass(m.fs(), 20 * day);
-    assert_eq!(idle(m.fs()), 0, "nobody asked for it");
+    assert_eq!(run_idle_work(m.fs()), 0, "nobody asked for it");
     let root = m.fs().root();
     let young = m.fs().file(root, "young").ino;
     m.fs().put(young, 0, &text(1, 100_000));
     m.fs().sync().unwrap();
     m.fs().dataset().set("recompress", "idle:10").unwrap();
-    assert!(idle(m.fs()) > 100);
+    assert!(run_idle_work(m.fs()) > 100);
     let done = m.fs().recompress().progress();
     assert!(
-        done.records > 100 && done.after_bytes * 8 <= done.before_bytes * 7 && !done.is_under_way,
+        done.records > 100 && done.after_bytes * 8 <= done.before_bytes * 7 && !done.is_running,
         "{done:?}"
     );
     same(m.fs(), &files);
@@ -465,15 +465,15 @@ fn idle_time_compresses_what_is_cold_once() {
 
     // Not again: not now, not after a remount, and not when more files have become cold.
     m.remount();
-    assert_eq!((idle(m.fs()), m.fs().recompress().progress()), (0, done));
+    assert_eq!((run_idle_work(m.fs()), m.fs().recompress().progress()), (0, done));
     // A new mount in the simulator restarts the clock.
     pass(m.fs(), 20 * day);
     m.fs().put(large, 50_000, b"written again");
     m.fs().sync().unwrap();
     pass(m.fs(), 11 * day);
-    let fates = |m: &Machine| m.fs().dataset().objects().pool().stats().totals_now.stored_bytes;
+    let fates = |m: &Machine| m.fs().dataset().object_set().pool().stats().totals_now.stored_bytes;
     let before = fates(&m);
-    assert!(idle(m.fs()) > 0);
+    assert!(run_idle_work(m.fs()) > 0);
     let after = m.fs().recompress().progress();
     assert_eq!(
         after.records,
@@ -485,14 +485,14 @@ fn idle_time_compresses_what_is_cold_once() {
 }
 
 #[test]
-fn idle_time_goes_on_where_it_was_after_a_crash() {
+fn recompression_resumes_after_a_crash() {
     for seed in 110..114 {
         let mut m = Machine::new(seed, &[("compression", "lz4"), ("recordsize", "16K"), ("atime", "off")]);
         let files = tree(m.fs());
         pass(m.fs(), 20 * 86_400);
         m.fs().dataset().set("recompress", "idle").unwrap();
         m.fs().sync().unwrap();
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         let mut committed = 0;
         for _ in 0..5 {
             for _ in 0..rng.below(200) {
@@ -506,7 +506,7 @@ fn idle_time_goes_on_where_it_was_after_a_crash() {
             pass(m.fs(), 20 * 86_400);
             assert!(m.fs().recompress().progress().records >= committed);
         }
-        idle(m.fs());
+        run_idle_work(m.fs());
         same(m.fs(), &files);
         for (ino, _) in files.iter().filter(|(_, (_, bytes))| bytes.len() == 300_000) {
             assert!(is_made_by(m.fs(), *ino, "zstd-19"));
@@ -515,7 +515,7 @@ fn idle_time_goes_on_where_it_was_after_a_crash() {
 }
 
 #[test]
-fn many_threads_store_records_anew_while_others_write_them() {
+fn threads_rewrite_records_while_others_write_them() {
     const BLOCK: usize = 5000;
     const BLOCKS: u64 = 900;
     let m = Machine::with_threads(121);
@@ -534,7 +534,7 @@ fn many_threads_store_records_anew_while_others_write_them() {
             .iter()
             .map(|ino| {
                 scope.spawn(move || {
-                    let mut rng = Dice::new(*ino);
+                    let mut rng = Prng::new(*ino);
                     let mut last = vec![0; BLOCKS as usize];
                     for turn in 1.. {
                         if over() {
@@ -552,7 +552,7 @@ fn many_threads_store_records_anew_while_others_write_them() {
         let mut stored = 0;
         for name in ["zstd-3", "lz4", "gzip-1", "zstd-9", "zle", "zstd-1"] {
             fs.rewrite().begin(&spec(dir, name)).unwrap();
-            while fs.rewrite().step(1 << 20).unwrap() != JobStep::Idle {}
+            while fs.rewrite().step(1 << 20).unwrap() != JobStep::NothingToDo {}
             let status = fs.rewrite().progress().unwrap();
             assert_eq!((status.state, status.figures.errors), (RewriteState::Done, 0));
             stored += status.figures.before_bytes;

@@ -38,7 +38,7 @@ fn open_files_without_a_name_outlive_the_process() {
 }
 
 #[test]
-fn what_a_successor_makes_and_unlinks_gives_its_space_back() {
+fn unlinked_files_of_a_successor_free_their_space() {
     let mut m = Machine::new(12, &[]);
     let root = m.fs().root();
     m.fs().file(root, "old");
@@ -81,17 +81,17 @@ type Told = Vec<(Ino, Option<Loss>)>;
 struct Notes(Arc<Mutex<Vec<(u64, Ino)>>>, Arc<Mutex<Told>>);
 
 impl Ledger for Notes {
-    fn note(&self, group: u64, ino: Ino) {
-        self.0.lock().unwrap().push((group, ino));
+    fn note_change(&self, txg: u64, ino: Ino) {
+        self.0.lock().unwrap().push((txg, ino));
     }
 
-    fn told(&self, ino: Ino, loss: Option<Loss>) {
+    fn note_reported(&self, ino: Ino, loss: Option<Loss>) {
         self.1.lock().unwrap().push((ino, loss));
     }
 }
 
 #[test]
-fn what_a_crash_lost_is_told_to_each_kind_of_call() {
+fn each_kind_of_call_reports_what_a_crash_lost() {
     let mut m = Machine::new(14, &[]);
     let fs = m.fs();
     let root = fs.root();
@@ -99,20 +99,20 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     fs.put(safe, 0, b"safe");
     fs.put(half, 0, b"first");
     let notes = Notes::default();
-    fs.keep_ledger(Box::new(notes.clone()));
+    fs.set_ledger(Box::new(notes.clone()));
     fs.fsync(safe, false).unwrap();
     let committed = m.objects().pool().status().txg.0;
     fs.put(half, 0, b"second");
     fs.put(half, 0, b"third!");
     let noted = notes.0.lock().unwrap().clone();
     assert_eq!(noted.iter().map(|(_, ino)| *ino).collect::<Vec<_>>(), [half], "once in a group");
-    let lost: Vec<Ino> = noted.iter().filter(|(group, _)| *group > committed).map(|(_, ino)| *ino).collect();
+    let lost: Vec<Ino> = noted.iter().filter(|(txg, _)| *txg > committed).map(|(_, ino)| *ino).collect();
 
     let never = half + 1000;
     m.die(&[&lost[..], &[never]].concat());
     let fs = m.fs();
     let notes = Notes::default();
-    fs.keep_ledger(Box::new(notes.clone()));
+    fs.set_ledger(Box::new(notes.clone()));
     assert_eq!(fs.bytes(half), b"first");
     assert_eq!(fs.fsync(safe, false), Ok(()));
     for _ in 0..3 {
@@ -123,10 +123,12 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     assert_eq!(fs.refuse_change(half), Ok(()));
     assert_eq!(fs.fsync(half, true), Ok(()));
     assert_eq!((fs.fsync(never, true), fs.refuse_change(never)), (Err(Errno::EIO), Ok(())));
-    let told = |change_told, sync_told| (half, Some(Loss { change_told, sync_told, is_read: false }));
+    let reported = |change_reported, sync_reported| {
+        (half, Some(Loss { change_reported, sync_reported, is_read: false }))
+    };
     let noted = std::mem::take(&mut *notes.1.lock().unwrap());
     let last = noted.last().copied().unwrap();
-    assert_eq!((noted[0], last), (told(false, true), told(true, true)));
+    assert_eq!((noted[0], last), (reported(false, true), reported(true, true)));
     assert!(noted.iter().all(|(ino, _)| *ino == half), "the number of what never came to be stays lost");
     fs.put(half, 0, b"again");
     assert_eq!(fs.fsync(half, true), Ok(()));
@@ -134,7 +136,7 @@ fn what_a_crash_lost_is_told_to_each_kind_of_call() {
     assert_eq!((fs.lost_files(), fs.lost_inodes()), (listed, vec![]), "administrators have not read it");
     let cleared = || fs.clear_losses().unwrap().files.len();
     assert_eq!((cleared(), cleared()), (1, 0));
-    let read = Loss { change_told: true, sync_told: true, is_read: true };
+    let read = Loss { change_reported: true, sync_reported: true, is_read: true };
     assert_eq!(notes.1.lock().unwrap().last(), Some(&(half, Some(read))));
     assert!(fs.is_lost(half), "the kernel may still append at an old end");
     let fs = Fs::take_over(Arc::clone(fs.dataset()), [(half, read)].into()).unwrap();
@@ -177,7 +179,7 @@ fn files_that_lost_changes_are_listed_after_the_mount_has_ended() {
     files.iter().for_each(|ino| m.fs().put(*ino, 0, b"stored"));
     m.fs().sync().unwrap();
     m.die(&[files[0], files[2]]);
-    m.fs().note_unwritten(files[1], Errno::ENOSPC);
+    m.fs().note_writeback_failure(files[1], Errno::ENOSPC);
     m.fs().record_errors().unwrap();
     m.fs().sync().unwrap();
     m.die(&[]);
@@ -205,7 +207,7 @@ fn nobody_misses_that_somebody_read() {
     fs.put(file, 0, b"bytes");
     fs.sync().unwrap();
     let notes = Notes::default();
-    fs.keep_ledger(Box::new(notes.clone()));
+    fs.set_ledger(Box::new(notes.clone()));
     assert_eq!(fs.bytes(file), b"bytes");
     assert!(notes.0.lock().unwrap().is_empty(), "only its time of access changed");
     fs.put(file, 0, b"other");
@@ -249,7 +251,7 @@ fn a_number_comes_free_when_the_end_of_its_object_is_committed() {
 }
 
 #[test]
-fn a_new_file_does_not_answer_for_what_one_with_its_number_lost() {
+fn a_new_file_does_not_report_the_loss_of_its_numbers_predecessor() {
     let mut m = Machine::new(17, &[]);
     let root = m.fs().root();
     let old = m.fs().file(root, "old").ino;

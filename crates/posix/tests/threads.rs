@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::{Machine, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, RENAME_EXCHANGE, RENAME_NOREPLACE, WriteFlags};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Accepts results of races, and of a device without power.
 fn may_fail(outcome: Result<(), Errno>) {
@@ -28,7 +28,7 @@ fn may_fail(outcome: Result<(), Errno>) {
 }
 
 fn storm(fs: &Fs, dirs: &[Ino], seed: u64, steps: usize) {
-    let mut rng = Dice::new(seed);
+    let mut rng = Prng::new(seed);
     for _ in 0..steps {
         let (dir, other) = (*rng.one_of(dirs), *rng.one_of(dirs));
         let (name, new_name) = (format!("n{}", rng.below(12)), format!("n{}", rng.below(12)));
@@ -128,7 +128,7 @@ fn a_storm_of_threads_leaves_a_tree() {
 }
 
 #[test]
-fn a_storm_leaves_a_tree_while_groups_sync() {
+fn a_storm_leaves_a_tree_while_txgs_sync() {
     for seed in 11..=13 {
         println!("SEED={seed}");
         let mut m = Machine::with_threads(seed);

@@ -7,7 +7,7 @@ mod support;
 use std::collections::BTreeMap;
 use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_posix::{Errno, Fs, Ino, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 const ANY: SetXattr = SetXattr { create: false, replace: false, kill_sgid: false };
 const CREATE: SetXattr = SetXattr { create: true, ..ANY };
@@ -47,15 +47,15 @@ fn values(fs: &Fs, ino: Ino) -> Values {
 
 fn objects(m: &Machine) -> u64 {
     m.fs().sync().unwrap();
-    m.fs().dataset().objects().usage().objects
+    m.fs().dataset().object_set().usage().objects
 }
 
 fn object(m: &Machine, ino: Ino) -> std::sync::Arc<terrane_object::Object> {
-    m.fs().dataset().objects().hold(terrane_wire::ObjectId(ino)).unwrap()
+    m.fs().dataset().object_set().hold(terrane_wire::ObjectId(ino)).unwrap()
 }
 
-fn home(m: &Machine, home: &str) {
-    m.fs().dataset().set("xattr", home).unwrap();
+fn set_placement(m: &Machine, placement: &str) {
+    m.fs().dataset().set("xattr", placement).unwrap();
 }
 
 #[test]
@@ -66,9 +66,9 @@ fn a_value_moves_from_bonus_to_spill_to_a_hidden_directory_and_back() {
     // Length, whether there is a spill block, and number of objects beside the file.
     let homes =
         [(100, false, 0), (300, true, 0), (32 << 10, true, 0), ((32 << 10) + 1, false, 2), (1, false, 0)];
-    let mut rng = Dice::new(5);
+    let mut rng = Prng::new(5);
     for (len, spill, more) in homes.into_iter().chain(homes) {
-        let value = rng.noise(len);
+        let value = rng.random_bytes(len);
         set(m.fs(), file, "user.a", &value).unwrap();
         assert_eq!(get(m.fs(), file, "user.a").unwrap(), value, "{len} bytes at once");
         assert_eq!(objects(&m), before + more, "{len} bytes");
@@ -91,12 +91,12 @@ fn the_property_decides_about_new_values_alone() {
     let file = m.fs().file(m.fs().root(), "f").ino;
     let before = objects(&m);
     set(m.fs(), file, "user.list", b"in the list").unwrap();
-    home(&m, "dir");
+    set_placement(&m, "dir");
     set(m.fs(), file, "user.dir", b"in a directory").unwrap();
     set(m.fs(), file, "trusted.too", b"").unwrap();
     assert_eq!(objects(&m), before + 3);
     for word in ["dir", "sa"] {
-        home(&m, word);
+        set_placement(&m, word);
         assert_eq!(get(m.fs(), file, "user.list").unwrap(), b"in the list");
         assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"in a directory");
         assert_eq!(names(m.fs(), file), ["trusted.too", "user.dir", "user.list"]);
@@ -104,18 +104,18 @@ fn the_property_decides_about_new_values_alone() {
     // When set again, it moves, and is in one place only.
     set(m.fs(), file, "user.dir", b"moved").unwrap();
     assert_eq!(objects(&m), before + 2);
-    home(&m, "dir");
+    set_placement(&m, "dir");
     set(m.fs(), file, "user.list", b"moved as well").unwrap();
     assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
     assert_eq!(get(m.fs(), file, "user.list").unwrap(), b"moved as well");
     assert_eq!(names(m.fs(), file), ["trusted.too", "user.dir", "user.list"]);
     // The kernel learns only at mount whether there are any.
-    home(&m, "off");
+    set_placement(&m, "off");
     assert_eq!(get(m.fs(), file, "user.dir").unwrap(), b"moved");
     m.remount();
     assert_eq!(get(m.fs(), file, "user.dir"), Err(Errno::EOPNOTSUPP));
     assert_eq!(set(m.fs(), file, "user.dir", b""), Err(Errno::EOPNOTSUPP));
-    home(&m, "sa");
+    set_placement(&m, "sa");
     m.remount();
     for name in ["user.dir", "trusted.too", "user.list"] {
         m.fs().removexattr(file, name.as_bytes()).unwrap();
@@ -209,7 +209,7 @@ fn the_list_of_names_is_bounded_and_all_of_them_are_listed() {
 }
 
 #[test]
-fn what_a_file_has_goes_with_it() {
+fn destroying_a_file_frees_its_xattrs() {
     let mut m = Machine::new(36, &[("xattr", "dir")]);
     let root = m.fs().root();
     let before = objects(&m);
@@ -237,27 +237,29 @@ fn what_a_file_has_goes_with_it() {
 }
 
 #[test]
-fn nobody_reaches_a_hidden_object_by_its_number() {
+fn hidden_objects_cannot_be_opened_by_number() {
     let m = Machine::new(37, &[("xattr", "dir")]);
     let file = m.fs().file(m.fs().root(), "f").ino;
     set(m.fs(), file, "user.a", b"value").unwrap();
     let hidden: Vec<Ino> = (1..file + 64)
-        .filter(|ino| *ino != file && m.fs().dataset().objects().hold(terrane_wire::ObjectId(*ino)).is_ok())
+        .filter(|ino| {
+            *ino != file && m.fs().dataset().object_set().hold(terrane_wire::ObjectId(*ino)).is_ok()
+        })
         .filter(|ino| m.fs().getattr(*ino).is_ok_and(|attr| attr.ino != m.fs().root()))
         .collect();
     assert_eq!(hidden, []);
 }
 
 /// One random change, in file system and model.
-fn random_step(m: &Machine, rng: &mut Dice, file: Ino, model: &mut Values) {
+fn random_step(m: &Machine, rng: &mut Prng, file: Ino, model: &mut Values) {
     const NAMES: [&str; 6] =
         ["user.a", "user.b", "trusted.c", "security.d", "user.eeeeeeeeeeeeeeeeeeeeeeee", "user.f"];
     const LENGTHS: [u64; 8] = [0, 1, 60, 140, 700, 5000, 33_000, 65_537];
     let name = *rng.one_of(&NAMES);
     let is_there = model.contains_key(name.as_bytes());
     match rng.below(10) {
-        0 => home(m, "dir"),
-        1 => home(m, "sa"),
+        0 => set_placement(m, "dir"),
+        1 => set_placement(m, "sa"),
         2 | 3 => {
             let expected = if is_there { Ok(()) } else { Err(Errno::ENODATA) };
             assert_eq!(m.fs().removexattr(file, name.as_bytes()), expected, "{name}");
@@ -266,7 +268,7 @@ fn random_step(m: &Machine, rng: &mut Dice, file: Ino, model: &mut Values) {
         _ => {
             let most = *rng.one_of(&LENGTHS);
             let len = rng.below(most + 1).min(65_536) as usize;
-            let value = if rng.below(2) == 0 { vec![7; len] } else { rng.noise(len) };
+            let value = if rng.below(2) == 0 { vec![7; len] } else { rng.random_bytes(len) };
             let how = *rng.one_of(&[ANY, ANY, CREATE, REPLACE]);
             let expected = match is_there {
                 true if how.create => Err(Errno::EEXIST),
@@ -286,7 +288,7 @@ fn random_changes_of_homes_are_those_of_a_map() {
     for seed in 0..12 {
         let width = ["legacy", "1k", "auto", "2k"][seed as usize % 4];
         let mut m = Machine::new(100 + seed, &[("dnodesize", width)]);
-        let mut rng = Dice::new(seed);
+        let mut rng = Prng::new(seed);
         let before = objects(&m);
         let files: Vec<Ino> = (0..3).map(|at| m.fs().file(m.fs().root(), &format!("f{at}")).ino).collect();
         let mut models = vec![Values::new(); files.len()];
@@ -328,17 +330,17 @@ fn random_changes_of_homes_are_those_of_a_map() {
 }
 
 #[test]
-fn who_may_see_all_names_is_asked_while_nothing_is_locked() {
+fn the_privilege_check_runs_without_locks() {
     let m = Machine::new(38, &[]);
     let file = m.fs().file(m.fs().root(), "f").ino;
     for name in ["user.a", "trusted.b", "user.trusted.c", "trusted.d", "security.e"] {
         set(m.fs(), file, name, b"value").unwrap();
     }
-    let asked = std::cell::Cell::new(0);
+    let calls = std::cell::Cell::new(0);
     let list = |answer: bool| {
         let mut raw = b"before\0".to_vec();
         let is_admin = || {
-            asked.set(asked.get() + 1);
+            calls.set(calls.get() + 1);
             // This would block forever if a lock were held.
             set(m.fs(), file, "user.a", b"another value").unwrap();
             answer
@@ -350,5 +352,5 @@ fn who_may_see_all_names_is_asked_while_nothing_is_locked() {
     assert_eq!(all.matches('\0').count(), 6);
     assert_eq!(list(false).matches("trusted.").count(), 1, "a name of a user");
     assert!(list(false).starts_with("before\0") && list(false).matches('\0').count() == 4);
-    assert_eq!(asked.get(), 4);
+    assert_eq!(calls.get(), 4);
 }

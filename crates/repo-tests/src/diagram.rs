@@ -203,7 +203,7 @@ pub fn crates_svg() -> String {
             svg,
             "<g class=\"{class}\"><title>{}</title><rect x=\"{left}\" y=\"{top}\" width=\"{BOX_WIDTH}\" height=\"{BOX_HEIGHT}\" \
              rx=\"5\"/><text x=\"{}\" y=\"{}\">{}</text></g>",
-            escaped(&row.what.replace('`', "")),
+            escaped(&row.purpose.replace('`', "")),
             node.x,
             top + BOX_HEIGHT / 2 + 5,
             row.name.trim_start_matches("terrane-"),

@@ -15,7 +15,7 @@ pub struct Row {
     /// Whether the crate lies in `benches/`.
     is_bench: bool,
     /// What the crate contains.
-    pub what: String,
+    pub purpose: String,
     may_use: String,
 }
 
@@ -29,7 +29,7 @@ pub fn rows() -> Vec<Row> {
         Row {
             name: name.split('`').nth(1).expect("a name in backticks").to_string(),
             is_bench: name.contains("`benches/`"),
-            what: what.to_string(),
+            purpose: what.to_string(),
             may_use: may_use.to_string(),
         }
     })

@@ -14,11 +14,11 @@ use terrane_repo_tests::table::{Edges, allowed, below, rows};
 use terrane_repo_tests::{files, read, root, short};
 
 /// Crates that re-export names of others from their root, and why.
-const HAND_ON: [(&str, &str); 1] =
+const REEXPORTING_CRATES: [(&str, &str); 1] =
     [("terrane", "the face for embedders: one dependency that keeps its promises, whatever moves below")];
 
 /// They stand above most crates, and are made for the tests of all.
-const FOR_TESTS_OF_ALL: [&str; 2] = ["terrane-oracle", "terrane-sim"];
+const TEST_SUPPORT_CRATES: [&str; 2] = ["terrane-oracle", "terrane-sim"];
 
 /// Crates of this workspace in one section of every manifest.
 fn manifests(section: &str) -> Edges {
@@ -53,7 +53,10 @@ fn every_edge_is_in_the_table() {
     for (name, used) in manifests("[dependencies]") {
         let may = allowed.get(&name).unwrap_or_else(|| panic!("{name} has no row in DESIGN.md"));
         let more: Vec<_> = used.difference(may).collect();
-        assert!(more.is_empty(), "{name} may not use {more:?}: the table in DESIGN.md section 2 is the law");
+        assert!(
+            more.is_empty(),
+            "{name} may not use {more:?}: the table in DESIGN.md section 2 does not allow it"
+        );
     }
 }
 
@@ -61,7 +64,7 @@ fn every_edge_is_in_the_table() {
 fn every_row_has_a_crate() {
     let crates = manifests("[dependencies]");
     for row in rows() {
-        assert!(crates.contains_key(&row.name), "DESIGN.md describes {}, which is not there", row.name);
+        assert!(crates.contains_key(&row.name), "DESIGN.md describes {}, which does not exist", row.name);
     }
 }
 
@@ -70,7 +73,7 @@ fn tests_use_what_is_below_them() {
     let allowed = allowed();
     for (name, used) in manifests("[dev-dependencies]") {
         let may = below(&allowed, &name);
-        let is_for_tests = |used: &str| FOR_TESTS_OF_ALL.contains(&used);
+        let is_for_tests = |used: &str| TEST_SUPPORT_CRATES.contains(&used);
         let more: Vec<_> = used.iter().filter(|used| !may.contains(*used) && !is_for_tests(used)).collect();
         assert!(more.is_empty(), "tests of {name} use {more:?}, which is not below it");
     }
@@ -117,7 +120,7 @@ fn workspace() -> BTreeMap<String, Vec<(String, String)>> {
 }
 
 /// The names that a source re-exports from crates of the workspace: owner, name.
-fn handed_on(text: &str) -> Vec<(String, String)> {
+fn reexports(text: &str) -> Vec<(String, String)> {
     let exports = text.split("pub use ").skip(1).filter_map(|rest| rest.split(';').next());
     let of_ours = exports.filter(|export| export.starts_with("terrane"));
     of_ours
@@ -129,27 +132,30 @@ fn handed_on(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn a_name_is_handed_on_where_a_reason_is_listed() {
+fn every_reexport_has_a_listed_reason() {
     for (name, sources) in workspace() {
-        let listed = HAND_ON.iter().any(|(from, _)| *from == name);
+        let listed = REEXPORTING_CRATES.iter().any(|(from, _)| *from == name);
         let allowed_here = |path: &str| listed && path.ends_with("/src/lib.rs");
         for (path, text) in sources.iter().filter(|(path, _)| !allowed_here(path)) {
-            let handed = handed_on(text);
-            assert!(handed.is_empty(), "{path} hands on {handed:?}: name the crate that owns it");
+            let handed = reexports(text);
+            assert!(
+                handed.is_empty(),
+                "{path} re-exports {handed:?}: import them from the crate that owns them"
+            );
         }
     }
 }
 
 #[test]
-fn a_name_that_was_handed_on_counts_as_an_edge_to_its_owner() {
+fn a_reexported_name_counts_as_an_edge_to_its_owner() {
     let (allowed, workspace) = (allowed(), workspace());
-    for (from, _) in HAND_ON {
+    for (from, _) in REEXPORTING_CRATES {
         let handed: BTreeMap<String, String> = workspace[from]
             .iter()
-            .flat_map(|(_, text)| handed_on(text))
+            .flat_map(|(_, text)| reexports(text))
             .map(|(owner, name)| (name, owner))
             .collect();
-        assert!(!handed.is_empty(), "{from} hands on nothing: strike it from the list");
+        assert!(!handed.is_empty(), "{from} re-exports nothing: remove it from the list");
         let prefix = format!("{}::", from.replace('-', "_"));
         for (name, sources) in workspace.iter().filter(|(name, _)| name.as_str() != from) {
             for (path, text) in sources {
@@ -164,10 +170,10 @@ fn a_name_that_was_handed_on_counts_as_an_edge_to_its_owner() {
 }
 
 #[test]
-fn names_that_are_handed_on_are_found() {
+fn reexports_are_found() {
     let text = "pub use terrane_a::b::{C, D as E};\npub use crate::f::G;\npub(crate) use terrane_h::I;\n\
                 pub use terrane_j as k;";
     let found: Vec<String> =
-        handed_on(text).into_iter().map(|(owner, name)| format!("{owner} {name}")).collect();
+        reexports(text).into_iter().map(|(owner, name)| format!("{owner} {name}")).collect();
     assert_eq!(found, ["terrane-a C", "terrane-a E", "terrane-j k"]);
 }

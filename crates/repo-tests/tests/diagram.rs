@@ -11,8 +11,5 @@ fn the_picture_of_the_crates_is_that_of_the_table() {
         std::fs::write(&path, &svg).unwrap();
     }
     let committed = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        committed == svg,
-        "docs/crates.svg is not what the table in DESIGN.md gives: `make diagram` writes it anew"
-    );
+    assert!(committed == svg, "docs/crates.svg differs from the table in DESIGN.md: run `make diagram`");
 }

@@ -15,7 +15,7 @@ use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
 use terrane_object::entry::ObjsetInfo;
-use terrane_object::waiting::QueueEntry;
+use terrane_object::queued_subtree::QueueEntry;
 use terrane_repo_tests::{files, read, root, short};
 use terrane_wire::Row;
 
@@ -130,7 +130,7 @@ fn every_structure_of_the_code_is_on_the_page() {
     for name in tables.keys() {
         assert!(
             declared.iter().any(|(declared, ..)| declared == name),
-            "FORMAT.md describes {name}, which is not there"
+            "FORMAT.md describes {name}, which does not exist"
         );
     }
 }

@@ -21,7 +21,7 @@ fn complaints(name: &str, figures: &Figures) -> Vec<String> {
         found.push(format!("{name}:{}: {} words, not {WORDS_MAX}: {}", long.line, long.words(), long.text));
     }
     for headless in &figures.headless {
-        found.push(format!("{name}:{}: who? {}", headless.line, headless.text));
+        found.push(format!("{name}:{}: headless who: {}", headless.line, headless.text));
     }
     found
 }

@@ -23,7 +23,7 @@ fn sources() -> impl Iterator<Item = (PathBuf, String)> {
     })
 }
 
-fn none(found: Vec<String>, rule: &str) {
+fn assert_none(found: Vec<String>, rule: &str) {
     assert!(found.is_empty(), "{rule}:\n{}", found.join("\n"));
 }
 
@@ -49,7 +49,7 @@ fn lines_fit_a_screen() {
             }),
         );
     }
-    none(found, "lines of at most 140 characters");
+    assert_none(found, "lines of at most 140 characters");
 }
 
 #[test]
@@ -57,9 +57,9 @@ fn files_have_one_idea() {
     let long = sources()
         .map(|(path, text)| (path, text.lines().count()))
         .filter(|(_, lines)| *lines > FILE_LINES_MAX);
-    none(
+    assert_none(
         long.map(|(path, lines)| format!("{}: {lines} lines", short(&path))).collect(),
-        "look for the second idea in files over 900 lines",
+        "files over 900 lines: split them by topic",
     );
 }
 
@@ -77,7 +77,7 @@ fn nothing_is_left_open_in_the_code() {
             );
         }
     }
-    none(found, "finish it, or write an issue");
+    assert_none(found, "open markers in the code: finish the work, or file an issue");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn no_path_of_one_machine_is_written_down() {
             );
         }
     }
-    none(found, "paths that exist on one machine only");
+    assert_none(found, "paths that exist on one machine only");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn unsafe_is_written_where_nothing_else_serves() {
             }
         }
     }
-    none(found, "unsafe outside device, fuse and codec");
+    assert_none(found, "unsafe outside device, fuse and codec");
 }
 
 /// Existing files that `mod x;` lines of a file name.
@@ -162,7 +162,7 @@ fn every_file_is_reached_from_a_root() {
         open.extend(modules(&path).into_iter().filter(|module| reached.insert(module.clone())));
     }
     let dead = all.iter().filter(|path| !reached.contains(*path)).map(|path| short(path)).collect();
-    none(dead, "files that no `mod` names");
+    assert_none(dead, "files that no `mod` names");
 }
 
 /// Words after `make ` in the first cells of README's table.
@@ -199,7 +199,7 @@ fn links_of_the_pages_lead_somewhere() {
             }
         }
     }
-    none(found, "links to files that are not there");
+    assert_none(found, "links to files that do not exist");
 }
 
 /// Every test that SEMANTICS.md names must exist: a line of that page is a promise with a proof.
@@ -217,5 +217,5 @@ fn tests_that_the_pages_name_are_there() {
     let absent = checks
         .filter(|name| !suite.contains(&format!("\ncheck_{name}() {{")))
         .map(|name| format!("check_{name}"));
-    none(missing.chain(absent).collect(), "tests named by SEMANTICS.md that do not exist");
+    assert_none(missing.chain(absent).collect(), "tests named by SEMANTICS.md that do not exist");
 }

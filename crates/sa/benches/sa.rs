@@ -2,7 +2,9 @@
 
 use std::hint::black_box;
 use std::time::Instant;
-use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, Registry, SaBuffer, ZplAttrs, nvlist, place};
+use terrane_sa::{
+    Attr, AttrList, Attrs, LayoutTable, NvList, Registry, SaBuffer, ZplAttrs, count_in_bonus, nvlist,
+};
 
 const ROUNDS: usize = 20;
 const OPS: u32 = 20_000;
@@ -32,7 +34,7 @@ fn xattrs(len: usize) -> Vec<u8> {
 
 /// Encodes the attributes into one buffer or two, and adds their layouts to the table if needed.
 fn store(list: &AttrList, table: &mut LayoutTable, bonus_max: usize) -> [Vec<u8>; 2] {
-    let count = place(list, table.registry(), bonus_max).expect("attributes fit");
+    let count = count_in_bonus(list, table.registry(), bonus_max).expect("attributes fit");
     let (bonus, spill) = list.split_at(count);
     [bonus, spill].map(|part| {
         let layout = match table.find(part.order()) {
@@ -76,7 +78,7 @@ fn main() {
         });
         report("judge the list", || NvList::parse(&raw).is_ok());
         report("set, of the list", || NvList::parse(&raw).expect("a good list").with(last, &value));
-        report("place", || place(&list, table.registry(), bonus_max));
+        report("place", || count_in_bonus(&list, table.registry(), bonus_max));
         report("read the attributes", || read(&table));
         report("place, find layouts, encode", || store(&list, &mut table, bonus_max));
         report("set, from stored to stored buffers", || {

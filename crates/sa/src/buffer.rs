@@ -144,7 +144,7 @@ impl AttrList {
     /// The attributes of a stored bonus and then those of its spill block. An attribute in both is refused.
     pub fn from_bonus_and_spill(bonus: &Attrs<'_>, spill: &Attrs<'_>) -> Result<Self, Corrupt> {
         if let Some(attr) = spill.layout().order().find(|&attr| bonus.layout().slot(attr).is_some()) {
-            return Err(Corrupt::new("SA spill", "attributes", "none of the bonus's", attr));
+            return Err(Corrupt::new("SA spill", "attributes", "none that is in the bonus", attr));
         }
         let bytes = bonus.used_bytes() + spill.used_bytes();
         let mut list = AttrList::with_capacity(bytes + CHANGES_BYTES);
@@ -180,14 +180,14 @@ impl SaBuffer {
         let list = list.into();
         let number = layout.number();
         if !layout.order().eq(list.order()) {
-            return Err(SaError::NotTheLayout { layout: number });
+            return Err(SaError::LayoutMismatch { layout: number });
         }
         let units = u16::try_from(layout.header_bytes() / 8).map_err(|_| SaError::TooManyAttributes)?;
         // All zeros first: bytes between values are never written.
         let mut raw = vec![0; list.stored_bytes(layout.var_count())];
         let put = |raw: &mut [u8], at: usize, bytes: &[u8]| {
-            if let Some(place) = raw.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
-                place.copy_from_slice(bytes);
+            if let Some(target) = raw.get_mut(at..).and_then(|rest| rest.get_mut(..bytes.len())) {
+                target.copy_from_slice(bytes);
             }
             at + bytes.len()
         };

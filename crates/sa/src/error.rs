@@ -9,9 +9,9 @@ pub enum SaError {
     /// The dataset's registry has no such attribute.
     Unregistered(Attr),
     /// The attribute is in the layout twice.
-    Twice(Attr),
+    Duplicate(Attr),
     /// The attributes, or their order, are not those of the layout.
-    NotTheLayout {
+    LayoutMismatch {
         /// The layout's number in the dataset, 1 to 1023.
         layout: u16,
     },
@@ -28,7 +28,7 @@ pub enum SaError {
         bytes: usize,
     },
     /// The name is registered or built in with another length or swap class, or the fixed length is 0.
-    OtherMeaning(Attr),
+    DefinitionMismatch(Attr),
     /// The limits are 249 variable attributes per header, 255 attributes per layout, 65536 per registry.
     TooManyAttributes,
     /// The limit is 1022 layouts per dataset.
@@ -41,18 +41,18 @@ impl fmt::Display for SaError {
             SaError::Unregistered(attr) => {
                 write!(f, "attribute number {} is not registered in this dataset", attr.0)
             }
-            SaError::Twice(attr) => write!(f, "{attr} is there twice"),
-            SaError::NotTheLayout { layout } => write!(f, "the attributes are not those of layout {layout}"),
-            SaError::Length { attr, len } => write!(f, "{attr} cannot be {len} bytes long"),
-            SaError::OtherMeaning(attr) => {
-                write!(f, "{attr} has another length or byte swap class in this dataset")
+            SaError::Duplicate(attr) => write!(f, "duplicate attribute {attr}"),
+            SaError::LayoutMismatch { layout } => write!(f, "attributes differ from layout {layout}"),
+            SaError::Length { attr, len } => write!(f, "invalid length of {attr}: {len} bytes"),
+            SaError::DefinitionMismatch(attr) => {
+                write!(f, "{attr} is defined with another length or byte swap class in this dataset")
             }
             SaError::TooLarge { bytes } => {
-                write!(f, "{bytes} bytes are more than a value or a spill block can have")
+                write!(f, "too large for a value or a spill block: {bytes} bytes")
             }
-            SaError::TooManyAttributes => f.write_str("more attributes than the format has numbers for"),
+            SaError::TooManyAttributes => f.write_str("too many attributes in a header, layout or registry"),
             SaError::TooManyLayouts => f.write_str(
-                "this dataset has used all 1022 combinations of attributes; copy its files to a new one",
+                "too many layouts: all 1022 numbers of this dataset are used; copy its files to a new dataset",
             ),
         }
     }

@@ -58,12 +58,12 @@ impl Layout {
         for &attr in order {
             let info = registry.get(attr).ok_or(SaError::Unregistered(attr))?;
             if slots.iter().any(|slot: &Slot| slot.attr == attr) {
-                return Err(SaError::Twice(attr));
+                return Err(SaError::Duplicate(attr));
             }
             let index =
                 u8::try_from(slots.len()).ok().filter(|&i| i != NO_SLOT).ok_or(SaError::TooManyAttributes)?;
-            if let Some(place) = by_attr.get_mut(usize::from(attr.0)) {
-                *place = index;
+            if let Some(entry) = by_attr.get_mut(usize::from(attr.0)) {
+                *entry = index;
             }
             slots.push(Slot { attr, number: info.number, len: info.len, fixed_before, vars_before });
             match info.len {
@@ -136,7 +136,7 @@ impl LayoutTable {
     /// The table of a new dataset: only the empty layout.
     pub fn new(registry: Registry) -> Self {
         let empty =
-            Layout::new(LAYOUT_EMPTY, &[], &registry).expect("no attribute is unregistered or there twice");
+            Layout::new(LAYOUT_EMPTY, &[], &registry).expect("an empty order has no invalid attribute");
         LayoutTable { registry, layouts: BTreeMap::from([(LAYOUT_EMPTY, Arc::new(empty))]) }
     }
 
@@ -155,12 +155,12 @@ impl LayoutTable {
                     && n.to_string() == name
             });
             let number = number
-                .ok_or_else(|| Corrupt::new("SA layouts", "name", "a number from 2 to 1023, once", &name))?;
+                .ok_or_else(|| Corrupt::new("SA layouts", "name", "a unique number from 2 to 1023", &name))?;
             let damaged = |found: &dyn fmt::Display| {
                 Corrupt::new(
                     format_args!("SA layout {number}"),
                     "order",
-                    "registered attributes, once each",
+                    "unique registered attributes",
                     found,
                 )
             };
@@ -247,7 +247,7 @@ mod tests {
     fn impossible_layouts_are_refused() {
         let mut table = LayoutTable::new(Registry::built_in());
         assert_eq!(table.add(&[Attr(23)]).unwrap_err(), SaError::Unregistered(Attr(23)));
-        assert_eq!(table.add(&[Attr::MODE, Attr::MODE]).unwrap_err(), SaError::Twice(Attr::MODE));
+        assert_eq!(table.add(&[Attr::MODE, Attr::MODE]).unwrap_err(), SaError::Duplicate(Attr::MODE));
         for (name, value) in [
             ("1", vec![5]),
             ("02", vec![5]),

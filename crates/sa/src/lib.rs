@@ -9,7 +9,7 @@
 //!
 //! * [`attr`] and [`registry`]: names and numbers of attributes, those of one dataset;
 //! * [`layout`] and [`list`]: order, and adding, removing, replacing;
-//! * [`buffer`] and [`place`](mod@place): bytes, and bonus or spill;
+//! * [`buffer`] and [`placement`]: bytes, and bonus or spill;
 //! * [`zpl`]: the POSIX attributes as a struct;
 //! * [`nvlist`]: extended attributes, packed into one.
 //!
@@ -41,6 +41,7 @@
 //! ```
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod attr;
 pub mod buffer;
@@ -48,7 +49,7 @@ pub mod error;
 pub mod layout;
 pub mod list;
 pub mod nvlist;
-pub mod place;
+pub mod placement;
 pub mod registry;
 pub mod zpl;
 
@@ -58,6 +59,6 @@ pub use error::SaError;
 pub use layout::{Layout, LayoutTable};
 pub use list::{AttrList, AttrSlice};
 pub use nvlist::NvList;
-pub use place::place;
+pub use placement::count_in_bonus;
 pub use registry::{AttrInfo, Registry};
 pub use zpl::{Timestamp, ZplAttrs};

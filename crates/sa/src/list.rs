@@ -80,8 +80,8 @@ impl AttrList {
         AttrSlice::from(self).iter()
     }
 
-    /// The first `count` attributes and the rest: as [`place`](crate::place()) decides, the bonus and the spill
-    /// block. A `count` past the end means all.
+    /// The first `count` attributes and the rest: as [`count_in_bonus`](crate::count_in_bonus) decides, the bonus and
+    /// the spill block. A `count` past the end means all.
     pub fn split_at(&self, count: usize) -> (AttrSlice<'_>, AttrSlice<'_>) {
         let (first, others) = self.items.split_at(count.min(self.items.len()));
         (AttrSlice { items: first, values: &self.values }, AttrSlice { items: others, values: &self.values })
@@ -156,8 +156,8 @@ mod tests {
             let (mut list, mut model) = (AttrList::new(), Vec::<(Attr, Vec<u8>)>::new());
             for (attr, value) in ops {
                 let attr = Attr(attr);
-                let place = model.iter().position(|(a, _)| *a == attr);
-                match (value, place) {
+                let index = model.iter().position(|(a, _)| *a == attr);
+                match (value, index) {
                     (Some(value), Some(at)) => { list.set(attr, &value); model[at].1 = value; }
                     (Some(value), None) => { list.set(attr, &value); model.push((attr, value)); }
                     (None, Some(at)) => { list.remove(attr); model.remove(at); }

@@ -64,7 +64,7 @@ impl<'a> NvList<'a> {
 
     /// Borrows a list that [`parse`](Self::parse) has accepted or that this module packed, without validating it
     /// again. Of other bytes it yields only the pairs that happen to be well formed.
-    pub fn judged(raw: &'a [u8]) -> Self {
+    pub fn from_validated(raw: &'a [u8]) -> Self {
         let end = raw.len().saturating_sub(END.len());
         NvList { pairs: raw.get(HEADER.len()..end).unwrap_or(&[]) }
     }
@@ -110,7 +110,7 @@ impl<'a> NvList<'a> {
         if !is_name(name) || name.len().max(value.len()) > PACKED_BYTES_MAX {
             return None;
         }
-        let (before, after) = self.around(name).unwrap_or((self.pairs, &[]));
+        let (before, after) = self.split_around(name).unwrap_or((self.pairs, &[]));
         let pair_bytes = encoded_bytes(name.len(), value.len());
         let bytes = HEADER.len() + before.len() + after.len() + pair_bytes + END.len();
         if bytes > PACKED_BYTES_MAX {
@@ -120,13 +120,13 @@ impl<'a> NvList<'a> {
         for part in [&HEADER[..], before, after] {
             raw.extend_from_slice(part);
         }
-        put(&mut raw, pair_bytes);
-        put(&mut raw, decoded_bytes(name.len(), value.len()));
-        put(&mut raw, name.len());
+        put_be_u32(&mut raw, pair_bytes);
+        put_be_u32(&mut raw, decoded_bytes(name.len(), value.len()));
+        put_be_u32(&mut raw, name.len());
         raw.extend_from_slice(name);
         raw.resize(raw.len().next_multiple_of(4), 0);
-        put(&mut raw, BYTE_ARRAY);
-        put(&mut raw, value.len());
+        put_be_u32(&mut raw, BYTE_ARRAY);
+        put_be_u32(&mut raw, value.len());
         raw.extend_from_slice(value);
         raw.resize(raw.len().next_multiple_of(4), 0);
         raw.extend_from_slice(&END);
@@ -136,7 +136,7 @@ impl<'a> NvList<'a> {
     /// The packed list without `name`; `None` if it lacks the name. When a file loses its last pair, the caller
     /// removes the attribute instead of storing an empty list (of 20 bytes).
     pub fn without(&self, name: &[u8]) -> Option<Vec<u8>> {
-        let (before, after) = self.around(name)?;
+        let (before, after) = self.split_around(name)?;
         let mut raw = Vec::with_capacity(self.packed_bytes());
         for part in [&HEADER[..], before, after, &END] {
             raw.extend_from_slice(part);
@@ -145,7 +145,7 @@ impl<'a> NvList<'a> {
     }
 
     /// The pairs before and after that of `name`.
-    fn around(&self, name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
+    fn split_around(&self, name: &[u8]) -> Option<(&'a [u8], &'a [u8])> {
         let mut at = 0;
         loop {
             let pair = split_pair(self.pairs.get(at..)?)?;
@@ -157,12 +157,12 @@ impl<'a> NvList<'a> {
     }
 
     fn expect_unique_names(&self, count: usize) -> Result<(), Corrupt> {
-        let twice = || damaged("names", "unique", "one that is there twice");
+        let duplicate = || damaged("names", "unique", "a duplicate");
         let mut names = self.iter().map(|(name, _)| name);
         if count <= COMPARED_MAX {
             while let Some(name) = names.next() {
                 if names.clone().any(|other| other == name) {
-                    return Err(twice());
+                    return Err(duplicate());
                 }
             }
             return Ok(());
@@ -170,14 +170,14 @@ impl<'a> NvList<'a> {
         // There are as many names as pairs were found, each of 24 bytes or more. They are sorted by hash: a list is
         // validated whenever one of its names is set, and sorting thousands of names costs more than the rest of
         // that.
-        let mut sorted: Vec<(u64, &[u8])> = names.map(|name| (sum(name), name)).collect();
+        let mut sorted: Vec<(u64, &[u8])> = names.map(|name| (name_hash(name), name)).collect();
         sorted.sort_unstable_by_key(|(sum, _)| *sum);
         // Names with equal hashes are few, unless an attacker chose them. So these are sorted by their bytes as well.
         let equal = |a: &(u64, &[u8]), b: &(u64, &[u8])| a.0 == b.0;
         for group in sorted.chunk_by_mut(equal).filter(|group| group.len() > 1) {
             group.sort_unstable();
             if group.array_windows().any(|[a, b]| a == b) {
-                return Err(twice());
+                return Err(duplicate());
             }
         }
         Ok(())
@@ -225,12 +225,12 @@ fn next(rest: &[u8], raw_bytes: usize) -> Result<Option<Pair<'_>>, Corrupt> {
         Corrupt::new(format_args!("packed list, offset {offset}"), what, expected, found)
     };
     let pair = split_pair(rest)
-        .ok_or_else(|| at("pair", "whole, of type 10", &format_args!("{} bytes", rest.len())))?;
+        .ok_or_else(|| at("pair", "complete, of type 10", &format_args!("{} bytes", rest.len())))?;
     if !is_name(pair.name) {
         return Err(at("name", "not empty, without NUL", &pair.name.escape_ascii()));
     }
     let sizes = [pair.bytes, decoded_bytes(pair.name.len(), pair.value.len())];
-    let stored = [number(rest, 0), number(rest, 4)];
+    let stored = [read_be_u32(rest, 0), read_be_u32(rest, 4)];
     if stored != sizes.map(Some) {
         return Err(at("sizes", &format!("{sizes:?}"), &format_args!("{stored:?}")));
     }
@@ -239,30 +239,30 @@ fn next(rest: &[u8], raw_bytes: usize) -> Result<Option<Pair<'_>>, Corrupt> {
 
 /// Splits off name and value by their own lengths. `None` if these would leave `rest`, or if the type is another.
 fn split_pair(rest: &[u8]) -> Option<Pair<'_>> {
-    let name_len = number(rest, 8)?;
+    let name_len = read_be_u32(rest, 8)?;
     let name = rest.get(12..)?.get(..name_len)?;
     let type_at = 12 + name_len.checked_next_multiple_of(4)?;
-    if number(rest, type_at)? != BYTE_ARRAY {
+    if read_be_u32(rest, type_at)? != BYTE_ARRAY {
         return None;
     }
-    let value_len = number(rest, type_at + 4)?;
+    let value_len = read_be_u32(rest, type_at + 4)?;
     let value = rest.get(type_at + 8..)?.get(..value_len)?;
     let bytes = encoded_bytes(name_len, value_len);
     (bytes <= rest.len()).then_some(Pair { name, value, bytes })
 }
 
 /// The big-endian number at offset `at`.
-fn number(raw: &[u8], at: usize) -> Option<usize> {
+fn read_be_u32(raw: &[u8], at: usize) -> Option<usize> {
     usize::try_from(u32::from_be_bytes(*raw.get(at..)?.first_chunk()?)).ok()
 }
 
-fn put(raw: &mut Vec<u8>, number: usize) {
+fn put_be_u32(raw: &mut Vec<u8>, number: usize) {
     let number = u32::try_from(number).expect("lengths are below 65536");
     raw.extend_from_slice(&number.to_be_bytes());
 }
 
 /// FNV-1a hash of a name.
-fn sum(name: &[u8]) -> u64 {
+fn name_hash(name: &[u8]) -> u64 {
     name.iter().fold(0xcbf2_9ce4_8422_2325, |sum: u64, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -49,14 +49,14 @@ impl AttrInfo {
             len: (len != 0).then_some(len),
             swap,
         };
-        if row.is_other_than_built_in() {
-            return Err(damaged("length and swap class", "those of its name"));
+        if row.contradicts_built_in() {
+            return Err(damaged("length and swap class", "those of the built-in attribute"));
         }
         Ok(row)
     }
 
     /// Whether a built-in name has another length or swap class here.
-    fn is_other_than_built_in(&self) -> bool {
+    fn contradicts_built_in(&self) -> bool {
         BUILT_IN.iter().any(|&(_, name, len, swap)| name == self.name && (len, swap) != (self.len, self.swap))
     }
 }
@@ -95,10 +95,10 @@ impl Registry {
         for (name, value) in entries {
             let row = AttrInfo::from_zap_value(&String::from_utf8_lossy(name.as_ref()), value)?;
             if !numbers.insert(row.number) {
-                return damaged("attribute number", "used once", row.number.to_string());
+                return damaged("attribute number", "unique", row.number.to_string());
             }
             if !names.insert(name.as_ref().to_vec()) {
-                return damaged("attribute name", "there once", row.name);
+                return damaged("attribute name", "unique", row.name);
             }
             rows.push(row);
         }
@@ -139,7 +139,7 @@ impl Registry {
     pub fn add(&mut self, name: &str, len: Option<u16>, swap: SwapClass) -> Result<&AttrInfo, SaError> {
         let attr = match self.find(name) {
             Some(row) if (row.len, row.swap) == (len, swap) => row.attr,
-            Some(row) => return Err(SaError::OtherMeaning(row.attr)),
+            Some(row) => return Err(SaError::DefinitionMismatch(row.attr)),
             None => self.add_new(name, len, swap)?,
         };
         self.get(attr).ok_or(SaError::Unregistered(attr))
@@ -153,8 +153,8 @@ impl Registry {
         let attr = built_in(name).or_else(|| self.unused(number)).ok_or(SaError::TooManyAttributes)?;
         let row = AttrInfo { attr, number, name: name.to_string(), len, swap };
         // 0 is the stored form of a variable length.
-        if row.is_other_than_built_in() || len == Some(0) {
-            return Err(SaError::OtherMeaning(attr));
+        if row.contradicts_built_in() || len == Some(0) {
+            return Err(SaError::DefinitionMismatch(attr));
         }
         self.insert(row);
         Ok(attr)
@@ -286,15 +286,15 @@ mod tests {
         let refuse = |registry: &mut Registry, name, len, error| {
             assert_eq!(registry.add(name, len, SwapClass::U64s).unwrap_err(), error);
         };
-        refuse(&mut registry, "MINE", Some(4), SaError::OtherMeaning(Attr(23)));
-        refuse(&mut registry, "ZPL_MODE", None, SaError::OtherMeaning(Attr::MODE));
-        refuse(&mut registry, "EMPTY", Some(0), SaError::OtherMeaning(Attr(24)));
+        refuse(&mut registry, "MINE", Some(4), SaError::DefinitionMismatch(Attr(23)));
+        refuse(&mut registry, "ZPL_MODE", None, SaError::DefinitionMismatch(Attr::MODE));
+        refuse(&mut registry, "EMPTY", Some(0), SaError::DefinitionMismatch(Attr(24)));
         let stored = || registry.iter().map(|row| (row.name.clone(), row.to_zap_value()));
         assert_eq!(Registry::load(stored()), Ok(registry.clone()));
 
         // An older dataset, without the newest built-in attribute.
         let mut older = Registry::load(stored().filter(|(name, _)| name != "ZPL_SEQ")).unwrap();
-        refuse(&mut older, "ZPL_SEQ", Some(16), SaError::OtherMeaning(Attr::SEQ));
+        refuse(&mut older, "ZPL_SEQ", Some(16), SaError::DefinitionMismatch(Attr::SEQ));
         let seq = older.add("ZPL_SEQ", Some(8), SwapClass::U64s).unwrap();
         assert_eq!((seq.attr, seq.number), (Attr::SEQ, 24));
         assert_eq!(older.add("YOURS", None, SwapClass::Bytes).unwrap().attr, Attr(25));

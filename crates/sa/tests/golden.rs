@@ -9,7 +9,7 @@
 
 use std::path::Path;
 use terrane_sa::{
-    Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, ZplAttrs, place,
+    Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, ZplAttrs, count_in_bonus,
 };
 
 const HAS_SPILL: u8 = 4;
@@ -36,7 +36,7 @@ impl Files {
     fn store(&mut self, name: &str, list: &AttrList) {
         let (bonus_max, expected, has_spill) = dnode(name);
         assert_eq!(expected, vector(&format!("sa/{name}.bonus")), "{name}");
-        let count = place(list, self.table.registry(), bonus_max).unwrap();
+        let count = count_in_bonus(list, self.table.registry(), bonus_max).unwrap();
         let (bonus, spill) = list.split_at(count);
         assert_eq!(count < list.len(), has_spill, "{name}");
 

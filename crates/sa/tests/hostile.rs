@@ -34,7 +34,7 @@ fn openzfs() -> LayoutTable {
 }
 
 #[test]
-fn what_does_not_lie_is_accepted() {
+fn valid_vectors_are_accepted() {
     for name in LISTS {
         assert!(oracle::list(&vector(&format!("nvlist/{name}.xdr"))), "{name}");
     }

@@ -2,7 +2,7 @@
 //! homes.
 //!
 //! The model does not know of homes, so its expected values do not depend on them. The objects can be
-//! [asked](home) for the home of an attribute, in tests that prove that a workload uses them all.
+//! [asked](xattr_place) for the home of an attribute, in tests that prove that a workload uses them all.
 
 use crate::machine::USER;
 use crate::workload::{NAMES, Workload};
@@ -17,30 +17,34 @@ const LENGTHS: [u64; 12] = [0, 8, 40, 90, 140, 400, 600, 3000, 20_000, 32 << 10,
 
 /// Where an attribute lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Home {
+pub enum XattrPlace {
+    /// There is no such attribute, or no such object.
     Nowhere,
+    /// In the bonus area of the dnode.
     Bonus,
+    /// In the spill block of the dnode.
     Spill,
-    Hidden,
+    /// In the hidden attribute directory.
+    XattrDir,
 }
 
 /// The names are unique, so it is enough to search the bytes of a list for them.
-pub fn home(fs: &Fs, ino: Ino, name: &str) -> Result<Home, Failure> {
+pub fn xattr_place(fs: &Fs, ino: Ino, name: &str) -> Result<XattrPlace, Failure> {
     let inside = |bytes: &[u8]| bytes.windows(name.len()).any(|found| found == name.as_bytes());
-    let object = match fs.dataset().objects().hold(ObjectId(ino)) {
+    let object = match fs.dataset().object_set().hold(ObjectId(ino)) {
         Ok(object) => object,
-        Err(ObjectError::NotFound(_)) => return Ok(Home::Nowhere),
+        Err(ObjectError::NotFound(_)) => return Ok(XattrPlace::Nowhere),
         Err(error) => return Err(Failure(format!("object {ino}: {error}"))),
     };
     if inside(&object.bonus()) {
-        return Ok(Home::Bonus);
+        return Ok(XattrPlace::Bonus);
     }
     if object.spill().map_err(failed("spill"))?.is_some_and(|spill| inside(&spill)) {
-        return Ok(Home::Spill);
+        return Ok(XattrPlace::Spill);
     }
     match fs.getxattr(ino, name.as_bytes(), &mut Vec::new()) {
-        Ok(()) => Ok(Home::Hidden),
-        Err(_) => Ok(Home::Nowhere),
+        Ok(()) => Ok(XattrPlace::XattrDir),
+        Err(_) => Ok(XattrPlace::Nowhere),
     }
 }
 
@@ -70,43 +74,44 @@ impl Workload {
     /// home.
     pub(crate) fn act_on_attributes(&mut self, ino: Ino, names: &[&'static str]) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
-        let name = self.dice.pick(names).unwrap_or("user.a");
-        match self.dice.below(15) {
+        let name = self.rng.pick(names).unwrap_or("user.a");
+        match self.rng.below(15) {
             12 => self.act_on_mode(ino),
             13 | 14 => self.act_on_acls(ino),
-            0 => self.turn("xattr", &["sa", "dir"]),
-            1 => self.turn("dnodesize", &["auto", "legacy", "1k", "2k"]),
+            0 => self.set_random_property("xattr", &["sa", "dir"]),
+            1 => self.set_random_property("dnodesize", &["auto", "legacy", "1k", "2k"]),
             2..5 => {
                 let mut model = self.model.clone();
                 let expected = model.remove_xattr(ino, name);
                 let found = fs.removexattr(ino, name.as_bytes());
-                if self.same(&format!("remove attribute {name} of {ino}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("remove attribute {name} of {ino}"), found, expected)?.is_some()
+                {
                     self.model = model;
                     self.touch(ino);
                 }
                 Ok(())
             }
             _ => {
-                let at = self.dice.below(LENGTHS.len() as u64) as usize;
+                let at = self.rng.below(LENGTHS.len() as u64) as usize;
                 // Mostly short ones; all lengths at the edge of a home.
-                let at = if self.dice.one_in(2) { at / 2 } else { at };
+                let at = if self.rng.one_in(2) { at / 2 } else { at };
                 let most = LENGTHS.get(at).copied().unwrap_or(0);
-                let len = if self.dice.one_in(3) { most } else { self.dice.below(most + 1) };
-                let mut value = self.dice.bytes(len as usize);
+                let len = if self.rng.one_in(3) { most } else { self.rng.below(most + 1) };
+                let mut value = self.rng.sample_bytes(len as usize);
                 if name == "user.g" {
                     // Blocks of zeros are holes.
                     value.fill(0);
                 }
                 let how = SetXattr {
-                    create: self.dice.one_in(6),
-                    replace: self.dice.one_in(6),
+                    create: self.rng.one_in(6),
+                    replace: self.rng.one_in(6),
                     ..SetXattr::default()
                 };
                 let mut model = self.model.clone();
                 let expected = model.set_xattr(ino, name, &value, how);
                 let found = fs.setxattr(ino, name.as_bytes(), &value, how, &USER);
                 if self
-                    .same(&format!("set attribute {name} of {ino}, {len} bytes"), found, expected)?
+                    .expect_same(&format!("set attribute {name} of {ino}, {len} bytes"), found, expected)?
                     .is_some()
                 {
                     self.model = model;
@@ -121,9 +126,9 @@ impl Workload {
     fn act_on_mode(&mut self, ino: Ino) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let is_link = matches!(self.model.nodes.get(&ino).map(|node| &node.content), Some(Content::Link(_)));
-        let bits = 0o600 | self.dice.below(0o200) as u32;
+        let bits = 0o600 | self.rng.below(0o200) as u32;
         let change = SetAttr { mode: Some(bits), ..SetAttr::default() };
-        if !is_link && self.same("chmod", fs.setattr(ino, &change, &USER), Ok(()))?.is_some() {
+        if !is_link && self.expect_same("chmod", fs.setattr(ino, &change, &USER), Ok(()))?.is_some() {
             self.model.chmod(ino, bits);
             self.touch(ino);
         }
@@ -133,11 +138,11 @@ impl Workload {
     /// Sets or removes one of the two lists; a list of base entries alone goes into the mode.
     fn act_on_acls(&mut self, ino: Ino) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
-        let name = if self.dice.one_in(2) { ACL_ACCESS } else { ACL_DEFAULT };
+        let name = if self.rng.one_in(2) { ACL_ACCESS } else { ACL_DEFAULT };
         // A list of 30 named users has 284 bytes.
-        let users = self.dice.pick(&[0, 1, 2, 30]).unwrap_or(0);
-        let raw = acl_of(users, || self.dice.below(8) as u16);
-        let acl = if self.dice.one_in(3) { None } else { Acl::parse(&raw).map_err(failed("an ACL"))? };
+        let users = self.rng.pick(&[0, 1, 2, 30]).unwrap_or(0);
+        let raw = acl_of(users, || self.rng.below(8) as u16);
+        let acl = if self.rng.one_in(3) { None } else { Acl::parse(&raw).map_err(failed("an ACL"))? };
         let mut model = self.model.clone();
         let expected = model.set_acl(ino, name, acl.as_ref());
         let found = match &acl {
@@ -145,7 +150,7 @@ impl Workload {
             None => fs.removexattr(ino, name),
         };
         let what = format!("{} of {ino}, {users} users: {}", name.escape_ascii(), acl.is_some());
-        if self.same(&what, found, expected)?.is_some() {
+        if self.expect_same(&what, found, expected)?.is_some() {
             // Removing a list that does not exist succeeds, and is no change that a sync would have to keep.
             let changes = self.model.nodes.get(&ino) != model.nodes.get(&ino);
             self.model = model;
@@ -157,8 +162,8 @@ impl Workload {
         if self.machine.is_alive() { compared } else { Ok(()) }
     }
 
-    fn turn(&mut self, property: &str, words: &[&str]) -> Result<(), Failure> {
-        let word = self.dice.pick(words).unwrap_or("");
+    fn set_random_property(&mut self, property: &str, words: &[&str]) -> Result<(), Failure> {
+        let word = self.rng.pick(words).unwrap_or("");
         let set = self.machine.fs().dataset().set(property, word);
         let may_fail =
             !self.machine.is_alive() || set.as_ref().is_err_and(|error| error.to_string().contains("space"));
@@ -167,7 +172,7 @@ impl Workload {
 
     /// Files with attributes in every home, one of them with a wide dnode: for images that are to be damaged.
     /// `many`: also a hidden directory that is destroyed in pieces.
-    pub(crate) fn attributes_everywhere(&mut self, many: bool) -> Result<(), Failure> {
+    pub(crate) fn xattrs_in_all_places(&mut self, many: bool) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let root = self.model.root;
         for (name, width, lengths) in [
@@ -179,11 +184,11 @@ impl Workload {
             fs.dataset().set("dnodesize", width).map_err(failed("dnodesize"))?;
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
             let ino = made.map_err(failed("create"))?.ino;
-            self.model.added(root, name, ino, Node::file(0o644));
+            self.model.add_node(root, name, ino, Node::file(0o644));
             for (at, len) in lengths.iter().enumerate() {
                 let name = NAMES.get(at).copied().unwrap_or("user.z");
                 // Long values that compress well: a test that flips every bit of the image has fewer of them.
-                let value = if *len > 2000 { vec![7; *len] } else { self.dice.bytes(*len) };
+                let value = if *len > 2000 { vec![7; *len] } else { self.rng.sample_bytes(*len) };
                 let set = fs.setxattr(ino, name.as_bytes(), &value, SetXattr::default(), &USER);
                 set.map_err(failed("set attribute"))?;
                 let expected = self.model.set_xattr(ino, name, &value, SetXattr::default());
@@ -207,10 +212,10 @@ impl Workload {
     pub(crate) fn act_on_few_files(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let root = self.model.root;
-        let name = self.dice.pick(&["file", "dir", "link"]).unwrap_or("file");
+        let name = self.rng.pick(&["file", "dir", "link"]).unwrap_or("file");
         let known: Vec<Ino> = self.model.nodes.keys().copied().collect();
         let there = self.model.find(root, name);
-        match (there, self.dice.below(16)) {
+        match (there, self.rng.below(16)) {
             (Some(ino), 0) => {
                 let found = if self.model.is_dir(ino) {
                     fs.rmdir(root, name.as_bytes())
@@ -219,15 +224,15 @@ impl Workload {
                 };
                 let mut model = self.model.clone();
                 let expected = model.remove(root, name, name == "dir");
-                if self.same(&format!("remove {name}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("remove {name}"), found, expected)?.is_some() {
                     self.model = model;
                 }
                 Ok(())
             }
             (Some(_), 1) => {
-                let open: Vec<Ino> = self.model.open.keys().copied().collect();
-                if let Some(ino) = self.dice.pick(&open) {
-                    fs.forget(ino, self.model.open.get(&ino).copied().unwrap_or(0));
+                let open: Vec<Ino> = self.model.lookups.keys().copied().collect();
+                if let Some(ino) = self.rng.pick(&open) {
+                    fs.forget(ino, self.model.lookups.get(&ino).copied().unwrap_or(0));
                     self.model.forget(ino);
                 }
                 Ok(())
@@ -246,14 +251,14 @@ impl Workload {
                         (fs.create(root, raw, 0o644, &USER), node)
                     }
                 };
-                if let Some(attr) = self.same(&format!("make {name}"), made, Ok(()))? {
-                    self.model.added(root, name, attr.ino, node);
+                if let Some(attr) = self.expect_same(&format!("make {name}"), made, Ok(()))? {
+                    self.model.add_node(root, name, attr.ino, node);
                     self.touch(attr.ino);
                 }
                 Ok(())
             }
             _ => {
-                let ino = self.dice.pick(&known).unwrap_or(root);
+                let ino = self.rng.pick(&known).unwrap_or(root);
                 // With few names the list is soon short again.
                 self.act_on_attributes(ino, &NAMES[..3])
             }

@@ -9,35 +9,35 @@
 //! power failed in each of its operations. [`seeded`] runs larger pools of many kinds through two crashes.
 //! Zones die, writes and resets fail, resets are lost, and drives have [limits](Drives::Tight).
 
-use crate::crash::{live_on, recover, recover_to, recover_unchecked};
+use crate::crash::{continue_workload, recover, recover_to, recover_unchecked};
 use crate::machine::{Machine, Plan, USER};
-use crate::workload::{Acts, Step, Workload};
+use crate::workload::{OpMix, Step, Workload};
 use terrane_device::Device;
-use terrane_device::sim::{Fault, Kept};
+use terrane_device::sim::{Fault, Survival};
 use terrane_format::rows::Phase;
 use terrane_oracle::{Content, Failure, Node, ensure};
 use terrane_posix::{Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, SetAttr, WriteFlags};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_wire::ZoneIdx;
 
 /// Maximum size of files on zones of 1 MiB; larger in proportion on larger zones.
 pub const FILE_BYTES: u64 = 250_000;
 /// Free shares of the pool, in percent, that steer the workload: above the first it writes more, below the
 /// second it removes.
-const FREE_MANY: u64 = 8;
-const FREE_FEW: u64 = 3;
+const FREE_HIGH_PERCENT: u64 = 8;
+const FREE_LOW_PERCENT: u64 = 3;
 
 impl Workload {
     /// One operation on a nearly full pool.
     pub(crate) fn churn(&mut self) -> Result<(), Failure> {
         // A long reader drops its hold, or is forced to.
-        if self.held.is_some() && self.dice.one_in(12) {
-            self.held = None;
+        if self.pinned.is_some() && self.rng.one_in(12) {
+            self.pinned = None;
         }
         let free = self.free_percent();
-        let what = match self.dice.below(20) {
-            _ if free <= FREE_FEW => 14 + self.dice.below(2),
-            _ if free >= FREE_MANY && self.dice.one_in(2) => 16,
+        let what = match self.rng.below(20) {
+            _ if free <= FREE_LOW_PERCENT => 14 + self.rng.below(2),
+            _ if free >= FREE_HIGH_PERCENT && self.rng.one_in(2) => 16,
             what => what,
         };
         match what {
@@ -50,14 +50,14 @@ impl Workload {
             17 => {
                 let Some(ino) = self.hot_file() else { return Ok(()) };
                 let found = self.machine.fs().fsync(ino, self.steps.is_multiple_of(2));
-                if self.same("fsync", found, Ok(()))?.is_some() {
+                if self.expect_same("fsync", found, Ok(()))?.is_some() {
                     self.promised = self.promised.max(self.touched.get(&ino).copied().unwrap_or(0));
                 }
                 Ok(())
             }
             18 => {
                 // All live zones, as a send or a backup does.
-                self.held = Some(self.machine.pool.hold_zones());
+                self.pinned = Some(self.machine.pool.hold_zones());
                 Ok(())
             }
             _ => self.read_one(),
@@ -80,15 +80,15 @@ impl Workload {
         let files = self.model.files();
         let hot = files.get(..files.len() / 5).filter(|hot| !hot.is_empty()).unwrap_or(&files);
         let hot = hot.to_vec();
-        if self.dice.one_in(4) { self.dice.pick(&files) } else { self.dice.pick(&hot) }
+        if self.rng.one_in(4) { self.rng.pick(&files) } else { self.rng.pick(&hot) }
     }
 
     /// A refusal for lack of space is correct only if there is none.
-    fn judge_space<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
+    fn check_refusal<T>(&self, what: &str, frees: bool, found: &Result<T, Errno>) -> Result<(), Failure> {
         let refused = matches!(found, Err(Errno::ENOSPC)) && self.machine.is_alive();
         let free = self.free_percent();
         ensure(!refused || (!frees && free < 5), || {
-            format!("{what}: no space with {free} % free, {}", crate::crash::zones(&self.machine))
+            format!("{what}: no space with {free} % free, {}", crate::crash::zone_summary(&self.machine))
         })
     }
 
@@ -96,14 +96,14 @@ impl Workload {
         let Some(ino) = self.hot_file() else { return Ok(()) };
         let size = self.model.bytes(ino).len() as u64;
         // Mostly inside the file: overwriting frees as much as it writes.
-        let at = self.dice.below(size.max(1));
+        let at = self.rng.below(size.max(1));
         let len = 1 + self
-            .dice
+            .rng
             .below(self.write_bytes().min((self.file_bytes - at.min(self.file_bytes - 1)).max(1)));
-        let data = self.dice.bytes(len as usize);
+        let data = self.rng.sample_bytes(len as usize);
         let found = self.machine.fs().write(ino, at, &data, WriteFlags::default());
-        self.judge_space("write", false, &found)?;
-        if let Some(written) = self.same("write", found, Ok(()))? {
+        self.check_refusal("write", false, &found)?;
+        if let Some(written) = self.expect_same("write", found, Ok(()))? {
             self.model.write(ino, at, &data[..written as usize]);
             self.touch(ino);
         }
@@ -113,13 +113,13 @@ impl Workload {
     fn punch_one(&mut self) -> Result<(), Failure> {
         let Some(ino) = self.hot_file() else { return Ok(()) };
         let size = self.model.bytes(ino).len();
-        let at = self.dice.below(size.max(1) as u64);
-        let len = 1 + self.dice.below(self.write_bytes());
+        let at = self.rng.below(size.max(1) as u64);
+        let len = 1 + self.rng.below(self.write_bytes());
         let found = self.machine.fs().fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
-        self.judge_space("punch", true, &found)?;
+        self.check_refusal("punch", true, &found)?;
         let mut model = self.model.clone();
         let expected = model.punch(ino, at..at + len);
-        if self.same("punch", found, expected)?.is_some() {
+        if self.expect_same("punch", found, expected)?.is_some() {
             self.model = model;
             self.touch(ino);
         }
@@ -128,11 +128,11 @@ impl Workload {
 
     fn cut(&mut self) -> Result<(), Failure> {
         let Some(ino) = self.hot_file() else { return Ok(()) };
-        let size = self.dice.below(1 + self.model.bytes(ino).len() as u64);
+        let size = self.rng.below(1 + self.model.bytes(ino).len() as u64);
         let set = SetAttr { size: Some(size), ..SetAttr::default() };
         let found = self.machine.fs().setattr(ino, &set, &USER);
-        self.judge_space("truncate", true, &found)?;
-        if self.same("truncate", found, Ok(()))?.is_some() {
+        self.check_refusal("truncate", true, &found)?;
+        if self.expect_same("truncate", found, Ok(()))?.is_some() {
             self.model.resize(ino, size);
             self.touch(ino);
         }
@@ -141,27 +141,27 @@ impl Workload {
 
     /// Creates a file under one of few names, or appends to an existing one.
     fn make(&mut self) -> Result<(), Failure> {
-        let name = format!("new {}", self.dice.below(4));
+        let name = format!("new {}", self.rng.below(4));
         let root = self.model.root;
         if let Some(ino) = self.model.find(root, &name) {
             if self.model.bytes(ino).len() as u64 > self.file_bytes / 2 {
                 return self.replace();
             }
-            let len = 1 + self.dice.below(self.write_bytes()) as usize;
-            let data = self.dice.bytes(len);
+            let len = 1 + self.rng.below(self.write_bytes()) as usize;
+            let data = self.rng.sample_bytes(len);
             let flags = WriteFlags { append: true, ..WriteFlags::default() };
             let found = self.machine.fs().write(ino, 0, &data, flags);
-            self.judge_space("append", false, &found)?;
-            if let Some(written) = self.same("append", found, Ok(()))? {
+            self.check_refusal("append", false, &found)?;
+            if let Some(written) = self.expect_same("append", found, Ok(()))? {
                 self.model.append(ino, &data[..written as usize]);
                 self.touch(ino);
             }
             return Ok(());
         }
         let made = self.machine.fs().create(root, name.as_bytes(), 0o644, &USER);
-        self.judge_space("create", false, &made)?;
-        if let Some(attr) = self.same("create", made, Ok(()))? {
-            self.model.added(root, &name, attr.ino, Node::file(0o644));
+        self.check_refusal("create", false, &made)?;
+        if let Some(attr) = self.expect_same("create", made, Ok(()))? {
+            self.model.add_node(root, &name, attr.ino, Node::file(0o644));
             self.machine.fs().forget(attr.ino, 1);
             self.model.forget(attr.ino);
             self.touch(attr.ino);
@@ -174,22 +174,22 @@ impl Workload {
         let root = self.model.root;
         let from = (0..4).map(|at| format!("new {at}")).find(|name| self.model.find(root, name).is_some());
         let Some(from) = from else { return Ok(()) };
-        let to = match self.dice.below(3) {
-            0 => format!("kept {}", self.dice.below(200)),
+        let to = match self.rng.below(3) {
+            0 => format!("kept {}", self.rng.below(200)),
             _ => self.any_kept_name().unwrap_or_else(|| "kept 0".into()),
         };
         let mut model = self.model.clone();
         let expected = model.rename(root, &from, root, &to, 0);
         let found = self.machine.fs().rename(root, from.as_bytes(), root, to.as_bytes(), 0);
-        self.judge_space("rename", false, &found)?;
-        if self.same(&format!("rename {from} to {to}"), found, expected)?.is_some() {
+        self.check_refusal("rename", false, &found)?;
+        if self.expect_same(&format!("rename {from} to {to}"), found, expected)?.is_some() {
             self.model = model;
         }
         Ok(())
     }
 
     fn any_kept_name(&mut self) -> Option<String> {
-        let at = self.dice.word() as usize;
+        let at = self.rng.next_u64() as usize;
         match self.model.nodes.get(&self.model.root).map(|node| &node.content) {
             Some(Content::Dir { names, .. }) => names.keys().nth(at % names.len().max(1)).cloned(),
             _ => None,
@@ -202,8 +202,8 @@ impl Workload {
         let mut model = self.model.clone();
         let expected = model.remove(root, &name, false);
         let found = self.machine.fs().unlink(root, name.as_bytes());
-        self.judge_space("unlink", true, &found)?;
-        if self.same(&format!("unlink {name}"), found, expected)?.is_some() {
+        self.check_refusal("unlink", true, &found)?;
+        if self.expect_same(&format!("unlink {name}"), found, expected)?.is_some() {
             self.model = model;
         }
         Ok(())
@@ -217,7 +217,7 @@ impl Workload {
         let mut found = Vec::new();
         let read =
             self.machine.fs().read(ino, 0, u32::try_from(expected.len()).unwrap_or(u32::MAX), &mut found);
-        if self.same("read", read, Ok(()))?.is_some() {
+        if self.expect_same("read", read, Ok(()))?.is_some() {
             ensure(found == *expected, || format!("file {ino} of {} bytes differs", expected.len()))?;
         }
         Ok(())
@@ -225,7 +225,7 @@ impl Workload {
 }
 
 /// A pool that is full but for a few percent, with garbage in every zone.
-fn crowded(plan: &Plan) -> Result<Workload, Failure> {
+fn nearly_full_pool(plan: &Plan) -> Result<Workload, Failure> {
     let mut workload = Workload::fresh(Machine::create(plan)?, plan.seed);
     workload.file_bytes = FILE_BYTES * (plan.capacity >> 20).max(1);
     for round in 0..2 {
@@ -236,18 +236,18 @@ fn crowded(plan: &Plan) -> Result<Workload, Failure> {
         }
         workload.sync()?;
     }
-    workload.acts = Acts::Churn;
+    workload.mix = OpMix::Churn;
     Ok(workload)
 }
 
 /// A pool of 40 zones after this many operations of a workload with GC, committed.
-pub fn collected(seed: u64, steps: u64) -> Result<Workload, Failure> {
-    let mut workload = crowded(&Plan { zones: 40, props: props(seed), ..Plan::small(seed) })?;
+pub fn pool_after_gc(seed: u64, steps: u64) -> Result<Workload, Failure> {
+    let mut workload = nearly_full_pool(&Plan { zones: 40, props: props(seed), ..Plan::small(seed) })?;
     for step in 0..steps {
         let ended = if step % 4 == 3 { workload.sync()? } else { workload.step()? };
-        ensure(ended == Step::Done, || "the pool stopped without a reason".into())?;
+        ensure(ended == Step::Done, || "the pool stopped without an error".into())?;
     }
-    workload.held = None;
+    workload.pinned = None;
     workload.sync()?;
     Ok(workload)
 }
@@ -258,15 +258,18 @@ fn props(seed: u64) -> Vec<(&'static str, &'static str)> {
 
 /// The workload of a small pool, to be cut everywhere.
 #[derive(Clone, Copy, Debug)]
-pub struct Life {
+pub struct GcScenario {
+    /// Seed of the pool and of the workload.
     pub seed: u64,
+    /// Like a zoned drive, or like a file.
     pub drive: bool,
+    /// Operations of the workload, its syncs included.
     pub steps: u64,
 }
 
 /// What was counted in a workload.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+pub struct GcCrashStats {
     /// Device operations in which power failed.
     pub cuts: u64,
     /// Zones whose survivors were moved.
@@ -274,26 +277,27 @@ pub struct Seen {
     /// Bytes that GC moved.
     pub moved_bytes: u64,
     /// Bytes that were rewritten at new addresses because the relocation index had no memory.
-    pub reborn_bytes: u64,
+    pub rewritten_bytes: u64,
 }
 
-impl Seen {
-    pub fn add(&mut self, other: Seen) {
+impl GcCrashStats {
+    /// Adds the counts of another workload.
+    pub fn add(&mut self, other: GcCrashStats) {
         self.cuts += other.cuts;
         self.collected += other.collected;
         self.moved_bytes += other.moved_bytes;
-        self.reborn_bytes += other.reborn_bytes;
+        self.rewritten_bytes += other.rewritten_bytes;
     }
 }
 
 /// One workload on 32 zones of 1 MiB, cut at every `stride`th of its device operations with `chances`
 /// outcomes each.
-pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failure> {
-    let Life { seed, drive, steps } = life;
-    let mut workload = crowded(&Plan { zones: 32, drive, props: props(seed), ..Plan::small(seed) })?;
+pub fn every_write(scenario: GcScenario, stride: u64, chances: u64) -> Result<GcCrashStats, Failure> {
+    let GcScenario { seed, drive, steps } = scenario;
+    let mut workload = nearly_full_pool(&Plan { zones: 32, drive, props: props(seed), ..Plan::small(seed) })?;
     let before = workload.machine.pool.stats();
     let device = workload.machine.device.clone();
-    device.watch();
+    device.record_power_cuts();
     let (mut ops, mut cuts) = (0u64, 0u64);
     for step in 0..steps {
         let promised = workload.promised();
@@ -303,26 +307,26 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
             format!(
                 "the pool stopped at step {step}: {:?}, {}",
                 status.failed,
-                crate::crash::zones(&workload.machine)
+                crate::crash::zone_summary(&workload.machine)
             )
         })?;
-        for moment in device.take_moments() {
+        for cut_copy in device.take_cut_copies() {
             ops += 1;
             if !ops.is_multiple_of(stride) {
                 continue;
             }
             cuts += 1;
             for chance in 0..chances {
-                let kept = match chance {
-                    0 => Kept::Nothing,
-                    1 => Kept::Everything,
-                    _ => Kept::Seeded(ops * 1000 + chance),
+                let survival = match chance {
+                    0 => Survival::Nothing,
+                    1 => Survival::Everything,
+                    _ => Survival::Seeded(ops * 1000 + chance),
                 };
-                let left = moment.restarted(kept);
+                let left = cut_copy.restarted(survival);
                 let found =
                     recover_to(&workload, promised, &left, seed + chance).and_then(|mut recovered| {
-                        (recovered.acts, recovered.file_bytes) = (Acts::Churn, workload.file_bytes);
-                        if chance == 2 { live_on(recovered, 12, seed) } else { Ok(()) }
+                        (recovered.mix, recovered.file_bytes) = (OpMix::Churn, workload.file_bytes);
+                        if chance == 2 { continue_workload(recovered, 12, seed) } else { Ok(()) }
                     });
                 found.map_err(|failure| {
                     failure.within(format_args!("cut at operation {ops}, outcome {chance}, step {step}"))
@@ -331,17 +335,17 @@ pub fn every_write(life: Life, stride: u64, chances: u64) -> Result<Seen, Failur
         }
     }
     let after = workload.machine.pool.stats();
-    Ok(Seen {
+    Ok(GcCrashStats {
         cuts,
         collected: after.collected_zones - before.collected_zones,
         moved_bytes: after.collected_bytes - before.collected_bytes,
-        reborn_bytes: after.reborn_bytes - before.reborn_bytes,
+        rewritten_bytes: after.rewritten_bytes - before.rewritten_bytes,
     })
 }
 
 /// What else fails in a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+enum ExtraFault {
     None,
     ReadOnly,
     Offline,
@@ -361,73 +365,73 @@ pub enum Drives {
     Tight,
 }
 
-/// The kind of pool and of trouble that belongs to a seed.
-fn plan(seed: u64, drives: Drives) -> (Plan, Trouble) {
-    let mut dice = Dice::new(seed ^ 0x0c01_1ec7);
-    let zones = dice.pick(&[34, 40, 56, 72]).unwrap_or(40);
-    let drive = !dice.one_in(4) || drives == Drives::Tight;
-    let trouble = dice.pick(&[
-        Trouble::None,
-        Trouble::ReadOnly,
-        Trouble::ReadOnly,
-        Trouble::Offline,
-        Trouble::Writes,
-        Trouble::Resets,
-        Trouble::LostResets,
+/// The kind of pool and the extra fault that belong to a seed.
+fn plan(seed: u64, drives: Drives) -> (Plan, ExtraFault) {
+    let mut rng = Prng::new(seed ^ 0x0c01_1ec7);
+    let zones = rng.pick(&[34, 40, 56, 72]).unwrap_or(40);
+    let drive = !rng.one_in(4) || drives == Drives::Tight;
+    let extra_fault = rng.pick(&[
+        ExtraFault::None,
+        ExtraFault::ReadOnly,
+        ExtraFault::ReadOnly,
+        ExtraFault::Offline,
+        ExtraFault::Writes,
+        ExtraFault::Resets,
+        ExtraFault::LostResets,
     ]);
-    let stale = !drive && dice.one_in(2);
+    let stale = !drive && rng.one_in(2);
     let mut plan = Plan { zones, drive, stale, props: props(seed), ..Plan::small(seed) };
     if drives == Drives::Large {
-        plan.zones = dice.pick(&[32, 36]).unwrap_or(32);
+        plan.zones = rng.pick(&[32, 36]).unwrap_or(32);
         plan.capacity = 16 << 20;
-        plan.uneven = dice.one_in(3);
+        plan.uneven = rng.one_in(3);
         plan.props =
             vec![("recordsize", ["64K", "128K", "16K"][(seed % 3) as usize]), ("compression", "off")];
     }
     if drives == Drives::Tight {
-        plan.max_active = dice.pick(&[4, 4, 5, 6, 0]).unwrap_or(4);
-        plan.uneven = dice.one_in(2);
+        plan.max_active = rng.pick(&[4, 4, 5, 6, 0]).unwrap_or(4);
+        plan.uneven = rng.one_in(2);
         // Pools with smaller zones are refused.
-        plan.capacity = dice.pick(&[5 << 18, 3 << 19]).unwrap_or(5 << 18);
+        plan.capacity = rng.pick(&[5 << 18, 3 << 19]).unwrap_or(5 << 18);
     }
     if drives == Drives::Roomy {
-        plan.companions = dice.pick(&[0, 0, 1]).unwrap_or(0);
+        plan.companions = rng.pick(&[0, 0, 1]).unwrap_or(0);
     }
-    (plan, trouble.unwrap_or(Trouble::None))
+    (plan, extra_fault.unwrap_or(ExtraFault::None))
 }
 
-/// Two workloads on a larger pool, each with its trouble and a crash at a random operation.
-pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
-    let (plan, trouble) = plan(seed, drives);
-    let at = |failure: Failure| failure.within(format_args!("{trouble:?}, {plan:?}"));
-    let mut workload = crowded(&plan).map_err(at)?;
-    let mut dice = Dice::new(seed ^ 0x11fe);
-    let mut seen = Seen::default();
-    for life in 0..2 {
+/// Two workloads on a larger pool, each with its extra fault and a crash at a random operation.
+pub fn seeded(seed: u64, drives: Drives) -> Result<GcCrashStats, Failure> {
+    let (plan, extra_fault) = plan(seed, drives);
+    let at = |failure: Failure| failure.within(format_args!("{extra_fault:?}, {plan:?}"));
+    let mut workload = nearly_full_pool(&plan).map_err(at)?;
+    let mut rng = Prng::new(seed ^ 0x11fe);
+    let mut total = GcCrashStats::default();
+    for round in 0..2 {
         // The content of a zone that went offline cannot be told from a transient read error.
-        workload.reads_fail = trouble != Trouble::Offline;
+        workload.reads_fail = extra_fault != ExtraFault::Offline;
         let device = workload.machine.device.clone();
-        let fault = make(&mut dice, trouble, &workload).map(|fault| device.inject(fault));
-        device.crash_after(device.ops_done() + dice.below(900));
+        let fault = make(&mut rng, extra_fault, &workload).map(|fault| device.inject(fault));
+        device.crash_after(device.ops_done() + rng.below(900));
         let mut lost = false;
         let mut fired = 0;
         for step in 0..400 {
             let ended = if step % 7 == 6 { workload.sync() } else { workload.step() };
             let fires = fault.map_or(0, |fault| device.fired(fault));
-            if fires > fired && trouble != Trouble::Offline && device.is_powered() {
-                // The state after a txg that had trouble can only be judged if it is the last one. Copies may
+            if fires > fired && extra_fault != ExtraFault::Offline && device.is_powered() {
+                // The state after a txg with a fault can only be compared if it is the last one. Copies may
                 // share a zone until that ends.
                 fired = fires;
-                let left = device.restarted(Kept::Everything);
+                let left = device.restarted(Survival::Everything);
                 recover_unchecked(&workload, &left, seed).map_err(|failure| {
-                    at(failure.within(format_args!("right after trouble, life {life}, step {step}")))
+                    at(failure.within(format_args!("right after a fault, crash {round}, step {step}")))
                 })?;
             }
             match ended {
                 Ok(Step::Done) => {}
-                Ok(Step::Dead) => break,
+                Ok(Step::Stopped) => break,
                 // The oracle cannot follow a file that lost a block.
-                Err(failure) if trouble == Trouble::Offline && failure.0.contains("EIO") => {
+                Err(failure) if extra_fault == ExtraFault::Offline && failure.0.contains("EIO") => {
                     lost = true;
                     break;
                 }
@@ -435,80 +439,83 @@ pub fn seeded(seed: u64, drives: Drives) -> Result<Seen, Failure> {
             }
         }
         let stats = workload.machine.pool.stats();
-        seen.collected += stats.collected_zones;
-        seen.moved_bytes += stats.collected_bytes;
-        seen.reborn_bytes += stats.reborn_bytes;
-        seen.cuts += 1;
+        total.collected += stats.collected_zones;
+        total.moved_bytes += stats.collected_bytes;
+        total.rewritten_bytes += stats.rewritten_bytes;
+        total.cuts += 1;
         let stopped = workload.machine.pool.status().failed;
         let fired = fault.map_or(0, |fault| device.fired(fault));
-        let may_stop = fired > 0 && matches!(trouble, Trouble::Offline | Trouble::Writes);
+        let may_stop = fired > 0 && matches!(extra_fault, ExtraFault::Offline | ExtraFault::Writes);
         ensure(stopped.is_none() || !device.is_powered() || may_stop, || {
-            format!("the pool stopped by itself: {stopped:?}, {}", crate::crash::zones(&workload.machine))
+            format!(
+                "the pool stopped by itself: {stopped:?}, {}",
+                crate::crash::zone_summary(&workload.machine)
+            )
         })
         .map_err(at)?;
         device.cut_power();
-        let left = match dice.below(8) {
-            0 => device.restarted(Kept::Nothing),
-            1 => device.restarted(Kept::Everything),
-            _ => device.after_power_loss(dice.word()),
+        let left = match rng.below(8) {
+            0 => device.restarted(Survival::Nothing),
+            1 => device.restarted(Survival::Everything),
+            _ => device.after_power_loss(rng.next_u64()),
         };
-        workload.held = None;
+        workload.pinned = None;
         workload.machine.pool.abandon();
-        if trouble == Trouble::Offline && fired > 0 {
-            return after_a_loss(&workload, &left, seed, lost).map_err(at).map(|()| seen);
+        if extra_fault == ExtraFault::Offline && fired > 0 {
+            return compare_after_loss(&workload, &left, seed, lost).map_err(at).map(|()| total);
         }
-        let recovered = recover(&workload, &left, seed + life);
+        let recovered = recover(&workload, &left, seed + round);
         let file_bytes = workload.file_bytes;
-        workload = recovered.map_err(|failure| at(failure.within(format_args!("life {life}"))))?;
-        (workload.acts, workload.file_bytes) = (Acts::Churn, file_bytes);
+        workload = recovered.map_err(|failure| at(failure.within(format_args!("crash {round}"))))?;
+        (workload.mix, workload.file_bytes) = (OpMix::Churn, file_bytes);
     }
-    live_on(workload, 60, seed).map_err(at)?;
-    Ok(seen)
+    continue_workload(workload, 60, seed).map_err(at)?;
+    Ok(total)
 }
 
-fn make(dice: &mut Dice, trouble: Trouble, workload: &Workload) -> Option<Fault> {
+fn make(rng: &mut Prng, extra_fault: ExtraFault, workload: &Workload) -> Option<Fault> {
     let zones = workload.machine.device.info().zone_count;
     let views = workload.machine.pool.zones();
-    let there = views.iter().filter(|zone| zone.phase != Phase::Gone && zone.home.device.0 == 0);
+    let there = views.iter().filter(|zone| zone.phase != Phase::Reclaimed && zone.home.device.0 == 0);
     let in_use: Vec<ZoneIdx> = there.map(|zone| zone.home.zone).collect();
-    let any = ZoneIdx(2 + dice.below(u64::from(zones) - 2) as u32);
-    let zone = if dice.one_in(3) { any } else { dice.pick(&in_use).unwrap_or(any) };
-    let after_ops = dice.below(400);
-    match trouble {
-        Trouble::None => None,
-        Trouble::ReadOnly => Some(Fault::TurnsReadOnly { zone, after_ops }),
-        Trouble::Offline => Some(Fault::TurnsOffline { zone, after_ops }),
+    let any = ZoneIdx(2 + rng.below(u64::from(zones) - 2) as u32);
+    let zone = if rng.one_in(3) { any } else { rng.pick(&in_use).unwrap_or(any) };
+    let after_ops = rng.below(400);
+    match extra_fault {
+        ExtraFault::None => None,
+        ExtraFault::ReadOnly => Some(Fault::BecomesReadOnly { zone, after_ops }),
+        ExtraFault::Offline => Some(Fault::BecomesOffline { zone, after_ops }),
         // A write that fails costs its zone: of large ones as few as the pool can spare.
-        Trouble::Writes => Some(Fault::WriteError {
+        ExtraFault::Writes => Some(Fault::WriteError {
             zone: None,
             one_in: 150 * (workload.file_bytes / FILE_BYTES).max(1) as u32,
-            partial: dice.one_in(2),
+            partial: rng.one_in(2),
         }),
-        Trouble::Resets => Some(Fault::ResetError { zone: Some(zone), one_in: 2 }),
-        Trouble::LostResets => Some(Fault::LostReset { one_in: 2 }),
+        ExtraFault::Resets => Some(Fault::ResetError { zone: Some(zone), one_in: 2 }),
+        ExtraFault::LostResets => Some(Fault::LostReset { one_in: 2 }),
     }
 }
 
 /// A zone is lost: names and attributes are intact, contents are correct or `EIO`, and the pool can be
 /// imported and written.
-fn after_a_loss(
+fn compare_after_loss(
     before: &Workload,
     left: &terrane_device::SimDevice,
     seed: u64,
     lost: bool,
 ) -> Result<(), Failure> {
     let mut machine = Machine::import(left, seed, false)?;
-    let group = machine.group().0;
+    let txg = machine.durable_txg().0;
     machine.mount()?;
-    let mut last = Failure("it is none that was promised".into());
-    for state in before.states(group).iter().filter(|state| state.steps >= before.promised()) {
-        let model = state.model.closed();
+    let mut last = Failure("no promised state was found".into());
+    for state in before.states(txg).iter().filter(|state| state.steps >= before.promised()) {
+        let model = state.model.after_remount();
         let all = model.nodes.keys().copied().collect();
-        match model.compare_but(machine.fs(), &all) {
+        match model.compare_with_damage(machine.fs(), &all) {
             Ok(_) => return Ok(()),
             Err(failure) => last = failure,
         }
     }
     // The operation that met the dead zone ended between two states: it cannot be compared.
-    if lost { Ok(()) } else { Err(last.within(format_args!("after a zone went offline, group {group}"))) }
+    if lost { Ok(()) } else { Err(last.within(format_args!("after a zone went offline, txg {txg}"))) }
 }

@@ -9,7 +9,7 @@ use crate::machine::{Machine, Plan, USER};
 use std::collections::BTreeMap;
 use terrane_oracle::{Failure, ensure, failed};
 use terrane_posix::{Errno, Fs, Ino, Job, JobStep, SetXattr, WriteFlags};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Reproducible bytes: their seed and number.
 #[derive(Clone, Copy, Debug, Default)]
@@ -29,21 +29,21 @@ type Files = BTreeMap<String, Written>;
 const ATTRIBUTE: &[u8] = b"user.attribute";
 
 fn content(Bytes { seed, len }: Bytes) -> Vec<u8> {
-    let mut dice = Dice::new(seed);
+    let mut rng = Prng::new(seed);
     let mut out = Vec::with_capacity(len + 8);
     while out.len() < len {
-        out.extend_from_slice(&dice.word().to_le_bytes());
+        out.extend_from_slice(&rng.next_u64().to_le_bytes());
     }
     out.truncate(len);
     out
 }
 
 /// Writes incompressible files until the pool is full. Returns how many bytes were accepted.
-fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64, Failure> {
+fn fill(fs: &Fs, rng: &mut Prng, prefix: &str, files: &mut Files) -> Result<u64, Failure> {
     let mut bytes = 0;
     for number in 0.. {
         let name = format!("{prefix}-{number}");
-        let (seed, len) = (dice.word(), 1 + dice.below(600_000) as usize);
+        let (seed, len) = (rng.next_u64(), 1 + rng.below(600_000) as usize);
         let attr = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
             Ok(attr) => attr,
             Err(Errno::ENOSPC) => break,
@@ -51,9 +51,9 @@ fn fill(fs: &Fs, dice: &mut Dice, prefix: &str, files: &mut Files) -> Result<u64
         };
         // Before the contents: a refusal then must leave nothing.
         let mut attribute = None;
-        if dice.one_in(3) {
-            let most = dice.pick(&[100, 600, 30_000, 65_536]).unwrap_or(100);
-            let value = Bytes { seed: dice.word(), len: 1 + dice.below(most) as usize };
+        if rng.one_in(3) {
+            let most = rng.pick(&[100, 600, 30_000, 65_536]).unwrap_or(100);
+            let value = Bytes { seed: rng.next_u64(), len: 1 + rng.below(most) as usize };
             let set = set_attribute(fs, attr.ino, value).map_err(|failure| failure.within(&name))?;
             attribute = set.then_some(value);
             bytes += attribute.map_or(0, |value| value.len as u64);
@@ -94,22 +94,22 @@ fn compare_attribute(fs: &Fs, ino: Ino, expected: Option<Bytes>) -> Result<(), F
         Some(expected) => got.is_ok() && found == content(expected),
         None => got == Err(Errno::ENODATA),
     };
-    ensure(same, || format!("its attribute: {got:?} and {} bytes, not {expected:?}", found.len()))
+    ensure(same, || format!("its attribute: {got:?} and {} bytes, expected {expected:?}", found.len()))
 }
 
 /// On a full pool: other values are accepted or refused as a whole, and attributes can be removed.
-fn change_attributes(fs: &Fs, dice: &mut Dice, files: &mut Files) -> Result<(), Failure> {
+fn change_attributes(fs: &Fs, rng: &mut Prng, files: &mut Files) -> Result<(), Failure> {
     for (name, written) in files.iter_mut().filter(|(_, written)| written.attribute.is_some()) {
         let at = |failure: Failure| failure.within(format_args!("{name} on a full pool"));
         let errno = |errno: Errno| at(Failure(errno.to_string()));
         let ino = fs.lookup(fs.root(), name.as_bytes()).map_err(errno)?.ino;
         fs.forget(ino, 1);
-        if dice.one_in(2) {
-            let value = Bytes { seed: dice.word(), len: 1 + dice.below(65_536) as usize };
+        if rng.one_in(2) {
+            let value = Bytes { seed: rng.next_u64(), len: 1 + rng.below(65_536) as usize };
             if set_attribute(fs, ino, value).map_err(at)? {
                 written.attribute = Some(value);
             }
-        } else if dice.one_in(2) {
+        } else if rng.one_in(2) {
             fs.removexattr(ino, ATTRIBUTE).map_err(errno)?;
             written.attribute = None;
         }
@@ -152,9 +152,9 @@ fn sync(machine: &Machine) -> Result<(), Failure> {
 }
 
 /// Waits for space that becomes available only after a few txgs.
-fn settled(machine: &Machine) -> Result<u64, Failure> {
+fn wait_for_freed_space(machine: &Machine) -> Result<u64, Failure> {
     for round in 0..8 {
-        while machine.fs().settle().step(1) == Ok(JobStep::Went) {}
+        while machine.fs().shrink_dirs().step(1) == Ok(JobStep::Progressed) {}
         let file = machine.fs().create(machine.fs().root(), b"settle", 0o600, &USER);
         if let Ok(attr) = file {
             machine.fs().forget(attr.ino, 1);
@@ -165,47 +165,51 @@ fn settled(machine: &Machine) -> Result<u64, Failure> {
     Ok(machine.fs().statfs().available)
 }
 
-/// What one run of [`rounds`] saw.
+/// Results of one run of [`rounds`].
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct RoundStats {
+    /// Free space of the empty pool at the beginning, in blocks of `statvfs`.
     pub available_first: u64,
+    /// Free space of the emptied pool at the end, in blocks of `statvfs`.
     pub available_last: u64,
+    /// Bytes that the files took in the first round.
     pub filled_first: u64,
+    /// Bytes that the files took in the round in which it was least.
     pub filled_least: u64,
 }
 
 /// Fills and empties a pool of 64 zones of 1 MiB, `count` times. In odd rounds every second file, or a random
 /// part, is removed before the pool is filled again.
-pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
+pub fn rounds(seed: u64, count: u64) -> Result<RoundStats, Failure> {
     let mut plan = Plan { props: vec![("recordsize", "16K"), ("compression", "off")], ..Plan::small(seed) };
     // A directory that becomes fat and shrinks in every round, while there is no free space.
     plan.props.extend((seed % 2 == 1).then_some(("zapsize", "2K")));
     let mut machine = Machine::create(&plan)?;
-    let mut dice = Dice::new(seed);
+    let mut rng = Prng::new(seed);
     let mut files = Files::new();
-    let first = settled(&machine)?;
-    let mut seen =
-        Seen { available_first: first, available_last: first, filled_first: 0, filled_least: u64::MAX };
+    let first = wait_for_freed_space(&machine)?;
+    let mut stats =
+        RoundStats { available_first: first, available_last: first, filled_first: 0, filled_least: u64::MAX };
     for round in 0..count {
         let at = |failure: Failure| failure.within(format_args!("round {round}"));
-        let filled = fill(machine.fs(), &mut dice, &format!("a{round}"), &mut files).map_err(at)?;
+        let filled = fill(machine.fs(), &mut rng, &format!("a{round}"), &mut files).map_err(at)?;
         if round == 0 {
-            seen.filled_first = filled;
+            stats.filled_first = filled;
         }
-        seen.filled_least = seen.filled_least.min(filled);
-        change_attributes(machine.fs(), &mut dice, &mut files).map_err(at)?;
+        stats.filled_least = stats.filled_least.min(filled);
+        change_attributes(machine.fs(), &mut rng, &mut files).map_err(at)?;
         sync(&machine).map_err(at)?;
         if round % 2 == 1 {
-            let (mut turn, random) = (false, dice.one_in(2));
+            let (mut every_second, random) = (false, rng.one_in(2));
             remove(machine.fs(), &mut files, || {
-                turn = !turn;
-                if random { dice.one_in(2) } else { turn }
+                every_second = !every_second;
+                if random { rng.one_in(2) } else { every_second }
             })
             .map_err(at)?;
             sync(&machine).map_err(at)?;
-            settled(&machine).map_err(at)?;
-            let again = fill(machine.fs(), &mut dice, &format!("b{round}"), &mut files).map_err(at)?;
-            ensure(again > 0, || "nothing could be written after every second file went".into())
+            wait_for_freed_space(&machine).map_err(at)?;
+            let again = fill(machine.fs(), &mut rng, &format!("b{round}"), &mut files).map_err(at)?;
+            ensure(again > 0, || "nothing could be written after every second file was removed".into())
                 .map_err(at)?;
             sync(&machine).map_err(at)?;
         }
@@ -219,19 +223,20 @@ pub fn rounds(seed: u64, count: u64) -> Result<Seen, Failure> {
         remove(machine.fs(), &mut files, || true).map_err(at)?;
         machine.fs().forget_all();
         sync(&machine).map_err(at)?;
-        seen.available_last = settled(&machine).map_err(at)?;
+        stats.available_last = wait_for_freed_space(&machine).map_err(at)?;
     }
     machine.check()?;
-    Ok(seen)
+    Ok(stats)
 }
 
-/// What one run of [`emptied`] saw, in bytes.
+/// Results of one run of [`emptied`], in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Emptied {
+pub struct EmptyingStats {
     /// Free space of the empty pool.
     pub offered: u64,
     /// Space in use at the first refusal: highest value, and lowest of all rounds.
     pub most_in_use: u64,
+    /// The lowest value of all rounds.
     pub least_in_use: u64,
     /// Highest value of the space in use after everything was deleted.
     pub most_left: u64,
@@ -240,30 +245,30 @@ pub struct Emptied {
 /// Fills a pool until something is refused, and empties it, again and again. The free space of the empty pool
 /// can be used but for 2 %, nothing leaks, and the device is nearly empty after each deletion. Files are of
 /// one kind in each round: large, small, or both.
-pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
+pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<EmptyingStats, Failure> {
     let plan = Plan { zones, stale: false, props: vec![("compression", "off")], ..Plan::small(seed) };
     let machine = Machine::create(&plan)?;
-    let mut dice = Dice::new(seed);
-    settled(&machine)?;
+    let mut rng = Prng::new(seed);
+    wait_for_freed_space(&machine)?;
     let (_, live_empty, offered) = machine.pool.space();
-    let mut seen = Emptied { offered, most_in_use: 0, least_in_use: u64::MAX, most_left: 0 };
+    let mut stats = EmptyingStats { offered, most_in_use: 0, least_in_use: u64::MAX, most_left: 0 };
     for round in 0..count {
         let at = |failure: Failure| failure.within(format_args!("round {round}"));
         let mut files = Files::new();
-        let kind = dice.below(3);
+        let kind = rng.below(3);
         let mut refused = false;
         while !refused {
             let len = match kind {
                 0 => 3 << 20,
                 1 => 40_000,
-                _ => 1 + dice.below(1 << 20) as usize,
+                _ => 1 + rng.below(1 << 20) as usize,
             };
-            refused = !append_file(machine.fs(), &mut dice, len, &mut files).map_err(at)?;
+            refused = !append_file(machine.fs(), &mut rng, len, &mut files).map_err(at)?;
         }
         sync(&machine).map_err(at)?;
         let in_use = machine.pool.space().1 - live_empty;
-        seen.most_in_use = seen.most_in_use.max(in_use);
-        seen.least_in_use = seen.least_in_use.min(in_use);
+        stats.most_in_use = stats.most_in_use.max(in_use);
+        stats.least_in_use = stats.least_in_use.min(in_use);
         ensure(in_use * 100 >= offered * 98, || {
             format!("{in_use} bytes are in use of {offered} that were offered, files of kind {kind}")
         })
@@ -272,7 +277,7 @@ pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
             compare(machine.fs(), &files).map_err(at)?;
         }
         remove(machine.fs(), &mut files, || true).map_err(at)?;
-        settled(&machine).map_err(at)?;
+        wait_for_freed_space(&machine).map_err(at)?;
         machine.check().map_err(at)?;
         let (_, live, again) = machine.pool.space();
         ensure(again * 100 >= offered * 99, || {
@@ -280,22 +285,22 @@ pub fn emptied(seed: u64, zones: u32, count: u64) -> Result<Emptied, Failure> {
         })
         .map_err(at)?;
         let left = machine.device.stored_bytes();
-        seen.most_left = seen.most_left.max(left);
+        stats.most_left = stats.most_left.max(left);
         ensure(left * 4 <= offered, || format!("{left} bytes are on the device when all is deleted"))
             .map_err(at)?;
     }
-    Ok(seen)
+    Ok(stats)
 }
 
 /// Appends a file of up to `len` bytes in pieces of 64 KiB. False: it was refused, in whole or in part.
-fn append_file(fs: &Fs, dice: &mut Dice, len: usize, files: &mut Files) -> Result<bool, Failure> {
+fn append_file(fs: &Fs, rng: &mut Prng, len: usize, files: &mut Files) -> Result<bool, Failure> {
     let name = format!("{:08}", files.len());
     let ino = match fs.create(fs.root(), name.as_bytes(), 0o644, &USER) {
         Ok(attr) => attr.ino,
         Err(Errno::ENOSPC) => return Ok(false),
         Err(errno) => return Err(Failure(format!("create {name}: {errno}"))),
     };
-    let seed = dice.word();
+    let seed = rng.next_u64();
     let bytes = content(Bytes { seed, len });
     let mut done = 0;
     for piece in bytes.chunks(64 << 10) {
@@ -317,9 +322,9 @@ pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> 
     let props = vec![("dnodesize", dnode_size), ("compression", "off")];
     let machine = Machine::create(&Plan { props, zones: 32, ..Plan::small(seed) })?;
     let fs = machine.fs();
-    let mut dice = Dice::new(seed);
+    let mut rng = Prng::new(seed);
     let mut files = Files::new();
-    let first = settled(&machine)?;
+    let first = wait_for_freed_space(&machine)?;
     let mut made = 0;
     for round in 0..2 {
         let at = |failure: Failure| failure.within(format_args!("round {round}"));
@@ -330,22 +335,22 @@ pub fn small_files(seed: u64, dnode_size: &'static str) -> Result<u64, Failure> 
                 Err(Errno::ENOSPC) => break,
                 Err(errno) => return Err(at(Failure(format!("create {name}: {errno}")))),
             };
-            let most = dice.pick(&[100, 600, 6000, 60_000]).unwrap_or(100);
-            let value = Bytes { seed: dice.word(), len: 1 + dice.below(most) as usize };
+            let most = rng.pick(&[100, 600, 6000, 60_000]).unwrap_or(100);
+            let value = Bytes { seed: rng.next_u64(), len: 1 + rng.below(most) as usize };
             let set = set_attribute(fs, ino, value).map_err(at)?;
             fs.forget(ino, 1);
             files.insert(name, Written { content: Bytes::default(), attribute: set.then_some(value) });
             made += 1;
         }
-        change_attributes(fs, &mut dice, &mut files).map_err(at)?;
+        change_attributes(fs, &mut rng, &mut files).map_err(at)?;
         sync(&machine).map_err(at)?;
         compare(fs, &files).map_err(at)?;
         machine.check().map_err(at)?;
-        remove(fs, &mut files, || round == 1 || dice.one_in(2)).map_err(at)?;
+        remove(fs, &mut files, || round == 1 || rng.one_in(2)).map_err(at)?;
         sync(&machine).map_err(at)?;
-        settled(&machine).map_err(at)?;
+        wait_for_freed_space(&machine).map_err(at)?;
     }
-    let last = settled(&machine)?;
+    let last = wait_for_freed_space(&machine)?;
     machine.check()?;
     ensure(last + first / 25 >= first, || format!("{last} blocks are available, of {first}"))?;
     Ok(made)

@@ -1,37 +1,41 @@
 //! Pools of any size without data: the write amplification of placement and of the choice of victims.
 //!
-//! A [`trace`] says what users do. The [`books`] are a pool's accounting, driven by the pool's own policy
+//! A [`trace`] says what users do. [`accounting`] is a pool's accounting, driven by the pool's own policy
 //! code. This module runs one on the other. It fills the pool, lets several capacities be overwritten until
 //! write amplification is steady, and then measures. Times and lifetimes are in bytes that users write, as in
 //! [`terrane_space::policy`].
 
-pub mod books;
+pub mod accounting;
 pub mod command;
 pub mod report;
 pub mod trace;
 
-use books::Books;
+use accounting::Accounting;
 use report::Report;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::{Addr, GRANULE, granule_bytes};
-use terrane_space::policy::{Age, Layout, Placement, SiblingKey, Siblings, VictimPolicy};
+use terrane_space::policy::{Age, Layout, LifetimePredictor, Placement, SimilarityKey, VictimPolicy};
 use terrane_store::append::BATCH_BYTES;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_wire::Txg;
 use trace::{Event, Trace};
 
 /// A pool, and the policy under test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Setting {
+    /// Zones of the pool, which has no anchors.
     pub zones: u32,
+    /// Bytes of a zone.
     pub zone_bytes: u64,
     /// Bytes that users write in one txg.
-    pub group_bytes: u64,
+    pub txg_bytes: u64,
     /// Bytes of blocks per directory part.
     pub batch_bytes: u64,
+    /// Open zones, for metadata, data and survivors.
     pub slots: u32,
     /// Slots for survivors, by age.
     pub ages: u32,
+    /// How victims are chosen.
     pub victim: VictimPolicy,
     /// Bytes of metadata written per byte of users' data, in each of two copies.
     pub metadata: f64,
@@ -42,22 +46,22 @@ pub struct Setting {
     /// Lifetimes are inferred from overwrites and survivors' ages.
     pub infer: bool,
     /// And, for new files, from similar files.
-    pub siblings: bool,
+    pub learn_from_similar: bool,
     /// Reclaimed zones are packed, as when the limit of the relocation index is reached.
     pub packed: bool,
 }
 
 /// A name, and what it changes.
-type Named = (&'static str, fn(&mut Setting));
+type PolicyPreset = (&'static str, fn(&mut Setting));
 
 /// The policies that a comparison puts side by side.
-pub const POLICIES: [Named; 6] = [
+pub const POLICIES: [PolicyPreset; 6] = [
     ("greedy-mixed", |s| (s.victim, s.mixed, s.ages) = (VictimPolicy::Greedy, true, 1)),
     ("greedy", |s| (s.victim, s.ages) = (VictimPolicy::Greedy, 1)),
     ("cost-benefit", |s| s.ages = 1),
     ("hints", |s| (s.hints, s.ages) = (true, 1)),
-    ("inferred", |s| (s.infer, s.siblings) = (true, true)),
-    ("both", |s| (s.hints, s.infer, s.siblings) = (true, true, true)),
+    ("inferred", |s| (s.infer, s.learn_from_similar) = (true, true)),
+    ("both", |s| (s.hints, s.infer, s.learn_from_similar) = (true, true, true)),
 ];
 
 impl Setting {
@@ -68,7 +72,7 @@ impl Setting {
         Setting {
             zones,
             zone_bytes,
-            group_bytes: zone_bytes / 2,
+            txg_bytes: zone_bytes / 2,
             batch_bytes: BATCH_BYTES.min(zone_bytes),
             slots: layout.slots() as u32,
             ages: survivors.len() as u32,
@@ -77,11 +81,12 @@ impl Setting {
             mixed: false,
             hints: false,
             infer: false,
-            siblings: false,
+            learn_from_similar: false,
             packed: false,
         }
     }
 
+    /// Bytes of all zones.
     pub fn pool_bytes(&self) -> u64 {
         u64::from(self.zones) * self.zone_bytes
     }
@@ -104,54 +109,59 @@ struct Block {
 struct Object {
     blocks: Vec<Block>,
     placement: Placement,
-    key: SiblingKey,
+    key: SimilarityKey,
     born_at: u64,
 }
 
 /// A trace on a pool.
-pub struct Run {
-    pub books: Books,
+pub struct Simulation {
+    /// The pool.
+    pub accounting: Accounting,
     objects: HashMap<u64, Object>,
-    /// Live blocks of a recording, by their recorded names. `groups` maps its txgs to those of this pool.
+    /// Live blocks of a recording, by their recorded names. `txgs` maps its txgs to those of this pool.
     recorded: HashMap<u64, Block>,
-    groups: BTreeMap<Txg, Txg>,
-    siblings: Siblings,
+    txgs: BTreeMap<Txg, Txg>,
+    predictor: LifetimePredictor,
 }
 
-impl Run {
-    pub fn new(setting: Setting) -> Option<Run> {
-        Some(Run {
-            books: Books::new(setting)?,
+impl Simulation {
+    /// An empty pool. `None`: no layout has so few slots.
+    pub fn new(setting: Setting) -> Option<Simulation> {
+        Some(Simulation {
+            accounting: Accounting::new(setting)?,
             objects: HashMap::new(),
             recorded: HashMap::new(),
-            groups: BTreeMap::new(),
-            siblings: Siblings::new(usize::MAX),
+            txgs: BTreeMap::new(),
+            predictor: LifetimePredictor::new(usize::MAX),
         })
     }
 
     /// Bytes of live objects.
     pub fn live_bytes(&self) -> u64 {
-        self.books.tables.live
+        self.accounting.tables.live
     }
 
     /// `None`: the pool is full.
     pub fn step(&mut self, event: Event) -> Option<()> {
         match event {
             Event::Create { object, directory, name, hint, size } => {
-                let key = SiblingKey::new(directory, name.as_bytes());
-                let setting = self.books.setting;
-                let expected_life_bytes =
-                    if setting.infer && setting.siblings { self.siblings.expect(key) } else { None };
-                self.siblings.born(key);
+                let key = SimilarityKey::new(directory, name.as_bytes());
+                let setting = self.accounting.setting;
+                let expected_life_bytes = if setting.infer && setting.learn_from_similar {
+                    self.predictor.predict(key)
+                } else {
+                    None
+                };
+                self.predictor.note_created(key);
                 let placement = Placement {
                     file: object + 1,
                     hint,
-                    burst_bytes: size.min(setting.group_bytes),
-                    closed: size <= setting.group_bytes / 4,
-                    replaces: Txg(0),
+                    burst_bytes: size.min(setting.txg_bytes),
+                    is_closed: size <= setting.txg_bytes / 4,
+                    replaced_birth: Txg(0),
                     expected_life_bytes,
                 };
-                let born_at = self.books.clock.now();
+                let born_at = self.accounting.clock.now();
                 self.objects.insert(object, Object { blocks: Vec::new(), placement, key, born_at });
             }
             Event::Write { object, block, bytes } => {
@@ -160,13 +170,13 @@ impl Run {
                 let block = block as usize;
                 let old = known.blocks.get(block).copied();
                 let replaces = old.map_or(Txg(0), |old| Txg(u64::from(old.birth)));
-                let placement = Placement { replaces, ..known.placement };
-                let addr = self.books.write(bytes, &placement)?;
-                let birth = u32::try_from(self.books.txg().0).ok()?;
+                let placement = Placement { replaced_birth: replaces, ..known.placement };
+                let addr = self.accounting.write(bytes, &placement)?;
+                let birth = u32::try_from(self.accounting.txg().0).ok()?;
                 let new = Block { addr, birth, granules: u32::try_from(bytes / GRANULE).ok()? };
                 match old {
                     Some(old) => {
-                        self.books.free(old.addr, u64::from(old.granules) * GRANULE);
+                        self.accounting.free(old.addr, u64::from(old.granules) * GRANULE);
                         known.blocks[block] = new;
                     }
                     None => known.blocks.push(new),
@@ -174,42 +184,44 @@ impl Run {
             }
             Event::Delete { object } => {
                 let Some(dead) = self.objects.remove(&object) else { return Some(()) };
-                self.siblings.died(dead.key, self.books.clock.now() - dead.born_at);
+                self.predictor.note_died(dead.key, self.accounting.clock.now() - dead.born_at);
                 for block in dead.blocks {
-                    self.books.free(block.addr, u64::from(block.granules) * GRANULE);
+                    self.accounting.free(block.addr, u64::from(block.granules) * GRANULE);
                 }
             }
             Event::Born { name, bytes, placement } => {
-                let setting = self.books.setting;
-                let expected = placement.expected_life_bytes.filter(|_| setting.infer && setting.siblings);
-                let replaces = self.groups.get(&placement.replaces).copied().unwrap_or(Txg(0));
-                let placement = Placement { replaces, expected_life_bytes: expected, ..placement };
+                let setting = self.accounting.setting;
+                let expected =
+                    placement.expected_life_bytes.filter(|_| setting.infer && setting.learn_from_similar);
+                let replaces = self.txgs.get(&placement.replaced_birth).copied().unwrap_or(Txg(0));
+                let placement =
+                    Placement { replaced_birth: replaces, expected_life_bytes: expected, ..placement };
                 let bytes = granule_bytes(bytes);
-                let addr = self.books.write(bytes, &placement)?;
+                let addr = self.accounting.write(bytes, &placement)?;
                 self.remember(name, addr, bytes)?;
             }
             Event::Copied { name, bytes, copy } => {
                 let bytes = granule_bytes(bytes);
-                let addr = self.books.write_copy(copy, bytes)?;
+                let addr = self.accounting.write_copy(copy, bytes)?;
                 self.remember(name, addr, bytes)?;
             }
-            Event::Died { name } => {
+            Event::Freed { name } => {
                 // Others were born before the recording began, or belong to the pool's own accounting.
                 if let Some(block) = self.recorded.remove(&name) {
-                    self.books.free(block.addr, u64::from(block.granules) * GRANULE);
+                    self.accounting.free(block.addr, u64::from(block.granules) * GRANULE);
                 }
             }
             Event::Committed { txg, written_bytes } => {
-                self.groups.insert(txg, self.books.txg());
-                self.books.written_bytes = self.books.written_bytes.max(written_bytes);
-                self.books.end_group()?;
+                self.txgs.insert(txg, self.accounting.txg());
+                self.accounting.written_bytes = self.accounting.written_bytes.max(written_bytes);
+                self.accounting.end_txg()?;
             }
         }
         Some(())
     }
 
     fn remember(&mut self, name: u64, addr: Addr, bytes: u64) -> Option<()> {
-        let birth = u32::try_from(self.books.txg().0).ok()?;
+        let birth = u32::try_from(self.accounting.txg().0).ok()?;
         let granules = u32::try_from(bytes / GRANULE).ok()?;
         self.recorded.insert(name, Block { addr, birth, granules });
         Some(())
@@ -219,33 +231,35 @@ impl Run {
 /// The length of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
+    /// Seed of the trace.
     pub seed: u64,
     /// Capacities of the pool that are written before the measurement, and during it.
     pub warm_up: f64,
+    /// Capacities of the pool that are written during the measurement.
     pub measured: f64,
 }
 
 /// Fills a pool by a trace, warms it up, measures. `None`: the pool ran full.
 pub fn run(setting: Setting, trace: &mut dyn Trace, measure: Measure) -> Option<Report> {
     let started = std::time::Instant::now();
-    let mut dice = Dice::new(measure.seed);
-    let mut run = Run::new(setting)?;
-    while let Some(event) = trace.fill(&mut dice) {
+    let mut rng = Prng::new(measure.seed);
+    let mut run = Simulation::new(setting)?;
+    while let Some(event) = trace.fill(&mut rng) {
         run.step(event)?;
     }
-    let mut go_on = |run: &mut Run, capacities: f64| {
+    let mut go_on = |run: &mut Simulation, capacities: f64| {
         let more = (capacities * setting.pool_bytes() as f64) as u64;
-        let end = run.books.totals.user_bytes.saturating_add(more);
-        while run.books.totals.user_bytes < end {
-            let Some(event) = trace.next(&mut dice) else { break };
+        let end = run.accounting.totals.user_bytes.saturating_add(more);
+        while run.accounting.totals.user_bytes < end {
+            let Some(event) = trace.next(&mut rng) else { break };
             run.step(event)?;
         }
         Some(())
     };
     go_on(&mut run, measure.warm_up)?;
-    let before = run.books.totals;
+    let before = run.accounting.totals;
     go_on(&mut run, measure.measured)?;
-    Some(Report::new(&run.books, before, started.elapsed()))
+    Some(Report::new(&run.accounting, before, started.elapsed()))
 }
 
 #[cfg(test)]

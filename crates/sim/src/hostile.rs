@@ -4,13 +4,13 @@
 //! what was written, and the rest is a named error. Against malice: where forged content has correct
 //! checksums, every operation ends soon, without a panic.
 //!
-//! Modules: `forge` (pool structures, sealed again), `liar` (trees, written by the pool itself out of damaged
-//! blocks). Mutations of both come from `lie`.
+//! Modules: `forge_pool` (pool structures, sealed again), `forge_tree` (trees, written by the pool itself out of
+//! damaged blocks). Mutations of both come from `mutate`.
 
-mod forge;
-mod liar;
+mod forge_pool;
+mod forge_tree;
 
-pub use liar::Certain;
+pub use forge_tree::FixedForgery;
 
 use crate::machine::{Machine, Plan, USER};
 use crate::workload::Workload;
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
 use terrane_oracle::{Content, Failure, Model, Node, Xattrs, ensure, failed, xattr_names};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_wire::ZoneIdx;
 
 /// No operation on a small image takes longer, even on a busy machine.
@@ -39,12 +39,14 @@ pub enum Verdict {
     /// `check` or a read found something.
     Damaged,
     /// No damage was found.
-    Whole,
+    Intact,
 }
 
 /// A small image and what it holds.
 pub struct Image {
+    /// The device with the image.
     pub device: SimDevice,
+    /// The content of its file system.
     pub model: Model,
 }
 
@@ -76,11 +78,11 @@ impl Image {
                 .fs()
                 .create(root, name.as_bytes(), 0o600, &USER)
                 .map_err(failed("create"))?;
-            workload.model.added(root, &name, attr.ino, node);
+            workload.model.add_node(root, &name, attr.ino, node);
         }
-        workload.attributes_everywhere(names > 0)?;
+        workload.xattrs_in_all_places(names > 0)?;
         workload.sync()?;
-        let model = workload.model.closed();
+        let model = workload.model.after_remount();
         Ok(Image { device: workload.machine.export()?, model })
     }
 
@@ -90,7 +92,7 @@ impl Image {
     }
 
     /// Everything that was ever written: zone, and bytes from its start.
-    pub fn used(&self) -> Result<Vec<(ZoneIdx, u64)>, Failure> {
+    pub fn written_ranges(&self) -> Result<Vec<(ZoneIdx, u64)>, Failure> {
         let machine = Machine::import(&self.copy(), 1, true)?;
         let mut used: Vec<(ZoneIdx, u64)> =
             machine.pool.zones().iter().map(|zone| (zone.home.zone, zone.claimed)).collect();
@@ -117,7 +119,7 @@ pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -
 /// Changes and removes content as far as possible: an operation may fail or the pool may stop, but not panic
 /// or take long.
 fn change(device: &SimDevice) -> Result<(), Failure> {
-    watched(|| {
+    guarded(|| {
         let Ok(mut machine) = Machine::import(device, 1, false) else { return Ok(()) };
         if machine.mount().is_err() {
             return Ok(());
@@ -159,12 +161,12 @@ fn change(device: &SimDevice) -> Result<(), Failure> {
 
 /// Imports, checks, mounts and reads everything. With a model, what is read without an error must agree with
 /// the model.
-pub fn look(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
-    watched(|| look_inside(device, model))
+pub fn examine(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
+    guarded(|| examine_unguarded(device, model))
 }
 
 /// A panic is a failure, and so is taking long.
-fn watched<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn guarded<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let began = Instant::now();
     let done = catch_unwind(AssertUnwindSafe(job));
     let took = began.elapsed();
@@ -172,26 +174,26 @@ fn watched<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         Failure(format!("panic: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")))
     })??;
-    ensure(took < TIME_MAX, || format!("took {took:?}"))?;
+    ensure(took < TIME_MAX, || format!("timed out: took {took:?}, limit {TIME_MAX:?}"))?;
     Ok(done)
 }
 
-fn look_inside(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
+fn examine_unguarded(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
     let Ok(mut machine) = Machine::import(device, 1, true) else { return Ok(Verdict::Refused) };
     let report = terrane_check::check(&machine.objects, &mut |_| {});
     if machine.mount().is_err() {
         return match report.is_clean() {
-            true => Err(Failure("check is clean, and it cannot be mounted".into())),
+            true => Err(Failure("check is clean, but the mount failed".into())),
             false => Ok(Verdict::Refused),
         };
     }
     let errors = walk(machine.fs(), model)?;
     if report.is_clean() {
-        ensure(errors == 0, || format!("check is clean, and {errors} reads failed"))?;
+        ensure(errors == 0, || format!("check is clean, but {errors} reads failed"))?;
         if let Some(model) = model {
             model.compare(machine.fs())?;
         }
-        return Ok(Verdict::Whole);
+        return Ok(Verdict::Intact);
     }
     Ok(Verdict::Damaged)
 }
@@ -206,22 +208,22 @@ fn walk(fs: &Fs, model: Option<&Model>) -> Result<u64, Failure> {
         }
         match walk_one(fs, ino, model, &mut todo, &mut names) {
             Ok(()) => {}
-            Err(Seen::Error(_)) => errors += 1,
-            Err(Seen::Wrong(failure)) => return Err(failure),
+            Err(ReadFailure::Error(_)) => errors += 1,
+            Err(ReadFailure::Wrong(failure)) => return Err(failure),
         }
-        ensure(names < NAMES_MAX, || "a walk without end".into())?;
+        ensure(names < NAMES_MAX, || "walk stopped: more names than the image can hold".into())?;
     }
     Ok(errors)
 }
 
-enum Seen {
-    Error(#[expect(dead_code, reason = "for whoever debugs this")] Errno),
+enum ReadFailure {
+    Error(#[expect(dead_code, reason = "read by a debugger")] Errno),
     Wrong(Failure),
 }
 
-impl From<Errno> for Seen {
+impl From<Errno> for ReadFailure {
     fn from(errno: Errno) -> Self {
-        Seen::Error(errno)
+        ReadFailure::Error(errno)
     }
 }
 
@@ -231,11 +233,11 @@ fn walk_one(
     model: Option<&Model>,
     todo: &mut Vec<Ino>,
     names: &mut u64,
-) -> Result<(), Seen> {
+) -> Result<(), ReadFailure> {
     let attr = fs.getattr(ino)?;
     let known = Known::of(model, ino);
     let wrong =
-        |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was written"))));
+        |what: &str| Err(ReadFailure::Wrong(Failure(format!("inode {ino}: {what} is not what was written"))));
     match attr.mode & 0o170_000 {
         0o040_000 => {
             let mut found = Vec::new();
@@ -326,8 +328,9 @@ impl<'m> Known<'m> {
 }
 
 /// Reads an inode's extended attributes.
-fn walk_xattrs(fs: &Fs, ino: Ino, known: Known<'_>) -> Result<(), Seen> {
-    let wrong = |what: &str| Err(Seen::Wrong(Failure(format!("inode {ino}: {what} is not what was set"))));
+fn walk_xattrs(fs: &Fs, ino: Ino, known: Known<'_>) -> Result<(), ReadFailure> {
+    let wrong =
+        |what: &str| Err(ReadFailure::Wrong(Failure(format!("inode {ino}: {what} is not what was set"))));
     let expected = known.xattrs();
     let mut failed = None;
     let listed = xattr_names(fs, ino);
@@ -361,7 +364,7 @@ fn walk_xattrs(fs: &Fs, ino: Ino, known: Known<'_>) -> Result<(), Seen> {
 pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failure> {
     let device = image.copy();
     device.rot(zone, bit / 8, &[1 << (bit % 8)]).map_err(failed("rot"))?;
-    let verdict = look(&device, Some(&image.model)).and_then(|verdict| {
+    let verdict = examine(&device, Some(&image.model)).and_then(|verdict| {
         // For one in seven of all bits of an image, which includes bits of every byte position.
         if verdict == Verdict::Damaged && bit.is_multiple_of(7) {
             change(&device)?;
@@ -373,79 +376,79 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
 
 /// A forged structure with correct checksums, chosen by the seed: in pool structures or in trees; and a
 /// description of it. `None`: this seed found nothing to forge.
-pub fn sealed_lie(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>, Failure> {
-    let mut dice = Dice::new(seed);
-    let forged = catch_unwind(AssertUnwindSafe(|| match dice.below(4) {
-        0 => forge::forge(image, &mut dice),
-        _ => liar::lie_in_a_tree(image, &mut dice, None),
+pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, String)>, Failure> {
+    let mut rng = Prng::new(seed);
+    let forged = catch_unwind(AssertUnwindSafe(|| match rng.below(4) {
+        0 => forge_pool::forge(image, &mut rng),
+        _ => forge_tree::forge_in_tree(image, &mut rng, None),
     }));
     let forged = forged.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         Failure(format!(
-            "seed {seed}: panic while lying: {}",
+            "seed {seed}: panic while forging: {}",
             text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")
         ))
     })?;
-    let Some((device, told)) = forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? else {
+    let Some((device, description)) = forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? else {
         return Ok(None);
     };
-    let verdict = look(&device, None);
-    let at = |failure: Failure| failure.within(format_args!("seed {seed}, {told}"));
+    let verdict = examine(&device, None);
+    let at = |failure: Failure| failure.within(format_args!("seed {seed}, {description}"));
     let verdict = verdict.map_err(at)?;
     change(&device).map_err(|failure| at(failure.within("changing")))?;
-    Ok(Some((verdict, told)))
+    Ok(Some((verdict, description)))
 }
 
 /// A given forgery, at a place that the seed chooses; the image is examined and changed. False: the descent
 /// never ended where it applies.
-pub fn certain_lie(image: &Image, seed: u64, certain: Certain) -> Result<bool, Failure> {
-    let told = liar::lie_in_a_tree(image, &mut Dice::new(seed), Some(certain))?;
-    let Some((device, told)) = told else { return Ok(false) };
-    let looked = look(&device, None).and_then(|_| change(&device));
-    looked.map(|()| true).map_err(|failure| failure.within(format_args!("{certain:?}, {told}")))
+pub fn fixed_forgery(image: &Image, seed: u64, fixed: FixedForgery) -> Result<bool, Failure> {
+    let forged = forge_tree::forge_in_tree(image, &mut Prng::new(seed), Some(fixed))?;
+    let Some((device, forged)) = forged else { return Ok(false) };
+    let looked = examine(&device, None).and_then(|_| change(&device));
+    looked.map(|()| true).map_err(|failure| failure.within(format_args!("{fixed:?}, {forged}")))
 }
 
 /// Damages bytes somewhere in `range`: a bit, a byte, a field, a field that is moved, a run of bytes.
-fn lie(raw: &mut [u8], range: std::ops::Range<usize>, dice: &mut Dice) {
+fn mutate(raw: &mut [u8], range: std::ops::Range<usize>, rng: &mut Prng) {
     let len = range.len() as u64;
     if len == 0 || range.end > raw.len() {
         return;
     }
-    let at = range.start + dice.below(len) as usize;
-    match dice.below(8) {
-        0 | 1 => raw[at] ^= 1 << dice.below(8),
-        2 => raw[at] = dice.pick(&[0, 1, 0x7f, 0x80, 0xff]).unwrap_or(0),
+    let at = range.start + rng.below(len) as usize;
+    match rng.below(8) {
+        0 | 1 => raw[at] ^= 1 << rng.below(8),
+        2 => raw[at] = rng.pick(&[0, 1, 0x7f, 0x80, 0xff]).unwrap_or(0),
         3..6 => {
-            let width = dice.pick(&[2usize, 4, 8]).unwrap_or(8);
+            let width = rng.pick(&[2usize, 4, 8]).unwrap_or(8);
             let at = at / width * width;
             let Some(field) = raw.get_mut(at..at + width) else { return };
             let mut old = [0; 8];
             old[..width].copy_from_slice(field);
             let old = u64::from_le_bytes(old);
-            let new = match dice.below(8) {
+            let new = match rng.below(8) {
                 0 => 0,
                 1 => u64::MAX,
                 2 => 1 << 63,
                 3 => old.wrapping_add(1),
                 4 => old.wrapping_sub(1),
-                5 => 1 << dice.below(64),
-                6 => dice.below(64),
-                _ => dice.word(),
+                5 => 1 << rng.below(64),
+                6 => rng.below(64),
+                _ => rng.next_u64(),
             };
             field.copy_from_slice(&new.to_le_bytes()[..width]);
         }
         6 => {
-            let width = dice.pick(&[8usize, 16, 128]).unwrap_or(8);
-            let from = range.start + dice.below(len) as usize / width * width;
+            let width = rng.pick(&[8usize, 16, 128]).unwrap_or(8);
+            let from = range.start + rng.below(len) as usize / width * width;
             let to = at / width * width;
             if from + width <= raw.len() && to + width <= raw.len() {
                 raw.copy_within(from..from + width, to);
             }
         }
         _ => {
-            let end = (at + 1 + dice.below(40) as usize).min(range.end);
+            let end = (at + 1 + rng.below(40) as usize).min(range.end);
             for byte in &mut raw[at..end] {
-                *byte = dice.word() as u8;
+                *byte = rng.next_u64() as u8;
             }
         }
     }

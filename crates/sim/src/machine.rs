@@ -3,22 +3,26 @@
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_oracle::{Failure, failed};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
 use terrane_wire::Txg;
 
+/// The superuser.
 pub const ROOT: Cred = Cred { uid: 0, gid: 0, umask: 0 };
+/// A user without privileges.
 pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
-const WIDTHS: [&str; 4] = ["auto", "legacy", "1k", "auto"];
+const DNODE_SIZES: [&str; 4] = ["auto", "legacy", "1k", "auto"];
 
 /// How the machine is configured.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Seed of the devices and of the pool.
     pub seed: u64,
+    /// Zones of the first device.
     pub zones: u32,
     /// Like a zoned drive, or like a file.
     pub drive: bool,
@@ -35,6 +39,7 @@ pub struct Plan {
     pub companions: u32,
     /// Txgs sync in threads of their own and start by themselves: nothing is determined by the seed any more.
     pub threads: bool,
+    /// Properties of the file system, with their values.
     pub props: Vec<(&'static str, &'static str)>,
 }
 
@@ -52,7 +57,7 @@ impl Plan {
             companions: 0,
             threads: false,
             // One that is widened at the first read, one that never is, and the default.
-            props: vec![("recordsize", "4K"), ("dnodesize", WIDTHS[(seed / 3 % 4) as usize])],
+            props: vec![("recordsize", "4K"), ("dnodesize", DNODE_SIZES[(seed / 3 % 4) as usize])],
         }
     }
 
@@ -62,10 +67,14 @@ impl Plan {
     }
 }
 
+/// A pool in memory, and the file system in it once it is mounted.
 pub struct Machine {
+    /// The first device; it knows its companions.
     pub device: SimDevice,
+    /// The pool.
     pub pool: Arc<Pool>,
-    pub objects: Arc<Objects>,
+    /// The object sets in it.
+    pub objects: Arc<ObjectSets>,
     fs: Option<Arc<Fs>>,
 }
 
@@ -107,7 +116,7 @@ impl Machine {
             })
         };
         let companions: Result<Vec<SimDevice>, _> = (1..=plan.companions).map(companion).collect();
-        device.join(companions.map_err(failed("device"))?);
+        device.share_power(companions.map_err(failed("device"))?);
         if plan.stale {
             // Names, txgs and places of the older pool are those of the newer: only the pool's id differs.
             let older = Machine::format(plan, &device, !plan.seed)?;
@@ -126,7 +135,7 @@ impl Machine {
         let devices = devices(&device);
         let create = CreateOptions::named("sim");
         let pool = Pool::create(devices, &create, env, &options(false, seed)).map_err(failed("create"))?;
-        let objects = Objects::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
+        let objects = ObjectSets::create(Arc::clone(&pool)).map_err(failed("create objects"))?;
         let dataset = Dataset::create_root(&objects, &plan.props).map_err(failed("create data set"))?;
         Fs::format(&dataset, &ROOT).map_err(failed("format"))?;
         let fs = Fs::open(Arc::new(dataset)).map_err(failed("mount"))?;
@@ -137,10 +146,11 @@ impl Machine {
     pub fn import(device: &SimDevice, seed: u64, read_only: bool) -> Result<Machine, Failure> {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x005e_ed0f_1a7e_12e5));
         let pool = Pool::import(devices(device), env, &options(read_only, seed)).map_err(failed("import"))?;
-        let objects = Objects::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
+        let objects = ObjectSets::open(Arc::clone(&pool)).map_err(failed("open objects"))?;
         Ok(Machine { device: device.clone(), pool, objects, fs: None })
     }
 
+    /// Mounts the root file system. A mount before it is replaced.
     pub fn mount(&mut self) -> Result<(), Failure> {
         let dataset = Dataset::open_root(&self.objects).map_err(failed("open data set"))?;
         self.fs = Some(Fs::open(Arc::new(dataset)).map_err(failed("mount"))?);
@@ -153,7 +163,7 @@ impl Machine {
     }
 
     /// The newest durable txg.
-    pub fn group(&self) -> Txg {
+    pub fn durable_txg(&self) -> Txg {
         self.pool.synced_txg()
     }
 

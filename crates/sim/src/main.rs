@@ -8,10 +8,10 @@ use std::time::Duration;
 use terrane_device::ZoneState;
 use terrane_oracle::Failure;
 use terrane_sim::collect::Drives;
-use terrane_sim::crash::SmallLife;
-use terrane_sim::faults::Lost;
-use terrane_sim::hostile::{Image, bit_flip, sealed_lie};
-use terrane_sim::workload::Acts;
+use terrane_sim::crash::SmallScenario;
+use terrane_sim::faults::LostPart;
+use terrane_sim::hostile::{Image, bit_flip, sealed_forgery};
+use terrane_sim::workload::OpMix;
 use terrane_sim::{collect, crash, faults, full, gc, storm};
 
 const USAGE: &str = "terrane-sim replay [--crowded | --rewriting | --collect [--tight | --large]] --seed N
@@ -47,7 +47,7 @@ impl Args {
 }
 
 /// How many failed.
-fn each(
+fn run_all(
     numbers: impl Iterator<Item = u64>,
     again: impl Fn(u64) -> String,
     mut scenario: impl FnMut(u64) -> Result<(), Failure>,
@@ -72,12 +72,12 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
             every_write_of_a_collection(args.number("--seed").unwrap_or(7), stride)
         }
         "every-write" => {
-            let has = |option: &&(&str, Acts)| args.has(option.0);
-            let option = [("--names", Acts::Names), ("--attributes", Acts::Attributes)];
-            let option = option.iter().find(has).copied().unwrap_or(("", Acts::Everything));
+            let has = |option: &&(&str, OpMix)| args.has(option.0);
+            let option = [("--names", OpMix::Names), ("--attributes", OpMix::Attributes)];
+            let option = option.iter().find(has).copied().unwrap_or(("", OpMix::Everything));
             every_write(args.number("--seed").unwrap_or(7), option)
         }
-        "faults" => Ok(each(
+        "faults" => Ok(run_all(
             args.range("--seeds")?,
             |seed| format!("terrane-sim faults --seeds {seed}..{}", seed + 1),
             all_faults,
@@ -90,9 +90,9 @@ fn run(args: &Args) -> Option<Result<u64, Failure>> {
         "full" => {
             let (seed, rounds) = (args.number("--seed").unwrap_or(1), args.number("--rounds")?);
             let told = if args.has("--emptied") {
-                full::emptied(seed, 64, rounds).map(|seen| format!("{seen:?}"))
+                full::emptied(seed, 64, rounds).map(|stats| format!("{stats:?}"))
             } else {
-                full::rounds(seed, rounds).map(|seen| format!("{seen:?}"))
+                full::rounds(seed, rounds).map(|stats| format!("{stats:?}"))
             };
             told.map(|told| {
                 println!("{told}");
@@ -115,13 +115,13 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
     if args.has("--crowded") {
         let again = |seed| format!("terrane-sim replay --crowded --seed {seed}");
         let mut runs = 0;
-        let failures = each(seeds, again, |seed| crash::crowded_crash(seed).map(|seen| runs += seen));
-        println!("{runs} runs of moved blocks");
+        let failures = run_all(seeds, again, |seed| crash::crowded_crash(seed).map(|stats| runs += stats));
+        println!("relocated runs: {runs}");
         return failures;
     }
     if args.has("--rewriting") {
         let again = |seed| format!("terrane-sim replay --rewriting --seed {seed}");
-        return each(seeds, again, |seed| crash::rewriting_crash(seed).map(drop));
+        return run_all(seeds, again, |seed| crash::rewriting_crash(seed).map(drop));
     }
     if args.has("--collect") {
         let (drives, which) = match (args.has("--tight"), args.has("--large")) {
@@ -130,24 +130,24 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
             _ => (Drives::Roomy, ""),
         };
         let again = |seed| format!("terrane-sim replay --collect {which}--seed {seed}");
-        let mut all = collect::Seen::default();
-        let failures = each(seeds, again, |seed| collect::seeded(seed, drives).map(|seen| all.add(seen)));
+        let mut all = collect::GcCrashStats::default();
+        let failures = run_all(seeds, again, |seed| collect::seeded(seed, drives).map(|stats| all.add(stats)));
         println!("{all:?}");
         return failures;
     }
-    each(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
+    run_all(seeds, |seed| format!("terrane-sim replay --seed {seed}"), crash::random_crash)
 }
 
 fn every_write_of_a_collection(seed: u64, stride: u64) -> Result<u64, Failure> {
     let mut failures = 0;
     for drive in [true, false] {
-        let life = collect::Life { seed, drive, steps: 300 };
-        match collect::every_write(life, stride, 4) {
-            Ok(seen) => println!("like a {}: {seen:?}", if drive { "drive" } else { "file" }),
+        let scenario = collect::GcScenario { seed, drive, steps: 300 };
+        match collect::every_write(scenario, stride, 4) {
+            Ok(stats) => println!("as a {}: {stats:?}", if drive { "drive" } else { "file" }),
             Err(failure) => {
                 failures += 1;
                 println!(
-                    "FAILED {life:?}: {failure}\n  repeat: terrane-sim every-write --collect --seed {seed}"
+                    "FAILED {scenario:?}: {failure}\n  repeat: terrane-sim every-write --collect --seed {seed}"
                 );
             }
         }
@@ -155,14 +155,14 @@ fn every_write_of_a_collection(seed: u64, stride: u64) -> Result<u64, Failure> {
     Ok(failures)
 }
 
-fn every_write(seed: u64, (option, acts): (&str, Acts)) -> Result<u64, Failure> {
+fn every_write(seed: u64, (option, acts): (&str, OpMix)) -> Result<u64, Failure> {
     let mut failures = 0;
     for drive in [true, false] {
-        let life = SmallLife { seed, drive, steps: 110, acts };
-        let ops = crash::small_ops(life)?;
-        println!("{ops} device operations, like a {}", if drive { "drive" } else { "file" });
+        let scenario = SmallScenario { seed, drive, steps: 110, mix: acts };
+        let ops = crash::count_small_ops(scenario)?;
+        println!("{ops} device operations, as a {}", if drive { "drive" } else { "file" });
         let again = |_| format!("terrane-sim every-write {option} --seed {seed}");
-        failures += each(0..ops, again, |cut| crash::cut_at(life, cut, 8));
+        failures += run_all(0..ops, again, |cut| crash::cut_at(scenario, cut, 8));
     }
     Ok(failures)
 }
@@ -171,21 +171,21 @@ fn all_faults(seed: u64) -> Result<(), Failure> {
     faults::write_errors(seed, 20)?;
     faults::metadata_rot(seed)?;
     faults::data_rot(seed)?;
-    for lost in [Lost::Spill, Lost::Names, Lost::Value] {
+    for lost in [LostPart::Spill, LostPart::Names, LostPart::Value] {
         faults::attribute_rot(seed, lost)?;
     }
-    faults::zone_dies(seed, ZoneState::ReadOnly)?;
-    faults::zone_dies(seed, ZoneState::Offline)
+    faults::zone_failure(seed, ZoneState::ReadOnly)?;
+    faults::zone_failure(seed, ZoneState::Offline)
 }
 
 fn hostile(first: u64, count: u64, verbose: bool) -> Result<u64, Failure> {
     let image = Image::new(5)?;
     let mut verdicts = [0u64; 4];
-    let failures = each(
+    let failures = run_all(
         first..first.saturating_add(count),
         |seed| format!("terrane-sim hostile --seed {seed} --count 1"),
         |seed| {
-            match sealed_lie(&image, seed)? {
+            match sealed_forgery(&image, seed)? {
                 Some((verdict, told)) => {
                     verdicts[verdict as usize] += 1;
                     if verbose {
@@ -197,7 +197,7 @@ fn hostile(first: u64, count: u64, verbose: bool) -> Result<u64, Failure> {
             Ok(())
         },
     );
-    println!("refused, damaged, whole, no lie: {verdicts:?}");
+    println!("refused, damaged, intact, nothing forged: {verdicts:?}");
     Ok(failures)
 }
 
@@ -207,10 +207,10 @@ fn flips(tiny: bool, bits: std::ops::Range<u64>) -> Result<u64, Failure> {
     let mut verdicts = [0u64; 3];
     let mut failures = 0;
     let mut first = 0;
-    for (zone, bytes) in image.used()? {
+    for (zone, bytes) in image.written_ranges()? {
         let end = first + bytes * 8;
         let here = bits.start.max(first)..bits.end.min(end);
-        failures += each(
+        failures += run_all(
             here,
             |bit| format!("terrane-sim flips {tiny}--seeds {bit}..{}", bit + 1),
             |bit| {
@@ -220,7 +220,7 @@ fn flips(tiny: bool, bits: std::ops::Range<u64>) -> Result<u64, Failure> {
         );
         first = end;
     }
-    println!("{first} bits in all; refused, damaged, whole: {verdicts:?}");
+    println!("{first} bits in total; refused, damaged, intact: {verdicts:?}");
     Ok(failures)
 }
 

@@ -16,19 +16,22 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_oracle::{Failure, ensure};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Names that always exist: more than one getdents(2) returns, or listings could not be interrupted.
-const ALWAYS: u64 = 2000;
+const PERMANENT_NAMES: u64 = 2000;
 /// Maximum number of names that one thread keeps, as it creates and removes them.
 const OWN_NAMES_MAX: u64 = 600;
 const TREE_DEPTH_MAX: u64 = 3;
 
 /// Counts of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Done {
+pub struct StormStats {
+    /// Listings that came to their end.
     pub listings: u64,
+    /// Steps of the threads that create, rename and remove names.
     pub changes: u64,
+    /// Trees that were made and removed.
     pub trees: u64,
 }
 
@@ -36,43 +39,43 @@ struct Storm {
     names: PathBuf,
     trees: PathBuf,
     /// Names that exist: added after they were created, removed before they are unlinked.
-    there: Mutex<BTreeSet<String>>,
-    over: AtomicBool,
+    existing: Mutex<BTreeSet<String>>,
+    ended: AtomicBool,
     listings: AtomicU64,
     changes: AtomicU64,
     removed: AtomicU64,
 }
 
-type Role = fn(&Storm, u64, Dice) -> Result<(), Failure>;
+type Role = fn(&Storm, u64, Prng) -> Result<(), Failure>;
 
 /// Two threads of each kind, for this time, in a directory made for it.
-pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<Done, Failure> {
+pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<StormStats, Failure> {
     let (names, trees) = (dir.join("names"), dir.join("trees"));
     fs::create_dir(dir).map_err(at(dir))?;
     fs::create_dir(&names).map_err(at(&names))?;
     fs::create_dir(&trees).map_err(at(&trees))?;
-    let there: BTreeSet<String> = (0..ALWAYS).map(|n| format!("always {n}")).collect();
+    let there: BTreeSet<String> = (0..PERMANENT_NAMES).map(|n| format!("always {n}")).collect();
     for name in &there {
         make(&names.join(name))?;
     }
     let storm = Storm {
         names,
         trees,
-        there: Mutex::new(there),
-        over: AtomicBool::new(false),
+        existing: Mutex::new(there),
+        ended: AtomicBool::new(false),
         listings: AtomicU64::new(0),
         changes: AtomicU64::new(0),
         removed: AtomicU64::new(0),
     };
-    let roles: [Role; 4] = [Storm::list, Storm::change, Storm::plant, Storm::glance];
+    let roles: [Role; 4] = [Storm::list, Storm::change, Storm::change_trees, Storm::walk_path];
     let outcome = std::thread::scope(|scope| {
         let storm = &storm;
         let thread = |number: u64| {
             let role = roles[usize::try_from(number % 4).unwrap_or(0)];
             scope.spawn(move || {
-                let outcome = role(storm, number, Dice::new(seed.wrapping_mul(1000).wrapping_add(number)));
+                let outcome = role(storm, number, Prng::new(seed.wrapping_mul(1000).wrapping_add(number)));
                 // One failure stops all threads.
-                storm.over.fetch_or(outcome.is_err(), Ordering::Relaxed);
+                storm.ended.fetch_or(outcome.is_err(), Ordering::Relaxed);
                 outcome
             })
         };
@@ -81,14 +84,14 @@ pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<Done, Failure> {
         (0..steps)
             .take_while(|_| !storm.is_over())
             .for_each(|_| std::thread::sleep(Duration::from_millis(50)));
-        storm.over.store(true, Ordering::Relaxed);
+        storm.ended.store(true, Ordering::Relaxed);
         let panicked = |_| Err(Failure("a thread of the storm panicked".into()));
         threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).fold(Ok(()), Result::and)
     });
     outcome?;
     fs::remove_dir_all(dir).map_err(at(dir))?;
     let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    Ok(Done {
+    Ok(StormStats {
         listings: count(&storm.listings),
         changes: count(&storm.changes),
         trees: count(&storm.removed),
@@ -97,26 +100,26 @@ pub fn storm(dir: &Path, seed: u64, time: Duration) -> Result<Done, Failure> {
 
 impl Storm {
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
+        self.ended.load(Ordering::Relaxed)
     }
 
-    fn there(&self) -> BTreeSet<String> {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn existing_names(&self) -> BTreeSet<String> {
+        self.existing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn comes(&self, name: &str) {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    fn add_existing(&self, name: &str) {
+        self.existing.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
     }
 
-    fn goes(&self, name: &str) {
-        self.there.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    fn remove_existing(&self, name: &str) {
+        self.existing.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
     /// Lists the names, completely or sometimes not to the end, and compares.
-    fn list(&self, _: u64, mut dice: Dice) -> Result<(), Failure> {
+    fn list(&self, _: u64, mut rng: Prng) -> Result<(), Failure> {
         while !self.is_over() {
-            let before = self.there();
-            let limit = if dice.one_in(3) { dice.below(ALWAYS) } else { u64::MAX };
+            let before = self.existing_names();
+            let limit = if rng.one_in(3) { rng.below(PERMANENT_NAMES) } else { u64::MAX };
             let mut shown: BTreeMap<String, u64> = BTreeMap::new();
             let mut count = 0;
             for entry in fs::read_dir(&self.names).map_err(at(&self.names))? {
@@ -126,15 +129,15 @@ impl Storm {
                 if count >= limit {
                     break;
                 }
-                if dice.one_in(200) {
-                    std::thread::sleep(Duration::from_micros(dice.below(500)));
+                if rng.one_in(200) {
+                    std::thread::sleep(Duration::from_micros(rng.below(500)));
                 }
             }
             if count >= limit {
                 continue;
             }
             self.listings.fetch_add(1, Ordering::Relaxed);
-            let after = self.there();
+            let after = self.existing_names();
             for name in before.intersection(&after) {
                 let times = shown.get(name).copied().unwrap_or(0);
                 ensure(times == 1, || {
@@ -146,7 +149,7 @@ impl Storm {
     }
 
     /// Creates, renames and removes names of its own among the others.
-    fn change(&self, number: u64, mut dice: Dice) -> Result<(), Failure> {
+    fn change(&self, number: u64, mut rng: Prng) -> Result<(), Failure> {
         let mut own: Vec<String> = Vec::new();
         for step in 0.. {
             if self.is_over() {
@@ -154,41 +157,41 @@ impl Storm {
             }
             self.changes.fetch_add(1, Ordering::Relaxed);
             let new = format!("new {number} {step}");
-            let at_most = usize::try_from(dice.below(OWN_NAMES_MAX)).unwrap_or(0);
-            let picked = usize::try_from(dice.below(own.len() as u64)).unwrap_or(0);
-            if own.is_empty() || dice.below(5) < 2 {
+            let at_most = usize::try_from(rng.below(OWN_NAMES_MAX)).unwrap_or(0);
+            let picked = usize::try_from(rng.below(own.len() as u64)).unwrap_or(0);
+            if own.is_empty() || rng.below(5) < 2 {
                 make(&self.names.join(&new))?;
-                self.comes(&new);
+                self.add_existing(&new);
                 own.push(new);
-            } else if dice.below(3) < 2 && own.len() > at_most {
+            } else if rng.below(3) < 2 && own.len() > at_most {
                 let old = own.swap_remove(picked);
-                self.goes(&old);
+                self.remove_existing(&old);
                 fs::remove_file(self.names.join(&old)).map_err(at(&self.names.join(&old)))?;
             } else {
                 let old = std::mem::replace(&mut own[picked], new.clone());
-                self.goes(&old);
+                self.remove_existing(&old);
                 fs::rename(self.names.join(&old), self.names.join(&new))
                     .map_err(at(&self.names.join(&old)))?;
-                self.comes(&new);
+                self.add_existing(&new);
             }
         }
         Ok(())
     }
 
     /// Fills trees and removes them, by rm(1) or itself, under their name or another.
-    fn plant(&self, number: u64, mut dice: Dice) -> Result<(), Failure> {
+    fn change_trees(&self, number: u64, mut rng: Prng) -> Result<(), Failure> {
         for step in 0.. {
             if self.is_over() {
                 break;
             }
             let mut tree = self.trees.join(format!("tree {number} {step}"));
-            self.grow(&tree, &mut dice, 0)?;
-            if dice.one_in(2) {
+            self.make_tree(&tree, &mut rng, 0)?;
+            if rng.one_in(2) {
                 let moved = self.trees.join(format!("moved {number} {step}"));
                 fs::rename(&tree, &moved).map_err(at(&tree))?;
                 tree = moved;
             }
-            if dice.one_in(2) {
+            if rng.one_in(2) {
                 fs::remove_dir_all(&tree).map_err(at(&tree))?;
             } else {
                 let rm = Command::new("rm").arg("-r").arg(&tree).output().map_err(at(&tree))?;
@@ -199,31 +202,31 @@ impl Storm {
         Ok(())
     }
 
-    fn grow(&self, dir: &Path, dice: &mut Dice, depth: u64) -> Result<(), Failure> {
+    fn make_tree(&self, dir: &Path, rng: &mut Prng, depth: u64) -> Result<(), Failure> {
         fs::create_dir(dir).map_err(at(dir))?;
-        for n in 0..dice.below(if depth == 0 { 1500 } else { 400 }) {
+        for n in 0..rng.below(if depth == 0 { 1500 } else { 400 }) {
             make(&dir.join(format!("file {n}")))?;
         }
         if depth < TREE_DEPTH_MAX && !self.is_over() {
-            for n in 0..dice.below(4) {
-                self.grow(&dir.join(format!("dir {n}")), dice, depth + 1)?;
+            for n in 0..rng.below(4) {
+                self.make_tree(&dir.join(format!("dir {n}")), rng, depth + 1)?;
             }
         }
         Ok(())
     }
 
     /// Lists directories along a random path, and ignores names that vanish meanwhile.
-    fn glance(&self, _: u64, mut dice: Dice) -> Result<(), Failure> {
+    fn walk_path(&self, _: u64, mut rng: Prng) -> Result<(), Failure> {
         while !self.is_over() {
             let mut next = Some(self.trees.clone());
             while let Some(entries) = next.take().and_then(|dir| fs::read_dir(dir).ok()) {
-                let limit = usize::try_from(dice.below(800)).unwrap_or(0);
+                let limit = usize::try_from(rng.below(800)).unwrap_or(0);
                 let dirs = entries
                     .take(limit)
                     .flatten()
                     .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
                 let dirs: Vec<PathBuf> = dirs.map(|entry| entry.path()).collect();
-                let picked = usize::try_from(dice.below(dirs.len() as u64)).unwrap_or(0);
+                let picked = usize::try_from(rng.below(dirs.len() as u64)).unwrap_or(0);
                 next = dirs.into_iter().nth(picked);
             }
         }
@@ -243,7 +246,7 @@ fn at(path: &Path) -> impl Fn(std::io::Error) -> Failure {
 mod tests {
     use super::*;
 
-    /// On the file system of temporary files: the storm itself must be right before it judges others.
+    /// On the file system of temporary files: the storm itself must be right before it tests others.
     #[test]
     fn a_storm_finds_nothing_where_files_are_local() {
         let dir = std::env::temp_dir().join(format!("terrane-storm-{}", std::process::id()));

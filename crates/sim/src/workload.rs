@@ -6,12 +6,12 @@ use std::sync::Arc;
 use terrane_device::sim::Fault;
 use terrane_oracle::{Content, Failure, Model, Node, ensure};
 use terrane_posix::{
-    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, Promised, RENAME_EXCHANGE, RENAME_NOREPLACE,
+    Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Ino, Job, RENAME_EXCHANGE, RENAME_NOREPLACE, ReservedBytes,
     RewriteSpec, SetAttr, WriteFlags,
 };
 use terrane_store::errors::{LossCause, LostFile};
 use terrane_txg::hold::ZoneHold;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Names of extended attributes.
 pub const NAMES: [&str; 7] = [
@@ -28,28 +28,35 @@ pub const NAMES: [&str; 7] = [
 /// The model after this many operations.
 #[derive(Clone)]
 pub struct State {
+    /// Operations so far.
     pub steps: u64,
+    /// The model after them.
     pub model: Arc<Model>,
 }
 
 /// How a step ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
+    /// The operation was done, and the model agrees.
     Done,
     /// Power is off, or the pool has stopped.
-    Dead,
+    Stopped,
 }
 
 /// Txgs to which a crash can still lead back, and some more.
 const HISTORY: usize = 64;
 
 /// The object set of entries in the error log: no set has that number.
-pub(crate) const RECORDED: u64 = 99;
+pub(crate) const ERROR_LOG_OBJSET: u64 = 99;
 
+/// A file system and its model, to which the same random operations are applied.
 pub struct Workload {
+    /// The pool and its file system.
     pub machine: Machine,
+    /// The expected content.
     pub model: Model,
-    pub dice: Dice,
+    /// Source of all choices.
+    pub rng: Prng,
     /// Operations so far.
     pub(crate) steps: u64,
     /// Possible states of the tree at the end of a txg.
@@ -59,10 +66,11 @@ pub struct Workload {
     /// The last operation that changed an inode.
     pub(crate) touched: BTreeMap<Ino, u64>,
     /// Zones held by a long reader.
-    pub(crate) held: Option<ZoneHold>,
+    pub(crate) pinned: Option<ZoneHold>,
     /// Maximum size of files, in bytes.
     pub file_bytes: u64,
-    pub acts: Acts,
+    /// The operations to choose from.
+    pub mix: OpMix,
     /// Reads fail now and then while txgs sync.
     pub reads_fail: bool,
     /// Files are rewritten in other forms meanwhile, which no reader may notice.
@@ -70,12 +78,13 @@ pub struct Workload {
     /// The most that one rewrite changed: bytes of records, and files.
     pub rewritten: u64,
     /// Operations at which an entry was written to the error log.
-    recorded: BTreeSet<u64>,
+    logged_errors: BTreeSet<u64>,
 }
 
 /// What a workload does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Acts {
+pub enum OpMix {
+    /// All operations.
     Everything,
     /// Only names of all lengths in one directory, alternately more and fewer: it goes through every kind,
     /// both ways.
@@ -90,22 +99,22 @@ impl Workload {
     /// Continues from the content of a committed pool.
     pub fn new(machine: Machine, model: Model, seed: u64) -> Workload {
         let state = State { steps: 0, model: Arc::new(model.clone()) };
-        let history = BTreeMap::from([(machine.group().0, vec![state])]);
+        let history = BTreeMap::from([(machine.durable_txg().0, vec![state])]);
         Workload {
             machine,
             model,
-            dice: Dice::new(seed),
+            rng: Prng::new(seed),
             steps: 0,
             history,
             promised: 0,
             touched: BTreeMap::new(),
-            held: None,
+            pinned: None,
             file_bytes: 20_000,
-            acts: Acts::Everything,
+            mix: OpMix::Everything,
             reads_fail: false,
             rewrites: false,
             rewritten: 0,
-            recorded: BTreeSet::new(),
+            logged_errors: BTreeSet::new(),
         }
     }
 
@@ -116,8 +125,8 @@ impl Workload {
     }
 
     /// The possible states after a crash that leads to this txg.
-    pub fn states(&self, group: u64) -> &[State] {
-        self.history.get(&group).map_or(&[], Vec::as_slice)
+    pub fn states(&self, txg: u64) -> &[State] {
+        self.history.get(&txg).map_or(&[], Vec::as_slice)
     }
 
     /// Operations that a crash must not undo.
@@ -130,22 +139,22 @@ impl Workload {
         let before = State { steps: self.steps, model: Arc::new(self.model.clone()) };
         let first = self.machine.pool.open_txg().0;
         self.steps += 1;
-        let outcome = match self.acts {
-            Acts::Everything => self.act(),
-            Acts::Names => self.act_on_names(),
-            Acts::Attributes => self.act_on_few_files(),
-            Acts::Churn => self.churn(),
+        let outcome = match self.mix {
+            OpMix::Everything => self.act(),
+            OpMix::Names => self.act_on_names(),
+            OpMix::Attributes => self.act_on_few_files(),
+            OpMix::Churn => self.churn(),
         };
         if self.steps.is_multiple_of(5) {
-            let _ = self.machine.fs().settle().step(1);
+            let _ = self.machine.fs().shrink_dirs().step(1);
         }
         if self.steps.is_multiple_of(3) {
             // For pools whose relocation index has no memory. Neither its changes nor its failures may be
             // visible.
-            let _ = self.machine.fs().rebirth().step(1);
+            let _ = self.machine.fs().rewrite_relocated().step(1);
         }
         if self.steps.is_multiple_of(11) {
-            self.record_an_error();
+            self.log_error();
         }
         let rewritten = if self.rewrites { self.rewrite() } else { Ok(()) };
         let last = self.machine.pool.open_txg().0;
@@ -153,8 +162,8 @@ impl Workload {
         let after = State { steps: self.steps, model: Arc::new(self.model.clone()) };
         // Txgs that ended meanwhile may hold the operation or not; one that was cut may hold the state before
         // it.
-        for group in first..last + u64::from(dead) {
-            let states = self.history.entry(group).or_default();
+        for txg in first..last + u64::from(dead) {
+            let states = self.history.entry(txg).or_default();
             states.push(before.clone());
             states.push(after.clone());
         }
@@ -162,51 +171,51 @@ impl Workload {
             self.history.pop_first();
         }
         if dead {
-            return Ok(Step::Dead);
+            return Ok(Step::Stopped);
         }
         outcome.and(rewritten).map_err(|failure| failure.within(format_args!("operation {}", self.steps)))?;
         Ok(Step::Done)
     }
 
     /// Writes an entry that the error log must keep, whatever crashes.
-    fn record_an_error(&mut self) {
+    fn log_error(&mut self) {
         let file = LostFile { generation: self.steps, cause: LossCause::NotWrittenBack };
-        self.machine.pool.error_log().note_file((RECORDED, self.steps), file);
+        self.machine.pool.error_log().note_file((ERROR_LOG_OBJSET, self.steps), file);
         if self.machine.fs().record_errors().is_ok() {
-            self.recorded.insert(self.steps);
+            self.logged_errors.insert(self.steps);
         }
     }
 
     /// The entries that the error log must have after a crash, by operation. An entry is written after the
     /// operation itself, which may be an `fsync`.
-    pub(crate) fn recorded(&self, promised: u64) -> impl Iterator<Item = u64> {
-        self.recorded.range(..promised).copied()
+    pub(crate) fn expected_errors(&self, promised: u64) -> impl Iterator<Item = u64> {
+        self.logged_errors.range(..promised).copied()
     }
 
     /// Some steps of a rewrite, which is started if none is in progress, and cancelled now and then.
     fn rewrite(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let ended = |errno: Errno| errno == Errno::ENOSPC || errno == Errno::EIO;
-        if !fs.rewrite().goes_on() {
+        if !fs.rewrite().is_running() {
             let words = ["lz4", "zstd-3", "zstd-9", "gzip-1", "off", "zle"];
-            let compression = self.dice.pick(&words).and_then(|word| word.parse().ok());
+            let compression = self.rng.pick(&words).and_then(|word| word.parse().ok());
             let record_size =
-                self.dice.pick(&[None, None, Some(512), Some(16 << 10), Some(4 << 10)]).flatten();
+                self.rng.pick(&[None, None, Some(512), Some(16 << 10), Some(4 << 10)]).flatten();
             let spec = RewriteSpec { root: self.model.root, recursive: true, compression, record_size };
             let begun = fs.rewrite().begin(&spec);
             ensure(begun.is_ok() || begun.is_err_and(ended) || !self.machine.is_alive(), || {
                 format!("beginning a rewrite: {begun:?}")
             })?;
         }
-        for _ in 0..self.dice.below(6) {
-            let step = fs.rewrite().step(1 << self.dice.below(20));
+        for _ in 0..self.rng.below(6) {
+            let step = fs.rewrite().step(1 << self.rng.below(20));
             ensure(step.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {step:?}"))?;
         }
         let figures = fs.rewrite().progress().map(|status| status.figures).unwrap_or_default();
         self.rewritten = self.rewritten.max(figures.before_bytes + figures.reshaped);
         let failed = figures.errors;
         ensure(failed == 0 || !self.machine.is_alive(), || format!("a rewrite: {failed} errors"))?;
-        if self.dice.one_in(40) {
+        if self.rng.one_in(40) {
             let cancelled = fs.rewrite().cancel();
             ensure(cancelled.is_ok() || !self.machine.is_alive(), || format!("a rewrite: {cancelled:?}"))?;
         }
@@ -220,29 +229,29 @@ impl Workload {
         let last = self.machine.pool.open_txg().0;
         let dead = !self.machine.is_alive();
         let state = State { steps: self.steps, model: Arc::new(self.model.clone()) };
-        for group in first..last + u64::from(dead) {
-            self.history.entry(group).or_default().push(state.clone());
+        for txg in first..last + u64::from(dead) {
+            self.history.entry(txg).or_default().push(state.clone());
         }
         match outcome {
             Ok(()) => {
                 self.promised = self.steps;
                 // If there was nothing to commit, the newest txg was this state already.
-                self.history.entry(self.machine.group().0).or_default().push(state);
+                self.history.entry(self.machine.durable_txg().0).or_default().push(state);
             }
             Err(errno) => ensure(dead, || format!("sync: {errno}"))?,
         }
-        Ok(if dead { Step::Dead } else { Step::Done })
+        Ok(if dead { Step::Stopped } else { Step::Done })
     }
 
     /// A burst of failing reads ends before the retries of one read are used up.
     fn sync_among_bad_reads(&mut self) -> Result<(), Errno> {
-        let mut dice = Dice::new(self.steps ^ 0x4ead);
-        if !self.reads_fail || !dice.one_in(3) {
+        let mut rng = Prng::new(self.steps ^ 0x4ead);
+        if !self.reads_fail || !rng.one_in(3) {
             return self.machine.fs().sync();
         }
         let device = &self.machine.device;
         self.machine.pool.drop_cache();
-        let fault = device.inject(Fault::ReadError { zone: None, one_in: 2 + dice.below(3) as u32 });
+        let fault = device.inject(Fault::ReadError { zone: None, one_in: 2 + rng.below(3) as u32 });
         let outcome = self.machine.fs().sync();
         device.disarm(fault);
         outcome
@@ -256,16 +265,16 @@ impl Workload {
         for number in 0..10_000 {
             let name = format!("fill {round} {number}");
             let made = fs.create(root, name.as_bytes(), 0o644, &USER);
-            let Some(attr) = self.same("create", made, Ok(()))? else { break };
+            let Some(attr) = self.expect_same("create", made, Ok(()))? else { break };
             let node = Node::file(0o644);
-            self.model.added(root, &name, attr.ino, node);
-            let len = 1 + self.dice.below(self.file_bytes) as usize;
-            let data = self.dice.bytes(len);
+            self.model.add_node(root, &name, attr.ino, node);
+            let len = 1 + self.rng.below(self.file_bytes) as usize;
+            let data = self.rng.sample_bytes(len);
             let found = fs.write(attr.ino, 0, &data, WriteFlags::default());
             fs.forget(attr.ino, 1);
             self.model.forget(attr.ino);
             names.push(name);
-            let Some(written) = self.same("write", found, Ok(()))? else { break };
+            let Some(written) = self.expect_same("write", found, Ok(()))? else { break };
             let kept = data.get(..written as usize).unwrap_or(&data);
             self.model.append(attr.ino, kept);
         }
@@ -281,7 +290,7 @@ impl Workload {
     }
 
     /// Compares the answers, unless the machine died, and returns whether the model should follow.
-    pub(crate) fn same<T>(
+    pub(crate) fn expect_same<T>(
         &self,
         what: &str,
         found: Result<T, Errno>,
@@ -297,12 +306,12 @@ impl Workload {
 
     fn any_dir(&mut self) -> Ino {
         let dirs = self.model.dirs();
-        self.dice.pick(&dirs).unwrap_or(self.model.root)
+        self.rng.pick(&dirs).unwrap_or(self.model.root)
     }
 
     fn any_name(&mut self) -> String {
-        let short = self.dice.below(9);
-        match self.dice.below(8) {
+        let short = self.rng.below(9);
+        match self.rng.below(8) {
             // No slot can hold it: a directory becomes fat for it, and shrinks when it is removed.
             0 if short == 8 => format!("{:0>250}", "the longest name of all"),
             0 => format!("a longer name that no small slot can hold, and a half, number {short}"),
@@ -312,7 +321,7 @@ impl Workload {
 
     fn any_file(&mut self) -> Option<Ino> {
         let files = self.model.files();
-        self.dice.pick(&files)
+        self.rng.pick(&files)
     }
 
     pub(crate) fn touch(&mut self, ino: Ino) {
@@ -323,60 +332,60 @@ impl Workload {
         let fs = Arc::clone(self.machine.fs());
         let (dir, name) = (self.any_dir(), self.any_name());
         let raw = name.as_bytes();
-        match self.dice.below(32) {
+        match self.rng.below(32) {
             0..4 => {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, raw, 0o644, &USER);
-                if let Some(attr) = self.same(&format!("create {name} in {dir}"), made, expected)? {
+                if let Some(attr) = self.expect_same(&format!("create {name} in {dir}"), made, expected)? {
                     let node = Node::file(0o644);
-                    self.model.added(dir, &name, attr.ino, node);
+                    self.model.add_node(dir, &name, attr.ino, node);
                     self.touch(attr.ino);
                 }
             }
             4..6 => {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.mkdir(dir, raw, 0o755, &USER);
-                if let Some(attr) = self.same(&format!("mkdir {name} in {dir}"), made, expected)? {
-                    self.model.added(dir, &name, attr.ino, Node::dir(dir, 0o755));
+                if let Some(attr) = self.expect_same(&format!("mkdir {name} in {dir}"), made, expected)? {
+                    self.model.add_node(dir, &name, attr.ino, Node::dir(dir, 0o755));
                 }
             }
             6 => {
-                let len = self.dice.pick(&[1, 50, 160, 161, 3000]).unwrap_or(1);
-                let target: Vec<u8> = self.dice.bytes(len).into_iter().map(|byte| byte | 1).collect();
+                let len = self.rng.pick(&[1, 50, 160, 161, 3000]).unwrap_or(1);
+                let target: Vec<u8> = self.rng.sample_bytes(len).into_iter().map(|byte| byte | 1).collect();
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.symlink(dir, raw, &target, &USER);
-                if let Some(attr) = self.same(&format!("symlink {name} in {dir}"), made, expected)? {
+                if let Some(attr) = self.expect_same(&format!("symlink {name} in {dir}"), made, expected)? {
                     let node = Node::link(target);
-                    self.model.added(dir, &name, attr.ino, node);
+                    self.model.add_node(dir, &name, attr.ino, node);
                 }
             }
             7 => {
                 let Some(ino) = self.any_file() else { return Ok(()) };
                 let mut model = self.model.clone();
-                let expected = model.linked(ino, dir, &name);
+                let expected = model.add_link(ino, dir, &name);
                 let found = fs.link(ino, dir, raw);
-                if self.same(&format!("link {ino} to {name} in {dir}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("link {ino} to {name} in {dir}"), found, expected)?.is_some() {
                     self.model = model;
                     self.touch(ino);
                 }
             }
             8..11 => {
-                let wants_dir = self.dice.one_in(3);
+                let wants_dir = self.rng.one_in(3);
                 let mut model = self.model.clone();
                 let expected = model.remove(dir, &name, wants_dir);
                 let found = if wants_dir { fs.rmdir(dir, raw) } else { fs.unlink(dir, raw) };
-                if self.same(&format!("remove {name} in {dir}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("remove {name} in {dir}"), found, expected)?.is_some() {
                     self.model = model;
                 }
             }
             11..15 => {
                 let (new_dir, new_name) = (self.any_dir(), self.any_name());
-                let flags = self.dice.pick(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]).unwrap_or(0);
+                let flags = self.rng.pick(&[0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE]).unwrap_or(0);
                 let mut model = self.model.clone();
                 let expected = model.rename(dir, &name, new_dir, &new_name, flags);
                 let found = fs.rename(dir, raw, new_dir, new_name.as_bytes(), flags);
                 let what = format!("rename {name} in {dir} to {new_name} in {new_dir}, flags {flags}");
-                if self.same(&what, found, expected)?.is_some() {
+                if self.expect_same(&what, found, expected)?.is_some() {
                     self.model = model;
                 }
             }
@@ -386,7 +395,7 @@ impl Workload {
             }
             26.. => {
                 let all: Vec<Ino> = self.model.nodes.keys().copied().collect();
-                if let Some(ino) = self.dice.pick(&all) {
+                if let Some(ino) = self.rng.pick(&all) {
                     self.act_on_attributes(ino, &NAMES)?;
                 }
             }
@@ -394,15 +403,15 @@ impl Workload {
             22 | 23 => {
                 let Some(ino) = self.any_file() else { return Ok(()) };
                 let found = fs.fsync(ino, self.steps.is_multiple_of(2));
-                if self.same("fsync", found, Ok(()))?.is_some() {
+                if self.expect_same("fsync", found, Ok(()))?.is_some() {
                     // Earlier changes of this file are a promise now, and with them everything before.
                     self.promised = self.promised.max(self.touched.get(&ino).copied().unwrap_or(0));
                 }
             }
             _ => {
-                let open: Vec<Ino> = self.model.open.keys().copied().collect();
-                if let Some(ino) = self.dice.pick(&open) {
-                    fs.forget(ino, self.model.open.get(&ino).copied().unwrap_or(0));
+                let open: Vec<Ino> = self.model.lookups.keys().copied().collect();
+                if let Some(ino) = self.rng.pick(&open) {
+                    fs.forget(ino, self.model.lookups.get(&ino).copied().unwrap_or(0));
                     self.model.forget(ino);
                 }
             }
@@ -413,20 +422,20 @@ impl Workload {
     fn act_on_names(&mut self) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let dir = self.model.root;
-        let len = self.dice.pick(&[2, 2, 2, 2, 2, 60, 110, 240, 250]).unwrap_or(2);
-        let name = format!("{:0>len$}", self.dice.below(60));
-        let turn = self.dice.word() as usize;
+        let len = self.rng.pick(&[2, 2, 2, 2, 2, 60, 110, 240, 250]).unwrap_or(2);
+        let name = format!("{:0>len$}", self.rng.below(60));
+        let draw = self.rng.next_u64() as usize;
         let old = match self.model.nodes.get(&dir).map(|node| &node.content) {
-            Some(Content::Dir { names, .. }) => names.keys().nth(turn % names.len().max(1)).cloned(),
+            Some(Content::Dir { names, .. }) => names.keys().nth(draw % names.len().max(1)).cloned(),
             _ => None,
         };
         let grows = (self.steps / 40).is_multiple_of(2);
-        match (old, self.dice.below(4)) {
+        match (old, self.rng.below(4)) {
             (Some(old), 0) => {
                 let mut model = self.model.clone();
                 let expected = model.rename(dir, &old, dir, &name, 0);
                 let found = fs.rename(dir, old.as_bytes(), dir, name.as_bytes(), 0);
-                if self.same(&format!("rename {old} to {name}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("rename {old} to {name}"), found, expected)?.is_some() {
                     self.model = model;
                 }
             }
@@ -434,16 +443,16 @@ impl Workload {
                 let mut model = self.model.clone();
                 let expected = model.remove(dir, &old, false);
                 let found = fs.unlink(dir, old.as_bytes());
-                if self.same(&format!("unlink {old}"), found, expected)?.is_some() {
+                if self.expect_same(&format!("unlink {old}"), found, expected)?.is_some() {
                     self.model = model;
                 }
             }
             _ => {
                 let expected = self.model.may_add(dir, &name);
                 let made = fs.create(dir, name.as_bytes(), 0o644, &USER);
-                if let Some(attr) = self.same(&format!("create {name}"), made, expected)? {
+                if let Some(attr) = self.expect_same(&format!("create {name}"), made, expected)? {
                     let node = Node::file(0o644);
-                    self.model.added(dir, &name, attr.ino, node);
+                    self.model.add_node(dir, &name, attr.ino, node);
                     fs.forget(attr.ino, 1);
                     self.model.forget(attr.ino);
                 }
@@ -454,13 +463,12 @@ impl Workload {
 
     fn change_file(&mut self, ino: Ino) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
-        let (at, len) = (self.dice.below(self.file_bytes), 1 + self.dice.below(self.file_bytes / 2));
+        let (at, len) = (self.rng.below(self.file_bytes), 1 + self.rng.below(self.file_bytes / 2));
         let (from, to) = (at as usize, (at + len) as usize);
-        match self.dice.below(6) {
+        match self.rng.below(6) {
             0..3 => {
-                let mut data = self.dice.bytes(len as usize);
-                let append =
-                    self.dice.one_in(3) && (self.model.bytes(ino).len() as u64) < 2 * self.file_bytes;
+                let mut data = self.rng.sample_bytes(len as usize);
+                let append = self.rng.one_in(3) && (self.model.bytes(ino).len() as u64) < 2 * self.file_bytes;
                 // Some writes change nothing, so that nopwrite keeps the existing blocks.
                 if !append && data.first().is_some_and(|byte| byte % 4 == 0) {
                     let held = self.model.bytes(ino);
@@ -469,7 +477,7 @@ impl Workload {
                 }
                 let flags = WriteFlags { append, ..WriteFlags::default() };
                 let found = fs.write(ino, at, &data, flags);
-                if let Some(written) = self.same("write", found, Ok(()))? {
+                if let Some(written) = self.expect_same("write", found, Ok(()))? {
                     let written = written as usize;
                     ensure(written == data.len(), || format!("write: {written} of {} bytes", data.len()))?;
                     if append {
@@ -481,24 +489,24 @@ impl Workload {
                 }
             }
             3 | 4 => {
-                let size = if self.dice.one_in(4) { 0 } else { at };
+                let size = if self.rng.one_in(4) { 0 } else { at };
                 let set = SetAttr { size: Some(size), ..SetAttr::default() };
-                if self.same("truncate", fs.setattr(ino, &set, &USER), Ok(()))?.is_some() {
+                if self.expect_same("truncate", fs.setattr(ino, &set, &USER), Ok(()))?.is_some() {
                     self.model.resize(ino, size);
                     self.touch(ino);
                 }
             }
             _ if at % 3 == 0 => {
                 // It is visible only in the free space.
-                self.same("reserve", fs.fallocate(ino, FALLOC_KEEP_SIZE, at, len), Ok(()))?;
-                let Promised { by_pool: promised, to_files: sum } = fs.promised();
+                self.expect_same("reserve", fs.fallocate(ino, FALLOC_KEEP_SIZE, at, len), Ok(()))?;
+                let ReservedBytes { by_pool: promised, by_files: sum } = fs.reserved_bytes();
                 ensure(promised == sum, || format!("{promised} bytes are promised, files have {sum}"))?;
             }
             _ => {
                 let found = fs.fallocate(ino, FALLOC_PUNCH_HOLE | FALLOC_KEEP_SIZE, at, len);
                 let mut model = self.model.clone();
                 let expected = model.punch(ino, at..at + len);
-                if self.same("punch", found, expected)?.is_some() {
+                if self.expect_same("punch", found, expected)?.is_some() {
                     self.model = model;
                     self.touch(ino);
                 }

@@ -1,4 +1,4 @@
-//! Extended attributes under concurrency, and at the size limits of their homes; `check` judges the result.
+//! Extended attributes under concurrency, and at the size limits of their homes; `check` validates the result.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 use std::sync::Arc;
@@ -6,18 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::Owner;
-use terrane_object::{ObjectKind, Objects};
+use terrane_object::{ObjectKind, ObjectSets};
 use terrane_oracle::xattr_names;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{
     ACL_ACCESS, ACL_DEFAULT, Errno, Fs, Ino, Loss, SetAttr, SetTime, SetXattr, WriteFlags, XATTR_LIST_MAX,
     XATTR_SIZE_MAX,
 };
-use terrane_sim::attributes::{Home, home};
+use terrane_sim::attributes::{XattrPlace, xattr_place};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::seeds::seeds;
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::Kind;
@@ -45,7 +45,7 @@ fn get(fs: &Fs, ino: Ino, name: &str) -> Result<Vec<u8>, Errno> {
 
 fn objects(fs: &Fs) -> u64 {
     fs.sync().unwrap();
-    fs.dataset().objects().usage().objects
+    fs.dataset().object_set().usage().objects
 }
 
 /// Unmounted, imported, checked and mounted again.
@@ -83,13 +83,13 @@ fn a_list_is_full_at_65535_bytes_and_what_does_not_fit_goes_elsewhere() {
     assert_eq!(get(&fs, ino, "user.ccc").unwrap(), vec![4; rest]);
     // The largest of all, and the longest that may be in the list.
     for (len, where_it_is) in [
-        (XATTR_SIZE_MAX, Home::Hidden),
-        (32 << 10, Home::Hidden),
-        ((32 << 10) + 1, Home::Hidden),
-        (5, Home::Spill),
+        (XATTR_SIZE_MAX, XattrPlace::XattrDir),
+        (32 << 10, XattrPlace::XattrDir),
+        ((32 << 10) + 1, XattrPlace::XattrDir),
+        (5, XattrPlace::Spill),
     ] {
         set(&fs, ino, "user.ddd", &vec![5; len]);
-        assert_eq!(home(&fs, ino, "user.ddd").unwrap(), where_it_is, "{len}");
+        assert_eq!(xattr_place(&fs, ino, "user.ddd").unwrap(), where_it_is, "{len}");
         if len == 32 << 10 {
             fs.removexattr(ino, b"user.aaa").unwrap();
         }
@@ -172,7 +172,7 @@ fn what_is_renamed_over_takes_its_attributes_with_it_and_leaves_no_others() {
 /// A large hidden directory is destroyed in pieces, in several transactions; other threads drain the queue
 /// and commit meanwhile, and new files may want the number.
 #[test]
-fn a_large_hidden_directory_goes_once_whoever_helps() {
+fn a_large_xattr_dir_is_destroyed_once_by_concurrent_threads() {
     for seed in 0..6 {
         let machine = machine(seed, &[("xattr", "dir")]);
         let fs = machine.fs();
@@ -240,7 +240,7 @@ fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
             ImportOptions { cache_bytes: 2 << 20, dirty_bytes: 600 << 10, ..ImportOptions::default() };
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(cut));
         let pool = Pool::import(vec![Arc::new(device.clone())], env, &options).unwrap();
-        let objects_of_pool = Objects::open(pool.clone()).unwrap();
+        let objects_of_pool = ObjectSets::open(pool.clone()).unwrap();
         let dataset = Dataset::open_root(&objects_of_pool).unwrap();
         device.crash_after(device.ops_done() + cut * 4);
         // Destroys what is in the queue, as far as it gets.
@@ -249,7 +249,7 @@ fn a_crash_between_the_pieces_of_a_hidden_directory_leaves_one_that_goes_on() {
         pool.abandon();
         let mut found = Machine::import(&device.after_power_loss(cut), cut, false).unwrap();
         found.check().unwrap();
-        let stored = Dataset::open_root(&found.objects).unwrap().objects().usage().objects;
+        let stored = Dataset::open_root(&found.objects).unwrap().object_set().usage().objects;
         partly += u32::from((before + 2..before + 200).contains(&stored));
         found.mount().unwrap();
         assert_eq!(objects(found.fs()), before, "cut {cut}");
@@ -303,7 +303,7 @@ fn an_attribute_that_moves_is_never_missed() {
 fn attributes_that_come_and_go_need_few_layouts() {
     let machine = machine(5, &[]);
     let fs = machine.fs();
-    let mut dice = terrane_wire::Dice::new(5);
+    let mut rng = terrane_wire::Prng::new(5);
     let root = fs.root();
     let mut inodes = vec![root, fs.mkdir(root, b"d", 0o755, &USER).unwrap().ino];
     for (at, width) in ["legacy", "1k", "16k"].into_iter().enumerate() {
@@ -313,13 +313,13 @@ fn attributes_that_come_and_go_need_few_layouts() {
         inodes.push(fs.mknod(root, format!("b{at}").as_bytes(), 0o060_600, 7, &USER).unwrap().ino);
     }
     for _ in 0..1500 {
-        let ino = dice.pick(&inodes).unwrap();
-        let name = format!("trusted.{}", dice.below(4));
-        if dice.one_in(3) {
+        let ino = rng.pick(&inodes).unwrap();
+        let name = format!("trusted.{}", rng.below(4));
+        if rng.one_in(3) {
             let _ = fs.removexattr(ino, name.as_bytes());
         } else {
-            let most = dice.pick(&[30, 100, 300, 700, 40_000]).unwrap();
-            set(fs, ino, &name, &vec![1; dice.below(most) as usize]);
+            let most = rng.pick(&[30, 100, 300, 700, 40_000]).unwrap();
+            set(fs, ino, &name, &vec![1; rng.below(most) as usize]);
         }
     }
     fs.sync().unwrap();
@@ -355,7 +355,7 @@ fn a_successor_keeps_the_attributes_of_open_files_and_gives_them_back() {
     set(&fs, ino, "user.later", &[3; 50_000]);
     fs.forget(ino, 1);
     assert_eq!(objects(&fs), before);
-    assert!(fs.dataset().objects().hold(ObjectId(ino)).is_err());
+    assert!(fs.dataset().object_set().hold(ObjectId(ino)).is_err());
     machine.check().unwrap();
 }
 
@@ -369,8 +369,8 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
     let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
                 \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
     fs.setxattr(listed, ACL_ACCESS, acl, ANY, &USER).unwrap();
-    let mut dice = terrane_wire::Dice::new(7);
-    let content: Vec<u8> = (0..8000).map(|_| dice.word() as u8).collect();
+    let mut rng = terrane_wire::Prng::new(7);
+    let content: Vec<u8> = (0..8000).map(|_| rng.next_u64() as u8).collect();
     for ino in [plain, listed] {
         fs.write(ino, 0, &content, WriteFlags::default()).unwrap();
     }
@@ -381,7 +381,7 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
     for zone in machine.pool.zones() {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
             let Owner::Block { object, level: 0, block: 1, .. } = entry.owner else { continue };
-            if standing == Standing::Here && [plain, listed].contains(&object) {
+            if standing == EntryState::Live && [plain, listed].contains(&object) {
                 device.rot(zone.home.zone, entry.offset + 9, &[0x40]).unwrap();
             }
         }
@@ -400,7 +400,7 @@ fn a_mode_that_comes_with_a_size_changes_with_it_or_not_at_all() {
 }
 
 /// A pool whose txgs sync by themselves, in threads.
-fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<Objects>, Arc<Fs>) {
+fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<ObjectSets>, Arc<Fs>) {
     let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
     let options = ImportOptions {
         cache_bytes: 2 << 20,
@@ -410,13 +410,13 @@ fn with_threads(device: &SimDevice, is_new: bool) -> (Arc<Pool>, Arc<Objects>, A
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     if is_new {
         let pool = Pool::create(devices, &CreateOptions::named("threads"), env, &options).unwrap();
-        let objects = Objects::create(pool.clone()).unwrap();
+        let objects = ObjectSets::create(pool.clone()).unwrap();
         let dataset = Dataset::create_root(&objects, &[]).unwrap();
         Fs::format(&dataset, &USER).unwrap();
         (pool, objects, Fs::open(Arc::new(dataset)).unwrap())
     } else {
         let pool = Pool::import(devices, env, &options).unwrap();
-        let objects = Objects::open(pool.clone()).unwrap();
+        let objects = ObjectSets::open(pool.clone()).unwrap();
         let report = terrane_check::check(&objects, &mut |_| {});
         assert!(report.is_clean(), "{report}");
         let dataset = Dataset::open_root(&objects).unwrap();
@@ -447,43 +447,43 @@ fn may_fail(outcome: Result<(), Errno>) -> u32 {
 /// Returns how many steps succeeded.
 fn storm(fs: &Fs, seed: u64, steps: usize) -> u32 {
     let mut done = 0;
-    let mut dice = terrane_wire::Dice::new(seed);
+    let mut rng = terrane_wire::Prng::new(seed);
     let acl = b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
                 \x10\0\x06\0\xff\xff\xff\xff\x20\0\x04\0\xff\xff\xff\xff";
     for _ in 0..steps {
-        let (name, other) = (format!("n{}", dice.below(6)), format!("n{}", dice.below(6)));
+        let (name, other) = (format!("n{}", rng.below(6)), format!("n{}", rng.below(6)));
         let (name, other, root) = (name.as_bytes(), other.as_bytes(), fs.root());
-        let attribute = format!("user.{}", dice.below(4));
+        let attribute = format!("user.{}", rng.below(4));
         let with = |change: &mut dyn FnMut(Ino) -> Result<(), Errno>| {
             let ino = fs.lookup(root, name)?.ino;
             let changed = change(ino);
             fs.forget(ino, 1);
             changed
         };
-        done += may_fail(match dice.below(14) {
+        done += may_fail(match rng.below(14) {
             0 => fs.create(root, name, 0o644, &USER).map(|attr| fs.forget(attr.ino, 1)),
             1 => fs.mkdir(root, name, 0o755, &USER).map(|attr| fs.forget(attr.ino, 1)),
             2 => fs.unlink(root, name),
             3 => fs.rmdir(root, name),
             4 => fs.rename(root, name, root, other, 0),
             5 => {
-                let home = dice.pick(&["sa", "dir"]).unwrap();
+                let home = rng.pick(&["sa", "dir"]).unwrap();
                 fs.dataset().set("xattr", home).map_err(|_| Errno::EIO)
             }
             6 => with(&mut |ino| fs.removexattr(ino, attribute.as_bytes())),
             7 => with(&mut |ino| {
-                let name = dice.pick(&[ACL_ACCESS, ACL_DEFAULT]).unwrap();
+                let name = rng.pick(&[ACL_ACCESS, ACL_DEFAULT]).unwrap();
                 fs.setxattr(ino, name, acl, ANY, &USER)
             }),
             8 => with(&mut |ino| {
-                let mode = Some(0o600 | dice.below(0o100) as u32);
+                let mode = Some(0o600 | rng.below(0o100) as u32);
                 fs.setattr(ino, &SetAttr { mode, ..SetAttr::default() }, &USER).map(drop)
             }),
             9 => with(&mut |ino| xattr_names(fs, ino).map(drop)),
             10 => fs.drain_unlinked().map(drop),
             _ => with(&mut |ino| {
-                let most = dice.pick(&[50, 200, 3000, 40_000]).unwrap();
-                let value = vec![dice.below(256) as u8; dice.below(most) as usize];
+                let most = rng.pick(&[50, 200, 3000, 40_000]).unwrap();
+                let value = vec![rng.below(256) as u8; rng.below(most) as usize];
                 fs.setxattr(ino, attribute.as_bytes(), &value, ANY, &USER)?;
                 // Another thread may have set or removed it, but only as a whole.
                 let found = get(fs, ino, &attribute)?;
@@ -548,14 +548,14 @@ fn a_hidden_directory_that_cannot_be_emptied_does_not_keep_its_inode() {
     let mut machine = Machine::import(&device, 12, false).unwrap();
     let dataset = Dataset::open_root(&machine.objects).unwrap();
     let is_hidden = |id: &u64| {
-        let object = dataset.objects().hold(ObjectId(*id));
+        let object = dataset.object_set().hold(ObjectId(*id));
         object.is_ok_and(|object| object.kind() == ObjectKind::Directory)
     };
     let hidden = (ino + 1..ino + 9).find(is_hidden).unwrap();
     let zap = dataset.open_zap(ObjectId(hidden)).unwrap();
     assert_eq!(zap.kind().unwrap(), Kind::Fat);
     {
-        let tx = dataset.objects().begin(Cost { meta_blocks: 4, ..Cost::NOTHING }).unwrap();
+        let tx = dataset.object_set().begin(Cost { meta_blocks: 4, ..Cost::NOTHING }).unwrap();
         zap.object().write(&tx, SALT_AT, &[0x5a; 8]).unwrap();
     }
     drop((zap, dataset));

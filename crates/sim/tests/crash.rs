@@ -1,12 +1,14 @@
 //! No crash point loses a promise.
 
 use std::collections::{BTreeMap, BTreeSet};
-use terrane_device::Kept;
-use terrane_sim::attributes::{Home, home};
-use terrane_sim::crash::{SmallLife, crowded_crash, cut_at, random_crash, rewriting_crash, small_ops};
+use terrane_device::Survival;
+use terrane_sim::attributes::{XattrPlace, xattr_place};
+use terrane_sim::crash::{
+    SmallScenario, count_small_ops, crowded_crash, cut_at, random_crash, rewriting_crash,
+};
 use terrane_sim::machine::{Machine, Plan};
 use terrane_sim::seeds::{number, seeds};
-use terrane_sim::workload::{Acts, NAMES, Step, Workload};
+use terrane_sim::workload::{NAMES, OpMix, Step, Workload};
 use terrane_wire::ObjectId;
 use terrane_zap::Kind;
 
@@ -18,7 +20,7 @@ const ATTRIBUTE_SEEDS: [u64; 2] = [17, 18];
 const ATTRIBUTE_STEPS: u64 = 110;
 
 #[test]
-fn random_lives_cut_at_random_come_back_as_a_committed_group() {
+fn random_workloads_cut_at_random_come_back_as_a_committed_txg() {
     for seed in seeds(60) {
         random_crash(seed)
             .unwrap_or_else(|failure| panic!("seed {seed}: {failure}\nterrane-sim replay --seed {seed}"));
@@ -48,13 +50,13 @@ fn a_crash_while_the_collector_runs_loses_nothing() {
 }
 
 #[test]
-fn no_crash_point_of_a_small_life_loses_a_promised_group() {
+fn no_crash_point_of_a_small_workload_loses_a_promised_txg() {
     let stride = number("TERRANE_STRIDE").unwrap_or(8);
     for drive in [true, false] {
-        let life = SmallLife { seed: 7, drive, steps: 110, acts: Acts::Everything };
-        let ops = small_ops(life).unwrap();
+        let scenario = SmallScenario { seed: 7, drive, steps: 110, mix: OpMix::Everything };
+        let ops = count_small_ops(scenario).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
-            cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
+            cut_at(scenario, cut, 4).unwrap_or_else(|failure| panic!("drive {drive} of {ops}: {failure}"));
         }
     }
 }
@@ -63,10 +65,10 @@ fn no_crash_point_of_a_small_life_loses_a_promised_group() {
 fn no_crash_point_of_a_directory_that_changes_its_kind_loses_a_name() {
     let stride = number("TERRANE_STRIDE").unwrap_or(16);
     for (seed, drive) in NAMES_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
-        let life = SmallLife { seed, drive, steps: NAMES_STEPS, acts: Acts::Names };
-        let ops = small_ops(life).unwrap();
+        let scenario = SmallScenario { seed, drive, steps: NAMES_STEPS, mix: OpMix::Names };
+        let ops = count_small_ops(scenario).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
-            cut_at(life, cut, 4)
+            cut_at(scenario, cut, 4)
                 .unwrap_or_else(|failure| panic!("seed {seed}, drive {drive} of {ops}: {failure}"));
         }
     }
@@ -74,7 +76,7 @@ fn no_crash_point_of_a_directory_that_changes_its_kind_loses_a_name() {
 
 /// Otherwise the test before would cut where nothing happens.
 #[test]
-fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
+fn a_directory_of_that_workload_goes_through_every_kind_both_ways() {
     let mut seen = BTreeSet::new();
     // Slots by their size; fat is larger than all.
     let rank = |kind| match kind {
@@ -86,7 +88,7 @@ fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
     for seed in NAMES_SEEDS {
         let plan = Plan { props: vec![("zapsize", "3K")], ..Plan::small(seed) };
         let mut workload = Workload::fresh(Machine::create(&plan).unwrap(), seed);
-        workload.acts = Acts::Names;
+        workload.mix = OpMix::Names;
         let root = ObjectId(workload.model.root);
         let mut last = Kind::Nothing;
         for step in 0..NAMES_STEPS {
@@ -111,10 +113,10 @@ fn a_directory_of_such_a_life_goes_through_every_kind_both_ways() {
 fn no_crash_point_of_an_attribute_that_changes_its_home_loses_it() {
     let stride = number("TERRANE_STRIDE").unwrap_or(16);
     for (seed, drive) in ATTRIBUTE_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
-        let life = SmallLife { seed, drive, steps: ATTRIBUTE_STEPS, acts: Acts::Attributes };
-        let ops = small_ops(life).unwrap();
+        let scenario = SmallScenario { seed, drive, steps: ATTRIBUTE_STEPS, mix: OpMix::Attributes };
+        let ops = count_small_ops(scenario).unwrap();
         for cut in (0..ops).step_by(stride as usize) {
-            cut_at(life, cut, 4)
+            cut_at(scenario, cut, 4)
                 .unwrap_or_else(|failure| panic!("seed {seed}, drive {drive} of {ops}: {failure}"));
         }
     }
@@ -122,19 +124,19 @@ fn no_crash_point_of_an_attribute_that_changes_its_home_loses_it() {
 
 /// Otherwise the test before would cut where nothing happens.
 #[test]
-fn attributes_of_such_a_life_go_from_every_home_to_every_other() {
-    let homes = [Home::Nowhere, Home::Bonus, Home::Spill, Home::Hidden];
+fn attributes_of_that_workload_go_from_every_home_to_every_other() {
+    let homes = [XattrPlace::Nowhere, XattrPlace::Bonus, XattrPlace::Spill, XattrPlace::XattrDir];
     let mut seen = BTreeSet::new();
     for seed in ATTRIBUTE_SEEDS {
         let mut workload = Workload::fresh(Machine::create(&Plan::small(seed)).unwrap(), seed);
-        workload.acts = Acts::Attributes;
+        workload.mix = OpMix::Attributes;
         let mut last = BTreeMap::new();
         for _ in 0..ATTRIBUTE_STEPS {
             assert_eq!(workload.step().unwrap(), Step::Done);
             let inodes: Vec<u64> = workload.model.nodes.keys().copied().collect();
             for (ino, name) in inodes.iter().flat_map(|ino| NAMES.map(|name| (*ino, name))) {
-                let now = home(workload.machine.fs(), ino, name).unwrap();
-                let before = last.insert((ino, name), now).unwrap_or(Home::Nowhere);
+                let now = xattr_place(workload.machine.fs(), ino, name).unwrap();
+                let before = last.insert((ino, name), now).unwrap_or(XattrPlace::Nowhere);
                 seen.insert((before, now));
             }
         }
@@ -161,10 +163,10 @@ fn old_bytes_in_emptied_zones_are_never_taken_for_new_ones() {
         let crashed = random_crash(seed).and_then(|()| crowded_crash(seed));
         crashed.unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
-    let life = SmallLife { seed: 5, drive: false, steps: 110, acts: Acts::Everything };
-    let ops = small_ops(life).unwrap();
+    let scenario = SmallScenario { seed: 5, drive: false, steps: 110, mix: OpMix::Everything };
+    let ops = count_small_ops(scenario).unwrap();
     for cut in (0..ops).step_by(16) {
-        cut_at(life, cut, 4).unwrap_or_else(|failure| panic!("{cut} of {ops}: {failure}"));
+        cut_at(scenario, cut, 4).unwrap_or_else(|failure| panic!("{cut} of {ops}: {failure}"));
     }
 }
 
@@ -172,7 +174,7 @@ fn old_bytes_in_emptied_zones_are_never_taken_for_new_ones() {
 fn a_pool_made_on_old_bytes_is_found_and_not_the_older_one() {
     let machine = Machine::create(&Plan { drive: false, stale: true, ..Plan::small(1) }).unwrap();
     let (pool, device) = (machine.pool.id(), machine.abandon());
-    for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(3)] {
+    for kept in [Survival::Nothing, Survival::Everything, Survival::Seeded(3)] {
         assert_eq!(Machine::import(&device.restarted(kept), 9, true).unwrap().pool.id(), pool);
     }
 }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeSet;
 use terrane_device::SimDevice;
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_format::Owner;
 use terrane_format::rows::Phase;
 use terrane_posix::{Errno, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 
 fn created() -> Machine {
     let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];
@@ -36,9 +36,9 @@ fn files(machine: &Machine, dir: Ino, names: impl Iterator<Item = String>) -> Ve
 /// Damages, or repairs, every copy of the blocks that `is_wanted` selects.
 fn flip(machine: &Machine, is_wanted: impl Fn(&Owner) -> bool) -> usize {
     let mut places = BTreeSet::new();
-    for zone in machine.pool.zones().into_iter().filter(|zone| zone.phase != Phase::Gone) {
+    for zone in machine.pool.zones().into_iter().filter(|zone| zone.phase != Phase::Reclaimed) {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
-            if standing == Standing::Here && is_wanted(&entry.owner) {
+            if standing == EntryState::Live && is_wanted(&entry.owner) {
                 places.insert((zone.home.zone, entry.offset, entry.psize));
             }
         }
@@ -107,7 +107,7 @@ fn a_rename_out_of_a_directory_whose_dnode_is_damaged_is_not_committed_half() {
     fs.sync().unwrap();
     drop(fs);
     for victim in [from, to] {
-        let machine = imported(&machine.device.restarted(Kept::Everything));
+        let machine = imported(&machine.device.restarted(Survival::Everything));
         let fs = machine.fs().clone();
         assert_eq!((fs.lookup(root, b"from").unwrap().ino, fs.lookup(root, b"to").unwrap().ino), (from, to));
         fs.rename(from, b"file", to, b"file", Default::default()).unwrap();
@@ -115,7 +115,7 @@ fn a_rename_out_of_a_directory_whose_dnode_is_damaged_is_not_committed_half() {
         assert_eq!(fs.fsync(to, false), Err(Errno::EIO));
         assert!(machine.pool.status().failed.is_some(), "it would be half a rename");
         flip(&machine, |owner| is_dnode_block_of(owner, victim));
-        let left = machine.device.restarted(Kept::Everything);
+        let left = machine.device.restarted(Survival::Everything);
         machine.pool.abandon();
         let machine = imported(&left);
         machine.check().unwrap();
@@ -168,7 +168,7 @@ fn a_loss_is_told_although_the_inode_left_memory_before_it_was_asked_for() {
     assert_eq!(flip(&machine, |owner| is_dnode_block_of(owner, early)), 2);
     // As when programs access many other files.
     assert_eq!(fs.sync(), Err(Errno::EIO));
-    fs.keep_inodes(0);
+    fs.set_idle_inodes_max(0);
     // The device returns the block again, so that the inode can be read. The changes to it are lost
     // nevertheless.
     flip(&machine, |owner| is_dnode_block_of(owner, early));

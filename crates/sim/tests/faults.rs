@@ -1,9 +1,10 @@
-//! Honest failures are survived; lies are detected.
+//! Reported failures are survived; silent ones are detected.
 
 use terrane_device::ZoneState;
 use terrane_oracle::Failure;
 use terrane_sim::faults::{
-    Lie, Lost, attribute_rot, canary, data_rot, metadata_rot, read_bursts, write_errors, zone_dies,
+    LostPart, SilentFault, attribute_rot, data_rot, inject_silent_fault, metadata_rot, read_bursts,
+    write_errors, zone_failure,
 };
 use terrane_sim::seeds::seeds;
 
@@ -21,7 +22,7 @@ fn failing_writes_lose_nothing() {
 }
 
 #[test]
-fn reads_that_fail_while_groups_sync_lose_nothing() {
+fn reads_that_fail_while_txgs_sync_lose_nothing() {
     let (mut failed, mut stopped) = (0, 0);
     each(40, |seed| {
         let ended = read_bursts(seed)?;
@@ -45,45 +46,45 @@ fn rot_in_a_file_is_an_error_to_its_readers_alone() {
 
 #[test]
 fn rot_in_an_attribute_is_an_error_to_those_who_ask_for_it() {
-    for lost in [Lost::Spill, Lost::Names, Lost::Value] {
+    for lost in [LostPart::Spill, LostPart::Names, LostPart::Value] {
         each(2, |seed| attribute_rot(seed, lost).map_err(|failure| failure.within(format!("{lost:?}"))));
     }
 }
 
 #[test]
 fn a_zone_that_becomes_read_only_loses_nothing() {
-    each(10, |seed| zone_dies(seed, ZoneState::ReadOnly));
+    each(10, |seed| zone_failure(seed, ZoneState::ReadOnly));
 }
 
 #[test]
 fn a_zone_that_goes_offline_takes_only_its_own_data() {
-    each(10, |seed| zone_dies(seed, ZoneState::Offline));
+    each(10, |seed| zone_failure(seed, ZoneState::Offline));
 }
 
-fn is_caught(lie: Lie) {
-    let (mut told, mut seen) = (0, 0);
+fn is_caught(fault: SilentFault) {
+    let (mut injected, mut noticed) = (0, 0);
     each(24, |seed| {
-        if let Some(failure) = canary(seed, lie)? {
-            told += 1;
-            seen += u64::from(!failure.0.is_empty());
+        if let Some(failure) = inject_silent_fault(seed, fault)? {
+            injected += 1;
+            noticed += u64::from(!failure.0.is_empty());
         }
         Ok(())
     });
-    assert!(told >= 12, "the device lied only {told} times");
-    assert!(seen * 10 >= told * 9, "{seen} of {told} lies were noticed");
+    assert!(injected >= 12, "the device lied only {injected} times");
+    assert!(noticed * 10 >= injected * 9, "{noticed} of {injected} lies were noticed");
 }
 
 #[test]
 fn a_lost_flush_is_caught() {
-    is_caught(Lie::Flush);
+    is_caught(SilentFault::Flush);
 }
 
 #[test]
 fn a_lost_write_is_caught() {
-    is_caught(Lie::Write);
+    is_caught(SilentFault::Write);
 }
 
 #[test]
 fn a_misdirected_write_is_caught() {
-    is_caught(Lie::Misdirected);
+    is_caught(SilentFault::Misdirected);
 }

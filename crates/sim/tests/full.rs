@@ -8,7 +8,7 @@ use terrane_sim::full::{emptied, rounds, small_files};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_sim::seeds::number;
 use terrane_store::counters::WaitFor;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_wire::ZoneIdx;
 
 #[test]
@@ -57,10 +57,10 @@ fn fill(fs: &Fs, writer: u64) -> u64 {
         Err(Errno::ENOSPC) => return 0,
         Err(errno) => panic!("create: {errno}"),
     };
-    let mut dice = Dice::new(writer);
+    let mut rng = Prng::new(writer);
     let mut done = 0;
     loop {
-        let piece: Vec<u8> = (0..8192).flat_map(|_| dice.word().to_le_bytes()).collect();
+        let piece: Vec<u8> = (0..8192).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
         match fs.write(attr.ino, done, &piece, WriteFlags::default()) {
             Ok(written) => done += u64::from(written),
             Err(Errno::ENOSPC) => break,
@@ -129,7 +129,7 @@ fn a_full_pool_says_of_its_space_what_its_files_say() {
 }
 
 #[test]
-fn a_write_pointer_that_somebody_moved_costs_nothing_but_the_zone_s_rest() {
+fn a_moved_write_pointer_costs_only_the_rest_of_its_zone() {
     for (how, to_end) in [("by one unit", false), ("to the end", true)] {
         let plan = Plan { drive: true, props: vec![("compression", "off")], ..Plan::small(6) };
         let machine = Machine::create(&plan).unwrap();

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_dataset::Dataset;
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Backing, Device, OpenMode, SimDevice};
 use terrane_format::Feature;
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Fs, Ino, WriteFlags};
 use terrane_store::env::SystemEnv;
@@ -55,7 +55,7 @@ fn restore(dir: &TempDir, name: &str) -> PathBuf {
 
 struct Mounted {
     pool: Arc<Pool>,
-    objects: Arc<Objects>,
+    objects: Arc<ObjectSets>,
     fs: Arc<Fs>,
 }
 
@@ -63,7 +63,7 @@ impl Mounted {
     fn new(devices: Vec<Arc<dyn Device>>) -> Mounted {
         let options = ImportOptions { cache_bytes: 16 << 20, ..ImportOptions::default() };
         let pool = Pool::import(devices, Arc::new(SystemEnv::new()), &options).unwrap();
-        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
         let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
         Mounted { pool, objects, fs }
     }
@@ -90,7 +90,7 @@ impl Drop for Mounted {
 
 /// What every image must survive, as it is or `upgraded` to all features of this version. `open` returns its
 /// devices, each time it is called.
-fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
+fn check_image(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>) {
     let lines = String::from_utf8(golden(&format!("{name}.txt"))).unwrap();
     let expected: Vec<&str> = lines.lines().collect();
     let old = Mounted::new(open());
@@ -126,7 +126,7 @@ fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>)
     let last = Mounted::new(open());
     assert_eq!(last.pool.label().features == features, !upgraded, "features of {name}");
     let identity = || {
-        let set = last.fs.dataset().objects().id().0;
+        let set = last.fs.dataset().object_set().id().0;
         last.objects.identity(ObjectId(set)).unwrap()
     };
     assert_eq!(identity().is_some(), upgraded, "a data set has an identity in {name}");
@@ -149,7 +149,7 @@ fn lives_on(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device>>)
     // Each section of the tables and each pointer is now in one form or the other, and means the same.
     let again = Mounted::new(open());
     assert!(again.pool.status().live_bytes.abs_diff(before) < 1 << 20);
-    let set = again.fs.dataset().objects().id().0;
+    let set = again.fs.dataset().object_set().id().0;
     assert_eq!(again.objects.identity(ObjectId(set)).unwrap(), who, "who a data set is stays");
     again.assert_sound();
     again.export();
@@ -163,10 +163,10 @@ fn assert_same(found: &[String], expected: &[&str]) {
 }
 
 fn files(names: &[&str]) {
-    [false, true].into_iter().for_each(|upgraded| one_life(names, upgraded));
+    [false, true].into_iter().for_each(|upgraded| check_file_image(names, upgraded));
 }
 
-fn one_life(names: &[&str], upgraded: bool) {
+fn check_file_image(names: &[&str], upgraded: bool) {
     let dir = TempDir::new().unwrap();
     let paths: Vec<PathBuf> = names.iter().map(|name| restore(&dir, &format!("{name}.img"))).collect();
     let open = || {
@@ -175,7 +175,7 @@ fn one_life(names: &[&str], upgraded: bool) {
         };
         paths.iter().map(one).collect()
     };
-    lives_on(names[0].split('-').next().unwrap(), upgraded, &open);
+    check_image(names[0].split('-').next().unwrap(), upgraded, &open);
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_pool_of_several_devices() {
 fn a_pool_on_a_zoned_drive_that_lost_power() {
     for upgraded in [false, true] {
         let device = SimDevice::load(&golden("drive.drive")).unwrap();
-        lives_on("drive", upgraded, &|| vec![Arc::new(device.clone()) as Arc<dyn Device>]);
+        check_image("drive", upgraded, &|| vec![Arc::new(device.clone()) as Arc<dyn Device>]);
     }
 }
 
@@ -205,7 +205,7 @@ fn an_upgrade_is_cut_at_every_write() {
     let device = SimDevice::load(&golden("drive.drive")).unwrap();
     let open = |device: &SimDevice| Mounted::new(vec![Arc::new(device.clone()) as Arc<dyn Device>]);
     open(&device).export();
-    device.watch();
+    device.record_power_cuts();
     let old = open(&device);
     old.pool.enable(&Feature::defaults()).unwrap();
     old.export();
@@ -215,15 +215,15 @@ fn an_upgrade_is_cut_at_every_write() {
     new.fs.write(ino, 0, &[7; 100_000], WriteFlags::default()).unwrap();
     new.fs.sync().unwrap();
     new.export();
-    let moments = device.take_moments();
-    assert!(moments.len() > 40, "{} writes, resets and flushes", moments.len());
+    let cut_copies = device.take_cut_copies();
+    assert!(cut_copies.len() > 40, "{} writes, resets and flushes", cut_copies.len());
     let (mut identified, mut plain) = (0, 0);
-    for (number, moment) in moments.iter().enumerate() {
-        for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(number as u64)] {
-            let left = moment.restarted(kept);
+    for (number, cut_copy) in cut_copies.iter().enumerate() {
+        for kept in [Survival::Nothing, Survival::Everything, Survival::Seeded(number as u64)] {
+            let left = cut_copy.restarted(kept);
             let found = open(&left);
             found.assert_sound();
-            let set = found.fs.dataset().objects().id().0;
+            let set = found.fs.dataset().object_set().id().0;
             let has_identity = found.objects.identity(ObjectId(set)).unwrap().is_some();
             assert_eq!(has_identity, found.pool.has(Feature::Datasets), "write {number}");
             if has_identity {

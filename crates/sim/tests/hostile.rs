@@ -1,29 +1,29 @@
 //! Damage and forgery end in a named error or in what was written; never in a panic, and always within a time
 //! limit.
 
-use terrane_sim::hostile::{Certain, Image, Verdict, bit_flip, certain_lie, sealed_lie};
+use terrane_sim::hostile::{FixedForgery, Image, Verdict, bit_flip, fixed_forgery, sealed_forgery};
 use terrane_sim::seeds::{number, seeds};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 #[test]
 fn an_image_that_nobody_touched_is_whole() {
     for seed in 0..3 {
         let image = Image::new(seed).unwrap();
-        assert_eq!(terrane_sim::hostile::look(&image.copy(), Some(&image.model)), Ok(Verdict::Whole));
+        assert_eq!(terrane_sim::hostile::examine(&image.copy(), Some(&image.model)), Ok(Verdict::Intact));
     }
 }
 
 #[test]
 fn no_flipped_bit_gives_wrong_bytes() {
     let image = Image::new(3).unwrap();
-    let used = image.used().unwrap();
+    let used = image.written_ranges().unwrap();
     let total: u64 = used.iter().map(|(_, bytes)| bytes * 8).sum();
     let flips = number("TERRANE_FLIPS").unwrap_or(500).min(total);
-    let mut dice = Dice::new(seeds(1)[0]);
+    let mut rng = Prng::new(seeds(1)[0]);
     let mut counts = [0u64; 3];
     for flip in 0..flips {
         // All of them in order, or as many at random.
-        let mut at = if flips == total { flip } else { dice.below(total) };
+        let mut at = if flips == total { flip } else { rng.below(total) };
         for (zone, bytes) in &used {
             if at < bytes * 8 {
                 counts[bit_flip(&image, *zone, at).unwrap_or_else(|failure| panic!("{failure}")) as usize] +=
@@ -38,12 +38,12 @@ fn no_flipped_bit_gives_wrong_bytes() {
 }
 
 #[test]
-fn no_sealed_lie_panics_or_hangs() {
+fn no_sealed_forgery_panics_or_hangs() {
     let image = Image::new(5).unwrap();
     let mut counts = [0u64; 4];
     let mut failures = Vec::new();
     for seed in seeds(number("TERRANE_LIES").unwrap_or(500)) {
-        match sealed_lie(&image, seed) {
+        match sealed_forgery(&image, seed) {
             Ok(verdict) => counts[verdict.map_or(3, |(verdict, _)| verdict as usize)] += 1,
             Err(failure) => failures.push(failure),
         }
@@ -57,14 +57,14 @@ fn no_sealed_lie_panics_or_hangs() {
 }
 
 #[test]
-fn counts_that_lie_are_counted_on() {
+fn forged_counts_neither_panic_nor_hang() {
     // Counting one more or one less overflowed when something was changed.
     let image = Image::new(5).unwrap();
-    let lies = [Certain::Objects(0), Certain::Objects(u64::MAX)];
-    let lies = lies.into_iter().chain([Certain::Used(u64::MAX), Certain::Birth(u64::MAX)]);
-    for (certain, seed) in lies.flat_map(|certain| (0..12).map(move |seed| (certain, seed))) {
-        let told = certain_lie(&image, seed, certain);
-        assert!(told.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")), "{certain:?} was not told");
+    let forgeries = [FixedForgery::Objects(0), FixedForgery::Objects(u64::MAX)];
+    let forgeries = forgeries.into_iter().chain([FixedForgery::Used(u64::MAX), FixedForgery::Birth(u64::MAX)]);
+    for (fixed, seed) in forgeries.flat_map(|fixed| (0..12).map(move |seed| (fixed, seed))) {
+        let was_forged = fixed_forgery(&image, seed, fixed);
+        assert!(was_forged.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")), "{fixed:?} was not told");
     }
 }
 

@@ -4,32 +4,32 @@
 
 use terrane_posix::WriteFlags;
 use terrane_sim::machine::{Machine, Plan, USER};
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 const PIECE: usize = 128 << 10;
 const ZONE: u64 = 2 << 20;
 
 #[test]
-fn hardly_anybody_waits_while_two_victims_are_copied() {
+fn writers_rarely_wait_while_two_victims_are_copied() {
     let props = vec![("recordsize", "128K"), ("compression", "off")];
     let plan = Plan { zones: 64, capacity: ZONE, drive: true, props, ..Plan::small(2) };
     let machine = Machine::create(&plan).unwrap();
     let fs = machine.fs();
     let collected = || machine.pool.stats().collected_bytes;
-    let mut dice = Dice::new(5);
+    let mut rng = Prng::new(5);
     let stat = fs.statfs();
     let most = stat.free * u64::from(stat.block_size) / 100 * 95 / PIECE as u64;
     let (mut files, mut used, mut written, mut copied) = (Vec::new(), 0, 0, Vec::new());
     for name in 0.. {
-        let pieces = 1 + dice.below(7);
+        let pieces = 1 + rng.below(7);
         while used + pieces > most {
-            let (gone, freed): (u64, u64) = files.swap_remove(dice.below(files.len() as u64) as usize);
+            let (gone, freed): (u64, u64) = files.swap_remove(rng.below(files.len() as u64) as usize);
             fs.unlink(fs.root(), gone.to_string().as_bytes()).unwrap();
             used -= freed;
         }
         let ino = fs.create(fs.root(), name.to_string().as_bytes(), 0o644, &USER).unwrap().ino;
         for piece in 0..pieces {
-            let bytes: Vec<u8> = (0..PIECE / 8).flat_map(|_| dice.word().to_le_bytes()).collect();
+            let bytes: Vec<u8> = (0..PIECE / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
             let before = collected();
             let done = fs.write(ino, piece * PIECE as u64, &bytes, WriteFlags::default()).unwrap();
             assert_eq!(done, PIECE as u32);

@@ -47,18 +47,18 @@ fn names(dataset: &Dataset, dir: u64) -> ObjectZap {
 #[test]
 fn a_name_of_nothing_is_found() {
     let report = after(|dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         names(dataset, dir).add_u64(&tx, b"ghost", 999 | 8 << 60).unwrap();
     });
     assert!(report.has(kind::ENTRY) && report.has(kind::SIZE), "{report}");
     assert_eq!(report.findings_count, 2, "{report}");
-    assert!(report.to_string().contains("directory entry should be of an object that is there, found 999"));
+    assert!(report.to_string().contains("directory entry should be an existing object, found 999"));
 }
 
 #[test]
 fn a_lost_name_is_found() {
     let report = after(|dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         names(dataset, dir).remove(&tx, b"file").unwrap();
     });
     assert!(report.has(kind::LINKS) && report.has(kind::SIZE), "{report}");
@@ -68,36 +68,36 @@ fn a_lost_name_is_found() {
 #[test]
 fn names_that_break_the_rules_of_their_data_set_are_found() {
     let add = |dataset: &Dataset, dir: u64, name: &[u8]| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let mut zap = names(dataset, dir);
         let value = zap.lookup_u64(b"file").unwrap().unwrap();
         zap.add_u64(&tx, name, value).unwrap();
     };
     let insensitive = [("casesensitivity", "insensitive")];
     let report = after_with(&insensitive, |dataset, dir| add(dataset, dir, b"FILE"));
-    assert_eq!(report.to_string().matches("the only name that means the same").count(), 2, "{report}");
+    assert_eq!(report.to_string().matches("unique after normalization").count(), 2, "{report}");
     let mixed = after_with(&[("casesensitivity", "mixed")], |dataset, dir| add(dataset, dir, b"FILE"));
-    assert!(!mixed.to_string().contains("means the same"), "{mixed}");
+    assert!(!mixed.to_string().contains("after normalization"), "{mixed}");
     let report = after_with(&[("utf8only", "on")], |dataset, dir| add(dataset, dir, b"bad\xff"));
-    assert!(report.to_string().contains("a name in UTF-8"), "{report}");
+    assert!(report.to_string().contains("valid UTF-8"), "{report}");
     // A directory of a dataset without normalisation, in one with it.
     let report = after_with(&insensitive, |dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let mut zap = names(dataset, dir);
         let entries = zap.entries().unwrap();
         entries.iter().for_each(|entry| assert!(zap.remove(&tx, entry.key.name().unwrap()).unwrap()));
         for entry in &entries {
-            zap.add_u64(&tx, entry.key.name().unwrap(), entry.value.first().unwrap()).unwrap();
+            zap.add_u64(&tx, entry.key.name().unwrap(), entry.value.first_integer().unwrap()).unwrap();
         }
     });
-    assert!(report.to_string().contains("normalization 0x2, as the data set has it"), "{report}");
+    assert!(report.to_string().contains("normalization 0x2 of the data set"), "{report}");
     assert_eq!(report.findings_count, 1, "{report}");
 }
 
 #[test]
 fn a_lost_directory_is_an_orphan() {
     let report = after(|dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         names(dataset, dir).remove(&tx, b"below").unwrap();
     });
     assert!(report.has(kind::ORPHAN) && report.has(kind::LINKS) && report.has(kind::SIZE), "{report}");
@@ -107,7 +107,7 @@ fn a_lost_directory_is_an_orphan() {
 #[test]
 fn a_wrong_type_in_a_name_is_found() {
     let report = after(|dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let mut zap = names(dataset, dir);
         let value = zap.lookup_u64(b"file").unwrap().unwrap();
         zap.update_u64(&tx, b"file", value & ((1 << 48) - 1) | 10 << 60).unwrap();
@@ -119,12 +119,12 @@ fn a_wrong_type_in_a_name_is_found() {
 #[test]
 fn a_directory_in_itself_is_a_loop() {
     let report = after(|dataset, dir| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let root = dataset.master().unwrap().lookup_u64(b"ROOT").unwrap().unwrap();
         names(dataset, root).remove(&tx, b"dir").unwrap();
         // `dir` contains itself, and is its own parent.
         names(dataset, dir).add_u64(&tx, b"dir", dir | 4 << 60).unwrap();
-        let object = dataset.objects().hold(ObjectId(dir)).unwrap();
+        let object = dataset.object_set().hold(ObjectId(dir)).unwrap();
         let bonus: Vec<u8> = object.bonus().to_vec();
         let at = bonus.windows(8).position(|word| word == root.to_le_bytes()).unwrap();
         let mut changed = bonus;
@@ -137,7 +137,7 @@ fn a_directory_in_itself_is_a_loop() {
 #[test]
 fn an_object_without_a_name_is_an_orphan() {
     let report = after(|dataset, _| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let spec = ObjectSpec {
             kind: ObjectKind::Zap,
             block_size: 512,
@@ -145,7 +145,7 @@ fn an_object_without_a_name_is_an_orphan() {
             bonus: Vec::new(),
             spill: None,
         };
-        dataset.objects().create(&tx, spec).unwrap();
+        dataset.object_set().create(&tx, spec).unwrap();
     });
     assert!(report.has(kind::ORPHAN), "{report}");
     assert_eq!(report.findings_count, 1, "{report}");
@@ -155,10 +155,10 @@ fn an_object_without_a_name_is_an_orphan() {
 #[test]
 fn a_file_system_without_its_version_is_not_taken_for_none() {
     let report = after(|dataset, _| {
-        let tx = dataset.objects().begin(COST).unwrap();
+        let tx = dataset.object_set().begin(COST).unwrap();
         let roots = dataset.new_zap(&tx, ObjectKind::Zap).unwrap().object().id();
         let mut master = dataset.master().unwrap();
-        master.add_u64(&tx, terrane_dataset::zaps::OBJECTS, roots.0).unwrap();
+        master.add_u64(&tx, terrane_dataset::zaps::PROGRAM_ROOTS, roots.0).unwrap();
         assert!(master.remove(&tx, "VERSION").unwrap());
     });
     assert!(report.to_string().contains("with VERSION"), "{report}");
@@ -180,7 +180,7 @@ struct Xattrs {
 
 impl Xattrs {
     fn object(&self, number: u64) -> Arc<Object> {
-        self.dataset.objects().hold(ObjectId(number)).unwrap()
+        self.dataset.object_set().hold(ObjectId(number)).unwrap()
     }
 
     fn list(&self, number: u64) -> AttrList {
@@ -202,7 +202,7 @@ impl Xattrs {
         };
         let (near, far) = list.split_at(in_bonus);
         let spill = (!far.is_empty()).then(|| encode(far));
-        let tx = self.dataset.objects().begin(COST).unwrap();
+        let tx = self.dataset.object_set().begin(COST).unwrap();
         self.object(number).set_attributes(&tx, encode(near), spill).unwrap();
     }
 
@@ -218,17 +218,17 @@ impl Xattrs {
         let object = self.object(number);
         let mut bonus = SaBuffer::decode(object.bonus().to_vec(), &self.table).unwrap();
         assert!(bonus.set_u64(attr, value));
-        let tx = self.dataset.objects().begin(COST).unwrap();
+        let tx = self.dataset.object_set().begin(COST).unwrap();
         object.set_bonus(&tx, bonus.into_bytes()).unwrap();
     }
 
     fn destroy(&self, number: u64) {
-        let tx = self.dataset.objects().begin(COST).unwrap();
-        self.dataset.objects().destroy(&tx, &self.object(number)).unwrap();
+        let tx = self.dataset.object_set().begin(COST).unwrap();
+        self.dataset.object_set().destroy(&tx, &self.object(number)).unwrap();
     }
 
     fn names(&self, dir: u64, change: impl FnOnce(&terrane_pool::Tx, &mut ObjectZap)) {
-        let tx = self.dataset.objects().begin(COST).unwrap();
+        let tx = self.dataset.object_set().begin(COST).unwrap();
         change(&tx, &mut names(&self.dataset, dir));
     }
 }
@@ -284,7 +284,7 @@ fn attributes_that_cannot_be_read_are_found() {
     let spill = |raw: Vec<u8>| {
         after_xattrs(|xattrs| {
             let object = xattrs.object(xattrs.all);
-            let tx = xattrs.dataset.objects().begin(COST).unwrap();
+            let tx = xattrs.dataset.object_set().begin(COST).unwrap();
             object.set_attributes(&tx, object.bonus().to_vec(), Some(raw)).unwrap();
         })
     };
@@ -296,25 +296,25 @@ fn attributes_that_cannot_be_read_are_found() {
     assert!(spill(unknown_layout).to_string().contains("one of this dataset"));
     let report = after_xattrs(|xattrs| {
         let object = xattrs.object(xattrs.all);
-        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let tx = xattrs.dataset.object_set().begin(COST).unwrap();
         let twice = object.bonus().to_vec();
         object.set_attributes(&tx, twice.clone(), Some(twice)).unwrap();
     });
     expect(&report, &[kind::SPILL]);
-    assert!(report.to_string().contains("none of the bonus's"), "{report}");
+    assert!(report.to_string().contains("none that is in the bonus"), "{report}");
     // Both copies rot.
     let report = after_xattrs(|xattrs| {
         let BlockPtr::Normal(spill) = xattrs.object(xattrs.all).dnode().spill else { panic!("a block") };
         for copy in spill.copies() {
-            let pool = xattrs.dataset.objects().pool();
-            let (_, home, offset) = pool.whereabouts(copy, spill.psize).unwrap();
+            let pool = xattrs.dataset.object_set().pool();
+            let (_, home, offset) = pool.locate(copy, spill.psize).unwrap();
             xattrs.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
         }
     });
     assert!(report.has(kind::UNREADABLE) && report.has(kind::COPY) && !report.has(kind::ORPHAN), "{report}");
     assert!(report.to_string().contains(" spill: readable"), "{report}");
     let report = after_xattrs(|xattrs| {
-        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let tx = xattrs.dataset.object_set().begin(COST).unwrap();
         let master = xattrs.dataset.master().unwrap();
         let attributes = master.lookup_u64("SA_ATTRS").unwrap().unwrap();
         let layouts = names(&xattrs.dataset, attributes).lookup_u64("LAYOUTS").unwrap().unwrap();
@@ -333,7 +333,7 @@ fn attributes_in_the_wrong_place_are_found() {
     expect(&report, &[kind::SPILL]);
     assert!(report.to_string().contains("as the bonus holds all attributes"), "{report}");
     let report = after_xattrs(|xattrs| {
-        let tx = xattrs.dataset.objects().begin(COST).unwrap();
+        let tx = xattrs.dataset.object_set().begin(COST).unwrap();
         let queue = xattrs.dataset.master().unwrap().lookup_u64("DELETE_QUEUE").unwrap().unwrap();
         xattrs.object(queue).set_attributes(&tx, Vec::new(), Some(vec![1])).unwrap();
     });
@@ -351,15 +351,15 @@ fn lists_that_nobody_could_have_set_are_found() {
     };
     for (packed, word) in [
         (vec![1; 100], "packed list"),
-        (NvList::default().to_bytes(), "an empty one"),
+        (NvList::default().to_bytes(), "an empty list"),
         (with(b"nobody.knows", &[7; 400]), "names of a namespace"),
         (with(b"user.", &[7; 400]), "names of a namespace"),
         (with(&long, &[7; 400]), "names of a namespace"),
         (with(acl, &[7; 400]), "an ACL"),
         (with(acl, &rows(&[(1, 6), (4, 7), (16, 0), (32, 1)])), "the permissions 601"),
-        (with(acl, &rows(&[(1, 6), (4, 4), (32, 4)])), "the mode says all that it says"),
-        (with(b"system.posix_acl_default", &[7; 400]), "of directories alone"),
-        (with(b"user.big", &[7; 400]), "in the inode's list as well"),
+        (with(acl, &rows(&[(1, 6), (4, 4), (32, 4)])), "the mode expresses it"),
+        (with(b"system.posix_acl_default", &[7; 400]), "on directories only"),
+        (with(b"user.big", &[7; 400]), "also in the inode's list"),
     ] {
         let report = after_xattrs(|xattrs| xattrs.store_names(&packed));
         assert!(report.has(kind::XATTRS) && report.to_string().contains(word), "{word}: {report}");
@@ -426,7 +426,7 @@ fn hidden_directories_are_their_inodes_alone() {
 fn what_files_reserve_is_well_formed() {
     let expect = |name: &str, words: &[u64], kinds: &[&str]| {
         let report = after_xattrs(|xattrs| {
-            let tx = xattrs.dataset.objects().begin(COST).unwrap();
+            let tx = xattrs.dataset.object_set().begin(COST).unwrap();
             let mut reserved = xattrs.dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
             reserved.add(&tx, name.as_bytes(), ValueRef::U64s(words)).unwrap();
             let mut master = xattrs.dataset.master().unwrap();

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::Owner;
 use terrane_format::directory::{PART_MAGIC, POOL_SECTION, PartTrailer};
-use terrane_format::record::Class;
+use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_oracle::Model;
 use terrane_pool::ImportOptions;
 use terrane_pool::inspect::ZoneView;
-use terrane_sim::collect::{FILE_BYTES, collected};
-use terrane_sim::crash::{live_on, recover};
+use terrane_sim::collect::{FILE_BYTES, pool_after_gc};
+use terrane_sim::crash::{continue_workload, recover};
 use terrane_sim::machine::Machine;
 use terrane_sim::seeds::seeds;
-use terrane_sim::workload::{Acts, Step, Workload};
+use terrane_sim::workload::{OpMix, Step, Workload};
 use terrane_store::env::{Env, SeededEnv};
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 use terrane_wire::{Txg, ZoneIdx, ZoneSeq};
 
 /// Both copies of every section rot: only the zones themselves know what lies where.
@@ -28,7 +28,7 @@ fn lose_sections(device: &SimDevice, seed: u64) -> u64 {
     let zones = machine.pool.zones().into_iter();
     for zone in zones.filter(|zone| !matches!(zone.phase, Phase::Emptied(_))) {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
-            if entry.owner == (Owner::Pool { what: POOL_SECTION }) && standing == Standing::Here {
+            if entry.owner == (Owner::Pool { structure: POOL_SECTION }) && standing == EntryState::Live {
                 device.rot(zone.home.zone, entry.offset + 9, &[0x40]).unwrap();
                 lost += 1;
             }
@@ -43,24 +43,24 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
     // Two always run. In the first, a zone continues behind a batch that a crash undid; of the last, no
     // section was written yet.
     for seed in seeds(8).into_iter().chain([810_064_609_498, 823_822_321_674]) {
-        let mut workload = collected(seed, 60 + seed % 3 * 60).unwrap();
+        let mut workload = pool_after_gc(seed, 60 + seed % 3 * 60).unwrap();
         moved += workload.machine.pool.stats().runs;
         // What a crash leaves behind the end of zones looks like directory parts, and the next workload
         // writes over it.
-        for life in 0..2 {
+        for round in 0..2 {
             let device = workload.machine.device.clone();
-            device.crash_after(device.ops_done() + 5 + seed % 64 + life);
+            device.crash_after(device.ops_done() + 5 + seed % 64 + round);
             while workload.step().unwrap() == Step::Done && workload.sync().unwrap() == Step::Done {}
-            if life == 0 {
+            if round == 0 {
                 workload.machine.pool.abandon();
                 let left = workload.machine.device.after_power_loss(seed);
                 workload = recover(&workload, &left, seed).unwrap();
-                (workload.acts, workload.file_bytes) = (Acts::Churn, FILE_BYTES);
+                (workload.mix, workload.file_bytes) = (OpMix::Churn, FILE_BYTES);
             }
         }
         workload.machine.pool.abandon();
         let device = workload.machine.device.after_power_loss(seed);
-        let group = Machine::import(&device, seed, true).unwrap().group().0;
+        let txg = Machine::import(&device, seed, true).unwrap().durable_txg().0;
         let lost = lose_sections(&device, seed);
         if lost == 0 {
             whole += 1;
@@ -77,12 +77,13 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
         let mut machine = Machine::import(&device, seed + 1, false).unwrap();
         machine.check().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         machine.mount().unwrap();
-        let models: Vec<Model> = workload.states(group).iter().map(|state| state.model.closed()).collect();
+        let models: Vec<Model> =
+            workload.states(txg).iter().map(|state| state.model.after_remount()).collect();
         let same = models.into_iter().find(|model| model.compare(machine.fs()).is_ok());
         let model = same.unwrap_or_else(|| panic!("seed {seed}: the tree is none that was committed"));
         let mut workload = Workload::new(machine, model, seed);
-        (workload.acts, workload.file_bytes) = (Acts::Churn, FILE_BYTES);
-        live_on(workload, 60, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+        (workload.mix, workload.file_bytes) = (OpMix::Churn, FILE_BYTES);
+        continue_workload(workload, 60, seed).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
     }
     // Pools that lost no section must be the minority, or lost tables are no longer detected.
     assert!(
@@ -94,8 +95,8 @@ fn an_index_that_is_lost_is_made_again_from_the_zones() {
 /// Rebuilds the index of a pool that was exported, after `damage` beside the loss of all sections. Whatever
 /// is written then, the tree is what it was, with those changes.
 fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
-    let workload = collected(seed, 60).unwrap();
-    let model = workload.model.closed();
+    let workload = pool_after_gc(seed, 60).unwrap();
+    let model = workload.model.after_remount();
     let device = workload.machine.export().unwrap();
     let machine = Machine::import(&device, seed, true).unwrap();
     let zones = machine.pool.zones();
@@ -110,7 +111,7 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     machine.mount().unwrap();
     // What was not found is overwritten now.
     let mut workload = Workload::new(machine, model, seed);
-    (workload.acts, workload.file_bytes) = (Acts::Churn, FILE_BYTES);
+    (workload.mix, workload.file_bytes) = (OpMix::Churn, FILE_BYTES);
     for _ in 0..60 {
         assert_eq!(workload.step().unwrap(), Step::Done, "seed {seed}");
     }
@@ -122,7 +123,7 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     drop(machine);
     let mut machine = Machine::import(&device, seed + 2, false).unwrap();
     machine.mount().unwrap();
-    model.closed().compare(machine.fs()).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    model.after_remount().compare(machine.fs()).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
 }
 
 /// The zones with the most live bytes, and the open ones.
@@ -192,7 +193,7 @@ fn zones_that_cannot_be_read_are_not_given_up() {
 
 /// Seals have no key: they may be forged.
 #[test]
-fn zones_that_say_numbers_which_are_never_given_are_empty() {
+fn zones_with_impossible_sequence_numbers_count_as_empty() {
     for seed in seeds(2) {
         rebuilt_in_spite_of(seed, |device, zones| {
             let (_, label, _) = terrane_pool::inspect::anchors(device).swap_remove(0);
@@ -208,7 +209,7 @@ fn zones_that_say_numbers_which_are_never_given_are_empty() {
                     incarnation: 1,
                     txg: Txg(1),
                     capacity: device.info().zone_size,
-                    class: Class::Data as u8,
+                    class: ZoneClass::Data as u8,
                     granule_shift: 4,
                     reserved: [0; 14],
                     seal: [0; 16],
@@ -224,7 +225,7 @@ fn zones_that_say_numbers_which_are_never_given_are_empty() {
 
 #[test]
 fn a_tree_that_cannot_be_walked_is_not_given_up() {
-    let workload = collected(3, 60).unwrap();
+    let workload = pool_after_gc(3, 60).unwrap();
     let device = workload.machine.export().unwrap();
     let machine = Machine::import(&device, 3, true).unwrap();
     // Both copies of some directory's, inode's or indirect block.
@@ -233,7 +234,7 @@ fn a_tree_that_cannot_be_walked_is_not_given_up() {
     let zones = machine.pool.zones().into_iter();
     for zone in zones.filter(|zone| !matches!(zone.phase, Phase::Emptied(_))) {
         for (entry, standing) in machine.pool.zone_directory(zone.seq).unwrap() {
-            if matches!(entry.owner, Owner::Block { level: 1, .. }) && standing == Standing::Here {
+            if matches!(entry.owner, Owner::Block { level: 1, .. }) && standing == EntryState::Live {
                 victims.push((entry.owner, zone.home.zone, entry.offset));
             }
         }

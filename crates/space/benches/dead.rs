@@ -43,25 +43,28 @@ fn main() {
     ];
     println!(
         "{:<30} {:>12} {:>10} {:>16} {:>16}",
-        "records of a zone", "in a group", "ns a free", "most bytes", "look-up, ns"
+        "records of a zone", "per txg", "ns a free", "most bytes", "look-up, ns"
     );
     for (what, zone) in &zones {
-        for group in [1, 16] {
-            row(what, zone, group);
+        for frees_per_txg in [1, 16] {
+            row(what, zone, frees_per_txg);
         }
     }
 }
 
-fn row(what: &str, zone: &[(u32, u32)], group: usize) {
+fn row(what: &str, zone: &[(u32, u32)], frees_per_txg: usize) {
     let mut deaths: Vec<Vec<(u32, u32)>> = (0..SETS).map(|set| dying(zone, set)).collect();
-    deaths.iter_mut().flat_map(|dying| dying.chunks_mut(group)).for_each(|group| group.sort_unstable());
+    deaths
+        .iter_mut()
+        .flat_map(|dying| dying.chunks_mut(frees_per_txg))
+        .for_each(|frees| frees.sort_unstable());
     let mut sets = vec![DeadSet::default(); SETS];
     let frees = deaths[0].len();
     let (mut ns, mut most, mut found) = (0, 0, 0);
-    for from in (0..frees).step_by(group) {
+    for from in (0..frees).step_by(frees_per_txg) {
         let began = Instant::now();
         for (set, dying) in sets.iter_mut().zip(&deaths) {
-            let twice = set.add_sorted(&dying[from..(from + group).min(frees)]);
+            let twice = set.add_sorted(&dying[from..(from + frees_per_txg).min(frees)]);
             assert!(twice.is_empty(), "each dies once");
         }
         ns += began.elapsed().as_nanos();
@@ -73,7 +76,7 @@ fn row(what: &str, zone: &[(u32, u32)], group: usize) {
     }
     assert_eq!(found, frees * SETS);
     println!(
-        "{what:<30} {group:>12} {:>10.0} {most:>16} {:>16.0}",
+        "{what:<30} {frees_per_txg:>12} {:>10.0} {most:>16} {:>16.0}",
         ns as f64 / (frees * SETS) as f64,
         began.elapsed().as_nanos() as f64 / (zone.len() * SETS) as f64
     );

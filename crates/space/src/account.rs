@@ -10,42 +10,44 @@
 //!
 //! Invariant: frees may use the GC reserve. Nothing may use the space that commits need.
 
-use crate::policy::Stock;
+use crate::policy::ZoneSupply;
 use terrane_format::addr::granule_bytes;
 
 /// The low watermark of collection is a margin above the space that must be kept. The margin is this fraction of the pool, between
 /// these two bounds; on a small pool the lower bound is a 64th. That is enough for large txgs, and little enough that zones gather
 /// garbage first.
-const AHEAD_PART: u64 = 1024;
-const AHEAD_BYTES_MIN: u64 = 8 << 20;
-const AHEAD_BYTES_MAX: u64 = 1 << 30;
-const AHEAD_PART_SMALL: u64 = 64;
+const LOW_WATERMARK_DIVISOR: u64 = 1024;
+const LOW_WATERMARK_BYTES_MIN: u64 = 8 << 20;
+const LOW_WATERMARK_BYTES_MAX: u64 = 1 << 30;
+const LOW_WATERMARK_DIVISOR_SMALL: u64 = 64;
 /// A zone with a smaller fraction of garbage than this is not worth collecting.
-pub const GARBAGE_PART_MIN: u64 = 32;
+pub const GARBAGE_MIN_DIVISOR: u64 = 32;
 /// Bytes that the commits take while one victim is collected. Enough unless zones are small.
 const COMMIT_BYTES: u64 = 8 << 20;
 /// Up to this many slots, roles share slots.
 pub const SHARED_SLOTS: usize = 3;
 /// Fraction of the space kept for frees that write-backs of the kernel's cache may use. The rest stays for frees, which take little
 /// space and give back more when their txg commits. Write-backs never use space that the collector and commits count on.
-const WRITE_BACK_PART: u64 = 2;
+const WRITE_BACK_DIVISOR: u64 = 2;
 /// Fraction of the rest that writes into reserved ranges may use. Their data is counted already. This is for their metadata, and for
 /// records that are rewritten in pieces before their txg commits.
-const PROMISED_PART: u64 = 2;
+const RESERVED_DIVISOR: u64 = 2;
 /// When no zone is empty, metadata keeps at most this fraction of a zone.
-const METADATA_PART: u64 = 8;
+const METADATA_DIVISOR: u64 = 8;
 /// Metadata keeps at least this fraction of a zone and at least these bytes. In between it keeps this many times what a txg brought
 /// lately.
-const METADATA_PART_MIN: u64 = 64;
+const METADATA_MIN_DIVISOR: u64 = 64;
 const METADATA_BYTES_MIN: u64 = 1 << 20;
-const METADATA_GROUPS: u64 = 4;
+const METADATA_TXGS: u64 = 4;
 /// The recent maximum decays by this fraction with each further txg.
-const METADATA_FORGOTTEN_PART: u64 = 16;
+const METADATA_DECAY_DIVISOR: u64 = 16;
 
 /// The bytes of a zone that can be counted on: without header, the tail that no block fits, and directory parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Yield {
+    /// Write unit, in bytes.
     pub unit: u64,
+    /// Stored bytes of the largest block. A quarter of the zone counts instead if that is less.
     pub largest_block: u64,
 }
 
@@ -63,21 +65,22 @@ impl Yield {
 }
 
 /// The margin of the low watermark, in bytes, for `zones` zones that yield `per_zone` bytes each.
-fn ahead_bytes(per_zone: u64, zones: u64, data_slots: u64) -> u64 {
+fn margin_bytes(per_zone: u64, zones: u64, data_slots: u64) -> u64 {
     let all = zones * per_zone;
-    let small = all / AHEAD_PART_SMALL;
-    let ahead = (per_zone / 4).max(all / AHEAD_PART).max(AHEAD_BYTES_MIN.min(small));
+    let small = all / LOW_WATERMARK_DIVISOR_SMALL;
+    let margin = (per_zone / 4).max(all / LOW_WATERMARK_DIVISOR).max(LOW_WATERMARK_BYTES_MIN.min(small));
     // Space left in the zone of a slot serves only that slot. With less than one zone per slot, blocks go to other slots' zones, mix
     // there, and are copied again and again.
-    let ahead = ahead.min(AHEAD_BYTES_MAX) + per_zone * (data_slots - 1);
+    let margin = margin.min(LOW_WATERMARK_BYTES_MAX) + per_zone * (data_slots - 1);
     // A victim's copies take space before its end frees any. With large zones that is more than txgs take, and writers would wait
     // during most of each victim.
-    ahead.max(per_zone.min(small) / 2)
+    margin.max(per_zone.min(small) / 2)
 }
 
 /// Zone sizes, and what commits take. Cheap enough to be evaluated for each block.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// The yield of each zone.
     pub zone_yield: Yield,
     /// Zone capacity of the device with the largest zones, in bytes.
     pub largest_zone: u64,
@@ -103,73 +106,77 @@ impl Sizes {
 
     /// Below this number of empty zones, no zone is opened for better placement alone, and txgs that can be rolled back to do not hold
     /// emptied zones.
-    pub fn low_water(&self) -> usize {
+    pub fn min_empty_zones(&self) -> usize {
         1 + self.commit_bytes().div_ceil(self.per_zone().max(1)) as usize
     }
 
     /// What placement may do with `empty` zones. Ends of zones stay unused only while users hold less than 7/8 of their limit, and
     /// empty zones exceed all promises. So unused ends never cause a shortage.
-    pub fn stock(&self, empty: usize, promised_bytes: u64, live: u64, limit: u64) -> Stock {
-        let low = self.low_water();
-        let promised = promised_bytes.div_ceil(self.per_zone().max(1)) as usize;
+    pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> ZoneSupply {
+        let low = self.min_empty_zones();
+        let reserved = reserved_bytes.div_ceil(self.per_zone().max(1)) as usize;
         match empty > low {
-            true if empty > 2 * low + promised && live < limit / 8 * 7 => Stock::Plenty,
-            true => Stock::Enough,
-            false => Stock::Short,
+            true if empty > 2 * low + reserved && live < limit / 8 * 7 => ZoneSupply::Plenty,
+            true => ZoneSupply::Enough,
+            false => ZoneSupply::Short,
         }
     }
 }
 
 /// The space that is left to metadata in each zone that is open for it.
 #[derive(Clone, Copy, Debug)]
-pub struct MetadataRoom {
+pub struct MetadataReserve {
     /// Zone capacity, in bytes.
     pub zone_bytes: u64,
     /// Bytes of one copy of metadata that txgs brought lately.
-    pub lately: u64,
+    pub recent_txg_bytes: u64,
 }
 
-impl MetadataRoom {
+impl MetadataReserve {
     /// Bytes of each open zone that are left to metadata when no zone is empty. Mostly unused, they cost more copying than anything
     /// else on a small, nearly full pool. So no more is kept than txgs bring.
-    pub fn kept(&self) -> u64 {
-        let least = METADATA_BYTES_MIN.max(self.zone_bytes / METADATA_PART_MIN);
-        least.max(METADATA_GROUPS * self.lately).min(self.zone_bytes / METADATA_PART)
+    pub fn reserved(&self) -> u64 {
+        let least = METADATA_BYTES_MIN.max(self.zone_bytes / METADATA_MIN_DIVISOR);
+        least.max(METADATA_TXGS * self.recent_txg_bytes).min(self.zone_bytes / METADATA_DIVISOR)
     }
 
     /// Bytes of the next zone, of `next_bytes`, that metadata will need soon. `left` is what its own zone has beside the kept space.
     /// The result grows while metadata fills the last eighth of a zone before the kept space, and is all of `next_bytes` at 0.
-    pub fn needs(&self, left: u64, next_bytes: u64) -> u64 {
-        let soon = (self.zone_bytes / METADATA_PART).max(1);
+    pub fn needed_of_next_zone(&self, left: u64, next_bytes: u64) -> u64 {
+        let soon = (self.zone_bytes / METADATA_DIVISOR).max(1);
         let left = left.min(soon);
         next_bytes - (u128::from(next_bytes) * u128::from(left) / u128::from(soon)) as u64
     }
 
     /// Notes the metadata bytes of one txg.
     pub fn note(&mut self, bytes: u64) {
-        self.lately = bytes.max(self.lately - self.lately / METADATA_FORGOTTEN_PART);
+        self.recent_txg_bytes =
+            bytes.max(self.recent_txg_bytes - self.recent_txg_bytes / METADATA_DECAY_DIVISOR);
     }
 }
 
 /// The free space on a device whose space counts.
 #[derive(Clone, Copy, Debug)]
-pub struct DeviceRoom {
-    /// Capacity of its smallest zones, in bytes, and the number of empty zones.
+pub struct DeviceSpace {
+    /// Capacity of its smallest zones, in bytes.
     pub zone_bytes: u64,
+    /// Number of empty zones.
     pub empty: u64,
     /// Bytes that its open zones still take, without what is kept for metadata.
     pub open_bytes: u64,
     /// Free bytes of the file system below the device.
-    pub below_bytes: u64,
+    pub host_free_bytes: u64,
 }
 
 /// Open zones, by the slots that hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
+    /// Slots of all roles.
     pub all: u64,
+    /// Slots for data.
     pub data: u64,
     /// Free bytes in open zones to which data does not go.
-    pub others_bytes: u64,
+    pub non_data_bytes: u64,
     /// Bytes of zones reserved for a copy of metadata that has nearly filled its own zone; grows while it does. Without them, data
     /// would find only zones of metadata and survivors, and mix with their blocks. A slot that also takes survivors is left out: it
     /// fills so often that writers would stall each time, and a zone is kept for survivors already.
@@ -178,112 +185,127 @@ pub struct Slots {
 
 /// Zones with content that will be reclaimed, on devices whose space counts.
 #[derive(Clone, Copy, Debug)]
-pub struct Residents {
+pub struct ResidentZones {
+    /// Number of them.
     pub zones: u64,
+    /// Capacity of all of them, in bytes.
     pub capacity: u64,
     /// Live bytes in zones that will not be reclaimed.
-    pub stays_bytes: u64,
+    pub unreclaimable_bytes: u64,
 }
 
 /// Emptied zones that will be reset when their txg is old enough. Zones that a reader holds, or that could not be read, are not
 /// counted.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Waiting {
+pub struct PendingResets {
+    /// Number of them.
     pub zones: u64,
+    /// Bytes that they yield after their reset.
     pub bytes: u64,
 }
 
 /// The space that collection frees.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Gains {
+pub struct CollectionGains {
     /// Bytes that the current victim has freed so far. `None`: there is no victim.
-    pub moving: Option<u64>,
-    /// Bytes still to be freed by moving the rest of the victim, and bytes to copy for that.
-    pub rest: u64,
-    pub remaining: u64,
+    pub victim_freed: Option<u64>,
+    /// Bytes still to be freed by moving the rest of the victim.
+    pub victim_to_free: u64,
+    /// Bytes still to be copied to move the rest of the victim.
+    pub victim_to_copy: u64,
     /// Bytes that pending resets will free.
-    pub coming: u64,
+    pub pending_reset_bytes: u64,
 }
 
-impl Gains {
+impl CollectionGains {
     /// Bytes that the current victim has freed so far.
-    pub fn moved(&self) -> u64 {
-        self.moving.unwrap_or(0)
+    pub fn freed_so_far(&self) -> u64 {
+        self.victim_freed.unwrap_or(0)
     }
 
     /// Bytes freed by victims that are not available yet.
-    pub fn credit(&self) -> u64 {
-        self.moved() + self.coming
+    pub fn pending_bytes(&self) -> u64 {
+        self.freed_so_far() + self.pending_reset_bytes
     }
 }
 
 /// A snapshot of all inputs of the space computation.
 #[derive(Clone, Debug)]
 pub struct SpaceAccount {
+    /// Zone sizes, and what commits take.
     pub sizes: Sizes,
     /// Live bytes of all zones.
     pub live: u64,
     /// Empty zones of all devices, also of those whose space does not count.
     pub empty_zones: usize,
-    pub devices: Vec<DeviceRoom>,
+    /// The devices whose space counts.
+    pub devices: Vec<DeviceSpace>,
+    /// Open zones, by the slots that hold them.
     pub slots: Slots,
-    pub residents: Residents,
-    pub waiting: Waiting,
-    pub gains: Gains,
+    /// Zones that will be reclaimed.
+    pub residents: ResidentZones,
+    /// Emptied zones that will be reset.
+    pub pending_resets: PendingResets,
+    /// The space that collection frees.
+    pub gains: CollectionGains,
 }
 
 /// Limits for users, from the current free space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Live bytes at which `ENOSPC` begins for users, write-backs of the kernel's cache, writes into reserved ranges, and frees.
+    /// Live bytes at which `ENOSPC` begins for users.
     pub live: u64,
+    /// The same for write-backs of the kernel's cache.
     pub live_write_backs: u64,
-    pub live_promised: u64,
+    /// The same for writes into reserved ranges.
+    pub live_reserved: u64,
+    /// The same for frees: the highest limit.
     pub live_frees: u64,
-    /// Bytes that can be written before the collector must free space; and the same for frees.
+    /// Bytes that can be written before the collector must free space.
     pub writable: u64,
+    /// The same for frees.
     pub writable_frees: u64,
     /// Live and writable bytes that limit frees, regardless of the file systems below the devices.
-    pub of_zones: (u64, u64),
+    pub frees_without_host: (u64, u64),
     /// Usable zones, counted in zones of the largest size.
     pub zones: u64,
     /// The margin of the collector's low watermark, in bytes.
-    pub ahead: u64,
+    pub low_watermark_margin: u64,
 }
 
 impl SpaceAccount {
     /// Bytes that empty and open zones still take, and how many of those the file systems below the devices lack.
-    fn in_zones(&self) -> (u64, u64) {
-        let of = |device: &DeviceRoom| {
+    fn free_in_zones(&self) -> (u64, u64) {
+        let of = |device: &DeviceSpace| {
             let bytes = device.empty * self.sizes.zone_yield.of(device.zone_bytes) + device.open_bytes;
-            (bytes, bytes.saturating_sub(device.below_bytes))
+            (bytes, bytes.saturating_sub(device.host_free_bytes))
         };
         let add = |(bytes, lacking): (u64, u64), (more, lack): (u64, u64)| (bytes + more, lacking + lack);
         self.devices.iter().map(of).fold((0, 0), add)
     }
 
     /// Bytes that empty and open zones still take, without what is kept for metadata, bounded by the file systems below.
-    pub fn physical(&self) -> u64 {
-        let (in_zones, lacking) = self.in_zones();
+    pub fn physical_free(&self) -> u64 {
+        let (in_zones, lacking) = self.free_in_zones();
         in_zones - lacking
     }
 
     /// Bytes that must stay free for the collector and commits when users are done.
-    pub fn kept(&self) -> u64 {
+    pub fn internal_reserve(&self) -> u64 {
         // Space in slots that data does not go to is not available to users.
         let kept = self.sizes.per_zone() + self.sizes.commit_bytes();
-        kept.max(self.slots.others_bytes) + self.slots.metadata_bytes
+        kept.max(self.slots.non_data_bytes) + self.slots.metadata_bytes
     }
 
     /// The low watermark's margin above the kept space, for `zones` usable zones.
-    pub fn ahead(&self, zones: u64) -> u64 {
-        ahead_bytes(self.sizes.per_zone(), zones, self.slots.data)
+    pub fn low_watermark_margin(&self, zones: u64) -> u64 {
+        margin_bytes(self.sizes.per_zone(), zones, self.slots.data)
     }
 
     /// All usable space, in zones of the largest size and in bytes of yield. Zones of devices may differ much in size: 7 % of all zones
     /// are not 7 % of that many of the largest.
-    fn stock(&self) -> (u64, u64) {
-        let Residents { zones, capacity, stays_bytes } = self.residents;
+    fn usable_space(&self) -> (u64, u64) {
+        let ResidentZones { zones, capacity, unreclaimable_bytes: stays_bytes } = self.residents;
         let zone_yield = self.sizes.zone_yield;
         let empty: u64 = self.devices.iter().map(|device| device.empty).sum();
         let of_empty = self.devices.iter().map(|device| device.empty * zone_yield.of(device.zone_bytes));
@@ -297,84 +319,85 @@ impl SpaceAccount {
         let slots = self.slots.all;
         // Shared slots are expected to be filled. Others may stay half empty.
         let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
-        let tenths = 10 * (1 + zones.div_ceil(GARBAGE_PART_MIN) + half_empty)
-            + 10 * slots / METADATA_PART
+        let tenths = 10 * (1 + zones.div_ceil(GARBAGE_MIN_DIVISOR) + half_empty)
+            + 10 * slots / METADATA_DIVISOR
             + 10 * self.sizes.commit_bytes() / self.sizes.per_zone().max(1);
         (zones * 7 / 100).max(tenths.div_ceil(10)) * self.sizes.per_zone()
     }
 
     /// Bytes that users can fill, regardless of the file systems below the devices.
-    pub fn offered(&self) -> u64 {
-        let (zones, all) = self.stock();
+    pub fn user_capacity(&self) -> u64 {
+        let (zones, all) = self.usable_space();
         all.saturating_sub(self.reserve(zones))
     }
 
-    /// `for_group`: bytes that the txg in progress may still take.
-    pub fn limits(&self, for_group: u64) -> Limits {
+    /// `for_txg`: bytes that the txg in progress may still take.
+    pub fn limits(&self, for_txg: u64) -> Limits {
         let commit = self.sizes.commit_bytes();
-        let (zones, all) = self.stock();
-        let (in_zones, lacking) = self.in_zones();
+        let (zones, all) = self.usable_space();
+        let (in_zones, lacking) = self.free_in_zones();
         let limit_of_zones = all.saturating_sub(self.reserve(zones) / 2);
         let all = all.saturating_sub(lacking);
         // Zones for which the host has no space need no reserve.
         let reserve = self.reserve(zones.saturating_sub(lacking / self.sizes.per_zone().max(1)));
-        let physical = (in_zones - lacking).saturating_sub(for_group);
+        let physical = (in_zones - lacking).saturating_sub(for_txg);
         let for_frees = reserve / 2;
-        let for_write_backs = for_frees / WRITE_BACK_PART;
-        let for_promised = (for_frees - for_write_backs) / PROMISED_PART;
+        let for_write_backs = for_frees / WRITE_BACK_DIVISOR;
+        let for_promised = (for_frees - for_write_backs) / RESERVED_DIVISOR;
         Limits {
             live: all.saturating_sub(reserve),
             live_write_backs: all.saturating_sub(reserve - for_write_backs),
-            live_promised: all.saturating_sub(reserve - for_write_backs - for_promised),
+            live_reserved: all.saturating_sub(reserve - for_write_backs - for_promised),
             live_frees: all.saturating_sub(reserve - for_frees),
             // Leave enough to empty the current victim and to commit a txg.
-            writable: (physical + self.gains.credit())
-                .saturating_sub(self.kept())
-                .min(physical.saturating_sub(commit + self.gains.remaining)),
+            writable: (physical + self.gains.pending_bytes())
+                .saturating_sub(self.internal_reserve())
+                .min(physical.saturating_sub(commit + self.gains.victim_to_copy)),
             writable_frees: physical.saturating_sub(commit / 2),
-            of_zones: (limit_of_zones, in_zones.saturating_sub(for_group + commit / 2)),
+            frees_without_host: (limit_of_zones, in_zones.saturating_sub(for_txg + commit / 2)),
             zones,
-            ahead: self.ahead(zones),
+            low_watermark_margin: self.low_watermark_margin(zones),
         }
     }
 
     /// Whether zones are so short that emptied zones must not wait for txgs that could be rolled back to.
     pub fn is_short(&self, zones: u64) -> bool {
         // Below the low watermark, the pool waits for emptied zones.
-        self.empty_zones < self.sizes.low_water() + 2 || self.physical() < self.kept() + self.ahead(zones)
+        self.empty_zones < self.sizes.min_empty_zones() + 2
+            || self.physical_free() < self.internal_reserve() + self.low_watermark_margin(zones)
     }
 
     /// Bytes that one txg should free. None while enough is free; otherwise what users took, and part of what is missing.
     /// `demand`: bytes that writers wait for. `taken`: bytes that the txg took.
-    pub fn wanted_gain(&self, zones: u64, demand: u64, taken: u64) -> u64 {
-        let ahead = self.ahead(zones);
-        let physical = self.physical();
-        let have = physical + self.waiting.bytes + self.gains.moved();
-        let missing = (self.kept() + ahead + demand).saturating_sub(have);
+    pub fn collection_goal(&self, zones: u64, demand: u64, taken: u64) -> u64 {
+        let margin = self.low_watermark_margin(zones);
+        let physical = self.physical_free();
+        let have = physical + self.pending_resets.bytes + self.gains.freed_so_far();
+        let missing = (self.internal_reserve() + margin + demand).saturating_sub(have);
         // The rest of the victim must fit. If that bounds writers, only the end of the victim frees more for them.
-        let left = self.gains.remaining;
-        if left > 0 && physical.saturating_sub(self.sizes.commit_bytes() + left) < ahead / 2 + demand {
-            return missing.max(self.gains.rest).max(1);
+        let left = self.gains.victim_to_copy;
+        if left > 0 && physical.saturating_sub(self.sizes.commit_bytes() + left) < margin / 2 + demand {
+            return missing.max(self.gains.victim_to_free).max(1);
         }
         if missing == 0 {
             return 0;
         }
-        if demand > 0 || missing > ahead {
+        if demand > 0 || missing > margin {
             // Writers wait, or will soon: free as much as one txg can.
             return missing.max(self.sizes.per_zone());
         }
         // Near the watermark, free as much as was taken, plus more in proportion to what is missing.
-        missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(ahead.max(1))) as u64)
+        missing.min(taken + (u128::from(taken) * u128::from(missing) / u128::from(margin.max(1))) as u64)
     }
 
     /// Whether pending resets should come before the next victim: zones are large, and its copies would leave writers no space. The
     /// ends of this txg and the next free a whole zone, sooner than another victim could. `waited`: bytes that writers wait for.
     pub fn reset_comes_first(&self, zones: u64, waited: u64) -> bool {
         let per_zone = self.sizes.per_zone();
-        let ahead = self.ahead(zones);
-        let copies = self.gains.moving.map_or(per_zone, |_| self.gains.remaining);
-        let left = self.physical().saturating_sub(self.sizes.commit_bytes() + copies);
-        per_zone >= ahead / 2 && left < ahead / 4 + waited && self.gains.coming > 0
+        let margin = self.low_watermark_margin(zones);
+        let copies = self.gains.victim_freed.map_or(per_zone, |_| self.gains.victim_to_copy);
+        let left = self.physical_free().saturating_sub(self.sizes.commit_bytes() + copies);
+        per_zone >= margin / 2 && left < margin / 4 + waited && self.gains.pending_reset_bytes > 0
     }
 }
 
@@ -391,22 +414,31 @@ mod tests {
             sizes: Sizes { zone_yield, largest_zone: 64 * MIB, sections_bytes: 256 << 10 },
             live: 0,
             empty_zones: empty as usize,
-            devices: vec![DeviceRoom { zone_bytes: 64 * MIB, empty, open_bytes: 0, below_bytes: u64::MAX }],
-            slots: Slots { all: 3, data: 1, others_bytes: 0, metadata_bytes: 0 },
-            residents: Residents { zones: 100 - empty, capacity: (100 - empty) * 64 * MIB, stays_bytes: 0 },
-            waiting: Waiting::default(),
-            gains: Gains::default(),
+            devices: vec![DeviceSpace {
+                zone_bytes: 64 * MIB,
+                empty,
+                open_bytes: 0,
+                host_free_bytes: u64::MAX,
+            }],
+            slots: Slots { all: 3, data: 1, non_data_bytes: 0, metadata_bytes: 0 },
+            residents: ResidentZones {
+                zones: 100 - empty,
+                capacity: (100 - empty) * 64 * MIB,
+                unreclaimable_bytes: 0,
+            },
+            pending_resets: PendingResets::default(),
+            gains: CollectionGains::default(),
         }
     }
 
     #[test]
-    fn ahead_is_half_of_what_a_victim_s_copies_take_where_zones_are_few() {
-        assert_eq!(ahead_bytes(64 * MIB, 64, 1), 32 * MIB);
-        assert_eq!(ahead_bytes(64 * MIB, 32, 1), 16 * MIB, "a part of a pool that has little");
-        assert_eq!(ahead_bytes(64 * MIB, 8, 1), 16 * MIB, "a quarter of a zone at the least");
-        assert_eq!(ahead_bytes(16 * MIB, 256, 4), 56 * MIB, "a zone for each further slot is more");
-        assert_eq!(ahead_bytes(2 * MIB, 1024, 7), 20 * MIB);
-        assert_eq!(ahead_bytes(256 * MIB, 100_000, 7), (1 << 30) + 6 * 256 * MIB);
+    fn low_watermark_is_half_of_a_zone_where_zones_are_few() {
+        assert_eq!(margin_bytes(64 * MIB, 64, 1), 32 * MIB);
+        assert_eq!(margin_bytes(64 * MIB, 32, 1), 16 * MIB, "a part of a pool that has little");
+        assert_eq!(margin_bytes(64 * MIB, 8, 1), 16 * MIB, "a quarter of a zone at the least");
+        assert_eq!(margin_bytes(16 * MIB, 256, 4), 56 * MIB, "a zone for each further slot is more");
+        assert_eq!(margin_bytes(2 * MIB, 1024, 7), 20 * MIB);
+        assert_eq!(margin_bytes(256 * MIB, 100_000, 7), (1 << 30) + 6 * 256 * MIB);
     }
 
     #[test]
@@ -416,84 +448,112 @@ mod tests {
         assert!(few.live.abs_diff(many.live) <= 100, "{few:?} {many:?}");
         let of_all = 100 * account(5).sizes.per_zone();
         assert!(few.live < of_all / 100 * 94 && few.live > of_all / 100 * 92, "seven of a hundred are kept");
-        assert!(few.live < few.live_write_backs && few.live_write_backs < few.live_promised);
-        assert!(few.live_promised < few.live_frees, "deletes go on when all others stop");
+        assert!(few.live < few.live_write_backs && few.live_write_backs < few.live_reserved);
+        assert!(few.live_reserved < few.live_frees, "deletes go on when all others stop");
     }
 
     #[test]
-    fn what_the_file_system_below_lacks_is_no_room() {
+    fn space_missing_on_the_host_is_not_counted() {
         let mut account = account(50);
-        let (all, physical) = (account.limits(0), account.physical());
-        account.devices[0].below_bytes = 10 * 64 * MIB;
+        let (all, physical) = (account.limits(0), account.physical_free());
+        account.devices[0].host_free_bytes = 10 * 64 * MIB;
         let less = account.limits(0);
-        assert_eq!(account.physical(), 10 * 64 * MIB);
+        assert_eq!(account.physical_free(), 10 * 64 * MIB);
         assert!(less.live < all.live - (physical - 10 * 64 * MIB) / 2 && less.writable < all.writable);
-        assert_eq!((less.of_zones, less.zones), (all.of_zones, all.zones), "zones are what they were");
+        assert_eq!(
+            (less.frees_without_host, less.zones),
+            (all.frees_without_host, all.zones),
+            "zones are what they were"
+        );
     }
 
     #[test]
-    fn a_victim_gives_room_while_it_moves_and_must_still_fit() {
+    fn a_victim_frees_space_while_it_moves_and_its_rest_must_fit() {
         let mut account = account(2);
-        assert_eq!(account.limits(0).writable, account.physical() - account.kept());
-        account.gains = Gains { moving: Some(10 * MIB), rest: 20 * MIB, remaining: 8 * MIB, coming: 5 * MIB };
-        assert_eq!(account.limits(0).writable, account.physical() + 15 * MIB - account.kept());
-        account.gains.remaining = 110 * MIB;
-        let fits = account.physical() - account.sizes.commit_bytes() - 110 * MIB;
+        assert_eq!(account.limits(0).writable, account.physical_free() - account.internal_reserve());
+        account.gains = CollectionGains {
+            victim_freed: Some(10 * MIB),
+            victim_to_free: 20 * MIB,
+            victim_to_copy: 8 * MIB,
+            pending_reset_bytes: 5 * MIB,
+        };
+        assert_eq!(
+            account.limits(0).writable,
+            account.physical_free() + 15 * MIB - account.internal_reserve()
+        );
+        account.gains.victim_to_copy = 110 * MIB;
+        let fits = account.physical_free() - account.sizes.commit_bytes() - 110 * MIB;
         assert_eq!(account.limits(0).writable, fits, "what is left of it bounds writers");
-        assert_eq!(account.limits(account.physical()).writable, 0, "the group takes all");
+        assert_eq!(account.limits(account.physical_free()).writable, 0, "the txg takes all");
     }
 
     #[test]
-    fn as_much_is_gained_as_is_missing_and_more_when_somebody_waits() {
+    fn collection_goal_is_what_is_missing_and_more_for_waiting_writers() {
         let plenty = account(50);
-        assert_eq!(plenty.wanted_gain(100, 0, 4 * MIB), 0);
+        assert_eq!(plenty.collection_goal(100, 0, 4 * MIB), 0);
         assert!(!plenty.is_short(100) && account(2).is_short(100));
         let mut edge = account(1);
         edge.devices[0].open_bytes = 20 * MIB;
-        let missing = edge.kept() + edge.ahead(100) - edge.physical();
-        assert!(missing > 0 && missing < edge.ahead(100), "{missing}");
-        let gain = edge.wanted_gain(100, 0, MIB);
+        let missing = edge.internal_reserve() + edge.low_watermark_margin(100) - edge.physical_free();
+        assert!(missing > 0 && missing < edge.low_watermark_margin(100), "{missing}");
+        let gain = edge.collection_goal(100, 0, MIB);
         assert!((MIB..2 * MIB).contains(&gain), "little more than was taken: {gain}");
-        assert_eq!(edge.wanted_gain(100, 1, MIB), (missing + 1).max(edge.sizes.per_zone()));
-        edge.waiting = Waiting { zones: 1, bytes: 62 * MIB };
-        assert_eq!(edge.wanted_gain(100, 0, MIB), 0, "a zone comes back");
-        edge.gains = Gains { moving: Some(0), rest: 7 * MIB, remaining: 120 * MIB, coming: 0 };
-        assert_eq!(edge.wanted_gain(100, 0, MIB), 7 * MIB, "the end of the victim alone gives more");
+        assert_eq!(edge.collection_goal(100, 1, MIB), (missing + 1).max(edge.sizes.per_zone()));
+        edge.pending_resets = PendingResets { zones: 1, bytes: 62 * MIB };
+        assert_eq!(edge.collection_goal(100, 0, MIB), 0, "a zone comes back");
+        edge.gains = CollectionGains {
+            victim_freed: Some(0),
+            victim_to_free: 7 * MIB,
+            victim_to_copy: 120 * MIB,
+            pending_reset_bytes: 0,
+        };
+        assert_eq!(edge.collection_goal(100, 0, MIB), 7 * MIB, "the end of the victim alone gives more");
     }
 
     #[test]
-    fn a_reset_comes_before_the_next_victim_where_that_leaves_no_room() {
+    fn a_reset_precedes_the_next_victim_where_space_is_short() {
         let mut account = account(1);
         account.devices[0].open_bytes = 10 * MIB;
         assert!(!account.reset_comes_first(100, 0), "none comes");
-        account.gains.coming = 60 * MIB;
+        account.gains.pending_reset_bytes = 60 * MIB;
         assert!(account.reset_comes_first(100, 0));
         account.devices[0].empty = 10;
         assert!(!account.reset_comes_first(100, 0), "there is room for both");
-        assert!(account.reset_comes_first(100, 1 << 40), "somebody waits for more");
+        assert!(account.reset_comes_first(100, 1 << 40), "writers wait for more");
     }
 
     #[test]
     fn placement_spends_zones_only_where_users_lack_none() {
         let sizes = account(0).sizes;
-        let low = sizes.low_water();
-        assert_eq!(sizes.stock(low, 0, 0, 1 << 30), Stock::Short);
-        assert_eq!(sizes.stock(low + 1, 0, 0, 1 << 30), Stock::Enough);
-        assert_eq!(sizes.stock(2 * low + 1, 0, 0, 1 << 30), Stock::Plenty);
-        assert_eq!(sizes.stock(2 * low + 1, 1, 0, 1 << 30), Stock::Enough, "one is promised");
-        assert_eq!(sizes.stock(2 * low + 1, 0, 7 << 27, 1 << 30), Stock::Enough, "the pool is nearly full");
+        let low = sizes.min_empty_zones();
+        assert_eq!(sizes.zone_supply(low, 0, 0, 1 << 30), ZoneSupply::Short);
+        assert_eq!(sizes.zone_supply(low + 1, 0, 0, 1 << 30), ZoneSupply::Enough);
+        assert_eq!(sizes.zone_supply(2 * low + 1, 0, 0, 1 << 30), ZoneSupply::Plenty);
+        assert_eq!(sizes.zone_supply(2 * low + 1, 1, 0, 1 << 30), ZoneSupply::Enough, "one is promised");
+        assert_eq!(
+            sizes.zone_supply(2 * low + 1, 0, 7 << 27, 1 << 30),
+            ZoneSupply::Enough,
+            "the pool is nearly full"
+        );
     }
 
     #[test]
     fn metadata_needs_the_next_zone_more_and_more() {
-        let mut room = MetadataRoom { zone_bytes: 64 * MIB, lately: 0 };
-        assert_eq!(room.kept(), MIB);
-        assert_eq!((room.needs(8 * MIB, 100), room.needs(4 * MIB, 100), room.needs(0, 100)), (0, 50, 100));
-        room.note(MIB);
-        assert_eq!(room.kept(), 4 * MIB);
-        room.note(100 * MIB);
-        assert_eq!(room.kept(), 8 * MIB, "an eighth of a zone at the most");
-        room.note(0);
-        assert_eq!(room.lately, 100 * MIB - 100 * MIB / 16);
+        let mut reserve = MetadataReserve { zone_bytes: 64 * MIB, recent_txg_bytes: 0 };
+        assert_eq!(reserve.reserved(), MIB);
+        assert_eq!(
+            (
+                reserve.needed_of_next_zone(8 * MIB, 100),
+                reserve.needed_of_next_zone(4 * MIB, 100),
+                reserve.needed_of_next_zone(0, 100)
+            ),
+            (0, 50, 100)
+        );
+        reserve.note(MIB);
+        assert_eq!(reserve.reserved(), 4 * MIB);
+        reserve.note(100 * MIB);
+        assert_eq!(reserve.reserved(), 8 * MIB, "an eighth of a zone at the most");
+        reserve.note(0);
+        assert_eq!(reserve.recent_txg_bytes, 100 * MIB - 100 * MIB / 16);
     }
 }

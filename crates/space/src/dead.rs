@@ -3,8 +3,8 @@
 //! Frees are appended to a log. Here they are folded, per zone, into sorted intervals of granules. Adjacent intervals are merged, so a
 //! zone that dies in write order costs one interval.
 //!
-//! Small blocks that die in any order leave more intervals than there are runs of survivors. So intervals are packed into blocks of
-//! about `BLOCK_INTERVALS`, each behind a head of `HEAD_BYTES`. A block holds gaps and lengths as varints, or one bit per unit,
+//! Small blocks that die in any order leave more intervals than there are runs of survivors. So intervals are packed into chunks of
+//! about `CHUNK_INTERVALS`, each behind a head of `HEAD_BYTES`. A chunk holds gaps and lengths as varints, or one bit per unit,
 //! whichever is smaller. The unit is the largest power of two that divides all bounds: 256 granules for uncompressed records of 4 KiB.
 //! (The smaller of two containers: Chambi, Lemire, Kaser, Godin, "Better bitmap performance with Roaring bitmaps", 2016.)
 //!
@@ -17,30 +17,30 @@ use terrane_wire::{Reader, Truncated, Writer};
 /// Dead granules as `first..end` intervals.
 #[derive(Clone, Debug, Default)]
 pub struct DeadSet {
-    /// Consecutive blocks, each a head and its packed intervals.
+    /// Consecutive chunks, each a head and its packed intervals.
     bytes: Box<[u8]>,
-    /// In a large set, for each stretch of [`STRETCH_BLOCKS`] blocks: its end in granules, and its start in `bytes`.
+    /// In a large set, for each stretch of [`STRETCH_CHUNKS`] chunks: its end in granules, and its start in `bytes`.
     index: Box<[(u32, u32)]>,
 }
 
-const BLOCK_INTERVALS: usize = 64;
+const CHUNK_INTERVALS: usize = 64;
 const HEAD_BYTES: usize = 11;
 /// Offset of the length field in the head.
 const LEN_AT: usize = 8;
-/// Most varint bytes of a block that is edited in place. A larger block is packed again, as two.
+/// Most varint bytes of a chunk that is edited in place. A larger chunk is packed again, as two.
 const VARINT_BYTES_MAX: usize = 256;
 /// Five varints of five bytes.
 const EDIT_BYTES: usize = 25;
-/// Blocks with fewer intervals are merged with their neighbours.
-const BLOCK_INTERVALS_MIN: usize = BLOCK_INTERVALS / 4;
+/// Chunks with fewer intervals are merged with their neighbours.
+const CHUNK_INTERVALS_MIN: usize = CHUNK_INTERVALS / 4;
 /// Most heads that a lookup walks.
-const STRETCH_BLOCKS: usize = 16;
+const STRETCH_CHUNKS: usize = 16;
 /// Set: one bit per unit. Clear: varints. The other bits are the shift of the unit.
 const FORM_BITS: u8 = 0x80;
 
-/// Up to `BLOCK_INTERVALS` intervals, packed.
+/// Up to `CHUNK_INTERVALS` intervals, packed.
 #[derive(Clone, Copy)]
-struct Block<'a> {
+struct Chunk<'a> {
     first: u32,
     end: u32,
     form: u8,
@@ -49,7 +49,7 @@ struct Block<'a> {
     whole: &'a [u8],
 }
 
-/// A replacement within a block's packed bytes, and their new total.
+/// A replacement within a chunk's packed bytes, and their new total.
 struct Edit {
     old: Range<usize>,
     new: Writer,
@@ -57,15 +57,15 @@ struct Edit {
     packed_bytes_before: isize,
 }
 
-impl<'a> Block<'a> {
-    /// Splits off the first block.
-    fn take(bytes: &mut &'a [u8]) -> Option<Block<'a>> {
+impl<'a> Chunk<'a> {
+    /// Splits off the first chunk.
+    fn take(bytes: &mut &'a [u8]) -> Option<Chunk<'a>> {
         let mut raw = Reader::new(bytes);
         let (first, end, len, form) = (raw.u32().ok()?, raw.u32().ok()?, raw.u16().ok()?, raw.u8().ok()?);
         let packed = raw.bytes(usize::from(len)).ok()?;
         let (whole, rest) = bytes.split_at_checked(raw.offset())?;
         *bytes = rest;
-        Some(Block { first, end, form, packed, whole })
+        Some(Chunk { first, end, form, packed, whole })
     }
 
     fn shift(&self) -> u32 {
@@ -83,10 +83,10 @@ impl<'a> Block<'a> {
     }
 
     fn intervals(self) -> Intervals<'a> {
-        Intervals { block: self, packed: Reader::new(self.packed), at: self.first, is_dead: true }
+        Intervals { chunk: self, packed: Reader::new(self.packed), at: self.first, is_dead: true }
     }
 
-    /// Dead units among those that overlap `first..end`, and their number. Outside of the block nothing is dead.
+    /// Dead units among those that overlap `first..end`, and their number. Outside of the chunk nothing is dead.
     fn dead_units(&self, first: u32, end: u32) -> (u32, u32) {
         let shift = self.shift();
         let (from, to) = (first.max(self.first), end.min(self.end));
@@ -105,7 +105,7 @@ impl<'a> Block<'a> {
         (dead, units)
     }
 
-    /// The units of `first..end`, if the block is a bitmap, covers the range, and the bounds are whole units.
+    /// The units of `first..end`, if the chunk is a bitmap, covers the range, and the bounds are whole units.
     fn units_of(&self, first: u32, end: u32) -> Option<Range<u32>> {
         let is_in = self.form & FORM_BITS != 0 && self.first <= first && end <= self.end;
         let (from, to) = is_in.then(|| (first - self.first, end - self.first))?;
@@ -113,7 +113,7 @@ impl<'a> Block<'a> {
         ((from | to).trailing_zeros() >= shift).then_some(from >> shift..to >> shift)
     }
 
-    /// The edit that adds an interval between two others of a varint block. `None`: the block must be packed again.
+    /// The edit that adds an interval between two others of a varint chunk. `None`: the chunk must be packed again.
     fn edit_for(&self, first: u32, end: u32) -> Option<Edit> {
         let is_inside = self.form & FORM_BITS == 0 && self.first < first && end < self.end;
         let (first, end) = is_inside.then(|| (first - self.first, end - self.first))?;
@@ -160,8 +160,8 @@ impl<'a> Block<'a> {
         })
     }
 
-    /// Whether some and whether all of `first..end` is dead. The range must begin before the end of the block.
-    fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
+    /// Whether some and whether all of `first..end` is dead. The range must begin before the end of the chunk.
+    fn coverage(&self, first: u32, end: u32) -> (bool, bool) {
         if self.form & FORM_BITS != 0 {
             let (dead, units) = self.dead_units(first, end);
             return (dead > 0, dead == units);
@@ -172,9 +172,9 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Iterator over the intervals of one block.
+/// Iterator over the intervals of one chunk.
 struct Intervals<'a> {
-    block: Block<'a>,
+    chunk: Chunk<'a>,
     packed: Reader<'a>,
     at: u32,
     /// Whether the range at `at` is dead. True only at the start.
@@ -183,18 +183,18 @@ struct Intervals<'a> {
 
 impl Intervals<'_> {
     /// In a bitmap: number of granules from `at` on that are in the same state.
-    fn alike(&self, is_dead: bool) -> u32 {
-        let shift = self.block.shift();
+    fn same_state_len(&self, is_dead: bool) -> u32 {
+        let shift = self.chunk.shift();
         let (from, to) =
-            ((self.at - self.block.first) >> shift, (self.block.end - self.block.first) >> shift);
+            ((self.at - self.chunk.first) >> shift, (self.chunk.end - self.chunk.first) >> shift);
         let mut units = 0;
         while from + units < to {
             // Up to 57 bits at once. Beyond the last byte nothing is dead.
-            let bits = self.block.bits_from(from + units);
-            let alike = if is_dead { bits.trailing_ones() } else { bits.trailing_zeros() };
+            let bits = self.chunk.bits_from(from + units);
+            let same = if is_dead { bits.trailing_ones() } else { bits.trailing_zeros() };
             let known = 64 - (from + units) % 8;
-            units += alike.min(known);
-            if alike < known {
+            units += same.min(known);
+            if same < known {
                 break;
             }
         }
@@ -202,10 +202,10 @@ impl Intervals<'_> {
     }
 
     fn next_len(&mut self, is_dead: bool) -> Option<u32> {
-        if self.block.form & FORM_BITS != 0 {
-            return Some(self.alike(is_dead));
+        if self.chunk.form & FORM_BITS != 0 {
+            return Some(self.same_state_len(is_dead));
         }
-        Some((self.packed.varint().ok()? as u32) << self.block.shift())
+        Some((self.packed.varint().ok()? as u32) << self.chunk.shift())
     }
 }
 
@@ -213,7 +213,7 @@ impl Iterator for Intervals<'_> {
     type Item = (u32, u32);
 
     fn next(&mut self) -> Option<(u32, u32)> {
-        if self.at >= self.block.end {
+        if self.at >= self.chunk.end {
             return None;
         }
         if !std::mem::take(&mut self.is_dead) {
@@ -225,7 +225,7 @@ impl Iterator for Intervals<'_> {
     }
 }
 
-/// Appends sorted, separate intervals as one block.
+/// Appends sorted, separate intervals as one chunk.
 fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
     let (Some(&(first, _)), Some(&(_, end))) = (intervals.first(), intervals.last()) else { return };
     let bounds = intervals.iter().fold(0, |bits, (from, to)| bits | (from - first) | (to - first));
@@ -261,7 +261,7 @@ fn pack(intervals: &[(u32, u32)], out: &mut Vec<u8>) {
     out.extend(packed);
 }
 
-/// Builds blocks from intervals as they arrive.
+/// Builds chunks from intervals as they arrive.
 #[derive(Default)]
 struct Packer {
     pending: Vec<(u32, u32)>,
@@ -271,7 +271,7 @@ struct Packer {
 impl Packer {
     /// With buffers for about `bytes` bytes.
     fn for_bytes(bytes: usize) -> Packer {
-        Packer { pending: Vec::with_capacity(BLOCK_INTERVALS * 3 / 2), bytes: Vec::with_capacity(bytes) }
+        Packer { pending: Vec::with_capacity(CHUNK_INTERVALS * 3 / 2), bytes: Vec::with_capacity(bytes) }
     }
 
     /// Adds the next interval. It is merged with the last one if they overlap or touch.
@@ -282,24 +282,24 @@ impl Packer {
         }
     }
 
-    /// Called before an existing block that begins at `next`. Packs the pending intervals, unless they touch `next` or are too few for
-    /// a block.
-    fn settle_before(&mut self, next: u32) {
+    /// Called before an existing chunk that begins at `next`. Packs the pending intervals, unless they touch `next` or are too few for
+    /// a chunk.
+    fn flush_before(&mut self, next: u32) {
         let touches = self.pending.last().is_some_and(|last| last.1 >= next);
-        if !touches && self.pending.len() >= BLOCK_INTERVALS_MIN {
-            self.settle();
+        if !touches && self.pending.len() >= CHUNK_INTERVALS_MIN {
+            self.flush();
         }
     }
 
-    fn settle(&mut self) {
-        let blocks = self.pending.len().div_ceil(BLOCK_INTERVALS).max(1);
-        let each = self.pending.len().div_ceil(blocks).max(1);
+    fn flush(&mut self) {
+        let chunks = self.pending.len().div_ceil(CHUNK_INTERVALS).max(1);
+        let each = self.pending.len().div_ceil(chunks).max(1);
         self.pending.chunks(each).for_each(|intervals| pack(intervals, &mut self.bytes));
         self.pending.clear();
     }
 
     fn finish(mut self) -> DeadSet {
-        self.settle();
+        self.flush();
         DeadSet::of(self.bytes.into())
     }
 }
@@ -314,7 +314,7 @@ impl FromIterator<(u32, u32)> for DeadSet {
 }
 
 impl PartialEq for DeadSet {
-    /// Compares the dead granules: blocks may be split differently.
+    /// Compares the dead granules: chunks may be split differently.
     fn eq(&self, other: &DeadSet) -> bool {
         self.intervals().eq(other.intervals())
     }
@@ -323,14 +323,14 @@ impl PartialEq for DeadSet {
 impl Eq for DeadSet {}
 
 impl DeadSet {
-    /// From packed blocks.
+    /// From packed chunks.
     fn of(bytes: Box<[u8]>) -> DeadSet {
         let mut set = DeadSet { bytes, index: Box::default() };
         let (mut index, mut begins, mut at) = (Vec::new(), 0, 0);
-        for (nth, block) in (1..).zip(set.blocks()) {
-            at += block.whole.len() as u32;
-            if nth % STRETCH_BLOCKS == 0 {
-                index.push((block.end, begins));
+        for (nth, chunk) in (1..).zip(set.chunks()) {
+            at += chunk.whole.len() as u32;
+            if nth % STRETCH_CHUNKS == 0 {
+                index.push((chunk.end, begins));
                 begins = at;
             }
         }
@@ -342,32 +342,32 @@ impl DeadSet {
         set
     }
 
-    fn blocks(&self) -> impl Iterator<Item = Block<'_>> {
-        self.blocks_from(0)
+    fn chunks(&self) -> impl Iterator<Item = Chunk<'_>> {
+        self.chunks_from(0)
     }
 
-    fn blocks_from(&self, at: usize) -> impl Iterator<Item = Block<'_>> {
+    fn chunks_from(&self, at: usize) -> impl Iterator<Item = Chunk<'_>> {
         let mut bytes = self.bytes.get(at..).unwrap_or(&[]);
-        std::iter::from_fn(move || Block::take(&mut bytes))
+        std::iter::from_fn(move || Chunk::take(&mut bytes))
     }
 
-    /// The first block that ends after `granule`, with its offset. The search starts at `from`, which must be the start of a block.
-    fn block_behind(&self, granule: u32, from: usize) -> Option<(usize, Block<'_>)> {
+    /// The first chunk that ends after `granule`, with its offset. The search starts at `from`, which must be the start of a chunk.
+    fn chunk_ending_after(&self, granule: u32, from: usize) -> Option<(usize, Chunk<'_>)> {
         let stretch = self.index.partition_point(|(end, _)| *end <= granule);
         let mut at = self.index.get(stretch).map_or(0, |(_, begins)| *begins as usize).max(from);
-        let mut blocks = self.blocks_from(at);
+        let mut chunks = self.chunks_from(at);
         loop {
-            let block = blocks.next()?;
-            if block.end > granule {
-                return Some((at, block));
+            let chunk = chunks.next()?;
+            if chunk.end > granule {
+                return Some((at, chunk));
             }
-            at += block.whole.len();
+            at += chunk.whole.len();
         }
     }
 
     /// All intervals, in order.
     pub fn intervals(&self) -> impl Iterator<Item = (u32, u32)> {
-        self.blocks().flat_map(Block::intervals)
+        self.chunks().flat_map(Chunk::intervals)
     }
 
     /// Adds sorted, separate ranges `(first, count)`. Returns those that were dead already, in whole or in part. They are not added
@@ -377,17 +377,17 @@ impl DeadSet {
         let mut from = 0;
         for &(first, count) in ranges {
             let end = first.saturating_add(count);
-            let Some((at, block)) = self.block_behind(first, from) else {
+            let Some((at, chunk)) = self.chunk_ending_after(first, from) else {
                 new.push((first, end));
                 continue;
             };
             from = at;
-            if block.look_at(first, end).0 {
+            if chunk.coverage(first, end).0 {
                 twice.push((first, count));
             }
-            if let Some(units) = block.units_of(first, end) {
+            if let Some(units) = chunk.units_of(first, end) {
                 self.set_bits(at + HEAD_BYTES, units);
-            } else if let Some(edit) = block.edit_for(first, end) {
+            } else if let Some(edit) = chunk.edit_for(first, end) {
                 self.edit(at, &edit);
             } else {
                 new.push((first, end));
@@ -403,19 +403,19 @@ impl DeadSet {
     fn merge(&mut self, new: &[(u32, u32)]) {
         let mut packer = Packer::for_bytes(self.bytes.len() + new.len() * 4 + HEAD_BYTES);
         let mut new = new.iter().copied().peekable();
-        for block in self.blocks() {
-            packer.settle_before(new.peek().map_or(block.first, |range| range.0.min(block.first)));
-            // Untouched blocks are copied, so that a small txg does not pay for all earlier frees.
-            if packer.pending.is_empty() && new.peek().is_none_or(|range| range.0 > block.end) {
-                packer.bytes.extend_from_slice(block.whole);
+        for chunk in self.chunks() {
+            packer.flush_before(new.peek().map_or(chunk.first, |range| range.0.min(chunk.first)));
+            // Untouched chunks are copied, so that a small txg does not pay for all earlier frees.
+            if packer.pending.is_empty() && new.peek().is_none_or(|range| range.0 > chunk.end) {
+                packer.bytes.extend_from_slice(chunk.whole);
                 continue;
             }
-            let mut old = block.intervals().peekable();
+            let mut old = chunk.intervals().peekable();
             while let Some(interval) = match (old.peek(), new.peek()) {
                 (Some(a), Some(b)) if a <= b => old.next(),
                 (Some(_), Some(_)) => new.next(),
                 (Some(_), None) => old.next(),
-                (None, _) => new.next_if(|range| range.0 <= block.end),
+                (None, _) => new.next_if(|range| range.0 <= chunk.end),
             } {
                 packer.push(interval);
             }
@@ -424,7 +424,7 @@ impl DeadSet {
         *self = packer.finish();
     }
 
-    /// Applies an edit to the block at offset `at`.
+    /// Applies an edit to the chunk at offset `at`.
     fn edit(&mut self, at: usize, edit: &Edit) {
         let mut bytes = std::mem::take(&mut self.bytes).into_vec();
         let from = at + HEAD_BYTES;
@@ -439,7 +439,7 @@ impl DeadSet {
         behind.for_each(|(_, begins)| *begins = begins.saturating_add_signed(grown as i32));
     }
 
-    /// Sets bits of a bitmap block whose bits begin at `at`.
+    /// Sets bits of a bitmap chunk whose bits begin at `at`.
     fn set_bits(&mut self, at: usize, units: Range<u32>) {
         let Some(bits) = self.bytes.get_mut(at..) else { return };
         for unit in units {
@@ -450,18 +450,20 @@ impl DeadSet {
     }
 
     /// Whether some and whether all of `first..end` is dead.
-    fn look_at(&self, first: u32, end: u32) -> (bool, bool) {
-        // Intervals of two blocks do not touch. So an interval that ends after `first` begins in this block, or not before the next.
-        let block = self.block_behind(first, 0);
-        block.map_or((false, false), |(_, block)| block.look_at(first, end))
+    fn coverage(&self, first: u32, end: u32) -> (bool, bool) {
+        // Intervals of two chunks do not touch. So an interval that ends after `first` begins in this chunk, or not before the next.
+        let chunk = self.chunk_ending_after(first, 0);
+        chunk.map_or((false, false), |(_, chunk)| chunk.coverage(first, end))
     }
 
+    /// Whether all of the `count` granules from `first` on are dead.
     pub fn contains(&self, first: u32, count: u32) -> bool {
-        self.look_at(first, first + count).1
+        self.coverage(first, first + count).1
     }
 
+    /// Whether any of the `count` granules from `first` on is dead.
     pub fn overlaps(&self, first: u32, count: u32) -> bool {
-        self.look_at(first, first + count).0
+        self.coverage(first, first + count).0
     }
 
     /// Drops intervals that touch none of the sorted, separate ranges `first..=last`.
@@ -474,7 +476,7 @@ impl DeadSet {
     }
 
     /// Drops intervals that begin in one of the sorted, separate ranges `first..=last`.
-    pub fn forget(&mut self, ranges: &[(u32, u32)]) {
+    pub fn drop_beginning_in(&mut self, ranges: &[(u32, u32)]) {
         let begins = |interval: &(u32, u32)| {
             let at = ranges.partition_point(|range| range.1 < interval.0);
             ranges.get(at).is_some_and(|range| range.0 <= interval.0)
@@ -482,6 +484,7 @@ impl DeadSet {
         *self = self.intervals().filter(|interval| !begins(interval)).collect();
     }
 
+    /// Whether no granule is dead.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -546,12 +549,12 @@ mod tests {
                 at_once.add_sorted(&dead.clone().map(|g| wide(&(g, 1))).collect::<Vec<_>>());
                 prop_assert_eq!(&set, &at_once, "one by one or together, the intervals are the same");
                 prop_assert_eq!(&set, &dead.map(|g| (g * scale, (g + 1) * scale)).collect::<DeadSet>());
-                let apart = set.intervals().zip(set.intervals().skip(1)).all(|(a, b)| a.1 < b.0);
-                prop_assert!(apart, "intervals that touch are one");
-                let fits = |block: Block<'_>| {
-                    block.form & FORM_BITS != 0 || block.intervals().count() <= BLOCK_INTERVALS || block.packed.len() <= VARINT_BYTES_MAX
+                let separate = set.intervals().zip(set.intervals().skip(1)).all(|(a, b)| a.1 < b.0);
+                prop_assert!(separate, "intervals that touch are one");
+                let fits = |chunk: Chunk<'_>| {
+                    chunk.form & FORM_BITS != 0 || chunk.intervals().count() <= CHUNK_INTERVALS || chunk.packed.len() <= VARINT_BYTES_MAX
                 };
-                prop_assert!(set.blocks().all(|block| fits(block) && block.intervals().next().is_some()));
+                prop_assert!(set.chunks().all(|chunk| fits(chunk) && chunk.intervals().next().is_some()));
                 for first in (0..units - 16).step_by(1 + units as usize / 300) {
                     for count in 1..4 {
                         let slice = &flags[first as usize..(first + count) as usize];
@@ -572,7 +575,7 @@ mod tests {
                 let mut forgot = set.clone();
                 let ranges = [(a * scale, b.min(a + 9) * scale), ((a + 20) * scale, (a + 60) * scale)];
                 let ranges = if a < b { &ranges[..] } else { &ranges[1..] };
-                forgot.forget(ranges);
+                forgot.drop_beginning_in(ranges);
                 let begins = |interval: &(u32, u32)| ranges.iter().any(|range| (range.0..=range.1).contains(&interval.0));
                 prop_assert!(forgot.intervals().eq(set.intervals().filter(|interval| !begins(interval))));
             }
@@ -587,8 +590,8 @@ mod tests {
             Some(*end)
         }));
         let mut set = DeadSet::default();
-        for group in 0..64 {
-            let dies = |at: &usize| at * 2_654_435_761 % 128 == group;
+        for txg in 0..64 {
+            let dies = |at: &usize| at * 2_654_435_761 % 128 == txg;
             let dead: Vec<(u32, u32)> =
                 (0..16384).filter(dies).map(|at| (ends[at], ends[at + 1] - ends[at])).collect();
             assert_eq!(set.add_sorted(&dead), []);

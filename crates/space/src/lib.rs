@@ -6,20 +6,23 @@
 //!
 //! * [`zones`]: the zone tables, and how a commit record changes them
 //! * [`replicas`]: where a zone lies
-//! * `judge`: whether a record may change the tables
+//! * `validate`: whether a record may change the tables
 //! * [`dead`]: which blocks of a zone are dead
-//! * [`gone`]: reclaimed zones with survivors elsewhere
+//! * [`reclaimed`]: reclaimed zones with survivors elsewhere
 //! * [`alloc`]: empty zones
 //! * [`account`]: free space and limits
-//! * [`turns`]: which table sections a txg rewrites
+//! * [`section_rotation`]: which table sections a txg rewrites
 //! * [`policy`]: placement and choice of victims
+
+#![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod account;
 pub mod alloc;
 pub mod dead;
-pub mod gone;
-mod judge;
 pub mod policy;
+pub mod reclaimed;
 pub mod replicas;
-pub mod turns;
+pub mod section_rotation;
+mod validate;
 pub mod zones;

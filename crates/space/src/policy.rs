@@ -8,32 +8,32 @@
 //! * [`hint`]: write-lifetime hints
 //! * `placement`: what is known of a block's file
 //! * [`clock`]: time in bytes written
-//! * [`lives`]: lifetime of hot data, and age of survivors
-//! * [`siblings`]: expected lifetime of new files, from similar files
+//! * [`heat`]: lifetime of hot data, and age of survivors
+//! * [`lifetime_predictor`]: expected lifetime of new files, from similar files
 //! * [`placer`]: which open zone a block goes to
 //! * [`victim`]: which zone is emptied next
-//! * [`looks`]: which overwrites may change nothing
+//! * [`nopwrite_sampling`]: which overwrites may change nothing
 //! * `options`: administrators' settings
 //!
 //! Invariant: no decision here can lose data. A wrong one only costs copying.
 
 pub mod clock;
+mod death_rates;
+pub mod heat;
 pub mod hint;
-pub mod lives;
-pub mod looks;
-mod mortality;
+pub mod lifetime_predictor;
+pub mod nopwrite_sampling;
 mod options;
 mod placement;
 pub mod placer;
-pub mod siblings;
 pub mod victim;
 
 pub use clock::Clock;
+pub use heat::{Age, Heat, HotLifetime};
 pub use hint::{Hint, Match};
-pub use lives::{Age, Heat, Lives};
-pub use looks::Looks;
+pub use lifetime_predictor::{LifetimePredictor, SimilarityKey};
+pub use nopwrite_sampling::NopwriteSampling;
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
-pub use placer::{Choice, Layout, Placer, Stock};
-pub use siblings::{SiblingKey, Siblings};
+pub use placer::{Choice, Layout, Placer, ZoneSupply};
 pub use victim::{Candidates, VictimPolicy};

@@ -28,6 +28,7 @@ impl Replicas {
         self.only
     }
 
+    /// All replicas, the first one first.
     pub fn iter(&self) -> impl Iterator<Item = Home> + use<> {
         std::iter::once(self.only)
     }

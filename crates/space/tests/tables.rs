@@ -6,11 +6,11 @@ use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::record::RowForm;
-use terrane_format::record::{Class, Free, Home, Move, Opened, Record, Run, Tally, Written};
+use terrane_format::record::{Free, Home, Move, OpenedZone, Record, Run, Tally, WrittenZone, ZoneClass};
 use terrane_format::rows::Phase;
 use terrane_format::{Addr, BlockPtr, GRANULE, Totals};
 use terrane_space::zones::{Tables, section_of};
-use terrane_wire::{DeviceIdx, Dice, Txg, ZoneIdx, ZoneSeq};
+use terrane_wire::{DeviceIdx, Prng, Txg, ZoneIdx, ZoneSeq};
 
 const CAPACITY: u64 = 256 << 10;
 const SECTIONS: u32 = 3;
@@ -18,7 +18,7 @@ const SECTIONS: u32 = 3;
 #[derive(Clone, Copy)]
 struct Block {
     granules: u32,
-    home: ZoneSeq,
+    zone: ZoneSeq,
     part_end: u64,
 }
 
@@ -34,8 +34,8 @@ struct Filling {
     collected: usize,
 }
 
-struct Plain {
-    dice: Dice,
+struct Model {
+    dice: Prng,
     blocks: BTreeMap<Addr, Block>,
     fillings: BTreeMap<ZoneSeq, Filling>,
     next_seq: u64,
@@ -72,12 +72,12 @@ fn empty_record(txg: u64) -> Record {
     }
 }
 
-impl Plain {
-    fn new(seed: u64) -> Plain {
+impl Model {
+    fn new(seed: u64) -> Model {
         let empty = |section| Tables::default().encode_section(section, SECTIONS, RowForm::Plain);
         let sections = (0..SECTIONS).map(|section| (0, empty(section), RowForm::Plain)).collect();
-        Plain {
-            dice: Dice::new(seed),
+        Model {
+            dice: Prng::new(seed),
             blocks: BTreeMap::new(),
             fillings: BTreeMap::new(),
             next_seq: 1,
@@ -104,7 +104,7 @@ impl Plain {
         let seq = ZoneSeq(self.next_seq);
         self.next_seq += 1;
         let home = Home { device: DeviceIdx(0), zone };
-        record.opened.push(Opened { seq, class: Class::Data, home, capacity: CAPACITY });
+        record.opened.push(OpenedZone { seq, class: ZoneClass::Data, home, capacity: CAPACITY });
         self.fillings.insert(seq, Filling { home: zone, end: 4096, ..Filling::default() });
         seq
     }
@@ -133,7 +133,7 @@ impl Plain {
             let which = self.dice.below(3) as usize;
             let (seq, part_end, places) = self.append(record, which, &sizes);
             for (addr, granules) in places.iter().zip(&sizes) {
-                self.blocks.insert(*addr, Block { granules: *granules, home: seq, part_end });
+                self.blocks.insert(*addr, Block { granules: *granules, zone: seq, part_end });
                 *born.entry(seq).or_insert(0) += u64::from(*granules) * GRANULE;
             }
             self.fillings.get_mut(&seq).unwrap().parts.push((part_end, places));
@@ -163,7 +163,7 @@ impl Plain {
             zone.parts.iter().skip(zone.collected).take(pieces).cloned().collect();
         zone.collected += parts.len();
         let here = |addr: &Addr, end: u64| {
-            before.get(addr).is_some_and(|block| block.home == victim && block.part_end == end)
+            before.get(addr).is_some_and(|block| block.zone == victim && block.part_end == end)
         };
         let going: Vec<Addr> = parts
             .iter()
@@ -186,7 +186,7 @@ impl Plain {
             for addr in &moving {
                 let bytes = u64::from(before[addr].granules) * GRANULE;
                 // No block that lives between them stays behind or elsewhere.
-                let joins = last.is_some_and(|last| {
+                let shares_run = last.is_some_and(|last| {
                     last.seq() == addr.seq()
                         && last < *addr
                         && self
@@ -197,7 +197,7 @@ impl Plain {
                 });
                 let granule = addr.granule();
                 match record.moves.last_mut() {
-                    Some(run) if joins => run.run.take(granule, before[addr].granules),
+                    Some(run) if shares_run => run.run.add_block(granule, before[addr].granules),
                     _ => {
                         let run = Run::of(granule, before[addr].granules, dest, part_end);
                         record.moves.push(Move { birth: addr.seq(), run });
@@ -207,13 +207,13 @@ impl Plain {
                 *deltas.entry(victim).or_default() -= bytes as i64;
                 *deltas.entry(dest).or_default() += bytes as i64;
                 let block = self.blocks.get_mut(addr).unwrap();
-                (block.home, block.part_end) = (dest, part_end);
+                (block.zone, block.part_end) = (dest, part_end);
             }
             self.fillings.get_mut(&dest).unwrap().parts.push((part_end, moving));
         }
     }
 
-    fn group(&mut self) {
+    fn run_txg(&mut self) {
         self.txg += 1;
         let mut record = empty_record(self.txg);
         // Liveness is judged by what was committed.
@@ -229,7 +229,7 @@ impl Plain {
             .map(|(seq, _)| *seq)
             .collect();
         for seq in emptied {
-            assert!(self.blocks.values().all(|block| block.home != seq), "zone {seq} is not empty");
+            assert!(self.blocks.values().all(|block| block.zone != seq), "zone {seq} is not empty");
             self.fillings.remove(&seq);
             record.reset.push(seq);
         }
@@ -244,24 +244,24 @@ impl Plain {
         for addr in live {
             if self.dice.below(90) < share {
                 let block = self.blocks.remove(&addr).unwrap();
-                *deltas.entry(block.home).or_default() -= (u64::from(block.granules) * GRANULE) as i64;
+                *deltas.entry(block.zone).or_default() -= (u64::from(block.granules) * GRANULE) as i64;
                 frees.push(Free { addr, granules: block.granules });
             }
         }
         for (seq, zone) in &self.fillings {
             if old_ends.get(seq) != Some(&zone.end) {
                 let born = born.get(seq).copied().unwrap_or(0);
-                record.written.push(Written { seq: *seq, claimed: zone.end, born });
+                record.written.push(WrittenZone { seq: *seq, claimed: zone.end, born_bytes: born });
             }
         }
         deltas.retain(|_, bytes| *bytes != 0);
         record.deltas = deltas.into_iter().collect();
         let record = Record::parse(&record.encode(), "here").unwrap();
         let findings = self.tables.apply(&record, &BootPtr::NONE, &frees, &|_| true);
-        assert!(findings.is_empty(), "group {}: {findings:?}", self.txg);
+        assert!(findings.is_empty(), "txg {}: {findings:?}", self.txg);
         self.log.push((record, frees));
         if self.dice.below(8) == 0 {
-            self.tables.replace_gone(self.tables.gone_in_form(!self.tables.index_size().is_packed));
+            self.tables.replace_reclaimed(self.tables.reclaimed_in_form(!self.tables.index_size().is_packed));
         }
         let section = self.dice.below(u64::from(SECTIONS) + 2) as u32;
         if section < SECTIONS {
@@ -273,40 +273,40 @@ impl Plain {
 
     fn compare(&self) {
         let tables = &self.tables;
-        assert!(tables.check().is_empty(), "group {}: {:?}", self.txg, tables.check());
+        assert!(tables.check().is_empty(), "txg {}: {:?}", self.txg, tables.check());
         let mut live: BTreeMap<ZoneSeq, u64> = BTreeMap::new();
         for (addr, block) in &self.blocks {
-            assert_eq!(tables.current_zone(*addr), Some(block.home), "group {}, {addr}", self.txg);
+            assert_eq!(tables.current_zone(*addr), Some(block.zone), "txg {}, {addr}", self.txg);
             let birth = tables.birthplace(addr.seq()).unwrap();
-            assert!(!birth.born.dead.overlaps(addr.granule(), block.granules), "group {}, {addr}", self.txg);
+            assert!(!birth.born.dead.overlaps(addr.granule(), block.granules), "txg {}, {addr}", self.txg);
             if let Some(run) = birth.run_of(addr.granule()) {
                 assert_eq!(
                     (run.dest, run.part_end()),
-                    (block.home, block.part_end),
-                    "group {}, {addr}",
+                    (block.zone, block.part_end),
+                    "txg {}, {addr}",
                     self.txg
                 );
             }
-            *live.entry(block.home).or_default() += u64::from(block.granules) * GRANULE;
+            *live.entry(block.zone).or_default() += u64::from(block.granules) * GRANULE;
         }
         let mut runs = 0;
-        let there = tables.zones.iter().map(|(seq, zone)| (*seq, zone.born.clone(), true));
-        let gone = tables.gone().map(|(seq, zone)| (seq, zone.born.clone(), false));
-        for (seq, born, is_there) in there.chain(gone) {
+        let resident = tables.zones.iter().map(|(seq, zone)| (*seq, zone.born.clone(), true));
+        let reclaimed = tables.reclaimed().map(|(seq, zone)| (seq, zone.born.clone(), false));
+        for (seq, born, is_resident) in resident.chain(reclaimed) {
             let zone_live = tables.zones.get(&seq).map_or(0, |zone| zone.live);
-            assert_eq!(zone_live, live.get(&seq).copied().unwrap_or(0), "group {}, zone {seq}", self.txg);
+            assert_eq!(zone_live, live.get(&seq).copied().unwrap_or(0), "txg {}, zone {seq}", self.txg);
             runs += born.runs.len() as u64;
             for run in &born.runs {
                 let inside = self.blocks.range(Addr::new(seq, 0)..Addr::new(ZoneSeq(seq.0 + 1), 0));
                 let inside = inside.filter(|(addr, _)| (run.first..=run.last).contains(&addr.granule()));
                 let bytes: u64 = inside.clone().map(|(_, block)| u64::from(block.granules) * GRANULE).sum();
-                assert_eq!(run.live(), bytes, "group {}, zone {seq}, {run:?}", self.txg);
-                let mut tally = Tally::NOTHING;
-                inside.for_each(|(addr, block)| tally.turn(addr.granule(), block.granules));
-                assert_eq!(run.tally, tally, "group {}, zone {seq}, {run:?}", self.txg);
+                assert_eq!(run.live(), bytes, "txg {}, zone {seq}, {run:?}", self.txg);
+                let mut tally = Tally::EMPTY;
+                inside.for_each(|(addr, block)| tally.toggle(addr.granule(), block.granules));
+                assert_eq!(run.tally, tally, "txg {}, zone {seq}, {run:?}", self.txg);
             }
             let has_survivors = self.blocks.keys().any(|addr| addr.seq() == seq);
-            assert!(is_there || has_survivors, "group {}: zone {seq} is kept for nothing", self.txg);
+            assert!(is_resident || has_survivors, "txg {}: zone {seq} is kept for nothing", self.txg);
         }
         assert_eq!(tables.index_size().runs, runs);
     }
@@ -318,17 +318,17 @@ impl Plain {
             Ok(Some((raw.clone(), *form)))
         };
         let mut found = Tables::decode(SECTIONS, stored).unwrap();
-        found.replace_gone(found.gone_in_form(self.txg.is_multiple_of(2)));
+        found.replace_reclaimed(found.reclaimed_in_form(self.txg.is_multiple_of(2)));
         for (record, frees) in &self.log {
-            let concerns = |seq| self.sections[section_of(seq, SECTIONS) as usize].0 < record.txg.0;
-            let findings = found.apply(record, &BootPtr::NONE, frees, &concerns);
-            assert!(findings.is_empty(), "replay of group {}: {findings:?}", record.txg);
+            let applies_to = |seq| self.sections[section_of(seq, SECTIONS) as usize].0 < record.txg.0;
+            let findings = found.apply(record, &BootPtr::NONE, frees, &applies_to);
+            assert!(findings.is_empty(), "replay of txg {}: {findings:?}", record.txg);
         }
         assert!(found.check().is_empty(), "{:?}", found.check());
         for section in 0..SECTIONS {
             let encode = |tables: &Tables| tables.encode_section(section, SECTIONS, RowForm::Tailed);
             let (found, expected) = (encode(&found), encode(&self.tables));
-            assert_eq!(found, expected, "group {}, section {section}", self.txg);
+            assert_eq!(found, expected, "txg {}, section {section}", self.txg);
         }
     }
 }
@@ -337,17 +337,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     #[test]
-    fn tables_say_of_every_block_where_it_is(seed in any::<u64>()) {
-        let mut plain = Plain::new(seed);
-        for group in 0..90 {
-            plain.group();
-            plain.compare();
-            if group % 10 == 9 {
-                plain.replay();
+    fn tables_locate_every_block(seed in any::<u64>()) {
+        let mut model = Model::new(seed);
+        for round in 0..90 {
+            model.run_txg();
+            model.compare();
+            if round % 10 == 9 {
+                model.replay();
             }
         }
         // Otherwise moves and resets were not tested.
-        prop_assert!(plain.log.iter().map(|(record, _)| record.moves.len()).sum::<usize>() > 20);
-        prop_assert!(plain.log.iter().any(|(record, _)| !record.reset.is_empty()));
+        prop_assert!(model.log.iter().map(|(record, _)| record.moves.len()).sum::<usize>() > 20);
+        prop_assert!(model.log.iter().any(|(record, _)| !record.reset.is_empty()));
     }
 }

@@ -20,13 +20,13 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use terrane_device::{Device, DeviceError, DeviceKind, ZoneState};
 use terrane_format::label::{
-    ANCHOR_BYTES_MAX, ANCHORS, DeviceRow, LABEL_BYTES, Label, WRITE_UNIT_MAX, labels_end, second_label,
+    ANCHOR_BYTES_MAX, ANCHORS, DeviceRow, LABEL_BYTES, Label, WRITE_UNIT_MAX, labels_end, second_label_offset,
 };
 use terrane_format::uberblock::{UBERBLOCK_COPIES, Uberblock};
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx};
 
 /// Uberblocks begin on multiples of this, in bytes.
-const SLOT_BYTES_MIN: usize = 4096;
+const UBERBLOCK_SLOT_MIN: usize = 4096;
 
 /// The anchor of one device that is in use, and the offset of its next uberblock.
 #[derive(Clone, Debug)]
@@ -37,15 +37,15 @@ pub struct Anchor {
     /// In bytes. At 0 the next uberblock goes to the other anchor.
     offset: u64,
     /// The number of the newest filling of an anchor that was begun (its anchor generation).
-    turn: u64,
+    anchor_generation: u64,
     /// Why the last uberblock write failed on this device.
-    trouble: Option<String>,
+    uberblock_error: Option<String>,
 }
 
 impl Anchor {
     /// For a device that has no anchor yet. The first uberblock goes to anchor 0.
     pub fn fresh(device: DeviceIdx) -> Anchor {
-        Anchor { device, zone: 1, offset: 0, turn: 0, trouble: None }
+        Anchor { device, zone: 1, offset: 0, anchor_generation: 0, uberblock_error: None }
     }
 
     /// Appends an uberblock to the anchor in use. `None`: the anchor is full.
@@ -55,15 +55,15 @@ impl Anchor {
         (label, row): (&Label, &DeviceRow),
         uber: &Uberblock,
     ) -> Option<Result<usize, DeviceError>> {
-        let (_, slot) = slots_of(row);
+        let (_, slot) = uberblock_slot_of(row);
         // If the device cannot report the anchor's capacity, the anchor counts as full.
         let limit =
             device.report(ZoneIdx(self.zone)).map_or(0, |report| report.capacity.min(ANCHOR_BYTES_MAX));
         if self.offset == 0 || self.offset + (UBERBLOCK_COPIES * slot) as u64 > limit {
             return None;
         }
-        let uber = Uberblock { turn: self.turn, ..*uber };
-        let raw = uber.encode(&label.carried_by(row, self.turn), self.zone, self.offset, slot);
+        let uber = Uberblock { anchor_generation: self.anchor_generation, ..*uber };
+        let raw = uber.encode(&label.for_device(row, self.anchor_generation), self.zone, self.offset, slot);
         let written = device.write(ZoneIdx(self.zone), self.offset, &raw);
         Some(written.map(|()| {
             self.offset += raw.len() as u64;
@@ -79,30 +79,30 @@ impl Anchor {
         (label, row): (&Label, &DeviceRow),
         uber: &Uberblock,
     ) -> Result<usize, DeviceError> {
-        let (unit, slot) = slots_of(row);
+        let (unit, slot) = uberblock_slot_of(row);
         match self.append(device, (label, row), uber) {
             Some(Ok(bytes)) => return Ok(bytes),
             Some(Err(error)) => {
                 let name = &device.info().name;
-                log::warn!("{name}: uberblock of group {}: {error}; switching anchors", uber.txg);
+                log::warn!("{name}: uberblock of txg {} failed, switching anchors: {error}", uber.txg);
             }
             None => {}
         }
         // Finish this anchor before the other one is opened, or a drive would count both as active. It stays readable.
         if device.info().hardware_pointers
-            && self.turn > 0
+            && self.anchor_generation > 0
             && let Err(error) = device.finish(ZoneIdx(self.zone))
         {
-            log::warn!("{}: {error}", device.info().name);
+            log::warn!("{}: finish of anchor {} failed: {error}", device.info().name, self.zone);
         }
         let other = 1 - self.zone;
         device.reset(ZoneIdx(other))?;
         // This filling ends here, even if the next one fails: import would ignore anything appended to it now.
         self.offset = 0;
         // Count up even if the write fails. Part of it may be on the device, and must not pass for a later filling.
-        self.turn += 1;
-        let label = label.carried_by(row, self.turn);
-        let uber = Uberblock { turn: self.turn, ..*uber };
+        self.anchor_generation += 1;
+        let label = label.for_device(row, self.anchor_generation);
+        let uber = Uberblock { anchor_generation: self.anchor_generation, ..*uber };
         let mut raw = label.encode(other);
         raw.resize((LABEL_BYTES as usize).next_multiple_of(unit), 0);
         let at = raw.len() as u64;
@@ -127,6 +127,7 @@ pub struct Anchors {
 }
 
 impl Anchors {
+    /// The devices' anchors, as create or import found them.
     pub fn new(devices: Arc<Devices>, counters: Arc<Counters>, anchors: Vec<Anchor>) -> Anchors {
         Anchors { devices, counters, anchors }
     }
@@ -143,14 +144,14 @@ impl CommitPoint for Anchors {
             match anchor.write(device.as_ref(), (label, row), uber) {
                 Ok(bytes) => {
                     taken += 1;
-                    self.counters.spend_on_anchors(bytes);
-                    anchor.trouble = None;
+                    self.counters.count_anchor_bytes(bytes);
+                    anchor.uberblock_error = None;
                 }
                 Err(error) => {
-                    if anchor.trouble.is_none() {
-                        log::error!("{}: it takes no uberblock: {error}; the others do", device.info().name);
+                    if anchor.uberblock_error.is_none() {
+                        log::error!("{}: uberblock write failed on this device: {error}", device.info().name);
                     }
-                    anchor.trouble = Some(error.to_string());
+                    anchor.uberblock_error = Some(error.to_string());
                     last_error = Some(error);
                 }
             }
@@ -169,9 +170,10 @@ impl CommitPoint for Anchors {
                 continue;
             };
             match anchor.append(device.as_ref(), (label, row), uber) {
-                Some(Ok(bytes)) => self.counters.spend_on_anchors(bytes),
+                Some(Ok(bytes)) => self.counters.count_anchor_bytes(bytes),
                 Some(Err(error)) => {
-                    log::warn!("{}: {error}; group {} is not told of", device.info().name, uber.txg);
+                    let name = &device.info().name;
+                    log::warn!("{name}: uberblock of rollback txg {} failed: {error}", uber.txg);
                 }
                 None => {}
             }
@@ -193,7 +195,7 @@ impl CommitPoint for Anchors {
         Ok(())
     }
 
-    fn join(
+    fn add_device(
         &mut self,
         index: DeviceIdx,
         device: &dyn Device,
@@ -208,11 +210,11 @@ impl CommitPoint for Anchors {
         Ok(())
     }
 
-    fn leave(&mut self, index: DeviceIdx) {
+    fn remove_device(&mut self, index: DeviceIdx) {
         self.anchors.retain(|anchor| anchor.device != index);
     }
 
-    fn reset(&self, device: &dyn Device) -> Result<(), PoolError> {
+    fn erase_labels(&self, device: &dyn Device) -> Result<(), PoolError> {
         for anchor in (0..ANCHORS).map(ZoneIdx) {
             device.reset(anchor)?;
         }
@@ -223,24 +225,26 @@ impl CommitPoint for Anchors {
     }
 
     fn devices(&self) -> Vec<(DeviceIdx, Option<String>)> {
-        self.anchors.iter().map(|anchor| (anchor.device, anchor.trouble.clone())).collect()
+        self.anchors.iter().map(|anchor| (anchor.device, anchor.uberblock_error.clone())).collect()
     }
 }
 
 /// The write unit, and the size of an uberblock's slot, both in bytes. The label's unit counts: on a device with a smaller unit the
 /// layout stays that of the first device.
-fn slots_of(row: &DeviceRow) -> (usize, usize) {
+fn uberblock_slot_of(row: &DeviceRow) -> (usize, usize) {
     let unit = row.write_unit as usize;
-    (unit, unit.max(SLOT_BYTES_MIN))
+    (unit, unit.max(UBERBLOCK_SLOT_MIN))
 }
 
 /// An anchor as import reads it.
 pub struct AnchorRead {
     /// Index into the devices that were given.
     pub given: usize,
+    /// Number of the anchor on its device: 0 or 1.
     pub anchor: u32,
+    /// The label by which the uberblocks were checked.
     pub label: Label,
-    /// False if the label is the other anchor's, by which these uberblocks were judged.
+    /// False if the label is the other anchor's, by which these uberblocks were checked.
     pub has_label: bool,
     /// Valid uberblocks with their offsets, in bytes.
     pub ubers: Vec<(u64, Uberblock)>,
@@ -249,7 +253,9 @@ pub struct AnchorRead {
 /// An uberblock that can be imported.
 #[derive(Clone, Copy)]
 pub struct Candidate<'a> {
+    /// The anchor that holds the uberblock.
     pub read: &'a AnchorRead,
+    /// The uberblock.
     pub uber: Uberblock,
 }
 
@@ -261,13 +267,13 @@ pub fn read_anchor(
 ) -> Option<(Label, Vec<(u64, Uberblock)>)> {
     let raw = read_raw(device, anchor, gap)?;
     let label = label_of(device, anchor, &raw)?;
-    let slots = slots(&raw);
+    let slots = uberblock_slots(&raw);
     let ubers =
         slots.filter_map(|(at, raw)| Some((at, Uberblock::parse(raw, &label, anchor, at)?))).collect();
     Some((label, ubers))
 }
 
-/// The label of an anchor, from either copy. If the copies differ, the one with the later turn counts.
+/// The label of an anchor, from either copy. If the copies differ, the one with the later anchor generation counts.
 fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     let at = format!("{} anchor {anchor}", device.info().name);
     let copy = |from: u64| Label::parse(raw.get(usize::try_from(from).ok()?..)?, anchor, &at).ok();
@@ -275,40 +281,45 @@ fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
     let units =
         (0..).map(|shift| device.info().write_unit << shift).take_while(|unit| *unit <= WRITE_UNIT_MAX);
     let first = copy(0);
-    let second = units.filter_map(|unit| copy(second_label(unit))).max_by_key(|label| label.turn);
+    let second =
+        units.filter_map(|unit| copy(second_label_offset(unit))).max_by_key(|label| label.anchor_generation);
     if first.is_none() && second.is_some() {
-        log::warn!("{at}: its label is damaged; the second copy tells what it was");
+        log::warn!("{at}: primary label damaged, using copy");
     }
-    let turn = first.as_ref().map(|first| first.turn);
-    second.filter(|second| turn.is_none_or(|turn| turn < second.turn)).or(first)
+    let anchor_generation = first.as_ref().map(|first| first.anchor_generation);
+    second.filter(|second| anchor_generation.is_none_or(|anchor_generation| anchor_generation < second.anchor_generation)).or(first)
 }
 
 /// All offsets at which an uberblock may lie, whatever write unit it was written with.
-fn slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+fn uberblock_slots(raw: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let behind = raw.get(LABEL_BYTES as usize..).unwrap_or(&[]);
-    (LABEL_BYTES..).step_by(SLOT_BYTES_MIN).zip(behind.chunks_exact(SLOT_BYTES_MIN))
+    (LABEL_BYTES..).step_by(UBERBLOCK_SLOT_MIN).zip(behind.chunks_exact(UBERBLOCK_SLOT_MIN))
 }
 
-/// The uberblocks of an anchor whose label is lost, judged by the label of the device's other anchor. Uberblocks of a later turn are
-/// newer than those of the other anchor. Each uberblock stores its own turn, and its seal is valid for that turn only. Sets `gap` if an
-/// uberblock holds a newer txg under another label, because the content of that label is unknown.
+/// The uberblocks of an anchor whose label is lost, checked by the label of the device's other anchor. Uberblocks of a later anchor
+/// generation are newer than those of the other anchor. Each uberblock stores its own, and its seal is valid for that one only. Sets
+/// `gap` if an uberblock holds a newer txg under another label, because the content of that label is unknown.
 fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut bool) -> Option<AnchorRead> {
     let raw = read_raw(device, anchor, gap)?;
     let mut label = other.label.clone();
     let mut found: Vec<(u64, Uberblock)> = Vec::new();
-    for (at, raw) in slots(&raw) {
-        let Some(turn) = Uberblock::turn_of(raw).filter(|turn| *turn > other.label.turn) else { continue };
-        label.turn = turn;
+    for (at, raw) in uberblock_slots(&raw) {
+        let Some(anchor_generation) =
+            Uberblock::anchor_generation_of(raw).filter(|anchor_generation| *anchor_generation > other.label.anchor_generation)
+        else {
+            continue;
+        };
+        label.anchor_generation = anchor_generation;
         found.extend(Uberblock::parse(raw, &label, anchor, at).map(|uber| (at, uber)));
     }
-    label.turn = found.iter().map(|(_, uber)| uber.turn).max()?;
-    found.retain(|(_, uber)| uber.turn == label.turn);
+    label.anchor_generation = found.iter().map(|(_, uber)| uber.anchor_generation).max()?;
+    found.retain(|(_, uber)| uber.anchor_generation == label.anchor_generation);
     let newest = other.ubers.iter().map(|(_, uber)| (uber.incarnation, uber.txg)).max();
     let is_ours = |uber: &Uberblock| uber.generation == label.generation;
     *gap |= found.iter().any(|(_, uber)| !is_ours(uber) && Some((uber.incarnation, uber.txg)) > newest);
     found.retain(|(_, uber)| is_ours(uber));
     log::warn!(
-        "{}: the label of anchor {anchor} is damaged; the other one tells of its {} uberblocks",
+        "{}: label of anchor {anchor} damaged, using the other anchor's label for {} uberblocks",
         device.info().name,
         found.len()
     );
@@ -332,7 +343,7 @@ fn read_raw(device: &dyn Device, anchor: u32, gap: &mut bool) -> Option<Vec<u8>>
         return None;
     }
     let mut raw = vec![0; usize::try_from(limit).ok()?];
-    let slot = unit.max(SLOT_BYTES_MIN as u64);
+    let slot = unit.max(UBERBLOCK_SLOT_MIN as u64);
     // One unreadable slot must not hide the uberblocks around it. So read in pieces, and a piece that fails slot by slot.
     let mut at = 0;
     for piece in raw.chunks_mut(1 << 20) {
@@ -361,7 +372,7 @@ pub fn overwrite_labels(device: &dyn Device) -> Result<(), DeviceError> {
 }
 
 /// The order of uberblocks by age. A txg appears under two labels if the label changed, and twice if older txgs were given up.
-fn age(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
+fn age_key(uber: &Uberblock) -> (u64, Txg, bool, u64, Txg) {
     (uber.incarnation, uber.txg, uber.clean, uber.generation, uber.oldest)
 }
 
@@ -375,6 +386,7 @@ pub struct Roots {
 }
 
 impl Roots {
+    /// Reads both anchors of every device. An anchor that cannot be read is no error here: see [`Roots::hiding_anchor`].
     pub fn read(devices: &[Arc<dyn Device>]) -> Roots {
         let mut roots = Roots { anchors: Vec::new(), gaps: Vec::new(), sound: Vec::new() };
         for (given, device) in devices.iter().enumerate() {
@@ -411,13 +423,14 @@ impl Roots {
     /// An anchor of a pool member that may hide newer uberblocks than any seen: it cannot be read, and no sound member has the newest
     /// txg. A member whose anchors take no more writes proves nothing: it may have been left behind. A sound member without the newest
     /// visible txg has missed writes itself.
-    pub fn hidden(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
+    pub fn hiding_anchor(&self, is_member: impl Fn(usize) -> bool) -> Option<(usize, u32)> {
         let newest = self.newest_of(&is_member);
         let is_newest = |given: usize| self.newest_of(|other| other == given) == newest;
         let knows = self.sound.iter().any(|given| is_member(*given) && is_newest(*given));
         self.gaps.iter().copied().find(|(given, _)| is_member(*given) && !knows)
     }
 
+    /// Every label that was read, with the index of its device. A device appears once for each readable anchor.
     pub fn labels(&self) -> impl Iterator<Item = (usize, &Label)> {
         self.anchors.iter().map(|read| (read.given, &read.label))
     }
@@ -431,7 +444,7 @@ impl Roots {
         let mut candidates: Vec<Candidate<'_>> = all.collect();
         // The youngest incarnation first. It begins with the txg that it imported. Later txgs of older incarnations are a branch that
         // was given up.
-        candidates.sort_by_key(|candidate| Reverse(age(&candidate.uber)));
+        candidates.sort_by_key(|candidate| Reverse(age_key(&candidate.uber)));
         let (mut incarnation, mut first, mut cap) = (u64::MAX, Txg(u64::MAX), Txg(u64::MAX));
         candidates.retain(|Candidate { uber, .. }| {
             if uber.incarnation != incarnation {
@@ -446,7 +459,7 @@ impl Roots {
     /// The device id in the newest label of a given device.
     pub fn id_of(&self, given: usize) -> Option<u64> {
         let own = self.anchors.iter().filter(|read| read.given == given);
-        own.max_by_key(|read| read.label.turn).map(|read| read.label.device)
+        own.max_by_key(|read| read.label.anchor_generation).map(|read| read.label.device)
     }
 
     /// Where a device's next uberblock goes after an import of `chosen`, and the generation of the label in the anchor that is kept. An
@@ -455,13 +468,13 @@ impl Roots {
     pub fn anchor_of(&self, given: usize, device: DeviceIdx, chosen: &Uberblock) -> (Anchor, u64) {
         let own = || self.anchors.iter().filter(|read| read.given == given);
         let newest = |read: &&AnchorRead| {
-            let ages = read.ubers.iter().map(|(_, uber)| age(uber)).filter(|at| *at <= age(chosen));
-            (read.has_label, ages.max(), read.label.turn)
+            let ages = read.ubers.iter().map(|(_, uber)| age_key(uber)).filter(|at| *at <= age_key(chosen));
+            (read.has_label, ages.max(), read.label.anchor_generation)
         };
         let keep = own().max_by_key(newest);
-        let turn = own().map(|read| read.label.turn).max().unwrap_or(0);
+        let anchor_generation = own().map(|read| read.label.anchor_generation).max().unwrap_or(0);
         let zone = keep.map_or(1, |read| read.anchor);
-        let anchor = Anchor { device, zone, offset: 0, turn, trouble: None };
+        let anchor = Anchor { device, zone, offset: 0, anchor_generation, uberblock_error: None };
         (anchor, keep.map_or(0, |read| read.label.generation))
     }
 }
@@ -508,15 +521,15 @@ pub fn match_devices(
             pool,
             expected,
             found,
-            "attach what is missing, or say where to look for it",
+            "attach the missing devices, or say where to look for them",
         ));
     }
     for (at, device) in given.iter().enumerate().filter(|(at, _)| !used[*at]) {
         let what = match roots.id_of(at) {
-            Some(_) => "it is no device of this pool any more, or never became one",
-            None => "no label can be read on it",
+            Some(_) => "not a device of this pool, or not any more",
+            None => "no readable label",
         };
-        log::warn!("{pool}: {} is left alone: {what}", device.info().name);
+        log::warn!("{pool}: {} ignored: {what}", device.info().name);
     }
     Ok(slots)
 }
@@ -532,11 +545,11 @@ fn check_geometry(pool: &str, row: &DeviceRow, info: &terrane_device::DeviceInfo
     let remedy = match row.zone_size.checked_mul(row.zone_count.into()) {
         // The label does not say where zones in use lie. They need not lie at the end.
         Some(bytes) if is_short_file && row.zone_count > info.zone_count => format!(
-            "the image was cut short: restore it whole; or give it its size back (truncate -s {bytes} {}), and let \
-             `terrane check` tell whether something lay in what was cut off",
+            "the image was cut short: restore it whole; or restore its size (truncate -s {bytes} {}), and run \
+             `terrane check` to find losses in the part that was cut off",
             info.name
         ),
-        _ => "the image was cut short or lies on another kind of device; restore it whole".to_owned(),
+        _ => "the image was cut short, or copied to another kind of device; restore it whole".to_owned(),
     };
     Err(PoolError::refused(
         pool,

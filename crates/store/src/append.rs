@@ -10,22 +10,21 @@
 //! Only the sync thread of the txg appends. One writer thread at most stands between it and the device, so writes to a zone keep their
 //! order. A zone that is full is finished on its drive before the next one is opened, so a drive's open limits always hold. The sync
 //! thread hands a batch to the writer. On one processor it writes the batch itself if the writer is idle and the device is fast
-//! (`Writer::is_outrun`).
+//! (`Writer::is_slower_than_caller`).
 //!
 //! Open zones are slots ([`Layout`]). When no empty zone is left, a block goes to any open zone with free space. Placement is a hint;
 //! that a txg can commit is not.
 //!
-//! Invariant: `Gather` holds exactly the bytes between what the device has and the end of what was appended.
+//! Invariant: `WriteBuffer` holds exactly the bytes between what the device has and the end of what was appended.
 
-mod gather;
+mod write_buffer;
 mod writer;
 
 use crate::PoolError;
 use crate::counters::Counters;
 use crate::devices::Devices;
+pub use colocated::ColocatedCopy;
 use flume::{Receiver, Sender, unbounded};
-pub use gather::Gather;
-pub use shared::Shared;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_cache::parts::PartCache;
@@ -34,15 +33,16 @@ use terrane_format::addr::{Addr, GRANULE, granule_bytes};
 use terrane_format::directory::{
     Entry, NO_PART, Owner, POOL_DEAD_LOG, POOL_SECTION, Part, PartEncoder, PartHead,
 };
-use terrane_format::record::{Class, Home, Move, Opened, PartCopy, Written, runs_of};
+use terrane_format::record::{Home, Move, OpenedZone, PartCopy, WrittenZone, ZoneClass, runs_of};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
-use terrane_space::account::MetadataRoom;
-use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Stock};
+use terrane_space::account::MetadataReserve;
+use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, ZoneSupply};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
+pub use write_buffer::WriteBuffer;
 
-mod shared;
+mod colocated;
 mod slots;
-use writer::{Done, Pace, Work, Writer, carry_out};
+use writer::{Done, Pace, Work, Writer, execute};
 
 /// Supplies empty zones. Behind it are the pool's space tables.
 pub trait ZoneSource {
@@ -53,10 +53,10 @@ pub trait ZoneSource {
     /// open on the devices `open`. `NoSpace`: none of the zones that counted as empty takes writes.
     fn open_zone(
         &mut self,
-        class: Class,
+        class: ZoneClass,
         special: bool,
         open: &[DeviceIdx],
-    ) -> Result<(Opened, Arc<Gather>), PoolError>;
+    ) -> Result<(OpenedZone, Arc<WriteBuffer>), PoolError>;
 }
 
 /// A batch is sealed at this many bytes. In smaller zones it is sealed when the zone is full. Each batch ends on a write unit.
@@ -72,7 +72,7 @@ const ENTRY_BYTES_MAX: u64 = 96;
 struct Batch {
     slot: usize,
     /// The class of most of its blocks.
-    class: Class,
+    class: ZoneClass,
     seq: ZoneSeq,
     home: Home,
     start: u64,
@@ -81,8 +81,8 @@ struct Batch {
     previous: u64,
     data: Arc<AlignedBuf>,
     entries: Vec<Entry>,
-    joins: Vec<bool>,
-    gather: Arc<Gather>,
+    shares_run: Vec<bool>,
+    write_buffer: Arc<WriteBuffer>,
 }
 
 struct OpenZone {
@@ -94,13 +94,13 @@ struct OpenZone {
     /// End of the newest directory part, or [`NO_PART`].
     last_part: u64,
     entries: Vec<Entry>,
-    /// All entries but the last, which may still get the address of a sibling.
+    /// All entries but the last, which may still get the address of another copy.
     part: PartEncoder,
     /// For each entry: whether it may share a run with the moved block before it.
-    joins: Vec<bool>,
-    /// Blocks and bytes in the batch being gathered, indexed as [`Class::ALL`].
-    gathered: [(u64, u64); Class::ALL.len()],
-    gather: Arc<Gather>,
+    shares_run: Vec<bool>,
+    /// Blocks and bytes in the batch being gathered, indexed as [`ZoneClass::ALL`].
+    gathered: [(u64, u64); ZoneClass::ALL.len()],
+    write_buffer: Arc<WriteBuffer>,
 }
 
 impl OpenZone {
@@ -120,34 +120,46 @@ impl OpenZone {
 
 /// A block to append.
 pub struct Stored<'a> {
+    /// The bytes as they are stored: compressed, without padding.
     pub bytes: &'a [u8],
     /// Its birthplace. `None`: it is born here.
     pub identity: Option<Addr>,
+    /// The txg in which the block was born.
     pub birth: Txg,
+    /// The owner, for the directory entry.
     pub owner: Owner,
-    pub siblings: Vec<Addr>,
-    /// Zones that hold those siblings. The block avoids them if it can.
+    /// Addresses of the other copies that are known already.
+    pub other_copies: Vec<Addr>,
+    /// Zones that hold those copies. The block avoids them if it can.
     pub near: Vec<ZoneSeq>,
+    /// CRC-32C of `bytes`, for the directory entry.
     pub crc: u32,
     /// No block that lives elsewhere was born between the moved block appended before and this one. So both may share a run: a birth
     /// range has exactly one home.
-    pub joins: bool,
+    pub shares_run: bool,
 }
 
 /// Where a block was appended.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot {
+pub struct AppendLocation {
+    /// The slot whose open zone took the block.
     pub slot: usize,
+    /// The zone.
     pub seq: ZoneSeq,
+    /// Offset of the block in the zone, in bytes.
     pub offset: u64,
 }
 
-/// Totals of the appends of one txg (group).
+/// Totals of the appends of one txg.
 #[derive(Default)]
-pub struct Appended {
-    pub opened: Vec<Opened>,
+pub struct AppendTotals {
+    /// Zones that were opened.
+    pub opened: Vec<OpenedZone>,
+    /// Zones that take no more blocks.
     pub filled: Vec<ZoneSeq>,
-    pub written: BTreeMap<ZoneSeq, Written>,
+    /// For each zone that was written to: its claimed end and the bytes born in it.
+    pub written: BTreeMap<ZoneSeq, WrittenZone>,
+    /// New runs of moved blocks.
     pub moves: Vec<Move>,
     /// Live bytes carried over by moves: identity, destination zone, bytes.
     pub carried: Vec<(Addr, ZoneSeq, u64)>,
@@ -156,9 +168,9 @@ pub struct Appended {
     /// Bootstrap blocks of failed batches. They are named by place, so they cannot move under their old address.
     pub lost_boot: Vec<LostBoot>,
     /// Blocks of older txgs that were to move in failed batches, with their granules. They stay where they were.
-    pub stayed: Vec<(Addr, u32)>,
+    pub unmoved: Vec<(Addr, u32)>,
     /// Copies that went to the zone of another copy of the same block.
-    pub shared: Vec<Shared>,
+    pub colocated: Vec<ColocatedCopy>,
     /// Bytes sent to devices, for throttling and statistics.
     pub device_bytes: u64,
     /// Bytes of first copies of metadata.
@@ -167,10 +179,15 @@ pub struct Appended {
 
 /// A bootstrap block whose batch write failed.
 pub struct LostBoot {
+    /// Its address in the failed batch.
     pub addr: Addr,
+    /// The slot to append it to again.
     pub slot: usize,
-    pub class: Class,
+    /// The class of the zone to append it to again.
+    pub class: ZoneClass,
+    /// Its structure: `POOL_SECTION` or `POOL_DEAD_LOG`.
     pub what: u8,
+    /// Its stored bytes.
     pub bytes: Vec<u8>,
 }
 
@@ -183,7 +200,7 @@ pub struct Streams {
     /// Batch size for survivors while the relocation index must shrink.
     coarse_bytes: u64,
     is_coarse: bool,
-    metadata: MetadataRoom,
+    metadata: MetadataReserve,
     placer: Placer,
     open: Vec<Option<OpenZone>>,
     to_writer: Option<Writer>,
@@ -199,7 +216,8 @@ pub struct Streams {
     counters: Arc<Counters>,
     /// Newly written directory parts go here: the collector reads them again.
     parts: Arc<PartCache>,
-    pub group: Appended,
+    /// Totals of the syncing txg, so far.
+    pub txg_totals: AppendTotals,
 }
 
 impl Streams {
@@ -227,7 +245,7 @@ impl Streams {
             batch_bytes,
             coarse_bytes: COARSE_BATCH_BYTES.min(capacity),
             is_coarse: false,
-            metadata: MetadataRoom { zone_bytes: capacity, lately: 0 },
+            metadata: MetadataReserve { zone_bytes: capacity, recent_txg_bytes: 0 },
             placer: Placer::new(layout, capacity),
             open,
             to_writer,
@@ -240,21 +258,23 @@ impl Streams {
             devices,
             counters,
             parts,
-            group: Appended::default(),
+            txg_totals: AppendTotals::default(),
         }
     }
 
+    /// The cache of directory parts, which gets every new part.
     pub fn parts(&self) -> &Arc<PartCache> {
         &self.parts
     }
 
+    /// The assignment of roles to slots.
     pub fn layout(&self) -> Layout {
         *self.placer.layout()
     }
 
     /// From now on metadata shares no slot with data. Zones that are open stay in their slots.
-    pub fn part_metadata(&mut self) {
-        let layout = self.layout().with_metadata_apart();
+    pub fn separate_metadata(&mut self) {
+        let layout = self.layout().with_metadata_slots();
         if layout != self.layout() {
             self.placer = Placer::new(layout, self.placer.zone_bytes());
             self.open.resize_with(layout.slots(), || None);
@@ -262,68 +282,68 @@ impl Streams {
     }
 
     /// Picks the slot for a data block of `bytes` bytes. This may fill the slot's zone; then the next append opens another.
-    pub fn place(
+    pub fn pick_data_slot(
         &mut self,
         placement: &Placement,
         (heat, bytes): (Heat, u64),
-        stock: Stock,
+        stock: ZoneSupply,
         txg: Txg,
     ) -> Result<usize, PoolError> {
-        let choice = self.placer.choose(placement, heat, stock, |slot| self.room(slot));
-        self.placer.chosen(choice, placement, heat, bytes);
+        let choice = self.placer.choose(placement, heat, stock, |slot| self.free_bytes(slot));
+        self.placer.note_placed(choice, placement, heat, bytes);
         if choice.is_fresh {
-            self.fill(choice.slot, txg)?;
+            self.close_slot(choice.slot, txg)?;
         }
         Ok(choice.slot)
     }
 
     /// Bytes of zones that the txg has taken, gathered but unsent bytes included.
-    pub fn taken(&self) -> u64 {
+    pub fn taken_bytes(&self) -> u64 {
         let gathered = self.open.iter().flatten().flat_map(|open| open.gathered);
-        self.group.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
+        self.txg_totals.device_bytes + gathered.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     /// Bytes that still fit into the slot's open zone.
-    pub fn room(&self, slot: usize) -> u64 {
+    pub fn free_bytes(&self, slot: usize) -> u64 {
         let open = self.open.get(slot).and_then(Option::as_ref);
         // A zone with a failed batch takes no more, which bounds the blocks that must be rescued.
         let open = open.filter(|open| self.failed.iter().all(|batch| batch.seq != open.seq));
         open.map_or(0, |open| {
-            let used = open.start + open.gather.state.lock().tail.len() as u64;
+            let used = open.start + open.write_buffer.state.lock().tail.len() as u64;
             // One entry for the last block and one for the next.
             let part = open.part.stored_bytes() + 2 * ENTRY_BYTES_MAX;
             (open.capacity - open.capacity % self.unit).saturating_sub(used + part)
         })
     }
 
-    /// Like [`room`](Streams::room), without the space kept for metadata in each zone.
-    pub fn room_for_data(&self, slot: usize) -> u64 {
-        self.room(slot).saturating_sub(self.kept_for_metadata())
+    /// Like [`free_bytes`](Streams::free_bytes), without the space kept for metadata in each zone.
+    pub fn data_free_bytes(&self, slot: usize) -> u64 {
+        self.free_bytes(slot).saturating_sub(self.metadata_reserve())
     }
 
-    fn kept_for_metadata(&self) -> u64 {
-        self.metadata.kept()
+    fn metadata_reserve(&self) -> u64 {
+        self.metadata.reserved()
     }
 
     /// Bytes of the slot's next zone, of `zone_bytes`, that its metadata will need soon.
     pub fn metadata_needs(&self, slot: usize, zone_bytes: u64) -> u64 {
-        self.metadata.needs(self.room_for_data(slot), zone_bytes)
+        self.metadata.needed_of_next_zone(self.data_free_bytes(slot), zone_bytes)
     }
 
     /// Continues to write in a zone that was open before import.
-    pub fn adopt(
+    pub fn resume_zone(
         &mut self,
-        class: Class,
+        class: ZoneClass,
         seq: ZoneSeq,
         home: Home,
         capacity: u64,
         start: u64,
         claimed: u64,
-    ) -> Option<Arc<Gather>> {
+    ) -> Option<Arc<WriteBuffer>> {
         let mut slots = self.placer.layout().slots_of(class);
         let slot = slots.find(|slot| self.open.get(*slot).is_some_and(Option::is_none))?;
-        let gather = Arc::<Gather>::default();
-        gather.state.lock().tail_start = start;
+        let write_buffer = Arc::<WriteBuffer>::default();
+        write_buffer.state.lock().tail_start = start;
         let last_part = if claimed == 0 { NO_PART } else { claimed };
         let open = OpenZone {
             seq,
@@ -333,13 +353,13 @@ impl Streams {
             last_part,
             entries: Vec::new(),
             part: PartEncoder::new(start),
-            joins: Vec::new(),
+            shares_run: Vec::new(),
             gathered: Default::default(),
-            gather: gather.clone(),
+            write_buffer: write_buffer.clone(),
         };
         self.open[slot] = Some(open);
-        self.placer.opened(slot);
-        Some(gather)
+        self.placer.note_opened(slot);
+        Some(write_buffer)
     }
 
     /// Whether batches of survivors are large, so that there are fewer runs.
@@ -357,27 +377,27 @@ impl Streams {
     pub fn append(
         &mut self,
         slot: usize,
-        class: Class,
+        class: ZoneClass,
         txg: Txg,
         block: Stored<'_>,
         source: &mut dyn ZoneSource,
-    ) -> Result<Spot, PoolError> {
+    ) -> Result<AppendLocation, PoolError> {
         let len = granule_bytes(block.bytes.len() as u64);
-        // Seal here, not right after the append that filled the batch: its last entry may still get the address of a sibling.
+        // Seal here, not right after the append that filled the batch: its last entry may still get the address of another copy.
         if self.gathered(slot) >= self.batch_bytes_of(slot) {
             self.seal(slot, txg)?;
         }
         let wanted = slot;
-        let is_metadata = class.is_metadata() || !block.siblings.is_empty();
-        let slot = self.slot_with_room(slot, (class, is_metadata), (txg, len), &block.near, source)?;
+        let is_metadata = class.is_metadata() || !block.other_copies.is_empty();
+        let slot = self.slot_with_space(slot, (class, is_metadata), (txg, len), &block.near, source)?;
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;
         }
-        let open = self.open[slot].as_mut().expect("it has room");
-        let mut state = open.gather.state.lock();
+        let open = self.open[slot].as_mut().expect("the slot has an open zone");
+        let mut state = open.write_buffer.state.lock();
         if state.tail.capacity() == 0 {
-            state.tail = memory(&mut self.spare, self.batch_bytes);
+            state.tail = take_buffer(&mut self.spare, self.batch_bytes);
         }
         let offset = open.start + state.tail.len() as u64;
         state.tail.extend_from_slice(block.bytes);
@@ -386,10 +406,10 @@ impl Streams {
         drop(state);
         let identity = block.identity.unwrap_or_else(|| Addr::new(open.seq, offset));
         if block.near.contains(&open.seq) {
-            self.group.shared.extend(Shared::of(identity, &block));
+            self.txg_totals.colocated.extend(ColocatedCopy::of(identity, &block));
         }
-        // `joins` holds only for the requested slot.
-        open.joins.push(block.joins && slot == wanted);
+        // `shares_run` holds only for the requested slot.
+        open.shares_run.push(block.shares_run && slot == wanted);
         if let Some(last) = open.entries.last() {
             open.part.push(open.seq, last);
         }
@@ -400,32 +420,32 @@ impl Streams {
             crc: block.crc,
             birth: block.birth,
             owner: block.owner,
-            siblings: block.siblings,
+            other_copies: block.other_copies,
         });
-        if class == Class::MetaA {
-            self.group.metadata_bytes += len;
+        if class == ZoneClass::MetaA {
+            self.txg_totals.metadata_bytes += len;
         }
-        let counted = if is_metadata && !class.is_metadata() { Class::MetaA } else { class };
+        let counted = if is_metadata && !class.is_metadata() { ZoneClass::MetaA } else { class };
         let gathered = &mut open.gathered[counted.index()];
         *gathered = (gathered.0 + 1, gathered.1 + len);
         let seq = open.seq;
         if block.identity.is_none() {
-            self.written(seq).born += len;
+            self.written(seq).born_bytes += len;
         } else {
-            self.group.carried.push((identity, seq, len));
+            self.txg_totals.carried.push((identity, seq, len));
         }
-        Ok(Spot { slot, seq, offset })
+        Ok(AppendLocation { slot, seq, offset })
     }
 
     fn gathered(&self, slot: usize) -> u64 {
-        self.open[slot].as_ref().map_or(0, |open| open.gather.state.lock().tail.len() as u64)
+        self.open[slot].as_ref().map_or(0, |open| open.write_buffer.state.lock().tail.len() as u64)
     }
 
     /// Records the address of the other copy in the block appended last to a slot. Does nothing if a new zone has replaced that block's
     /// zone.
-    pub fn add_sibling(&mut self, slot: usize, sibling: Addr) {
+    pub fn add_other_copy(&mut self, slot: usize, copy: Addr) {
         if let Some(last) = self.open[slot].as_mut().and_then(|open| open.entries.last_mut()) {
-            last.siblings.push(sibling);
+            last.other_copies.push(copy);
         }
     }
 
@@ -446,23 +466,23 @@ impl Streams {
 
     /// Writes one bootstrap block as a batch of its own and waits for it. Nothing else may be gathered or in flight. Returns its
     /// offset, and the bytes from there to the end of the batch. On failure the zone is closed.
-    pub fn write_alone(
+    pub fn write_single_batch(
         &mut self,
         slot: usize,
-        class: Class,
+        class: ZoneClass,
         txg: Txg,
         what: u8,
         bytes: &[u8],
     ) -> Result<(ZoneSeq, Home, u64, u64), PoolError> {
         // Wait until filled zones are finished: a drive may have no open zone to spare.
-        self.wait();
-        assert!(self.failed.is_empty(), "whoever writes alone has drained before");
+        self.wait_idle();
+        assert!(self.failed.is_empty(), "failed batches left before a single-batch write");
         let crc = crc32c::crc32c(bytes);
-        let open = self.open[slot].as_mut().expect("room was made before");
+        let open = self.open[slot].as_mut().expect("the slot was opened before");
         assert!(open.entries.is_empty());
-        let mut data = std::mem::take(&mut open.gather.state.lock().tail);
+        let mut data = std::mem::take(&mut open.write_buffer.state.lock().tail);
         if data.capacity() == 0 {
-            data = memory(&mut self.spare, self.batch_bytes);
+            data = take_buffer(&mut self.spare, self.batch_bytes);
         }
         if open.start == 0 {
             // Both copies of a record must take as many bytes, and the zone of the other copy may have been written to.
@@ -477,8 +497,8 @@ impl Streams {
             psize: bytes.len() as u32,
             crc,
             birth: txg,
-            owner: Owner::Pool { what },
-            siblings: Vec::new(),
+            owner: Owner::Pool { structure: what },
+            other_copies: Vec::new(),
         };
         let part_start = open.start + data.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
@@ -488,8 +508,8 @@ impl Streams {
         let end = open.start + data.len() as u64;
         let device = self.devices.get(open.home.device)?;
         let counters = &self.counters;
-        let written =
-            counters.timed(&counters.device_write, || device.write(open.home.zone, open.start, &data));
+        let written = counters
+            .record_duration(&counters.device_write, || device.write(open.home.zone, open.start, &data));
         if let Err(error) = written {
             counters.write_errors.add(1);
             self.close(slot);
@@ -497,48 +517,48 @@ impl Streams {
         }
         let bytes = end - open.start;
         let entries = vec![entry];
-        counters.spend(open.seq, bytes, &entries, &part);
+        counters.count_batch(open.seq, bytes, &entries, &part);
         let previous = (open.last_part != NO_PART).then_some(open.last_part);
         self.parts.insert(Arc::new(Part::new(open.seq, txg, (open.start, end), previous, entries)));
         (open.start, open.last_part, open.part) = (end, end, PartEncoder::new(end));
-        open.gather.state.lock().tail_start = end;
+        open.write_buffer.state.lock().tail_start = end;
         let place = (open.seq, open.home, offset, end - offset);
         self.recycle(data);
-        self.group.device_bytes += bytes;
-        let mut gathered = <[(u64, u64); Class::ALL.len()]>::default();
+        self.txg_totals.device_bytes += bytes;
+        let mut gathered = <[(u64, u64); ZoneClass::ALL.len()]>::default();
         gathered[class.index()] = (1, bytes);
         self.note_write(class, &gathered, bytes);
         Ok(place)
     }
 
     /// Counts a batch of `bytes` bytes. Header, directory part and padding count for the batch's class.
-    fn note_write(&self, class: Class, gathered: &[(u64, u64); Class::ALL.len()], bytes: u64) {
+    fn note_write(&self, class: ZoneClass, gathered: &[(u64, u64); ZoneClass::ALL.len()], bytes: u64) {
         self.counters.writes(class).operations.add(1);
         let explained: u64 = gathered.iter().map(|(_, bytes)| bytes).sum();
         self.counters.writes(class).bytes.add(bytes - explained);
-        for (class, (blocks, bytes)) in Class::ALL.into_iter().zip(gathered) {
+        for (class, (blocks, bytes)) in ZoneClass::ALL.into_iter().zip(gathered) {
             self.counters.writes(class).blocks.add(*blocks);
             self.counters.writes(class).bytes.add(*bytes);
         }
     }
 
-    fn written(&mut self, seq: ZoneSeq) -> &mut Written {
-        self.group.written.entry(seq).or_insert(Written { seq, claimed: 0, born: 0 })
+    fn written(&mut self, seq: ZoneSeq) -> &mut WrittenZone {
+        self.txg_totals.written.entry(seq).or_insert(WrittenZone { seq, claimed: 0, born_bytes: 0 })
     }
 
     /// Opens an empty zone in a slot. The zone that was open there is closed only once the new one is there.
     fn open_zone(
         &mut self,
         slot: usize,
-        class: Class,
+        class: ZoneClass,
         txg: Txg,
         source: &mut dyn ZoneSource,
     ) -> Result<(), PoolError> {
-        let own = self.layout().metadata_alone(slot);
-        let beside = self.open_beside(&[slot]);
+        let own = self.layout().metadata_only_class(slot);
+        let beside = self.other_open_devices(&[slot]);
         // `own` comes from the slot, not from the block: survivors in the slot do not change the kind of its zone.
-        let (opened, gather) = source.open_zone(own.unwrap_or(class), own.is_some(), &beside)?;
-        self.fill(slot, txg)?;
+        let (opened, write_buffer) = source.open_zone(own.unwrap_or(class), own.is_some(), &beside)?;
+        self.close_slot(slot, txg)?;
         let header = ZoneHeader {
             magic: ZONE_MAGIC,
             pool: self.pool,
@@ -551,11 +571,11 @@ impl Streams {
             reserved: [0; 14],
             seal: [0; 16],
         };
-        let mut tail = memory(&mut self.spare, self.batch_bytes);
+        let mut tail = take_buffer(&mut self.spare, self.batch_bytes);
         tail.extend_from_slice(&header.encode_sealed());
-        gather.state.lock().tail = tail;
-        self.group.opened.push(opened);
-        self.placer.opened(slot);
+        write_buffer.state.lock().tail = tail;
+        self.txg_totals.opened.push(opened);
+        self.placer.note_opened(slot);
         self.open[slot] = Some(OpenZone {
             seq: opened.seq,
             home: opened.home,
@@ -564,9 +584,9 @@ impl Streams {
             last_part: NO_PART,
             entries: Vec::new(),
             part: PartEncoder::new(0),
-            joins: Vec::new(),
+            shares_run: Vec::new(),
             gathered: Default::default(),
-            gather,
+            write_buffer,
         });
         Ok(())
     }
@@ -577,9 +597,9 @@ impl Streams {
             return Ok(());
         };
         let entries = std::mem::take(&mut open.entries);
-        let joins = std::mem::take(&mut open.joins);
+        let shares_run = std::mem::take(&mut open.shares_run);
         let gathered = std::mem::take(&mut open.gathered);
-        let mut state = open.gather.state.lock();
+        let mut state = open.write_buffer.state.lock();
         let part_start = open.start + state.tail.len() as u64;
         let head = open.part_head((self.pool, self.incarnation), txg, part_start);
         entries.last().iter().for_each(|last| open.part.push(open.seq, last));
@@ -591,19 +611,19 @@ impl Streams {
         state.tail_start = end;
         drop(state);
         let (seq, start) = (open.seq, open.start);
-        self.counters.spend(seq, end - start, &entries, &part);
-        let moves = runs_of(seq, end, &entries, &joins);
+        self.counters.count_batch(seq, end - start, &entries, &part);
+        let moves = runs_of(seq, end, &entries, &shares_run);
         if !moves.is_empty() {
-            self.group.moves.extend(moves);
+            self.txg_totals.moves.extend(moves);
             let copy = PartCopy { part_end: end, part_start, addr: Addr::NONE };
-            self.group.moved_parts.push((seq, copy, part));
+            self.txg_totals.moved_parts.push((seq, copy, part));
         }
         let previous = std::mem::replace(&mut open.last_part, end);
         (open.start, open.part) = (end, PartEncoder::new(end));
-        let most = Class::ALL.into_iter().max_by_key(|class| gathered[class.index()].1);
+        let most = ZoneClass::ALL.into_iter().max_by_key(|class| gathered[class.index()].1);
         let batch = Batch {
             slot,
-            class: most.unwrap_or(Class::Data),
+            class: most.unwrap_or(ZoneClass::Data),
             seq,
             home: open.home,
             start,
@@ -611,32 +631,32 @@ impl Streams {
             previous,
             data,
             entries,
-            joins,
-            gather: open.gather.clone(),
+            shares_run,
+            write_buffer: open.write_buffer.clone(),
         };
         self.written(seq).claimed = end;
-        self.group.device_bytes += end - start;
+        self.txg_totals.device_bytes += end - start;
         self.note_write(batch.class, &gathered, end - start);
         self.submit(Work::Write(batch));
         // Process completions now, so that written buffers are not kept until the txg ends.
-        self.hear();
+        self.poll_completions();
         Ok(())
     }
 
     /// Processes all completions from the writer, without waiting.
-    fn hear(&mut self) {
+    fn poll_completions(&mut self) {
         while let Ok(done) = self.from_writer.try_recv() {
-            self.settle(done);
+            self.process_completion(done);
         }
     }
 
     /// Processes one completion.
-    fn settle(&mut self, done: Done) {
+    fn process_completion(&mut self, done: Done) {
         self.in_flight -= 1;
         let Some((batch, result)) = done else { return };
         if let Err(error) = &result {
             log::warn!(
-                "batch of zone {} at byte {}: {error}; its blocks go elsewhere",
+                "batch write failed, rewriting to another zone: zone {} at byte {}: {error}",
                 batch.seq,
                 batch.start
             );
@@ -647,7 +667,7 @@ impl Streams {
             self.failed.push(batch);
             return;
         }
-        batch.gather.state.lock().chunks.retain(|(start, _)| *start != batch.start);
+        batch.write_buffer.state.lock().chunks.retain(|(start, _)| *start != batch.start);
         let end = batch.start + batch.data.len() as u64;
         let previous = (batch.previous != NO_PART).then_some(batch.previous);
         self.parts.insert(Arc::new(Part::new(
@@ -673,36 +693,37 @@ impl Streams {
     }
 
     fn submit(&mut self, work: Work) {
-        self.hear();
+        self.poll_completions();
         // Queued work comes first.
-        let writer = self.to_writer.as_ref().filter(|writer| self.in_flight > 0 || !writer.is_outrun());
+        let writer =
+            self.to_writer.as_ref().filter(|writer| self.in_flight > 0 || !writer.is_slower_than_caller());
         self.in_flight += 1;
         let answer = match writer.and_then(|writer| writer.queue.as_ref()) {
             Some(queue) => match queue.send(work) {
                 Ok(()) => return,
                 Err(unsent) => match unsent.0 {
                     Work::Write(batch) => {
-                        let gone = PoolError::Failed { reason: "the writer thread ended".into() };
-                        Some((batch, Err(gone)))
+                        let ended = PoolError::Failed { reason: "the writer thread ended".into() };
+                        Some((batch, Err(ended)))
                     }
                     Work::Finish(_) => None,
                 },
             },
-            None => carry_out(work, &self.devices, &self.counters, &self.pace),
+            None => execute(work, &self.devices, &self.counters, &self.pace),
         };
-        self.done.send(answer).expect("we hold the other end");
+        self.done.send(answer).expect("the other end is open");
     }
 
     /// Waits until the writer is idle.
-    fn wait(&mut self) {
+    fn wait_idle(&mut self) {
         while self.in_flight > 0 {
-            let done = self.from_writer.recv().expect("we hold the other end");
-            self.settle(done);
+            let done = self.from_writer.recv().expect("the other end is open");
+            self.process_completion(done);
         }
     }
 
     /// Closes the slot's zone. The next append opens another.
-    pub fn fill(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
+    pub fn close_slot(&mut self, slot: usize, txg: Txg) -> Result<(), PoolError> {
         self.seal(slot, txg)?;
         self.close(slot);
         Ok(())
@@ -710,10 +731,10 @@ impl Streams {
 
     fn close(&mut self, slot: usize) {
         if let Some(open) = self.open[slot].take() {
-            let memory = std::mem::take(&mut open.gather.state.lock().tail);
+            let memory = std::mem::take(&mut open.write_buffer.state.lock().tail);
             self.recycle(memory);
-            self.placer.closed(slot);
-            self.group.filled.push(open.seq);
+            self.placer.note_closed(slot);
+            self.txg_totals.filled.push(open.seq);
             self.submit(Work::Finish(open.home));
         }
     }
@@ -724,7 +745,7 @@ impl Streams {
         for slot in 0..self.open.len() {
             self.seal(slot, txg)?;
         }
-        self.wait();
+        self.wait_idle();
         let mut failed = std::mem::take(&mut self.failed);
         failed.sort_by_key(|batch| (batch.seq, batch.start));
         for batch in &failed {
@@ -737,10 +758,10 @@ impl Streams {
                 debug_assert!(self.open[batch.slot].as_ref().is_some_and(|open| open.entries.is_empty()));
                 self.close(batch.slot);
             }
-            self.group
+            self.txg_totals
                 .moves
                 .retain(|moved| !(moved.run.dest == batch.seq && moved.run.part_end() > batch.start));
-            self.group
+            self.txg_totals
                 .moved_parts
                 .retain(|(seq, copy, _)| !(*seq == batch.seq && copy.part_end > batch.start));
         }
@@ -759,20 +780,20 @@ impl Streams {
                 let from = usize::try_from(entry.offset - batch.start).unwrap_or(usize::MAX);
                 let bytes =
                     batch.data.get(from..from + entry.psize as usize).expect("an entry lies in its batch");
-                if let Owner::Pool { what: what @ (POOL_SECTION | POOL_DEAD_LOG) } = entry.owner {
-                    self.written(batch.seq).born -= granule_bytes(u64::from(entry.psize));
+                if let Owner::Pool { structure: what @ (POOL_SECTION | POOL_DEAD_LOG) } = entry.owner {
+                    self.written(batch.seq).born_bytes -= granule_bytes(u64::from(entry.psize));
                     let (slot, class) = (batch.slot, batch.class);
                     let lost = LostBoot { addr: entry.identity, slot, class, what, bytes: bytes.to_vec() };
-                    self.group.lost_boot.push(lost);
+                    self.txg_totals.lost_boot.push(lost);
                     continue;
                 }
                 let moved = entry.is_moved(batch.seq);
                 if moved {
                     // The move did not happen.
                     let len = granule_bytes(u64::from(entry.psize));
-                    self.group.carried.retain(|carried| *carried != (entry.identity, batch.seq, len));
+                    self.txg_totals.carried.retain(|carried| *carried != (entry.identity, batch.seq, len));
                     if entry.birth < txg {
-                        self.group.stayed.push((entry.identity, entry.granules()));
+                        self.txg_totals.unmoved.push((entry.identity, entry.granules()));
                         continue;
                     }
                 }
@@ -781,14 +802,14 @@ impl Streams {
                     identity: Some(entry.identity),
                     birth: entry.birth,
                     owner: entry.owner,
-                    siblings: entry.siblings.clone(),
-                    near: entry.siblings.iter().map(|addr| addr.seq()).collect(),
+                    other_copies: entry.other_copies.clone(),
+                    near: entry.other_copies.iter().map(|addr| addr.seq()).collect(),
                     crc: entry.crc,
-                    // Of blocks born here, everything from the failure on moves, so they may join. Blocks that were rescued into this
-                    // batch keep their `joins`.
-                    joins: index > 0
+                    // Of blocks born here, everything from the failure on moves, so they may share runs. Blocks that were rescued into this
+                    // batch keep their `shares_run`.
+                    shares_run: index > 0
                         && before == Some(batch.slot)
-                        && (!moved || batch.joins.get(index) == Some(&true)),
+                        && (!moved || batch.shares_run.get(index) == Some(&true)),
                 };
                 before = Some(self.append(batch.slot, batch.class, txg, block, source)?.slot);
             }
@@ -797,14 +818,14 @@ impl Streams {
     }
 
     /// Takes the totals of the txg, for its record, and starts anew.
-    pub fn take_group(&mut self) -> Appended {
-        self.metadata.note(self.group.metadata_bytes);
-        std::mem::take(&mut self.group)
+    pub fn take_txg_totals(&mut self) -> AppendTotals {
+        self.metadata.note(self.txg_totals.metadata_bytes);
+        std::mem::take(&mut self.txg_totals)
     }
 }
 
 /// A buffer for a batch: a spare one, or a new one larger than a batch needs, because growing costs new pages and a copy.
-fn memory(spare: &mut Vec<AlignedBuf>, batch_bytes: u64) -> AlignedBuf {
+fn take_buffer(spare: &mut Vec<AlignedBuf>, batch_bytes: u64) -> AlignedBuf {
     spare.pop().unwrap_or_else(|| AlignedBuf::with_capacity(batch_bytes as usize * 5 / 2))
 }
 

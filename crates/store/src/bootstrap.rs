@@ -2,7 +2,7 @@
 
 use crate::devices::Devices;
 use terrane_codec::{
-    ChecksumKind, Compression, Compressor, LONG_BYTES_MAX, Outcome, ZstdLevel, compute, max_stored,
+    ChecksumKind, Compression, Compressor, INPUT_BYTES_MAX, Outcome, ZstdLevel, compute, max_stored,
 };
 use terrane_device::Device;
 use terrane_format::addr::Place;
@@ -36,7 +36,7 @@ pub fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8
         match read_boot_copy(devices, ptr, &place, what) {
             Ok(raw) => return Ok((raw, whole)),
             Err(corrupt) => {
-                log::warn!("{corrupt}");
+                log::warn!("copy damaged, using another: {corrupt}");
                 (whole, last) = (false, corrupt);
             }
         }
@@ -84,8 +84,8 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
     let lsize = reader.u32().map_err(truncated)?;
     let id = u8::try_from(id).map_err(|_| Corrupt::new(at, "compression", "a known one", id))?;
     // Check the size before memory is allocated for it.
-    let fits = usize::try_from(lsize).ok().filter(|bytes| *bytes <= LONG_BYTES_MAX);
-    let expected = format_args!("at most {LONG_BYTES_MAX}");
+    let fits = usize::try_from(lsize).ok().filter(|bytes| *bytes <= INPUT_BYTES_MAX);
+    let expected = format_args!("at most {INPUT_BYTES_MAX}");
     let mut out = vec![0; fits.ok_or_else(|| Corrupt::new(at, "logical size", expected, lsize))?];
     Compressor::new().decompress_into(id, reader.rest(), &mut out).map_err(|corrupt| corrupt.within(at))?;
     Ok(out)
@@ -95,7 +95,7 @@ fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
 mod tests {
     use super::*;
     use terrane_format::record::RowForm;
-    use terrane_format::record::{Class, Home};
+    use terrane_format::record::{Home, ZoneClass};
     use terrane_space::zones::{Tables, Zone};
     use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -105,7 +105,7 @@ mod tests {
         let home = |zone| Home { device: DeviceIdx(0), zone: ZoneIdx(zone) };
         let mut tables = Tables::default();
         for seq in 1..3u64 {
-            let mut zone = Zone::new(Class::Data, home(seq as u32), 4 << 30, Txg(1));
+            let mut zone = Zone::new(ZoneClass::Data, home(seq as u32), 4 << 30, Txg(1));
             let dead: Vec<(u32, u32)> = (0..4u32 << 20).map(|at| (at * 60 + at % 7, 30 + at % 13)).collect();
             assert_eq!(zone.born.dead.add_sorted(&dead), []);
             tables.insert(ZoneSeq(seq), zone);
@@ -115,8 +115,8 @@ mod tests {
         let stored = boot_encode(&mut Compressor::new(), &raw);
         assert!(stored.len() < BLOCK_BYTES_MAX as usize, "{}", stored.len());
         assert!(boot_decode(&stored, "here").unwrap() == raw);
-        let mut lie = stored;
-        lie[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert!(boot_decode(&lie, "here").unwrap_err().to_string().contains("logical size"));
+        let mut forged = stored;
+        forged[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+        assert!(boot_decode(&forged, "here").unwrap_err().to_string().contains("logical size"));
     }
 }

@@ -1,6 +1,6 @@
 //! The cache devices in use: block lookup, and the thread that feeds them.
 
-use crate::second::{FEED_RATE, INDEX_DIVISOR, SecondLevel};
+use crate::l2cache::{CacheDevice, FEED_RATE, INDEX_DIVISOR};
 use parking_lot::{Mutex, RwLock};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use terrane_cache::blocks::Packed;
 use terrane_device::Device;
 use terrane_format::block_ptr::Key;
-use terrane_format::cache_device::Spot;
+use terrane_format::cache_device::CacheExtent;
 
 /// Interval between two feeds.
 pub const PERIOD: Duration = Duration::from_millis(100);
@@ -16,76 +16,79 @@ pub const PERIOD: Duration = Duration::from_millis(100);
 /// The attached cache devices, and the thread that feeds them.
 pub struct CacheDevices {
     pool: u64,
-    levels: RwLock<Vec<Arc<SecondLevel>>>,
+    devices: RwLock<Vec<Arc<CacheDevice>>>,
     feeder: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl CacheDevices {
+    /// No devices yet. `pool` is the pool's id.
     pub fn new(pool: u64) -> CacheDevices {
-        CacheDevices { pool, levels: RwLock::default(), feeder: Mutex::default() }
+        CacheDevices { pool, devices: RwLock::default(), feeder: Mutex::default() }
     }
 
-    pub fn all(&self) -> Vec<Arc<SecondLevel>> {
-        self.levels.read().clone()
+    /// The attached devices, in the order in which they were attached.
+    pub fn all(&self) -> Vec<Arc<CacheDevice>> {
+        self.devices.read().clone()
     }
 
+    /// Whether the cache device of this id is attached.
     pub fn has(&self, id: u64) -> bool {
-        self.levels.read().iter().any(|level| level.id == id)
+        self.devices.read().iter().any(|device| device.id == id)
     }
 
     /// Attaches a device. Its index takes its share of the cache's memory.
-    pub(crate) fn push(&self, device: Arc<dyn Device>, id: u64, cache_bytes: usize) -> Arc<SecondLevel> {
-        let level = Arc::new(SecondLevel::new(device, (self.pool, id), cache_bytes / INDEX_DIVISOR));
-        self.levels.write().push(level.clone());
-        level
+    pub(crate) fn push(&self, device: Arc<dyn Device>, id: u64, cache_bytes: usize) -> Arc<CacheDevice> {
+        let cache = Arc::new(CacheDevice::new(device, (self.pool, id), cache_bytes / INDEX_DIVISOR));
+        self.devices.write().push(cache.clone());
+        cache
     }
 
     /// Detaches a device. `is_wanted` is called under the lock with whether any device is left.
-    pub(crate) fn remove(&self, id: u64, is_wanted: impl FnOnce(bool)) -> Option<Arc<SecondLevel>> {
-        let mut levels = self.levels.write();
-        let at = levels.iter().position(|level| level.id == id);
-        let gone = at.map(|at| levels.remove(at));
-        is_wanted(!levels.is_empty());
-        gone
+    pub(crate) fn remove(&self, id: u64, is_wanted: impl FnOnce(bool)) -> Option<Arc<CacheDevice>> {
+        let mut devices = self.devices.write();
+        let at = devices.iter().position(|device| device.id == id);
+        let detached = at.map(|at| devices.remove(at));
+        is_wanted(!devices.is_empty());
+        detached
     }
 
     /// The device and place of a block, if a cache device has it.
-    pub(crate) fn find(&self, key: Key) -> Option<(Arc<SecondLevel>, Spot)> {
-        self.levels.read().iter().find_map(|level| Some((level.clone(), level.find(key)?)))
+    pub(crate) fn find(&self, key: Key) -> Option<(Arc<CacheDevice>, CacheExtent)> {
+        self.devices.read().iter().find_map(|device| Some((device.clone(), device.find(key)?)))
     }
 
     /// Drops a freed block from all indexes.
     pub(crate) fn forget(&self, key: Key) {
-        self.levels.read().iter().for_each(|level| level.forget(key));
+        self.devices.read().iter().for_each(|device| device.forget(key));
     }
 
     /// Applies a new bound of the cache's memory to the indexes.
     pub fn bound_indexes(&self, cache_bytes: usize) {
-        self.levels.read().iter().for_each(|level| level.bound_index(cache_bytes / INDEX_DIVISOR));
+        self.devices.read().iter().for_each(|device| device.bound_index(cache_bytes / INDEX_DIVISOR));
     }
 
     /// Distributes blocks over the devices by address, at the feed rate.
     pub(crate) fn feed(&self, take: impl FnOnce() -> Vec<(Key, Packed)>, now_ns: impl FnOnce() -> u64) {
-        let levels: Vec<_> = self.levels.read().iter().filter(|level| level.is_loaded()).cloned().collect();
+        let devices: Vec<_> = self.devices.read().iter().filter(|device| device.is_loaded()).cloned().collect();
         let blocks = take();
-        if levels.is_empty() || blocks.is_empty() {
+        if devices.is_empty() || blocks.is_empty() {
             return;
         }
         let now_ns = now_ns();
-        let count = levels.len();
+        let count = devices.len();
         let mut shares = vec![Vec::new(); count];
         for (key, packed) in blocks {
             shares[(key.addr.raw() ^ key.addr.raw() >> 16) as usize % count].push((key, packed));
         }
-        for (level, share) in levels.iter().zip(shares) {
-            level.feed(share, now_ns, FEED_RATE);
+        for (device, share) in devices.iter().zip(shares) {
+            device.feed(share, now_ns, FEED_RATE);
         }
     }
 
     /// Builds the indexes of the devices that were attached lately.
     pub(crate) fn load(&self) {
-        let levels = self.all();
-        levels.iter().filter(|level| !level.is_loaded()).for_each(|level| level.load());
+        let devices = self.all();
+        devices.iter().filter(|device| !device.is_loaded()).for_each(|device| device.load());
     }
 
     /// Starts the feeder thread, if it does not run.
@@ -96,7 +99,7 @@ impl CacheDevices {
         }
         match std::thread::Builder::new().name("terrane-cache".into()).spawn(feed) {
             Ok(thread) => *feeder = Some(thread),
-            Err(error) => log::warn!("cache devices are not used: {error}"),
+            Err(error) => log::warn!("cache devices disabled: {error}"),
         }
     }
 
@@ -109,6 +112,6 @@ impl CacheDevices {
                 let _ = feeder.join();
             }
         }
-        self.levels.write().clear();
+        self.devices.write().clear();
     }
 }

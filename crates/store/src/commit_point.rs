@@ -35,7 +35,7 @@ pub trait CommitPoint: Send {
 
     /// Adds a device that the new label names, before the other devices have that label. When this returns, the uberblock is durable on
     /// it.
-    fn join(
+    fn add_device(
         &mut self,
         index: DeviceIdx,
         device: &dyn Device,
@@ -44,10 +44,10 @@ pub trait CommitPoint: Send {
     ) -> Result<(), PoolError>;
 
     /// A device takes no more uberblocks.
-    fn leave(&mut self, index: DeviceIdx);
+    fn remove_device(&mut self, index: DeviceIdx);
 
     /// Erases a device's labels durably, so that it does not look like part of a pool.
-    fn reset(&self, device: &dyn Device) -> Result<(), PoolError>;
+    fn erase_labels(&self, device: &dyn Device) -> Result<(), PoolError>;
 
     /// The devices that take uberblocks, and why the last write failed on a device.
     fn devices(&self) -> Vec<(DeviceIdx, Option<String>)>;

@@ -5,7 +5,7 @@
 
 use crate::PoolError;
 use crate::env::Env;
-use crate::host::{HostRoom, OnHost};
+use crate::host_space::{HostBackedDevice, HostSpace};
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use terrane_space::replicas::Replicas;
 use terrane_wire::{Corrupt, DeviceIdx, ZoneIdx};
 
 /// Fewest open zones that a drive must allow: one anchor, the slots that cannot be shared, and one to spare.
-pub const OPEN_MIN: u32 = 4;
+pub const OPEN_ZONES_MIN: u32 = 4;
 
 /// Open zones that a drive allows, by the lower of its two limits. 0: no limit.
 pub fn open_limit(info: &DeviceInfo) -> u32 {
@@ -26,12 +26,12 @@ pub fn open_limit(info: &DeviceInfo) -> u32 {
 
 /// All devices by index. A removed device leaves a hole.
 pub struct Devices {
-    slots: RwLock<Vec<Option<Member>>>,
+    members: RwLock<Vec<Option<Member>>>,
     /// A bit for each device that is leaving.
     leaving: AtomicU64,
     /// A bit for each device whose free space is not promised: those leaving, or about to leave if all promises fit the other devices.
     withheld: AtomicU64,
-    host: Arc<HostRoom>,
+    host: Arc<HostSpace>,
 }
 
 #[derive(Clone)]
@@ -39,8 +39,8 @@ struct Member {
     device: Arc<Counted>,
     /// Smallest capacity of its writable zones, in bytes: what can be counted on.
     capacity: u64,
-    /// The last result of [`Device::room_below`], or all ones.
-    room_below: Arc<AtomicU64>,
+    /// The last result of [`Device::host_free_bytes`], or all ones.
+    host_free_bytes: Arc<AtomicU64>,
 }
 
 /// The columns of a device's label row that the device itself decides.
@@ -53,13 +53,13 @@ pub fn homes(device: DeviceIdx, zone_count: u32) -> impl Iterator<Item = Home> {
     (ANCHORS..zone_count).map(move |zone| Home { device, zone: ZoneIdx(zone) })
 }
 
-fn is_dead(report: ZoneReport) -> bool {
+fn is_unwritable(report: ZoneReport) -> bool {
     matches!(report.state, ZoneState::ReadOnly | ZoneState::Offline)
 }
 
 /// Whether a zone takes writes, now or after a reset.
 pub fn takes_writes(device: &dyn Device, zone: ZoneIdx) -> bool {
-    device.report(zone).is_ok_and(|report| !is_dead(report))
+    device.report(zone).is_ok_and(|report| !is_unwritable(report))
 }
 
 /// Smallest capacity of the device's writable zones, in bytes. 0: no zone takes writes.
@@ -70,13 +70,13 @@ pub fn smallest_capacity(device: &dyn Device) -> u64 {
 }
 
 impl Member {
-    fn new(device: Arc<dyn Device>, host: &Arc<HostRoom>) -> Member {
+    fn new(device: Arc<dyn Device>, host: &Arc<HostSpace>) -> Member {
         let capacity = smallest_capacity(device.as_ref());
-        let device = Arc::new(OnHost::new(device, host.clone()));
+        let device = Arc::new(HostBackedDevice::new(device, host.clone()));
         Member {
             device: Arc::new(Counted::new(device)),
             capacity,
-            room_below: Arc::new(AtomicU64::new(u64::MAX)),
+            host_free_bytes: Arc::new(AtomicU64::new(u64::MAX)),
         }
     }
 }
@@ -85,44 +85,49 @@ impl Member {
 const _: () = assert!(DEVICES_MAX <= 64);
 
 impl Devices {
+    /// The devices by index. `None` is the hole that a removed device left.
     pub fn new(devices: Vec<Option<Arc<dyn Device>>>, env: Arc<dyn Env>) -> Devices {
-        let host = HostRoom::new(env);
+        let host = HostSpace::new(env);
         let member = |device: Option<Arc<dyn Device>>| device.map(|device| Member::new(device, &host));
-        let slots = RwLock::new(devices.into_iter().map(member).collect());
-        Devices { slots, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0), host }
+        let members = RwLock::new(devices.into_iter().map(member).collect());
+        Devices { members, leaving: AtomicU64::new(0), withheld: AtomicU64::new(0), host }
     }
 
-    pub fn host(&self) -> &HostRoom {
+    /// Whether a device waits for space on the file system below it.
+    pub fn host(&self) -> &HostSpace {
         &self.host
     }
 
-    /// Asks each device for the free space of the file system below it. [`room_below`](Self::room_below) returns the answer until the
-    /// next call.
-    pub fn ask_room_below(&self) {
-        for member in self.slots.read().iter().flatten() {
-            member.room_below.store(member.device.room_below().unwrap_or(u64::MAX), Ordering::Relaxed);
+    /// Asks each device for the free space of the file system below it. [`host_free_bytes`](Self::host_free_bytes) returns the
+    /// answer until the next call.
+    pub fn query_host_free(&self) {
+        for member in self.members.read().iter().flatten() {
+            member
+                .host_free_bytes
+                .store(member.device.host_free_bytes().unwrap_or(u64::MAX), Ordering::Relaxed);
         }
     }
 
     /// Free bytes of the file system below a device. All ones if there is none.
-    pub fn room_below(&self, device: DeviceIdx) -> u64 {
-        let slots = self.slots.read();
-        let member = slots.get(usize::from(device.0)).and_then(Option::as_ref);
-        member.map_or(u64::MAX, |member| member.room_below.load(Ordering::Relaxed))
+    pub fn host_free_bytes(&self, device: DeviceIdx) -> u64 {
+        let members = self.members.read();
+        let member = members.get(usize::from(device.0)).and_then(Option::as_ref);
+        member.map_or(u64::MAX, |member| member.host_free_bytes.load(Ordering::Relaxed))
     }
 
+    /// Looks up a device. `Corrupt` if no device has this index: only damaged tables name it.
     pub fn get(&self, device: DeviceIdx) -> Result<Arc<Counted>, PoolError> {
-        let slots = self.slots.read();
-        let member = slots.get(usize::from(device.0)).and_then(Option::as_ref);
+        let members = self.members.read();
+        let member = members.get(usize::from(device.0)).and_then(Option::as_ref);
         member.map(|member| member.device.clone()).ok_or_else(|| {
-            Corrupt::new("zone tables", "device", format_args!("one of {}", slots.len()), device).into()
+            Corrupt::new("zone tables", "device", format_args!("one of {}", members.len()), device).into()
         })
     }
 
     /// The devices that are present.
     pub fn all(&self) -> Vec<(DeviceIdx, Arc<Counted>)> {
-        let slots = self.slots.read();
-        let present = (0u16..).zip(slots.iter());
+        let members = self.members.read();
+        let present = (0u16..).zip(members.iter());
         let device = |(index, slot): (u16, &Option<Member>)| {
             slot.as_ref().map(|member| (DeviceIdx(index), member.device.clone()))
         };
@@ -131,15 +136,15 @@ impl Devices {
 
     /// Each device whose space may be promised, with the smallest capacity of its zones, in bytes.
     pub fn capacities(&self) -> Vec<(DeviceIdx, u64)> {
-        let slots = self.slots.read();
-        let present = (0u16..).zip(slots.iter());
+        let members = self.members.read();
+        let present = (0u16..).zip(members.iter());
         let all = present.filter_map(|(index, slot)| Some((DeviceIdx(index), slot.as_ref()?.capacity)));
-        all.filter(|(device, _)| self.gives_room(*device)).collect()
+        all.filter(|(device, _)| self.gives_space(*device)).collect()
     }
 
     /// Adds a device at a new index.
     pub fn push(&self, device: Arc<dyn Device>) {
-        self.slots.write().push(Some(Member::new(device, &self.host)));
+        self.members.write().push(Some(Member::new(device, &self.host)));
     }
 
     /// From now on its free space is not promised.
@@ -148,43 +153,47 @@ impl Devices {
     }
 
     /// From now on the device takes no new zones.
-    pub fn leaves(&self, device: DeviceIdx) {
+    pub fn mark_leaving(&self, device: DeviceIdx) {
         self.withhold(device);
         self.leaving.fetch_or(1 << device.0, Ordering::Release);
     }
 
     /// The removal was cancelled.
-    pub fn stays(&self, device: DeviceIdx) {
+    pub fn cancel_removal(&self, device: DeviceIdx) {
         self.leaving.fetch_and(!(1 << device.0), Ordering::Release);
         self.withheld.fetch_and(!(1 << device.0), Ordering::Release);
     }
 
-    pub fn gives_room(&self, device: DeviceIdx) -> bool {
+    /// Whether the device's free space may be promised.
+    pub fn gives_space(&self, device: DeviceIdx) -> bool {
         self.withheld.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) == 0
     }
 
-    pub fn any_gives_none(&self) -> bool {
+    /// Whether the free space of some device must not be promised.
+    pub fn any_gives_no_space(&self) -> bool {
         self.withheld.load(Ordering::Acquire) != 0
     }
 
+    /// Whether the device takes no new zones because it is being removed.
     pub fn is_leaving(&self, device: DeviceIdx) -> bool {
         self.leaving.load(Ordering::Acquire) & 1u64.checked_shl(device.0.into()).unwrap_or(0) != 0
     }
 
     /// Whether a replica lies on a leaving device.
-    pub fn any_leaves_of(&self, replicas: &Replicas) -> bool {
+    pub fn any_on_leaving(&self, replicas: &Replicas) -> bool {
         replicas.iter().any(|home| self.is_leaving(home.device))
     }
 
-    pub fn any_leaves(&self) -> bool {
+    /// Whether a device is being removed.
+    pub fn any_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire) != 0
     }
 
     /// Removes the device, and leaves a hole at its index.
-    pub fn let_go(&self, device: DeviceIdx) -> Option<Arc<Counted>> {
-        let gone = self.slots.write().get_mut(usize::from(device.0)).and_then(Option::take);
-        self.stays(device);
-        gone.map(|member| member.device)
+    pub fn detach(&self, device: DeviceIdx) -> Option<Arc<Counted>> {
+        let removed = self.members.write().get_mut(usize::from(device.0)).and_then(Option::take);
+        self.cancel_removal(device);
+        removed.map(|member| member.device)
     }
 
     /// Distributes the roles of open zones over slots, by the number of zones and the open limits of the drives. One open zone per
@@ -195,11 +204,11 @@ impl Devices {
         let zones = devices.iter().map(|(_, device)| u64::from(device.info().zone_count)).sum();
         let open_max = if limits.contains(&0) { 0 } else { limits.iter().map(|limit| limit - 1).sum() };
         let layout = Layout::new(zones, open_max);
-        let layout = layout.map(|layout| if has_special { layout.with_metadata_apart() } else { layout });
+        let layout = layout.map(|layout| if has_special { layout.with_metadata_slots() } else { layout });
         layout.ok_or_else(|| {
             PoolError::refused(
                 devices.first().map_or("a pool".into(), |(_, device)| device.info().name.clone()),
-                format_args!("at least {OPEN_MIN} zones that may be open at once"),
+                format_args!("at least {OPEN_ZONES_MIN} zones that may be open at once"),
                 format_args!("{limits:?}"),
                 "use another drive",
             )
@@ -213,14 +222,15 @@ impl Devices {
     }
 
     /// Whether a zone takes writes, by the device's last report.
-    pub fn take_writes(&self, home: Home) -> bool {
+    pub fn zone_takes_writes(&self, home: Home) -> bool {
         self.get(home.device).is_ok_and(|device| takes_writes(device.as_ref(), home.zone))
     }
 
     /// A replica of a full zone that will never take writes again. This asks the device.
-    pub fn dead_of(&self, replicas: &Replicas) -> Option<Home> {
-        let died =
-            |home: &Home| self.get(home.device).is_ok_and(|device| device.ask(home.zone).is_ok_and(is_dead));
+    pub fn unwritable_of(&self, replicas: &Replicas) -> Option<Home> {
+        let died = |home: &Home| {
+            self.get(home.device).is_ok_and(|device| device.query(home.zone).is_ok_and(is_unwritable))
+        };
         replicas.iter().find(died)
     }
 

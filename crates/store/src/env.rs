@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_codec::{ChecksumKind, compute};
-use terrane_wire::{Dice, mixed};
+use terrane_wire::{Prng, splitmix64};
 
 /// What a pool needs from its environment.
 pub trait Env: Send + Sync {
@@ -16,6 +16,7 @@ pub trait Env: Send + Sync {
     fn thread_ns(&self) -> u64 {
         self.monotonic_ns()
     }
+    /// Random bits. A seeded environment takes them from its seed.
     fn random_u64(&self) -> u64;
     /// Minutes since midnight, 0 to 1439, in the machine's local time if it has one.
     fn minute_of_day(&self) -> u16 {
@@ -25,6 +26,7 @@ pub trait Env: Send + Sync {
     fn host_id(&self) -> u64 {
         0
     }
+    /// Pauses the calling thread. A seeded environment advances its clock instead.
     fn sleep(&self, time: Duration);
     /// For delays shorter than the usual lateness of timers. The calling thread's timers may stay exact afterwards.
     fn sleep_exactly(&self, time: Duration) {
@@ -33,7 +35,7 @@ pub trait Env: Send + Sync {
     /// From now on, waking the calling thread does not preempt a running thread.
     fn never_preempt(&self) {}
     /// Lowers the priority of the calling thread from now on.
-    fn be_nice(&self) {}
+    fn lower_priority(&self) {}
     /// Threads for compression and checksums. With 0, everything happens on the calling thread, commits included, so the order of calls
     /// fixes the order of all device operations.
     fn workers(&self) -> usize;
@@ -45,6 +47,7 @@ pub struct SystemEnv {
 }
 
 impl SystemEnv {
+    /// As many workers as the machine has processors, or 2 if their number is unknown.
     #[expect(clippy::new_without_default, reason = "it looks at the machine")]
     pub fn new() -> Self {
         let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
@@ -82,13 +85,14 @@ impl Env for SystemEnv {
             let sum = compute(ChecksumKind::Blake3, format!("terrane host {text}").as_bytes());
             sum.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)).max(1)
         };
-        *HOST.get_or_init(|| terrane_device::host_text().map_or(0, number))
+        *HOST.get_or_init(|| terrane_device::machine_id().map_or(0, number))
     }
 
     fn minute_of_day(&self) -> u16 {
         terrane_device::minute_of_day((self.wall_ns() / 1_000_000_000) as i64)
     }
 
+    #[expect(clippy::disallowed_methods, reason = "this is the operating system's `Env`")]
     fn sleep(&self, time: Duration) {
         std::thread::sleep(time);
     }
@@ -98,11 +102,11 @@ impl Env for SystemEnv {
     }
 
     fn never_preempt(&self) {
-        terrane_device::never_preempt();
+        terrane_device::set_batch_policy();
     }
 
-    fn be_nice(&self) {
-        terrane_device::be_nice();
+    fn lower_priority(&self) {
+        terrane_device::lower_priority();
     }
 
     fn workers(&self) -> usize {
@@ -117,6 +121,7 @@ pub struct SeededEnv {
 }
 
 impl SeededEnv {
+    /// Random numbers from `seed`, and a clock that always begins at the same moment.
     pub fn new(seed: u64) -> Self {
         SeededEnv { state: AtomicU64::new(seed), clock_ns: AtomicU64::new(1_700_000_000_000_000_000) }
     }
@@ -132,7 +137,7 @@ impl Env for SeededEnv {
     }
 
     fn random_u64(&self) -> u64 {
-        mixed(self.state.fetch_add(Dice::STEP, Ordering::Relaxed))
+        splitmix64(self.state.fetch_add(Prng::STEP, Ordering::Relaxed))
     }
 
     fn sleep(&self, time: Duration) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrane_device::DeviceError;
 use terrane_wire::Corrupt;
 
+/// Why a call of the pool failed.
 #[derive(Clone, Debug)]
 pub enum PoolError {
     /// Damage that no copy could heal. The caller gets `EIO`, and the pool stays online.
@@ -12,21 +13,39 @@ pub enum PoolError {
     /// The device failed a read. The caller gets `EIO`.
     Device(Arc<DeviceError>),
     /// A txg could not be committed. Nothing is written until the next import.
-    Failed { reason: Arc<str> },
+    Failed {
+        /// The error that stopped the pool.
+        reason: Arc<str>,
+    },
     /// Live data fills the pool: delete something or add a device.
-    NoSpace { need: u64, free: u64 },
+    NoSpace {
+        /// Bytes that the request needs.
+        need: u64,
+        /// Bytes that it may still use.
+        free: u64,
+    },
     /// The request cannot be carried out, and why.
-    Refused { what: String, expected: String, found: String, remedy: String },
+    Refused {
+        /// What the request concerns.
+        what: String,
+        /// The condition that does not hold.
+        expected: String,
+        /// The present state.
+        found: String,
+        /// Advice to the caller.
+        remedy: String,
+    },
     /// The pool was imported read-only.
     ReadOnly,
 }
 
 impl PoolError {
     /// The device failed a read: the bytes are unknown, and a retry may return them. A reclaimed zone is not such a failure.
-    pub fn may_pass(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         matches!(self, PoolError::Device(error) if matches!(**error, DeviceError::Io { .. }))
     }
 
+    /// A refusal from its four texts.
     pub fn refused(
         what: impl fmt::Display,
         expected: impl fmt::Display,
@@ -56,7 +75,7 @@ impl fmt::Display for PoolError {
             PoolError::Refused { what, expected, found, remedy } => {
                 write!(f, "{what}: expected {expected}, found {found}; {remedy}")
             }
-            PoolError::ReadOnly => f.write_str("the pool is open read-only"),
+            PoolError::ReadOnly => f.write_str("the pool is imported read-only"),
         }
     }
 }

@@ -36,7 +36,9 @@ pub struct Errors {
 /// A block of which a read found no good copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DamagedBlock {
+    /// The owner of the block.
     pub owner: Owner,
+    /// The damage, in at most [`TEXT_BYTES_MAX`] bytes.
     pub reason: String,
 }
 
@@ -45,9 +47,11 @@ pub struct DamagedBlock {
 pub struct LostFile {
     /// Of the inode: a later file may reuse the number.
     pub generation: u64,
+    /// Why they were lost.
     pub cause: LossCause,
 }
 
+/// Why a file lost changes. The number is what the pool stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LossCause {
@@ -58,6 +62,7 @@ pub enum LossCause {
 }
 
 impl LossCause {
+    /// The cause with this stored number. `None`: written by a later version, or damaged.
     pub fn from_id(id: u64) -> Option<LossCause> {
         [LossCause::ServerKilled, LossCause::NotWrittenBack].into_iter().find(|cause| *cause as u64 == id)
     }
@@ -75,10 +80,12 @@ pub struct DeviceErrors {
 }
 
 impl DeviceErrors {
+    /// Whether all counts are 0.
     pub fn is_none(&self) -> bool {
         *self == DeviceErrors::default()
     }
 
+    /// The read and write errors that a device has counted. It cannot count checksum errors.
     pub fn of(counts: &IoCounts) -> DeviceErrors {
         DeviceErrors { read: counts.read_errors, write: counts.write_errors, checksum: 0 }
     }
@@ -101,16 +108,16 @@ impl DeviceErrors {
 }
 
 #[derive(Default)]
-struct Held {
+struct LogState {
     /// `devices` holds the counts stored before this import, and the checksum errors since.
     errors: Errors,
     /// The devices' own counts when the log was cleared.
     counted: BTreeMap<DeviceIdx, DeviceErrors>,
     /// The stored log was loaded.
-    is_recalled: bool,
+    is_loaded: bool,
 }
 
-impl Held {
+impl LogState {
     /// The log's content, with the devices' current counts.
     fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
         let mut errors = self.errors.clone();
@@ -127,7 +134,7 @@ impl Held {
 /// The error log of an imported pool.
 #[derive(Default)]
 pub struct ErrorLog {
-    held: Mutex<Held>,
+    state: Mutex<LogState>,
     /// Whether the log ever named a block or a file. Mostly it did not, and then destroying a file takes no lock.
     has_objects: AtomicBool,
 }
@@ -146,28 +153,28 @@ fn shorten(text: impl ToString) -> String {
 impl ErrorLog {
     /// The log's content now. `counted` are the devices' own counts since import.
     pub fn errors(&self, counted: &BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
-        self.held.lock().errors(counted)
+        self.state.lock().errors(counted)
     }
 
     /// Adds what an earlier import stored. Only the first call counts, because several data sets of one pool may be opened.
-    pub fn recall_once(&self, stored: Errors) {
-        if !std::mem::replace(&mut self.held.lock().is_recalled, true) {
-            self.recall(stored);
+    pub fn load_stored(&self, stored: Errors) {
+        if !std::mem::replace(&mut self.state.lock().is_loaded, true) {
+            self.merge_stored(stored);
         }
     }
 
     /// Empties the log and returns its content.
     pub fn clear(&self, counted: BTreeMap<DeviceIdx, DeviceErrors>) -> Errors {
-        let mut held = self.held.lock();
-        let errors = held.errors(&counted);
-        (held.errors, held.counted) = (Errors::default(), counted);
+        let mut state = self.state.lock();
+        let errors = state.errors(&counted);
+        (state.errors, state.counted) = (Errors::default(), counted);
         errors
     }
 
     /// Notes damage that belongs to no single block.
     pub fn note_finding(&self, text: impl ToString) {
-        let (text, mut held) = (shorten(text), self.held.lock());
-        let findings = &mut held.errors.findings;
+        let (text, mut state) = (shorten(text), self.state.lock());
+        let findings = &mut state.errors.findings;
         if findings.len() < FINDINGS_MAX && !findings.contains(&text) {
             findings.push(text);
         }
@@ -175,8 +182,8 @@ impl ErrorLog {
 
     /// Notes a block of which no copy could be read.
     pub fn note_block(&self, owner: Owner, reason: impl ToString) {
-        let mut held = self.held.lock();
-        let blocks = &mut held.errors.blocks;
+        let mut state = self.state.lock();
+        let blocks = &mut state.errors.blocks;
         if blocks.len() < BLOCKS_MAX && !blocks.iter().any(|block| block.owner == owner) {
             blocks.push(DamagedBlock { owner, reason: shorten(reason) });
             self.has_objects.store(true, Ordering::Release);
@@ -185,8 +192,8 @@ impl ErrorLog {
 
     /// Notes a file that lost changes. Returns false if it is listed already, or if the list is full.
     pub fn note_file(&self, id: (u64, u64), file: LostFile) -> bool {
-        let mut held = self.held.lock();
-        let files = &mut held.errors.files;
+        let mut state = self.state.lock();
+        let files = &mut state.errors.files;
         let is_known = files.get(&id).is_some_and(|known| known.generation == file.generation);
         if is_known || (files.len() >= FILES_MAX && !files.contains_key(&id)) {
             return false;
@@ -196,9 +203,10 @@ impl ErrorLog {
         true
     }
 
+    /// Counts a copy on this device that did not match its checksum.
     pub fn note_checksum(&self, device: DeviceIdx) {
-        let mut held = self.held.lock();
-        let errors = held.errors.devices.entry(device).or_default();
+        let mut state = self.state.lock();
+        let errors = state.errors.devices.entry(device).or_default();
         errors.checksum = errors.checksum.saturating_add(1);
     }
 
@@ -207,8 +215,8 @@ impl ErrorLog {
         if !self.has_objects.load(Ordering::Acquire) {
             return false;
         }
-        let held = self.held.lock();
-        let blocks = &held.errors.blocks;
+        let state = self.state.lock();
+        let blocks = &state.errors.blocks;
         blocks.len() >= BLOCKS_MAX || blocks.iter().any(|block| block.owner == owner)
     }
 
@@ -217,26 +225,26 @@ impl ErrorLog {
         if !self.has_objects.load(Ordering::Acquire) {
             return;
         }
-        let mut held = self.held.lock();
-        held.errors.files.remove(&(objset, object));
-        held.errors.blocks.retain(|block| match block.owner {
+        let mut state = self.state.lock();
+        state.errors.files.remove(&(objset, object));
+        state.errors.blocks.retain(|block| match block.owner {
             Owner::Block { objset: set, object: id, .. } => (set, id) != (objset, object),
             Owner::Pool { .. } => true,
         });
     }
 
     /// Puts the entries of an earlier import before those of this one.
-    fn recall(&self, stored: Errors) {
-        let found = std::mem::take(&mut self.held.lock().errors);
+    fn merge_stored(&self, stored: Errors) {
+        let found = std::mem::take(&mut self.state.lock().errors);
         for errors in [stored, found] {
             errors.findings.into_iter().for_each(|text| self.note_finding(text));
             errors.blocks.into_iter().for_each(|block| self.note_block(block.owner, block.reason));
             for (id, file) in errors.files {
                 self.note_file(id, file);
             }
-            let mut held = self.held.lock();
+            let mut state = self.state.lock();
             for (device, errors) in errors.devices {
-                let before = held.errors.devices.entry(device).or_default();
+                let before = state.errors.devices.entry(device).or_default();
                 *before = before.plus(errors);
             }
         }
@@ -259,13 +267,13 @@ mod tests {
             log.note_block(block(n), "x".repeat(1000));
             log.note_file((2, n), LostFile { generation: 1, cause: LossCause::ServerKilled });
         }
-        let held = log.held.lock();
-        assert_eq!(held.errors.findings.len(), FINDINGS_MAX);
-        assert!(held.errors.findings.iter().all(|text| text.len() <= TEXT_BYTES_MAX));
-        assert_eq!(held.errors.blocks.len(), BLOCKS_MAX);
-        assert!(held.errors.blocks.iter().all(|block| block.reason.len() == TEXT_BYTES_MAX));
-        assert_eq!(held.errors.files.len(), FILES_MAX);
-        drop(held);
+        let state = log.state.lock();
+        assert_eq!(state.errors.findings.len(), FINDINGS_MAX);
+        assert!(state.errors.findings.iter().all(|text| text.len() <= TEXT_BYTES_MAX));
+        assert_eq!(state.errors.blocks.len(), BLOCKS_MAX);
+        assert!(state.errors.blocks.iter().all(|block| block.reason.len() == TEXT_BYTES_MAX));
+        assert_eq!(state.errors.files.len(), FILES_MAX);
+        drop(state);
         assert!(log.may_be_damaged(block(50_000)), "not all are known");
     }
 
@@ -278,21 +286,21 @@ mod tests {
         log.note_checksum(DeviceIdx(1));
         let lost = |generation, cause| LostFile { generation, cause };
         log.note_file((2, 8), lost(5, LossCause::NotWrittenBack));
-        log.recall(Errors {
+        log.merge_stored(Errors {
             findings: vec!["old".into(), "both".into()],
             blocks: vec![DamagedBlock { owner: block(3), reason: "old".into() }],
             files: [((2, 8), lost(4, LossCause::ServerKilled)), ((2, 9), lost(1, LossCause::ServerKilled))]
                 .into(),
             devices: [(DeviceIdx(1), DeviceErrors { read: 1, write: 2, checksum: 3 })].into(),
         });
-        let errors = log.held.lock().errors.clone();
+        let errors = log.state.lock().errors.clone();
         assert_eq!(errors.findings, ["old", "both", "new"]);
         assert_eq!(errors.blocks, [DamagedBlock { owner: block(3), reason: "old".into() }]);
         assert_eq!(errors.files[&(2, 8)].generation, 5, "the number has another file now");
         assert_eq!(errors.devices[&DeviceIdx(1)], DeviceErrors { read: 1, write: 2, checksum: 4 });
         log.forget_object(2, 7);
         log.forget_object(2, 8);
-        assert_eq!(log.held.lock().errors.blocks, []);
-        assert_eq!(log.held.lock().errors.files.keys().collect::<Vec<_>>(), [&(2, 9)]);
+        assert_eq!(log.state.lock().errors.blocks, []);
+        assert_eq!(log.state.lock().errors.files.keys().collect::<Vec<_>>(), [&(2, 9)]);
     }
 }

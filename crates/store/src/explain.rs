@@ -10,9 +10,10 @@ use terrane_wire::{Txg, ZoneSeq};
 
 /// The state of a directory entry's block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum EntryState {
     /// Alive, at this place.
-    Here,
+    Live,
+    /// Freed, or its birth zone is gone with all its blocks.
     Dead,
     /// Alive, at another place.
     Moved,
@@ -22,31 +23,31 @@ pub enum Standing {
 
 impl ZoneStore {
     /// The directory of a zone: every entry and the state of its block.
-    pub fn directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, Standing)>, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(Vec::new()) };
+    pub fn directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, EntryState)>, PoolError> {
+        let Some(pinned) = self.pin(seq) else { return Ok(Vec::new()) };
         let claimed = self.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let parts = self.parts_of(&held, claimed)?;
+        let parts = self.parts_of(&pinned, claimed)?;
         let tables = self.tables.read();
         let mut birthplaces = tables.birthplaces();
         let mut out = Vec::new();
         for part in &parts {
             for entry in &part.entries {
                 let granule = entry.identity.granule();
-                let standing = match birthplaces.of(entry.identity.seq()) {
-                    None => Standing::Dead,
-                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => Standing::Dead,
+                let state = match birthplaces.of(entry.identity.seq()) {
+                    None => EntryState::Dead,
+                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => EntryState::Dead,
                     Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => {
-                        Standing::Unexplained
+                        EntryState::Unexplained
                     }
                     Some(birth) => match birth.run_of(granule) {
-                        Some(run) if run.is_in(seq, part.end) => Standing::Here,
-                        Some(_) => Standing::Moved,
-                        None if !birth.is_there => Standing::Dead,
-                        None if entry.identity.seq() == seq => Standing::Here,
-                        None => Standing::Unexplained,
+                        Some(run) if run.is_listed_in(seq, part.end) => EntryState::Live,
+                        Some(_) => EntryState::Moved,
+                        None if !birth.is_resident => EntryState::Dead,
+                        None if entry.identity.seq() == seq => EntryState::Live,
+                        None => EntryState::Unexplained,
                     },
                 };
-                out.push((entry.clone(), standing));
+                out.push((entry.clone(), state));
             }
         }
         Ok(out)
@@ -54,20 +55,20 @@ impl ZoneStore {
 
     /// Whether directory, table row and blocks of a zone agree. An error if they could not be read.
     pub fn is_explained(&self, seq: ZoneSeq) -> Result<bool, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(false) };
+        let Some(pinned) = self.pin(seq) else { return Ok(false) };
         let entries = match self.directory(seq) {
             Ok(entries) => entries,
-            Err(error) if error.may_pass() => return Err(error),
+            Err(error) if error.is_transient() => return Err(error),
             Err(_) => return Ok(false),
         };
         let mut live = 0;
-        for (entry, standing) in &entries {
-            match standing {
-                Standing::Dead | Standing::Moved => {}
-                Standing::Unexplained => return Ok(false),
-                Standing::Here => {
+        for (entry, state) in &entries {
+            match state {
+                EntryState::Dead | EntryState::Moved => {}
+                EntryState::Unexplained => return Ok(false),
+                EntryState::Live => {
                     live += granule_bytes(u64::from(entry.psize));
-                    if self.entry_bytes(&held, entry)?.is_none() {
+                    if self.entry_bytes(&pinned, entry)?.is_none() {
                         return Ok(false);
                     }
                 }
@@ -76,13 +77,13 @@ impl ZoneStore {
         Ok(self.tables.read().zones.get(&seq).is_some_and(|zone| zone.live == live))
     }
     /// Whether every entry of a zone's directory is dead or moved. An error if the directory cannot be read.
-    pub fn is_left(&self, seq: ZoneSeq, imported: Txg) -> Result<bool, PoolError> {
-        let Some(held) = self.hold(seq) else { return Ok(true) };
+    pub fn is_fully_explained(&self, seq: ZoneSeq, imported: Txg) -> Result<bool, PoolError> {
+        let Some(pinned) = self.pin(seq) else { return Ok(true) };
         let (claimed, phase) = {
             let tables = self.tables.read();
-            tables.zones.get(&seq).map_or((0, Phase::Gone), |zone| (zone.claimed, zone.phase))
+            tables.zones.get(&seq).map_or((0, Phase::Reclaimed), |zone| (zone.claimed, zone.phase))
         };
-        let parts = match self.parts_of(&held, claimed) {
+        let parts = match self.parts_of(&pinned, claimed) {
             Ok(parts) => parts,
             // The zone was reset before the crash, and the record of the reset was lost. Nothing lives in it, so it is reset again.
             Err(_) if matches!(phase, Phase::Emptied(txg) if txg <= imported) => return Ok(true),
@@ -97,23 +98,23 @@ impl ZoneStore {
             match birth.run_of(granule) {
                 _ if birth.born.dead.contains(granule, entry.granules()) => true,
                 Some(run) => run.dest != seq,
-                None => !birth.is_there,
+                None => !birth.is_resident,
             }
         }))
     }
     /// Whether the directory entry's bytes match its CRC.
-    pub fn entry_is_whole(&self, seq: ZoneSeq, entry: &Entry) -> bool {
-        let Some(held) = self.hold(seq) else { return false };
+    pub fn entry_matches_crc(&self, seq: ZoneSeq, entry: &Entry) -> bool {
+        let Some(pinned) = self.pin(seq) else { return false };
         let mut bytes = vec![0; entry.psize as usize];
-        self.read_zone(&held, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
+        self.read_zone(&pinned, entry.offset, &mut bytes).is_ok() && crc32c::crc32c(&bytes) == entry.crc
     }
 
     /// The first bytes of a stored block, at most `bytes`, unverified. They hold the header of its compression algorithm.
     pub fn stored_head(&self, normal: &Normal, bytes: usize) -> Result<Vec<u8>, PoolError> {
         let addr = normal.copies().next().unwrap_or(Addr::NONE);
-        let (held, offset) = self.locate(addr, normal.psize)?;
+        let (pinned, offset) = self.locate(addr, normal.psize)?;
         let mut head = vec![0; bytes.min(normal.psize as usize)];
-        self.read_zone(&held, offset, &mut head)?;
+        self.read_zone(&pinned, offset, &mut head)?;
         Ok(head)
     }
 }

@@ -5,19 +5,21 @@
 //! Modules, in reading order:
 //!
 //! * [`mod@env`]: clock, randomness, threads
-//! * [`devices`] and [`host`]: the devices, and the file systems that hold them
+//! * [`devices`] and [`host_space`]: the devices, and the file systems that hold them
 //! * [`pipeline`] and [`workers`]: compression and checksums
 //! * [`append`]: batches, writes, and what happens when a write fails
-//! * [`zone_store`] and [`held`]: bytes of logical zones
+//! * [`zone_store`] and [`pinned_zone`]: bytes of logical zones
 //! * [`explain`] and `newest`: whether zone directories agree with the tables
 //! * [`bootstrap`]: blocks that are named by place
 //! * [`commit_point`] and [`anchors`]: which txg is the newest
-//! * [`reader`] and [`ahead`]: reads and prefetch
-//! * [`cache_devices`] and [`second`]: evicted blocks on cache devices (ZFS: L2ARC)
-//! * [`errors`], [`reports`] and [`patience`]: errors, and reads that wait for a device
+//! * [`reader`] and [`prefetch_queue`]: reads and prefetch
+//! * [`cache_devices`] and [`l2cache`]: evicted blocks on cache devices (ZFS: L2ARC)
+//! * [`errors`], [`reports`] and [`read_retry`]: errors, and reads that wait for a device
 //! * [`counters`] of what devices did
 
-pub mod ahead;
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(missing_docs)]
+
 pub mod anchors;
 pub mod append;
 pub mod bootstrap;
@@ -29,14 +31,15 @@ pub mod env;
 mod error;
 pub mod errors;
 pub mod explain;
-pub mod held;
-pub mod host;
+pub mod host_space;
+pub mod l2cache;
 mod newest;
-pub mod patience;
+pub mod pinned_zone;
 pub mod pipeline;
+pub mod prefetch_queue;
+pub mod read_retry;
 pub mod reader;
 pub mod reports;
-pub mod second;
 pub mod workers;
 pub mod zone_store;
 

@@ -12,7 +12,7 @@
 
 use crate::zone_store::ZoneStore;
 use terrane_format::directory::Entry;
-use terrane_format::record::Class;
+use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
@@ -26,18 +26,18 @@ impl ZoneStore {
                 let zone = tables.zones.get(&seq).filter(|zone| zone.live > 0);
                 zone.filter(|zone| matches!(zone.phase, Phase::Open | Phase::Full)).map(|zone| zone.claimed)
             };
-            let (Some(mut end), Some(held)) = (claimed, self.hold(seq)) else { continue };
+            let (Some(mut end), Some(pinned)) = (claimed, self.pin(seq)) else { continue };
             while end > 0 {
-                let part = match self.part(&held, end) {
+                let part = match self.part(&pinned, end) {
                     Ok(part) => part,
                     Err(error) => {
-                        log::error!("zone {seq}: {error}");
+                        log::error!("zone {seq}: directory part failed: {error}");
                         // For file data, a lost directory part is noticed when the zone is collected.
-                        if !error.may_pass() && held.class != Class::Data {
-                            let expected = format_args!("what group {txg} wrote");
+                        if !error.is_transient() && pinned.class != ZoneClass::Data {
+                            let expected = format_args!("what txg {txg} wrote");
                             let at = format_args!("zone {seq}");
                             let lost = Corrupt::new(at, "directory part", expected, error);
-                            if held.class == Class::Collection {
+                            if pinned.class == ZoneClass::Collection {
                                 return Err(lost);
                             }
                             lost_parts.push(lost);
@@ -50,13 +50,13 @@ impl ZoneStore {
                 }
                 for entry in part.entries.iter().filter(|entry| self.is_needed(seq, entry)) {
                     // A block that could not be read may be good.
-                    if let Ok(None) = self.entry_bytes(&held, entry) {
+                    if let Ok(None) = self.entry_bytes(&pinned, entry) {
                         let at = format!("zone {seq}, block born at {}", entry.identity);
                         return Err(Corrupt::new(
                             at,
                             "bytes",
-                            format_args!("what group {txg} wrote"),
-                            "others in all copies",
+                            format_args!("what txg {txg} wrote"),
+                            "other bytes in all copies",
                         ));
                     }
                 }
@@ -72,7 +72,7 @@ impl ZoneStore {
 
     /// Whether the entry is metadata or a moved block, and alive.
     fn is_needed(&self, seq: ZoneSeq, entry: &Entry) -> bool {
-        if entry.siblings.is_empty() && !entry.is_moved(seq) {
+        if entry.other_copies.is_empty() && !entry.is_moved(seq) {
             return false;
         }
         let tables = self.tables.read();

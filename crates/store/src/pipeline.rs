@@ -25,49 +25,66 @@ const DENSER_STORED_MAX: usize = 160;
 const DENSER_LEVEL: u8 = 5;
 
 /// An encoded block, ready to append.
-pub enum Ready {
+pub enum EncodedBlock {
+    /// A hole: all bytes are 0.
     Zero,
-    Embedded { compression: u8, payload: Vec<u8> },
-    Stored { compression: u8, bytes: Arc<Vec<u8>>, checksum: [u8; 32], crc: u32 },
+    /// Small enough for its pointer.
+    Embedded {
+        /// The id of the compression algorithm.
+        compression: u8,
+        /// The compressed bytes.
+        payload: Vec<u8>,
+    },
+    /// A block to append.
+    Stored {
+        /// The id of the compression algorithm.
+        compression: u8,
+        /// The bytes to append.
+        bytes: Arc<Vec<u8>>,
+        /// Checksum of `bytes`, of the kind that the context names.
+        checksum: [u8; 32],
+        /// CRC-32C of `bytes`.
+        crc: u32,
+    },
 }
 
-impl Ready {
-    fn stored(context: &EncodeContext, compression: u8, bytes: Arc<Vec<u8>>) -> Ready {
+impl EncodedBlock {
+    fn stored(context: &EncodeContext, compression: u8, bytes: Arc<Vec<u8>>) -> EncodedBlock {
         let (checksum, crc) = (compute(context.checksum, &bytes), crc32c::crc32c(&bytes));
-        Ready::Stored { compression, bytes, checksum, crc }
+        EncodedBlock::Stored { compression, bytes, checksum, crc }
     }
 
     /// Its stored bytes. `None` for a hole.
     pub fn stored_bytes(&self) -> Option<u64> {
         match self {
-            Ready::Zero => None,
-            Ready::Embedded { payload, .. } => Some(payload.len() as u64),
-            Ready::Stored { bytes, .. } => Some(bytes.len() as u64),
+            EncodedBlock::Zero => None,
+            EncodedBlock::Embedded { payload, .. } => Some(payload.len() as u64),
+            EncodedBlock::Stored { bytes, .. } => Some(bytes.len() as u64),
         }
     }
 }
 
 /// A block that was compressed before its txg, by a thread with time to spare. The sync thread only appends it.
 #[derive(Clone, Debug)]
-pub struct Made {
+pub struct PreEncoded {
     /// The id of the compression algorithm.
     compression: u8,
     bytes: Arc<Vec<u8>>,
 }
 
-impl Made {
+impl PreEncoded {
     /// Compresses as a txg would. The bytes stay uncompressed if compression does not save enough.
-    pub fn of(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
+    pub fn compress(codec: &mut Compressor, data: &Arc<Vec<u8>>, compression: Compression) -> PreEncoded {
         let mut out = Vec::new();
         match codec.compress(compression, data, max_stored(data.len()), &mut out) {
-            Outcome::Compressed => Made { compression: compression.id(), bytes: Arc::new(out) },
-            Outcome::Incompressible => Made { compression: Compression::Off.id(), bytes: data.clone() },
+            Outcome::Compressed => PreEncoded { compression: compression.id(), bytes: Arc::new(out) },
+            Outcome::Incompressible => PreEncoded { compression: Compression::Off.id(), bytes: data.clone() },
         }
     }
 
     /// The stored form of an existing block, to be stored again unchanged.
-    pub fn as_it_was(compression: u8, bytes: Vec<u8>) -> Made {
-        Made { compression, bytes: Arc::new(bytes) }
+    pub fn already_stored(compression: u8, bytes: Vec<u8>) -> PreEncoded {
+        PreEncoded { compression, bytes: Arc::new(bytes) }
     }
 
     /// The id of the compression algorithm.
@@ -75,6 +92,7 @@ impl Made {
         self.compression
     }
 
+    /// Bytes after compression.
     pub fn stored_bytes(&self) -> u64 {
         self.bytes.len() as u64
     }
@@ -85,6 +103,7 @@ impl Made {
 pub struct EncodeContext {
     /// The owner of the block.
     pub owner: Owner,
+    /// The checksum that its pointer will hold.
     pub checksum: ChecksumKind,
     /// Whether the block may be embedded in its pointer.
     pub may_embed: bool,
@@ -102,11 +121,13 @@ pub struct DecodeContext {
 }
 
 impl DecodeContext {
+    /// For a block that was appended.
     pub fn stored(owner: Owner, normal: &Normal) -> DecodeContext {
         let Normal { compression, lsize, .. } = *normal;
         DecodeContext { owner, compression, lsize, addr: Some(normal.addrs[0]) }
     }
 
+    /// For a block inside its pointer.
     pub fn embedded(owner: Owner, embedded: &Embedded) -> DecodeContext {
         let Embedded { compression, lsize, .. } = *embedded;
         DecodeContext { owner, compression, lsize, addr: None }
@@ -131,13 +152,14 @@ impl Pipeline {
         Pipeline { workers: Workers::new(env) }
     }
 
+    /// The threads that run the pipeline.
     pub fn workers(&self) -> &Workers {
         &self.workers
     }
 
     /// Compresses a block on this thread, for a later txg.
-    pub fn make(&self, data: &Arc<Vec<u8>>, compression: Compression) -> Made {
-        self.workers.here(|codec| Made::of(codec, data, compression))
+    pub fn pre_encode(&self, data: &Arc<Vec<u8>>, compression: Compression) -> PreEncoded {
+        self.workers.run_inline(|codec| PreEncoded::compress(codec, data, compression))
     }
 
     /// Detects zeros, compresses, embeds and checksums, with a worker's codec.
@@ -146,9 +168,9 @@ impl Pipeline {
         codec: &mut Compressor,
         data: &Arc<Vec<u8>>,
         compression: Compression,
-    ) -> Ready {
+    ) -> EncodedBlock {
         if is_zero(data) {
-            return Ready::Zero;
+            return EncodedBlock::Zero;
         }
         let may_embed = context.may_embed;
         let mut out = Vec::new();
@@ -156,42 +178,43 @@ impl Pipeline {
             max_stored(data.len()).max(if may_embed { EMBEDDED_BYTES_MAX.min(data.len() - 1) } else { 0 });
         if codec.compress(compression, data, limit, &mut out) == Outcome::Compressed {
             if may_embed && out.len() <= EMBEDDED_BYTES_MAX {
-                return Ready::Embedded { compression: compression.id(), payload: out };
+                return EncodedBlock::Embedded { compression: compression.id(), payload: out };
             }
             if may_embed && let Some(payload) = embed_denser(codec, data, compression, out.len()) {
-                return Ready::Embedded { compression: compression.id(), payload };
+                return EncodedBlock::Embedded { compression: compression.id(), payload };
             }
             if out.len() <= max_stored(data.len()) {
-                return Ready::stored(context, compression.id(), Arc::new(out));
+                return EncodedBlock::stored(context, compression.id(), Arc::new(out));
             }
         }
         if may_embed && data.len() <= EMBEDDED_BYTES_MAX {
-            return Ready::Embedded { compression: Compression::Off.id(), payload: data.to_vec() };
+            return EncodedBlock::Embedded { compression: Compression::Off.id(), payload: data.to_vec() };
         }
-        Ready::stored(context, Compression::Off.id(), data.clone())
+        EncodedBlock::stored(context, Compression::Off.id(), data.clone())
     }
 
     /// Like [`encode`](Pipeline::encode), for a block that is compressed already. If it fits its pointer it is embedded, as a new block
     /// would be.
-    pub fn encode_made(context: &EncodeContext, made: Made) -> Ready {
-        if context.may_embed && made.bytes.len() <= EMBEDDED_BYTES_MAX {
-            return Ready::Embedded { compression: made.compression, payload: made.bytes.to_vec() };
+    pub fn finish_pre_encoded(context: &EncodeContext, pre_encoded: PreEncoded) -> EncodedBlock {
+        if context.may_embed && pre_encoded.bytes.len() <= EMBEDDED_BYTES_MAX {
+            return EncodedBlock::Embedded { compression: pre_encoded.compression, payload: pre_encoded.bytes.to_vec() };
         }
-        Ready::stored(context, made.compression, made.bytes)
+        EncodedBlock::stored(context, pre_encoded.compression, pre_encoded.bytes)
     }
 
     /// Decompresses stored bytes that were verified.
     pub fn decode(&self, context: &DecodeContext, stored: &[u8]) -> Result<Vec<u8>, Corrupt> {
         let mut out = Vec::new();
-        let decoded = self
-            .workers
-            .here(|codec| codec.decompress(context.compression, stored, context.lsize as usize, &mut out));
+        let decoded = self.workers.run_inline(|codec| {
+            codec.decompress(context.compression, stored, context.lsize as usize, &mut out)
+        });
         decoded.map(|()| out).map_err(|corrupt| context.name(corrupt))
     }
 
     /// Like [`decode`](Pipeline::decode), into memory of exactly the content's size.
     pub fn decode_into(&self, context: &DecodeContext, stored: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
-        let decoded = self.workers.here(|codec| codec.decompress_into(context.compression, stored, out));
+        let decoded =
+            self.workers.run_inline(|codec| codec.decompress_into(context.compression, stored, out));
         decoded.map_err(|corrupt| context.name(corrupt))
     }
 }

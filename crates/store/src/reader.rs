@@ -7,19 +7,19 @@
 //! Invariant: if two readers read one block, it is decoded once, and the second reader waits for the first.
 
 use crate::PoolError;
-use crate::ahead::Ahead;
 use crate::cache_devices::{CacheDevices, PERIOD};
-use crate::held::StoredBytes;
-use crate::patience::Tries;
-use crate::pipeline::{DecodeContext, Made, Pipeline};
+use crate::l2cache::CacheDevice;
+use crate::pinned_zone::StoredBytes;
+use crate::pipeline::{DecodeContext, Pipeline, PreEncoded};
+use crate::prefetch_queue::PrefetchQueue;
+use crate::read_retry::ReadAttempts;
 use crate::reports::{Reports, owner_text};
-use crate::second::SecondLevel;
 use crate::zone_store::ZoneStore;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{BlockCache, Found, Packed, Source};
-use terrane_cache::flights::Flights;
+use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source};
+use terrane_cache::reads_in_flight::ReadsInFlight;
 use terrane_codec::{Compression, compute};
 use terrane_device::Device;
 use terrane_format::addr::Addr;
@@ -27,29 +27,40 @@ use terrane_format::block_ptr::{BlockPtr, Key, Normal};
 use terrane_format::directory::Owner;
 use terrane_wire::{Corrupt, Txg};
 
-mod ahead;
+mod prefetch;
 
 /// Most heals that wait for the next txg. More are dropped, and found again by later reads.
 const HEALS_MAX: usize = 256;
 
 /// Good bytes of a block whose copy at `addr` is damaged, or lies in the zone of another copy.
 pub struct Heal {
+    /// Birthplace of the copy to append again.
     pub addr: Addr,
+    /// The good stored bytes.
     pub bytes: Vec<u8>,
+    /// The txg in which the block was born.
     pub birth: Txg,
+    /// The owner, for the directory entry.
     pub owner: Owner,
-    pub siblings: Vec<Addr>,
+    /// Addresses of the other copies.
+    pub other_copies: Vec<Addr>,
+    /// The copy is damaged. False: it is intact, but lies in the zone of another copy.
     pub is_damaged: bool,
 }
 
 /// The blocks of a pool, as readers see them.
 pub struct BlockReader {
+    /// The zones, with their devices.
     pub store: Arc<ZoneStore>,
+    /// Decoding and checksums.
     pub pipeline: Pipeline,
+    /// Decoded blocks in memory.
     pub cache: BlockCache,
+    /// Blocks that memory evicted.
     pub cache_devices: CacheDevices,
-    pub ahead: Ahead,
-    flights: Flights,
+    /// Reads ahead of their readers.
+    pub prefetch_queue: PrefetchQueue,
+    reads_in_flight: ReadsInFlight,
     heals: Mutex<Vec<Heal>>,
     reports: Arc<Reports>,
 }
@@ -68,8 +79,8 @@ impl BlockReader {
             store,
             pipeline,
             cache: BlockCache::new(cache_bytes),
-            ahead: Ahead::new(threads),
-            flights: Flights::default(),
+            prefetch_queue: PrefetchQueue::new(threads),
+            reads_in_flight: ReadsInFlight::default(),
             heals: Mutex::default(),
             reports,
         }
@@ -81,10 +92,11 @@ impl BlockReader {
     }
 
     /// Queues a copy to be appended again by the next txg. The bound on heals does not apply.
-    pub fn heal_later(&self, heal: Heal) {
+    pub fn requeue_heal(&self, heal: Heal) {
         self.heals.lock().push(heal);
     }
 
+    /// Whether a copy waits to be appended again.
     pub fn has_heals(&self) -> bool {
         !self.heals.lock().is_empty()
     }
@@ -92,14 +104,15 @@ impl BlockReader {
     /// Attaches a cache device of this pool. Its index is built in the background, or now in a pool without threads.
     pub fn use_cache_device(self: &Arc<Self>, device: Arc<dyn Device>, id: u64) {
         let level = self.cache_devices.push(device, id, self.cache.budget());
-        self.cache.keep_leaving(true);
-        if !self.ahead.has_threads() {
+        self.cache.keep_evicted(true);
+        if !self.prefetch_queue.has_threads() {
             level.load();
             return;
         }
         let reader = Arc::downgrade(self);
         self.cache_devices.start_feeder(move || {
-            while let Some(reader) = reader.upgrade().filter(|reader| reader.reports.stopped().is_none()) {
+            while let Some(reader) = reader.upgrade().filter(|reader| reader.reports.stop_reason().is_none())
+            {
                 reader.cache_devices.load();
                 reader.feed_cache_devices();
                 drop(reader);
@@ -109,25 +122,25 @@ impl BlockReader {
     }
 
     /// Detaches a cache device. The feeder may still be writing a batch to it.
-    pub fn drop_cache_device(&self, id: u64) -> Option<Arc<SecondLevel>> {
-        self.cache_devices.remove(id, |is_wanted| self.cache.keep_leaving(is_wanted))
+    pub fn drop_cache_device(&self, id: u64) -> Option<Arc<CacheDevice>> {
+        self.cache_devices.remove(id, |is_wanted| self.cache.keep_evicted(is_wanted))
     }
 
     /// Writes evicted blocks to the cache devices, at the feed rate. A thread of the pool calls this; in a pool without threads its
     /// owner does.
     pub fn feed_cache_devices(&self) {
-        self.cache_devices.feed(|| self.cache.take_leaving(), || self.store.counters.now_ns());
+        self.cache_devices.feed(|| self.cache.take_evicted(), || self.store.counters.now_ns());
     }
 
     /// Stops feeding. The devices are closed when this returns.
     pub fn stop_cache_devices(&self) {
-        self.cache.keep_leaving(false);
+        self.cache.keep_evicted(false);
         self.cache_devices.stop();
     }
 
     fn decode(&self, context: &DecodeContext, stored: &[u8]) -> Result<Vec<u8>, PoolError> {
         let content = self.pipeline.decode(context, stored);
-        content.map_err(|corrupt| self.reports.damaged(context.owner, corrupt))
+        content.map_err(|corrupt| self.reports.note_block_damage(context.owner, corrupt))
     }
 
     /// The content of the block behind a pointer, verified and decompressed: `lsize` bytes. A hole reads as zeros. Logs name `owner`.
@@ -140,19 +153,19 @@ impl BlockReader {
             BlockPtr::Normal(normal) => {
                 let (key, kind) = (Key::of(normal), Kind::of(normal));
                 let mut found = self.find_cached(key, kind);
-                if let Some(Found::Plain(block)) = found {
-                    return self.whole(normal, owner, block);
+                if let Some(CacheHit::Plain(block)) = found {
+                    return self.check_length(normal, owner, block);
                 }
                 // Held until the block is in the cache.
-                let flight = self.flights.board(key);
-                if flight.is_none() {
+                let claim = self.reads_in_flight.claim(key);
+                if claim.is_none() {
                     found = self.cache.get(key, kind);
                 }
-                if let Some(Found::Plain(block)) = found {
-                    return self.whole(normal, owner, block);
+                if let Some(CacheHit::Plain(block)) = found {
+                    return self.check_length(normal, owner, block);
                 }
                 let context = DecodeContext::stored(owner, normal);
-                if let Some(Found::Packed(packed) | Found::Ahead(packed)) = found {
+                if let Some(CacheHit::Packed(packed) | CacheHit::Prefetched(packed)) = found {
                     let block = Arc::new(self.decode(&context, packed.bytes())?);
                     self.cache.insert_plain(key, &block);
                     return Ok(block);
@@ -160,7 +173,7 @@ impl BlockReader {
                 let (stored, source) = self.fetch(normal, owner)?;
                 let block = Arc::new(self.decode(&context, &stored)?);
                 // An uncompressed block shares its memory with the cache entry.
-                let packed = match is_stored_as_it_is(normal) {
+                let packed = match is_uncompressed(normal) {
                     true => Packed::Content(block.clone()),
                     false => packed(normal, &stored),
                 };
@@ -182,12 +195,12 @@ impl BlockReader {
         let unpack = |stored: &[u8], out: &mut [u8]| {
             self.pipeline
                 .decode_into(&context, stored, out)
-                .map_err(|corrupt| self.reports.damaged(context.owner, corrupt))
+                .map_err(|corrupt| self.reports.note_block_damage(context.owner, corrupt))
         };
         match self.find_cached(key, kind) {
-            Some(Found::Plain(block)) => out.copy_from_slice(&self.whole(normal, owner, block)?),
-            Some(Found::Ahead(packed)) => unpack(packed.bytes(), out)?,
-            Some(Found::Packed(packed)) => {
+            Some(CacheHit::Plain(block)) => out.copy_from_slice(&self.check_length(normal, owner, block)?),
+            Some(CacheHit::Prefetched(packed)) => unpack(packed.bytes(), out)?,
+            Some(CacheHit::Packed(packed)) => {
                 unpack(packed.bytes(), out)?;
                 // The block was read a second time after all: cache its content.
                 if self.cache.wants_plain(key, kind, out.len()) {
@@ -205,7 +218,7 @@ impl BlockReader {
     }
 
     /// Caches a block that was just written.
-    pub fn keep_written(
+    pub fn cache_written(
         &self,
         key: Key,
         kind: Kind,
@@ -257,42 +270,48 @@ impl BlockReader {
     }
 
     /// Cached content, if its length matches this pointer. Two damaged pointers may name one birthplace.
-    fn whole(&self, normal: &Normal, owner: Owner, block: Arc<Vec<u8>>) -> Result<Arc<Vec<u8>>, PoolError> {
+    fn check_length(
+        &self,
+        normal: &Normal,
+        owner: Owner,
+        block: Arc<Vec<u8>>,
+    ) -> Result<Arc<Vec<u8>>, PoolError> {
         if block.len() == normal.lsize as usize {
             return Ok(block);
         }
         let corrupt = Corrupt::new(normal.addrs[0], "logical size", block.len(), normal.lsize);
-        Err(self.reports.damaged(owner, corrupt))
+        Err(self.reports.note_block_damage(owner, corrupt))
     }
 
+    /// Reads a block from a cache device. `None`: no device has it, or it is damaged there and was dropped.
     pub fn read_cached(&self, normal: &Normal) -> Option<StoredBytes> {
         let key = Key::of(normal);
-        let (cache, spot) = self.cache_devices.find(key)?;
+        let (cache, extent) = self.cache_devices.find(key)?;
         let unit = u64::from(cache.device().info().write_unit);
-        let from = spot.offset / unit * unit;
-        let start = (spot.offset - from) as usize;
-        let end = start + spot.psize as usize;
+        let from = extent.offset / unit * unit;
+        let start = (extent.offset - from) as usize;
+        let end = start + extent.psize as usize;
         let mut stored = StoredBytes::new(start..end, end.next_multiple_of(unit as usize));
-        let was_read = cache.device().read(spot.zone, from, stored.buf_mut()).is_ok();
+        let was_read = cache.device().read(extent.zone, from, stored.buf_mut()).is_ok();
         let is_whole = was_read
-            && spot.psize == normal.psize
+            && extent.psize == normal.psize
             && compute(normal.checksum_kind, &stored) == normal.checksum;
-        cache.note_read(key, spot, is_whole);
+        cache.note_read(key, extent, is_whole);
         is_whole.then_some(stored)
     }
 
     /// Drops a freed block from memory and cache devices.
-    pub fn uncache(&self, key: Key) {
+    pub fn drop_cached(&self, key: Key) {
         self.cache.forget(key);
         self.cache_devices.forget(key);
     }
 
     /// The stored bytes of a block, from its first good copy. A commit waits for a failing device: see [`Reports`].
     pub fn read_verified(&self, normal: &Normal, owner: Owner) -> Result<StoredBytes, PoolError> {
-        let mut tries = Tries::default();
+        let mut tries = ReadAttempts::default();
         let outcome = loop {
             match self.read_any_copy(normal, owner) {
-                Err(error) if error.may_pass() => {
+                Err(error) if error.is_transient() => {
                     if let Err(error) = self.reports.wait_for_device(&mut tries, error) {
                         break Err(error);
                     }
@@ -304,9 +323,9 @@ impl BlockReader {
         outcome.map_err(|error| {
             self.store.counters.lost_blocks.add(1);
             match error {
-                PoolError::Corrupt(corrupt) => self.reports.damaged(owner, corrupt),
+                PoolError::Corrupt(corrupt) => self.reports.note_block_damage(owner, corrupt),
                 other => {
-                    log::error!("{other}; {}", owner_text(owner));
+                    log::error!("read failed: {other}; {}", owner_text(owner));
                     self.reports.log.note_block(owner, &other);
                     other
                 }
@@ -321,7 +340,7 @@ impl BlockReader {
             match self.store.read_copy(normal, addr) {
                 Ok(stored) => {
                     for (addr, error) in &bad {
-                        log::warn!("{error}; read from another copy, {}", owner_text(owner));
+                        log::warn!("copy failed, using another: {error}; {}", owner_text(owner));
                         self.queue_heal(*addr, &stored, normal, owner);
                     }
                     return Ok(stored);
@@ -329,7 +348,7 @@ impl BlockReader {
                 Err(error) => bad.push((addr, error)),
             }
         }
-        let unread = bad.iter().position(|(_, error)| error.may_pass());
+        let unread = bad.iter().position(|(_, error)| error.is_transient());
         let (_, error) = bad.swap_remove(unread.unwrap_or(0));
         Err(error)
     }
@@ -337,26 +356,26 @@ impl BlockReader {
     fn queue_heal(&self, addr: Addr, stored: &[u8], normal: &Normal, owner: Owner) {
         let mut heals = self.heals.lock();
         if heals.len() < HEALS_MAX && !heals.iter().any(|heal| heal.addr == addr) {
-            let siblings = normal.copies().filter(|copy| *copy != addr).collect();
+            let other_copies = normal.copies().filter(|copy| *copy != addr).collect();
             heals.push(Heal {
                 addr,
                 bytes: stored.to_vec(),
                 birth: normal.block_birth,
                 owner,
-                siblings,
+                other_copies,
                 is_damaged: true,
             });
         }
     }
 
     /// The stored bytes of a block, if every copy is intact on its device. Cache devices are not asked.
-    pub fn stored_whole(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
+    pub fn read_all_copies(&self, old: &Normal, owner: Owner) -> Option<StoredBytes> {
         let mut whole = None;
         for addr in old.copies() {
             match self.store.read_copy(old, addr) {
                 Ok(stored) => whole = Some(stored),
                 Err(error) => {
-                    log::warn!("{error}; it is written anew, {}", owner_text(owner));
+                    log::warn!("copy failed, the block is rewritten: {error}; {}", owner_text(owner));
                     return None;
                 }
             }
@@ -366,19 +385,23 @@ impl BlockReader {
 
     /// The content of a data block and its stored form, for a rewrite. Bypasses the block cache, because no reader asked for it. A
     /// failed read is not noted as damage: the block may have been replaced and freed.
-    pub fn read_anew(&self, normal: &Normal, owner: Owner) -> Result<(Arc<Vec<u8>>, Made), PoolError> {
+    pub fn read_for_rewrite(
+        &self,
+        normal: &Normal,
+        owner: Owner,
+    ) -> Result<(Arc<Vec<u8>>, PreEncoded), PoolError> {
         let stored = self.store.read_copy(normal, normal.addrs[0])?;
         let content = self.pipeline.decode(&DecodeContext::stored(owner, normal), &stored)?;
-        Ok((Arc::new(content), Made::as_it_was(normal.compression, stored.to_vec())))
+        Ok((Arc::new(content), PreEncoded::already_stored(normal.compression, stored.to_vec())))
     }
 }
 
-fn is_stored_as_it_is(normal: &Normal) -> bool {
+fn is_uncompressed(normal: &Normal) -> bool {
     normal.compression == Compression::Off.id()
 }
 
 /// The form of a block that the cache keeps. For uncompressed content that leaves out the padding zeros.
 fn packed(normal: &Normal, stored: &[u8]) -> Packed {
-    let content = stored.get(..normal.lsize as usize).filter(|_| is_stored_as_it_is(normal));
+    let content = stored.get(..normal.lsize as usize).filter(|_| is_uncompressed(normal));
     Packed::copy_of(normal.compression, content.unwrap_or(stored))
 }

@@ -9,7 +9,7 @@
 use crate::PoolError;
 use crate::env::Env;
 use crate::errors::ErrorLog;
-use crate::patience::{FailMode, Patience, Suspension, Tries};
+use crate::read_retry::{FailMode, ReadAttempts, ReadRetry, Suspension};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,13 +21,14 @@ use terrane_wire::Corrupt;
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long [`FailMode::Continue`] waits.
-const PATIENCE: Duration = Duration::from_secs(30);
+const GIVE_UP_AFTER: Duration = Duration::from_secs(30);
 /// Attempts in a pool without threads, where waiting would block the only thread.
-const TRIES_UNTHREADED: u32 = 8;
+const ATTEMPTS_UNTHREADED: u32 = 8;
 
 /// Errors of a pool since its import.
 pub struct Reports {
     env: Arc<dyn Env>,
+    /// What was found, until an administrator clears it.
     pub log: ErrorLog,
     stopped: OnceLock<Arc<str>>,
     fail_mode: AtomicU8,
@@ -35,6 +36,7 @@ pub struct Reports {
 }
 
 impl Reports {
+    /// No errors yet. Reads wait by the clock of `env`.
     pub fn new(env: Arc<dyn Env>) -> Reports {
         Reports {
             env,
@@ -51,12 +53,12 @@ impl Reports {
     }
 
     /// Why the pool has stopped writing, if it has.
-    pub fn stopped(&self) -> Option<&Arc<str>> {
+    pub fn stop_reason(&self) -> Option<&Arc<str>> {
         self.stopped.get()
     }
 
     /// An error if the pool has stopped writing.
-    pub fn alive(&self) -> Result<(), PoolError> {
+    pub fn check_running(&self) -> Result<(), PoolError> {
         match self.stopped.get() {
             Some(reason) => Err(PoolError::Failed { reason: reason.clone() }),
             None => Ok(()),
@@ -64,13 +66,13 @@ impl Reports {
     }
 
     /// Notes damage that was found in passing and belongs to no single block.
-    pub fn damage(&self, corrupt: Corrupt) {
+    pub fn note_damage(&self, corrupt: Corrupt) {
         log::error!("{corrupt}");
         self.log.note_finding(corrupt);
     }
 
     /// Notes damage of a block, and returns the error for the caller.
-    pub fn damaged(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
+    pub fn note_block_damage(&self, owner: Owner, corrupt: Corrupt) -> PoolError {
         log::error!("{corrupt}; {}", owner_text(owner));
         self.log.note_block(owner, &corrupt);
         PoolError::Corrupt(corrupt)
@@ -87,8 +89,8 @@ impl Reports {
     }
 
     /// Waits before the next attempt of a failed read. `Err`: there is none.
-    pub fn wait_for_device(&self, tries: &mut Tries, error: PoolError) -> Result<(), PoolError> {
-        if !Patience::is_asked() || self.alive().is_err() {
+    pub fn wait_for_device(&self, tries: &mut ReadAttempts, error: PoolError) -> Result<(), PoolError> {
+        if !ReadRetry::is_unlimited() || self.check_running().is_err() {
             return Err(error);
         }
         let now = self.env.monotonic_ns();
@@ -96,16 +98,16 @@ impl Reports {
         let mode = FailMode::from_id(self.fail_mode.load(Ordering::Relaxed));
         let waited = Duration::from_nanos(now.saturating_sub(since));
         let is_over = match self.env.workers() > 0 {
-            false => tries.count >= TRIES_UNTHREADED,
-            true => mode == FailMode::Continue && waited >= PATIENCE,
+            false => tries.count >= ATTEMPTS_UNTHREADED,
+            true => mode == FailMode::Continue && waited >= GIVE_UP_AFTER,
         };
         if is_over {
-            log::error!("{error}; a commit needs these bytes and gives up after {} tries", tries.count + 1);
+            log::error!("read failed, the commit gives up after {} tries: {error}", tries.count + 1);
             return Err(error);
         }
         // A short outage is not reported: a bus is back soon after its reset.
         if tries.count == 5 {
-            log::error!("suspended: {error}; a commit needs these bytes, and goes on when they can be read");
+            log::error!("suspended: {error}; the commit resumes when the device can be read");
             let since_ns = self.env.wall_ns();
             *self.suspension.lock() = Some(Suspension { since_ns, reason: error.to_string() });
         }
@@ -116,7 +118,7 @@ impl Reports {
     }
 
     /// Ends the suspension: the read succeeded or was given up.
-    pub fn stop_waiting(&self, tries: &Tries, came_through: bool) {
+    pub fn stop_waiting(&self, tries: &ReadAttempts, came_through: bool) {
         if tries.count > 0 && self.suspension.lock().take().is_some() && came_through {
             log::warn!("resumed: the device answers again after {} tries", tries.count + 1);
         }

@@ -14,10 +14,11 @@ use terrane_codec::Compressor;
 
 type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
 
+/// The worker threads. Dropping it ends them.
 pub struct Workers {
     queue: Option<Sender<Job>>,
     /// Run jobs on the calling thread: waking a worker costs more.
-    alone: bool,
+    inline: bool,
     /// Contexts for jobs that run on the calling thread: readers, and pools without threads.
     idle: Mutex<Vec<Compressor>>,
 }
@@ -26,8 +27,9 @@ pub struct Workers {
 pub struct Pending<R>(Receiver<R>);
 
 impl<R> Pending<R> {
+    /// Waits for the result. `Failed` if the job panicked.
     pub fn wait(self) -> Result<R, PoolError> {
-        self.0.recv().map_err(|_| PoolError::Failed { reason: "a job of the workers panicked".into() })
+        self.0.recv().map_err(|_| PoolError::Failed { reason: "a worker job panicked".into() })
     }
 }
 
@@ -43,7 +45,7 @@ impl Workers {
                     .name(format!("terrane-work-{index}"))
                     .spawn(move || {
                         // Workers occupy all processors during a txg. At normal priority a reader would wait for a worker's time slice.
-                        env.be_nice();
+                        env.lower_priority();
                         let mut compressor = Compressor::new();
                         for job in jobs {
                             // After a panic, the waiting caller gets an error. The worker goes on with a new context.
@@ -56,7 +58,7 @@ impl Workers {
             }
             queue
         });
-        Workers { queue, alone: threads < 2, idle: Mutex::default() }
+        Workers { queue, inline: threads < 2, idle: Mutex::default() }
     }
 
     /// Runs `job` on a worker, or on the calling thread if there is none.
@@ -70,17 +72,17 @@ impl Workers {
             let _ = answer.send(job(compressor));
         };
         match &self.queue {
-            Some(queue) if !self.alone => {
+            Some(queue) if !self.inline => {
                 let _ = queue.send(Box::new(job));
             }
             // A panic reaches the caller as an error, as above.
-            _ => drop(catch_unwind(AssertUnwindSafe(|| self.here(job)))),
+            _ => drop(catch_unwind(AssertUnwindSafe(|| self.run_inline(job)))),
         }
         Pending(pending)
     }
 
     /// Runs `job` on this thread with a borrowed context.
-    pub fn here<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
+    pub fn run_inline<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
         let mut compressor = self.idle.lock().pop().unwrap_or_default();
         let answer = job(&mut compressor);
         self.idle.lock().push(compressor);
@@ -94,7 +96,7 @@ mod tests {
     use crate::env::SystemEnv;
 
     #[test]
-    fn a_job_that_panics_is_heard_of_and_costs_no_worker() {
+    fn a_panicking_job_reports_failure_and_keeps_its_worker() {
         let env: Arc<dyn Env> = Arc::new(SystemEnv::new());
         let workers = Workers::new(&env);
         // More jobs than there are threads.

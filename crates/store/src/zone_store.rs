@@ -4,13 +4,13 @@
 //! asked, and the directory part that the run names. The answer is one hop, never a chain. Bytes of a logical zone come from the first
 //! replica that returns them and passes the caller's check.
 //!
-//! Invariant: a zone is not reset while a reader is between lookup and completion ([`HeldZone`]).
+//! Invariant: a zone is not reset while a reader is between lookup and completion ([`PinnedZone`]).
 
 use crate::PoolError;
-use crate::append::Shared;
+use crate::append::ColocatedCopy;
 use crate::counters::Counters;
 use crate::devices::{Devices, homes};
-use crate::held::{HeldZone, StoredBytes};
+use crate::pinned_zone::{PinnedZone, StoredBytes};
 use crate::reports::Reports;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -32,15 +32,19 @@ const READ_RETRIES: u32 = 2;
 pub struct ZoneStore {
     /// The pool's id, which every directory part repeats.
     pub pool: u64,
+    /// The devices by index.
     pub devices: Arc<Devices>,
+    /// The zone tables. Only the sync thread changes them.
     pub tables: RwLock<Tables>,
     /// Directory parts that were read or written lately.
     pub parts: Arc<PartCache>,
+    /// Counters of reads and errors.
     pub counters: Arc<Counters>,
     reports: Arc<Reports>,
 }
 
 impl ZoneStore {
+    /// The zones of a pool that is created or imported.
     pub fn new(
         pool: u64,
         devices: Arc<Devices>,
@@ -55,7 +59,8 @@ impl ZoneStore {
     /// Flushes every device. One failure is final, whatever the other devices say: how much of a txg the device holds is unknown.
     pub fn flush(&self, side_by_side: bool) -> Result<(), PoolError> {
         let devices = self.devices.all();
-        let flush = |device: &dyn Device| self.counters.timed(&self.counters.flush, || device.flush());
+        let flush =
+            |device: &dyn Device| self.counters.record_duration(&self.counters.flush, || device.flush());
         if devices.len() == 1 || !side_by_side {
             return devices.iter().try_for_each(|(_, device)| Ok(flush(device.as_ref())?));
         }
@@ -72,7 +77,7 @@ impl ZoneStore {
     /// Closes zones that drives still count as active but the pool does not write any more. It resets zones that the tables call empty,
     /// and finishes those that they call full. Runs after the first uberblock of this incarnation. A zone that could not be reset or
     /// finished is tried again when it is opened.
-    pub fn tidy_drives(&self) {
+    pub fn close_stale_zones(&self) {
         let tables = self.tables.read();
         let resident = tables.zones.values();
         let written: BTreeMap<Home, bool> = resident
@@ -92,22 +97,22 @@ impl ZoneStore {
                     None => device.reset(home.zone),
                 };
                 if let Err(error) = outcome {
-                    log::warn!("{home}: {error}");
+                    log::warn!("{home}: closing failed: {error}");
                 }
             }
         }
     }
 
-    /// The bytes of a shared copy, if it exists and is still in the zone of another copy.
-    pub fn shared_bytes(&self, shared: &Shared) -> Option<Vec<u8>> {
+    /// The bytes of a colocated copy, if it exists and is still in the zone of another copy.
+    pub fn colocated_bytes(&self, colocated: &ColocatedCopy) -> Option<Vec<u8>> {
         let tables = self.tables.read();
-        let here = tables.current_zone(shared.addr)?;
-        let is_near = shared.siblings.iter().any(|sibling| tables.current_zone(*sibling) == Some(here));
+        let here = tables.current_zone(colocated.addr)?;
+        let is_near = colocated.other_copies.iter().any(|copy| tables.current_zone(*copy) == Some(here));
         drop(tables);
-        let (held, offset) = self.locate(shared.addr, shared.psize).ok().filter(|_| is_near)?;
-        let mut bytes = vec![0; shared.psize as usize];
-        self.read_zone(&held, offset, &mut bytes).ok()?;
-        (crc32c::crc32c(&bytes) == shared.crc).then_some(bytes)
+        let (pinned, offset) = self.locate(colocated.addr, colocated.psize).ok().filter(|_| is_near)?;
+        let mut bytes = vec![0; colocated.psize as usize];
+        self.read_zone(&pinned, offset, &mut bytes).ok()?;
+        (crc32c::crc32c(&bytes) == colocated.crc).then_some(bytes)
     }
 
     fn note_checksum_error(&self, device: DeviceIdx) {
@@ -120,11 +125,11 @@ impl ZoneStore {
         let mut first = None;
         // After a mismatch, look the block up once more: the collector may have moved it meanwhile.
         for _ in 0..2 {
-            let (held, offset) = self.locate(addr, normal.psize)?;
+            let (pinned, offset) = self.locate(addr, normal.psize)?;
             let mut found = None;
-            let read = held.try_replicas(|home| {
-                let stored = self.read_replica(&held, home, offset, normal.psize)?;
-                self.counters.reads(held.class).blocks.add(1);
+            let read = pinned.try_replicas(|home| {
+                let stored = self.read_replica(&pinned, home, offset, normal.psize)?;
+                self.counters.reads(pinned.class).blocks.add(1);
                 if compute(normal.checksum_kind, &stored) == normal.checksum {
                     return Ok(stored);
                 }
@@ -136,7 +141,7 @@ impl ZoneStore {
             });
             match read {
                 Ok(stored) => return Ok(stored),
-                Err(error) if found.is_none() || error.may_pass() => return Err(error),
+                Err(error) if found.is_none() || error.is_transient() => return Err(error),
                 Err(_) if first == found => break,
                 Err(_) => first = found,
             }
@@ -147,56 +152,56 @@ impl ZoneStore {
     }
 
     /// The current zone and offset of the block born at `addr`.
-    pub fn locate(&self, addr: Addr, psize: u32) -> Result<(HeldZone, u64), PoolError> {
+    pub fn locate(&self, addr: Addr, psize: u32) -> Result<(PinnedZone, u64), PoolError> {
         let unknown = |what| PoolError::Corrupt(Corrupt::new(addr, what, "in the zone tables", "nothing"));
-        let (held, moved) = {
+        let (pinned, moved) = {
             let tables = self.tables.read();
-            let run = tables.whereabouts(addr).ok_or_else(|| unknown("birthplace of a block that lives"))?;
+            let run = tables.locate(addr).ok_or_else(|| unknown("birthplace of a live block"))?;
             let (seq, part_end) = run.map_or((addr.seq(), None), |run| (run.dest, Some(run.part_end())));
             let zone = tables.zones.get(&seq).ok_or_else(|| unknown("zone of a run"))?;
-            (HeldZone::new(seq, zone), part_end)
+            (PinnedZone::new(seq, zone), part_end)
         };
         let offset = match moved {
             None => addr.offset(),
             Some(part_end) => {
-                let part = self.part(&held, part_end)?;
+                let part = self.part(&pinned, part_end)?;
                 let entry = part.find(addr).filter(|entry| entry.psize == psize);
                 entry.ok_or_else(|| unknown("block in the directory part of its run"))?.offset
             }
         };
-        if offset + u64::from(psize) > held.capacity {
+        if offset + u64::from(psize) > pinned.capacity {
             return Err(Corrupt::new(
                 addr,
                 "end of the block",
-                format_args!("at most {}", held.capacity),
+                format_args!("at most {}", pinned.capacity),
                 offset + u64::from(psize),
             )
             .into());
         }
-        Ok((held, offset))
+        Ok((pinned, offset))
     }
 
     /// Pins a zone, if it exists.
-    pub fn hold(&self, seq: ZoneSeq) -> Option<HeldZone> {
-        self.tables.read().zones.get(&seq).map(|zone| HeldZone::new(seq, zone))
+    pub fn pin(&self, seq: ZoneSeq) -> Option<PinnedZone> {
+        self.tables.read().zones.get(&seq).map(|zone| PinnedZone::new(seq, zone))
     }
 
     /// Bytes of a zone, from the gathered batches or from the device.
-    pub fn read_zone(&self, held: &HeldZone, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+    pub fn read_zone(&self, pinned: &PinnedZone, offset: u64, buf: &mut [u8]) -> Result<(), PoolError> {
         let len = u32::try_from(buf.len()).expect("nothing that is read in one piece is larger than a zone");
-        buf.copy_from_slice(&self.read_stored(held, offset, len)?);
+        buf.copy_from_slice(&self.read_stored(pinned, offset, len)?);
         Ok(())
     }
 
     /// Like [`read_zone`](ZoneStore::read_zone), into a buffer that the next read of this thread reuses.
-    pub fn read_stored(&self, held: &HeldZone, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
-        held.try_replicas(|home| self.read_replica(held, home, offset, len))
+    pub fn read_stored(&self, pinned: &PinnedZone, offset: u64, len: u32) -> Result<StoredBytes, PoolError> {
+        pinned.try_replicas(|home| self.read_replica(pinned, home, offset, len))
     }
 
     /// Reads from one replica.
     fn read_replica(
         &self,
-        held: &HeldZone,
+        pinned: &PinnedZone,
         home: Home,
         offset: u64,
         len: u32,
@@ -206,19 +211,20 @@ impl ZoneStore {
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize, (to - from) as usize);
-        if held.unwritten.as_ref().is_none_or(|gather| !gather.read(offset, stored.wanted_mut())) {
-            self.read_device(held, home, from, stored.buf_mut())?;
+        if pinned.unwritten.as_ref().is_none_or(|write_buffer| !write_buffer.read(offset, stored.wanted_mut())) {
+            self.read_device(pinned, home, from, stored.buf_mut())?;
         }
         Ok(stored)
     }
 
-    fn read_device(&self, held: &HeldZone, home: Home, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+    fn read_device(&self, pinned: &PinnedZone, home: Home, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
         let device = self.devices.get(home.device)?;
         let counters = &*self.counters;
-        let reads = counters.reads(held.class);
+        let reads = counters.reads(pinned.class);
         reads.operations.add(1);
         reads.bytes.add(buf.len() as u64);
-        let mut read = || counters.timed(&counters.device_read, || device.read(home.zone, from, buf));
+        let mut read =
+            || counters.record_duration(&counters.device_read, || device.read(home.zone, from, buf));
         let mut outcome = read();
         for _ in 0..READ_RETRIES {
             if !matches!(outcome, Err(DeviceError::Io { .. })) {
@@ -236,37 +242,42 @@ impl ZoneStore {
     /// A range of a full zone, widened to whole write units, and the offset where it begins.
     pub fn read_units(
         &self,
-        held: &HeldZone,
+        pinned: &PinnedZone,
         from: u64,
         to: u64,
         buf: &mut AlignedBuf,
     ) -> Result<u64, PoolError> {
-        held.try_replicas(|home| {
+        pinned.try_replicas(|home| {
             let unit = u64::from(self.devices.get(home.device)?.info().write_unit);
             let from = from / unit * unit;
             buf.prepare((to.next_multiple_of(unit) - from) as usize);
-            self.read_device(held, home, from, buf)?;
+            self.read_device(pinned, home, from, buf)?;
             Ok(from)
         })
     }
 
     /// The directory part of a zone that ends at `end`. Uses its second copy if the first is damaged.
-    pub fn part(&self, held: &HeldZone, end: u64) -> Result<Arc<Part>, PoolError> {
-        self.part_near(held, end, &mut Near::new(PART_BYTES))
+    pub fn part(&self, pinned: &PinnedZone, end: u64) -> Result<Arc<Part>, PoolError> {
+        self.part_from_tail(pinned, end, &mut TailReader::new(PART_BYTES))
     }
 
-    fn part_near(&self, held: &HeldZone, end: u64, near: &mut Near) -> Result<Arc<Part>, PoolError> {
-        if let Some(part) = self.parts.get(held.seq, end) {
+    fn part_from_tail(
+        &self,
+        pinned: &PinnedZone,
+        end: u64,
+        tail: &mut TailReader,
+    ) -> Result<Arc<Part>, PoolError> {
+        if let Some(part) = self.parts.get(pinned.seq, end) {
             return Ok(part);
         }
-        let part = match self.read_part(held, end, near) {
+        let part = match self.read_part(pinned, end, tail) {
             Ok(part) => part,
             Err(error) => {
-                log::warn!("{error}; trying the second copy");
-                match self.read_part_copy(held.seq, end) {
+                log::warn!("directory part failed, using copy: {error}");
+                match self.read_part_copy(pinned.seq, end) {
                     Ok(Some(part)) => part,
                     // A copy that could not be read may be good.
-                    Err(unread) if unread.may_pass() => return Err(unread),
+                    Err(unread) if unread.is_transient() => return Err(unread),
                     Ok(None) | Err(_) => return Err(error),
                 }
             }
@@ -276,52 +287,52 @@ impl ZoneStore {
         Ok(part)
     }
 
-    fn read_part(&self, held: &HeldZone, end: u64, near: &mut Near) -> Result<Part, PoolError> {
-        held.try_replicas(|home| self.read_part_of(held, home, end, near))
+    fn read_part(&self, pinned: &PinnedZone, end: u64, tail: &mut TailReader) -> Result<Part, PoolError> {
+        pinned.try_replicas(|home| self.read_part_of(pinned, home, end, tail))
     }
 
     fn read_part_of(
         &self,
-        held: &HeldZone,
+        pinned: &PinnedZone,
         home: Home,
         end: u64,
-        near: &mut Near,
+        tail: &mut TailReader,
     ) -> Result<Part, PoolError> {
-        near.turn_to(home);
+        tail.switch_to(home);
         let bad_end = || {
-            Corrupt::new(format_args!("zone {}", held.seq), "end of a directory part", "inside the zone", end)
+            Corrupt::new(format_args!("zone {}", pinned.seq), "end of a directory part", "inside the zone", end)
         };
-        if end > held.capacity || end < PartTrailer::SIZE as u64 {
+        if end > pinned.capacity || end < PartTrailer::SIZE as u64 {
             return Err(bad_end().into());
         }
-        if near.up_to(end, PartTrailer::SIZE as u64).is_none() {
-            self.read_near(held, home, end, near.reach, near)?;
+        if tail.bytes_up_to(end, PartTrailer::SIZE as u64).is_none() {
+            self.read_tail(pinned, home, end, tail.reach, tail)?;
         }
-        let trailer = parse_trailer(near.up_to(end, 0).unwrap_or(&[]), held.seq, end)?;
+        let trailer = parse_trailer(tail.bytes_up_to(end, 0).unwrap_or(&[]), pinned.seq, end)?;
         let len = end - trailer.part_start;
-        if near.up_to(end, len).is_none() {
-            self.read_near(held, home, end, len.max(near.reach), near)?;
+        if tail.bytes_up_to(end, len).is_none() {
+            self.read_tail(pinned, home, end, len.max(tail.reach), tail)?;
         }
-        let raw = near.up_to(end, len).ok_or_else(bad_end)?;
+        let raw = tail.bytes_up_to(end, len).ok_or_else(bad_end)?;
         let from = raw.len().saturating_sub(usize::try_from(len).unwrap_or(usize::MAX));
         Ok(parse_part(self.pool, &trailer, raw.get(from..).unwrap_or(&[]), end)?)
     }
 
     /// The zone's bytes up to `end`: `len` of them, or fewer at the zone's start.
-    fn read_near(
+    fn read_tail(
         &self,
-        held: &HeldZone,
+        pinned: &PinnedZone,
         home: Home,
         end: u64,
         len: u64,
-        near: &mut Near,
+        tail: &mut TailReader,
     ) -> Result<(), PoolError> {
         let from = end.saturating_sub(len);
-        near.from = from;
-        near.bytes.clear();
+        tail.from = from;
+        tail.bytes.clear();
         // The range lies in a zone, whose length fits.
         let len = u32::try_from(end - from).expect("nothing that is read in one piece is larger than a zone");
-        near.bytes.extend_from_slice(&self.read_replica(held, home, from, len)?);
+        tail.bytes.extend_from_slice(&self.read_replica(pinned, home, from, len)?);
         Ok(())
     }
 
@@ -334,20 +345,20 @@ impl ZoneStore {
         };
         let len = |copy: &PartCopy| u32::try_from(end.checked_sub(copy.part_start)?).ok();
         let Some((copy, len)) = known.and_then(|copy| Some((copy, len(&copy)?))) else { return Ok(None) };
-        let (held, offset) = self.locate(copy.addr, len)?;
+        let (pinned, offset) = self.locate(copy.addr, len)?;
         let mut raw = vec![0; len as usize];
-        self.read_zone(&held, offset, &mut raw)?;
+        self.read_zone(&pinned, offset, &mut raw)?;
         let trailer = parse_trailer(&raw, seq, end)?;
         Ok(Some(parse_part(self.pool, &trailer, &raw, end)?))
     }
 
     /// All directory parts of a zone, oldest first.
-    pub fn parts_of(&self, held: &HeldZone, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
+    pub fn parts_of(&self, pinned: &PinnedZone, claimed: u64) -> Result<Vec<Arc<Part>>, PoolError> {
         let mut parts = Vec::new();
-        let mut near = Near::new(PARTS_BYTES);
+        let mut tail = TailReader::new(PARTS_BYTES);
         let mut end = (claimed > 0).then_some(claimed);
         while let Some(at) = end {
-            let part = self.part_near(held, at, &mut near)?;
+            let part = self.part_from_tail(pinned, at, &mut tail)?;
             // Each part lies before the part that names it, so the loop ends.
             end = part.previous.filter(|previous| *previous < at && *previous > 0);
             parts.push(part);
@@ -358,9 +369,13 @@ impl ZoneStore {
 
     /// The bytes of an entry's block, verified by its CRC, and whether they came from another copy. `None`: all copies were read and
     /// are damaged. An error: a copy that could not be read may be good.
-    pub fn entry_bytes(&self, held: &HeldZone, entry: &Entry) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
-        let own = held.try_replicas(|home| {
-            let stored = self.read_replica(held, home, entry.offset, entry.psize)?;
+    pub fn entry_bytes(
+        &self,
+        pinned: &PinnedZone,
+        entry: &Entry,
+    ) -> Result<Option<(Vec<u8>, bool)>, PoolError> {
+        let own = pinned.try_replicas(|home| {
+            let stored = self.read_replica(pinned, home, entry.offset, entry.psize)?;
             if crc32c::crc32c(&stored) == entry.crc {
                 return Ok(stored.to_vec());
             }
@@ -372,14 +387,14 @@ impl ZoneStore {
         });
         let mut unread = match own {
             Ok(bytes) => return Ok(Some((bytes, false))),
-            Err(error) => Some(error).filter(PoolError::may_pass),
+            Err(error) => Some(error).filter(PoolError::is_transient),
         };
         let mut bytes = vec![0; entry.psize as usize];
-        for sibling in &entry.siblings {
-            let located = self.locate(*sibling, entry.psize);
-            match located.and_then(|(held, offset)| self.read_zone(&held, offset, &mut bytes)) {
+        for copy in &entry.other_copies {
+            let located = self.locate(*copy, entry.psize);
+            match located.and_then(|(pinned, offset)| self.read_zone(&pinned, offset, &mut bytes)) {
                 Ok(()) if crc32c::crc32c(&bytes) == entry.crc => return Ok(Some((bytes, true))),
-                Err(error) if error.may_pass() => unread = unread.or(Some(error)),
+                Err(error) if error.is_transient() => unread = unread.or(Some(error)),
                 Ok(()) | Err(_) => {}
             }
         }
@@ -392,20 +407,20 @@ const PART_BYTES: u64 = 16 << 10;
 const PARTS_BYTES: u64 = 64 << 10;
 
 /// The last bytes that were read of a zone.
-struct Near {
+struct TailReader {
     home: Home,
     from: u64,
     bytes: Vec<u8>,
     reach: u64,
 }
 
-impl Near {
-    fn new(reach: u64) -> Near {
-        Near { home: Home::default(), from: 0, bytes: Vec::new(), reach }
+impl TailReader {
+    fn new(reach: u64) -> TailReader {
+        TailReader { home: Home::default(), from: 0, bytes: Vec::new(), reach }
     }
 
     /// Switches to this replica.
-    fn turn_to(&mut self, home: Home) {
+    fn switch_to(&mut self, home: Home) {
         if self.home != home {
             (self.home, self.from) = (home, 0);
             self.bytes.clear();
@@ -413,7 +428,7 @@ impl Near {
     }
 
     /// The buffered bytes up to `end`, if there are at least `len`.
-    fn up_to(&self, end: u64, len: u64) -> Option<&[u8]> {
+    fn bytes_up_to(&self, end: u64, len: u64) -> Option<&[u8]> {
         let count = usize::try_from(end.checked_sub(self.from)?).ok()?;
         self.bytes.get(..count).filter(|bytes| bytes.len() as u64 >= len)
     }

@@ -90,7 +90,7 @@ fn row_after(
         "(the device)",
         each(after.claimed, before.claimed),
         each(after.dead, before.dead),
-        each(after.frame, before.frame)
+        each(after.overhead, before.overhead)
     );
     mounted.pool.export().unwrap();
     each(after.live(), before.live())
@@ -125,7 +125,7 @@ fn parent(mounted: &Mounted, number: usize) -> Ino {
 fn small_zap(mounted: &Mounted, number: usize) {
     let dataset = mounted.fs.dataset();
     let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
-    let tx = dataset.objects().begin(cost).unwrap();
+    let tx = dataset.object_set().begin(cost).unwrap();
     let mut zap = dataset.new_zap(&tx, ObjectKind::Zap).unwrap();
     for entry in 0..SMALL {
         let id = number as u64 * SMALL + entry;
@@ -139,7 +139,7 @@ fn entries(bench: &Bench, count: usize) {
     row(bench, "entry of one ZAP, three integers", count, |mounted, number| {
         let dataset = mounted.fs.dataset();
         let cost = Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING };
-        let tx = dataset.objects().begin(cost).unwrap();
+        let tx = dataset.object_set().begin(cost).unwrap();
         let zap = one.get_or_init(|| std::sync::Mutex::new(dataset.new_zap(&tx, ObjectKind::Zap).unwrap()));
         let id = number as u64;
         zap.lock()
@@ -196,7 +196,7 @@ fn main() {
             "zaps" => drop(row(&bench, "ZAP of ten entries of three integers", count, small_zap)),
             "entries" => entries(&bench, args.number("--large", 1_000_000)),
             "xattrs" => xattrs(&mut bench, count),
-            _ => panic!("--rows: {rows} is not known"),
+            _ => panic!("--rows: unknown {rows}"),
         }
     }
     let _ = std::fs::remove_file(&bench.path);

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 use terrane::{
-    CreateOptions, Dataset, Device, FileDevice, ImportOptions, ObjectId, Objects, Pool, SimConfig, SimDevice,
-    SystemEnv, ValueRef, Work, ZapHandle, ZapSpec, Zaps,
+    BatchPlan, CreateOptions, Dataset, Device, FileDevice, ImportOptions, ObjectId, ObjectSets, Pool,
+    SimConfig, SimDevice, SystemEnv, ValueRef, ZapHandle, ZapSpec, Zaps,
 };
 
 const ZONE_BYTES: u64 = 64 << 20;
@@ -58,13 +58,13 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
         Arc::new(SystemEnv::new()),
         &ImportOptions::default(),
     )?;
-    let objects = Objects::create(Arc::clone(&pool))?;
+    let objects = ObjectSets::create(Arc::clone(&pool))?;
     let zaps = Zaps::open(&Arc::new(Dataset::create_root(&objects, &[])?))?;
 
     // The directory of directories. A later program finds it among the roots.
     let directories = {
-        let batch = zaps.begin(Work::new().create(1, 1, 40))?;
-        let directories = zaps.create(&batch, ZapSpec::WORDS)?;
+        let batch = zaps.begin(BatchPlan::new().create(1, 1, 40))?;
+        let directories = zaps.create(&batch, ZapSpec::U64_KEYS)?;
         zaps.roots().add(&batch, "directories", ValueRef::U64s(&[directories.id().0]))?;
         directories
     };
@@ -74,7 +74,7 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
     let start = Instant::now();
     for first in (0..count).step_by(IN_A_BATCH as usize) {
         let here = IN_A_BATCH.min(count - first);
-        let work = Work::new().create(u32::try_from(here)?, names, 12 + 3 * 8).put(
+        let work = BatchPlan::new().create(u32::try_from(here)?, names, 12 + 3 * 8).put(
             &directories,
             here,
             8,
@@ -94,7 +94,7 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
     rate("made, committed: names", count * names, start);
     let (_, live, _) = pool.space();
     let bytes = live.saturating_sub(live_before);
-    println!("{:<28} {:>10.1} bytes, all told", "each ZAP takes", bytes as f64 / count.max(1) as f64);
+    println!("{:<28} {:>10.1} bytes in total", "each ZAP takes", bytes as f64 / count.max(1) as f64);
 
     let find = |number: u64| -> Result<ZapHandle, Box<dyn Error>> {
         let id = directories.lookup_u64(&[number][..])?.ok_or("a directory is lost")?;
@@ -113,7 +113,7 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
     let start = Instant::now();
     for first in (0..count).step_by(IN_A_BATCH as usize) {
         let end = count.min(first + IN_A_BATCH);
-        let mut work = Work::new().remove(&directories, end - first);
+        let mut work = BatchPlan::new().remove(&directories, end - first);
         for _ in first..end {
             work = work.destroy();
         }

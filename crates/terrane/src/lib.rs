@@ -36,21 +36,21 @@
 
 #![deny(missing_docs)]
 
-pub use terrane_check::{Counts, Finding, Phase, Progress, Report, check};
+pub use terrane_check::{Counts, Finding, Progress, Report, Stage, check};
 pub use terrane_dataset::{
-    AccessTime, AclType, Batch, Dataset, DatasetError, DnodeSize, PROPERTIES, Property, PropertyValue,
-    Source, Work, XattrHome, ZapError, ZapHandle, ZapSpec, Zaps,
+    AccessTime, AclType, Batch, BatchPlan, Dataset, DatasetError, DnodeSize, PROPERTIES, Property,
+    PropertyValue, Source, XattrPlacement, ZapError, ZapHandle, ZapSpec, Zaps,
 };
 pub use terrane_device::{Device, DeviceError, FileDevice, OpenMode, SimConfig, SimDevice, ZonedDevice};
-pub use terrane_object::Objects;
+pub use terrane_object::ObjectSets;
 pub use terrane_pool::{CreateOptions, ImportOptions, Pool};
 pub use terrane_posix::{
     ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, AccessTimes, Acl, Attr, Cred, DirEntry, Errno, FALLOC_KEEP_SIZE,
     FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Ino, InodeFlags, Job, JobStep, LINK_MAX,
-    NAME_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, Reading, Rebirth, Recompress,
-    RecompressStatus, Rewrite, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,
-    SYMLINK_MAX, SetAttr, SetTime, SetXattr, Settle, StatFs, Time, WRITE_HINT, WriteFlags, XATTR_LIST_MAX,
-    XATTR_SIZE_MAX, mode,
+    NAME_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, ReadOptions, Recompress, RecompressStatus,
+    Rewrite, RewriteFigures, RewritePass, RewriteRelocated, RewriteSpec, RewriteState, RewriteStatus,
+    SYMLINK_MAX, SetAttr, SetTime, SetXattr, ShrinkDirs, StatFs, Time, WRITE_HINT, WriteFlags,
+    XATTR_LIST_MAX, XATTR_SIZE_MAX, mode,
 };
 pub use terrane_space::policy::Hint;
 pub use terrane_store::PoolError;

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs, WriteFlags};
 use terrane_check::usage::{Purpose, Usage, usage};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::{ObjectKind, Objects};
+use terrane_object::{ObjectKind, ObjectSets};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 use terrane_txg::cost::Cost;
-use terrane_wire::scattered;
+use terrane_wire::mix64;
 use terrane_zap::ValueRef;
 
 const OWNER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
 
 struct Machine {
     pool: Arc<Pool>,
-    objects: Arc<Objects>,
+    objects: Arc<ObjectSets>,
     fs: Arc<Fs>,
 }
 
@@ -31,7 +31,7 @@ impl Machine {
         let create = CreateOptions::named("space");
         let import = ImportOptions::default();
         let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
-        let objects = Objects::create(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, &[]).unwrap();
         Fs::format(&dataset, &OWNER).unwrap();
         let fs = Fs::open(Arc::new(dataset)).unwrap();
@@ -73,7 +73,7 @@ fn an_empty_directory_or_file_costs_less_than_forty_bytes() {
 #[test]
 fn a_zap_of_ten_file_identifiers_costs_less_than_two_hundred_bytes() {
     let m = Machine::new();
-    let set = m.fs.dataset().objects();
+    let set = m.fs.dataset().object_set();
     let zap = each(&m, 2000, |number| {
         let tx = set.begin(Cost { write_bytes: 64 << 10, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
         let mut zap = m.fs.dataset().new_zap(&tx, ObjectKind::Zap).unwrap();
@@ -98,7 +98,7 @@ fn every_byte_of_a_pool_is_accounted_for() {
         let file = m.fs.create(root, name.as_bytes(), 0o644, &OWNER).unwrap().ino;
         // Incompressible content, so that its size is known.
         let bytes: Vec<u8> =
-            (0..2000 + number * 16).map(|at| (scattered(number << 32 | at) & 255) as u8).collect();
+            (0..2000 + number * 16).map(|at| (mix64(number << 32 | at) & 255) as u8).collect();
         m.fs.write(file, 0, &bytes, WriteFlags::default()).unwrap();
         contents += bytes.len() as u64;
         m.fs.forget(file, 1);
@@ -117,7 +117,7 @@ fn every_byte_of_a_pool_is_accounted_for() {
     let empty = m.committed();
     assert!(!empty.shares.contains_key(&Purpose::Contents) && empty.dead >= stored);
     for usage in [&full, &empty] {
-        assert_eq!(usage.live() + usage.dead + usage.frame, usage.claimed);
+        assert_eq!(usage.live() + usage.dead + usage.overhead, usage.claimed);
     }
-    assert_eq!(empty.live(), m.pool.status().live_bytes, "as the pool's own books say");
+    assert_eq!(empty.live(), m.pool.status().live_bytes, "as the pool's own accounting says");
 }

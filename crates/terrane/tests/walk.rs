@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs, Ino};
 use terrane_device::{Device, FileDevice};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SystemEnv;
 
@@ -37,7 +37,7 @@ fn make(path: &Path) -> (Arc<Pool>, Arc<Dataset>) {
     let create = CreateOptions::named("walk");
     let import = ImportOptions::default();
     let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &import).unwrap();
-    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
     let dataset = Arc::new(Dataset::create_root(&objects, &[("atime", "off")]).unwrap());
     Fs::format(&dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::clone(&dataset)).unwrap();

@@ -2,34 +2,36 @@
 
 use parking_lot::Mutex;
 use std::sync::Arc;
-use terrane_format::totals::{Recent, Totals};
+use terrane_format::totals::{RecentTotals, Totals};
 use terrane_store::counters::Counters;
 
+/// Totals since the pool was created, and of a recent window of time.
 pub struct Activity {
     counters: Arc<Counters>,
     /// Totals up to this import, as the pool stored them.
-    before: Totals,
-    recent: Mutex<Recent>,
+    stored_totals: Totals,
+    recent: Mutex<RecentTotals>,
 }
 
 impl Activity {
-    pub fn new(counters: Arc<Counters>, before: Totals) -> Activity {
-        let recent = Mutex::new(Recent::new(counters.now_ns(), before));
-        Activity { counters, before, recent }
+    /// Continues from the totals that the pool had stored when it was imported.
+    pub fn new(counters: Arc<Counters>, stored_totals: Totals) -> Activity {
+        let recent = Mutex::new(RecentTotals::new(counters.now_ns(), stored_totals));
+        Activity { counters, stored_totals, recent }
     }
 
     /// Totals since the pool was created.
     pub fn totals(&self) -> Totals {
-        self.before.plus(&self.counters.totals())
+        self.stored_totals.plus(&self.counters.totals())
     }
 
     /// Totals of the last `window_ns`, and the nanoseconds that they cover: at most the time since import.
-    pub fn lately(&self, window_ns: u64) -> (u64, Totals) {
+    pub fn recent_totals(&self, window_ns: u64) -> (u64, Totals) {
         self.recent.lock().since(window_ns, self.counters.now_ns(), &self.totals())
     }
 
-    /// Takes a sample now and then. [`lately`](Activity::lately) subtracts samples from the current totals.
-    pub fn note(&self) {
+    /// Takes a sample now and then. [`recent_totals`](Activity::recent_totals) subtracts samples from the current totals.
+    pub fn sample(&self) {
         self.recent.lock().note(self.counters.now_ns(), || self.totals());
     }
 }

@@ -1,10 +1,10 @@
 //! Admission to transaction groups: which txg is open, which one syncs, what is reserved in them, and which
 //! operations wait.
 
-pub mod room;
+pub mod space;
 mod wait;
 
-pub use wait::Above;
+pub use wait::PoolHooks;
 
 use crate::levels::Backlog;
 use crate::pace::Pace;
@@ -38,6 +38,7 @@ impl Load {
     }
 }
 
+/// States of the open and the syncing txg, under the lock of [`Admission`].
 pub struct TxgState {
     open: Txg,
     holders: u64,
@@ -58,17 +59,18 @@ pub struct TxgState {
     /// Operations that wait for space, as (ticket, bytes), in FIFO order.
     queue: VecDeque<(u64, u64)>,
     next_ticket: u64,
-    /// Bytes reserved for files, which no other operation may use: see `Pool::promise`.
-    promised: u64,
+    /// Bytes reserved for files, which no other operation may use: see `Pool::reserve_file`.
+    file_reserved: u64,
     /// Rate at which memory gets dirty.
     inflow: Inflow,
 }
 
 /// Space of the pool, as of the last commit or the last GC step after it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Room {
+pub struct SpaceSnapshot {
     /// Live bytes.
     pub live: u64,
+    /// Limits on live bytes and on bytes written, for users and for frees.
     pub limits: Limits,
     /// GC found no further victim that would give space.
     pub is_stuck: bool,
@@ -78,6 +80,7 @@ pub struct Room {
     pub empty_zones: u64,
     /// The txg that was imported.
     pub imported: Txg,
+    /// The incarnation, which each writable import increments.
     pub incarnation: u64,
     /// Some zones could not be read, and no zone was read since this time.
     pub unread_since_ns: Option<u64>,
@@ -86,24 +89,25 @@ pub struct Room {
 /// Decides when an operation may join the open txg. It knows the open and the syncing txg, the bytes reserved
 /// in them, and the pool's free space.
 pub struct Admission {
+    /// The zones whose free space is measured.
     pub store: Arc<ZoneStore>,
     state: Mutex<TxgState>,
     /// Number of the open txg, readable without the lock.
     open_now: AtomicU64,
     /// Wakes when the last holder left, or when the next txg was opened.
-    left: Condvar,
+    holders_left: Condvar,
     /// Wakes when a txg was committed, or the pool failed.
-    synced: Condvar,
+    txg_synced: Condvar,
     /// Wakes when there is more space, when a waiter left the queue, or when the pool failed.
-    more_room: Condvar,
+    space_gained: Condvar,
     /// Wakes the sync thread.
-    work: Condvar,
-    room: Mutex<Room>,
+    sync_wanted: Condvar,
+    space: Mutex<SpaceSnapshot>,
     dirty_max: Mutex<u64>,
     /// Upper bound of `dirty_max`. Read and changed under the lock of `dirty_max`.
     dirty_budget: AtomicU64,
     /// Another txg must follow although no operation changes anything.
-    more_work: AtomicBool,
+    another_txg: AtomicBool,
     /// The largest record size in use, in bytes. A zone's tail may be too short for such a block.
     largest_block: AtomicU64,
     /// Bytes of the most table sections that one txg may rewrite in a hurry.
@@ -121,7 +125,7 @@ impl Admission {
     pub fn new(open: Txg, synced: Txg, dirty_budget: u64, store: Arc<ZoneStore>) -> Admission {
         Admission {
             store,
-            more_work: AtomicBool::new(false),
+            another_txg: AtomicBool::new(false),
             largest_block: AtomicU64::new(128 << 10),
             sections_bytes: AtomicU64::new(0),
             state: Mutex::new(TxgState {
@@ -140,15 +144,15 @@ impl Admission {
                 pace: Pace::default(),
                 queue: VecDeque::new(),
                 next_ticket: 0,
-                promised: 0,
+                file_reserved: 0,
                 inflow: Inflow::default(),
             }),
             open_now: AtomicU64::new(open.0),
-            left: Condvar::new(),
-            synced: Condvar::new(),
-            more_room: Condvar::new(),
-            work: Condvar::new(),
-            room: Mutex::default(),
+            holders_left: Condvar::new(),
+            txg_synced: Condvar::new(),
+            space_gained: Condvar::new(),
+            sync_wanted: Condvar::new(),
+            space: Mutex::default(),
             dirty_max: Mutex::new(dirty_budget.min(DIRTY_MIN)),
             dirty_budget: AtomicU64::new(dirty_budget),
         }
@@ -156,13 +160,13 @@ impl Admission {
 
     /// Publishes the space of the pool. With `is_written`, the syncing txg has written what was reserved in
     /// it, so waiters need not wait for its end.
-    pub fn set_room(&self, room: Room, is_written: bool) {
+    pub fn publish_space(&self, space: SpaceSnapshot, is_written: bool) {
         let mut state = self.state.lock();
-        *self.room.lock() = room;
+        *self.space.lock() = space;
         state.load_syncing.written |= is_written;
         let (_, unwritten) = state.reserved();
-        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= room.limits.writable) {
-            self.more_room.notify_all();
+        if state.queue.front().is_some_and(|(_, need)| unwritten + need <= space.limits.writable) {
+            self.space_gained.notify_all();
         }
     }
 
@@ -171,8 +175,9 @@ impl Admission {
         self.state.lock().load_open.reserved
     }
 
-    pub fn room(&self) -> Room {
-        *self.room.lock()
+    /// The space as last published. Does not wait for a syncing txg.
+    pub fn space_snapshot(&self) -> SpaceSnapshot {
+        *self.space.lock()
     }
 
     /// Bounds dirty data by what the last txg took in half a second.
@@ -194,23 +199,25 @@ impl Admission {
         Txg(self.open_now.load(Ordering::Acquire))
     }
 
+    /// The newest committed txg.
     pub fn synced(&self) -> Txg {
         self.state.lock().synced
     }
 
     /// Bytes that are reserved for files and not yet written.
-    pub fn promised(&self) -> u64 {
-        self.state.lock().promised
+    pub fn file_reserved(&self) -> u64 {
+        self.state.lock().file_reserved
     }
 
-    pub fn set_promised(&self, change: impl FnOnce(u64) -> u64) {
+    /// Changes the bytes that are reserved for files, and wakes operations that wait for space.
+    pub fn set_file_reserved(&self, change: impl FnOnce(u64) -> u64) {
         let mut state = self.state.lock();
-        state.promised = change(state.promised);
-        self.more_room.notify_all();
+        state.file_reserved = change(state.file_reserved);
+        self.space_gained.notify_all();
     }
 
     /// Operations that wait for space, and the bytes that they wait for.
-    pub fn waiting(&self) -> (u64, u64) {
+    pub fn space_waiters(&self) -> (u64, u64) {
         let state = self.state.lock();
         (state.queue.len() as u64, state.queue.iter().map(|(_, need)| need).sum())
     }
@@ -239,15 +246,15 @@ impl Admission {
     }
 
     /// Lets an operation join the open txg. `reserved`: worst-case bytes on the device. `dirty`: bytes of
-    /// memory. `promises`: bytes that it reserves for a file.
+    /// memory. `file_reservation`: bytes that it reserves for a file.
     pub fn join(
         &self,
         state: &mut TxgState,
-        (reserved, dirty, promises): (u64, u64, u64),
+        (reserved, dirty, file_reservation): (u64, u64, u64),
         now_ns: u64,
     ) -> Txg {
         state.holders += 1;
-        state.promised = state.promised.saturating_add(promises);
+        state.file_reserved = state.file_reserved.saturating_add(file_reservation);
         state.load_open.reserved += reserved;
         state.load_open.dirty += dirty;
         state.inflow.add(now_ns, dirty);
@@ -255,7 +262,7 @@ impl Admission {
         let txg = state.open;
         if state.load_open.dirty * 100 > *self.dirty_max.lock() * COMMIT_PERCENT {
             state.wanted = state.wanted.max(txg);
-            self.work.notify_one();
+            self.sync_wanted.notify_one();
         }
         txg
     }
@@ -266,7 +273,7 @@ impl Admission {
     }
 
     /// Returns part of an operation's reservation, and of its dirty bytes.
-    pub fn give_back(&self, bytes: u64, dirty: u64) {
+    pub fn return_reservation(&self, bytes: u64, dirty: u64) {
         let load = &mut self.state.lock().load_open;
         load.reserved = load.reserved.saturating_sub(bytes);
         load.dirty = load.dirty.saturating_sub(dirty);
@@ -277,7 +284,7 @@ impl Admission {
         let mut state = self.state.lock();
         state.holders -= 1;
         if state.holders == 0 {
-            self.left.notify_all();
+            self.holders_left.notify_all();
         }
     }
 
@@ -286,9 +293,9 @@ impl Admission {
         let mut state = self.state.lock();
         state.quiescing = true;
         let counters = &self.store.counters;
-        counters.timed(&counters.quiesce, || {
+        counters.record_duration(&counters.quiesce, || {
             while state.holders > 0 {
-                self.left.wait(&mut state);
+                self.holders_left.wait(&mut state);
             }
         });
         state.open
@@ -309,17 +316,17 @@ impl Admission {
         state.quiescing = false;
         state.syncing = true;
         state.empty_wanted = false;
-        self.more_work.store(false, Ordering::Release);
-        self.left.notify_all();
+        self.another_txg.store(false, Ordering::Release);
+        self.holders_left.notify_all();
     }
 
-    /// The syncing txg is durable, or has failed. `goes_on`: another one should follow at once.
+    /// The syncing txg is durable, or has failed. `needs_another`: another one should follow at once.
     pub fn end_sync(
         &self,
         txg: Txg,
         is_durable: bool,
         now_ns: impl FnOnce() -> u64,
-        goes_on: impl FnOnce() -> bool,
+        needs_another: impl FnOnce() -> bool,
     ) {
         let mut state = self.state.lock();
         state.syncing = false;
@@ -327,14 +334,15 @@ impl Admission {
             state.synced = txg;
             let reserved = std::mem::take(&mut state.load_syncing).reserved;
             state.pace.note(now_ns(), reserved);
-            state.empty_wanted = self.room().resets_wait || self.more_work.load(Ordering::Acquire);
-            if goes_on() {
+            state.empty_wanted =
+                self.space_snapshot().resets_wait || self.another_txg.load(Ordering::Acquire);
+            if needs_another() {
                 state.wanted = state.wanted.max(state.open);
             }
         }
-        self.synced.notify_all();
-        self.more_room.notify_all();
-        self.left.notify_all();
+        self.txg_synced.notify_all();
+        self.space_gained.notify_all();
+        self.holders_left.notify_all();
     }
 
     /// The txg whose commit makes every earlier change durable.
@@ -352,40 +360,40 @@ impl Admission {
     }
 
     /// Waits until `txg` is durable. In a pool without threads, `run` syncs the next txg.
-    pub fn wait_for_group<E>(
+    pub fn wait_for_txg<E>(
         &self,
         txg: Txg,
         threaded: bool,
-        alive: &dyn Fn() -> Result<(), E>,
+        check_running: &dyn Fn() -> Result<(), E>,
         run: &dyn Fn() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut state = self.state.lock();
         state.awaited = state.awaited.max(txg);
         while state.synced < txg {
-            alive()?;
+            check_running()?;
             if threaded {
                 state.wanted = state.wanted.max(txg);
-                self.work.notify_one();
-                self.synced.wait(&mut state);
+                self.sync_wanted.notify_one();
+                self.txg_synced.wait(&mut state);
             } else {
                 drop(state);
                 run()?;
                 state = self.state.lock();
             }
         }
-        alive()
+        check_running()
     }
 
     /// Waits until a txg must be committed: on request, when enough is dirty, or on a timer. When the timer
-    /// expires, `look_at_the_clock` may also ask for one. False: the sync thread must end.
-    pub fn next_group(&self, period: Duration, look_at_the_clock: &dyn Fn() -> bool) -> bool {
+    /// expires, `update_idle_window` may also ask for one. False: the sync thread must end.
+    pub fn wait_for_next_txg(&self, period: Duration, update_idle_window: &dyn Fn() -> bool) -> bool {
         let mut state = self.state.lock();
         while !state.stopping && state.wanted < state.open {
-            let timed_out = self.work.wait_for(&mut state, period).timed_out();
+            let timed_out = self.sync_wanted.wait_for(&mut state, period).timed_out();
             if timed_out && (state.load_open.changed || state.empty_wanted) {
                 break;
             }
-            if timed_out && MutexGuard::unlocked(&mut state, look_at_the_clock) {
+            if timed_out && MutexGuard::unlocked(&mut state, update_idle_window) {
                 break;
             }
         }
@@ -402,31 +410,31 @@ impl Admission {
         let mut state = self.state.lock();
         while state.syncing {
             is_over()?;
-            self.synced.wait(&mut state);
+            self.txg_synced.wait(&mut state);
         }
         is_over()
     }
 
     /// Requests another txg after the syncing one, even if no operation changes anything.
-    pub fn want_another_group(&self) {
-        self.more_work.store(true, Ordering::Release);
+    pub fn want_another_txg(&self) {
+        self.another_txg.store(true, Ordering::Release);
     }
 
     /// Requests a commit of the open txg now.
-    pub fn hurry(&self) {
+    pub fn request_commit(&self) {
         let mut state = self.state.lock();
         state.wanted = state.wanted.max(state.open);
-        self.work.notify_one();
+        self.sync_wanted.notify_one();
     }
 
     /// Ends the sync thread: no txg follows.
     pub fn stop(&self) {
         self.state.lock().stopping = true;
-        self.work.notify_all();
+        self.sync_wanted.notify_all();
     }
 
     /// Reports a record size in use, in bytes.
-    pub fn expect_blocks_of(&self, bytes: u32) {
+    pub fn note_record_size(&self, bytes: u32) {
         // Called for every object that is opened, so the common case must not write to a shared cache line.
         if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
             self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
@@ -441,10 +449,10 @@ impl Admission {
     /// Wakes all waiters after a failure.
     pub fn wake_all(&self) {
         let _state = self.state.lock();
-        self.left.notify_all();
-        self.synced.notify_all();
-        self.more_room.notify_all();
-        self.work.notify_all();
+        self.holders_left.notify_all();
+        self.txg_synced.notify_all();
+        self.space_gained.notify_all();
+        self.sync_wanted.notify_all();
     }
 }
 

@@ -25,14 +25,21 @@ pub const INLINE_FREES_MAX: usize = 1024;
 /// The changes of a txg, from which its commit record is made.
 #[derive(Default)]
 pub struct CommitBuilder {
+    /// Freed ranges of granules.
     pub frees: Vec<Free>,
+    /// Table sections that this txg wrote.
     pub new_sections: Vec<SectionPtr>,
+    /// More sections than usual are written, because a victim holds live bootstrap blocks.
     pub hurry_sections: bool,
+    /// Zones that became suspect.
     pub suspect: Vec<ZoneSeq>,
     /// Zones that were suspect and are now explained.
     pub explained: Vec<ZoneSeq>,
+    /// Runs of blocks that stay in place while the rest of their run moves.
     pub split_runs: Vec<Move>,
+    /// Zones that were reset since the last record.
     pub reset: Vec<ZoneSeq>,
+    /// Dead-log blocks with the frees that do not fit the record.
     pub dead_log: Vec<BootPtr>,
     /// Blocks that moved in this txg, with their destinations. A block that could not be read maps to the
     /// zone where it still is.
@@ -42,11 +49,13 @@ pub struct CommitBuilder {
 }
 
 impl CommitBuilder {
+    /// Frees every copy of a block.
     pub fn free_block(&mut self, normal: &Normal) {
         let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
         self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
     }
 
+    /// Frees every copy of a bootstrap block.
     pub fn free_boot(&mut self, ptr: &BootPtr) {
         let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;
         self.frees.extend(ptr.copies().map(|place| Free { addr: place.addr(), granules }));
@@ -58,18 +67,18 @@ impl CommitBuilder {
     }
 
     /// Keeps a block where it is. It gets a run of its own, because the rest of its run moves away.
-    pub fn stays(&mut self, tables: &Tables, addr: Addr, granules: u32) {
+    pub fn keep_in_place(&mut self, tables: &Tables, addr: Addr, granules: u32) {
         let (birth, granule) = (addr.seq(), addr.granule());
-        let Some(Some(run)) = tables.whereabouts(addr) else { return };
+        let Some(Some(run)) = tables.locate(addr) else { return };
         let own = Run::of(granule, granules, run.dest, run.part_end());
         self.split_runs.push(Move { birth, run: own });
         self.moved_now.insert(addr, run.dest);
     }
 
     /// Undoes a move: the batch that held the new copy could not be written.
-    pub fn did_not_move(&mut self, tables: &Tables, addr: Addr, granules: u32) {
+    pub fn abort_move(&mut self, tables: &Tables, addr: Addr, granules: u32) {
         self.moved_now.remove(&addr);
-        self.stays(tables, addr, granules);
+        self.keep_in_place(tables, addr, granules);
     }
 
     /// Bootstrap blocks that the txg may have written.
@@ -136,7 +145,7 @@ impl CommitBuilder {
 
     /// Sorts the frees and removes impossible ones: blocks that are unknown or already dead. These are
     /// damage, which must not become a lost zone.
-    pub fn judge_frees(&mut self, tables: &Tables) -> Findings {
+    pub fn validate_frees(&mut self, tables: &Tables) -> Findings {
         self.frees.sort_unstable();
         let mut findings = Findings::new();
         let mut birthplaces = tables.birthplaces();
@@ -153,7 +162,7 @@ impl CommitBuilder {
                 && birth.is_some_and(|birth| {
                     let run = birth.run_of(free.addr.granule());
                     !birth.born.dead.overlaps(free.addr.granule(), free.granules)
-                        && run.map_or(birth.is_there, has_moved)
+                        && run.map_or(birth.is_resident, has_moved)
                 });
             if fine {
                 end = free.addr.raw() + u64::from(free.granules);
@@ -162,14 +171,14 @@ impl CommitBuilder {
             }
             fine
         });
-        findings.extend(refuse_wrong_ends(tables, &mut self.frees));
+        findings.extend(drop_wrong_frees(tables, &mut self.frees));
         findings
     }
 }
 
 /// Removes the frees that would end a run, if they and the earlier frees are not exactly the blocks that
 /// lived in it.
-fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
+fn drop_wrong_frees(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
     let mut birthplaces = tables.birthplaces();
     let mut run_of = |free: &Free| birthplaces.of(free.addr.seq())?.run_of(free.addr.granule()).copied();
     let runs: Vec<Option<Run>> = frees.iter().map(&mut run_of).collect();
@@ -185,14 +194,14 @@ fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
         let mut left = run;
         of_run.clone().for_each(|free| left.drop_block(free.addr.granule(), free.granules));
         let bytes: u64 = of_run.clone().map(|free| u64::from(free.granules) * GRANULE).sum();
-        if bytes > run.live() || left.live() == 0 && left.tally != Tally::NOTHING {
+        if bytes > run.live() || left.live() == 0 && left.tally != Tally::EMPTY {
             let at = format_args!("zone {}, granules {} to {}", free.addr.seq(), run.first, run.last);
-            let expected = format_args!("those that live there, {} bytes", run.live());
+            let expected = format_args!("live blocks of one run, at most {} bytes", run.live());
             findings.push(Corrupt::new(
                 at,
                 "freed blocks",
                 expected,
-                format_args!("{bytes} bytes, or others"),
+                format_args!("{bytes} bytes, or other blocks"),
             ));
             wrong.extend(of_run.map(|free| free.addr));
         }
@@ -206,8 +215,8 @@ fn refuse_wrong_ends(tables: &Tables, frees: &mut Vec<Free>) -> Findings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use terrane_format::record::Class;
-    use terrane_space::gone::{Born, GoneZone};
+    use terrane_format::record::ZoneClass;
+    use terrane_space::reclaimed::{BornBlocks, ReclaimedZone};
     use terrane_wire::{Txg, ZoneSeq};
 
     const BIRTH: ZoneSeq = ZoneSeq(3);
@@ -220,15 +229,15 @@ mod tests {
     /// before they moved.
     fn moved() -> Tables {
         let mut run = Run::of(0, 4, ZoneSeq(9), 8192);
-        [16, 32, 40].into_iter().for_each(|granule| run.take(granule, 4));
+        [16, 32, 40].into_iter().for_each(|granule| run.add_block(granule, 4));
         with(run)
     }
 
     fn with(run: Run) -> Tables {
-        let born = Born { runs: vec![run], ..Born::default() };
-        let zone = GoneZone { class: Class::Data, opened: Txg(1), last_write: Txg(1), born };
+        let born = BornBlocks { runs: vec![run], ..BornBlocks::default() };
+        let zone = ReclaimedZone { class: ZoneClass::Data, opened: Txg(1), last_write: Txg(1), born };
         let mut tables = Tables::default();
-        tables.insert_gone([(BIRTH, zone)]);
+        tables.insert_reclaimed([(BIRTH, zone)]);
         tables
     }
 
@@ -244,25 +253,25 @@ mod tests {
             (vec![free(0, 4), free(8, 4), free(16, 4), free(32, 4), free(40, 4)], false),
             (vec![free(0, 4), free(16, 8), free(40, 4)], false),
         ] {
-            let mut judged = frees.clone();
-            let findings = refuse_wrong_ends(&moved(), &mut judged);
-            assert_eq!((findings.is_empty(), judged == frees), (fits, fits), "{frees:?}: {findings:?}");
-            assert!(fits || judged.is_empty(), "the run stays whole");
+            let mut checked = frees.clone();
+            let findings = drop_wrong_frees(&moved(), &mut checked);
+            assert_eq!((findings.is_empty(), checked == frees), (fits, fits), "{frees:?}: {findings:?}");
+            assert!(fits || checked.is_empty(), "the run stays whole");
         }
     }
 
     #[test]
-    fn a_second_free_is_told_at_the_end_even_when_it_came_groups_before() {
+    fn a_second_free_is_found_even_txgs_later() {
         let mut run = moved().birthplace(BIRTH).unwrap().born.runs[0];
         run.drop_block(8, 4);
         run.drop_block(0, 4);
         let mut frees = vec![free(16, 4), free(32, 4)];
-        assert_eq!(refuse_wrong_ends(&with(run), &mut frees).len(), 1);
+        assert_eq!(drop_wrong_frees(&with(run), &mut frees).len(), 1);
         assert_eq!(frees, vec![]);
     }
 
     #[test]
-    fn what_moves_and_dies_in_one_group_is_counted_where_it_went() {
+    fn a_block_moved_and_freed_in_one_txg_counts_at_its_destination() {
         let tables = moved();
         let mut commit = CommitBuilder { frees: vec![free(0, 4)], ..CommitBuilder::default() };
         assert_eq!(commit.deltas(&tables, &[]), [(ZoneSeq(9), -64)]);
@@ -286,7 +295,7 @@ mod tests {
         let (tables, mut commit) = (moved(), CommitBuilder::default());
         let addr = free(16, 4).addr;
         commit.moved_now.insert(addr, ZoneSeq(11));
-        commit.did_not_move(&tables, addr, 4);
+        commit.abort_move(&tables, addr, 4);
         assert_eq!(commit.split_runs, [Move { birth: BIRTH, run: Run::of(16, 4, ZoneSeq(9), 8192) }]);
         assert_eq!((commit.moved_now.get(&addr), commit.runs()), (Some(&ZoneSeq(9)), 2));
     }
@@ -297,7 +306,7 @@ mod tests {
         run.tally = Tally::UNKNOWN;
         let tables = with(run);
         let mut frees = vec![free(8, 4), free(16, 4), free(24, 4), free(32, 4)];
-        assert_eq!(refuse_wrong_ends(&tables, &mut frees), vec![]);
+        assert_eq!(drop_wrong_frees(&tables, &mut frees), vec![]);
         assert_eq!(frees.len(), 4);
     }
 }

@@ -1,17 +1,18 @@
 //! Control and status of garbage collection, shared with administrators, `check`, and the code that bounds
 //! memory.
 
-use crate::by_hand::ByHand;
+use crate::gc_request::GcRequest;
 use crate::unread::GcRest;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_space::policy::CollectionOptions;
 
+/// Options, request and status of GC.
 pub struct CollectionControl {
     options: Mutex<CollectionOptions>,
-    by_hand: Mutex<ByHand>,
+    request: Mutex<GcRequest>,
     /// Suspect zones must be checked again.
-    explains_afresh: AtomicBool,
+    recheck_wanted: AtomicBool,
     /// Devices on which GC rests, as of the last txg.
     rests: Mutex<Vec<GcRest>>,
     /// Bound for the memory of the zone tables, in bytes.
@@ -21,52 +22,59 @@ pub struct CollectionControl {
 }
 
 impl CollectionControl {
+    /// Default options, no request. `index_bytes_max` bounds the memory of the zone tables.
     pub fn new(index_bytes_max: u64) -> CollectionControl {
         CollectionControl {
             options: Mutex::default(),
-            by_hand: Mutex::default(),
-            explains_afresh: AtomicBool::new(false),
+            request: Mutex::default(),
+            recheck_wanted: AtomicBool::new(false),
             rests: Mutex::default(),
             index_bytes_max: AtomicU64::new(index_bytes_max),
             index_bound_is_new: AtomicBool::new(false),
         }
     }
 
+    /// The options in force.
     pub fn options(&self) -> CollectionOptions {
         *self.options.lock()
     }
 
+    /// Replaces the options, for GC from the next txg on.
     pub fn set_options(&self, options: CollectionOptions) {
         *self.options.lock() = options;
     }
 
-    pub fn by_hand(&self) -> MutexGuard<'_, ByHand> {
-        self.by_hand.lock()
+    /// Locks the request of an administrator or of the idle window, and the status of GC.
+    pub fn request(&self) -> MutexGuard<'_, GcRequest> {
+        self.request.lock()
     }
 
     /// Whether GC was requested. Then another txg should follow although no operation changes anything.
-    pub fn collects_by_hand(&self) -> bool {
-        self.by_hand.lock().wanted.is_some()
+    pub fn has_request(&self) -> bool {
+        self.request.lock().wanted.is_some()
     }
 
     /// Makes the next txg check suspect zones again.
-    pub fn explain_afresh(&self) {
-        self.explains_afresh.store(true, Ordering::Relaxed);
+    pub fn recheck_suspects(&self) {
+        self.recheck_wanted.store(true, Ordering::Relaxed);
     }
 
     /// Whether suspect zones must be checked again. Clears the request.
-    pub fn take_explain_afresh(&self) -> bool {
-        self.explains_afresh.swap(false, Ordering::Relaxed)
+    pub fn take_recheck(&self) -> bool {
+        self.recheck_wanted.swap(false, Ordering::Relaxed)
     }
 
-    pub fn tell_rests(&self, rests: Vec<GcRest>) {
+    /// Publishes the devices on which GC rests, so that status queries do not wait for the sync thread.
+    pub fn set_rests(&self, rests: Vec<GcRest>) {
         *self.rests.lock() = rests;
     }
 
+    /// Devices on which GC rests, as last published.
     pub fn rests(&self) -> Vec<GcRest> {
         self.rests.lock().clone()
     }
 
+    /// Bound for the memory of the zone tables, in bytes.
     pub fn index_bytes_max(&self) -> u64 {
         self.index_bytes_max.load(Ordering::Relaxed)
     }

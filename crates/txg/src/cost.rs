@@ -1,6 +1,6 @@
 //! What an operation reserves when it joins a txg, and the limits that apply to it.
 
-use crate::admission::Room;
+use crate::admission::SpaceSnapshot;
 
 /// Upper bounds of what an operation dirties.
 #[derive(Clone, Copy, Debug, Default)]
@@ -20,10 +20,10 @@ pub struct Cost {
     /// `ENOSPC`. So the operation may use a share of the reserve: see
     /// [`Limits`](terrane_space::account::Limits).
     pub writes_back: bool,
-    /// Bytes that are reserved for a file once the operation has joined, until `Pool::end_promise`.
-    pub promises: u64,
+    /// Bytes that are reserved for a file once the operation has joined, until `Pool::end_file_reservation`.
+    pub file_reservation: u64,
     /// The operation writes into its file's reservation, of which this many bytes are left.
-    pub from_promise: Option<u64>,
+    pub from_file_reservation: Option<u64>,
 }
 
 const META_COPIES: u64 = 2;
@@ -46,8 +46,8 @@ impl Cost {
         objects: 0,
         frees: false,
         writes_back: false,
-        promises: 0,
-        from_promise: None,
+        file_reservation: 0,
+        from_file_reservation: None,
     };
 
     /// Memory that the operation may dirty in bytes, roughly.
@@ -58,30 +58,33 @@ impl Cost {
             + u64::from(self.objects) * OBJECT_DIRTY_BYTES
     }
 
-    /// The limits that apply: on live bytes, and on bytes written before GC has made more space. `promised`:
+    /// The limits that apply: on live bytes, and on bytes written before GC has made more space. `file_reserved`:
     /// the reservations of all files.
-    pub fn room_of(&self, room: &Room, promised: u64) -> (u64, u64) {
+    pub fn limits_of(&self, space: &SpaceSnapshot, file_reserved: u64) -> (u64, u64) {
         if self.frees {
-            return (room.limits.live_frees, room.limits.writable_frees);
+            return (space.limits.live_frees, space.limits.writable_frees);
         }
         // Only frees may write into the space that GC needs. The other cases only raise the limit on live
         // bytes.
-        let limit = match (self.from_promise, self.writes_back) {
-            (Some(own), _) => room.limits.live_promised.saturating_sub(promised.saturating_sub(own)),
-            (None, true) => room.limits.live_write_backs.saturating_sub(promised),
-            (None, false) => room.limits.live.saturating_sub(promised),
+        let limit = match (self.from_file_reservation, self.writes_back) {
+            (Some(own), _) => space.limits.live_reserved.saturating_sub(file_reserved.saturating_sub(own)),
+            (None, true) => space.limits.live_write_backs.saturating_sub(file_reserved),
+            (None, false) => space.limits.live.saturating_sub(file_reserved),
         };
-        (limit.saturating_sub(self.promises), room.limits.writable)
+        (limit.saturating_sub(self.file_reservation), space.limits.writable)
     }
 
+    /// Whether the operation is delayed where GC provides the free space: a small one that does not free.
     pub fn is_paced(&self) -> bool {
         !self.frees && self.reserve_bytes() > 0 && self.dirty_bytes() <= PACED_BYTES
     }
 
+    /// Whether the operation is *little*. Only little ones may use the last share of the dirty bound.
     pub fn is_little(&self) -> bool {
         self.dirty_bytes() <= LITTLE_BYTES
     }
 
+    /// Worst-case bytes on the device, both copies of metadata included.
     pub fn reserve_bytes(&self) -> u64 {
         self.write_bytes + u64::from(self.meta_blocks) * META_BLOCK_BYTES + self.meta_bytes * META_COPIES
     }
@@ -93,23 +96,23 @@ mod tests {
     use terrane_space::account::Limits;
 
     #[test]
-    fn who_was_promised_room_finds_all_but_that_of_others() {
+    fn a_file_reservation_is_usable_only_by_its_file() {
         let limits = Limits {
             live: 1000,
             live_write_backs: 1010,
-            live_promised: 1015,
+            live_reserved: 1015,
             live_frees: 1020,
             writable: 50,
             writable_frees: 60,
             ..Limits::default()
         };
-        let room = Room { limits, ..Room::default() };
-        let found = |cost: Cost| cost.room_of(&room, 300);
+        let space = SpaceSnapshot { limits, ..SpaceSnapshot::default() };
+        let found = |cost: Cost| cost.limits_of(&space, 300);
         assert_eq!(found(Cost::NOTHING), (700, 50));
-        assert_eq!(found(Cost { promises: 100, ..Cost::NOTHING }), (600, 50));
-        assert_eq!(found(Cost { promises: u64::MAX, ..Cost::NOTHING }), (0, 50));
+        assert_eq!(found(Cost { file_reservation: 100, ..Cost::NOTHING }), (600, 50));
+        assert_eq!(found(Cost { file_reservation: u64::MAX, ..Cost::NOTHING }), (0, 50));
         assert_eq!(found(Cost { writes_back: true, ..Cost::NOTHING }), (710, 50));
-        let own = |bytes| Cost { from_promise: Some(bytes), writes_back: true, ..Cost::NOTHING };
+        let own = |bytes| Cost { from_file_reservation: Some(bytes), writes_back: true, ..Cost::NOTHING };
         assert_eq!((found(own(200)), found(own(400))), ((915, 50), (1015, 50)));
         assert_eq!(
             found(Cost { frees: true, ..own(1) }),

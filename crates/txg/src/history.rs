@@ -5,18 +5,22 @@ use terrane_format::boot_ptr::BootPtr;
 use terrane_wire::Txg;
 
 /// Txgs that can be rolled back to.
-pub const ROLLBACK_GROUPS: usize = 3;
+pub const ROLLBACK_TXGS: usize = 3;
 
 /// A commit record that replay needs, or would need after a rewind.
-pub struct Chained {
+pub struct ChainedRecord {
+    /// The txg of the record.
     pub txg: Txg,
+    /// The record.
     pub ptr: BootPtr,
+    /// Its dead-log blocks, which are freed with it.
     pub dead_log: Vec<BootPtr>,
 }
 
+/// Commit records that must be kept, and the txgs that can be rolled back to.
 pub struct History {
     /// Oldest first.
-    pub chain: VecDeque<Chained>,
+    pub chain: VecDeque<ChainedRecord>,
     /// The newest durable txg and its record, whether or not a replay needs it.
     pub newest: Option<(Txg, BootPtr)>,
     /// Committed txgs that can be rolled back to, with their records, oldest first.
@@ -39,18 +43,18 @@ impl History {
     }
 
     /// A txg is durable.
-    pub fn committed(&mut self, txg: Txg, ptr: BootPtr, dead_log: Vec<BootPtr>) {
+    pub fn add_committed(&mut self, txg: Txg, ptr: BootPtr, dead_log: Vec<BootPtr>) {
         self.newest = Some((txg, ptr));
-        self.chain.push_back(Chained { txg, ptr, dead_log });
+        self.chain.push_back(ChainedRecord { txg, ptr, dead_log });
         self.recent.push_back((txg, ptr));
-        while self.recent.len() > ROLLBACK_GROUPS + 1 {
+        while self.recent.len() > ROLLBACK_TXGS + 1 {
             self.recent.pop_front();
         }
     }
 
     /// Removes the next record that no replay needs, because all sections include every change up to this
     /// txg.
-    pub fn pop_replayed(&mut self, needed_after: Txg) -> Option<Chained> {
+    pub fn pop_replayed(&mut self, needed_after: Txg) -> Option<ChainedRecord> {
         self.chain.pop_front_if(|old| old.txg <= needed_after)
     }
 
@@ -70,7 +74,7 @@ impl History {
     }
 
     /// Txgs before `newest` that can be rolled back to, oldest first.
-    pub fn before(&self, newest: Txg) -> Vec<(Txg, BootPtr)> {
+    pub fn older_than(&self, newest: Txg) -> Vec<(Txg, BootPtr)> {
         self.recent.iter().copied().filter(|(txg, _)| (self.oldest..newest).contains(txg)).collect()
     }
 }
@@ -80,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_are_kept_as_long_as_one_may_roll_back_to_them() {
+    fn txgs_are_kept_while_they_can_be_rolled_back_to() {
         let mut history = History {
             chain: VecDeque::new(),
             newest: None,
@@ -89,14 +93,14 @@ mod tests {
             oldest: Txg(1),
         };
         assert_eq!((history.rollback_to(Txg(1), 3), history.last_txg()), (Txg(1), Txg(0)));
-        (1..=6).for_each(|txg| history.committed(Txg(txg), BootPtr::NONE, Vec::new()));
+        (1..=6).for_each(|txg| history.add_committed(Txg(txg), BootPtr::NONE, Vec::new()));
         assert_eq!((history.rollback_to(Txg(7), 3), history.rollback_to(Txg(7), 1)), (Txg(4), Txg(6)));
         history.oldest = Txg(5);
         assert_eq!(history.rollback_to(Txg(7), 3), Txg(5), "what was given up does not come back");
-        assert_eq!(history.before(Txg(6)).iter().map(|(txg, _)| txg.0).collect::<Vec<_>>(), [5]);
+        assert_eq!(history.older_than(Txg(6)).iter().map(|(txg, _)| txg.0).collect::<Vec<_>>(), [5]);
         assert_eq!(history.pop_replayed(Txg(1)).map(|old| old.txg), Some(Txg(1)));
         assert!(history.pop_replayed(Txg(1)).is_none());
         assert_eq!((history.drop_rollback_txgs(), history.oldest), (Some(Txg(6)), Txg(6)));
-        assert_eq!((history.before(Txg(6)), history.last_txg()), (vec![], Txg(6)));
+        assert_eq!((history.older_than(Txg(6)), history.last_txg()), (vec![], Txg(6)));
     }
 }

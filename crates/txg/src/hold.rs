@@ -8,11 +8,11 @@ use terrane_space::zones::{Tables, Zone};
 /// Keeps the zones that were in use at one moment from being reset. The hold ends when it is dropped, or when
 /// writers need the space: see `Pool::hold_zones`.
 #[derive(Debug)]
-pub struct ZoneHold(Arc<Held>);
+pub struct ZoneHold(Arc<HeldZones>);
 
 /// The zones of one hold, by the counters in their rows; `None`: they were released.
 #[derive(Debug, Default)]
-struct Held(Mutex<Option<Vec<Arc<AtomicU32>>>>);
+struct HeldZones(Mutex<Option<Vec<Arc<AtomicU32>>>>);
 
 impl ZoneHold {
     /// Whether no zone that was in use when the hold was taken has been reset.
@@ -21,9 +21,9 @@ impl ZoneHold {
     }
 }
 
-impl Held {
+impl HeldZones {
     /// Releases the zones. True: they had been held until now.
-    fn let_go(&self) -> bool {
+    fn release(&self) -> bool {
         let zones = self.0.lock().take();
         for holds in zones.iter().flatten() {
             holds.fetch_sub(1, Ordering::AcqRel);
@@ -34,23 +34,23 @@ impl Held {
 
 impl Drop for ZoneHold {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.release();
     }
 }
 
 /// All holds of a pool.
 #[derive(Default)]
-pub struct Holds(Mutex<Vec<Weak<Held>>>);
+pub struct Holds(Mutex<Vec<Weak<HeldZones>>>);
 
 impl Holds {
     /// Holds all zones in the tables.
     pub fn hold(&self, tables: &RwLock<Tables>) -> ZoneHold {
         let tables = tables.read();
         let hold = |zone: &Zone| {
-            zone.holds.fetch_add(1, Ordering::AcqRel);
-            zone.holds.clone()
+            zone.long_readers.fetch_add(1, Ordering::AcqRel);
+            zone.long_readers.clone()
         };
-        let held = Arc::new(Held(Mutex::new(Some(tables.zones.values().map(hold).collect()))));
+        let held = Arc::new(HeldZones(Mutex::new(Some(tables.zones.values().map(hold).collect()))));
         drop(tables);
         let mut holds = self.0.lock();
         holds.retain(|held| held.strong_count() > 0);
@@ -59,8 +59,8 @@ impl Holds {
     }
 
     /// Releases all holds. Returns how many there were.
-    pub fn let_go(&self) -> usize {
+    pub fn release_all(&self) -> usize {
         let holds = std::mem::take(&mut *self.0.lock());
-        holds.iter().filter_map(Weak::upgrade).filter(|held| held.let_go()).count()
+        holds.iter().filter_map(Weak::upgrade).filter(|held| held.release()).count()
     }
 }

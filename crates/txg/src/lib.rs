@@ -5,21 +5,24 @@
 //! commit record. [`history`] keeps the records that a replay needs.
 //!
 //! [`collector`] has the state of garbage collection, [`unread`] the zones that could not be read, and
-//! [`by_hand`] the requests of administrators. [`sync`] is everything that belongs to the sync thread.
+//! [`gc_request`] the requests of administrators. [`sync`] is everything that belongs to the sync thread.
 //!
 //! Invariant: nothing here knows the pool, its client, or how a txg is written.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![deny(missing_docs)]
+
 pub mod activity;
 pub mod admission;
-pub mod by_hand;
 pub mod collector;
 pub mod commit;
 pub mod control;
 pub mod cost;
-pub mod fates;
+pub mod gc_request;
 pub mod history;
 pub mod hold;
 pub mod levels;
+pub mod lifetimes;
 pub mod members;
 pub mod membership;
 pub mod pace;

@@ -1,17 +1,21 @@
 //! The devices of a pool, in figures.
 
-use terrane_format::label::{Role, Stay};
+use terrane_format::label::{DeviceState, Role};
 use terrane_wire::DeviceIdx;
 
 /// Figures of one device.
 #[derive(Clone, Debug)]
 pub struct Member {
+    /// Its index in the label.
     pub index: DeviceIdx,
+    /// The id in its label row.
     pub id: u64,
     /// The path, or another name that a person would recognise.
     pub name: String,
+    /// What the device holds.
     pub role: Role,
-    pub stay: Stay,
+    /// Whether it is in use, or leaving.
+    pub state: DeviceState,
     /// In bytes.
     pub zone_size: u64,
     /// Number of zones without the anchors.
@@ -23,13 +27,16 @@ pub struct Member {
     /// Live bytes on the device.
     pub live_bytes: u64,
     /// Error of the last uberblock write to this device, if it failed.
-    pub trouble: Option<String>,
+    pub uberblock_error: Option<String>,
 }
 
 /// What only the sync thread knows of a device.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceSummary {
+    /// The device.
     pub device: DeviceIdx,
+    /// Its zones that can be written at once.
     pub zones_empty: u64,
-    pub trouble: Option<String>,
+    /// Error of the last uberblock write to this device, if it failed.
+    pub uberblock_error: Option<String>,
 }

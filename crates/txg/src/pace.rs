@@ -6,23 +6,23 @@ const PACE_MIN_PS: u64 = 100;
 const PACE_MAX_PS: u64 = 20_000;
 /// Txgs with fewer reserved bytes are not measured: they show how long a commit takes, not how fast space
 /// comes.
-const PACE_TELLING_BYTES: u64 = 512 << 10;
+const PACE_BYTES_MIN: u64 = 512 << 10;
 /// Txgs that end at least this far apart are not measured: writers were not limited by space.
 const PACE_IDLE_NS: u64 = 250_000_000;
 
-/// A txg of small operations is committed when 1/`GROUP_PART` of the low watermark is reserved, so that one
-/// txg takes little of what is left. The least is `GROUP_BYTES_MIN`, or half of the watermark if that is
+/// A txg of small operations is committed when 1/`TXG_DIVISOR` of the low watermark is reserved, so that one
+/// txg takes little of what is left. The least is `TXG_BYTES_MIN`, or half of the watermark if that is
 /// smaller. Smaller txgs would rewrite the same metadata again and again.
-const GROUP_PART: u64 = 4;
-const GROUP_BYTES_MIN: u64 = 4 << 20;
+const TXG_DIVISOR: u64 = 4;
+const TXG_BYTES_MIN: u64 = 4 << 20;
 
 /// Maximum delay of one operation.
 pub const DELAY_MAX_NS: u64 = 100_000_000;
 
-/// Reserved bytes at which a txg of small operations is committed. `ahead`: bytes that GC keeps writable, the
-/// low watermark.
-pub fn group_bytes(ahead: u64) -> u64 {
-    (ahead / GROUP_PART).max(GROUP_BYTES_MIN.min(ahead / 2))
+/// Reserved bytes at which a txg of small operations is committed. `margin`: bytes that GC keeps writable,
+/// the low watermark.
+pub fn txg_bytes(margin: u64) -> u64 {
+    (margin / TXG_DIVISOR).max(TXG_BYTES_MIN.min(margin / 2))
 }
 
 /// How fast txgs have provided space lately.
@@ -40,7 +40,7 @@ impl Pace {
     /// A txg ended in which `reserved` bytes were reserved.
     pub fn note(&mut self, now_ns: u64, reserved: u64) {
         let took = now_ns.saturating_sub(std::mem::replace(&mut self.ended_ns, now_ns));
-        if took >= PACE_IDLE_NS || reserved < PACE_TELLING_BYTES {
+        if took >= PACE_IDLE_NS || reserved < PACE_BYTES_MIN {
             // The measured pace decays. Otherwise writers that are slow because of it would stay slow.
             self.ps -= self.ps / 8;
             return;
@@ -50,16 +50,16 @@ impl Pace {
         self.ps = if self.ps == 0 { sample } else { self.ps - self.ps / 4 + sample / 4 };
     }
 
-    /// Delay in nanoseconds of an operation that reserves `need` bytes, while `left` of `ahead` bytes are
+    /// Delay in nanoseconds of an operation that reserves `need` bytes, while `left` of `margin` bytes are
     /// free.
     ///
-    /// The delay is `need` x pace x 4 x ((`ahead` - `left`) / `ahead`)^2, at most [`DELAY_MAX_NS`]. It is
+    /// The delay is `need` x pace x 4 x ((`margin` - `left`) / `margin`)^2, at most [`DELAY_MAX_NS`]. It is
     /// zero if all is free, and the measured pace if half is. With more free space writers are faster than
     /// the pace, else slow txgs would stay slow. Space comes in steps, so writers live on half of it until
     /// the next step.
-    pub fn delay_ns(&self, need: u64, left: u64, ahead: u64) -> u64 {
-        let (missing, ahead) = (u128::from(ahead.saturating_sub(left)), u128::from(ahead.max(1)));
-        let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (ahead * ahead) * 4;
+    pub fn delay_ns(&self, need: u64, left: u64, margin: u64) -> u64 {
+        let (missing, margin) = (u128::from(margin.saturating_sub(left)), u128::from(margin.max(1)));
+        let ps = u128::from(need) * u128::from(self.ps) * missing * missing / (margin * margin) * 4;
         u64::try_from(ps / 1000).unwrap_or(u64::MAX).min(DELAY_MAX_NS)
     }
 }
@@ -69,16 +69,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_begins_long_before_what_is_ahead_is_gone() {
-        for ahead in [64 << 10, 1 << 20, 7 << 20, 8 << 20, 64 << 20, 1 << 30] {
-            let group = group_bytes(ahead);
-            assert!(group <= ahead / 2 && group >= ahead / 4, "of {ahead}: {group}");
-            assert!(group >= (4 << 20).min(ahead / 2), "of {ahead}: {group}");
+    fn a_txg_begins_well_before_free_space_is_used_up() {
+        for margin in [64 << 10, 1 << 20, 7 << 20, 8 << 20, 64 << 20, 1 << 30] {
+            let bytes = txg_bytes(margin);
+            assert!(bytes <= margin / 2 && bytes >= margin / 4, "of {margin}: {bytes}");
+            assert!(bytes >= (4 << 20).min(margin / 2), "of {margin}: {bytes}");
         }
     }
 
     #[test]
-    fn small_changes_go_at_the_pace_of_groups_when_room_is_short() {
+    fn small_operations_are_paced_when_space_is_short() {
         let mut pace = Pace::default();
         assert_eq!(pace.delay_ns(1 << 20, 0, 1 << 20), 0, "nothing is known");
         pace.note(1_000_000_000, 1 << 20);

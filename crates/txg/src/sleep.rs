@@ -13,12 +13,12 @@ impl Collector {
         let Some(home) = store.tables.read().zones.get(&seq).map(|zone| zone.replicas().first()) else {
             return;
         };
-        let (pause_ns, rest_ns) = self.unread.fail(seq, home.device, now_ns);
-        store.tables.write().set_unread(seq, true);
-        log::warn!("zone {seq}, {home}: it could not be read; tried again in {} s", pause_ns / SECOND_NS);
+        let (pause_ns, rest_ns) = self.unread.note_failure(seq, home.device, now_ns);
+        store.tables.write().set_unreadable(seq, true);
+        log::warn!("zone {seq}, {home} unreadable: retried in {} s", pause_ns / SECOND_NS);
         if let Some(rest_ns) = rest_ns {
             log::error!(
-                "device {}: several zones could not be read within a minute; collection rests there for {} s",
+                "device {} degraded: several zones unreadable within a minute, GC rests there for {} s",
                 home.device,
                 rest_ns / SECOND_NS
             );
@@ -31,9 +31,9 @@ impl Collector {
         else {
             return;
         };
-        let awake = self.unread.succeed(seq, home.device);
+        let awake = self.unread.note_success(seq, home.device);
         if !awake.is_empty() {
-            log::info!("device {}: zones can be read again; collection goes on there", home.device);
+            log::info!("device {} recovered: zones can be read again, GC resumes there", home.device);
         }
         self.wake(admission, awake);
     }
@@ -44,7 +44,7 @@ impl Collector {
         let rests = unread.is_resting(device, now_ns);
         if rests {
             unread.postpone(seq, device);
-            store.tables.write().set_unread(seq, true);
+            store.tables.write().set_unreadable(seq, true);
         }
         rests
     }
@@ -56,11 +56,11 @@ impl Collector {
         }
         let mut tables = admission.store.tables.write();
         for seq in zones {
-            tables.set_unread(seq, false);
+            tables.set_unreadable(seq, false);
             if tables.zones.get(&seq).is_some_and(|zone| zone.phase == Phase::Suspect) {
-                self.to_explain.insert(seq);
+                self.to_recheck.insert(seq);
             }
-            self.changed(&tables, seq, admission.zone_yield());
+            self.update_zone(&tables, seq, admission.zone_yield());
         }
     }
 }

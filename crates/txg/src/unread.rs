@@ -4,34 +4,43 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use terrane_wire::{DeviceIdx, ZoneSeq};
 
+/// Nanoseconds of a second.
 pub const SECOND_NS: u64 = 1_000_000_000;
 /// Sleep of a zone after its first failure, and the maximum. The sleep doubles with each failure.
 pub const PAUSE_NS: u64 = SECOND_NS;
+/// The longest sleep of a zone.
 pub const PAUSE_NS_MAX: u64 = 3600 * SECOND_NS;
 /// If this many zones fail within the window, their device is in trouble.
 pub const TROUBLE_ZONES: usize = 3;
+/// The window of [`TROUBLE_ZONES`].
 pub const TROUBLE_WINDOW_NS: u64 = 60 * SECOND_NS;
 /// How long GC rests on such a device at first, and at most.
 pub const REST_NS: u64 = 10 * SECOND_NS;
+/// The longest rest.
 pub const REST_NS_MAX: u64 = 300 * SECOND_NS;
 /// A writer that needs space probes such a device at most once in this time.
 pub const PROBE_NS: u64 = SECOND_NS;
 /// How long a writer waits for unreadable zones after the first failure, and the length of one wait.
 pub const WAIT_NS: u64 = 10 * SECOND_NS;
+/// The length of one wait.
 pub const WAIT_STEP: Duration = Duration::from_millis(250);
 /// After this many failures in a row, which take half a minute, a zone is not counted as space.
 pub const FAILURES_MAX: u32 = 5;
 
 /// Zones that could not be read, and when they are tried again.
 #[derive(Default)]
-pub struct Unread {
+pub struct UnreadableZones {
     /// The first failure since a zone was last read.
     pub since_ns: Option<u64>,
-    pub zones: BTreeMap<ZoneSeq, Sleeper>,
-    pub devices: BTreeMap<DeviceIdx, Trouble>,
+    /// Zones of which a read failed, or that wait for the rest of their device.
+    pub zones: BTreeMap<ZoneSeq, SleepingZone>,
+    /// Devices of which a zone could not be read, until one can be read again.
+    pub devices: BTreeMap<DeviceIdx, DeviceTrouble>,
 }
 
-pub struct Sleeper {
+/// A zone that could not be read, or that was postponed.
+pub struct SleepingZone {
+    /// The device of the zone.
     pub device: DeviceIdx,
     /// Failures in a row.
     pub failures: u32,
@@ -39,26 +48,33 @@ pub struct Sleeper {
     pub until_ns: Option<u64>,
 }
 
+/// Recent failures of a device.
 #[derive(Default)]
-pub struct Trouble {
+pub struct DeviceTrouble {
     /// Zones that failed recently, each once, with the time.
     pub failed: VecDeque<(u64, ZoneSeq)>,
+    /// The last rest, which may be over. `None`: GC has not rested on the device.
     pub rest: Option<Rest>,
     /// `probe_from_ns`: when a writer may probe the device. `probe_pause_ns`: how long no writer may probe it
     /// after its rest was lifted; it doubles each time.
     pub probe_from_ns: u64,
+    /// The last pause between probes. 0: no probe has lifted the rest yet.
     pub probe_pause_ns: u64,
 }
 
+/// A time in which GC does not read a device.
 #[derive(Clone, Copy)]
 pub struct Rest {
+    /// Its end, by the monotonic clock.
     pub until_ns: u64,
+    /// Its length when it began. The next one is twice as long.
     pub pause_ns: u64,
 }
 
 /// A device on which GC rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GcRest {
+    /// The device.
     pub device: DeviceIdx,
     /// Zones of the device that could not be read.
     pub unread_zones: u64,
@@ -66,15 +82,16 @@ pub struct GcRest {
     pub until_ns: u64,
 }
 
+/// `pause_ns`, doubled `times` times, at most `most`.
 pub fn doubled(pause_ns: u64, times: u32, most: u64) -> u64 {
     1u64.checked_shl(times).and_then(|factor| pause_ns.checked_mul(factor)).unwrap_or(most).min(most)
 }
 
-impl Unread {
+impl UnreadableZones {
     /// A zone could not be read. Returns how long it sleeps, and how long GC rests on its device if that rest
     /// begins or is prolonged now.
-    pub fn fail(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
-        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+    pub fn note_failure(&mut self, seq: ZoneSeq, device: DeviceIdx, now_ns: u64) -> (u64, Option<u64>) {
+        let sleeper = self.zones.entry(seq).or_insert(SleepingZone { device, failures: 0, until_ns: None });
         let pause_ns = doubled(PAUSE_NS, sleeper.failures, PAUSE_NS_MAX);
         sleeper.failures = sleeper.failures.saturating_add(1);
         sleeper.until_ns = Some(now_ns.saturating_add(pause_ns));
@@ -97,13 +114,13 @@ impl Unread {
     /// Makes a zone sleep as long as GC rests on its device.
     pub fn postpone(&mut self, seq: ZoneSeq, device: DeviceIdx) {
         let rest = self.devices.get(&device).and_then(|trouble| trouble.rest);
-        let sleeper = self.zones.entry(seq).or_insert(Sleeper { device, failures: 0, until_ns: None });
+        let sleeper = self.zones.entry(seq).or_insert(SleepingZone { device, failures: 0, until_ns: None });
         sleeper.until_ns = sleeper.until_ns.max(rest.map(|rest| rest.until_ns));
     }
 
     /// A zone was read. If its device was in trouble, that is over. Returns the device's other zones, which
     /// need not sleep any longer.
-    pub fn succeed(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
+    pub fn note_success(&mut self, seq: ZoneSeq, device: DeviceIdx) -> Vec<ZoneSeq> {
         self.zones.remove(&seq);
         self.since_ns = None;
         if self.devices.remove(&device).and_then(|trouble| trouble.rest).is_none() {
@@ -118,7 +135,7 @@ impl Unread {
     }
 
     /// No block of the zone needs to be read any more.
-    pub fn forget(&mut self, seq: ZoneSeq) {
+    pub fn remove(&mut self, seq: ZoneSeq) {
         self.zones.remove(&seq);
     }
 
@@ -151,7 +168,7 @@ impl Unread {
 
     /// A writer's probe could read the device, so the next txg tries a zone. If that fails again, the next
     /// probe is allowed later.
-    pub fn lift(&mut self, device: DeviceIdx, now_ns: u64) {
+    pub fn end_rest(&mut self, device: DeviceIdx, now_ns: u64) {
         let Some(trouble) = self.devices.get_mut(&device) else { return };
         trouble.probe_pause_ns = doubled(trouble.probe_pause_ns.max(PROBE_NS), 1, REST_NS_MAX);
         trouble.probe_from_ns = now_ns.saturating_add(trouble.probe_pause_ns);
@@ -168,6 +185,7 @@ impl Unread {
         self.zones.get(&seq).is_some_and(|sleeper| sleeper.failures > 0)
     }
 
+    /// Whether the zone is not to be tried now.
     pub fn sleeps(&self, seq: ZoneSeq) -> bool {
         self.zones.get(&seq).is_some_and(|sleeper| sleeper.until_ns.is_some())
     }
@@ -183,14 +201,14 @@ impl Unread {
     }
 
     /// Zones that failed so often that they are not counted as space for now.
-    pub fn no_room(&self) -> impl Iterator<Item = ZoneSeq> {
+    pub fn given_up(&self) -> impl Iterator<Item = ZoneSeq> {
         self.zones.iter().filter(|(_, sleeper)| sleeper.failures >= FAILURES_MAX).map(|(seq, _)| *seq)
     }
 
     /// All devices on which GC rests.
     pub fn all_rests(&self) -> Vec<GcRest> {
         let on = |device: DeviceIdx| self.zones.values().filter(|sleeper| sleeper.device == device).count();
-        let of = |(device, trouble): (&DeviceIdx, &Trouble)| {
+        let of = |(device, trouble): (&DeviceIdx, &DeviceTrouble)| {
             let until_ns = trouble.rest?.until_ns;
             Some(GcRest { device: *device, unread_zones: on(*device) as u64, until_ns })
         };
@@ -198,19 +216,22 @@ impl Unread {
     }
 }
 
-impl Trouble {
+impl DeviceTrouble {
+    /// Whether GC rests on the device now.
     pub fn rests(&self, now_ns: u64) -> bool {
         self.rest.is_some_and(|rest| now_ns < rest.until_ns)
     }
 }
 
-impl Sleeper {
-    pub fn is_due(&self, devices: &BTreeMap<DeviceIdx, Trouble>, now_ns: u64) -> bool {
+impl SleepingZone {
+    /// Whether the sleep is over, and GC does not rest on the zone's device.
+    pub fn is_due(&self, devices: &BTreeMap<DeviceIdx, DeviceTrouble>, now_ns: u64) -> bool {
         self.until_ns.is_some_and(|until| until <= now_ns) && !is_resting(devices, self.device, now_ns)
     }
 }
 
-pub fn is_resting(devices: &BTreeMap<DeviceIdx, Trouble>, device: DeviceIdx, now_ns: u64) -> bool {
+/// Whether GC rests on the device now. A device without failures never rests.
+pub fn is_resting(devices: &BTreeMap<DeviceIdx, DeviceTrouble>, device: DeviceIdx, now_ns: u64) -> bool {
     devices.get(&device).is_some_and(|trouble| trouble.rests(now_ns))
 }
 
@@ -223,9 +244,9 @@ mod tests {
 
     #[test]
     fn pauses_double_and_end() {
-        let (mut unread, mut now, mut pauses) = (Unread::default(), 0, Vec::new());
+        let (mut unread, mut now, mut pauses) = (UnreadableZones::default(), 0, Vec::new());
         for _ in 0..15 {
-            let (pause, rest) = unread.fail(ZoneSeq(1), DEVICE, now);
+            let (pause, rest) = unread.note_failure(ZoneSeq(1), DEVICE, now);
             assert_eq!(rest, None, "one bad zone is no bad device");
             assert_eq!(unread.due(now + pause - 1), []);
             now += pause;
@@ -235,54 +256,54 @@ mod tests {
         }
         assert_eq!(pauses[..5], [1, 2, 4, 8, 16]);
         assert_eq!(pauses[13..], [3600, 3600]);
-        assert_eq!(unread.no_room().collect::<Vec<_>>(), [ZoneSeq(1)]);
-        assert_eq!(unread.succeed(ZoneSeq(1), DEVICE), [], "nothing else slept");
-        assert_eq!(unread.no_room().count(), 0);
+        assert_eq!(unread.given_up().collect::<Vec<_>>(), [ZoneSeq(1)]);
+        assert_eq!(unread.note_success(ZoneSeq(1), DEVICE), [], "nothing else slept");
+        assert_eq!(unread.given_up().count(), 0);
     }
 
     #[test]
-    fn several_zones_within_a_minute_are_a_device_in_trouble() {
-        let mut unread = Unread::default();
+    fn several_unreadable_zones_within_a_minute_rest_their_device() {
+        let mut unread = UnreadableZones::default();
         for (at, seq) in [(0, 1), (70, 2), (80, 3), (90, 3), (95, 3)] {
-            assert_eq!(unread.fail(ZoneSeq(seq), DEVICE, at * SECOND_NS).1, None, "second {at}");
+            assert_eq!(unread.note_failure(ZoneSeq(seq), DEVICE, at * SECOND_NS).1, None, "second {at}");
         }
-        assert_eq!(unread.fail(ZoneSeq(9), OTHER, 99 * SECOND_NS).1, None, "that of another device");
+        assert_eq!(unread.note_failure(ZoneSeq(9), OTHER, 99 * SECOND_NS).1, None, "that of another device");
         let now = 100 * SECOND_NS;
-        assert_eq!(unread.fail(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
+        assert_eq!(unread.note_failure(ZoneSeq(4), DEVICE, now).1, Some(10 * SECOND_NS));
         assert!(unread.is_resting(DEVICE, now) && !unread.is_resting(OTHER, now));
         assert_eq!(unread.due(now + 5 * SECOND_NS), [ZoneSeq(9)], "zones sleep while their device rests");
         // One further zone is enough to prolong the rest.
         let now = now + 10 * SECOND_NS;
         assert!(!unread.is_resting(DEVICE, now));
-        assert_eq!(unread.fail(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
+        assert_eq!(unread.note_failure(ZoneSeq(5), DEVICE, now).1, Some(20 * SECOND_NS));
         unread.postpone(ZoneSeq(6), DEVICE);
         assert_eq!(
             unread.all_rests(),
             [GcRest { device: DEVICE, unread_zones: 6, until_ns: now + 20 * SECOND_NS }]
         );
         assert_eq!(unread.since_ns(), Some(0));
-        let woken = unread.succeed(ZoneSeq(5), DEVICE);
+        let woken = unread.note_success(ZoneSeq(5), DEVICE);
         assert_eq!(woken, [1, 2, 3, 4, 6].map(ZoneSeq));
         assert_eq!((unread.all_rests(), unread.since_ns()), (vec![], None));
     }
 
     #[test]
     fn writers_look_once_a_second_and_less_often_where_it_does_not_help() {
-        let mut unread = Unread::default();
-        let fail = |unread: &mut Unread, now| {
+        let mut unread = UnreadableZones::default();
+        let fail = |unread: &mut UnreadableZones, now| {
             for seq in 1..4 {
-                unread.fail(ZoneSeq(seq), DEVICE, now * SECOND_NS);
+                unread.note_failure(ZoneSeq(seq), DEVICE, now * SECOND_NS);
             }
         };
         fail(&mut unread, 0);
-        let looks = |unread: &mut Unread, from: u64, to: u64| {
+        let probes = |unread: &mut UnreadableZones, from: u64, to: u64| {
             (from..to).filter(|now| unread.probe(now * SECOND_NS).is_some()).count()
         };
-        assert_eq!(looks(&mut unread, 1, 9), 8);
+        assert_eq!(probes(&mut unread, 1, 9), 8);
         assert!(!unread.has_due(8 * SECOND_NS));
         let mut pauses = Vec::new();
         for now in [9, 100, 300] {
-            unread.lift(DEVICE, now * SECOND_NS);
+            unread.end_rest(DEVICE, now * SECOND_NS);
             assert!(unread.has_due(now * SECOND_NS));
             // The probed block can be read, and a needed block cannot.
             fail(&mut unread, now);

@@ -111,7 +111,7 @@ macro_rules! layout {
                 kind: stringify!($kind),
             } ),* ];
 
-            /// Splits the first `SIZE` bytes into fields, and judges no value. `None` if there are fewer bytes.
+            /// Splits the first `SIZE` bytes into fields, and validates no value. `None` if there are fewer bytes.
             pub fn decode(raw: &[u8]) -> Option<Self> {
                 <Self as $crate::Field>::get(raw.get(..$size)?)
             }

@@ -8,25 +8,26 @@
 //! * [`Corrupt`], a finding of damage;
 //! * the unit types, which keep one kind of number from being taken for another.
 //!
-//! [`meter`] and [`Dice`] parse nothing. They are here because every crate, or its tests, needs them.
+//! [`meter`] and [`Prng`] parse nothing. They are here because every crate, or its tests, needs them.
 //!
 //! Invariant: nothing here panics on stored bytes, or allocates by a number that came from them.
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod corrupt;
-mod dice;
+mod id_map;
 pub mod layout;
 pub mod meter;
-mod numbers;
+mod prng;
 mod reader;
 mod units;
 mod writer;
 
 pub use corrupt::Corrupt;
-pub use dice::{Dice, mixed, scattered};
+pub use id_map::{IdHasher, IdMap, IdSet};
 pub use layout::{Field, Row};
-pub use numbers::{NumberHasher, NumberMap, NumberSet};
+pub use prng::{Prng, mix64, splitmix64};
 pub use reader::{Reader, Truncated};
 pub use units::{BlockNo, DeviceIdx, ObjectId, ObjsetId, Txg, ZoneIdx, ZoneSeq};
 pub use writer::Writer;

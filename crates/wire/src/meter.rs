@@ -53,7 +53,7 @@ impl Counter {
 /// Buckets of a histogram. The last takes every longer duration.
 pub const BUCKETS: usize = 26;
 /// Upper bound of the first bucket; each next bound is twice as large.
-const FIRST_NS: u64 = 1 << 10;
+const FIRST_BOUND_NS: u64 = 1 << 10;
 
 /// A histogram of durations, with their sum and maximum.
 #[derive(Debug, Default)]
@@ -66,7 +66,7 @@ pub struct Histogram {
 impl Histogram {
     /// Counts one duration.
     pub fn record_ns(&self, ns: u64) {
-        let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_NS).leading_zeros()) as usize;
+        let bits = (u64::BITS - (ns.saturating_sub(1) / FIRST_BOUND_NS).leading_zeros()) as usize;
         self.buckets[bits.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
         // A new maximum is rare, so this is mostly one load.
@@ -77,18 +77,18 @@ impl Histogram {
 
     /// Copies buckets, sum and maximum with relaxed loads. It is not atomic: a concurrent
     /// [`record_ns`](Self::record_ns) may be in the buckets and not yet in the sum.
-    pub fn snapshot(&self) -> Times {
+    pub fn snapshot(&self) -> HistogramSnapshot {
         let buckets = std::array::from_fn(|index| self.buckets[index].load(Ordering::Relaxed));
         let longest_ns = self.longest_ns.load(Ordering::Relaxed);
-        Times { buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed), longest_ns }
+        HistogramSnapshot { buckets, sum_ns: self.sum_ns.load(Ordering::Relaxed), longest_ns }
     }
 }
 
 /// A snapshot of a histogram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Times {
+pub struct HistogramSnapshot {
     /// Bucket `i` counts durations of at most `bound_ns(i)`, and longer than `bound_ns(i - 1)`: see
-    /// [`Times::bound_ns`].
+    /// [`HistogramSnapshot::bound_ns`].
     pub buckets: [u64; BUCKETS],
     /// The sum of all durations; it wraps.
     pub sum_ns: u64,
@@ -96,10 +96,10 @@ pub struct Times {
     pub longest_ns: u64,
 }
 
-impl Times {
+impl HistogramSnapshot {
     /// The upper bound of a bucket; `None` for the last, which has none.
     pub fn bound_ns(index: usize) -> Option<u64> {
-        (index + 1 < BUCKETS).then(|| FIRST_NS << index)
+        (index + 1 < BUCKETS).then(|| FIRST_BOUND_NS << index)
     }
 
     /// The number of durations, summed over all buckets.
@@ -121,14 +121,14 @@ impl Times {
             seen += count;
             seen >= rank
         })?;
-        Times::bound_ns(index)
+        HistogramSnapshot::bound_ns(index)
     }
 
     /// The durations recorded since an earlier snapshot.
-    pub fn since(&self, earlier: &Times) -> Times {
+    pub fn since(&self, earlier: &HistogramSnapshot) -> HistogramSnapshot {
         let buckets = std::array::from_fn(|at| self.buckets[at].wrapping_sub(earlier.buckets[at]));
         let sum_ns = self.sum_ns.wrapping_sub(earlier.sum_ns);
-        Times { buckets, sum_ns, longest_ns: self.longest_ns }
+        HistogramSnapshot { buckets, sum_ns, longest_ns: self.longest_ns }
     }
 }
 
@@ -153,7 +153,7 @@ mod tests {
             let histogram = Histogram::default();
             histogram.record_ns(ns);
             let times = histogram.snapshot();
-            let fits = |index: &usize| Times::bound_ns(*index).is_none_or(|bound| ns <= bound);
+            let fits = |index: &usize| HistogramSnapshot::bound_ns(*index).is_none_or(|bound| ns <= bound);
             let first = (0..BUCKETS).find(fits).unwrap();
             assert_eq!(times.buckets[first], 1, "{ns}");
             assert_eq!((times.count(), times.sum_ns, times.longest_ns), (1, ns, ns));
@@ -170,8 +170,11 @@ mod tests {
         let times = histogram.snapshot();
         assert_eq!(times.quantile_ns(0.5), Some(8192));
         assert_eq!(times.quantile_ns(0.99), Some(8192));
-        assert_eq!(times.quantile_ns(1.0), Some(FIRST_NS << 16));
+        assert_eq!(times.quantile_ns(1.0), Some(FIRST_BOUND_NS << 16));
         assert_eq!(times.since(&before), times);
-        assert_eq!(times.since(&times), Times { longest_ns: 40_000_000, ..Times::default() });
+        assert_eq!(
+            times.since(&times),
+            HistogramSnapshot { longest_ns: 40_000_000, ..HistogramSnapshot::default() }
+        );
     }
 }

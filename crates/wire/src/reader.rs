@@ -11,7 +11,7 @@ pub struct Truncated {
 
 impl std::fmt::Display for Truncated {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "bytes end before offset {} + {}", self.offset, self.needed)
+        write!(f, "truncated: {} bytes expected at offset {}", self.needed, self.offset)
     }
 }
 

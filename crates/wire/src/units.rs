@@ -72,7 +72,7 @@ impl Txg {
     }
 
     /// The txg `count` earlier, but not below 0.
-    pub fn back(self, count: u64) -> Txg {
+    pub fn minus(self, count: u64) -> Txg {
         Txg(self.0.saturating_sub(count))
     }
 }

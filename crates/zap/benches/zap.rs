@@ -31,7 +31,7 @@ fn bench(count: u64, rounds: u64) {
         }
     }
     report("add", count * rounds, started);
-    directories.iter_mut().for_each(|(_, zap)| zap.forget_index());
+    directories.iter_mut().for_each(|(_, zap)| zap.drop_state());
     let started = Instant::now();
     for (store, zap) in &directories {
         black_box(zap.lookup_u64(store, name(count / 2)).expect("images are good"));

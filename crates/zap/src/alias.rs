@@ -32,8 +32,9 @@ impl Zap {
     ) -> Result<Option<Entry>, Error<S::Error>> {
         let Some(hash) = self.hash_of(store, name)? else { return Ok(None) };
         let (entries, norm) = self.entries_of(store, hash)?;
-        norm.judge(name.into()).map_err(Error::lift)?;
-        let is_meant = |entry: &&Entry| entry.key.name().is_some_and(|stored| norm.means(stored, name, how));
+        norm.validate(name.into()).map_err(Error::lift)?;
+        let is_meant =
+            |entry: &&Entry| entry.key.name().is_some_and(|stored| norm.matches_name(stored, name, how));
         let Some(found) = entries.iter().find(is_meant) else { return Ok(None) };
         let conflict = is_in_conflict(norm, found, &entries);
         Ok(Some(Entry { conflict, ..found.clone() }))
@@ -87,7 +88,7 @@ impl Zap {
 /// Whether another entry's name has the same normalized form.
 fn is_in_conflict(norm: NormFlags, entry: &Entry, all: &[Entry]) -> bool {
     let means = |a: &Key, b: &Key| match (a.name(), b.name()) {
-        (Some(a), Some(b)) => norm.means(a, b, Match::Normalized),
+        (Some(a), Some(b)) => norm.matches_name(a, b, Match::Normalized),
         _ => false,
     };
     all.iter().any(|other| other.cd != entry.cd && means(&other.key, &entry.key))

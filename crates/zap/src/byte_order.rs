@@ -41,8 +41,8 @@ pub(crate) fn copy<S: Store + ?Sized>(store: &S) -> Result<MemStore, Error<S::Er
     };
     let bytes = blocks.saturating_mul(store.block_size() as u64);
     if bytes > COPY_BYTES_MAX {
-        let found = format!("{bytes} bytes, and {COPY_BYTES_MAX} is the most");
-        return Err(Error::Unsupported { what: "so large a ZAP of the other byte order", found });
+        let found = format!("{bytes} bytes, maximum {COPY_BYTES_MAX}");
+        return Err(Error::Unsupported { what: "a large ZAP of the other byte order", found });
     }
     let mut copy = MemStore::new();
     copy.set_block_size(store.block_size()).map_err(Error::damage)?;

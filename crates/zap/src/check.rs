@@ -59,12 +59,12 @@ impl Report {
     }
 
     /// Returns a good value, and reports a bad one.
-    fn note<T>(&mut self, judged: Result<T, Corrupt>) -> Option<T> {
-        judged.map_err(|damage| self.add(damage)).ok()
+    fn note<T>(&mut self, result: Result<T, Corrupt>) -> Option<T> {
+        result.map_err(|damage| self.add(damage)).ok()
     }
 
-    fn note_header<T>(&mut self, judged: Result<T, Error<Corrupt>>) -> Option<T> {
-        match judged {
+    fn note_header<T>(&mut self, result: Result<T, Error<Corrupt>>) -> Option<T> {
+        match result {
             Ok(good) => Some(good),
             Err(Error::Store(damage)) => {
                 self.add(damage);
@@ -104,8 +104,8 @@ fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
         let at = format!("block 0 slot {number}");
         report.entries += 1;
         let hash = slots.hash(slot.name());
-        if slots.norm.judge(KeyRef::Name(slot.name())).is_err() {
-            report.add(Corrupt::new(&at, "name", "UTF-8, for normalization", "other bytes"));
+        if slots.norm.validate(KeyRef::Name(slot.name())).is_err() {
+            report.add(Corrupt::new(&at, "name", "UTF-8 (names are normalized)", "invalid UTF-8"));
         }
         if !places.insert((hash, slot.cd())) {
             report.add(Corrupt::new(&at, "differentiator", "unique for its hash", slot.cd()));
@@ -116,22 +116,22 @@ fn check_slots(report: &mut Report, raw: &[u8], block_count: u64, index: Option<
     }
     for (number, slot) in slots.slots().enumerate() {
         let at = format_args!("block 0 slot {number}");
-        report.expect(at, "bytes without a meaning that are not 0", 0, slot.stray_bytes());
+        report.expect(at, "nonzero padding bytes", 0, slot.stray_bytes());
     }
     let stray = slots.tail().iter().filter(|b| **b != 0).count();
-    report.expect("block 0", "bytes behind the last slot that are not 0", 0, stray);
+    report.expect("block 0", "nonzero bytes after the last slot", 0, stray);
     let (Some(index), Ok(built)) = (index, Index::build(&slots)) else { return };
     if let Err(damage) = index.check() {
         report.add(damage);
     }
     if *index != built {
-        report.add(Corrupt::new("index", "elements", "what the block holds", "others"));
+        report.add(Corrupt::new("index", "elements", "the entries of the block", "others"));
     }
 }
 
 /// A run of equal pointers. A leaf must have exactly one.
 #[derive(Clone, Copy)]
-struct Run {
+struct PointerRun {
     first: u64,
     count: u64,
     leaf: u64,
@@ -143,12 +143,12 @@ fn check_fat<S: Store + ?Sized>(
     header: &Header,
 ) -> Result<(), Error<S::Error>> {
     let mut seen = BTreeSet::new();
-    let mut run: Option<Run> = None;
+    let mut run: Option<PointerRun> = None;
     table::for_each_pointer(store, header, |first, leaf| {
         match &mut run {
             Some(run) if run.leaf == leaf => run.count += 1,
             _ => {
-                if let Some(complete) = run.replace(Run { first, count: 1, leaf }) {
+                if let Some(complete) = run.replace(PointerRun { first, count: 1, leaf }) {
                     check_run(report, store, header, complete, &mut seen)?;
                 }
             }
@@ -167,12 +167,12 @@ fn check_run<S: Store + ?Sized>(
     report: &mut Report,
     store: &S,
     header: &Header,
-    run: Run,
+    run: PointerRun,
     seen: &mut BTreeSet<u64>,
 ) -> Result<(), Error<S::Error>> {
     let at = format!("pointer table entry {}", run.first);
-    let judged = table::judge_pointer(header, store.block_count(), run.first, run.leaf);
-    let Some(block) = report.note(judged) else { return Ok(()) };
+    let result = table::validate_pointer(header, store.block_count(), run.first, run.leaf);
+    let Some(block) = report.note(result) else { return Ok(()) };
     if !seen.insert(block) {
         report.add(Corrupt::new(&at, "leaf block", "in one range of pointers", block));
         return Ok(());
@@ -207,7 +207,7 @@ fn check_next_table<S: Store + ?Sized>(
         let doubled = old.chunks_exact(8).flat_map(|p| [p, p]);
         if !doubled.eq(new.iter().flat_map(|block| block.chunks_exact(8))) {
             let at = format_args!("blocks {next} and {} (next pointer table)", next + 1);
-            report.add(Corrupt::new(at, "pointers", "those of the table, twice", "others"));
+            report.add(Corrupt::new(at, "pointers", "each table pointer twice", "others"));
         }
     }
     Ok(())
@@ -227,7 +227,7 @@ fn check_leaf(report: &mut Report, leaf: &Leaf<'_>, header: &Header) {
                 break;
             }
             entries += 1;
-            report.note(leaf.judge_place(&entry, bucket));
+            report.note(leaf.validate_bucket(&entry, bucket));
             if entry.cd < cd_before {
                 report.add(leaf.damage(
                     "differentiators of a chain",
@@ -253,8 +253,8 @@ fn check_leaf(report: &mut Report, leaf: &Leaf<'_>, header: &Header) {
             }
             let Some(key) = report.note(leaf.key(&entry)) else { continue };
             let hash = header.hash(key.as_ref());
-            if header.norm.judge(key.as_ref()).is_err() {
-                report.add(leaf.damage("name", "UTF-8, for normalization", "other bytes"));
+            if header.norm.validate(key.as_ref()).is_err() {
+                report.add(leaf.damage("name", "UTF-8 (names are normalized)", "invalid UTF-8"));
             }
             if hash != entry.hash {
                 let (expected, found) = (format!("{hash:#x}"), format!("{:#x}", entry.hash));
@@ -268,9 +268,9 @@ fn check_leaf(report: &mut Report, leaf: &Leaf<'_>, header: &Header) {
     report.entries += entries as u64;
     let at = format!("block {} (leaf)", leaf.block);
     report.expect(&at, "entries", entries, leaf.nentries);
-    if let Some((free, next)) = report.note(leaf.free_chunks(leaf.nfree)) {
+    if let Some((free, next)) = report.note(leaf.peek_free_chunks(leaf.nfree)) {
         if next != NONE {
-            report.add(leaf.damage("free list", "ended after the free chunks", next));
+            report.add(leaf.damage("link of the last free chunk", "the end of the list", next));
         }
         for chunk in free {
             if !seen.insert(chunk) {

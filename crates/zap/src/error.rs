@@ -95,23 +95,23 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Store(error) => error.fmt(f),
-            Error::Exists => write!(f, "the name exists"),
-            Error::NameInvalid => write!(f, "a name should be at least one byte and hold no NUL"),
-            Error::NameNotUtf8 => write!(f, "a name should be UTF-8"),
+            Error::Exists => write!(f, "name already exists"),
+            Error::NameInvalid => write!(f, "name refused: empty, or contains NUL"),
+            Error::NameNotUtf8 => write!(f, "name refused: not UTF-8"),
             Error::NameTooLong { bytes, bytes_max } => {
-                write!(f, "a name should be at most {bytes_max} bytes, found {bytes}")
+                write!(f, "name refused: {bytes} bytes, maximum {bytes_max}")
             }
-            Error::KeyKind { expected } => write!(f, "keys of this ZAP should be {expected}"),
+            Error::KeyKind { expected } => write!(f, "key refused: this ZAP takes {expected}"),
             Error::ValueTooLong { bytes, bytes_max } => {
-                write!(f, "a value should be at most {bytes_max} bytes, found {bytes}")
+                write!(f, "value refused: {bytes} bytes, maximum {bytes_max}")
             }
             Error::EntryTooLarge { chunks, chunks_max } => {
-                write!(f, "an entry should take at most {chunks_max} chunks of a leaf, found {chunks}")
+                write!(f, "entry refused: {chunks} chunks of a leaf, maximum {chunks_max}")
             }
-            Error::Full => write!(f, "too many names share this one's hash; remove some of them"),
-            Error::NoInteger => write!(f, "the value holds no integer"),
-            Error::Unsupported { what, found } => write!(f, "{what} is not supported, found {found}"),
-            Error::Options { what } => write!(f, "a ZAP cannot be made: {what}"),
+            Error::Full => write!(f, "entry refused: too many names share its hash; remove some of them"),
+            Error::NoInteger => write!(f, "value has no integer"),
+            Error::Unsupported { what, found } => write!(f, "unsupported: {what}, found {found}"),
+            Error::Options { what } => write!(f, "ZAP not created: {what}"),
         }
     }
 }

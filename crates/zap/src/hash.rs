@@ -86,7 +86,7 @@ impl Flags {
     pub const PRE_HASHED_KEY: Flags = Flags(4);
 
     /// Both sets of flags together.
-    pub const fn and(self, other: Flags) -> Flags {
+    pub const fn union(self, other: Flags) -> Flags {
         Flags(self.0 | other.0)
     }
 
@@ -111,7 +111,7 @@ impl Flags {
         }
         if flags.has(Flags::PRE_HASHED_KEY) && !flags.has(Flags::UINT64_KEY) {
             let at = "block 0";
-            return Err(Corrupt::new(at, "flags", "word keys where keys are pre-hashed", raw).into());
+            return Err(Corrupt::new(at, "flags", "word keys if keys are pre-hashed", raw).into());
         }
         Ok(flags)
     }

@@ -16,17 +16,17 @@ pub(crate) struct Index {
 
 /// A decoded element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Indexed {
+pub(crate) struct IndexedSlot {
     /// The masked hash.
     pub hash: u64,
     pub cd: u16,
     pub slot: u16,
 }
 
-impl Indexed {
+impl IndexedSlot {
     fn of(element: u64) -> Self {
         let [h0, h1, h2, h3, c0, c1, s0, s1] = element.to_be_bytes();
-        Indexed {
+        IndexedSlot {
             hash: u64::from(u32::from_be_bytes([h0, h1, h2, h3])) << 32,
             cd: u16::from_be_bytes([c0, c1]),
             slot: u16::from_be_bytes([s0, s1]),
@@ -60,12 +60,12 @@ impl Index {
     }
 
     /// Elements from (hash, cd) on, in order.
-    pub fn from(&self, hash: u64, cd: u16) -> impl Iterator<Item = Indexed> + use<'_> {
-        self.elements.from(element(hash, cd, 0)).map(Indexed::of)
+    pub fn from(&self, hash: u64, cd: u16) -> impl Iterator<Item = IndexedSlot> + use<'_> {
+        self.elements.from(element(hash, cd, 0)).map(IndexedSlot::of)
     }
 
     /// All elements with this hash, in the order of their differentiators.
-    pub fn colliders(&self, hash: u64) -> impl Iterator<Item = Indexed> + use<'_> {
+    pub fn colliders(&self, hash: u64) -> impl Iterator<Item = IndexedSlot> + use<'_> {
         self.from(hash, 0).take_while(move |i| i.hash == hash)
     }
 
@@ -73,7 +73,7 @@ impl Index {
         self.elements.insert(element(hash, cd, slot));
     }
 
-    pub fn remove(&mut self, indexed: Indexed) {
+    pub fn remove(&mut self, indexed: IndexedSlot) {
         self.elements.remove(element(indexed.hash, indexed.cd, indexed.slot));
     }
 }

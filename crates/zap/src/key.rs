@@ -127,7 +127,7 @@ impl KeyRef<'_> {
     }
 
     /// Whether `piece`, at `offset` of a stored key of the same length, equals this key there.
-    pub(crate) fn has_at(self, offset: usize, piece: &[u8]) -> bool {
+    pub(crate) fn matches_at(self, offset: usize, piece: &[u8]) -> bool {
         match self {
             KeyRef::Name(name) => match name.get(offset..) {
                 Some(rest) if rest.len() >= piece.len() => rest.starts_with(piece),
@@ -154,11 +154,11 @@ mod tests {
             assert_eq!(stored.len(), key.stored_len());
             for cut in 1..=22 {
                 for (i, piece) in stored.chunks(cut).enumerate() {
-                    assert!(key.has_at(i * cut, piece));
+                    assert!(key.matches_at(i * cut, piece));
                     for flip in 0..piece.len() {
                         let mut other = piece.to_vec();
                         other[flip] ^= 1;
-                        assert!(!key.has_at(i * cut, &other));
+                        assert!(!key.matches_at(i * cut, &other));
                     }
                 }
             }

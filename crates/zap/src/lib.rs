@@ -11,14 +11,14 @@
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | position of an entry, its key, its value |
 //! | [`norm`] | names that mean the same |
-//! | `slots`, `ordered`, `index`, `remembered` | one block of slots, and the index of it in memory |
+//! | `slots`, `ordered`, `index`, `slot_cache` | one block of slots, and the index of it in memory |
 //! | `fat` | header, pointer table, leaves |
 //! | `options` | how a ZAP is made, and how far it may grow |
-//! | `convert`, `shrink`, `removals` | conversions between kinds, which keep every cursor valid |
+//! | `convert`, `shrink`, `shrink_trigger` | conversions between kinds, which keep every cursor valid |
 //! | `zap` | the kind of an object, and all operations |
 //! | `alias` | which entry a name means, if names are normalized |
 //! | `byte_order` | ZAPs of the other byte order |
-//! | `prepared` | an index built before it is needed |
+//! | `prepared_index` | an index built before it is needed |
 //! | [`cursor`] | a position in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
 //!
@@ -38,7 +38,7 @@
 
 #![deny(missing_docs)]
 // Blocks are untrusted bytes; tests and constants are not.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::disallowed_methods))]
 
 mod alias;
 mod byte_order;
@@ -54,10 +54,10 @@ pub mod key;
 pub mod norm;
 mod options;
 mod ordered;
-mod prepared;
-mod remembered;
-mod removals;
+mod prepared_index;
 mod shrink;
+mod shrink_trigger;
+mod slot_cache;
 mod slots;
 pub mod store;
 pub mod value;
@@ -66,13 +66,13 @@ mod zap;
 pub use check::Report;
 pub use cursor::Cursor;
 pub use error::Error;
-pub use fat::{Entry, Visited};
+pub use fat::{Entry, VisitedEntry};
 pub use hash::{Flags, HashBits};
 pub use key::{Key, KeyRef};
 pub use norm::{Match, NormFlags};
 pub use options::ZapOptions;
-pub use prepared::Prepared;
-pub use shrink::Shrink;
-pub use store::{First, MemStore, Store};
+pub use prepared_index::PreparedIndex;
+pub use shrink::ShrinkPlan;
+pub use store::{FirstBlock, MemStore, Store};
 pub use value::{Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};

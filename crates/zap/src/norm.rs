@@ -157,7 +157,7 @@ impl NormFlags {
     }
 
     /// Refuses a name that cannot be normalized.
-    pub(crate) fn judge(self, key: KeyRef<'_>) -> Result<(), Error<Corrupt>> {
+    pub(crate) fn validate(self, key: KeyRef<'_>) -> Result<(), Error<Corrupt>> {
         match key {
             KeyRef::Name(name) if self.needs_utf8() && std::str::from_utf8(name).is_err() => {
                 Err(Error::NameNotUtf8)
@@ -167,7 +167,7 @@ impl NormFlags {
     }
 
     /// Whether surely no other name has the same normalized form.
-    pub fn is_alone(self, name: &[u8]) -> bool {
+    pub fn has_one_spelling(self, name: &[u8]) -> bool {
         if self.is_none() {
             return true;
         }
@@ -182,7 +182,7 @@ impl NormFlags {
     }
 
     /// Whether a lookup of `wanted` means `stored`.
-    pub fn means(self, stored: &[u8], wanted: &[u8], how: Match) -> bool {
+    pub fn matches_name(self, stored: &[u8], wanted: &[u8], how: Match) -> bool {
         let flags = match how {
             Match::Exact => NormFlags::NONE,
             Match::SameCase => self.keeping_case(),
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_come_back_and_lies_are_refused() {
+    fn flags_round_trip_and_invalid_ones_are_refused() {
         for flags in all() {
             assert_eq!(NormFlags::parse(flags.to_u64()), Ok(flags));
         }
@@ -311,21 +311,25 @@ mod tests {
                 let normalized = flags.normalize(name.as_bytes()).unwrap();
                 if normalized != name.as_bytes() {
                     assert!(
-                        !flags.is_alone(&normalized) && !flags.is_alone(name.as_bytes()),
+                        !flags.has_one_spelling(&normalized) && !flags.has_one_spelling(name.as_bytes()),
                         "{flags:?} {c:?}"
                     );
                 }
             }
-            assert_eq!(flags.is_alone("\u{ef}".as_bytes()), flags.is_none());
+            assert_eq!(flags.has_one_spelling("\u{ef}".as_bytes()), flags.is_none());
         }
-        assert!(NormFlags::NFC.is_alone(b"main.rs") && !NormFlags::NFC.is_alone(b"Kelvin"));
-        assert!(NormFlags::TO_UPPER.is_alone(b"2026-11-21") && !NormFlags::TO_UPPER.is_alone(b"a"));
+        assert!(NormFlags::NFC.has_one_spelling(b"main.rs") && !NormFlags::NFC.has_one_spelling(b"Kelvin"));
+        assert!(
+            NormFlags::TO_UPPER.has_one_spelling(b"2026-11-21")
+                && !NormFlags::TO_UPPER.has_one_spelling(b"a")
+        );
     }
 
     #[test]
     fn names_mean_what_they_should() {
         let (composed, decomposed, shouted) = ("na\u{ef}ve", "nai\u{308}ve", "NA\u{cf}VE");
-        let means = |flags: NormFlags, how, a: &str, b: &str| flags.means(a.as_bytes(), b.as_bytes(), how);
+        let means =
+            |flags: NormFlags, how, a: &str, b: &str| flags.matches_name(a.as_bytes(), b.as_bytes(), how);
         let both = NormFlags::NFC.ignoring_case();
         assert!(means(both, Match::Normalized, shouted, decomposed));
         assert!(means(both, Match::SameCase, composed, decomposed));
@@ -344,7 +348,7 @@ mod tests {
         assert_eq!(&*upper, b"BAD\xff\xfeUTF8\xc3\x8f\xc3");
         for form in FORMS {
             assert_eq!(form.normalize(b"bad\xff"), None);
-            assert!(!form.means(b"bad\xff", b"bad\xfe", Match::Normalized));
+            assert!(!form.matches_name(b"bad\xff", b"bad\xfe", Match::Normalized));
         }
         assert!(matches!(NormFlags::NFC.normalize(b"plain"), Some(Cow::Borrowed(b"plain"))));
     }

@@ -23,16 +23,16 @@ const LOAD_GROWN: usize = 22;
 const LOAD_EMPTY: usize = 10;
 const LOAD_UNIT: usize = 32;
 const HOMES_MIN: usize = 8;
-/// Places that are added at a time after the homes.
-const PLACES_MORE: usize = 4;
-/// Places that are compared one by one. Almost all elements lie no further from their homes.
+/// Cells that are added at a time after the homes.
+const CELLS_ADDED: usize = 4;
+/// Cells that are compared one by one. Almost all elements lie no further from their homes.
 const STEPS_MAX: usize = 16;
 
 #[derive(Clone, Debug, Default)]
 pub struct Ordered {
-    /// `homes` places, then as many as the last elements were displaced past them. Beyond the homes, the last place
+    /// `homes` cells, then as many as the last elements were displaced past them. Beyond the homes, the last cell
     /// is never a gap.
-    places: Vec<u64>,
+    cells: Vec<u64>,
     homes: usize,
     count: usize,
 }
@@ -48,7 +48,7 @@ impl Ordered {
     }
 
     fn with_homes(homes: usize) -> Ordered {
-        Ordered { places: vec![GAP; homes], homes, count: 0 }
+        Ordered { cells: vec![GAP; homes], homes, count: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -57,27 +57,27 @@ impl Ordered {
 
     /// Memory of the set in bytes.
     pub fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<u64>()
+        self.cells.capacity() * size_of::<u64>()
     }
 
-    /// The invariants of the places.
+    /// The invariants of the cells.
     pub fn check(&self) -> Result<(), String> {
         let (mut count, mut last, mut gap) = (0, None, None);
-        for (place, element) in self.places.iter().copied().enumerate() {
+        for (cell, element) in self.cells.iter().copied().enumerate() {
             if element == GAP {
-                gap = Some(place);
+                gap = Some(cell);
                 continue;
             }
             let home = self.home(element);
-            if home > place || gap.is_some_and(|gap| gap >= home) {
-                return Err(format!("{element:#x} of home {home} lies at {place}, behind a gap at {gap:?}"));
+            if home > cell || gap.is_some_and(|gap| gap >= home) {
+                return Err(format!("{element:#x} of home {home} lies at {cell}, behind a gap at {gap:?}"));
             }
             if last.replace(element).is_some_and(|last| last >= element) {
-                return Err(format!("{element:#x} at {place} follows {last:x?}"));
+                return Err(format!("{element:#x} at {cell} follows {last:x?}"));
             }
             count += 1;
         }
-        let end = self.places.len();
+        let end = self.cells.len();
         if count != self.count || end < self.homes || end > self.homes && gap == Some(end - 1) {
             return Err(format!(
                 "{count} elements in {end} places, counted {} in {}",
@@ -91,33 +91,33 @@ impl Ordered {
         home(element, self.homes)
     }
 
-    fn at(&self, place: usize) -> u64 {
-        self.places.get(place).copied().unwrap_or(GAP)
+    fn at(&self, cell: usize) -> u64 {
+        self.cells.get(cell).copied().unwrap_or(GAP)
     }
 
-    /// The first place with the element or a larger one, or the gap where the element would lie.
-    fn place(&self, element: u64) -> usize {
+    /// The first cell with the element or a larger one, or the gap where the element would lie.
+    fn find_cell(&self, element: u64) -> usize {
         self.first_from(self.home(element), element)
     }
 
-    /// As [`place`](Self::place), from a place on that is not before the element's home. From there on, elements
-    /// after a gap are larger, so the places are sorted for this question.
+    /// As [`find_cell`](Self::find_cell), from a cell on that is not before the element's home. From there on, elements
+    /// after a gap are larger, so the cells are sorted for this question.
     fn first_from(&self, from: usize, element: u64) -> usize {
-        if let Some(place) = (from..from + STEPS_MAX).find(|place| self.at(*place) >= element) {
-            return place;
+        if let Some(cell) = (from..from + STEPS_MAX).find(|cell| self.at(*cell) >= element) {
+            return cell;
         }
         let (mut low, mut step) = (from + STEPS_MAX, STEPS_MAX);
         while self.at(low + step) < element {
             low += step;
             step *= 2;
         }
-        let end = (low + step).min(self.places.len());
-        low + self.places.get(low..end).unwrap_or(&[]).partition_point(|held| *held < element)
+        let end = (low + step).min(self.cells.len());
+        low + self.cells.get(low..end).unwrap_or(&[]).partition_point(|held| *held < element)
     }
 
     /// Elements from this one on.
     pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + use<'_> {
-        let rest = self.places.get(self.place(first)..).unwrap_or(&[]);
+        let rest = self.cells.get(self.find_cell(first)..).unwrap_or(&[]);
         rest.iter().copied().filter(|held| *held != GAP)
     }
 
@@ -131,8 +131,8 @@ impl Ordered {
     fn put(&mut self, element: u64) {
         self.count += 1;
         let home = self.home(element);
-        let (mut place, mut carried) = (home, element);
-        for held in self.places.get_mut(home..).unwrap_or(&mut []).iter_mut().take(STEPS_MAX) {
+        let (mut cell, mut carried) = (home, element);
+        for held in self.cells.get_mut(home..).unwrap_or(&mut []).iter_mut().take(STEPS_MAX) {
             if *held == GAP {
                 *held = carried;
                 return;
@@ -140,15 +140,15 @@ impl Ordered {
             if *held > carried {
                 std::mem::swap(held, &mut carried);
             }
-            place += 1;
+            cell += 1;
         }
-        self.put_far(place, carried);
+        self.insert_displaced(cell, carried);
     }
 
     /// Inserts an element that has no gap near its home.
-    fn put_far(&mut self, from: usize, element: u64) {
-        let place = self.first_from(from, element);
-        let rest = self.places.get_mut(place..).unwrap_or(&mut []);
+    fn insert_displaced(&mut self, from: usize, element: u64) {
+        let cell = self.first_from(from, element);
+        let rest = self.cells.get_mut(cell..).unwrap_or(&mut []);
         match rest.iter().position(|held| *held == GAP) {
             Some(gap) => {
                 rest.copy_within(..gap, 1);
@@ -157,27 +157,27 @@ impl Ordered {
                 }
             }
             None => {
-                self.make_room();
-                self.places.insert(place, element);
+                self.reserve_cells();
+                self.cells.insert(cell, element);
             }
         }
     }
 
     /// Returns false if there was no such element.
     pub fn remove(&mut self, element: u64) -> bool {
-        let place = self.place(element);
-        if element == GAP || self.at(place) != element {
+        let cell = self.find_cell(element);
+        if element == GAP || self.at(cell) != element {
             return false;
         }
         let homes = self.homes;
-        let rest = self.places.get_mut(place..).unwrap_or(&mut []);
-        let moved = displaced(rest.get(1..).unwrap_or(&[]), place + 1, homes);
+        let rest = self.cells.get_mut(cell..).unwrap_or(&mut []);
+        let moved = displaced(rest.get(1..).unwrap_or(&[]), cell + 1, homes);
         rest.copy_within(1..1 + moved, 0);
         if let Some(freed) = rest.get_mut(moved) {
             *freed = GAP;
         }
-        while self.places.len() > self.homes && self.places.last() == Some(&GAP) {
-            self.places.pop();
+        while self.cells.len() > self.homes && self.cells.last() == Some(&GAP) {
+            self.cells.pop();
         }
         self.count -= 1;
         if self.count * LOAD_UNIT < self.homes * LOAD_EMPTY && self.homes > HOMES_MIN {
@@ -186,27 +186,27 @@ impl Ordered {
         true
     }
 
-    /// Reserves a few places after the last: a vector would double by itself.
-    fn make_room(&mut self) {
-        if self.places.len() == self.places.capacity() {
-            self.places.reserve_exact(PLACES_MORE);
+    /// Reserves a few cells after the last: a vector would double by itself.
+    fn reserve_cells(&mut self) {
+        if self.cells.len() == self.cells.capacity() {
+            self.cells.reserve_exact(CELLS_ADDED);
         }
     }
 
-    /// Places the same elements around other homes. They come in order, so each goes after the last.
+    /// Puts the same elements around other homes. They come in order, so each goes after the last.
     fn resize(&mut self, homes: usize) {
         let old = std::mem::replace(self, Ordered::with_homes(homes));
         let mut end = 0;
-        for element in old.places.into_iter().filter(|held| *held != GAP) {
-            let place = self.home(element).max(end);
-            match self.places.get_mut(place) {
+        for element in old.cells.into_iter().filter(|held| *held != GAP) {
+            let cell = self.home(element).max(end);
+            match self.cells.get_mut(cell) {
                 Some(free) => *free = element,
                 None => {
-                    self.make_room();
-                    self.places.push(element);
+                    self.reserve_cells();
+                    self.cells.push(element);
                 }
             }
-            end = place + 1;
+            end = cell + 1;
         }
         self.count = old.count;
     }
@@ -231,11 +231,11 @@ fn home(element: u64, homes: usize) -> usize {
     ((element >> 32).wrapping_mul(homes as u64) >> 32) as usize
 }
 
-/// How many of the elements in places from `first` on precede the first that is a gap or lies at its home.
-fn displaced(places: &[u64], first: usize, homes: usize) -> usize {
-    places
+/// How many of the elements in cells from `first` on precede the first that is a gap or lies at its home.
+fn displaced(cells: &[u64], first: usize, homes: usize) -> usize {
+    cells
         .iter()
         .zip(first..)
-        .take_while(|(held, place)| **held != GAP && home(**held, homes) < *place)
+        .take_while(|(held, cell)| **held != GAP && home(**held, homes) < *cell)
         .count()
 }

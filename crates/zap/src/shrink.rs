@@ -19,11 +19,11 @@ use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
-use crate::fat::{self, Entry, SHIFT_CERTAIN, header::Geometry};
+use crate::fat::{self, Entry, SHIFT_ALWAYS_ALLOWED, header::Geometry};
 use crate::hash::Flags;
 use crate::norm::NormFlags;
 use crate::options::ZapOptions;
-use crate::removals::Removals;
+use crate::shrink_trigger::ShrinkTrigger;
 use crate::slots::{self, BlockKind, Shape, Slots};
 use crate::store::{MemStore, Store};
 use crate::zap::Zap;
@@ -31,17 +31,17 @@ use std::sync::Arc;
 use terrane_wire::Corrupt;
 
 /// Entries of a fat ZAP that are read at once: each value may have 8 KiB.
-const ENTRIES_AT_ONCE: usize = 32;
+const READ_BATCH_ENTRIES: usize = 32;
 
 /// A smaller ZAP that is built, but not installed.
 #[derive(Debug)]
-pub struct Shrink {
+pub struct ShrinkPlan {
     /// Without any block if no entry is left.
     built: MemStore,
-    of: Arc<()>,
+    state: Arc<()>,
 }
 
-impl Shrink {
+impl ShrinkPlan {
     /// Bytes that [`Zap::apply_shrink`] writes. Otherwise it only frees blocks.
     pub fn bytes(&self) -> usize {
         bytes_of(&self.built)
@@ -56,17 +56,17 @@ impl Zap {
     /// Whether [`plan_shrink`](Zap::plan_shrink) is worthwhile. It is cheap: to be called after each removal, or once
     /// per txg. False if nothing was removed since this `Zap` was opened.
     pub fn shrink_due<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
-        if !self.removals.are_enough() || store.block_count() == 0 {
+        if !self.shrink_trigger.is_reached() || store.block_count() == 0 {
             return Ok(false);
         }
         let block_0 = store.read(0)?;
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Slots => {
                 let slots = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                let (shape, used) = (slots.shape, self.remembered.len(&slots));
+                let (shape, used) = (slots.shape, self.slot_cache.len(&slots));
                 let smallest = Shape::smallest(shape.value_ints(), 1, self.options.tiny);
                 let has_smaller = smallest.is_some_and(|smallest| smallest != shape);
-                Ok(used == 0 && self.may_give_up(slots.norm)
+                Ok(used == 0 && self.can_recreate(slots.norm)
                     || used > 0 && (has_smaller || is_halved(&slots, used)))
             }
             BlockKind::Fat => {
@@ -75,7 +75,7 @@ impl Zap {
                 let fits =
                     Shape::MICRO.bytes_for(entries.saturating_mul(2)) <= self.options.slots_bytes_max();
                 Ok(header.flags == Flags::NONE
-                    && if entries == 0 { self.may_give_up(header.norm) } else { fits })
+                    && if entries == 0 { self.can_recreate(header.norm) } else { fits })
             }
         }
     }
@@ -83,7 +83,7 @@ impl Zap {
     /// Reads the remaining entries and builds a smaller ZAP, if shrinking is [due](Zap::shrink_due) and a smaller one
     /// exists. It reads and builds at most as many bytes as a tiny ZAP may have. A plan belongs to one state of the
     /// ZAP, so it must be made under the lock that readers share.
-    pub fn plan_shrink<S: Store + ?Sized>(&self, store: &S) -> Result<Option<Shrink>, Error<S::Error>> {
+    pub fn plan_shrink<S: Store + ?Sized>(&self, store: &S) -> Result<Option<ShrinkPlan>, Error<S::Error>> {
         if !self.shrink_due(store)? {
             return Ok(None);
         }
@@ -93,12 +93,12 @@ impl Zap {
             _ => self.build_smaller(store)?,
         };
         if built.is_none() {
-            self.removals.start_again(entries);
+            self.shrink_trigger.reset(entries);
         }
-        Ok(built.map(|built| Shrink { built, of: Arc::clone(&self.removals.state) }))
+        Ok(built.map(|built| ShrinkPlan { built, state: Arc::clone(&self.shrink_trigger.state) }))
     }
 
-    /// Installs a plan: frees all blocks of the ZAP and writes [`Shrink::bytes`]. An empty ZAP then has no block and
+    /// Installs a plan: frees all blocks of the ZAP and writes [`ShrinkPlan::bytes`]. An empty ZAP then has no block and
     /// is [`Kind::Nothing`](crate::Kind::Nothing).
     ///
     /// Returns false, and does nothing, if the ZAP was changed since or is another one. Then a new plan must be made,
@@ -106,13 +106,13 @@ impl Zap {
     pub fn apply_shrink<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
-        plan: Shrink,
+        plan: ShrinkPlan,
     ) -> Result<bool, Error<S::Error>> {
-        if !Arc::ptr_eq(&plan.of, &self.removals.state) {
+        if !Arc::ptr_eq(&plan.state, &self.shrink_trigger.state) {
             return Ok(false);
         }
-        self.forget_index();
-        self.removals = Removals::default();
+        self.drop_state();
+        self.shrink_trigger = ShrinkTrigger::default();
         convert::install(store, &plan.built)?;
         Ok(true)
     }
@@ -126,7 +126,7 @@ impl Zap {
     }
 
     /// Whether the options suffice to create the same ZAP again.
-    fn may_give_up(&self, norm: NormFlags) -> bool {
+    fn can_recreate(&self, norm: NormFlags) -> bool {
         self.options.salt != 0 && self.options.norm == norm
     }
 
@@ -165,7 +165,7 @@ fn entries_for_slots<S: Store + ?Sized>(
     };
     let (mut entries, mut from) = (Vec::new(), Cursor::START);
     loop {
-        let batch = fat::list(store, from, ENTRIES_AT_ONCE)?;
+        let batch = fat::list(store, from, READ_BATCH_ENTRIES)?;
         let Some(last) = batch.last() else { return Ok(entries) };
         from = last.cursor_after();
         if entries.len() + batch.len() > entries_max || !batch.iter().all(fits) {
@@ -213,11 +213,11 @@ fn slots_of_entries(
         }
     }
     let shape = Shape::smallest(ints, name_bytes, options.tiny)?;
-    let neighbours_fit = neighbours_max(entries).saturating_mul(shape.leaf_chunks_max())
+    let inseparable_fit = inseparable_max(entries).saturating_mul(shape.leaf_chunks_max())
         < Geometry { block_shift: options.fat_block_shift }.chunks();
     let half_fits = shape.bytes_for(entries.len().saturating_mul(2)) <= options.slots_bytes_max();
     let cds_fit = entries.iter().all(|entry| entry.cd <= u32::from(u16::MAX));
-    if !(neighbours_fit && half_fits && cds_fit) {
+    if !(inseparable_fit && half_fits && cds_fit) {
         return None;
     }
     let raw = convert::to_slots(entries, salt, norm, shape);
@@ -226,8 +226,8 @@ fn slots_of_entries(
 
 /// The maximum number of entries that a fat ZAP might be unable to separate. The entries are in the order of their
 /// hashes.
-fn neighbours_max(entries: &[Entry]) -> usize {
-    let near = |hash| top_bits(hash, SHIFT_CERTAIN);
+fn inseparable_max(entries: &[Entry]) -> usize {
+    let near = |hash| top_bits(hash, SHIFT_ALWAYS_ALLOWED);
     let groups = entries.chunk_by(|a, b| near(a.hash) == near(b.hash));
     groups.map(<[Entry]>::len).max().unwrap_or(0)
 }

@@ -189,7 +189,7 @@ impl<'a> Slot<'a> {
     }
 
     /// The first word of the value.
-    pub fn first(&self) -> u64 {
+    pub fn first_word(&self) -> u64 {
         get_u64(self.raw, 0)
     }
 
@@ -205,7 +205,7 @@ impl<'a> Slot<'a> {
 
     pub fn value(&self) -> Value {
         if self.shape.value_ints == 1 {
-            return Value::U64(self.first());
+            return Value::U64(self.first_word());
         }
         let mut big_endian = Vec::with_capacity(self.shape.cd_at());
         self.words().for_each(|word| big_endian.extend_from_slice(&word.to_be_bytes()));
@@ -240,9 +240,9 @@ impl<'a> Slot<'a> {
         meaningless.iter().flat_map(|bytes| bytes.iter()).filter(|b| **b != 0).count()
     }
 
-    fn judge(&self) -> Result<(), Corrupt> {
+    fn validate(&self) -> Result<(), Corrupt> {
         if self.name_field().last() != Some(&0) {
-            let expected = format_args!("ended by NUL within {} bytes", self.shape.name_bytes_max() + 1);
+            let expected = format_args!("terminated by NUL within {} bytes", self.shape.name_bytes_max() + 1);
             return Err(Corrupt::new("", "name", expected, "no NUL"));
         }
         if self.cd() > u32::from(u16::MAX) {
@@ -267,7 +267,7 @@ impl<'a> Slots<'a> {
         let shape = Shape::of(&header)?;
         if header.pad != [0; 37] {
             let stray = header.pad.iter().filter(|b| **b != 0).count();
-            return Err(damage("bytes 27 to 63", "0", format!("{stray} others")));
+            return Err(damage("bytes 27 to 63", "0", format!("{stray} nonzero bytes")));
         }
         let norm = NormFlags::parse(header.normflags)?;
         if header.salt == 0 {
@@ -318,7 +318,7 @@ impl<'a> Slots<'a> {
             let at = || format!("block 0 slot {number}");
             let number =
                 u16::try_from(number).map_err(|_| Corrupt::new(at(), "slot", "below 65536", number))?;
-            slot.judge().map_err(|damage| damage.within(at()))?;
+            slot.validate().map_err(|damage| damage.within(at()))?;
             Ok((number, slot))
         })
     }
@@ -347,9 +347,8 @@ impl<'a> Slots<'a> {
     pub fn indexed_slot(&self, slot: u16) -> Result<Slot<'a>, Corrupt> {
         let at = || format!("block 0 slot {slot}");
         let found = self.slot(usize::from(slot)).filter(|s| !s.is_free());
-        let found =
-            found.ok_or_else(|| Corrupt::new(at(), "slot", "used, as it was when indexed", "free"))?;
-        found.judge().map_err(|damage| damage.within(at()))?;
+        let found = found.ok_or_else(|| Corrupt::new(at(), "slot", "used (it is indexed)", "free"))?;
+        found.validate().map_err(|damage| damage.within(at()))?;
         Ok(found)
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrane_wire::Corrupt;
 
 /// Block 0, and the number of blocks.
-pub type First = (Arc<Vec<u8>>, u64);
+pub type FirstBlock = (Arc<Vec<u8>>, u64);
 
 /// The object of a ZAP.
 ///
@@ -29,7 +29,7 @@ pub trait Store {
 
     /// Block 0 and the number of blocks, both of one moment; `None` if there is no block. Every operation begins
     /// here.
-    fn first(&self) -> Result<Option<First>, Self::Error> {
+    fn first_block(&self) -> Result<Option<FirstBlock>, Self::Error> {
         match self.block_count() {
             0 => Ok(None),
             count => Ok(Some((self.read(0)?, count))),

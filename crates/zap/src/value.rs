@@ -121,7 +121,7 @@ impl Value {
     }
 
     /// The first integer, widened: the object of a directory entry. Other integers may follow it.
-    pub fn first(&self) -> Option<u64> {
+    pub fn first_integer(&self) -> Option<u64> {
         match self {
             Value::U64(one) => Some(*one),
             Value::Ints { int_size, big_endian } => big_endian.get(..usize::from(*int_size)).map(widen),

@@ -1,6 +1,6 @@
 //! One ZAP: its current kind, and all operations on it.
 
-mod copied;
+mod swapped;
 
 use crate::check::{self, Report};
 use crate::convert;
@@ -8,7 +8,7 @@ use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::array_chunks;
 use crate::fat::{
-    self, Entry, Mode, Visited,
+    self, Entry, Mode, VisitedEntry,
     header::{Geometry, Header},
 };
 use crate::hash::{Flags, HashBits};
@@ -16,13 +16,13 @@ use crate::index::Index;
 use crate::key::{KeyRef, LONG_NAME_BYTES_MAX};
 use crate::norm::NormFlags;
 use crate::options::ZapOptions;
-use crate::remembered::{Put, Remembered};
-use crate::removals::Removals;
+use crate::shrink_trigger::ShrinkTrigger;
+use crate::slot_cache::{PutOutcome, SlotCache};
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
-use crate::store::{First, Store, edit};
+use crate::store::{FirstBlock, Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef, ValueShape};
-use copied::{ByteOrder, in_our_order};
 use std::fmt;
+use swapped::{ByteOrder, delegate_to_copy};
 use terrane_wire::Corrupt;
 
 /// The current kind of a ZAP.
@@ -66,21 +66,21 @@ impl fmt::Display for Kind {
 }
 
 /// Where an operation finds the entries, by block 0.
-enum Form {
-    Nothing,
+enum Layout {
+    Unwritten,
     Slots,
     /// With the flags for keys, and those for names.
     Fat(Flags, NormFlags),
 }
 
-impl Form {
-    fn of(first: Option<&First>) -> Result<Form, Error<Corrupt>> {
-        let Some((block_0, block_count)) = first else { return Ok(Form::Nothing) };
+impl Layout {
+    fn of(first: Option<&FirstBlock>) -> Result<Layout, Error<Corrupt>> {
+        let Some((block_0, block_count)) = first else { return Ok(Layout::Unwritten) };
         Ok(match slots::block_kind(block_0)? {
-            BlockKind::Slots => Form::Slots,
+            BlockKind::Slots => Layout::Slots,
             BlockKind::Fat => {
                 let header = Header::parse(block_0, *block_count)?;
-                Form::Fat(header.flags, header.norm)
+                Layout::Fat(header.flags, header.norm)
             }
         })
     }
@@ -89,13 +89,13 @@ impl Form {
 /// The in-memory state of one ZAP, beside its store.
 ///
 /// Lookups and lists take `&self` and may run concurrently; a change takes `&mut self`, so it runs alone. All changes
-/// of an object must go through one `Zap`. After any other change [`forget_index`](Zap::forget_index) must be called.
+/// of an object must go through one `Zap`. After any other change [`drop_state`](Zap::drop_state) must be called.
 /// All that is kept here can be dropped at any time, at the cost of building it again.
 #[derive(Debug)]
 pub struct Zap {
     pub(crate) options: ZapOptions,
-    pub(crate) remembered: Remembered,
-    pub(crate) removals: Removals,
+    pub(crate) slot_cache: SlotCache,
+    pub(crate) shrink_trigger: ShrinkTrigger,
     pub(crate) byte_order: ByteOrder,
 }
 
@@ -108,18 +108,18 @@ impl Zap {
 
     /// Validates the header, and names what this version does not read.
     pub fn open_with<S: Store + ?Sized>(store: &S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
-        options.judge().map_err(Error::lift)?;
+        options.validate().map_err(Error::lift)?;
         let mut zap = Zap {
             options,
-            remembered: Remembered::default(),
-            removals: Removals::default(),
+            slot_cache: SlotCache::default(),
+            shrink_trigger: ShrinkTrigger::default(),
             byte_order: ByteOrder::default(),
         };
         if store.block_count() != 0 {
             zap.byte_order = ByteOrder::of(&store.read(0)?);
             // Validates the header.
             if zap.kind(store)? == Kind::Fat {
-                zap.form(store)?;
+                zap.layout(store)?;
             }
         }
         Ok(zap)
@@ -128,7 +128,7 @@ impl Zap {
     /// Writes an empty ZAP into an object without blocks.
     pub fn create<S: Store + ?Sized>(store: &mut S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         if store.block_count() != 0 {
-            return Err(Error::Options { what: "the object should have no block" });
+            return Err(Error::Options { what: "the object already has blocks" });
         }
         let zap = Self::open_with(store, options)?;
         zap.write_empty(store)?;
@@ -138,11 +138,11 @@ impl Zap {
     fn write_empty<S: Store + ?Sized>(&self, store: &mut S) -> Result<(), Error<S::Error>> {
         let options = self.options;
         if options.salt == 0 {
-            return Err(Error::Options { what: "salt should not be 0" });
+            return Err(Error::Options { what: "salt is 0" });
         }
         Flags::parse(options.flags.to_u64()).map_err(Error::lift)?;
         if options.flags.has(Flags::UINT64_KEY) && !options.norm.is_none() {
-            return Err(Error::Options { what: "keys that are words are not normalized" });
+            return Err(Error::Options { what: "word keys cannot be normalized" });
         }
         if options.flags != Flags::NONE {
             store.set_block_size(1 << options.fat_block_shift)?;
@@ -170,7 +170,7 @@ impl Zap {
 
     /// The current kind, by block 0.
     pub fn kind<S: Store + ?Sized>(&self, store: &S) -> Result<Kind, Error<S::Error>> {
-        in_our_order!(self, store, kind());
+        delegate_to_copy!(self, store, kind());
         if store.block_count() == 0 {
             return Ok(Kind::Nothing);
         }
@@ -181,9 +181,9 @@ impl Zap {
         }
     }
 
-    fn form<S: Store + ?Sized>(&self, store: &S) -> Result<Form, Error<S::Error>> {
-        in_our_order!(self, store, form());
-        Form::of(store.first()?.as_ref()).map_err(Error::lift)
+    fn layout<S: Store + ?Sized>(&self, store: &S) -> Result<Layout, Error<S::Error>> {
+        delegate_to_copy!(self, store, layout());
+        Layout::of(store.first_block()?.as_ref()).map_err(Error::lift)
     }
 
     /// The hash of a name; `None` if the object has no block.
@@ -192,7 +192,7 @@ impl Zap {
         store: &S,
         name: &[u8],
     ) -> Result<Option<u64>, Error<S::Error>> {
-        in_our_order!(self, store, hash_of(name));
+        delegate_to_copy!(self, store, hash_of(name));
         if store.block_count() == 0 {
             return Ok(None);
         }
@@ -204,17 +204,17 @@ impl Zap {
     }
 
     /// Which keys the ZAP takes.
-    fn flags_of(&self, form: &Form) -> Flags {
-        match form {
-            Form::Nothing => self.options.flags,
-            Form::Slots => Flags::NONE,
-            Form::Fat(flags, _) => *flags,
+    fn flags_of(&self, layout: &Layout) -> Flags {
+        match layout {
+            Layout::Unwritten => self.options.flags,
+            Layout::Slots => Flags::NONE,
+            Layout::Fat(flags, _) => *flags,
         }
     }
 
     /// Which keys the ZAP takes, and how they are hashed.
     pub fn flags<S: Store + ?Sized>(&self, store: &S) -> Result<Flags, Error<S::Error>> {
-        Ok(self.flags_of(&self.form(store)?))
+        Ok(self.flags_of(&self.layout(store)?))
     }
 
     /// How many bits of a hash count. A serialised cursor of this ZAP depends on it.
@@ -223,26 +223,26 @@ impl Zap {
     }
 
     /// Drops all state in memory: to free memory, or because the object was changed by other means.
-    pub fn forget_index(&mut self) {
-        self.remembered = Remembered::default();
-        self.removals.changed();
-        self.byte_order.forget_copy();
+    pub fn drop_state(&mut self) {
+        self.slot_cache = SlotCache::default();
+        self.shrink_trigger.invalidate_plans();
+        self.byte_order.drop_copy();
     }
 
     /// Drops the index and the copy, which are large and quickly rebuilt: to free memory.
     pub fn drop_index(&mut self) {
-        self.remembered.drop_index();
-        self.byte_order.forget_copy();
+        self.slot_cache.drop_index();
+        self.byte_order.drop_copy();
     }
 
     /// Ends a listing: an index that served only listings is dropped.
-    pub fn listed(&mut self) {
-        self.remembered.listed();
+    pub fn end_listing(&mut self) {
+        self.slot_cache.end_listing();
     }
 
     /// Memory of the index in bytes.
     pub fn index_bytes(&self) -> usize {
-        self.remembered.index().map_or(0, Index::bytes)
+        self.slot_cache.index().map_or(0, Index::bytes)
     }
 
     /// The value of a key; `None` if the key does not exist or could not be stored.
@@ -252,7 +252,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<Value>, Error<S::Error>> {
         let key = key.into();
-        in_our_order!(self, store, lookup(key));
+        delegate_to_copy!(self, store, lookup(key));
         self.find(store, key, |slot| slot.value(), |at| fat::lookup(store, at, key))
     }
 
@@ -264,8 +264,8 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<u64>, Error<S::Error>> {
         let key = key.into();
-        in_our_order!(self, store, lookup_u64(key));
-        self.find(store, key, |slot| slot.first(), |at| fat::lookup_u64(store, at, key))
+        delegate_to_copy!(self, store, lookup_u64(key));
+        self.find(store, key, |slot| slot.first_word(), |at| fat::lookup_u64(store, at, key))
     }
 
     /// The width and the count of the value's integers.
@@ -275,7 +275,7 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<Option<ValueShape>, Error<S::Error>> {
         let key = key.into();
-        in_our_order!(self, store, shape(key));
+        delegate_to_copy!(self, store, shape(key));
         let of_slot = |slot: Slot<'_>| ValueShape { int_size: 8, num_ints: slot.value_ints() };
         self.find(store, key, of_slot, |at| fat::shape(store, at, key))
     }
@@ -287,20 +287,20 @@ impl Zap {
         take: impl FnOnce(Slot<'_>) -> T,
         fat: impl FnOnce((&Header, &[u8])) -> Result<Option<T>, Error<S::Error>>,
     ) -> Result<Option<T>, Error<S::Error>> {
-        let Some((block_0, block_count)) = store.first()? else { return Ok(None) };
+        let Some((block_0, block_count)) = store.first_block()? else { return Ok(None) };
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Slots => {
                 let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
                 match key {
-                    KeyRef::Name(name) if may_be_there(key, Flags::NONE)? => {
-                        Ok(self.remembered.find(&parsed, name).map_err(Error::damage)?.map(take))
+                    KeyRef::Name(name) if may_contain(key, Flags::NONE)? => {
+                        Ok(self.slot_cache.find(&parsed, name).map_err(Error::damage)?.map(take))
                     }
                     _ => Ok(None),
                 }
             }
             BlockKind::Fat => {
                 let header = Header::parse(&block_0, block_count).map_err(Error::lift)?;
-                if may_be_there(key, header.flags)? { fat((&header, &block_0)) } else { Ok(None) }
+                if may_contain(key, header.flags)? { fat((&header, &block_0)) } else { Ok(None) }
             }
         }
     }
@@ -357,31 +357,33 @@ impl Zap {
             return Err(Error::ValueTooLong { bytes, bytes_max: VALUE_BYTES_MAX });
         }
         if self.byte_order.is_swapped {
-            key.fits(self.flags_of(&self.form(store)?), self.options.name_bytes_max).map_err(Error::lift)?;
-            self.turn_around(store)?;
+            key.fits(self.flags_of(&self.layout(store)?), self.options.name_bytes_max)
+                .map_err(Error::lift)?;
+            self.convert_byte_order(store)?;
         }
-        let mut first = store.first()?;
-        let form = Form::of(first.as_ref()).map_err(Error::lift)?;
-        let flags = self.flags_of(&form);
+        let mut first = store.first_block()?;
+        let layout = Layout::of(first.as_ref()).map_err(Error::lift)?;
+        let flags = self.flags_of(&layout);
         key.fits(flags, self.options.name_bytes_max).map_err(Error::lift)?;
-        self.removals.changed();
+        self.shrink_trigger.invalidate_plans();
         if first.is_none() {
-            self.forget_index();
+            self.drop_state();
             self.write_empty(store)?;
-            first = store.first()?;
+            first = store.first_block()?;
         }
-        let in_slots = matches!(form, Form::Slots) || matches!(form, Form::Nothing) && flags == Flags::NONE;
+        let in_slots =
+            matches!(layout, Layout::Slots) || matches!(layout, Layout::Unwritten) && flags == Flags::NONE;
         if let KeyRef::Name(name) = key
             && in_slots
             && let Some(first) = first.take()
         {
-            return match self.remembered.put(store, first, &self.options, (name, value), mode)? {
-                Put::Stored { is_new } => Ok(is_new),
-                Put::Relaid { entries } => {
-                    self.removals.start_again(entries as u64);
+            return match self.slot_cache.put(store, first, &self.options, (name, value), mode)? {
+                PutOutcome::Stored { is_new } => Ok(is_new),
+                PutOutcome::Reshaped { entries } => {
+                    self.shrink_trigger.reset(entries as u64);
                     Ok(true)
                 }
-                Put::Outgrown => self.become_fat(store, (key, value), mode),
+                PutOutcome::NeedsFat => self.convert_to_fat(store, (key, value), mode),
             };
         }
         // Otherwise the store would have to copy the block to change it.
@@ -390,7 +392,7 @@ impl Zap {
     }
 
     /// Converts slots to a fat ZAP to store an entry that slots cannot hold; returns whether its name is new.
-    fn become_fat<S: Store + ?Sized>(
+    fn convert_to_fat<S: Store + ?Sized>(
         &mut self,
         store: &mut S,
         (key, value): (KeyRef<'_>, ValueRef<'_>),
@@ -405,9 +407,9 @@ impl Zap {
         let parsed = slots_of(&block_0, store)?;
         let shift = self.options.fat_block_shift;
         let (built, is_new) = convert::to_fat(&parsed, shift, (key, value), mode).map_err(Error::lift)?;
-        self.removals.start_again(self.remembered.len(&parsed) as u64);
+        self.shrink_trigger.reset(self.slot_cache.len(&parsed) as u64);
         drop(block_0);
-        self.forget_index();
+        self.drop_state();
         convert::install(store, &built)?;
         Ok(is_new)
     }
@@ -419,16 +421,16 @@ impl Zap {
         key: impl Into<KeyRef<'k>>,
     ) -> Result<bool, Error<S::Error>> {
         let key = key.into();
-        self.turn_around(store)?;
-        let Some(first) = store.first()? else { return Ok(false) };
-        let form = Form::of(Some(&first)).map_err(Error::lift)?;
-        if !may_be_there(key, self.flags_of(&form))? {
+        self.convert_byte_order(store)?;
+        let Some(first) = store.first_block()? else { return Ok(false) };
+        let layout = Layout::of(Some(&first)).map_err(Error::lift)?;
+        if !may_contain(key, self.flags_of(&layout))? {
             return Ok(false);
         }
-        self.removals.changed();
+        self.shrink_trigger.invalidate_plans();
         let removed = match key {
-            KeyRef::Name(name) if matches!(form, Form::Slots) => {
-                self.remembered.remove(store, first, name)?
+            KeyRef::Name(name) if matches!(layout, Layout::Slots) => {
+                self.slot_cache.remove(store, first, name)?
             }
             _ => {
                 // Otherwise the store would have to copy the block to change it.
@@ -437,23 +439,23 @@ impl Zap {
             }
         };
         if removed {
-            self.removals.removed();
+            self.shrink_trigger.count_removal();
         }
         Ok(removed)
     }
 
     /// The number of entries.
     pub fn len<S: Store + ?Sized>(&self, store: &S) -> Result<u64, Error<S::Error>> {
-        in_our_order!(self, store, len());
-        if let Some(index) = self.remembered.index() {
+        delegate_to_copy!(self, store, len());
+        if let Some(index) = self.slot_cache.index() {
             return Ok(index.len() as u64);
         }
-        let Some((block_0, block_count)) = store.first()? else { return Ok(0) };
+        let Some((block_0, block_count)) = store.first_block()? else { return Ok(0) };
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Fat => Ok(Header::parse(&block_0, block_count).map_err(Error::lift)?.num_entries),
             BlockKind::Slots => {
                 let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
-                Ok(self.remembered.len(&parsed) as u64)
+                Ok(self.slot_cache.len(&parsed) as u64)
             }
         }
     }
@@ -470,9 +472,9 @@ impl Zap {
         store: &S,
         from: Cursor,
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
-        in_our_order!(self, store, next(from));
-        let first = match self.form(store)? {
-            Form::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
+        delegate_to_copy!(self, store, next(from));
+        let first = match self.layout(store)? {
+            Layout::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
         };
         Ok(first.map(|entry| {
@@ -503,14 +505,14 @@ impl Zap {
         from: Cursor,
         max: usize,
     ) -> Result<(Vec<Entry>, NormFlags), Error<S::Error>> {
-        in_our_order!(self, store, list_unmarked(from, max));
-        match self.form(store)? {
-            Form::Nothing => Ok((Vec::new(), self.options.norm)),
-            Form::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
-            Form::Slots => {
+        delegate_to_copy!(self, store, list_unmarked(from, max));
+        match self.layout(store)? {
+            Layout::Unwritten => Ok((Vec::new(), self.options.norm)),
+            Layout::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
+            Layout::Slots => {
                 let block_0 = store.read(0)?;
                 let slots = slots_of(&block_0, store)?;
-                let entries = self.remembered.list(&slots, from, max).map_err(Error::damage)?;
+                let entries = self.slot_cache.list(&slots, from, max).map_err(Error::damage)?;
                 Ok((entries, slots.norm))
             }
         }
@@ -523,23 +525,23 @@ impl Zap {
         &self,
         store: &S,
         from: Cursor,
-        each: &mut dyn FnMut(Visited<'_>) -> bool,
+        each: &mut dyn FnMut(VisitedEntry<'_>) -> bool,
     ) -> Result<bool, Error<S::Error>> {
-        in_our_order!(self, store, visit(from, each));
-        match self.form(store)? {
-            Form::Nothing => Ok(true),
-            Form::Fat(..) => fat::visit(store, from, each),
-            Form::Slots => {
+        delegate_to_copy!(self, store, visit(from, each));
+        match self.layout(store)? {
+            Layout::Unwritten => Ok(true),
+            Layout::Fat(..) => fat::visit(store, from, each),
+            Layout::Slots => {
                 let block_0 = store.read(0)?;
-                self.remembered.visit(&slots_of(&block_0, store)?, from, each).map_err(Error::damage)
+                self.slot_cache.visit(&slots_of(&block_0, store)?, from, each).map_err(Error::damage)
             }
         }
     }
 
     /// Reads the whole ZAP and verifies all that must hold of it. Fails only if the store fails.
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
-        in_our_order!(self, store, check());
-        check::check(store, self.remembered.index())
+        delegate_to_copy!(self, store, check());
+        check::check(store, self.slot_cache.index())
     }
 }
 
@@ -549,7 +551,7 @@ fn slots_of<'a, S: Store + ?Sized>(block_0: &'a [u8], store: &S) -> Result<Slots
 
 /// Whether the ZAP could hold the key. A name that cannot be stored does not exist; a key of the wrong kind is an
 /// error.
-fn may_be_there<E: From<Corrupt>>(key: KeyRef<'_>, flags: Flags) -> Result<bool, Error<E>> {
+fn may_contain<E: From<Corrupt>>(key: KeyRef<'_>, flags: Flags) -> Result<bool, Error<E>> {
     match key.fits(flags, LONG_NAME_BYTES_MAX) {
         Ok(()) => Ok(true),
         Err(Error::NameInvalid | Error::NameTooLong { .. }) => Ok(false),

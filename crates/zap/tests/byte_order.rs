@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-mod turned;
+mod swapped;
 
 use flate2::read::GzDecoder;
 use serde_json::Value as Json;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use terrane_zap::{Cursor, Error, Kind, MemStore, Zap, ZapOptions};
-use turned::turned;
+use swapped::swapped;
 
 fn unpacked(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors/zap").join(name);
@@ -34,7 +34,7 @@ fn zaps_of_the_other_byte_order_are_read() {
     let mut seen = 0;
     for (id, image, block_size) in images() {
         let ours = MemStore::from_image(&image, block_size);
-        let theirs = MemStore::from_image(&turned(image, block_size), block_size);
+        let theirs = MemStore::from_image(&swapped(image, block_size), block_size);
         let (here, there) = (Zap::open(&ours).unwrap(), Zap::open(&theirs).unwrap());
         assert_eq!(there.kind(&theirs), here.kind(&ours), "{id}");
         assert_eq!(there.hash_bits(&theirs), here.hash_bits(&ours), "{id}");
@@ -66,7 +66,7 @@ fn a_change_writes_one_block_in_our_order_and_refuses_to_begin_with_many() {
     let (mut slots, mut fat) = (0, 0);
     for (id, image, block_size) in images() {
         let mut ours = MemStore::from_image(&image, block_size);
-        let mut theirs = MemStore::from_image(&turned(image, block_size), block_size);
+        let mut theirs = MemStore::from_image(&swapped(image, block_size), block_size);
         let options = ZapOptions { name_bytes_max: 1024, ..ZapOptions::new(1) };
         let mut here = Zap::open_with(&ours, options).unwrap();
         let mut there = Zap::open_with(&theirs, options).unwrap();
@@ -102,11 +102,11 @@ fn a_change_writes_one_block_in_our_order_and_refuses_to_begin_with_many() {
 }
 
 #[test]
-fn blocks_of_the_other_order_that_lie_are_named() {
+fn forged_blocks_of_the_other_order_are_named() {
     let image =
         |id: &str| images().find(|(found, ..)| found == id).map(|(_, image, size)| (image, size)).unwrap();
-    type Lie = fn(&mut [u8]);
-    let lies: [(&str, &str, Lie); 6] = [
+    type Forge = fn(&mut [u8]);
+    let forgeries: [(&str, &str, Forge); 6] = [
         ("tiny_64_3", "shape of tiny slots", |raw| raw[25] = 9),
         ("tiny_64_3", "flags of a block of slots", |raw| raw[24] = 2),
         ("tiny_64_3", "salt", |raw| raw[8..16].fill(0)),
@@ -114,10 +114,10 @@ fn blocks_of_the_other_order_that_lie_are_named() {
         ("fat_collide", "freeblk", |raw| raw[56..64].fill(0)),
         ("fat_collide", "table shift", |raw| raw[39] ^= 1),
     ];
-    for (id, what, lie) in lies {
+    for (id, what, forge) in forgeries {
         let (image, block_size) = image(id);
-        let mut raw = turned(image, block_size);
-        lie(&mut raw);
+        let mut raw = swapped(image, block_size);
+        forge(&mut raw);
         let store = MemStore::from_image(&raw, block_size);
         match Zap::open(&store) {
             Err(Error::Store(damage)) => {
@@ -127,12 +127,12 @@ fn blocks_of_the_other_order_that_lie_are_named() {
         }
     }
     let (micro, block_size) = image("micro_1");
-    let twice = MemStore::from_image(&turned([&micro[..], &micro[..]].concat(), block_size), block_size);
+    let twice = MemStore::from_image(&swapped([&micro[..], &micro[..]].concat(), block_size), block_size);
     let Err(Error::Store(damage)) = Zap::open(&twice) else { panic!("two blocks") };
     assert_eq!(damage.what, "block count of a micro or tiny ZAP");
     // A little-endian leaf in a big-endian ZAP: no machine would read it.
     let (ours, block_size) = image("fat_collide");
-    let mut raw = turned(ours.clone(), block_size);
+    let mut raw = swapped(ours.clone(), block_size);
     raw[block_size..].copy_from_slice(&ours[block_size..]);
     let store = MemStore::from_image(&raw, block_size);
     let zap = Zap::open(&store).unwrap();
@@ -144,7 +144,7 @@ fn blocks_of_the_other_order_that_lie_are_named() {
 fn every_bit_flip_ends_in_an_answer() {
     for id in ["micro_1", "tiny_collide"] {
         let (_, image, block_size) = images().find(|(found, ..)| found == id).unwrap();
-        let good = turned(image, block_size);
+        let good = swapped(image, block_size);
         for bit in 0..good.len() * 8 {
             let mut raw = good.clone();
             raw[bit / 8] ^= 1 << (bit % 8);

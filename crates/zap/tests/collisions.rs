@@ -6,20 +6,20 @@
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
 mod colliders;
-mod watched;
+mod faulty_store;
 
 use colliders::colliders;
 use terrane_zap::{Cursor, Error, Kind, Store, Zap, ZapOptions};
-use watched::Watched;
+use faulty_store::FaultyStore;
 
-fn zap_of(micro_max_bytes: usize) -> (Watched, Zap) {
-    let mut store = Watched::new();
+fn zap_of(micro_max_bytes: usize) -> (FaultyStore, Zap) {
+    let mut store = FaultyStore::new();
     let options = ZapOptions { tiny: true, micro_max_bytes, ..ZapOptions::new(0x5eed) };
     let zap = Zap::create(&mut store, options).unwrap();
     (store, zap)
 }
 
-fn judge(store: &Watched, zap: &Zap, entries: u64) {
+fn check_all(store: &FaultyStore, zap: &Zap, entries: u64) {
     let report = zap.check(store).unwrap();
     assert!(report.is_clean(), "{:?}", report.damage);
     assert_eq!((report.entries, zap.len(store)), (entries, Ok(entries)));
@@ -33,14 +33,14 @@ fn judge(store: &Watched, zap: &Zap, entries: u64) {
 }
 
 /// Header words of a fat ZAP: the table shift, and the count of leaves.
-fn table(store: &Watched) -> (u64, u64) {
+fn table(store: &FaultyStore) -> (u64, u64) {
     let block_0 = store.inner.read(0).unwrap();
     let word = |at: usize| u64::from_le_bytes(block_0[at..at + 8].try_into().unwrap());
     (1 << word(32), word(64))
 }
 
 /// The number of pointers that the leaves justify, by FORMAT.md.
-fn pointers_max(store: &Watched) -> u64 {
+fn pointers_max(store: &FaultyStore) -> u64 {
     (64 * table(store).1).max(1 << 17)
 }
 
@@ -55,7 +55,7 @@ fn slots_hold_127_names_of_one_hash_and_no_more() {
     {
         for by_update in [false, true] {
             let (mut store, mut zap) = zap_of(1 << 20);
-            let store_one = |zap: &mut Zap, store: &mut Watched, name: &Vec<u8>| match by_update {
+            let store_one = |zap: &mut Zap, store: &mut FaultyStore, name: &Vec<u8>| match by_update {
                 true => zap.update(store, name, value).map(drop),
                 false => zap.add(store, name, value),
             };
@@ -69,7 +69,7 @@ fn slots_hold_127_names_of_one_hash_and_no_more() {
             }
             assert_eq!(held, held_max, "{} integers: the last one made it fat", value.len());
             assert!(names[..held].iter().all(|name| zap.lookup_u64(&store, name) == Ok(Some(7))));
-            judge(&store, &zap, held as u64);
+            check_all(&store, &zap, held as u64);
             assert_eq!(store.block_count(), 2, "they fit one leaf: none is lost, none needs a table");
         }
     }
@@ -128,17 +128,17 @@ fn a_block_of_1_mib_holds_16_383_names() {
         }
         assert_ne!(zap.kind(&store), Ok(Kind::Fat));
         assert_eq!((store.block_count(), store.block_size()), (1, 1 << 20));
-        judge(&store, &zap, 16_383);
+        check_all(&store, &zap, 16_383);
         for name in names {
             assert_eq!(zap.lookup_u64(&store, name), Ok(Some(1)));
         }
         zap.add(&mut store, "one more", value).unwrap();
         assert_eq!(zap.kind(&store), Ok(Kind::Fat));
-        judge(&store, &zap, 16_384);
+        check_all(&store, &zap, 16_384);
         for name in names {
             assert_eq!(zap.remove(&mut store, name), Ok(true));
         }
-        judge(&store, &zap, 1);
+        check_all(&store, &zap, 1);
     }
 }
 
@@ -150,7 +150,7 @@ fn two_hundred_thousand_names_with_colliders_come_and_go() {
     for i in 0..200_000 {
         zap.add(&mut store, &name(i), &[i as u64]).unwrap();
     }
-    judge(&store, &zap, 200_000);
+    check_all(&store, &zap, 200_000);
     assert!(table(&store).0 <= pointers_max(&store), "{} pointers", table(&store).0);
     for i in 0..200_000 {
         assert_eq!(zap.lookup_u64(&store, &name(i)), Ok(Some(i as u64)));
@@ -158,7 +158,7 @@ fn two_hundred_thousand_names_with_colliders_come_and_go() {
     for i in 0..200_000 {
         assert_eq!(zap.remove(&mut store, &name(i)), Ok(true));
     }
-    judge(&store, &zap, 0);
+    check_all(&store, &zap, 0);
 }
 
 /// All names of one hash: as many as a leaf holds, then refusals, and never more than two blocks.
@@ -175,7 +175,7 @@ fn two_hundred_thousand_names_of_one_hash_are_refused_without_a_table() {
     }
     assert!((200..=212).contains(&taken), "{taken} of one hash in a leaf");
     assert_eq!(store.block_count(), 2);
-    judge(&store, &zap, taken);
+    check_all(&store, &zap, taken);
 }
 
 /// Names that agree in so many bits that only a much too large table could separate them.
@@ -197,6 +197,6 @@ fn names_that_nearly_collide_do_not_buy_a_table() {
         assert!(table(&store).0 <= pointers_max(&store), "{bits} bits: {} pointers", table(&store).0);
         // Separated by the bits that any table has, or refused.
         assert!(bits > 10 || refused == 0, "{refused} refused that agree in {bits} bits");
-        judge(&store, &zap, taken);
+        check_all(&store, &zap, taken);
     }
 }

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-use terrane_wire::{Corrupt, scattered};
+use terrane_wire::{Corrupt, mix64};
 use terrane_zap::{Error, Flags, MemStore, Store, Zap, ZapOptions};
 
 struct Fat {
@@ -18,7 +18,7 @@ struct Fat {
 
 impl Fat {
     fn new(hash_bits: Flags) -> Fat {
-        let flags = Flags::UINT64_KEY.and(Flags::PRE_HASHED_KEY).and(hash_bits);
+        let flags = Flags::UINT64_KEY.union(Flags::PRE_HASHED_KEY).union(hash_bits);
         let mut store = MemStore::new();
         let zap = Zap::create(&mut store, ZapOptions { flags, ..ZapOptions::new(7) }).unwrap();
         Fat { zap, store, keys: Vec::new(), refused: 0 }
@@ -69,7 +69,7 @@ fn two_hundred_thousand_with_and_without_colliders() {
     for hash_bits in [Flags::NONE, Flags::HASH64] {
         let mut fat = Fat::new(hash_bits);
         for n in 0..200_000u64 {
-            fat.try_add(scattered(n + 1), &[n, 2, 3]).unwrap();
+            fat.try_add(mix64(n + 1), &[n, 2, 3]).unwrap();
         }
         fat.check();
         assert!(fat.table_pointers() <= 16 * fat.leaves(), "{} leaves", fat.leaves());
@@ -103,7 +103,7 @@ fn names_that_nearly_collide_are_refused_without_a_table_for_them() {
     assert_eq!(fat.zap.update(&mut fat.store, &key[..], &[9; 40]), Err(Error::Full));
     // A key that does not collide is accepted.
     for n in 159..2000 {
-        fat.try_add(scattered(n), &[n, 2, 3]).unwrap();
+        fat.try_add(mix64(n), &[n, 2, 3]).unwrap();
     }
     fat.check();
 }
@@ -115,7 +115,7 @@ fn no_names_bring_a_table_that_they_do_not_justify() {
         let mut fat = Fat::new(Flags::NONE);
         for group in 0..groups {
             // Eleven bits of its own, then the shared bits; every 160th key differs in the last bit.
-            let own = (group << 53 | scattered(group + 1) >> 11) & !(u64::MAX >> shared_bits);
+            let own = (group << 53 | mix64(group + 1) >> 11) & !(u64::MAX >> shared_bits);
             for n in 0..160u64 {
                 let place = fat.keys.len() as u64;
                 let outcome = fat.try_add(own | (n / 159) << (63 - shared_bits), &[place, 2, 3]);

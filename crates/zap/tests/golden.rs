@@ -144,9 +144,9 @@ fn hashes_are_the_listed_ones() {
         assert_eq!(whole & HashBits::Bits48.mask(), hex(&case["h48"]));
     }
     // The only public access to these hashes: a ZAP with such keys lists them.
-    let all_flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
+    let all_flags = Flags::HASH64.union(Flags::UINT64_KEY).union(Flags::PRE_HASHED_KEY);
     let kinds =
-        [("plain", Flags::UINT64_KEY), ("h64", Flags::HASH64.and(Flags::UINT64_KEY)), ("pre", all_flags)];
+        [("plain", Flags::UINT64_KEY), ("h64", Flags::HASH64.union(Flags::UINT64_KEY)), ("pre", all_flags)];
     for case in manifest()["hash"]["zap_hash_u64"].as_array().unwrap() {
         for (field, flags) in kinds {
             let mut store = MemStore::new();
@@ -386,7 +386,7 @@ fn external_tables_and_one_being_doubled_give_the_same_bytes() {
 
 #[test]
 fn word_keys_give_the_same_bytes() {
-    let mut r = Recipe::with("fat_u64key_100", |o| o.flags = Flags::HASH64.and(Flags::UINT64_KEY));
+    let mut r = Recipe::with("fat_u64key_100", |o| o.flags = Flags::HASH64.union(Flags::UINT64_KEY));
     for i in 0..100u64 {
         let value: Vec<u8> = (0..24).map(|j| (i + j) as u8).collect();
         r.zap.add_ints(&mut r.store, &[i, i << 40, 0xab_cdef][..], ValueRef::U8s(&value)).unwrap();
@@ -395,7 +395,7 @@ fn word_keys_give_the_same_bytes() {
     assert_eq!(r.zap.add(&mut r.store, "a name", &[1]), Err(Error::KeyKind { expected: "words" }));
 
     let mut r = Recipe::with("fat_prehashed_100", |o| {
-        o.flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
+        o.flags = Flags::HASH64.union(Flags::UINT64_KEY).union(Flags::PRE_HASHED_KEY);
         o.fat_block_shift = 15;
     });
     for i in 0..100u64 {

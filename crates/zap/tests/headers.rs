@@ -107,7 +107,7 @@ fn bytes_where_nothing_belongs_are_named() {
         for byte in 27..64 {
             let mut raw = good.clone();
             raw[byte] = 0x40;
-            refused(&raw, raw.len(), "bytes 27 to 63", "0", "1 others");
+            refused(&raw, raw.len(), "bytes 27 to 63", "0", "1 nonzero bytes");
         }
         let mut raw = good.clone();
         raw[8..16].fill(0);
@@ -186,7 +186,7 @@ fn what_is_behind_the_last_slot_is_ignored_and_overwritten() {
         let mut zap = Zap::open(&store).unwrap();
         let report = zap.check(&store).unwrap();
         let found = report.damage.iter().map(|d| d.what).collect::<Vec<_>>();
-        assert_eq!(found, ["bytes behind the last slot that are not 0"]);
+        assert_eq!(found, ["nonzero bytes after the last slot"]);
         assert_eq!(zap.list(&store, Cursor::START, 99).unwrap().len(), 3);
         // The block grows: the bytes after the last slot are in a slot now.
         let mut added = 0;

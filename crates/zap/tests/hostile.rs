@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
 mod oracle;
-mod turned;
+mod swapped;
 
 use oracle::Verdict;
 use proptest::prelude::*;
@@ -120,7 +120,7 @@ fn every_bit_flip_of_a_fat_zap_ends_in_an_answer() {
 fn every_bit_flip_of_zaps_of_the_other_byte_order_ends_in_an_answer() {
     let Images { micro, tiny: [_, tiny, _], fat, .. } = images();
     for image in [micro, tiny, fat] {
-        let bytes = turned::turned(image.bytes, image.block_size);
+        let bytes = swapped::swapped(image.bytes, image.block_size);
         flip_every_bit(&Image { bytes, ..image });
     }
 }
@@ -264,14 +264,14 @@ fn slots_past_the_end_are_no_slots() {
 #[test]
 fn circles_and_pointers_to_nowhere_are_named() {
     let Image { bytes: image, block_size } = images().fat;
-    let lie = |at: usize, bytes: &[u8]| {
+    let forge = |at: usize, bytes: &[u8]| {
         let mut image = image.clone();
         image[at..at + bytes.len()].copy_from_slice(bytes);
         MemStore::from_image(&image, block_size)
     };
     // The whole embedded table leads to block 0, then to a block far away.
     for target in [0u64, 0x00ff_ffff_ffff] {
-        let store = lie(256, &target.to_le_bytes().repeat(32));
+        let store = forge(256, &target.to_le_bytes().repeat(32));
         let zap = Zap::open(&store).unwrap();
         let Err(Error::Store(damage)) = zap.lookup(&store, "name 0") else { panic!("not noticed") };
         assert_eq!((damage.what, damage.expected.as_str()), ("leaf block", "1 to 1"));
@@ -304,11 +304,11 @@ fn chunk_of_kind(image: &[u8], kind: u8) -> usize {
 /// Damages one field, runs an operation that must refuse it by name, and verifies that nothing was changed.
 fn refuses<T: std::fmt::Debug>(
     what: &str,
-    lie: impl FnOnce(&mut [u8]),
+    forge: impl FnOnce(&mut [u8]),
     run: impl FnOnce(&mut Zap, &mut MemStore) -> Result<T, Error<Corrupt>>,
 ) {
     let Image { bytes: mut image, block_size } = images().fat;
-    lie(&mut image);
+    forge(&mut image);
     let mut store = MemStore::from_image(&image, block_size);
     let mut zap = Zap::open(&store).unwrap();
     match run(&mut zap, &mut store) {
@@ -324,7 +324,7 @@ fn remove_all(zap: &mut Zap, store: &mut MemStore) -> Result<(), Error<Corrupt>>
 }
 
 #[test]
-fn a_lie_is_found_before_anything_is_changed() {
+fn a_forged_field_is_found_before_anything_is_changed() {
     let name_is_value = |image: &mut [u8]| {
         for at in (0..18).map(|k| CHUNKS + 24 * k) {
             if image[at] == 252 {
@@ -413,13 +413,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
     #[test]
-    fn several_lies_at_once_end_in_an_answer(
+    fn several_forged_fields_at_once_end_in_an_answer(
         which in 0usize..7,
-        lies in prop::collection::vec((any::<prop::sample::Index>(), any::<u16>(), 0u8..4), 1..12),
+        forgeries in prop::collection::vec((any::<prop::sample::Index>(), any::<u16>(), 0u8..4), 1..12),
     ) {
         let Images { micro, tiny: [a, b, c], fat, large: [d, e] } = images();
         let Image { bytes: mut image, block_size } = [micro, a, b, c, fat, d, e][which].clone();
-        for (place, value, kind) in lies {
+        for (place, value, kind) in forgeries {
             let at = place.index(image.len() - 8);
             match kind {
                 0 => image[at] = value as u8,

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
-use terrane_zap::{Cursor, KeyRef, MemStore, Prepared, Store, Zap, ZapOptions};
+use terrane_zap::{Cursor, KeyRef, MemStore, PreparedIndex, Store, Zap, ZapOptions};
 
 fn listed(zap: &Zap, store: &MemStore, from: Cursor, max: usize) -> (Vec<Vec<u8>>, Cursor, bool) {
     let (mut names, mut after) = (Vec::new(), from);
@@ -54,14 +54,14 @@ fn an_index_that_only_listings_used_is_forgotten_with_them() {
     let mut zap = Zap::open(&store).unwrap();
     assert_eq!(listed(&zap, &store, Cursor::START, 100).0.len(), 100);
     assert!(zap.index_bytes() >= 1800 * 8, "kept while a listing goes on");
-    zap.listed();
+    zap.end_listing();
     assert_eq!(zap.index_bytes(), 0);
 
     for n in 0..100 {
         assert_eq!(zap.lookup_u64(&store, &format!("name-{n}")), Ok(Some(n)));
     }
     listed(&zap, &store, Cursor::START, 100);
-    zap.listed();
+    zap.end_listing();
     assert!(zap.index_bytes() >= 1800 * 8, "lookups use it");
 }
 
@@ -70,22 +70,22 @@ fn a_prepared_index_is_taken_only_for_the_block_it_was_made_of() {
     let (mut store, _) = filled(1800);
     let mut zap = Zap::open(&store).unwrap();
     let plain = listed(&zap, &store, Cursor::START, 10_000);
-    let prepare = |store: &MemStore| Prepared::of(&store.read(0).unwrap(), store.block_count()).unwrap();
+    let prepare = |store: &MemStore| PreparedIndex::of(&store.read(0).unwrap(), store.block_count()).unwrap();
 
-    zap.forget_index();
+    zap.drop_state();
     let prepared = prepare(&store);
     assert_eq!(zap.adopt(&store, prepared), Ok(true));
     assert!(zap.index_bytes() >= 1800 * 8);
     assert_eq!(listed(&zap, &store, Cursor::START, 10_000), plain);
-    zap.listed();
+    zap.end_listing();
     assert_eq!(zap.index_bytes(), 0);
 
     let prepared = prepare(&store);
     zap.remove(&mut store, "name-7").unwrap();
-    zap.forget_index();
+    zap.drop_state();
     assert_eq!(zap.adopt(&store, prepared), Ok(false), "a name has gone");
     assert_eq!(zap.index_bytes(), 0);
 
     let fat = filled(5000).0;
-    assert!(Prepared::of(&fat.read(0).unwrap(), fat.block_count()).is_none());
+    assert!(PreparedIndex::of(&fat.read(0).unwrap(), fat.block_count()).is_none());
 }

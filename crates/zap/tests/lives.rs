@@ -15,10 +15,10 @@ use colliders::colliders;
 use oracle::with_ints;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 use terrane_zap::hash::crc64;
 use terrane_zap::{
-    Cursor, Error, Flags, Key, Kind, MemStore, Shrink, Store, Value, ValueShape, Zap, ZapOptions,
+    Cursor, Error, Flags, Key, Kind, MemStore, ShrinkPlan, Store, Value, ValueShape, Zap, ZapOptions,
 };
 
 /// Below so many entries, everything is checked after each operation.
@@ -32,11 +32,11 @@ const NEIGHBOUR_BITS: u32 = 17;
 const COLLIDERS_MAX: usize = 127;
 
 /// Choices that follow from a seed.
-struct Numbers(Dice);
+struct Numbers(Prng);
 
 impl Numbers {
     fn next(&mut self) -> u64 {
-        self.0.word()
+        self.0.next_u64()
     }
 
     fn below(&mut self, end: usize) -> usize {
@@ -96,7 +96,7 @@ struct Life {
     present: Vec<Key>,
     walks: Vec<Walk>,
     /// A smaller ZAP that was built, and whether the ZAP was changed since.
-    plan: Option<(Shrink, bool)>,
+    plan: Option<(ShrinkPlan, bool)>,
     operations: u64,
     kind: &'static str,
     visited: Visited,
@@ -129,16 +129,16 @@ fn plain(value: &Value) -> (u8, Vec<u64>) {
 
 impl Life {
     fn new(number: u64) -> Life {
-        let mut numbers = Numbers(Dice::new(number));
+        let mut numbers = Numbers(Prng::new(number));
         let mut options = ZapOptions::new(numbers.next() | 1);
         options.tiny = numbers.chance(90);
         options.micro_max_bytes = numbers.one_of(&[512, 2048, 8192, 8192, 32_768, 131_072, 1 << 20]);
         options.fat_block_shift = numbers.one_of(&[10, 11, 12, 14, 14, 14]);
-        let words = Flags::HASH64.and(Flags::UINT64_KEY);
+        let words = Flags::HASH64.union(Flags::UINT64_KEY);
         options.flags = match numbers.below(20) {
             0 => Flags::HASH64,
             1 => Flags::UINT64_KEY,
-            2 => words.and(Flags::PRE_HASHED_KEY),
+            2 => words.union(Flags::PRE_HASHED_KEY),
             _ => Flags::NONE,
         };
         let makes_tours = number.is_multiple_of(4);
@@ -192,9 +192,9 @@ impl Life {
         }
         self.plan = None;
         let everything = Phase { entries: 0, name_bytes_max: 0, ints: 0, colliding: 0 };
-        self.judge_lists();
+        self.check_lists();
         self.remove_misfits(&everything);
-        self.judge_lists();
+        self.check_lists();
         // When it is empty, it frees everything: at the next removal, if it was opened since the last one.
         if self.options.flags == Flags::NONE {
             self.zap.add(&mut self.store, "the last", &[1]).unwrap();
@@ -295,7 +295,7 @@ impl Life {
             90..96 => self.walk(),
             96 => self.plan(),
             97 => self.apply(),
-            98 => self.zap.forget_index(),
+            98 => self.zap.drop_state(),
             _ => self.open_again(),
         }
     }
@@ -547,7 +547,7 @@ impl Life {
     }
 
     /// All entries by one list, and by another ZAP on the same bytes.
-    fn judge_lists(&self) {
+    fn check_lists(&self) {
         let image = MemStore::from_image(&self.store.image(), self.store.block_size());
         let opened = Zap::open_with(&image, self.options).unwrap();
         for (zap, store) in [(&self.zap, &self.store), (&opened, &image)] {

@@ -179,7 +179,7 @@ fn cycles(fat: &mut Fat, count: u32, (adds, removes): (u64, u64)) -> (Vec<u64>, 
             fat.remove(gone);
         }
         fat.check();
-        let listed: BTreeSet<u64> = fat.entries().iter().map(|e| e.value.first().unwrap()).collect();
+        let listed: BTreeSet<u64> = fat.entries().iter().map(|e| e.value.first_integer().unwrap()).collect();
         assert!(listed.into_iter().eq(there.iter().copied().collect::<BTreeSet<_>>()));
     }
     (freeblks, used_max)
@@ -207,7 +207,7 @@ fn names_present_throughout_are_listed_once_while_leaves_merge() {
     let mut going = (0..2000).filter(|i| !stays(i));
     let (mut seen, mut from) = (Vec::new(), Cursor::START);
     while let Some((entry, after)) = fat.zap.next(&fat.store, from).unwrap() {
-        seen.push(entry.value.first().unwrap());
+        seen.push(entry.value.first_integer().unwrap());
         from = after;
         for i in going.by_ref().take(30) {
             fat.zap.remove(&mut fat.store, &name(i)).unwrap();
@@ -246,7 +246,7 @@ fn the_table_comes_back_into_block_0() {
 /// the table when it is complete. Pre-hashed keys put a name at any position that a test needs.
 #[test]
 fn a_table_being_filled_is_not_overwritten_after_a_shrink() {
-    let flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
+    let flags = Flags::HASH64.union(Flags::UINT64_KEY).union(Flags::PRE_HASHED_KEY);
     for seed in [1, 2, 3] {
         let mut fat = Fat::with(9, flags, 0xfeed_5eed);
         // Twelve keys that agree in four bits, in leaves with five or six: the table does not move back into block 0.
@@ -291,9 +291,9 @@ fn a_damaged_neighbour_is_left_alone() {
         count += 1;
     }
     // The second leaf counts an entry too many: only a split or a merge would notice.
-    let lie = 512 * 2 + 30;
+    let count_at = 512 * 2 + 30;
     let mut image = fat.store.image();
-    image[lie] += 1;
+    image[count_at] += 1;
     let mut fat = Fat::opened(&image, 512);
     let beside = image[1024..1536].to_vec();
     let mine: Vec<u64> = (0..count)

@@ -5,13 +5,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-mod watched;
+mod faulty_store;
 
 use proptest::prelude::*;
 use std::collections::{BTreeMap, btree_map::Entry};
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Flags, Kind, MemStore, Store, ValueRef, Zap, ZapOptions};
-use watched::Watched;
+use faulty_store::FaultyStore;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -96,7 +96,7 @@ fn bits(zap: &Zap, store: &MemStore) -> terrane_zap::HashBits {
     zap.hash_bits(store).unwrap()
 }
 
-fn judge(zap: &Zap, store: &MemStore, model: &Model) -> Result<(), TestCaseError> {
+fn check_all(zap: &Zap, store: &MemStore, model: &Model) -> Result<(), TestCaseError> {
     let report = zap.check(store).unwrap();
     prop_assert!(report.is_clean(), "{:?}", report.damage);
     prop_assert_eq!(report.entries, model.len() as u64);
@@ -156,20 +156,20 @@ fn run(options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCaseError> {
                 }
                 let mut seen = Vec::new();
                 let is_last = zap.visit(&store, from, &mut |entry| {
-                    seen.push((format!("{:?}", entry.key), entry.first, entry.after));
+                    seen.push((format!("{:?}", entry.key), entry.first_integer, entry.after));
                     seen.len() < max
                 });
                 prop_assert!(is_last == Ok(true) || seen.len() == max.max(1));
                 let of = |e: &terrane_zap::Entry| {
-                    (format!("{:?}", e.key.as_ref()), e.value.first(), e.cursor_after())
+                    (format!("{:?}", e.key.as_ref()), e.value.first_integer(), e.cursor_after())
                 };
                 let listed = zap.list(&store, from, max.max(1)).unwrap();
                 prop_assert_eq!(seen, listed.iter().map(of).collect::<Vec<_>>());
             }
-            Op::Forget => zap.forget_index(),
-            Op::Listed => zap.listed(),
+            Op::Forget => zap.drop_state(),
+            Op::Listed => zap.end_listing(),
         }
-        judge(&zap, &store, &model)?;
+        check_all(&zap, &store, &model)?;
     }
     prop_assert_eq!(&listed(&zap, &store, 7), &model);
     let opened = Zap::open(&MemStore::from_image(&store.image(), store.block_size())).unwrap();
@@ -236,7 +236,7 @@ const FLOODED: u64 = 0xabcd << 48;
 /// Keys that agree in their first word have one hash.
 #[test]
 fn a_flood_of_one_hash_is_refused_and_harms_nobody() {
-    let flags = Flags::HASH64.and(Flags::UINT64_KEY).and(Flags::PRE_HASHED_KEY);
+    let flags = Flags::HASH64.union(Flags::UINT64_KEY).union(Flags::PRE_HASHED_KEY);
     let (mut store, mut zap) = small(12, flags);
     let mut taken = 0;
     let refused = loop {
@@ -336,7 +336,7 @@ fn lookups_run_at_once() {
     for i in 0..2000u64 {
         zap.add(&mut store, &format!("f{i}"), &[i]).unwrap();
     }
-    zap.forget_index();
+    zap.drop_state();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
             let (zap, store) = (&zap, &store);
@@ -355,7 +355,7 @@ fn lookups_run_at_once() {
 #[test]
 fn a_failing_store_leaves_a_micro_zap_that_can_be_used() {
     for (changes_left, fails_after) in (1..60).flat_map(|left| [(left, false), (left, true)]) {
-        let mut store = Watched::new();
+        let mut store = FaultyStore::new();
         store.fails_after = fails_after;
         let mut zap = Zap::create(&mut store, ZapOptions::new(3)).unwrap();
         store.changes_left = changes_left;

@@ -88,7 +88,7 @@ fn spelled(word: usize, spelling: usize) -> Vec<u8> {
 /// By normalized form, then in the order in which differentiators are assigned.
 type Model = BTreeMap<Vec<u8>, BTreeMap<u32, (Vec<u8>, u64)>>;
 
-fn place(model: &Model, form: &[u8], name: &[u8]) -> Option<u32> {
+fn cd_of(model: &Model, form: &[u8], name: &[u8]) -> Option<u32> {
     let group = model.get(form)?;
     group.iter().find(|(_, (stored, _))| stored == name).map(|(cd, _)| *cd)
 }
@@ -106,7 +106,7 @@ fn run(norm: NormFlags, options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCas
             Op::Add(word, spelling, value) => {
                 let name = spelled(word, spelling);
                 let outcome = zap.add(&mut store, &name, &[value]);
-                match place(&model, &form(&name), &name) {
+                match cd_of(&model, &form(&name), &name) {
                     Some(_) => prop_assert_eq!(outcome, Err(Error::Exists)),
                     None => {
                         prop_assert_eq!(outcome, Ok(()));
@@ -117,14 +117,14 @@ fn run(norm: NormFlags, options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCas
             }
             Op::Update(word, spelling, value) => {
                 let name = spelled(word, spelling);
-                let cd = place(&model, &form(&name), &name);
+                let cd = cd_of(&model, &form(&name), &name);
                 prop_assert_eq!(zap.update(&mut store, &name, &[value]), Ok(cd.is_none()));
                 let cd = cd.unwrap_or_else(|| lowest(&model, &form(&name)));
                 model.entry(form(&name)).or_default().insert(cd, (name, value));
             }
             Op::Remove(word, spelling) => {
                 let name = spelled(word, spelling);
-                let cd = place(&model, &form(&name), &name);
+                let cd = cd_of(&model, &form(&name), &name);
                 prop_assert_eq!(zap.remove(&mut store, &name), Ok(cd.is_some()));
                 if let Some(cd) = cd {
                     let group = model.get_mut(&form(&name)).unwrap();
@@ -147,12 +147,12 @@ fn run(norm: NormFlags, options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCas
                     });
                     let found = zap.find_match(&store, &name, how).unwrap();
                     let found = found.map(|e| {
-                        (e.key.name().unwrap().to_vec(), e.value.first().unwrap(), e.cd, e.conflict)
+                        (e.key.name().unwrap().to_vec(), e.value.first_integer().unwrap(), e.cd, e.conflict)
                     });
                     let meant = meant.map(|(cd, (stored, v))| (stored.clone(), *v, *cd, group.len() > 1));
                     prop_assert_eq!(found, meant);
                 }
-                let exact = place(&model, &form(&name), &name).map(|cd| group[&cd].1);
+                let exact = cd_of(&model, &form(&name), &name).map(|cd| group[&cd].1);
                 prop_assert_eq!(zap.lookup_u64(&store, &name), Ok(exact));
             }
             Op::List(from, max) => {
@@ -166,7 +166,7 @@ fn run(norm: NormFlags, options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCas
                     some.first().cloned()
                 );
             }
-            Op::Forget => zap.forget_index(),
+            Op::Forget => zap.drop_state(),
         }
         let report = zap.check(&store).unwrap();
         prop_assert!(report.is_clean(), "{:?}", report.damage);
@@ -177,7 +177,9 @@ fn run(norm: NormFlags, options: ZapOptions, ops: Vec<Op>) -> Result<(), TestCas
         for entry in listed {
             let name = entry.key.name().unwrap().to_vec();
             prop_assert_eq!(entry.conflict, model[&form(&name)].len() > 1);
-            seen.entry(form(&name)).or_default().insert(entry.cd, (name, entry.value.first().unwrap()));
+            seen.entry(form(&name))
+                .or_default()
+                .insert(entry.cd, (name, entry.value.first_integer().unwrap()));
         }
         prop_assert_eq!(&seen, &model);
     }
@@ -230,7 +232,7 @@ fn what_cannot_be_normalized_is_refused_and_not_found() {
 }
 
 #[test]
-fn headers_that_lie_about_normalization_are_named() {
+fn inconsistent_normalization_headers_are_damage() {
     let mut store = MemStore::new();
     let options = ZapOptions { norm: NormFlags::NFC, ..ZapOptions::new(7) };
     let mut zap = Zap::create(&mut store, options).unwrap();

@@ -2,10 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-mod watched;
+mod faulty_store;
 
 use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
-use watched::Watched;
+use faulty_store::FaultyStore;
 
 struct Subject {
     zap: Zap,
@@ -179,7 +179,7 @@ fn one_entry_over_a_line_does_not_make_a_zap_flap() {
 }
 
 #[test]
-fn a_plan_is_of_one_state_and_of_one_zap() {
+fn a_shrink_plan_is_void_after_a_change_and_for_another_zap() {
     let mut s = Subject::new();
     (0..100).for_each(|i| s.add(&format!("{i}"), &[i]));
     assert!(!s.zap.shrink_due(&s.store).unwrap(), "nothing was removed");
@@ -189,7 +189,7 @@ fn a_plan_is_of_one_state_and_of_one_zap() {
         |s| s.add("new", &[1]),
         |s| s.remove("new"),
         |s| assert_eq!(s.zap.update(&mut s.store, "3", &[33]), Ok(false)),
-        |s| s.zap.forget_index(),
+        |s| s.zap.drop_state(),
     ];
     for change in changes {
         let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
@@ -239,19 +239,19 @@ fn what_only_a_fat_zap_can_be_stays_fat() {
 
 /// A scan of all entries that gains nothing is not repeated at every removal.
 #[test]
-fn looks_in_vain_are_paid_for_by_removals() {
+fn a_shrink_scan_without_gain_waits_for_more_removals() {
     let mut s = Subject::new();
     (0..800).for_each(|i| s.add(&format!("{i}"), &[i]));
     s.zap.add_ints(&mut s.store, "narrow", ValueRef::U16s(&[1])).unwrap();
-    let mut looks = 0;
+    let mut scans = 0;
     for i in 0..800 {
         s.remove(&format!("{i}"));
         if s.zap.shrink_due(&s.store).unwrap() {
-            looks += 1;
+            scans += 1;
             assert!(s.zap.plan_shrink(&s.store).unwrap().is_none());
         }
     }
-    assert!((8..25).contains(&looks), "{looks}");
+    assert!((8..25).contains(&scans), "{scans}");
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_store_that_fails_in_the_middle_keeps_the_entries() {
     let before = s.all();
     let mut steps = 0;
     loop {
-        let mut store = Watched::from(s.store.clone());
+        let mut store = FaultyStore::from(s.store.clone());
         store.changes_left = steps;
         let plan = s.zap.plan_shrink(&s.store).unwrap().expect("it is due");
         let outcome = s.zap.apply_shrink(&mut store, plan);
@@ -323,12 +323,12 @@ fn a_store_that_fails_in_the_middle_keeps_the_entries() {
 
 /// Each value may have 8 KiB: a scan that collected all of them would take a thousand times the space of slots.
 #[test]
-fn a_look_ends_at_the_first_value_that_no_slot_holds() {
+fn a_shrink_scan_ends_at_the_first_value_that_no_slot_holds() {
     let mut s = Subject::new();
     let long = [7; 125];
     (0..400).for_each(|i| s.add(&format!("{i}"), &long));
     (0..200).for_each(|i| s.remove(&format!("{i}")));
-    let store = Watched::from(s.store.clone());
+    let store = FaultyStore::from(s.store.clone());
     assert!(store.block_count() > 20);
     assert_eq!(s.zap.shrink_due(&store), Ok(true));
     assert!(s.zap.plan_shrink(&store).unwrap().is_none());
@@ -337,7 +337,7 @@ fn a_look_ends_at_the_first_value_that_no_slot_holds() {
 
 /// A ZAP that was opened without a salt could not be created again.
 #[test]
-fn an_empty_zap_is_given_up_only_if_it_can_be_made_again() {
+fn an_empty_zap_is_dropped_only_if_it_can_be_recreated() {
     let mut s = Subject::new();
     s.add("a", &[1, 2]);
     s.zap = Zap::open(&s.store).unwrap();

@@ -3,21 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
-mod watched;
+mod faulty_store;
 
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Flags, Store, Zap, ZapOptions};
-use watched::Watched;
+use faulty_store::FaultyStore;
 
 struct Fat {
     zap: Zap,
-    store: Watched,
+    store: FaultyStore,
 }
 
 impl Fat {
     fn new() -> Fat {
         let options = ZapOptions { fat_block_shift: 9, flags: Flags::HASH64, ..ZapOptions::new(0x0b5e) };
-        let mut store = Watched::new();
+        let mut store = FaultyStore::new();
         Fat { zap: Zap::create(&mut store, options).unwrap(), store }
     }
 
@@ -40,7 +40,7 @@ impl Fat {
             .list(store, Cursor::START, usize::MAX)
             .unwrap()
             .iter()
-            .filter_map(|e| e.value.first())
+            .filter_map(|e| e.value.first_integer())
             .collect();
         listed.sort_unstable();
         assert_eq!(listed, there);
@@ -172,7 +172,7 @@ fn one_refused_change_costs_no_other_name() {
 #[test]
 fn a_zap_with_entries_is_not_empty_whatever_it_counts() {
     let options = ZapOptions { tiny: true, ..ZapOptions::new(0x0b5e) };
-    let mut store = Watched::new();
+    let mut store = FaultyStore::new();
     let mut zap = Zap::create(&mut store, options).unwrap();
     zap.add(&mut store, "wide", &[1; 40]).unwrap();
     zap.add(&mut store, "goes", &[1]).unwrap();

@@ -35,7 +35,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     })?;
     report.push(Row::new("make tree", total as u64, 0, secs));
     for (phase, stat) in [("find names", false), ("find with stat", true)] {
-        let hook = env.between(phase)?;
+        let hook = env.run_hook(phase)?;
         let (walk, secs) = timed(|| walk_tree(env, stat))?;
         ensure!(walk.entries == total, "{phase}: {} of {total} entries", walk.entries);
         let types = if walk.unknown > 0 { "; d_type unknown" } else { "" };

@@ -5,7 +5,7 @@
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
-use crate::util::{Env, Rng, said_by};
+use crate::util::{Env, Rng, output_of};
 use clap::Args;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -37,14 +37,14 @@ pub struct Opts {
     /// Do not use more than this many bytes (0: no limit)
     #[arg(long, default_value_t = 0)]
     pub limit: u64,
-    /// Shell command that prints how many bytes the device was given so far: each phase then has its write amplification
+    /// Shell command that prints the bytes written to the device so far; adds the write amplification of each phase
     #[arg(long, value_name = "CMD")]
     pub written_cmd: Option<String>,
 }
 
 const CHUNK: usize = 256 << 10;
 
-struct Live {
+struct LiveFile {
     path: PathBuf,
     size: u64,
     crc: u32,
@@ -55,7 +55,7 @@ struct Churn<'a> {
     opts: &'a Opts,
     rng: Rng,
     pool: Vec<u8>,
-    live: Vec<Live>,
+    live: Vec<LiveFile>,
     live_bytes: u64,
     target: u64,
     serial: u64,
@@ -89,7 +89,7 @@ impl Churn<'_> {
         self.serial += 1;
         let path = self.env.path(format!("g{:07}", self.serial));
         let written = self.write_file(&path, size).inspect_err(|_| drop(fs::remove_file(&path)));
-        self.live.push(Live { crc: written?, path, size });
+        self.live.push(LiveFile { crc: written?, path, size });
         self.live_bytes += size;
         Ok(())
     }
@@ -183,7 +183,7 @@ impl Churn<'_> {
     /// Bytes written to the device so far, if something counts them.
     fn written(&self) -> Result<Option<u64>> {
         let Some(command) = &self.opts.written_cmd else { return Ok(None) };
-        let text = said_by(command).context("--written-cmd")?;
+        let text = output_of(command).context("--written-cmd")?;
         Ok(Some(text.trim().parse().with_context(|| format!("--written-cmd said {text:?}"))?))
     }
 
@@ -265,7 +265,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     );
 
     env.sync()?;
-    env.between("verify")?;
+    env.run_hook("verify")?;
     let start = Instant::now();
     let mut bad = 0u64;
     for live in &c.live {

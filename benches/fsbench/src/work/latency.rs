@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 #[derive(Args, Debug)]
 pub struct Opts {
-    /// Writers that stream meanwhile
+    /// Number of streaming writers
     #[arg(long, default_value_t = 2)]
     pub writers: usize,
     /// Bytes per write of a writer
@@ -32,7 +32,7 @@ pub struct Opts {
     /// Bytes of the file that is read
     #[arg(long, default_value_t = 1 << 30)]
     pub size: u64,
-    /// Bytes of that file of which only one block is read: at least a record, so that no read is answered by another's
+    /// Distance in bytes between the blocks that are read; at least a record, so that no two reads share one
     #[arg(long, default_value_t = 128 << 10)]
     pub apart: u64,
     /// Bytes per read
@@ -41,10 +41,10 @@ pub struct Opts {
     /// Files for stat
     #[arg(long, default_value_t = 20_000)]
     pub files: usize,
-    /// Seconds at most; probers that ran out of cold things end before
+    /// Maximum seconds; a prober ends earlier when it has no cold objects left
     #[arg(long, default_value_t = 20.0)]
     pub secs: f64,
-    /// Rest of a prober between two operations, in milliseconds
+    /// Pause of a prober between two operations, in milliseconds
     #[arg(long, default_value_t = 2)]
     pub rest_ms: u64,
 }
@@ -54,8 +54,14 @@ pub struct Opts {
 const WARM_UP: Duration = Duration::from_secs(2);
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
-    ensure!(o.chunk > 0 && o.block > 0 && o.apart >= o.block as u64, "--apart smaller than a block");
-    ensure!(o.size >= o.apart && o.rewind >= o.chunk as u64, "--size or --rewind too small");
+    ensure!(
+        o.chunk > 0 && o.block > 0 && o.apart >= o.block as u64,
+        "--apart is smaller than a block, or a size is 0"
+    );
+    ensure!(
+        o.size >= o.apart && o.rewind >= o.chunk as u64,
+        "--size is below --apart, or --rewind below --chunk"
+    );
     let mut report = Report::new("latency", &env.root);
     report.param("writers", o.writers);
     report.param("chunk", o.chunk);
@@ -63,7 +69,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("rest_ms", o.rest_ms);
     prepare(env, o)?;
     env.sync()?;
-    env.between("latency")?;
+    env.run_hook("latency")?;
 
     let (stop, failed) = (AtomicBool::new(false), AtomicBool::new(false));
     let run = Run { env, opts: o, stop: &stop, failed: &failed };

@@ -37,12 +37,12 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     });
     report.push(t.context("create")?.row("file create"));
 
-    env.between("file stat")?;
+    env.run_hook("file stat")?;
     let shuffled = shuffled(env, &files, 1);
     let stat = |p: &PathBuf| Ok(fs::symlink_metadata(p).map(|_| 0)?);
     report.push(parallel(o.threads, &shuffled, stat).context("stat")?.row("file stat"));
 
-    env.between("readdir")?;
+    env.run_hook("readdir")?;
     let mut t = parallel(o.threads, &dirs, |dir| {
         let mut names = 0;
         for entry in fs::read_dir(dir)? {
@@ -80,7 +80,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let subdirs = spread(&parents, o.files, "s");
     let t = parallel(o.threads, &subdirs, |p| Ok(fs::create_dir(p).map(|_| 0)?));
     report.push(t.context("mkdir")?.row("dir create"));
-    env.between("dir stat")?;
+    env.run_hook("dir stat")?;
     let t = parallel(o.threads, &self::shuffled(env, &subdirs, 3), stat);
     report.push(t.context("stat")?.row("dir stat"));
     let t = parallel(o.threads, &subdirs, |p| Ok(fs::remove_dir(p).map(|_| 0)?));

@@ -36,10 +36,13 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let mut report = Report::new("seq", &env.root);
     // In memory, so that reading the corpus costs nothing during the measurement.
     let corpus = fs::read(&o.input).with_context(|| format!("read {}", o.input.display()))?;
-    ensure!(corpus.len() >= o.block && o.block > 0 && o.chunk > 0, "input smaller than a block");
+    ensure!(
+        corpus.len() >= o.block && o.block > 0 && o.chunk > 0,
+        "--input is smaller than a block, or a size is 0"
+    );
     let size = if o.size == 0 { corpus.len() as u64 } else { o.size };
     let slots = size / o.block as u64;
-    ensure!(slots > 0, "--size smaller than a block");
+    ensure!(slots > 0, "--size is smaller than a block");
     report.param("size", size);
     report.param("block", o.block);
     report.param("fsync_every", o.fsync_every);
@@ -60,7 +63,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     })?;
     for_each_part(&corpus, size, |part| sum = crc32c::crc32c_append(sum, part));
     let want = sum;
-    let hook = env.between("seq read")?;
+    let hook = env.run_hook("seq read")?;
     let stored = env.usage()?.used as i64 - before as i64;
     let mut row = Row::new("seq write+fsync", size.div_ceil(o.chunk as u64), size, secs)
         .note(format!("hook after: {hook:.2} s"))
@@ -89,7 +92,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     ensure!(sum == want, "sequential read returned wrong data");
     report.push(Row::new("seq read", size.div_ceil(o.chunk as u64), size, secs));
 
-    env.between("random read")?;
+    env.run_hook("random read")?;
     let mut rng = env.rng(1);
     let file = File::open(&path)?;
     let t = repeat(o.random, o.block, |_| {
@@ -98,7 +101,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     drop(file);
     report.push(t.row("random read"));
 
-    env.between("random overwrite")?;
+    env.run_hook("random overwrite")?;
     let mut rng = env.rng(2);
     let file = OpenOptions::new().write(true).open(&path)?;
     let t = repeat(o.random, o.block, |i| {

@@ -42,7 +42,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     let t = parallel(1, &tree, |(path, body)| write_one(&env.path(path), body))?;
     let (_, sync_secs) = timed(|| env.sync())?;
     let secs = start.elapsed().as_secs_f64();
-    let hook = env.between("read")?;
+    let hook = env.run_hook("read")?;
     let stored = env.usage()?.used as i64 - before as i64;
     let write = Row::new("untar (no sync)", t.ops, bytes, t.secs).latency(t.lat);
     report.push(write);

@@ -80,7 +80,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("per_dir", o.per_dir);
     for (i, kind) in o.kinds.iter().copied().enumerate() {
         env.sync()?;
-        env.between(kind.name())?;
+        env.run_hook(kind.name())?;
         let before = env.usage()?.used;
         let mut rng = env.rng(i as u64);
         let mut buf = vec![0u8; kind.size()];
@@ -92,7 +92,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
             env.sync()
         })?;
         // Some file systems account lazily; a remount in the hook settles that.
-        env.between("account")?;
+        env.run_hook("account")?;
         let grown = env.usage()?.used as i64 - before as i64;
         let each = grown as f64 / o.count.max(1) as f64;
         let row = crate::report::Row::new(kind.name(), o.count as u64, 0, secs)

@@ -20,7 +20,7 @@ use std::time::Instant;
 
 #[derive(Args, Debug)]
 pub struct Opts {
-    /// Percent of the file system in use, of which more files are written below and removed above
+    /// Percent of the file system to keep in use: files are written below it, and removed above it
     #[arg(long, default_value_t = 95)]
     pub percent: u64,
     /// Percent of the file system that each of the two mixed phases writes
@@ -29,7 +29,7 @@ pub struct Opts {
     /// Largest file in MiB, less one
     #[arg(long, default_value_t = 255)]
     pub span_mib: u64,
-    /// As if the file system held this many MiB and nothing else (0: what statfs says)
+    /// Treat the file system as this many MiB and empty (0: use statfs)
     #[arg(long, default_value_t = 0)]
     pub limit_mib: u64,
 }
@@ -42,8 +42,8 @@ struct Turnover<'a> {
     env: &'a Env,
     opts: &'a Opts,
     rng: Rng,
-    noise: Vec<u8>,
-    /// Where the aligned part of `noise` begins.
+    random_data: Vec<u8>,
+    /// Where the aligned part of `random_data` begins.
     aligned: usize,
     live: Vec<(PathBuf, u64)>,
     serial: u64,
@@ -70,11 +70,11 @@ impl Turnover<'_> {
         1 + self.opts.span_mib * (self.rng.below(1 << 15) % 100) / 100
     }
 
-    /// One MiB of a file: noise, at an offset given by the file's number and the position in it.
+    /// One MiB of a file: random bytes, at an offset given by the file's number and the position in it.
     fn piece(&self, serial: u64, mib: u64) -> &[u8] {
-        let pages = (self.noise.len() - self.aligned) / ALIGN - MIB / ALIGN;
+        let pages = (self.random_data.len() - self.aligned) / ALIGN - MIB / ALIGN;
         let page = (serial * 7919 + mib * 31) as usize % pages;
-        &self.noise[self.aligned + page * ALIGN..][..MIB]
+        &self.random_data[self.aligned + page * ALIGN..][..MIB]
     }
 
     /// Returns the MiB written.
@@ -124,7 +124,7 @@ impl Turnover<'_> {
             if self.used_percent()? < self.opts.percent {
                 mib += self.write_one(direct)?;
             } else {
-                ensure!(!self.live.is_empty(), "the file system is full, and all files are removed");
+                ensure!(!self.live.is_empty(), "file system full after all files were removed");
                 self.remove_one()?;
             }
         }
@@ -162,7 +162,7 @@ impl Turnover<'_> {
 }
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
-    ensure!((1..=100).contains(&o.percent), "--percent is 1 to 100");
+    ensure!((1..=100).contains(&o.percent), "--percent must be 1 to 100");
     let mut report = Report::new("turnover", &env.root);
     let space = rustix::fs::statvfs(&env.root).context("statvfs")?;
     let whole_mib = if o.limit_mib > 0 { o.limit_mib } else { (space.f_blocks * space.f_frsize) >> 20 };
@@ -174,7 +174,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
         env,
         opts: o,
         rng,
-        noise,
+        random_data: noise,
         aligned,
         live: Vec::new(),
         serial: 0,
@@ -196,11 +196,11 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
         report.push(row.extra("used_percent", t.used_percent()?));
     }
     env.sync()?;
-    env.between("verify")?;
+    env.run_hook("verify")?;
     let start = Instant::now();
     let bad = t.bad_files();
     let verify = Row::new("verify", t.live.len() as u64, t.live_mib() << 20, start.elapsed().as_secs_f64());
     report.push(verify.note(format!("{bad} bad files")).extra("bad_files", bad));
-    ensure!(bad == 0, "{bad} of {} files are not what was written", t.live.len());
+    ensure!(bad == 0, "verification failed: {bad} of {} files differ from what was written", t.live.len());
     Ok(report)
 }

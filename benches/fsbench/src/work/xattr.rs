@@ -30,7 +30,7 @@ pub struct Opts {
     /// Threads
     #[arg(long, default_value_t = 1)]
     pub threads: usize,
-    /// Each file has a value of its own
+    /// Give each file a value of its own
     #[arg(long)]
     pub distinct: bool,
 }
@@ -86,7 +86,7 @@ fn one_size(env: &Env, o: &Opts, bytes: usize, report: &mut Report) -> Result<Op
         File::create(path).with_context(|| format!("create {}", path.display()))?;
     }
     env.sync()?;
-    env.between("setxattr")?;
+    env.run_hook("setxattr")?;
 
     let values = Values::new(env, bytes, o.distinct);
     let files: Vec<_> = files.into_iter().enumerate().collect();
@@ -108,7 +108,7 @@ fn one_size(env: &Env, o: &Opts, bytes: usize, report: &mut Report) -> Result<Op
     .with_context(|| format!("setxattr of {bytes} bytes"))?;
     env.sync()?;
     set.secs = start.elapsed().as_secs_f64();
-    let hook = env.between("getxattr")?;
+    let hook = env.run_hook("getxattr")?;
 
     let get = parallel(o.threads, &files, |(at, path)| {
         let mut got = vec![0u8; bytes + 1];

@@ -8,11 +8,11 @@
 
 /// Marks a free slot.
 const NONE: u32 = u32::MAX;
-const ROOM_MIN: usize = 16;
+const SLOTS_MIN: usize = 16;
 const GROWTH_DIVISOR: usize = 8;
 
 /// At most three slots in five are taken, so a lookup needs two probes or fewer on average.
-const fn room_for(count: usize) -> usize {
+const fn slots_for(count: usize) -> usize {
     count * 5 / 3 + 1
 }
 
@@ -67,9 +67,9 @@ impl Index {
 
     /// Adds a number that is not in the table, below 2^32 - 1.
     pub fn insert(&mut self, tag: u32, value: u32) {
-        let room = self.slots.len();
-        if room < room_for(self.count + 1) {
-            self.set_room(ROOM_MIN.max(room + room / GROWTH_DIVISOR));
+        let slots = self.slots.len();
+        if slots < slots_for(self.count + 1) {
+            self.set_slots(SLOTS_MIN.max(slots + slots / GROWTH_DIVISOR));
         }
         self.put(Slot { tag, value });
         self.count += 1;
@@ -93,7 +93,7 @@ impl Index {
     pub fn remove(&mut self, tag: u32, value: u32) {
         let Some(mut gap) = self.find(tag, |found| found == value) else { return };
         self.count -= 1;
-        let room = self.slots.len();
+        let slots = self.slots.len();
         let mut at = gap;
         loop {
             at = self.next(at);
@@ -102,7 +102,7 @@ impl Index {
             }
             // A slot may move into the gap unless the gap lies before its home slot.
             let home = self.home(self.slots[at].tag);
-            if (at + room - home) % room >= (at + room - gap) % room {
+            if (at + slots - home) % slots >= (at + slots - gap) % slots {
                 self.slots[gap] = self.slots[at];
                 gap = at;
             }
@@ -112,13 +112,13 @@ impl Index {
 
     /// Frees unused memory.
     pub fn compact(&mut self) {
-        self.set_room(ROOM_MIN.max(room_for(self.count)));
+        self.set_slots(SLOTS_MIN.max(slots_for(self.count)));
     }
 
-    fn set_room(&mut self, room: usize) {
+    fn set_slots(&mut self, count: usize) {
         let mut slots = Vec::new();
-        slots.reserve_exact(room);
-        slots.resize(room, FREE);
+        slots.reserve_exact(count);
+        slots.resize(count, FREE);
         let old = std::mem::replace(&mut self.slots, slots);
         old.into_iter().filter(|slot| slot.value != NONE).for_each(|slot| self.put(slot));
     }
@@ -129,10 +129,14 @@ impl Index {
             |(at, slot): (usize, &Slot)| self.find(slot.tag, |value| value == slot.value) == Some(at);
         let there = || self.slots.iter().enumerate().filter(|(_, slot)| slot.value != NONE);
         if there().count() != self.count
-            || self.count > 0 && self.slots.len() < room_for(self.count)
+            || self.count > 0 && self.slots.len() < slots_for(self.count)
             || !there().all(is_there)
         {
-            return Err(format!("an index of {} should find all of {}", self.count, there().count()));
+            return Err(format!(
+                "entries that the index finds: expected {}, found {}",
+                there().count(),
+                self.count
+            ));
         }
         Ok(())
     }
@@ -144,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn it_takes_little_more_than_its_entries() {
+    fn memory_follows_the_number_of_entries() {
         let mut index = Index::default();
         (0..100_000u32).for_each(|value| index.insert(value.wrapping_mul(0x9e37_79b9), value));
         assert!(index.memory() <= 100_000 * 16, "{}", index.memory());

@@ -17,7 +17,7 @@ fn bytes(cache: &BlockCache) -> u64 {
 }
 
 #[test]
-fn the_budget_holds_and_what_is_used_stays() {
+fn the_budget_holds_and_used_blocks_stay() {
     let cache = BlockCache::new(16 << 20);
     for n in 0..20_000 {
         cache.insert(key(n), Kind::Data, packed(n, 4096), None);
@@ -27,7 +27,9 @@ fn the_budget_holds_and_what_is_used_stays() {
             assert!(bytes(&cache) <= 16 << 20);
         }
     }
-    assert!(matches!(cache.get(key(5), Kind::Data), Some(Found::Packed(packed)) if packed.bytes()[0] == 5));
+    assert!(
+        matches!(cache.get(key(5), Kind::Data), Some(CacheHit::Packed(packed)) if packed.bytes()[0] == 5)
+    );
     cache.set_budget(1 << 20);
     assert!(bytes(&cache) <= 1 << 20 && cache.budget() == 1 << 20);
     cache.set_budget(16 << 20);
@@ -42,13 +44,13 @@ fn the_budget_holds_and_what_is_used_stays() {
 }
 
 #[test]
-fn decompressed_forms_stay_while_there_is_room_and_go_first() {
+fn decompressed_forms_are_dropped_before_blocks() {
     let cache = BlockCache::new(16 << 20);
     let content = |n: u64| Arc::new(vec![n as u8; 16 << 10]);
     for n in 0..400 {
         cache.insert(key(n), Kind::Metadata, packed(n, 4096), Some(content(n)));
     }
-    let is_plain = |n| matches!(cache.get(key(n), Kind::Metadata), Some(Found::Plain(_)));
+    let is_plain = |n| matches!(cache.get(key(n), Kind::Metadata), Some(CacheHit::Plain(_)));
     assert_eq!((0..400).filter(|n| is_plain(*n)).count(), 400, "all of it fits");
     for n in 400..2400 {
         cache.insert(key(n), Kind::Metadata, packed(n, 4096), None);
@@ -63,24 +65,24 @@ fn decompressed_forms_stay_while_there_is_room_and_go_first() {
 }
 
 #[test]
-fn a_block_that_is_stored_as_it_is_is_not_held_twice() {
+fn uncompressed_blocks_are_not_cached_twice() {
     let cache = BlockCache::new(16 << 20);
     let block = Arc::new(vec![3; 4096]);
     let stored = (Packed::Content(block.clone()), Source::Pool);
     cache.insert(key(1), Kind::Metadata, stored, Some(block.clone()));
     assert!(
-        matches!(cache.get(key(1), Kind::Metadata), Some(Found::Plain(found)) if Arc::ptr_eq(&found, &block))
+        matches!(cache.get(key(1), Kind::Metadata), Some(CacheHit::Plain(found)) if Arc::ptr_eq(&found, &block))
     );
     assert_eq!(cache.stats()[1].plain_bytes, 0);
     cache.set_plain_only(true);
     cache.insert(key(1), Kind::Data, packed(1, 100), Some(block.clone()));
     assert!(
-        matches!(cache.get(key(1), Kind::Data), Some(Found::Plain(found)) if Arc::ptr_eq(&found, &block))
+        matches!(cache.get(key(1), Kind::Data), Some(CacheHit::Plain(found)) if Arc::ptr_eq(&found, &block))
     );
 }
 
 #[test]
-fn contents_of_data_are_wanted_while_there_is_room() {
+fn decompressed_data_is_wanted_while_the_budget_lasts() {
     let cache = BlockCache::new(16 << 20);
     assert!(cache.wants_plain(key(1), Kind::Data, 4096));
     (0..20_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
@@ -90,7 +92,7 @@ fn contents_of_data_are_wanted_while_there_is_room() {
 }
 
 #[test]
-fn contents_of_data_that_nobody_asks_for_leave_the_room_to_blocks() {
+fn idle_decompressed_data_is_dropped_for_blocks() {
     let held = |is_asked: bool| {
         let cache = BlockCache::new(16 << 20);
         let content = |n: u64| Arc::new(vec![n as u8; 16 << 10]);
@@ -110,7 +112,7 @@ fn contents_of_data_that_nobody_asks_for_leave_the_room_to_blocks() {
 }
 
 #[test]
-fn contents_of_metadata_leave_the_room_to_blocks_that_come_back_and_not_to_a_scan() {
+fn idle_decompressed_metadata_is_dropped_for_returning_blocks_not_for_scans() {
     let held = |blocks_of_data: u64| {
         let cache = BlockCache::new(16 << 20);
         let content = |n: u64| Arc::new(vec![n as u8; 8 << 10]);
@@ -126,8 +128,9 @@ fn contents_of_metadata_leave_the_room_to_blocks_that_come_back_and_not_to_a_sca
         cache.check().unwrap();
         assert!((0..400).all(|n| cache.holds(key(n))), "no block of metadata goes for it");
         let plain_bytes = cache.stats()[Kind::Metadata as usize].plain_bytes;
-        let hot =
-            (0..20).filter(|n| matches!(cache.get(key(*n), Kind::Metadata), Some(Found::Plain(_)))).count();
+        let hot = (0..20)
+            .filter(|n| matches!(cache.get(key(*n), Kind::Metadata), Some(CacheHit::Plain(_))))
+            .count();
         (plain_bytes, hot)
     };
     let (all, share) = (400 * (8 << 10), (16 << 20) / IDLE_PLAIN_DIVISOR as u64);
@@ -138,26 +141,26 @@ fn contents_of_metadata_leave_the_room_to_blocks_that_come_back_and_not_to_a_sca
 }
 
 #[test]
-fn what_was_read_ahead_is_used_once_when_it_is_asked_for() {
+fn the_first_read_of_a_prefetched_block_is_its_first_use() {
     let cache = BlockCache::new(16 << 20);
-    (0..100).for_each(|n| cache.insert_ahead(key(n), Kind::Data, packed(n, 4096)));
+    (0..100).for_each(|n| cache.insert_prefetched(key(n), Kind::Data, packed(n, 4096)));
     assert!(cache.unread_bytes() >= 100 * 4096);
-    assert!(matches!(cache.get(key(1), Kind::Data), Some(Found::Ahead(_))));
+    assert!(matches!(cache.get(key(1), Kind::Data), Some(CacheHit::Prefetched(_))));
     cache.check().unwrap();
-    assert!(matches!(cache.get(key(1), Kind::Data), Some(Found::Packed(_))));
+    assert!(matches!(cache.get(key(1), Kind::Data), Some(CacheHit::Packed(_))));
     cache.forget(key(2));
     let stats = cache.stats()[Kind::Data as usize];
-    assert_eq!((stats.ahead, stats.ahead_hits, cache.wasted()), (100, 1, 0));
-    cache.keep_leaving(true);
+    assert_eq!((stats.prefetched, stats.prefetched_hits, cache.wasted_prefetches()), (100, 1, 0));
+    cache.keep_evicted(true);
     for n in 200..20_000 {
         cache.insert(key(n), Kind::Data, packed(n, 4096), None);
         cache.get(key(n), Kind::Data);
     }
-    assert_eq!((cache.unread_bytes(), cache.wasted()), (0, 98));
-    let left = cache.take_leaving();
+    assert_eq!((cache.unread_bytes(), cache.wasted_prefetches()), (0, 98));
+    let left = cache.take_evicted();
     assert!(!left.is_empty() && left.iter().all(|(left, _)| (2..100).all(|n| *left != key(n))));
-    cache.insert_ahead(key(1), Kind::Data, packed(1, 4096));
-    cache.insert_ahead(key(3), Kind::Data, packed(3, 4096));
+    cache.insert_prefetched(key(1), Kind::Data, packed(1, 4096));
+    cache.insert_prefetched(key(3), Kind::Data, packed(3, 4096));
     cache.clear();
     assert_eq!(cache.unread_bytes(), 0);
     cache.check().unwrap();
@@ -222,7 +225,7 @@ fn a_large_block_stays_from_one_piece_to_the_next_in_a_full_cache() {
 }
 
 #[test]
-fn each_kind_is_counted_apart() {
+fn statistics_are_kept_per_kind() {
     let cache = BlockCache::new(1 << 20);
     cache.insert(key(1), Kind::Data, packed(1, 1000), None);
     cache.insert(key(2), Kind::Metadata, packed(2, 3000), None);
@@ -245,7 +248,7 @@ fn each_kind_is_counted_apart() {
 
 proptest! {
     #[test]
-    fn bytes_are_those_of_what_is_there(
+    fn bytes_match_the_cached_blocks(
         steps in prop::collection::vec((0u64..400, 0usize..20_000, 0u8..8, any::<bool>()), 1..1500),
     ) {
         let cache = BlockCache::new(2 << 20);

@@ -1,6 +1,6 @@
 //! Names of evicted blocks, in eight bytes each.
 //!
-//! A ghost holds a *tag* of 32 bits, not the name, in a table of buckets of one cache line. A new ghost replaces the oldest in its
+//! A ghost holds a *tag* of 32 bits, not the key, in a table of buckets of one cache line. A new ghost replaces the oldest in its
 //! bucket, so no list, index or free slot is needed. Two names with one tag are confused: one block in some ten thousand enters with
 //! the uses of another, which does no harm.
 //!
@@ -15,28 +15,28 @@ const BYTES_BITS: u32 = 29;
 const MAIN_BIT: u32 = 1 << BYTES_BITS;
 const USES_SHIFT: u32 = BYTES_BITS + 1;
 
-/// Hash of a name. The highest bits are the best mixed.
-pub fn tag(name: u64) -> u32 {
-    (name.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+/// The tag of a key hash. The highest bits are the best mixed.
+pub fn tag(key_hash: u64) -> u32 {
+    (key_hash.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }
 
 /// A ghost, from the highest bit: uses (2), whether it left the main part (1), bytes (29, saturating). All 0: none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Slot {
     tag: u32,
-    what: u32,
+    bits: u32,
 }
 
 impl Slot {
     fn is_none(self) -> bool {
-        self.what == 0
+        self.bits == 0
     }
 
     fn ghost(self) -> Ghost {
         Ghost {
-            bytes: self.what & (MAIN_BIT - 1),
-            of_main: self.what & MAIN_BIT != 0,
-            uses: (self.what >> USES_SHIFT) as u8,
+            bytes: self.bits & (MAIN_BIT - 1),
+            from_main: self.bits & MAIN_BIT != 0,
+            uses: (self.bits >> USES_SHIFT) as u8,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Slot {
 pub struct Ghost {
     pub bytes: u32,
     /// It left the main part, not the window.
-    pub of_main: bool,
+    pub from_main: bool,
     /// At most 3.
     pub uses: u8,
 }
@@ -73,7 +73,7 @@ impl Ghosts {
     }
 
     /// Resizes the table for `count` ghosts. If it shrinks, the oldest of a bucket are dropped.
-    pub fn set_room(&mut self, count: usize) {
+    pub fn set_slots(&mut self, count: usize) {
         let buckets = count.div_ceil(WAYS).max(BUCKETS_MIN);
         if buckets == self.buckets.len() {
             return;
@@ -91,7 +91,7 @@ impl Ghosts {
     }
 
     /// Number of slots.
-    pub fn room(&self) -> usize {
+    pub fn slots(&self) -> usize {
         self.buckets.len() * WAYS
     }
 
@@ -102,10 +102,10 @@ impl Ghosts {
     /// Adds the ghost of an evicted block. Does nothing in a table without slots.
     pub fn put(&mut self, tag: u32, ghost: Ghost) {
         let bytes = ghost.bytes.clamp(1, MAIN_BIT - 1);
-        let main = if ghost.of_main { MAIN_BIT } else { 0 };
+        let main = if ghost.from_main { MAIN_BIT } else { 0 };
         let what = bytes | main | u32::from(ghost.uses.min(3)) << USES_SHIFT;
         self.take(tag);
-        self.put_slot(Slot { tag, what });
+        self.put_slot(Slot { tag, bits: what });
     }
 
     fn put_slot(&mut self, slot: Slot) {
@@ -119,13 +119,13 @@ impl Ghosts {
     }
 
     fn count_in(&mut self, slot: Slot) {
-        self.bytes[usize::from(slot.ghost().of_main)] += u64::from(slot.ghost().bytes);
+        self.bytes[usize::from(slot.ghost().from_main)] += u64::from(slot.ghost().bytes);
         self.count += 1;
     }
 
     fn count_out(&mut self, slot: Slot) {
         if !slot.is_none() {
-            self.bytes[usize::from(slot.ghost().of_main)] -= u64::from(slot.ghost().bytes);
+            self.bytes[usize::from(slot.ghost().from_main)] -= u64::from(slot.ghost().bytes);
             self.count -= 1;
         }
     }
@@ -151,7 +151,7 @@ impl Ghosts {
         while self.bytes[0] + self.bytes[1] > bytes {
             let of_main = self.bytes[1] >= self.bytes[0];
             self.hand = (self.hand + 1) % self.buckets.len();
-            let is_one = |slot: &Slot| !slot.is_none() && slot.ghost().of_main == of_main;
+            let is_one = |slot: &Slot| !slot.is_none() && slot.ghost().from_main == of_main;
             if let Some(way) = self.buckets[self.hand].iter().rposition(is_one) {
                 self.remove(self.hand, way);
             }
@@ -168,13 +168,13 @@ impl Ghosts {
                 if way >= len || is_twice || self.bucket_of(slot.tag) != at {
                     return Err(format!("bucket {at} should not hold {slot:?} at {way}, found {bucket:?}"));
                 }
-                bytes[usize::from(slot.ghost().of_main)] += u64::from(slot.ghost().bytes);
+                bytes[usize::from(slot.ghost().from_main)] += u64::from(slot.ghost().bytes);
                 count += 1;
             }
         }
         if (bytes, count) != (self.bytes, self.count) {
             return Err(format!(
-                "{count} ghosts of {bytes:?} bytes: found {} of {:?}",
+                "ghosts and their bytes: expected {count} and {bytes:?}, found {} and {:?}",
                 self.count, self.bytes
             ));
         }
@@ -188,15 +188,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn ghost(bytes: u32) -> Ghost {
-        Ghost { bytes, of_main: false, uses: 1 }
+        Ghost { bytes, from_main: false, uses: 1 }
     }
 
     #[test]
-    fn as_many_as_there_is_room_for_are_found_but_for_a_few() {
+    fn a_table_finds_nearly_as_many_ghosts_as_it_has_slots() {
         let mut ghosts = Ghosts::default();
         ghosts.put(1, ghost(1));
         assert_eq!((ghosts.take(1), ghosts.memory()), (None, 0), "no room yet");
-        ghosts.set_room(8000);
+        ghosts.set_slots(8000);
         (0..6000).for_each(|name| ghosts.put(tag(name), ghost(10)));
         assert_eq!(ghosts.bytes(false), 60_000, "names in a row are spread evenly");
         assert!(ghosts.memory() <= 8 * 8000);
@@ -208,21 +208,21 @@ mod tests {
         let mut again = ghosts.clone();
         assert_eq!(found(3000..6000, &mut again), 0);
         assert!(found(20_000..26_000, &mut again) > 5900, "{}", found(20_000..26_000, &mut ghosts.clone()));
-        ghosts.set_room(800);
+        ghosts.set_slots(800);
         ghosts.check().unwrap();
         assert_eq!(found(0..26_000, &mut ghosts), 800, "each bucket is full");
     }
 
     proptest! {
         #[test]
-        fn what_is_found_was_put_there(
+        fn found_ghosts_were_added(
             steps in prop::collection::vec((0u64..200, 0u32..5000, 0u8..10), 1..600),
         ) {
             let mut ghosts = Ghosts::default();
             let mut model = std::collections::BTreeMap::new();
             for (name, bytes, what) in steps {
                 match what {
-                    0 => ghosts.set_room(bytes as usize / 16),
+                    0 => ghosts.set_slots(bytes as usize / 16),
                     1 => {
                         ghosts.bound(u64::from(bytes));
                         prop_assert!(ghosts.bytes(false) + ghosts.bytes(true) <= u64::from(bytes));
@@ -232,7 +232,7 @@ mod tests {
                         prop_assert!(found.is_none() || found == model.remove(&name));
                     }
                     _ => {
-                        let one = Ghost { bytes: bytes + 1, of_main: what > 6, uses: what % 4 };
+                        let one = Ghost { bytes: bytes + 1, from_main: what > 6, uses: what % 4 };
                         ghosts.put(tag(name), one);
                         model.insert(name, one);
                     }

@@ -9,9 +9,9 @@ use clap::Args;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-A pool that is mounted is checked as it was committed last: everything is committed first, and writers go on meanwhile.
-Nothing is changed, unless --rebuild-index says so; but a pool that is mounted gives back suspect zones with which nothing is
-wrong any more, and keeps the findings for `terrane pool status` until `terrane pool clear`. A finding is a line: the place, what should be there, what was found.
+A mounted pool is committed first; then its committed state is checked while writers continue. Nothing is changed without
+--rebuild-index; but a mounted pool reuses suspect zones that prove sound, and keeps the findings for `terrane pool status`
+until `terrane pool clear`. A finding is one line: the place, what was expected, what was found.
 
 Exit codes:
   0             nothing found
@@ -27,8 +27,8 @@ pub struct Check {
     /// Pools, by name or by device
     #[arg(required = true, value_name = "NAME|DEVICE")]
     pools: Vec<String>,
-    /// Before that, find all blocks by what zones tell of themselves and write the tables of zones anew: for a pool that cannot be
-    /// imported because they are damaged. It must not be mounted; all of it is read twice
+    /// First rebuild the zone tables from headers and directories of zones: for a pool that cannot be imported because its zone tables
+    /// are damaged. It must not be mounted; all of it is read twice
     #[arg(long)]
     rebuild_index: bool,
     /// JSON
@@ -53,7 +53,7 @@ impl Check {
         let outcome = match cut_short {
             None => Ok(clean),
             Some(name) => Err(Failure(format!(
-                "{name}: the check was cut short: writers needed the room of zones that it held; unmount the pool, or try again later"
+                "{name}: check incomplete: writers needed the space of zones that it held; unmount the pool, or try again later"
             ))),
         };
         if self.json {
@@ -108,7 +108,7 @@ fn text(pool: &str, report: &Value) -> String {
     match report["explained_zones"].as_u64() {
         None | Some(0) => {}
         Some(zones) => out.push_str(&format!(
-            "{pool}: nothing is wrong with {zones} suspect zones: a pool that is mounted gives them back, and any other when it is mounted\n"
+            "{pool}: {zones} suspect zones are sound: a mounted pool reuses them at once, any other when it is mounted\n"
         )),
     }
     out.push_str(&format!("{pool}: {verdict} ({})\n", seen.join(", ")));

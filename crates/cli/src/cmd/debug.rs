@@ -4,21 +4,21 @@ use super::{ask, print, rows};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::{Listing, Shape, cell, count, envelope, size, text};
+use crate::table::{Listing, OutputFormat, cell, count, envelope, size, text};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
-    /// Labels and uberblocks, newest group first; needs no importable pool
+    /// Labels and uberblocks, newest txg first; also of a pool that cannot be imported
     Uberblock(Pool),
-    /// The zones of a pool, or the directory of one: what was written into it and what became of it
+    /// The zones of a pool, or the directory of one: its blocks, and which of them are alive
     Zone(Zone),
-    /// Where the bytes went: what lives by what it is for, what died, and what is neither
+    /// Use of space: live blocks by purpose, dead blocks, and the rest
     Space(Pool),
     /// The objects of the data set, or one of them
     Dnode(Dnodes),
-    /// The block pointers of an object (0: the one that holds all others), from the root down
+    /// The block pointers of an object (0: the meta dnode), from the root down
     Tree(Object),
     /// The entries of a ZAP or directory
     Zap(Object),
@@ -29,7 +29,7 @@ pub struct Pool {
     /// A pool, by name or by device
     pool: String,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub struct Zone {
     /// A zone's sequence number
     seq: Option<u64>,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -52,7 +52,7 @@ pub struct Dnodes {
     #[arg(short, long)]
     meta: bool,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -65,7 +65,7 @@ pub struct Object {
     #[arg(short, long)]
     meta: bool,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 const UBERBLOCKS: Listing = Listing {
@@ -77,7 +77,7 @@ const UBERBLOCKS: Listing = Listing {
         count("TXG", "txg"),
         count("OLDEST", "oldest"),
         count("INCARNATION", "incarnation"),
-        count("TURN", "turn"),
+        count("GENERATION", "anchor_generation"),
         text("CLEAN", "clean"),
         text("TIME", "time"),
         text("RECORD", "record"),
@@ -196,80 +196,80 @@ const DIRECTORY: Listing = Listing {
 impl DebugCommand {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let list = |pool: &str, query: Query, listing: Listing, shape: Shape| {
+        let list = |pool: &str, query: Query, listing: Listing, output: OutputFormat| {
             let rows = rows(ask(&registry, pool, &query)?)?;
-            print(&listing.render(&rows, shape))
+            print(&listing.render(&rows, output))
         };
         match self {
-            DebugCommand::Uberblock(Pool { pool, shape }) => {
+            DebugCommand::Uberblock(Pool { pool, output }) => {
                 let answer = ask(&registry, pool, &Query::Uberblocks)?;
-                print(&uberblocks(&answer, *shape)?)
+                print(&uberblocks(&answer, *output)?)
             }
-            DebugCommand::Zone(Zone { pool, seq: None, shape }) => list(pool, Query::Zones, ZONES, *shape),
-            DebugCommand::Zone(Zone { pool, seq: Some(seq), shape }) => {
-                list(pool, Query::Zone { seq: *seq }, ENTRIES, *shape)
+            DebugCommand::Zone(Zone { pool, seq: None, output }) => list(pool, Query::Zones, ZONES, *output),
+            DebugCommand::Zone(Zone { pool, seq: Some(seq), output }) => {
+                list(pool, Query::Zone { seq: *seq }, ENTRIES, *output)
             }
-            DebugCommand::Space(Pool { pool, shape }) => list(pool, Query::Space, SPACE, *shape),
-            DebugCommand::Dnode(Dnodes { pool, object: None, meta, shape }) => {
-                list(pool, Query::Dnodes { meta: *meta }, OBJECTS, *shape)
+            DebugCommand::Space(Pool { pool, output }) => list(pool, Query::Space, SPACE, *output),
+            DebugCommand::Dnode(Dnodes { pool, object: None, meta, output }) => {
+                list(pool, Query::Dnodes { meta: *meta }, OBJECTS, *output)
             }
-            DebugCommand::Dnode(Dnodes { pool, object: Some(object), meta, shape }) => {
+            DebugCommand::Dnode(Dnodes { pool, object: Some(object), meta, output }) => {
                 let answer = ask(&registry, pool, &Query::Dnode { meta: *meta, object: *object })?;
-                print(&match shape.json {
+                print(&match output.json {
                     true => format!("{:#}\n", envelope("debug dnode", json!({"object": answer}))),
-                    false => dnode(answer, *shape)?,
+                    false => dnode(answer, *output)?,
                 })
             }
-            DebugCommand::Tree(Object { pool, object, meta, shape }) => {
-                list(pool, Query::Tree { meta: *meta, object: *object }, POINTERS, *shape)
+            DebugCommand::Tree(Object { pool, object, meta, output }) => {
+                list(pool, Query::Tree { meta: *meta, object: *object }, POINTERS, *output)
             }
-            DebugCommand::Zap(Object { pool, object, meta, shape }) => {
+            DebugCommand::Zap(Object { pool, object, meta, output }) => {
                 let answer = ask(&registry, pool, &Query::Zap { meta: *meta, object: *object })?;
-                print(&zap(&answer, *shape)?)
+                print(&zap(&answer, *output)?)
             }
         }
     }
 }
 
 /// The object, then its system attributes, then user attributes.
-fn dnode(mut answer: Value, shape: Shape) -> Outcome<String> {
+fn dnode(mut answer: Value, output: OutputFormat) -> Outcome<String> {
     let mut lists = String::new();
     for listing in [ATTRIBUTES, XATTRS] {
         let list = answer.as_object_mut().and_then(|object| object.remove(listing.key));
         let list = list.map_or(Ok(Vec::new()), rows)?;
         if !list.is_empty() {
             lists.push('\n');
-            lists.push_str(&listing.render(&list, shape));
+            lists.push_str(&listing.render(&list, output));
         }
     }
     Ok(fields(&answer) + &lists)
 }
 
-fn uberblocks(answer: &Value, shape: Shape) -> Outcome<String> {
-    if shape.json {
+fn uberblocks(answer: &Value, output: OutputFormat) -> Outcome<String> {
+    if output.json {
         return Ok(format!("{:#}\n", envelope(UBERBLOCKS.command, answer.clone())));
     }
     let mut out = String::new();
-    for label in rows(answer["labels"].clone())?.iter().filter(|_| !shape.no_header) {
+    for label in rows(answer["labels"].clone())?.iter().filter(|_| !output.no_header) {
         out.push_str(&fields(label));
         out.push('\n');
     }
-    out.push_str(&UBERBLOCKS.render(&rows(answer["uberblocks"].clone())?, shape));
+    out.push_str(&UBERBLOCKS.render(&rows(answer["uberblocks"].clone())?, output));
     Ok(out)
 }
 
-fn zap(answer: &Value, shape: Shape) -> Outcome<String> {
-    if shape.json {
+fn zap(answer: &Value, output: OutputFormat) -> Outcome<String> {
+    if output.json {
         return Ok(format!("{:#}\n", envelope(NAMES.command, answer.clone())));
     }
     let entries = rows(answer["entries"].clone())?;
     let is_directory = entries.iter().any(|entry| entry.get("type").is_some());
     let listing = if is_directory { DIRECTORY } else { NAMES };
-    let head = match shape.no_header {
+    let head = match output.no_header {
         true => String::new(),
         false => format!("{} ZAP, {} entries\n", answer["kind"].as_str().unwrap_or("?"), answer["length"]),
     };
-    Ok(head + &listing.render(&entries, shape))
+    Ok(head + &listing.render(&entries, output))
 }
 
 /// One object, one line per field.

@@ -3,12 +3,12 @@
 mod rewrite;
 
 use super::{ask, ask_within, print, rows};
-use crate::control::SURVEY_PATIENCE;
+use crate::control::SURVEY_TIMEOUT;
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES};
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::Registry;
-use crate::table::{Listing, Shape, count, size, text};
+use crate::table::{Listing, OutputFormat, count, size, text};
 use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Subcommand};
 use serde_json::{Value, json};
@@ -24,32 +24,32 @@ pub enum FsCommand {
 Sources:
   local         set on the data set
   temporary     an option of the mount
-  creation      chosen when the pool was made, for good
-  counted       what is stored, as of the last commit; it cannot be set
-  default       not set: what the program does by itself
+  creation      chosen when the pool was created; it cannot change
+  counted       measured as of the last commit; it cannot be set
+  default       not set
 ")]
     Get(Get),
-    /// Change properties; what is written already stays as it is
+    /// Change properties; data that is already written stays as it is
     #[command(after_help = property_help())]
     Set(Set),
-    /// Give properties their default values again
+    /// Reset properties to their default values
     #[command(after_help = property_help())]
     Inherit(Inherit),
-    /// Have files that are there already stored by another algorithm, or in records of another size
+    /// Rewrite existing files with another compression or record size
     #[command(after_help = rewrite::HELP)]
     Rewrite(rewrite::Rewrite),
 }
 
 #[derive(Args)]
 pub struct List {
-    /// Pools, by name or by device; without any: all that are known
+    /// Pools, by name or by device (default: all known pools)
     pools: Vec<String>,
-    /// Which columns, in which order; separated by commas
+    /// Columns to show, in this order, separated by commas
     #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
         ["name", "used", "avail", "objects", "mountpoint"])]
     columns: Vec<String>,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -58,9 +58,9 @@ pub struct Get {
     #[arg(required = true, num_args = 1, action = ArgAction::Set, value_delimiter = ',', value_name = "PROPERTY|all",
         value_parser = names_and_all())]
     properties: Vec<String>,
-    /// Pools, by name or by device; without any: all that are known
+    /// Pools, by name or by device (default: all known pools)
     pools: Vec<String>,
-    /// Which columns, in which order; separated by commas
+    /// Columns to show, in this order, separated by commas
     #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
         ["name", "property", "value", "source"])]
     columns: Vec<String>,
@@ -69,12 +69,12 @@ pub struct Get {
         ["local", "temporary", "creation", "counted", "default"])]
     sources: Vec<String>,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
 pub struct Set {
-    #[arg(required = true, value_parser = query::setting, value_name = "PROPERTY=VALUE")]
+    #[arg(required = true, value_parser = query::parse_setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
     /// A pool, by name or by device
     pool: String,
@@ -145,7 +145,7 @@ impl FsCommand {
 fn change(registry: &Registry, pool: &str, query: &Query) -> Outcome {
     let waiting = ask(registry, pool, query)?;
     for name in waiting.as_array().into_iter().flatten().filter_map(Value::as_str) {
-        eprintln!("terrane: {name} of {pool} is stored, and holds from the next mount on");
+        eprintln!("terrane: {name} of {pool} stored; it takes effect at the next mount");
     }
     Ok(())
 }
@@ -162,7 +162,7 @@ impl Get {
         let (mut values, mut failures) = (Vec::new(), Vec::new());
         for pool in pools {
             let answer = match self.pools.as_slice() {
-                [] => ask_within(&registry, &pool, &query, SURVEY_PATIENCE),
+                [] => ask_within(&registry, &pool, &query, SURVEY_TIMEOUT),
                 _ => ask(&registry, &pool, &query),
             };
             match answer {
@@ -174,18 +174,18 @@ impl Get {
             self.sources.is_empty() || self.sources.iter().any(|source| row["source"] == source.as_str())
         };
         values.retain(wanted);
-        values.iter_mut().for_each(|row| settle(row, self.shape.parsable));
-        print(&VALUES.render_chosen(&self.columns, &values, self.shape))?;
-        if !self.shape.json && !self.shape.no_header {
-            values.iter().filter_map(levels).try_for_each(|line| print(&line))?;
-            values.iter().filter_map(recompressed).try_for_each(|line| print(&line))?;
+        values.iter_mut().for_each(|row| use_exact_value(row, self.output.parsable));
+        print(&VALUES.render_chosen(&self.columns, &values, self.output))?;
+        if !self.output.json && !self.output.no_header {
+            values.iter().filter_map(zstd_levels_line).try_for_each(|line| print(&line))?;
+            values.iter().filter_map(recompressed_line).try_for_each(|line| print(&line))?;
         }
         if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
     }
 }
 
 /// The levels that `zstd-auto` chose, as a line below the table.
-fn levels(row: &Value) -> Option<String> {
+fn zstd_levels_line(row: &Value) -> Option<String> {
     let levels = row["levels"].as_array()?;
     let number = |level: &Value, key: &str| level[key].as_u64().unwrap_or(0);
     let sum = |key: &str| levels.iter().map(|level| number(level, key)).sum::<u64>().max(1);
@@ -196,20 +196,20 @@ fn levels(row: &Value) -> Option<String> {
     };
     let shares: Vec<String> = levels.iter().map(share).collect();
     Some(format!(
-        "zstd-auto of {} chose, since it was mounted, for {}: {}; {:.2} times smaller\n",
+        "zstd-auto of {} chose since the mount, for {}: {}; compressed {:.2}x\n",
         crate::table::printable(row["name"].as_str().unwrap_or("?")),
-        crate::size::print(logical),
+        crate::size::format(logical),
         shares.join(", "),
         logical as f64 / stored as f64
     ))
 }
 
 /// What was recompressed in idle time, as a line below the table.
-fn recompressed(row: &Value) -> Option<String> {
+fn recompressed_line(row: &Value) -> Option<String> {
     let done = row.get("recompressed")?;
-    let bytes = |key: &str| crate::size::print(done[key].as_u64().unwrap_or(0));
+    let bytes = |key: &str| crate::size::format(done[key].as_u64().unwrap_or(0));
     Some(format!(
-        "idle time compressed {} records of {}: {} became {}\n",
+        "recompressed in idle time: {} records of {}, {} became {}\n",
         done["records"],
         crate::table::printable(row["name"].as_str().unwrap_or("?")),
         bytes("before"),
@@ -218,7 +218,7 @@ fn recompressed(row: &Value) -> Option<String> {
 }
 
 /// Replaces `128K` by a number of bytes if the output is for a script.
-fn settle(row: &mut Value, is_parsable: bool) {
+fn use_exact_value(row: &mut Value, is_parsable: bool) {
     let exact = row.as_object_mut().and_then(|row| row.remove("exact"));
     if !is_parsable {
         return;
@@ -247,7 +247,7 @@ impl List {
             })
         };
         let rows: Vec<Value> = statuses.iter().map(row).collect();
-        print(&DATASETS.render_chosen(&self.columns, &rows, self.shape))?;
+        print(&DATASETS.render_chosen(&self.columns, &rows, self.output))?;
         failed
     }
 }

@@ -19,11 +19,11 @@ pub enum GenerateCommand {
 }
 
 impl GenerateCommand {
-    pub fn run(&self, words: Command) -> Outcome {
+    pub fn run(&self, definition: Command) -> Outcome {
         match self {
             GenerateCommand::Man { dir } => {
                 std::fs::create_dir_all(dir).map_err(Failure::io("making", dir))?;
-                for (name, page) in pages::all(words)? {
+                for (name, page) in pages::all(definition)? {
                     let path = dir.join(name);
                     std::fs::write(&path, page).map_err(Failure::io("writing", &path))?;
                 }

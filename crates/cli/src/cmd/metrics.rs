@@ -7,7 +7,7 @@ use crate::registry::Registry;
 use clap::Args;
 use serde_json::Value;
 
-/// Show what a pool has done, in the text format of Prometheus
+/// Show the metrics of a pool, in the text format of Prometheus
 ///
 /// Of a mounted pool: requests of the kernel and how long they took, caches, transaction groups, devices, zones, space, errors,
 /// memory; all counted since it was mounted. Of one that is not mounted: its space and its zones.
@@ -20,7 +20,7 @@ pub struct Metrics {
 impl Metrics {
     pub fn run(&self) -> Outcome {
         match ask(&Registry::of_this_user()?, &self.pool, &Query::Metrics)? {
-            Value::String(page) => print(&page),
+            Value::String(text) => print(&text),
             other => {
                 Err(Failure(format!("expected a text, found {other}; is the daemon of another version?")))
             }

@@ -12,11 +12,11 @@ pub mod stat;
 pub mod zones;
 
 use crate::check as checking;
-use crate::control::{self, Daemon, Greeting, PATIENCE, Reached, SURVEY_PATIENCE};
+use crate::control::{self, Contact, Daemon, GREETING_TIMEOUT, Greeting, SURVEY_TIMEOUT};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
-use crate::live::{self, Live};
 use crate::members;
+use crate::open_pool::{self, OpenPool};
 use crate::progress::Bar;
 use crate::query::{self, Query};
 use crate::registry::Registry;
@@ -27,10 +27,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
-use terrane_fuse::mount::{MountedAt, mounted};
+use terrane_fuse::mount::{MountEntry, list_mounts};
 
 /// Exits as the command line parser does, for mistakes that only the command itself can detect.
-pub fn wrong_usage(text: &str) -> ! {
+pub fn exit_with_usage(text: &str) -> ! {
     use clap::CommandFactory;
     crate::Cli::command().error(clap::error::ErrorKind::ValueValidation, text).exit()
 }
@@ -52,25 +52,25 @@ pub fn print_on(text: &str) -> Outcome<bool> {
 
 /// How the pool that a daemon has mounted relates to the one that was named.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Kinship {
+pub enum PoolMatch {
     Same,
     /// Another pool of that name.
-    Namesake,
+    SameName,
     /// A path was named, and the device there was copied from a device of the mounted pool.
     Copy,
 }
 
 /// A name means the pool that the registry knows by it. A path means the device there, not one that it was
 /// copied from or to.
-pub fn kinship(greeting: &Greeting, target: &Target) -> Kinship {
+pub fn match_pool(greeting: &Greeting, target: &Target) -> PoolMatch {
     match target.id {
         // Known by its name, or mounted by its path while the name means another pool.
-        None if greeting.device == target.path || greeting.lies_on(&target.path) => Kinship::Same,
-        None if target.path.symlink_metadata().is_err() => Kinship::Same,
-        None => Kinship::Namesake,
-        Some(id) if id != greeting.id => Kinship::Namesake,
-        Some(_) if greeting.lies_on(&target.path) => Kinship::Same,
-        Some(_) => Kinship::Copy,
+        None if greeting.device == target.path || greeting.has_device(&target.path) => PoolMatch::Same,
+        None if target.path.symlink_metadata().is_err() => PoolMatch::Same,
+        None => PoolMatch::SameName,
+        Some(id) if id != greeting.id => PoolMatch::SameName,
+        Some(_) if greeting.has_device(&target.path) => PoolMatch::Same,
+        Some(_) => PoolMatch::Copy,
     }
 }
 
@@ -98,65 +98,65 @@ pub fn shell_word(path: &str) -> String {
 /// # Errors
 /// If a path was named whose device is a copy of a mounted one.
 pub fn daemon_of(registry: &Registry, target: &Target) -> Outcome<Option<Daemon>> {
-    let Some(daemon) = control::connect(&registry.socket(&target.name))? else { return Ok(None) };
-    match kinship(&daemon.greeting, target) {
-        Kinship::Same => Ok(Some(daemon)),
-        Kinship::Namesake => Ok(None),
-        Kinship::Copy => Err(refuse_copy(&daemon.greeting, target)),
+    let Some(daemon) = control::connect(&registry.control_socket(&target.name))? else { return Ok(None) };
+    match match_pool(&daemon.greeting, target) {
+        PoolMatch::Same => Ok(Some(daemon)),
+        PoolMatch::SameName => Ok(None),
+        PoolMatch::Copy => Err(refuse_copy(&daemon.greeting, target)),
     }
 }
 
 /// The same for commands that only read: a copy is opened itself.
-pub fn daemon_to_look_at(
+pub fn daemon_for_reading(
     registry: &Registry,
     target: &Target,
-    patience: Duration,
+    timeout: Duration,
 ) -> Outcome<Option<Daemon>> {
-    let daemon = control::connect_within(&registry.socket(&target.name), patience)?;
-    Ok(daemon.filter(|daemon| kinship(&daemon.greeting, target) == Kinship::Same))
+    let daemon = control::connect_within(&registry.control_socket(&target.name), timeout)?;
+    Ok(daemon.filter(|daemon| match_pool(&daemon.greeting, target) == PoolMatch::Same))
 }
 
 /// A daemon, and the mounts that show its file system.
-pub struct Standing {
+pub struct MountedDaemon {
     pub daemon: Daemon,
-    pub places: Vec<MountedAt>,
+    pub mounts: Vec<MountEntry>,
 }
 
 /// The result of calling the socket of a pool.
 #[expect(clippy::large_enum_variant, reason = "few live at a time, and most are daemons")]
-enum Call {
-    Standing(Standing),
+enum DaemonLookup {
+    Found(MountedDaemon),
     /// No daemon has the pool.
-    Nobody,
+    NoDaemon,
     /// The daemon does not answer.
-    Silent,
+    NotAnswering,
 }
 
 /// The daemon of a pool, and the mounts that show its file system. The kernel reuses the number of a file
 /// system that is gone for the next one, whichever that is. So the table is about this daemon only if its
 /// mount still exists after the table was read; a daemon that greets has such a mount.
-pub fn daemon_and_places(registry: &Registry, name: &str) -> Outcome<Option<Standing>> {
-    match call_on(&registry.socket(name), PATIENCE)? {
-        Call::Standing(found) => Ok(Some(found)),
-        Call::Nobody => Ok(None),
-        Call::Silent => Err(control::silent(name)),
+pub fn mounted_daemon(registry: &Registry, name: &str) -> Outcome<Option<MountedDaemon>> {
+    match look_up_daemon(&registry.control_socket(name), GREETING_TIMEOUT)? {
+        DaemonLookup::Found(found) => Ok(Some(found)),
+        DaemonLookup::NoDaemon => Ok(None),
+        DaemonLookup::NotAnswering => Err(control::not_answering(name)),
     }
 }
 
-fn call_on(socket: &Path, patience: Duration) -> Outcome<Call> {
-    let mut found = control::reach(socket, patience)?;
+fn look_up_daemon(socket: &Path, timeout: Duration) -> Outcome<DaemonLookup> {
+    let mut found = control::contact(socket, timeout)?;
     loop {
         let daemon = match found {
-            Reached::Daemon(daemon) => daemon,
-            Reached::Nobody => return Ok(Call::Nobody),
-            Reached::Silent => return Ok(Call::Silent),
+            Contact::Daemon(daemon) => daemon,
+            Contact::NoDaemon => return Ok(DaemonLookup::NoDaemon),
+            Contact::NotAnswering => return Ok(DaemonLookup::NotAnswering),
         };
         let dev = &daemon.greeting.dev;
-        let is_its = |row: &MountedAt| !dev.is_empty() && row.dev == *dev;
-        let places = mounted()?.into_iter().filter(is_its).collect();
-        let again = control::reach(socket, patience)?;
-        if matches!(&again, Reached::Daemon(again) if again.greeting == daemon.greeting) {
-            return Ok(Call::Standing(Standing { daemon, places }));
+        let is_its = |row: &MountEntry| !dev.is_empty() && row.dev == *dev;
+        let mounts = list_mounts()?.into_iter().filter(is_its).collect();
+        let again = control::contact(socket, timeout)?;
+        if matches!(&again, Contact::Daemon(again) if again.greeting == daemon.greeting) {
+            return Ok(DaemonLookup::Found(MountedDaemon { daemon, mounts }));
         }
         found = again;
     }
@@ -164,9 +164,9 @@ fn call_on(socket: &Path, patience: Duration) -> Outcome<Call> {
 
 /// All daemons of this user.
 pub struct Survey {
-    pub standing: Vec<Standing>,
+    pub daemons: Vec<MountedDaemon>,
     /// Pools whose daemon did not answer, and their devices.
-    pub silent: Vec<(String, PathBuf)>,
+    pub not_answering: Vec<(String, PathBuf)>,
 }
 
 impl Survey {
@@ -175,34 +175,36 @@ impl Survey {
         let pools = registry.pools()?;
         let answers: Vec<_> = std::thread::scope(|scope| {
             let call = |name: &String| {
-                let socket = registry.socket(name);
-                scope.spawn(move || call_on(&socket, SURVEY_PATIENCE))
+                let socket = registry.control_socket(name);
+                scope.spawn(move || look_up_daemon(&socket, SURVEY_TIMEOUT))
             };
             let calls: Vec<_> = pools.keys().map(call).collect();
             calls.into_iter().map(std::thread::ScopedJoinHandle::join).collect()
         });
-        let mut survey = Survey { standing: Vec::new(), silent: Vec::new() };
+        let mut survey = Survey { daemons: Vec::new(), not_answering: Vec::new() };
         for ((name, device), answer) in pools.into_iter().zip(answers) {
             match answer {
-                Ok(Ok(Call::Standing(found))) => survey.standing.push(found),
-                Ok(Ok(Call::Nobody)) => {}
+                Ok(Ok(DaemonLookup::Found(found))) => survey.daemons.push(found),
+                Ok(Ok(DaemonLookup::NoDaemon)) => {}
                 // A socket that cannot be used must not hide the other pools either.
-                Ok(Ok(Call::Silent) | Err(_)) | Err(_) => survey.silent.push((name, device)),
+                Ok(Ok(DaemonLookup::NotAnswering) | Err(_)) | Err(_) => {
+                    survey.not_answering.push((name, device))
+                }
             }
         }
         Ok(survey)
     }
 
-    /// The silent pool that this mount seems to belong to.
-    pub fn silent_at(&self, place: &MountedAt) -> Option<&str> {
-        let of = |(name, device): &&(String, PathBuf)| is_source(place, name, device);
-        self.silent.iter().find(of).map(|(name, _)| name.as_str())
+    /// The pool that does not answer, and to which this mount seems to belong.
+    pub fn not_answering_at(&self, entry: &MountEntry) -> Option<&str> {
+        let of = |(name, device): &&(String, PathBuf)| is_source(entry, name, device);
+        self.not_answering.iter().find(of).map(|(name, _)| name.as_str())
     }
 }
 
 /// Whether the mount's source is this pool: its name, or the device as it was given to mount(8).
-pub fn is_source(place: &MountedAt, name: &str, device: &Path) -> bool {
-    let source = Path::new(&place.source);
+pub fn is_source(entry: &MountEntry, name: &str, device: &Path) -> bool {
+    let source = Path::new(&entry.source);
     // Resolved only where none of our mounts can lie on the path.
     let resolved = || source.starts_with("/dev").then(|| source.canonicalize().ok()).flatten();
     source == Path::new(name) || source == device || resolved().as_deref() == Some(device)
@@ -210,39 +212,39 @@ pub fn is_source(place: &MountedAt, name: &str, device: &Path) -> bool {
 
 /// Which daemon serves a mount.
 pub enum ServedBy {
-    Daemon(Standing),
+    Daemon(MountedDaemon),
     /// The pool of this name, whose daemon does not answer.
-    Silent(String),
+    NotAnswering(String),
     /// A daemon that has died, or another user's.
-    Stranger,
+    Unknown,
 }
 
 /// The daemon that serves this mount. The one that the mount's source names is called first, and given more
 /// time.
-pub fn served_by(registry: &Registry, place: &MountedAt, patience: Duration) -> Outcome<ServedBy> {
-    let is_it = |found: &Standing| found.daemon.greeting.dev == place.dev;
-    for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(place, name, device)) {
-        match call_on(&registry.socket(name), patience)? {
-            Call::Standing(found) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
-            Call::Standing(_) | Call::Nobody => {}
-            Call::Silent => return Ok(ServedBy::Silent(name.clone())),
+pub fn served_by(registry: &Registry, entry: &MountEntry, timeout: Duration) -> Outcome<ServedBy> {
+    let is_it = |found: &MountedDaemon| found.daemon.greeting.dev == entry.dev;
+    for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(entry, name, device)) {
+        match look_up_daemon(&registry.control_socket(name), timeout)? {
+            DaemonLookup::Found(found) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
+            DaemonLookup::Found(_) | DaemonLookup::NoDaemon => {}
+            DaemonLookup::NotAnswering => return Ok(ServedBy::NotAnswering(name.clone())),
         }
     }
-    let found = Survey::of(registry)?.standing.into_iter().find(is_it);
-    Ok(found.map_or(ServedBy::Stranger, ServedBy::Daemon))
+    let found = Survey::of(registry)?.daemons.into_iter().find(is_it);
+    Ok(found.map_or(ServedBy::Unknown, ServedBy::Daemon))
 }
 
 /// How long to wait for the exit of a daemon whose mount is not visible.
-const LEAVING: Duration = Duration::from_secs(5);
+const DETACHED_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The daemon that has the pool mounted and stays, and its mounts. One that was unmounted lazily ends with
 /// its last user, and must not be taken for a mount.
-pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option<Standing>> {
+pub fn lasting_daemon(registry: &Registry, target: &Target) -> Outcome<Option<MountedDaemon>> {
     let begun = Instant::now();
     loop {
-        let Some(found) = daemon_and_places(registry, &target.name)? else { return Ok(None) };
+        let Some(found) = mounted_daemon(registry, &target.name)? else { return Ok(None) };
         // One that is visible only in another namespace stays as well.
-        if !found.places.is_empty() || begun.elapsed() > LEAVING {
+        if !found.mounts.is_empty() || begun.elapsed() > DETACHED_EXIT_TIMEOUT {
             return Ok(Some(found));
         }
         drop(found);
@@ -251,7 +253,7 @@ pub fn daemon_that_stays(registry: &Registry, target: &Target) -> Outcome<Option
 }
 
 /// Shows progress on a terminal; removed when it is dropped.
-pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
+pub fn progress_bar() -> impl Fn(&str, u64, u64) + Sync {
     let bar = Mutex::new(Bar::new());
     move |what: &str, done, total| {
         bar.lock().unwrap_or_else(PoisonError::into_inner).show(what, done, total);
@@ -259,10 +261,10 @@ pub fn bar() -> impl Fn(&str, u64, u64) + Sync {
 }
 
 /// As [`ask`], for questions that are answered at once, with a time limit.
-pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Duration) -> Outcome<Value> {
+pub fn ask_within(registry: &Registry, word: &str, query: &Query, timeout: Duration) -> Outcome<Value> {
     let target = target::find(registry, word)?;
-    match daemon_to_look_at(registry, &target, patience)? {
-        Some(daemon) => daemon.ask_within(query, patience),
+    match daemon_for_reading(registry, &target, timeout)? {
+        Some(daemon) => daemon.ask_within(query, timeout),
         None => ask(registry, word, query),
     }
 }
@@ -270,26 +272,26 @@ pub fn ask_within(registry: &Registry, word: &str, query: &Query, patience: Dura
 /// Has a question answered, by the pool's daemon or by opening its devices.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     let target = target::find(registry, word)?;
-    let show = bar();
+    let show = progress_bar();
     let daemon = if query.is_change() {
         daemon_of(registry, &target)?
     } else {
-        daemon_to_look_at(registry, &target, PATIENCE)?
+        daemon_for_reading(registry, &target, GREETING_TIMEOUT)?
     };
     if let Some(daemon) = daemon {
         return daemon.ask(query, &mut |what, done, total| show(what, done, total));
     }
     if *query == Query::Uberblocks {
         // Uberblocks are needed most when a pool cannot be imported, so they are read without an import.
-        return Ok(query::value(&inspect::uberblocks(&members::open_quietly(&target)?)));
+        return Ok(query::value(&inspect::uberblocks(&members::open_read_only(&target)?)));
     }
     if *query == Query::Check {
-        return Ok(query::value(&checking::alone(members::open_quietly(&target)?, &show)?));
+        return Ok(query::value(&checking::check_unmounted(members::open_read_only(&target)?, &show)?));
     }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
-    let live = Live::open(&target, &live::tool_options(mode))?;
-    let outcome = query.answer(&live, &show);
-    let closed = live.export();
+    let open_pool = OpenPool::open(&target, &open_pool::tool_options(mode))?;
+    let outcome = query.answer(&open_pool, &show);
+    let closed = open_pool.export();
     let value = outcome?;
     closed.map(|()| value)
 }
@@ -299,11 +301,11 @@ pub fn rebuild_index(registry: &Registry, word: &str) -> Outcome<()> {
     let target = target::find(registry, word)?;
     if daemon_of(registry, &target)?.is_some() {
         let expected = "a pool that is not mounted";
-        return Err(Failure::refused(&target.name, expected, "it is", "unmount it first"));
+        return Err(Failure::refused(&target.name, expected, "a mounted pool", "unmount it first"));
     }
     let devices = members::open(&target, OpenMode::ReadWrite)?;
     let devices: Vec<_> = devices.into_iter().map(|(_, device)| device).collect();
-    checking::rebuild(&devices, &bar())
+    checking::rebuild(&devices, &progress_bar())
 }
 
 /// The rows of an answer that is a list.

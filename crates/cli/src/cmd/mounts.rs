@@ -9,19 +9,19 @@ use crate::control::Greeting;
 use crate::failure::Outcome;
 use crate::registry::Registry;
 use crate::sys;
-use crate::table::{Listing, Shape, text};
+use crate::table::{Listing, OutputFormat, text};
 use clap::Args;
 use serde_json::{Value, json};
-use terrane_fuse::mount::{MountedAt, mounted};
+use terrane_fuse::mount::{MountEntry, list_mounts};
 
-/// List what is mounted: this user's mounts, and for root everybody's
+/// List mounts: those of this user, and for root those of all users
 ///
-/// Those of other users, of another state directory, and those whose daemon is dead are shown without one, in state "unknown"; one
-/// whose daemon is stopped or waits for its device is "not answering".
+/// A mount of another user or state directory, or with a dead daemon, is in state "unknown". A mount whose daemon is stopped or waits
+/// for its device is "not answering".
 #[derive(Args)]
 pub struct Mounts {
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 const MOUNTS: Listing = Listing {
@@ -43,14 +43,14 @@ impl Mounts {
         let registry = Registry::of_this_user()?;
         let survey = Survey::of(&registry)?;
         let daemons: Vec<Greeting> =
-            survey.standing.iter().map(|found| found.daemon.greeting.clone()).collect();
-        let uid = sys::who()?.uid;
-        let table = mounted()?;
+            survey.daemons.iter().map(|found| found.daemon.greeting.clone()).collect();
+        let uid = sys::process_user()?.uid;
+        let table = list_mounts()?;
         let shown = table.iter().filter(|row| uid == 0 || row.user_id() == Some(uid));
-        let shown = shown.map(|place| {
-            let mut row = row(place, &daemons);
+        let shown = shown.map(|entry| {
+            let mut row = row(entry, &daemons);
             if row["pid"].is_null()
-                && let Some(pool) = survey.silent_at(place)
+                && let Some(pool) = survey.not_answering_at(entry)
             {
                 (row["pool"], row["state"]) = (pool.into(), "not answering".into());
             }
@@ -58,37 +58,37 @@ impl Mounts {
         });
         let mut rows: Vec<Value> = shown.collect();
         rows.sort_by_key(|row| row["pid"].is_null());
-        print(&MOUNTS.render(&rows, self.shape))
+        print(&MOUNTS.render(&rows, self.output))
     }
 }
 
-fn row(place: &MountedAt, daemons: &[Greeting]) -> Value {
-    let daemon = daemons.iter().find(|daemon| daemon.dev == place.dev);
+fn row(entry: &MountEntry, daemons: &[Greeting]) -> Value {
+    let daemon = daemons.iter().find(|daemon| daemon.dev == entry.dev);
     // Another user's, or of another state directory; or its daemon is dead.
     let state = if daemon.is_some() { "mounted" } else { "unknown" };
     let since = daemon.and_then(|daemon| i64::try_from(daemon.since).ok()).filter(|since| *since > 0);
     json!({
-        "pool": daemon.map_or_else(|| place.source.to_string_lossy().into_owned(), |daemon| daemon.pool.clone()),
-        "mountpoint": place.dir.display().to_string(),
+        "pool": daemon.map_or_else(|| entry.source.to_string_lossy().into_owned(), |daemon| daemon.pool.clone()),
+        "mountpoint": entry.dir.display().to_string(),
         "state": state,
-        "read_only": place.is_read_only(),
-        "options": options(place),
+        "read_only": entry.is_read_only(),
+        "options": options(entry),
         "since": since.map(clock::utc),
         "pid": daemon.map(|daemon| daemon.pid),
         "device": daemon.map(|daemon| daemon.device.display().to_string()),
-        "source": place.source.to_string_lossy(),
-        "user_id": place.user_id(),
+        "source": entry.source.to_string_lossy(),
+        "user_id": entry.user_id(),
     })
 }
 
 /// The options of the mount, then those of the file system that matter to users.
-fn options(place: &MountedAt) -> String {
-    let mut words: Vec<&str> = place.options.split(',').collect();
-    let more = place.super_options.split(',');
+fn options(entry: &MountEntry) -> String {
+    let mut words: Vec<&str> = entry.options.split(',').collect();
+    let more = entry.super_options.split(',');
     words.extend(
         more.filter(|word| matches!(*word, "allow_other" | "default_permissions" | "sync" | "dirsync")),
     );
-    if place.is_read_only() {
+    if entry.is_read_only() {
         words.iter_mut().filter(|word| **word == "rw").for_each(|word| *word = "ro");
     }
     words.join(",")
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_mount_is_shown_with_its_daemon_or_without() {
-        let place = MountedAt {
+        let entry = MountEntry {
             id: 40,
             dev: "0:53".into(),
             dir: "/mnt".into(),
@@ -118,13 +118,13 @@ mod tests {
             since: 1,
             devices: Vec::new(),
         };
-        let shown = row(&place, std::slice::from_ref(&daemon));
+        let shown = row(&entry, std::slice::from_ref(&daemon));
         assert_eq!(
             (&shown["pool"], &shown["pid"], &shown["state"]),
             (&json!("tank"), &json!(7), &json!("mounted"))
         );
         assert_eq!(shown["options"], "ro,nosuid,default_permissions");
         assert_eq!(shown["since"], "1970-01-01T00:00:01Z");
-        assert_eq!(row(&place, &[])["state"], "unknown");
+        assert_eq!(row(&entry, &[])["state"], "unknown");
     }
 }

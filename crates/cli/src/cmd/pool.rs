@@ -7,15 +7,15 @@ mod import;
 mod iostat;
 mod upgrade;
 
-use super::{Kinship, Standing, Survey, ask_within, daemon_that_stays, kinship, print, refuse_copy};
-use crate::control::{self, PATIENCE, SURVEY_PATIENCE};
+use super::{MountedDaemon, PoolMatch, Survey, ask_within, lasting_daemon, match_pool, print, refuse_copy};
+use crate::control::{self, GREETING_TIMEOUT, SURVEY_TIMEOUT};
+use crate::device_probe::DeviceOptions;
 use crate::failure::{Failure, Outcome};
-use crate::live;
 use crate::members;
-use crate::newcomer::Terms;
+use crate::open_pool;
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::{Registry, is_name};
-use crate::table::{Listing, Shape, count, envelope, printable, size as size_column, text};
+use crate::table::{Listing, OutputFormat, count, envelope, printable, size as size_column, text};
 use crate::target;
 use crate::{size, sys};
 use clap::{Args, Subcommand};
@@ -26,7 +26,7 @@ use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_format::label::{ANCHORS, Role};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::is_cache_of;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
@@ -35,19 +35,19 @@ use terrane_wire::ZoneIdx;
 
 #[derive(Subcommand)]
 pub enum PoolCommand {
-    /// Make a pool
+    /// Create a pool
     #[command(after_help = property_help())]
     Create(Create),
-    /// Give a pool another device
+    /// Add a device to a pool
     #[command(after_help = devices::ADD_HELP)]
     Add(devices::Add),
-    /// Empty a device of a pool, and let it go
+    /// Empty a device of a pool, and remove it
     #[command(after_help = devices::REMOVE_HELP)]
     Remove(devices::Remove),
-    /// Look for pools on devices, and make one known here by its name
+    /// Search devices for pools, and register one by its name
     #[command(after_help = import::HELP)]
     Import(import::Import),
-    /// Commit and unmount a pool, and forget its name: its device can go to another machine
+    /// Commit and unmount a pool, and forget its name, so that it can move to another machine
     Export(import::Export),
     /// List pools
     List(List),
@@ -56,17 +56,17 @@ pub enum PoolCommand {
     /// Show operations and bandwidth of devices, since the import and then for each interval
     #[command(after_help = iostat::HELP)]
     Iostat(iostat::Iostat),
-    /// Collect garbage now, instead of when zones run short
+    /// Collect garbage now, instead of when empty zones run short
     #[command(after_help = gc::HELP)]
     Gc(gc::Gc),
-    /// Forget a pool's name here, and touch nothing of the pool: also of one whose device is gone, or holds something else by now
+    /// Forget the name of a pool, without touching its devices, which may be gone or hold other data
     Forget(import::Forget),
-    /// Forget which files lost changes, once they were looked at
+    /// Clear the error log: damage, files that lost changes, device errors
     #[command(after_help = clear::HELP)]
     Clear(clear::Clear),
-    /// Make a pool unrecognisable: its labels are wiped, and with them everything in it is lost
+    /// Destroy a pool: its labels are wiped, and all its data is lost
     Destroy(Destroy),
-    /// Show format version and feature flags of pools, and bring them up to date
+    /// Show version and feature flags of pools, and upgrade them
     #[command(after_help = upgrade::HELP)]
     Upgrade(upgrade::Upgrade),
 }
@@ -75,18 +75,18 @@ pub enum PoolCommand {
 pub struct Create {
     /// A letter, then letters, digits and _ - . :
     name: String,
-    /// A block device, or a file; one that does not exist is made, sparse
+    /// A block device, or a file, which is created (sparse) if it does not exist
     #[arg(required = true, value_name = "DEVICE")]
     devices: Vec<PathBuf>,
-    /// Devices for metadata, made like the others
+    /// Devices for metadata, created like the others
     #[arg(long, value_name = "DEVICE", num_args = 1..)]
     special: Vec<PathBuf>,
     #[command(flatten)]
-    terms: Terms,
+    device_options: DeviceOptions,
     /// Set a property of the root data set
-    #[arg(short = 'o', value_parser = query::setting, value_name = "PROPERTY=VALUE")]
+    #[arg(short = 'o', value_parser = query::parse_setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
-    /// Give no space back while the pool is made: a file or disk that was written in full stays so
+    /// Do not discard the devices: a fully allocated file or disk stays so
     #[arg(long)]
     no_discard: bool,
     /// Words that users of zpool type, to be refused with a reason.
@@ -94,14 +94,14 @@ pub struct Create {
     dry_run: bool,
     #[arg(short = 'm', hide = true)]
     mountpoint: Option<PathBuf>,
-    /// Without the features that came after the first version, so that older versions can import it
+    /// Without features of later versions, so that the first version can import it
     #[arg(long)]
     no_features: bool,
 }
 
 #[derive(Args)]
 pub struct Status {
-    /// Pools, by name or by device; without any: all that are known
+    /// Pools, by name or by device (default: all known pools)
     pools: Vec<String>,
     /// Name the files whose blocks could not be read, and those that lost changes
     #[arg(short, long)]
@@ -119,21 +119,21 @@ pub struct Status {
 
 #[derive(Args)]
 pub struct List {
-    /// Pools, by name or by device; without any: all that are known
+    /// Pools, by name or by device (default: all known pools)
     pools: Vec<String>,
-    /// Which columns, in which order; separated by commas
+    /// Columns to show, in this order, separated by commas
     #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
         ["name", "size", "used", "avail", "cap", "state", "mountpoint"])]
     columns: Vec<String>,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
 pub struct Destroy {
     /// A pool, by name or by device
     pool: String,
-    /// Remove the files as well, those of cache devices too
+    /// Also remove the files, including those of cache devices
     #[arg(long)]
     delete: bool,
 }
@@ -168,7 +168,7 @@ impl PoolCommand {
             PoolCommand::Upgrade(upgrade) => upgrade.run(),
             PoolCommand::List(list) => {
                 let (rows, failed) = statuses(&Registry::of_this_user()?, &list.pools)?;
-                print(&POOLS.render_chosen(&list.columns, &rows, list.shape))?;
+                print(&POOLS.render_chosen(&list.columns, &rows, list.output))?;
                 failed
             }
             PoolCommand::Destroy(destroy) => destroy.run(),
@@ -183,21 +183,21 @@ pub fn statuses(registry: &Registry, words: &[String]) -> Outcome<(Vec<Value>, O
     let all: Vec<String> = if words.is_empty() { known.keys().cloned().collect() } else { words.to_vec() };
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     // Called concurrently, so that daemons that do not answer cost one time limit together.
-    let silent = if words.is_empty() { Survey::of(registry)?.silent } else { Vec::new() };
-    let patience = if words.is_empty() { SURVEY_PATIENCE } else { PATIENCE };
+    let not_answering = if words.is_empty() { Survey::of(registry)?.not_answering } else { Vec::new() };
+    let timeout = if words.is_empty() { SURVEY_TIMEOUT } else { GREETING_TIMEOUT };
     for word in all {
-        let answer = match silent.iter().find(|(name, _)| *name == word) {
-            Some((name, _)) => Err(control::silent(name)),
-            None => ask_within(registry, &word, &Query::Status, patience),
+        let answer = match not_answering.iter().find(|(name, _)| *name == word) {
+            Some((name, _)) => Err(control::not_answering(name)),
+            None => ask_within(registry, &word, &Query::Status, timeout),
         };
         match answer {
             Ok(status) => rows.push(status),
             Err(failure) => {
-                let is_silent = failure == control::silent(&word);
+                let does_not_answer = failure == control::not_answering(&word);
                 let Failure(reason) = failure;
                 let device = known.get(&word).map(|path| path.display().to_string());
-                let mut row = query::unavailable(&word, device, &reason);
-                if is_silent {
+                let mut row = query::unavailable_row(&word, device, &reason);
+                if does_not_answer {
                     row["state"] = "not answering".into();
                 }
                 rows.push(row);
@@ -222,7 +222,7 @@ impl Status {
             true => format!("{:#}\n", envelope("pool status", json!({"pools": rows}))),
             false if self.unhealthy && rows.is_empty() && known > 0 => "all pools are healthy\n".to_owned(),
             false if rows.is_empty() => {
-                "no pools are known here; `terrane pool import` looks for some\n".to_owned()
+                "no known pools; `terrane pool import` searches for some\n".to_owned()
             }
             false => rows.iter().map(|row| self.describe(row)).collect::<Vec<_>>().join("\n"),
         };
@@ -265,16 +265,16 @@ fn device_errors(row: &Value) -> Option<String> {
 
 impl Status {
     /// Why GC runs, and its progress.
-    fn collects(&self, row: &Value) -> String {
-        let print = |bytes: u64| if self.parsable { bytes.to_string() } else { size::print(bytes) };
+    fn gc_line(&self, row: &Value) -> String {
+        let print = |bytes: u64| if self.parsable { bytes.to_string() } else { size::format(bytes) };
         let garbage = print(row["garbage"].as_u64().unwrap_or(0));
         let goal = row["garbage_goal"].as_u64().map(|goal| format!(", down to {}", print(goal)));
         let why = match row["collection"].as_str() {
-            Some("background") => "in the background, because room is short",
+            Some("background") => "in the background, because space is short",
             Some("urgent") => "urgently, because writers wait",
             Some("by hand") => "because it was asked to",
             Some("window") => "because it is idle time",
-            _ => "nothing now",
+            _ => "idle",
         };
         let victim = &row["victim"];
         let zone = victim["seq"].as_u64().map(|seq| {
@@ -288,7 +288,7 @@ impl Status {
             .iter()
             .map(|rest| {
                 format!(
-                    "; it rests on device {}, of which {} zones could not be read, for {} s",
+                    "; paused on device {}, of which {} zones could not be read, for {} s",
                     rest["device"], rest["unread_zones"], rest["seconds"]
                 )
             })
@@ -301,16 +301,16 @@ impl Status {
     }
 
     /// What users wrote, and what was written to devices for it.
-    fn written(&self, row: &Value) -> String {
+    fn written_line(&self, row: &Value) -> String {
         let bytes = |key: &str| {
             let bytes = row["totals"][key].as_u64().unwrap_or(0);
-            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+            if self.parsable { bytes.to_string() } else { size::format(bytes) }
         };
         let times = |key: &str| row[key].as_f64().map(|times| format!("{times:.2}"));
         let lately = [("amplification_minute", "minute"), ("amplification_ten_minutes", "ten minutes")]
             .map(|(key, window)| times(key).map(|times| format!(", {times} in the last {window}")));
         let lately: String = lately.into_iter().flatten().collect();
-        let amplification = times("amplification").map(|times| format!(" ({times} times as much{lately})"));
+        let amplification = times("amplification").map(|times| format!(" (amplification {times}{lately})"));
         format!(
             "{} by users, {} to devices{}",
             bytes("user_bytes"),
@@ -320,10 +320,10 @@ impl Status {
     }
 
     /// Memory that the server of a mount uses, and its limit.
-    fn memory(&self, row: &Map<String, Value>) -> String {
+    fn memory_line(&self, row: &Map<String, Value>) -> String {
         let bytes = |key: &str| {
             let bytes = row.get(key).and_then(Value::as_u64).unwrap_or(0);
-            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+            if self.parsable { bytes.to_string() } else { size::format(bytes) }
         };
         let [resident, limit] = ["resident", "limit"].map(bytes);
         let ([cache, cache_limit], [dirty, dirty_limit]) =
@@ -332,11 +332,11 @@ impl Status {
     }
 
     /// A cache device, in words.
-    fn cache(&self, row: &Value) -> String {
+    fn cache_line(&self, row: &Value) -> String {
         let name = printable(row["device"].as_str().unwrap_or("-"));
         let bytes = |key: &str| {
             let bytes = row[key].as_u64()?;
-            Some(if self.parsable { bytes.to_string() } else { size::print(bytes) })
+            Some(if self.parsable { bytes.to_string() } else { size::format(bytes) })
         };
         match (row["state"].as_str(), bytes("held"), bytes("size")) {
             (Some("normal"), Some(held), Some(size)) => format!("{name}, {held} of {size}"),
@@ -349,7 +349,7 @@ impl Status {
         let word = |key: &str| printable(row[key].as_str().unwrap_or("-"));
         let bytes = |key: &str| {
             let bytes = row[key].as_u64().unwrap_or(0);
-            if self.parsable { bytes.to_string() } else { size::print(bytes) }
+            if self.parsable { bytes.to_string() } else { size::format(bytes) }
         };
         let mut out = String::new();
         let mut line = |key: &str, value: String| out.push_str(&format!("{key:>9}: {value}\n"));
@@ -360,7 +360,7 @@ impl Status {
             [] | [_] => line("device", word("device")),
             _ => line(
                 "devices",
-                devices.iter().map(|row| self.device(row)).collect::<Vec<_>>().join("\n           "),
+                devices.iter().map(|row| self.device_line(row)).collect::<Vec<_>>().join("\n           "),
             ),
         }
         if let Some(reason) = row["reason"].as_str() {
@@ -368,7 +368,7 @@ impl Status {
             return out;
         }
         for cache in row["caches"].as_array().into_iter().flatten() {
-            line("cache", self.cache(cache));
+            line("cache", self.cache_line(cache));
         }
         let mountpoint = row["mountpoint"].as_str().map(printable);
         let mounted = match (mountpoint, row["read_only"].as_bool()) {
@@ -377,19 +377,21 @@ impl Status {
             (Some(dir), _) => format!("on {dir}"),
         };
         line("mounted", mounted);
-        match row["keeper"].as_str() {
-            Some("gone") => line("keeper", "gone: if the server ends, so does the mount".to_owned()),
-            Some("none") => line("keeper", "none: the mount ends with its server".to_owned()),
+        match row["supervisor"].as_str() {
+            Some("gone") => {
+                line("supervisor", "gone, being replaced: until then the mount ends with its server".to_owned())
+            }
+            Some("none") => line("supervisor", "none: the mount ends with its server".to_owned()),
             _ => {}
         }
         if let Some(memory) = row["memory"].as_object() {
-            line("memory", self.memory(memory));
+            line("memory", self.memory_line(memory));
         }
         let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
-            (true, Some(false)) => ", not closed properly: nothing that was committed is lost",
+            (true, Some(false)) => ", not closed properly; committed data is intact",
             _ => "",
         };
-        line("group", format!("{} of {}{closed}", row["txg"], word("committed")));
+        line("txg", format!("{}, committed {}{closed}", row["txg"], word("committed")));
         line(
             "space",
             format!(
@@ -426,37 +428,37 @@ impl Status {
             let takes = number("run_index_bytes") + number("dead_set_bytes");
             let is_short = takes > number("index_bytes_max") / 4 * 3;
             let (dead, most) = (bytes("dead_set_bytes"), bytes("index_bytes_max"));
-            let short = format!("; with {dead} of what died it nears its bound, {most}");
-            let reborn = match number("reborn_bytes") {
+            let short = format!("; with {dead} of dead sets near the limit of {most}");
+            let rewritten = match number("rewritten_bytes") {
                 0 => String::new(),
-                _ => format!("; {} written anew to keep it small", bytes("reborn_bytes")),
+                _ => format!("; {} rewritten to keep it small", bytes("rewritten_bytes")),
             };
             format!(
-                "{} runs, {} of index{}{}{reborn}",
+                "{} runs, {} of index{}{}{rewritten}",
                 row["runs"],
                 bytes("run_index_bytes"),
                 if row["run_index_packed"] == true { ", packed" } else { "" },
                 if is_short { &short } else { "" }
             )
         });
-        line("collects", self.collects(row));
-        line("written", self.written(row));
+        line("gc", self.gc_line(row));
+        line("written", self.written_line(row));
         if let Some(waits) = row["waits"].as_object() {
             let seconds = |key: &str| waits.get(key).and_then(Value::as_f64).unwrap_or(0.0);
             let number = |key: &str| waits.get(key).and_then(Value::as_u64).unwrap_or(0);
             let now = match number("now") {
                 0 => String::new(),
-                now => format!("; {now} now, for {}", size::print(number("now_bytes"))),
+                now => format!("; {now} now, for {}", size::format(number("now_bytes"))),
             };
-            let said = match number("count") {
-                0 => format!("none for room{now}"),
+            let text = match number("count") {
+                0 => format!("none for space{now}"),
                 count => format!(
-                    "{count} for room, {:.3} s altogether, {:.3} s the longest{now}",
+                    "{count} for space, {:.3} s in total, {:.3} s the longest{now}",
                     seconds("seconds"),
                     seconds("longest_seconds")
                 ),
             };
-            line("waits", said);
+            line("waits", text);
         }
         let features = row["features"].as_array().map(Vec::as_slice).unwrap_or_default();
         let features: Vec<&str> = features.iter().filter_map(Value::as_str).collect();
@@ -503,12 +505,10 @@ impl Status {
         let one = |file: &Value| {
             let path = file["path"].as_str().unwrap_or("?").escape_debug().to_string();
             let why = match file["reason"].as_str() {
-                Some(query::NOT_WRITTEN_BACK) => {
-                    "what a program stored through a mapping could not be written back"
-                }
+                Some(query::NOT_WRITTEN_BACK) => "write-back of a memory mapping failed",
                 _ => "its server was killed",
             };
-            format!("{path}: changes lost, {why}; look at it, then `terrane pool clear {pool}`")
+            format!("{path}: changes lost: {why}; check the file, then `terrane pool clear {pool}`")
         };
         match (files.len(), self.verbose) {
             (0, _) => Vec::new(),
@@ -523,10 +523,10 @@ impl Status {
     }
 
     /// One of several devices.
-    fn device(&self, row: &Value) -> String {
+    fn device_line(&self, row: &Value) -> String {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let bytes = |key: &str| {
-            if self.parsable { number(key).to_string() } else { size::print(number(key)) }
+            if self.parsable { number(key).to_string() } else { size::format(number(key)) }
         };
         let leaving = if row["state"] == "leaving" { ", leaving" } else { "" };
         format!(
@@ -554,16 +554,16 @@ impl Create {
             ));
         }
         if self.dry_run {
-            let text = "-n: there is no dry run: what holds something is overwritten only with --force, and nothing is \
-                        touched before all of it was judged";
+            let text = "-n: there is no dry run: all devices are checked before any is written, and data is overwritten \
+                        only with --force";
             return Err(Failure(text.to_owned()));
         }
         if let Some(dir) = &self.mountpoint {
-            let text = "-m: a pool has no mount point of its own: make it, then `terrane mount";
+            let text = "-m: a pool has no mount point of its own: create it, then `terrane mount";
             return Err(Failure(format!("{text} {} {}`", self.name, dir.display())));
         }
         let (first, all) = (&self.devices[0], self.devices.iter().chain(&self.special));
-        all.clone().try_for_each(|path| self.terms.judge_word(path))?;
+        all.clone().try_for_each(|path| self.device_options.reject_keyword(path))?;
         // All checks that are possible before anything is changed. A pool that could not be added to the
         // registry afterwards would be in the way.
         drop(registry.lock()?);
@@ -577,27 +577,28 @@ impl Create {
         }
         created?;
         let path = first.canonicalize().map_err(Failure::io("finding", first))?;
-        registry.remember(&self.name, &path)?;
+        registry.register(&self.name, &path)?;
         members::warn_of_access(&path);
         Ok(())
     }
 
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
-        let judge = |zone_size: u64| {
+        let validate = |zone_size: u64| {
             let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
-            self.properties.iter().try_for_each(|setting| query::judge(setting, max_block))
+            self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
         };
         // The label records where each device was.
         let path = std::path::absolute(path).map_err(Failure::io("finding", path))?;
-        let newcomer = self.terms.open(&path, &judge)?;
-        if newcomer.is_made {
+        let new_device = self.device_options.open(&path, &validate)?;
+        if new_device.is_created {
             made.push(path);
         }
-        newcomer.into_device()
+        new_device.into_device()
     }
 
     fn format(&self, devices: Vec<Arc<dyn Device>>) -> Outcome {
-        let options = ImportOptions { discard: !self.no_discard, ..live::tool_options(OpenMode::ReadWrite) };
+        let options =
+            ImportOptions { discard: !self.no_discard, ..open_pool::tool_options(OpenMode::ReadWrite) };
         let mut create = CreateOptions::named(&self.name);
         create.roles = self.devices.iter().map(|_| Role::Data).collect();
         create.roles.extend(self.special.iter().map(|_| Role::Special));
@@ -614,11 +615,11 @@ impl Create {
     }
 
     fn format_root(&self, pool: &Arc<Pool>) -> Outcome {
-        let objects = Objects::create(Arc::clone(pool))?;
+        let objects = ObjectSets::create(Arc::clone(pool))?;
         let properties: Vec<(&str, &str)> =
             self.properties.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
         let dataset = Dataset::create_root(&objects, &properties)?;
-        let sys::Who { uid, gid } = sys::who()?;
+        let sys::ProcessUser { uid, gid } = sys::process_user()?;
         Fs::format(&dataset, &Cred { uid, gid, umask: 0 })?;
         // While `objects` lives: a commit asks it for dirty blocks.
         Ok(pool.commit().map(drop)?)
@@ -627,49 +628,50 @@ impl Create {
 
 /// Refuses a name that means another pool which still exists.
 fn refuse_known_name(registry: &Registry, name: &str, path: &Path, remedy: &str) -> Outcome {
-    let Some(known) = target::namesake(registry, name, path)? else { return Ok(()) };
-    let found = format!("one on {}", known.display());
-    Err(Failure::refused(format_args!("pool {name}"), "a new name", found, remedy))
+    let Some(known) = target::other_pool_named(registry, name, path)? else { return Ok(()) };
+    let found = format!("a pool of that name on {}", known.display());
+    Err(Failure::refused(format_args!("pool {name}"), "an unused name", found, remedy))
 }
 
 impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
-        let mounted = daemon_that_stays(&registry, &target)?;
-        let kin = mounted.map(|Standing { daemon, .. }| (kinship(&daemon.greeting, &target), daemon));
-        if let Some((Kinship::Copy, daemon)) = &kin {
+        let mounted = lasting_daemon(&registry, &target)?;
+        let matched =
+            mounted.map(|MountedDaemon { daemon, .. }| (match_pool(&daemon.greeting, &target), daemon));
+        if let Some((PoolMatch::Copy, daemon)) = &matched {
             return Err(refuse_copy(&daemon.greeting, &target));
         }
-        if let Some((Kinship::Same, daemon)) = kin {
+        if let Some((PoolMatch::Same, daemon)) = matched {
             let dir = daemon.greeting.mountpoint.display().to_string();
             return Err(Failure(format!("pool {} is mounted on {dir}; unmount it first", target.name)));
         }
         if target.path.symlink_metadata().is_err() {
             registry.forget(&target.name)?;
             return Err(Failure(format!(
-                "pool {}: its device {} is gone; the name is forgotten",
+                "pool {}: device {} not found; name forgotten",
                 target.name,
                 target.path.display()
             )));
         }
         let devices = members::open(&target, OpenMode::ReadWrite)
-            .map_err(|failure| import::or_forget(failure, &target))?;
-        let devices = members::doomed(devices)?;
-        let caches = caches(&target.path)?;
+            .map_err(|failure| import::suggest_forget(failure, &target))?;
+        let devices = members::devices_to_destroy(devices)?;
+        let caches = open_caches(&target.path)?;
         for (path, _) in devices.iter().chain(&caches).filter(|_| self.delete) {
             if terrane_device::probe(path)?.kind != PathKind::Regular {
-                let remedy = "leave --delete out";
+                let remedy = "omit --delete";
                 return Err(Failure::refused(path.display(), "a file to delete", "a device", remedy));
             }
         }
         // The device by which the registry knows the pool goes last: until then the others can be found
         // again.
         for (path, device) in &caches {
-            self.end(path, empty(device.as_ref()))?;
+            self.destroy_device(path, reset_zones(device.as_ref()))?;
         }
         for (path, device) in devices.iter().rev() {
-            self.end(path, wipe(device.as_ref()))?;
+            self.destroy_device(path, wipe(device.as_ref()))?;
         }
         let paths: Vec<PathBuf> = devices.into_iter().map(|(path, _)| path).collect();
         registry.forget_at(&target.name, &paths)
@@ -678,12 +680,12 @@ impl Destroy {
 
 impl Destroy {
     /// Ends one device. A file that is to be removed is removed even if emptying it failed.
-    fn end(&self, path: &Path, emptied: Outcome) -> Outcome {
+    fn destroy_device(&self, path: &Path, emptied: Outcome) -> Outcome {
         if !self.delete {
             return emptied;
         }
         if let Err(failure) = emptied {
-            eprintln!("terrane: {failure}; the file is removed all the same");
+            eprintln!("terrane: {failure}; removing the file anyway");
         }
         std::fs::remove_file(path).map_err(Failure::io("removing", path))
     }
@@ -691,7 +693,7 @@ impl Destroy {
 
 /// The cache devices that the label at `path` names, open: they hold copies of blocks. Prints those that are
 /// not where they were.
-fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
+fn open_caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
     let label = target::read_label(path)?;
     let mut found = Vec::new();
     for row in &label.caches {
@@ -704,7 +706,7 @@ fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
                 found.push((path, device))
             }
             _ => eprintln!(
-                "terrane: cache device {} is not there: it keeps copies of blocks of pool {}",
+                "terrane: cache device {} not found: it still holds copies of blocks of pool {}",
                 printable(&row.name),
                 label.name
             ),
@@ -714,7 +716,7 @@ fn caches(path: &Path) -> Outcome<Vec<(PathBuf, Arc<dyn Device>)>> {
 }
 
 /// Empties all zones.
-fn empty(device: &dyn Device) -> Outcome {
+fn reset_zones(device: &dyn Device) -> Outcome {
     for zone in (0..device.info().zone_count).map(ZoneIdx) {
         match device.report(zone)?.state {
             // Such a zone can no longer be reset.
@@ -732,7 +734,7 @@ fn empty(device: &dyn Device) -> Outcome {
 /// A zoned drive is left as it came, with all zones empty.
 fn wipe(device: &dyn Device) -> Outcome {
     if device.info().hardware_pointers {
-        return empty(device);
+        return reset_zones(device);
     }
     (0..ANCHORS).try_for_each(|anchor| device.reset(ZoneIdx(anchor)))?;
     overwrite(device)?;

@@ -3,8 +3,8 @@
 //! A file is named by its path on a mount, or by pool and path (`tank:/dir/file`), mounted or not. On a mount
 //! the kernel has resolved the path, so the question carries only the inode number.
 
-use super::{ServedBy, Standing, ask, daemon_of, print, served_by};
-use crate::control::{self, Greeting, PATIENCE};
+use super::{MountedDaemon, ServedBy, ask, daemon_of, print, served_by};
+use crate::control::{self, GREETING_TIMEOUT, Greeting};
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
@@ -17,7 +17,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use terrane_fuse::mount::number_of;
+use terrane_fuse::mount::dev_number;
 
 pub const HELP: &str = "\
 Records, algorithms and zones are those of the last commit; what is not committed yet has no place on the device. `terrane sync` commits.
@@ -27,10 +27,10 @@ Fields:
   records       pieces of the file, each compressed and checksummed for itself
   embedded      records so small that they lie in the pointer to them
   holes         records that were never written, or are all zeros
-  levels        of records in zstd, from their own words; of large files some thousand records, evenly, are asked
+  levels        levels of zstd, read from the records; of large files some thousand records are sampled
   metadata      blocks of pointers to records, in two copies
   zones         where it lies: sequence number of the zone, its place on the device, blocks, bytes
-  groups        the transaction groups that made the file and last changed its records
+  txgs          the transaction groups that created the file and last changed its records
 ";
 
 /// Show how files are stored: records, algorithms, ratio, zones
@@ -53,7 +53,7 @@ impl Stat {
         let registry = Registry::of_this_user()?;
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for path in &self.paths {
-            match one(&registry, path) {
+            match stat_path(&registry, path) {
                 Ok(mut row) => {
                     row["path"] = path.display().to_string().into();
                     rows.push(row);
@@ -73,7 +73,7 @@ impl Stat {
     fn describe(&self, row: &Value) -> String {
         let number = |value: &Value| value.as_u64().unwrap_or(0);
         let bytes = |value: &Value| {
-            if self.parsable { number(value).to_string() } else { size::print(number(value)) }
+            if self.parsable { number(value).to_string() } else { size::format(number(value)) }
         };
         let list = |key: &str| row[key].as_array().map(Vec::as_slice).unwrap_or_default();
         let mut out = String::new();
@@ -91,7 +91,11 @@ impl Stat {
         line("size", bytes(&row["size"]));
         line(
             "stored",
-            format!("{}{}", bytes(&row["stored"]), times(number(&row["logical"]), number(&row["stored"]))),
+            format!(
+                "{}{}",
+                bytes(&row["stored"]),
+                ratio_text(number(&row["logical"]), number(&row["stored"]))
+            ),
         );
         if number(&row["uncommitted"]) > 0 {
             line("uncommitted", format!("{} not on the device yet", bytes(&row["uncommitted"])));
@@ -110,7 +114,7 @@ impl Stat {
             let (logical, stored) = (number(&item["logical"]), number(&item["stored"]));
             let name = item["name"].as_str().unwrap_or("?");
             let (from, to) = (bytes(&item["logical"]), bytes(&item["stored"]));
-            format!("{name} {} records, {from} in {to}{}", item["records"], times(logical, stored))
+            format!("{name} {} records, {from} in {to}{}", item["records"], ratio_text(logical, stored))
         };
         line("compression", lines(list("compression").iter().map(algorithm).collect()));
         let level = |item: &Value| format!("{} {}", item["name"].as_str().unwrap_or("?"), item["records"]);
@@ -141,7 +145,7 @@ impl Stat {
             )
         };
         line("zones", lines(list("zones").iter().map(zone).collect()));
-        line("groups", format!("made in {}, records of up to {}", row["first_txg"], row["last_txg"]));
+        line("txgs", format!("created in {}, newest record in {}", row["first_txg"], row["last_txg"]));
         if number(&row["errors_count"]) > 0 {
             let shown = list("errors").iter().filter_map(Value::as_str).map(str::to_owned).collect();
             line("errors", format!("{}: {}", row["errors_count"], lines(shown)));
@@ -150,22 +154,22 @@ impl Stat {
     }
 }
 
-fn times(logical: u64, stored: u64) -> String {
+fn ratio_text(logical: u64, stored: u64) -> String {
     if stored == 0 { String::new() } else { format!(" ({:.2}x)", logical as f64 / stored as f64) }
 }
 
-fn one(registry: &Registry, path: &Path) -> Outcome<Value> {
+fn stat_path(registry: &Registry, path: &Path) -> Outcome<Value> {
     if path.symlink_metadata().is_err()
-        && let Some((pool, inside)) = split(path)
+        && let Some((pool, inside)) = split_pool_path(path)
     {
-        let pool = pool.to_str().ok_or_else(|| Failure(format!("{}: no name of a pool", pool.display())))?;
+        let pool = pool.to_str().ok_or_else(|| Failure(format!("{}: invalid pool name", pool.display())))?;
         return ask(registry, pool, &Query::StatPath { path: inside.to_vec() });
     }
-    let meta = path.symlink_metadata().map_err(Failure::io("looking at", path))?;
-    let target = mounted(registry, path, meta.dev())?;
+    let meta = path.symlink_metadata().map_err(Failure::io("examining", path))?;
+    let target = pool_of_mount(registry, path, meta.dev())?;
     match daemon_of(registry, &target)? {
         Some(daemon) => {
-            let bar = super::bar();
+            let bar = super::progress_bar();
             daemon.ask(&Query::Stat { object: meta.ino() }, &mut |what, done, total| bar(what, done, total))
         }
         None => Err(Failure(format!("pool {} was unmounted meanwhile", target.name))),
@@ -174,33 +178,33 @@ fn one(registry: &Registry, path: &Path) -> Outcome<Value> {
 
 /// Splits `POOL:/PATH`. Names of pools hold no slash, so the first `:/` ends one; in a device's path it is
 /// the last.
-fn split(word: &Path) -> Option<(&Path, &[u8])> {
+fn split_pool_path(word: &Path) -> Option<(&Path, &[u8])> {
     let raw = word.as_os_str().as_bytes();
-    let places: Vec<usize> =
+    let positions: Vec<usize> =
         raw.windows(2).enumerate().filter(|(_, pair)| pair == b":/").map(|(at, _)| at).collect();
-    let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < places.first().copied() {
+    let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < positions.first().copied() {
         // An existing path tells the device from what is inside of it.
-        places
+        positions
             .iter()
             .copied()
             .find(|at| Path::new(OsStr::from_bytes(raw.get(..*at).unwrap_or(raw))).exists())?
     } else {
-        *places.first()?
+        *positions.first()?
     };
     Some((Path::new(OsStr::from_bytes(raw.get(..at)?)), raw.get(at + 1..)?))
 }
 
 /// The pool whose mount is the file system with this number.
-pub(super) fn mounted(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
-    let dev = number_of(dev);
-    if let Some(place) = terrane_fuse::mount::mounted()?.into_iter().find(|row| row.dev == dev) {
-        match served_by(registry, &place, PATIENCE)? {
-            ServedBy::Daemon(Standing { daemon, .. }) => {
+pub(super) fn pool_of_mount(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
+    let dev = dev_number(dev);
+    if let Some(entry) = terrane_fuse::mount::list_mounts()?.into_iter().find(|row| row.dev == dev) {
+        match served_by(registry, &entry, GREETING_TIMEOUT)? {
+            ServedBy::Daemon(MountedDaemon { daemon, .. }) => {
                 let Greeting { pool, device, .. } = daemon.greeting;
                 return Ok(Target { name: pool, path: device, id: None });
             }
-            ServedBy::Silent(name) => return Err(control::silent(&name)),
-            ServedBy::Stranger => {}
+            ServedBy::NotAnswering(name) => return Err(control::not_answering(&name)),
+            ServedBy::Unknown => {}
         }
     }
     let remedy = "name it as POOL:/PATH if the pool is not mounted";
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn pools_and_paths_are_told_apart() {
         let parts = |word: &'static str| {
-            split(Path::new(word))
+            split_pool_path(Path::new(word))
                 .map(|(pool, path)| (pool.to_str().unwrap(), std::str::from_utf8(path).unwrap()))
         };
         assert_eq!(parts("tank:/a/b"), Some(("tank", "/a/b")));

@@ -5,12 +5,12 @@
 
 mod image;
 
-use super::{ask, print, wrong_usage};
+use super::{ask, exit_with_usage, print};
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
-use crate::table::{Listing, Shape, count, envelope, printable, size as size_column, text};
+use crate::table::{Listing, OutputFormat, count, envelope, printable, size as size_column, text};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
@@ -30,8 +30,9 @@ Colours and letters:
   !  red        suspect: its content is not what its record says
   .  grey       empty
 
-A block from low to full height is the share that is alive. Open zones are underlined; without colour they have a capital letter, full ones
-a small one. The histogram under the map counts full zones by the share of them that is alive: what is low on the left is cheap to collect.
+The height of a block is the share that is alive. Open zones are underlined; without colour they have a capital letter, full
+ones a small one. The histogram under the map counts full zones by the share of them that is alive: the lower it is, the cheaper
+is collecting them.
 ";
 
 /// Show a map of a pool's zones: state, class, and how much of each is alive
@@ -44,14 +45,14 @@ pub struct Zones {
     #[arg(long, value_name = "FILE")]
     image: Option<PathBuf>,
     /// When to use colour
-    #[arg(long, value_enum, default_value_t = When::Auto)]
-    color: When,
+    #[arg(long, value_enum, default_value_t = ColorWhen::Auto)]
+    color: ColorWhen,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum When {
+enum ColorWhen {
     /// On a terminal, unless NO_COLOR is set
     Auto,
     Always,
@@ -94,7 +95,7 @@ const BAR_CELLS: u128 = 40;
 
 /// A kind of zone, as it is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
+pub(crate) struct ZoneKind {
     pub name: &'static str,
     letter: char,
     /// In the 256 colours of a terminal.
@@ -102,7 +103,7 @@ pub(crate) struct Kind {
     pub rgb: [u8; 3],
 }
 
-impl Kind {
+impl ZoneKind {
     /// Whether zones of this kind hold data of users or of the pool.
     pub fn is_class(&self) -> bool {
         matches!(self.name, "data" | "metadata A" | "metadata B" | "log" | "collection")
@@ -110,18 +111,18 @@ impl Kind {
 }
 
 /// In the order of legend and summary. A kind that is not a class is named by its state.
-pub(crate) const KINDS: [Kind; 11] = [
-    Kind { name: "data", letter: 'D', ansi: 33, rgb: [0x1f, 0x77, 0xd4] },
-    Kind { name: "metadata A", letter: 'A', ansi: 220, rgb: [0xe0, 0xb4, 0x00] },
-    Kind { name: "metadata B", letter: 'B', ansi: 208, rgb: [0xe8, 0x7a, 0x1c] },
-    Kind { name: "log", letter: 'L', ansi: 170, rgb: [0xb0, 0x3c, 0xa8] },
-    Kind { name: "collection", letter: 'C', ansi: 35, rgb: [0x2c, 0xa0, 0x4a] },
-    Kind { name: "anchor", letter: '@', ansi: 15, rgb: [0x30, 0x30, 0x38] },
-    Kind { name: "waiting", letter: 'x', ansi: 245, rgb: [0x8a, 0x8a, 0x92] },
-    Kind { name: "read-only", letter: 'r', ansi: 130, rgb: [0x8c, 0x56, 0x2b] },
-    Kind { name: "offline", letter: 'o', ansi: 88, rgb: [0x70, 0x10, 0x10] },
-    Kind { name: "suspect", letter: '!', ansi: 196, rgb: [0xd6, 0x20, 0x20] },
-    Kind { name: "empty", letter: '.', ansi: 240, rgb: [0xe4, 0xe6, 0xea] },
+pub(crate) const KINDS: [ZoneKind; 11] = [
+    ZoneKind { name: "data", letter: 'D', ansi: 33, rgb: [0x1f, 0x77, 0xd4] },
+    ZoneKind { name: "metadata A", letter: 'A', ansi: 220, rgb: [0xe0, 0xb4, 0x00] },
+    ZoneKind { name: "metadata B", letter: 'B', ansi: 208, rgb: [0xe8, 0x7a, 0x1c] },
+    ZoneKind { name: "log", letter: 'L', ansi: 170, rgb: [0xb0, 0x3c, 0xa8] },
+    ZoneKind { name: "collection", letter: 'C', ansi: 35, rgb: [0x2c, 0xa0, 0x4a] },
+    ZoneKind { name: "anchor", letter: '@', ansi: 15, rgb: [0x30, 0x30, 0x38] },
+    ZoneKind { name: "waiting", letter: 'x', ansi: 245, rgb: [0x8a, 0x8a, 0x92] },
+    ZoneKind { name: "read-only", letter: 'r', ansi: 130, rgb: [0x8c, 0x56, 0x2b] },
+    ZoneKind { name: "offline", letter: 'o', ansi: 88, rgb: [0x70, 0x10, 0x10] },
+    ZoneKind { name: "suspect", letter: '!', ansi: 196, rgb: [0xd6, 0x20, 0x20] },
+    ZoneKind { name: "empty", letter: '.', ansi: 240, rgb: [0xe4, 0xe6, 0xea] },
 ];
 const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
@@ -130,7 +131,7 @@ const GLYPHS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█
 pub(crate) struct Cell {
     pub device: u64,
     pub first_zone: u64,
-    pub kind: Kind,
+    pub kind: ZoneKind,
     pub is_open: bool,
     /// Live share of the capacity, 0 to 1.
     pub live: f64,
@@ -141,7 +142,7 @@ impl Zones {
     pub fn run(&self) -> Outcome {
         let format = self.image.as_deref().map(|path| {
             image::Format::of(path).unwrap_or_else(|| {
-                wrong_usage(&format!("--image {}: it should end in .svg or .png", path.display()))
+                exit_with_usage(&format!("--image {}: it should end in .svg or .png", path.display()))
             })
         });
         let answer = ask(&Registry::of_this_user()?, &self.pool, &Query::ZoneMap)?;
@@ -151,22 +152,22 @@ impl Zones {
             let bytes = image::draw(format, &title, &cells(zones, CELLS_MAX * 4))?;
             std::fs::write(path, bytes).map_err(Failure::io("writing", path))?;
             // A file was asked for; text beside it only for people.
-            if !self.shape.json && !self.shape.no_header {
+            if !self.output.json && !self.output.no_header {
                 return Ok(());
             }
         }
-        if self.shape.json {
+        if self.output.json {
             let mut answer = answer.clone();
             answer["summary"] = summary(zones).into();
             answer["live_shares"] = live_shares(zones).to_vec().into();
             return print(&format!("{:#}\n", envelope(ZONES.command, answer)));
         }
-        if self.shape.no_header {
-            return print(&ZONES.render(zones, self.shape));
+        if self.output.no_header {
+            return print(&ZONES.render(zones, self.output));
         }
         let coloured = self.is_coloured();
         let map = maps(&cells(zones, CELLS_MAX), &answer["devices"], coloured);
-        let table = SUMMARY.render(&summary(zones), self.shape);
+        let table = SUMMARY.render(&summary(zones), self.output);
         let bars = histogram(&live_shares(zones));
         print(&format!("{}\n\n{map}{}\n{bars}{table}", totals(&answer, zones), legend(coloured)))
     }
@@ -176,9 +177,9 @@ impl Zones {
             std::env::var_os(variable).is_some_and(|value| is(&value))
         };
         match self.color {
-            When::Always => true,
-            When::Never => false,
-            When::Auto => {
+            ColorWhen::Always => true,
+            ColorWhen::Never => false,
+            ColorWhen::Auto => {
                 std::io::stdout().is_terminal()
                     && !unwanted("NO_COLOR", |value| !value.is_empty())
                     && !unwanted("TERM", |value| value == "dumb")
@@ -191,10 +192,15 @@ fn totals(answer: &Value, zones: &[Value]) -> String {
     let empty = zones.iter().filter(|zone| zone["state"] == "empty").count();
     let live: u64 = zones.iter().filter_map(|zone| zone["live"].as_u64()).sum();
     let zone_size = answer["zone_size"].as_u64().unwrap_or(0);
-    format!("{} zones of {}, {empty} empty, {} alive", zones.len(), size::print(zone_size), size::print(live))
+    format!(
+        "{} zones of {}, {empty} empty, {} alive",
+        zones.len(),
+        size::format(zone_size),
+        size::format(live)
+    )
 }
 
-fn kind_of(zone: &Value) -> Kind {
+fn kind_of(zone: &Value) -> ZoneKind {
     if let Some(condition) = zone["condition"].as_str() {
         return KINDS.into_iter().find(|kind| kind.name == condition).unwrap_or(KINDS[KINDS.len() - 1]);
     }
@@ -215,8 +221,8 @@ fn cells(zones: &[Value], cells_max: usize) -> Vec<Cell> {
 }
 
 fn cell(zones: &[Value]) -> Option<Cell> {
-    let kinds: Vec<Kind> = zones.iter().map(kind_of).collect();
-    let votes = |kind: &Kind| kinds.iter().filter(|other| *other == kind).count();
+    let kinds: Vec<ZoneKind> = zones.iter().map(kind_of).collect();
+    let votes = |kind: &ZoneKind| kinds.iter().filter(|other| *other == kind).count();
     let used = kinds.iter().filter(|kind| kind.name != "empty").max_by_key(|kind| votes(kind));
     let sum = |key: &str| zones.iter().filter_map(|zone| zone[key].as_u64()).sum::<u64>() as f64;
     let capacity = sum("capacity").max(1.0);
@@ -268,7 +274,7 @@ fn map(cells: &[Cell], coloured: bool) -> String {
         for cell in line {
             let paint = (cell.kind.ansi, cell.is_open);
             if coloured && painted != Some(paint) {
-                out.push_str(&brush(cell.kind, cell.is_open));
+                out.push_str(&cell_style(cell.kind, cell.is_open));
                 painted = Some(paint);
             }
             out.push_str(&draw_cell(cell, coloured));
@@ -284,8 +290,8 @@ fn legend(coloured: bool) -> String {
     for kind in KINDS {
         let sign = match kind.name {
             _ if !coloured => kind.letter.to_string(),
-            _ if kind.is_class() => format!("{}█{RESET}", brush(kind, false)),
-            _ => format!("{}{}{RESET}", brush(kind, false), kind.letter),
+            _ if kind.is_class() => format!("{}█{RESET}", cell_style(kind, false)),
+            _ => format!("{}{}{RESET}", cell_style(kind, false), kind.letter),
         };
         out.push_str(&format!("{sign} {}   ", kind.name));
     }
@@ -311,7 +317,7 @@ fn draw_cell(cell: &Cell, coloured: bool) -> String {
 
 const RESET: &str = "\u{1b}[0m";
 
-fn brush(kind: Kind, underlined: bool) -> String {
+fn cell_style(kind: ZoneKind, underlined: bool) -> String {
     let underline = if underlined { "4;" } else { "" };
     format!("\u{1b}[0;{underline}38;5;{}m", kind.ansi)
 }
@@ -352,7 +358,7 @@ fn histogram(bins: &[u64; 10]) -> String {
 
 /// A row for each kind that occurs.
 fn summary(zones: &[Value]) -> Vec<Value> {
-    let row = |kind: &Kind| {
+    let row = |kind: &ZoneKind| {
         let of: Vec<&Value> = zones.iter().filter(|zone| kind_of(zone) == *kind).collect();
         let sum = |key: &str| of.iter().filter_map(|zone| zone[key].as_u64()).sum::<u64>();
         let (claimed, live) = (sum("claimed"), sum("live"));

@@ -8,12 +8,12 @@
 //! Invariant: no step that can be refused comes after the mount was adopted, because dropping it would
 //! unmount it.
 
-use super::{Plan, Shared};
-use crate::control::{Caller, Greeting};
+use super::{MountPlan, Shared};
+use crate::control::{ClientConnection, Greeting};
 use crate::failure::{Failure, Outcome};
-use crate::holder::{self, Facts, Holder, Legacy};
-use crate::keeper::STEPPED_BACK;
-use crate::live::Live;
+use crate::fd_store::{self, Facts, FdStore, InheritedMount};
+use crate::open_pool::OpenPool;
+use crate::supervisor::STEPPED_BACK;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -23,7 +23,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use terrane_dataset::{AclType, Dataset, XattrHome};
+use terrane_dataset::{AclType, Dataset, XattrPlacement};
 use terrane_device::Identity;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::session::Negotiated;
@@ -31,77 +31,84 @@ use terrane_fuse::{Mount, Session, SessionConfig};
 use terrane_posix::{Fs, Ino, Loss};
 
 /// How long requests in progress may take before this server exits without them.
-const BRAKE_PATIENCE: Duration = Duration::from_secs(60);
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often to check that the keeper is alive.
-const KEEPER_LOOK: Duration = Duration::from_secs(1);
-/// How long a killed keeper may still seem to listen.
-const KEEPER_DIES: Duration = Duration::from_millis(50);
-/// The interval after another keeper could not be started.
-const KEEPER_PAUSE: Duration = Duration::from_secs(30);
+/// How often to check that the supervisor is alive.
+const SUPERVISOR_POLL_PERIOD: Duration = Duration::from_secs(1);
+/// How long a killed supervisor may still seem to listen.
+const SUPERVISOR_EXIT_WAIT: Duration = Duration::from_millis(50);
+/// The interval after another supervisor could not be started.
+const SUPERVISOR_RETRY_PERIOD: Duration = Duration::from_secs(30);
 
 /// What a new mount will leave with its holder.
-pub struct Estate {
-    holder: Holder,
+pub struct HandoverState {
+    holder: FdStore,
     control: UnixListener,
     ledger: Option<File>,
 }
 
 /// The ledger, as the file system sees it.
-struct Notes {
+struct LossLedger {
     ledger: Ledger,
-    lost: Option<Lost>,
+    lost: Option<LostFiles>,
 }
 
-impl terrane_posix::Ledger for Notes {
-    fn note(&self, group: u64, ino: Ino) {
-        self.ledger.note(group, ino);
+impl terrane_posix::Ledger for LossLedger {
+    fn note_change(&self, txg: u64, ino: Ino) {
+        self.ledger.record(txg, ino);
     }
 
-    fn told(&self, ino: Ino, loss: Option<Loss>) {
+    fn note_reported(&self, ino: Ino, loss: Option<Loss>) {
         if let Some(lost) = &self.lost {
-            lost.write_down(ino, loss);
+            lost.update(ino, loss);
         }
     }
 }
 
-fn keep_ledger(fs: &Fs, ledger: Ledger, lost: Option<Lost>) -> Outcome<File> {
+fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcome<File> {
     let file = ledger.file().try_clone()?;
-    fs.keep_ledger(Box::new(Notes { ledger, lost }));
+    fs.set_ledger(Box::new(LossLedger { ledger, lost }));
     Ok(file)
 }
 
-/// Inodes that lost changes, and who was told: kernel, programs, administrator. The ledger drops them with
+/// Inodes that lost changes, and to whom that was reported: kernel, programs, administrator. The ledger drops them with
 /// the next commit; this list stays, however many servers follow.
-struct Lost {
+struct LostFiles {
     file: File,
-    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say who was told;
+    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say to whom it was reported;
     /// object numbers have fewer bits.
     numbers: Vec<Ino>,
 }
 
-const CHANGE_TOLD: u64 = 1 << 63;
-const SYNC_TOLD: u64 = 1 << 62;
-const READ: u64 = 1 << 61;
+const CHANGE_REPORTED: u64 = 1 << 63;
+const SYNC_REPORTED: u64 = 1 << 62;
+const LOSS_READ: u64 = 1 << 61;
 
-fn word(ino: Ino, loss: Loss) -> u64 {
-    let told = |is_told, bit| if is_told { bit } else { 0 };
-    ino | told(loss.change_told, CHANGE_TOLD) | told(loss.sync_told, SYNC_TOLD) | told(loss.is_read, READ)
+fn encode_entry(ino: Ino, loss: Loss) -> u64 {
+    let flag = |is_told, bit| if is_told { bit } else { 0 };
+    ino | flag(loss.change_reported, CHANGE_REPORTED)
+        | flag(loss.sync_reported, SYNC_REPORTED)
+        | flag(loss.is_read, LOSS_READ)
 }
 
-fn loss_of(word: u64) -> (Ino, Loss) {
+fn decode_entry(word: u64) -> (Ino, Loss) {
     let is_set = |bit| word & bit != 0;
-    let loss = Loss { change_told: is_set(CHANGE_TOLD), sync_told: is_set(SYNC_TOLD), is_read: is_set(READ) };
-    (word & !(CHANGE_TOLD | SYNC_TOLD | READ), loss)
+    let loss = Loss {
+        change_reported: is_set(CHANGE_REPORTED),
+        sync_reported: is_set(SYNC_REPORTED),
+        is_read: is_set(LOSS_READ),
+    };
+    (word & !(CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ), loss)
 }
 
-impl Lost {
-    fn new(losses: &BTreeMap<Ino, Loss>) -> Outcome<Lost> {
+impl LostFiles {
+    fn new(losses: &BTreeMap<Ino, Loss>) -> Outcome<LostFiles> {
         let numbers: Vec<Ino> = losses.keys().copied().collect();
         let file = handover::memory_file("terrane-lost")?;
-        let raw: Vec<u8> = losses.iter().flat_map(|(ino, loss)| word(*ino, *loss).to_le_bytes()).collect();
+        let raw: Vec<u8> =
+            losses.iter().flat_map(|(ino, loss)| encode_entry(*ino, *loss).to_le_bytes()).collect();
         file.write_all_at(&raw, 0)?;
-        Ok(Lost { file, numbers })
+        Ok(LostFiles { file, numbers })
     }
 
     /// Reads the list of a predecessor. Entries that are no longer valid are 0.
@@ -109,30 +116,34 @@ impl Lost {
         let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
         file.read_exact_at(&mut raw, 0)?;
         let (words, _) = raw.as_chunks();
-        Ok(words.iter().map(|word| loss_of(u64::from_le_bytes(*word))).filter(|(ino, _)| *ino != 0).collect())
+        Ok(words
+            .iter()
+            .map(|word| decode_entry(u64::from_le_bytes(*word)))
+            .filter(|(ino, _)| *ino != 0)
+            .collect())
     }
 
-    fn write_down(&self, ino: Ino, loss: Option<Loss>) {
-        let word = loss.map_or(0, |loss| word(ino, loss));
+    fn update(&self, ino: Ino, loss: Option<Loss>) {
+        let word = loss.map_or(0, |loss| encode_entry(ino, loss));
         if let Ok(at) = self.numbers.binary_search(&ino)
             && let Err(error) = self.file.write_all_at(&word.to_le_bytes(), 8 * at as u64)
         {
-            log::warn!("inode {ino} may be called lost once more: {error}");
+            log::warn!("list of lost files not updated, inode {ino} may be reported once more: {error}");
         }
     }
 }
 
-impl Estate {
+impl HandoverState {
     /// `None` if there is no holder to keep it.
-    pub fn new(fs: &Fs, live: &Live, control: &UnixListener) -> Outcome<Option<Estate>> {
-        let Some(holder) = Holder::of_this_process() else { return Ok(None) };
-        let changes = !live.pool.is_read_only();
-        let ledger = if changes { Some(keep_ledger(fs, Ledger::new()?, None)?) } else { None };
-        Ok(Some(Estate { holder, control: control.try_clone()?, ledger }))
+    pub fn new(fs: &Fs, open_pool: &OpenPool, control: &UnixListener) -> Outcome<Option<HandoverState>> {
+        let Some(holder) = FdStore::of_this_process() else { return Ok(None) };
+        let changes = !open_pool.pool.is_read_only();
+        let ledger = if changes { Some(attach_ledger(fs, Ledger::new()?, None)?) } else { None };
+        Ok(Some(HandoverState { holder, control: control.try_clone()?, ledger }))
     }
 
     /// From here on the mount outlives this process.
-    pub fn leave(
+    pub fn store(
         self,
         greeting: &Greeting,
         session: &Session,
@@ -149,61 +160,67 @@ impl Estate {
             memory: None,
             devices: greeting.devices.clone(),
         };
-        let held = Identity::hold(&greeting.device).ok();
+        let held = Identity::open(&greeting.device).ok();
         match held.filter(|(identity, _)| greeting.devices.contains(identity)) {
-            Some((_, device)) => self.holder.keep_device(&device)?,
-            None => log::warn!("{}: its path is all that a successor will know", greeting.device.display()),
+            Some((_, device)) => self.holder.store_device(&device)?,
+            None => log::warn!(
+                "{}: device not handed over, a successor opens it by its path",
+                greeting.device.display()
+            ),
         }
-        let page = self.holder.keep_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
-        Ok((page, facts))
+        let facts_file = self.holder.store_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
+        Ok((facts_file, facts))
     }
 }
 
 /// Opens the file system for an existing mount.
-pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
-    let name = live.pool.name();
-    let id = live.pool.label().id();
-    if legacy.facts.pool != id {
-        let (expected, found) = (format!("pool {:016x}", legacy.facts.pool), format!("{id:016x}"));
-        return Err(Failure::refused(live.path.display(), expected, found, "bring the mounted device back"));
+pub fn take_over(open_pool: &OpenPool, inherited: &InheritedMount) -> Outcome<Arc<Fs>> {
+    let name = open_pool.pool.name();
+    let id = open_pool.pool.label().id();
+    if inherited.facts.pool != id {
+        let (expected, found) = (format!("pool {:016x}", inherited.facts.pool), format!("{id:016x}"));
+        return Err(Failure::refused(
+            open_pool.path.display(),
+            expected,
+            found,
+            "bring the mounted device back",
+        ));
     }
-    keep_agreed(&live.dataset, &legacy.facts.negotiated)?;
+    apply_negotiated(&open_pool.dataset, &inherited.facts.negotiated)?;
     // The txg that this import found, whatever was committed since.
-    let committed = live.pool.status().imported.0;
-    let ledger = legacy.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
+    let committed = open_pool.pool.status().imported.0;
+    let ledger = inherited.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
     let lost = match &ledger {
-        Some(ledger) if !legacy.facts.orderly => ledger.after(committed),
+        Some(ledger) if !inherited.facts.orderly => ledger.inodes_changed_after(committed),
         _ => BTreeSet::new(),
     };
     let mut lost: BTreeMap<Ino, Loss> = lost.iter().map(|ino| (*ino, Loss::default())).collect();
-    if !legacy.facts.orderly {
+    if !inherited.facts.orderly {
         let count = lost.len();
-        log::warn!(
-            "pool {name}: its server died; what changed in {count} files after group {committed} is lost"
-        );
+        log::warn!("pool {name}: server died; changes after txg {committed} are lost in {count} files");
     }
-    if let Some(file) = &legacy.lost {
+    if let Some(file) = &inherited.lost {
         // Changes that were lost again have to be reported again.
-        for (ino, loss) in Lost::read(file)? {
+        for (ino, loss) in LostFiles::read(file)? {
             lost.entry(ino).or_insert(loss);
         }
     }
-    let holder = Holder::of_this_process();
-    let list = if lost.is_empty() { None } else { Some(Lost::new(&lost)?) };
+    let holder = FdStore::of_this_process();
+    let list = if lost.is_empty() { None } else { Some(LostFiles::new(&lost)?) };
     if let (Some(list), Some(holder)) = (&list, &holder) {
-        holder.keep_lost(&list.file)?;
+        holder.store_lost(&list.file)?;
     }
-    let fs = Fs::take_over(Arc::clone(&live.dataset), lost)?;
-    if legacy.facts.orderly {
-        fs.predecessor_stepped_back();
+    let fs = Fs::take_over(Arc::clone(&open_pool.dataset), lost)?;
+    if inherited.facts.orderly {
+        fs.note_clean_handover();
     }
     // The first to open it, since no other thread can ask yet.
-    let _ = live.fs.set(Arc::clone(&fs));
-    if !live.pool.is_read_only() {
+    let _ = open_pool.fs.set(Arc::clone(&fs));
+    if !open_pool.pool.is_read_only() {
         let known = ledger.is_some();
-        let file = keep_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
+        let file = attach_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
         if !known && let Some(holder) = holder {
-            holder.keep_ledger(&file)?;
+            holder.store_ledger(&file)?;
         }
     }
     Ok(fs)
@@ -211,104 +228,107 @@ pub fn take_over(live: &Live, legacy: &Legacy) -> Outcome<Arc<Fs>> {
 
 /// Keeps what the predecessor negotiated with the kernel for the life of the mount, whatever the properties
 /// say by now.
-fn keep_agreed(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
+fn apply_negotiated(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     if negotiated.acls() != (dataset.acl_type() == AclType::Posix) {
-        dataset.obey_for_now("acltype", if negotiated.acls() { "posix" } else { "off" })?;
+        dataset.set_temporary("acltype", if negotiated.acls() { "posix" } else { "off" })?;
     }
-    if negotiated.xattrs != (dataset.xattr_home() != XattrHome::Off) {
-        dataset.obey_for_now("xattr", if negotiated.xattrs { "sa" } else { "off" })?;
+    if negotiated.xattrs != (dataset.xattr_placement() != XattrPlacement::Off) {
+        dataset.set_temporary("xattr", if negotiated.xattrs { "sa" } else { "off" })?;
     }
     Ok(())
 }
 
 /// The last step: takes over the mount.
-pub fn adopt(legacy: Legacy, plan: &Plan) -> Outcome<(Session, UnixListener, (File, Facts))> {
-    let Legacy { connection, control, facts, page, .. } = legacy;
+pub fn adopt(inherited: InheritedMount, plan: &MountPlan) -> Outcome<(Session, UnixListener, (File, Facts))> {
+    let InheritedMount { connection, control, facts, facts_file, .. } = inherited;
     let facts = Facts { orderly: false, ..facts };
-    holder::write_facts(&page, &facts)?;
+    fd_store::write_facts(&facts_file, &facts)?;
     let mount = Mount::adopt(connection, &plan.dir);
-    Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (page, facts)))
+    Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (facts_file, facts)))
 }
 
 /// This program, as the helper process for [`Session::resume`] and [`terrane_fuse::Launderer`].
-pub fn forgetter() -> Command {
+pub fn page_drop_command() -> Command {
     let mut program = Command::new("/proc/self/exe");
     program.arg0("terrane").arg("forget");
     program
 }
 
-/// Starts another keeper if the one of this mount is gone.
-fn have_holder(shared: &Shared) -> Outcome {
-    let Some(holder) = Holder::of_this_process() else { return Ok(()) };
+/// Starts another supervisor if the one of this mount is gone.
+fn ensure_supervisor(shared: &Shared) -> Outcome {
+    let Some(holder) = FdStore::of_this_process() else { return Ok(()) };
     // Two threads that miss it at once must not start two.
-    let _alone = shared.keeper.lock().unwrap_or_else(PoisonError::into_inner);
-    if holder.is_there() {
+    let _alone = shared.supervisor_lock.lock().unwrap_or_else(PoisonError::into_inner);
+    if holder.is_listening() {
         return Ok(());
     }
-    log::warn!("the keeper of the mount is gone; another one is started");
-    holder.replace()
+    log::warn!("supervisor gone, starting another one");
+    holder.replace_supervisor()
 }
 
-/// Notices within seconds that the keeper is gone, and starts another one.
-pub fn watch_keeper(shared: &Shared) {
-    let Some(holder) = Holder::of_this_process() else { return };
-    let (mut missed, mut pause) = (0, KEEPER_LOOK);
-    while !shared.rest(pause) {
+/// Notices within seconds that the supervisor is gone, and starts another one.
+pub fn watch_supervisor(shared: &Shared) {
+    let Some(holder) = FdStore::of_this_process() else { return };
+    let (mut missed, mut pause) = (0, SUPERVISOR_POLL_PERIOD);
+    while !shared.sleep(pause) {
         // Before the mount was left with it there is nothing to lose.
-        let is_there = shared.page.get().is_none() || holder.is_there();
+        let is_there = shared.facts_file.get().is_none() || holder.is_listening();
         missed = if is_there { 0 } else { missed + 1 };
         // A user who kills both, one after the other, wants the mount to end: so not at the first miss.
         if missed < 2 {
-            pause = KEEPER_LOOK;
+            pause = SUPERVISOR_POLL_PERIOD;
             continue;
         }
-        if let Err(failure) = have_holder(shared) {
-            log::error!("the mount has no keeper, and ends with this process: {failure}");
-            pause = KEEPER_PAUSE;
+        if let Err(failure) = ensure_supervisor(shared) {
+            log::error!("supervisor not replaced, the mount ends with this process: {failure}");
+            pause = SUPERVISOR_RETRY_PERIOD;
         }
     }
 }
 
 /// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
 /// only if that is impossible.
-pub fn step_back(shared: &Shared, read_only: Option<bool>, caller: &mut Caller) -> Failure {
-    let Some((page, facts)) = shared.page.get() else {
+pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientConnection) -> Failure {
+    let Some((facts_file, facts)) = shared.facts_file.get() else {
         return Failure(format!(
-            "the server of {} runs in the foreground, and nobody would keep its mount; unmount it and mount it again",
+            "server not replaced: the server of {} runs in the foreground, without a supervisor; unmount it and mount it again",
             shared.greeting.mountpoint.display()
         ));
     };
-    // Descriptors left with a keeper are lost when it is gone. One that was just killed seems to listen for a
+    // Descriptors left with a supervisor are lost when it is gone. One that was just killed seems to listen for a
     // moment longer. No caller on the mount waits for this pause.
-    for pause in [KEEPER_DIES, Duration::ZERO] {
-        if let Err(failure) = have_holder(shared) {
-            return Failure(format!("nobody would keep the mount, and it stays as it is: {failure}"));
+    for pause in [SUPERVISOR_EXIT_WAIT, Duration::ZERO] {
+        if let Err(failure) = ensure_supervisor(shared) {
+            return Failure(format!("server not replaced: no supervisor would hold the mount: {failure}"));
         }
         std::thread::sleep(pause);
     }
     // Commits most of it before callers have to wait.
     if let Err(errno) = shared.fs.sync() {
-        return Failure(format!("not everything can be committed: {errno}"));
+        return Failure(format!("server not replaced: commit failed: {errno}"));
     }
-    log::info!("stepping back for another server");
-    let quiet = shared.brake.pull(BRAKE_PATIENCE);
-    shared.end_housekeeping();
-    let exported =
-        if quiet { shared.live.export() } else { Err(Failure("requests under way do not end".to_owned())) };
+    log::info!("stepping back: the next server takes over");
+    let is_quiesced = shared.brake.drain(QUIESCE_TIMEOUT);
+    shared.stop_housekeeping();
+    let exported = if is_quiesced {
+        shared.open_pool.export()
+    } else {
+        Err(Failure("requests in progress did not end".to_owned()))
+    };
     let facts = facts.lock().unwrap_or_else(PoisonError::into_inner);
     let read_only = read_only.or(facts.read_only);
     let facts = Facts { orderly: exported.is_ok(), read_only, ..facts.clone() };
-    let outcome = exported.and_then(|()| holder::write_facts(page, &facts));
-    // The last moment at which another keeper can be given the descriptors.
-    if let Err(failure) = have_holder(shared) {
-        log::error!("nobody keeps the mount, and it ends with this process: {failure}");
+    let outcome = exported.and_then(|()| fd_store::write_facts(facts_file, &facts));
+    // The last moment at which another supervisor can be given the descriptors.
+    if let Err(failure) = ensure_supervisor(shared) {
+        log::error!("supervisor not replaced, the mount ends with this process: {failure}");
     }
     // There is no way back: requests were read that only a successor can have resent.
     match outcome {
-        Ok(()) => caller.answer(Ok(Value::Null)),
+        Ok(()) => client.answer(Ok(Value::Null)),
         Err(failure) => {
-            log::error!("the next server begins as after a crash: {failure}");
-            caller.answer(Err(failure));
+            log::error!("handover failed, the next server recovers as after a crash: {failure}");
+            client.answer(Err(failure));
         }
     }
     std::process::exit(STEPPED_BACK)
@@ -319,17 +339,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_lost_is_remembered_until_somebody_was_told() {
-        let (none, change) = (Loss::default(), Loss { change_told: true, ..Loss::default() });
-        let both = Loss { change_told: true, sync_told: true, is_read: true };
+    fn lost_files_are_listed_until_they_are_reported() {
+        let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
+        let both = Loss { change_reported: true, sync_reported: true, is_read: true };
         let largest = (1 << 48) - 1;
-        let lost = Lost::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
-        let read = |lost: &Lost| Lost::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
+        let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
+        let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
         assert_eq!(read(&lost), [(7, none), (300, both), (301, none), (largest, change)]);
-        lost.write_down(7, Some(Loss { sync_told: true, ..none }));
-        lost.write_down(300, None);
-        lost.write_down(8, None);
-        let again = Lost::new(&Lost::read(&lost.file).unwrap()).unwrap();
-        assert_eq!(read(&again), [(7, Loss { sync_told: true, ..none }), (301, none), (largest, change)]);
+        lost.update(7, Some(Loss { sync_reported: true, ..none }));
+        lost.update(300, None);
+        lost.update(8, None);
+        let again = LostFiles::new(&LostFiles::read(&lost.file).unwrap()).unwrap();
+        assert_eq!(read(&again), [(7, Loss { sync_reported: true, ..none }), (301, none), (largest, change)]);
     }
 }

@@ -1,7 +1,7 @@
 //! The attributes of one inode, each with its location: part of `terrane debug dnode`.
 
 use super::objects::hold;
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_check::attributes::load_layouts;
 use terrane_dataset::ObjectStore;
@@ -53,15 +53,15 @@ pub enum Described {
     Failed { attributes_error: String },
 }
 
-pub fn describe(live: &Live, object: &Object) -> Described {
-    match lists(live, object) {
+pub fn describe(open_pool: &OpenPool, object: &Object) -> Described {
+    match lists(open_pool, object) {
         Ok(Lists { attributes, xattrs, .. }) => Described::Read { attributes, xattrs },
         Err(attributes_error) => Described::Failed { attributes_error },
     }
 }
 
-fn lists(live: &Live, object: &Object) -> Result<Lists, String> {
-    let table = load_layouts(&live.dataset)?.ok_or("the data set has no files")?;
+fn lists(open_pool: &OpenPool, object: &Object) -> Result<Lists, String> {
+    let table = load_layouts(&open_pool.dataset)?.ok_or("the data set has no files")?;
     let mut lists = Lists { attributes: Vec::new(), xattrs: Vec::new(), hidden: None };
     lists.take(&object.bonus(), &table, "bonus")?;
     let spill = object.spill().map_err(|error| error.to_string())?;
@@ -69,7 +69,7 @@ fn lists(live: &Live, object: &Object) -> Result<Lists, String> {
         lists.take(&spill, &table, "spill")?;
     }
     if let Some(number) = lists.hidden {
-        lists.take_hidden(live, &table, number)?;
+        lists.take_hidden(open_pool, &table, number)?;
     }
     Ok(lists)
 }
@@ -96,13 +96,13 @@ impl Lists {
         Ok(())
     }
 
-    fn take_hidden(&mut self, live: &Live, table: &LayoutTable, number: u64) -> Result<(), String> {
-        let held = hold(live, false, number).map_err(|error| error.0)?;
+    fn take_hidden(&mut self, open_pool: &OpenPool, table: &LayoutTable, number: u64) -> Result<(), String> {
+        let held = hold(open_pool, false, number).map_err(|error| error.0)?;
         let store = ObjectStore::reader(&held);
         let zap = Zap::open(&store).map_err(|error| error.to_string())?;
         for entry in zap.list(&store, Cursor::START, HIDDEN_MAX).map_err(|error| error.to_string())? {
-            let value = entry.value.first().unwrap_or(0) & ObjectId::MASK;
-            let bytes = hold(live, false, value).map_err(|error| error.0)?;
+            let value = entry.value.first_integer().unwrap_or(0) & ObjectId::MASK;
+            let bytes = hold(open_pool, false, value).map_err(|error| error.0)?;
             let bytes =
                 Attrs::decode(&bytes.bonus(), table).map_err(|error| error.to_string())?.u64(Attr::SIZE);
             let home = format!("object {value}");

@@ -3,7 +3,7 @@
 //! The pool's tables list zones in use; the others are empty, and the first of each device are the anchors.
 //! The device knows whether a zone can still be written.
 
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use terrane_device::ZoneState;
@@ -37,22 +37,22 @@ struct ZoneRow {
     condition: Option<&'static str>,
 }
 
-pub fn zone_map(live: &Live) -> ZoneMap {
-    let label = live.pool.label();
-    let used: BTreeMap<_, ZoneView> = live
+pub fn zone_map(open_pool: &OpenPool) -> ZoneMap {
+    let label = open_pool.pool.label();
+    let used: BTreeMap<_, ZoneView> = open_pool
         .pool
         .zones()
         .into_iter()
-        .filter(|zone| zone.phase != Phase::Gone)
+        .filter(|zone| zone.phase != Phase::Reclaimed)
         .map(|zone| ((zone.home.device.0, zone.home.zone.0), zone))
         .collect();
     let (mut devices, mut zones) = (Vec::new(), Vec::new());
-    for device in live.pool.devices() {
+    for device in open_pool.pool.devices() {
         let index = usize::from(device.index.0);
         devices.resize(devices.len().max(index + 1), None);
         devices[index] = Some(device.name);
         let given_up: BTreeMap<u32, ZoneState> =
-            device.given_up.iter().map(|(zone, state)| (zone.0, *state)).collect();
+            device.unwritable_zones.iter().map(|(zone, state)| (zone.0, *state)).collect();
         for zone in 0..device.zone_count {
             let unused = unused_zone(device.index.0, zone, device.zone_size);
             let row = match used.get(&(device.index.0, zone)) {
@@ -88,7 +88,7 @@ fn used_zone(zone: &ZoneView, unused: ZoneRow) -> ZoneRow {
     let state = match zone.phase {
         Phase::Open => "open",
         Phase::Full => "full",
-        Phase::Emptied(_) | Phase::Gone => "waiting",
+        Phase::Emptied(_) | Phase::Reclaimed => "waiting",
         Phase::Suspect => "suspect",
     };
     ZoneRow {

@@ -2,7 +2,7 @@
 
 use super::{ROWS_MAX, addr_text, attributes};
 use crate::failure::{Failure, Outcome};
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use std::sync::Arc;
 use terrane_dataset::ObjectStore;
@@ -12,8 +12,8 @@ use terrane_object::{Object, ObjectSet};
 use terrane_wire::ObjectId;
 use terrane_zap::{Cursor, Zap};
 
-fn set(live: &Live, meta: bool) -> &Arc<ObjectSet> {
-    if meta { live.objects.mos() } else { live.dataset.objects() }
+fn set(open_pool: &OpenPool, meta: bool) -> &Arc<ObjectSet> {
+    if meta { open_pool.objects.mos() } else { open_pool.dataset.object_set() }
 }
 
 /// An object.
@@ -79,10 +79,10 @@ struct IdentityRow {
     free_queue: u64,
 }
 
-/// Every object of the set as of the last committed group.
-pub fn dnodes(live: &Live, meta: bool) -> Vec<ObjectRow> {
+/// Every object of the set as of the last committed txg.
+pub fn dnodes(open_pool: &OpenPool, meta: bool) -> Vec<ObjectRow> {
     let mut rows = Vec::new();
-    let failed = set(live, meta).for_each_dnode(&mut |object, dnode| {
+    let failed = set(open_pool, meta).for_each_dnode(&mut |object, dnode| {
         if rows.len() < ROWS_MAX {
             rows.push(ObjectRow::of(object.0, &dnode));
         }
@@ -93,21 +93,21 @@ pub fn dnodes(live: &Live, meta: bool) -> Vec<ObjectRow> {
     rows
 }
 
-pub fn hold(live: &Live, meta: bool, object: u64) -> Outcome<Arc<Object>> {
-    let held = set(live, meta).hold(ObjectId(object));
+pub fn hold(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<Arc<Object>> {
+    let held = set(open_pool, meta).hold(ObjectId(object));
     held.map_err(|error| {
         Failure(format!("object {object}: {error}; `terrane debug dnode POOL` lists the objects"))
     })
 }
 
-pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<DnodeRow> {
+pub fn dnode(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<DnodeRow> {
     use terrane_object::ObjectKind::{Directory, File, Special, Symlink};
-    let dnode = dnode_of(live, meta, object)?;
+    let dnode = dnode_of(open_pool, meta, object)?;
     let is_inode = !meta && matches!(dnode.kind, Directory | File | Symlink | Special);
     let spill = (!dnode.spill.is_hole())
         .then(|| SpillRow { spill: pointer_text(&dnode.spill), spill_bytes: dnode.spill.lsize() });
     let identity = match meta && dnode.kind == terrane_object::ObjectKind::Objset {
-        true => live.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?,
+        true => open_pool.objects.identity(ObjectId(object)).map_err(terrane_dataset::DatasetError::from)?,
         false => None,
     };
     let identity = identity.map(|identity| IdentityRow {
@@ -118,24 +118,24 @@ pub fn dnode(live: &Live, meta: bool, object: u64) -> Outcome<DnodeRow> {
     Ok(DnodeRow {
         row: ObjectRow::of(object, &dnode),
         dnode_bytes: dnode.stored_bytes(),
-        bonus_room: Dnode::bonus_room(dnode.slots, spill.is_some()),
+        bonus_room: Dnode::bonus_capacity(dnode.slots, spill.is_some()),
         contents: attributes::contents(&dnode),
         pointer: pointer_text(&dnode.root),
         spill,
         identity,
         bonus: dnode.bonus.iter().map(|byte| format!("{byte:02x}")).collect(),
         attributes: match is_inode {
-            true => Some(attributes::describe(live, &*hold(live, meta, object)?)),
+            true => Some(attributes::describe(open_pool, &*hold(open_pool, meta, object)?)),
             false => None,
         },
     })
 }
 
 /// Object 0 is the one that holds all others.
-fn dnode_of(live: &Live, meta: bool, object: u64) -> Outcome<Dnode> {
+fn dnode_of(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<Dnode> {
     match object {
-        0 => Ok(set(live, meta).inner_trees().0),
-        object => Ok(hold(live, meta, object)?.dnode()),
+        0 => Ok(set(open_pool, meta).inner_trees().0),
+        object => Ok(hold(open_pool, meta, object)?.dnode()),
     }
 }
 
@@ -219,11 +219,11 @@ fn is_unwritten(ptr: &BlockPtr) -> bool {
     matches!(ptr, BlockPtr::Hole(hole) if hole.birth.0 == 0)
 }
 
-/// Block pointers of an object as of the last committed group, from the root down; what was never written is left out.
-pub fn tree(live: &Live, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
-    let objset = set(live, meta);
-    let dnode = dnode_of(live, meta, object)?;
-    let (pointers, root) = (dnode.pointers(), dnode.root);
+/// Block pointers of an object as of the last committed txg, from the root down; what was never written is left out.
+pub fn tree(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<Vec<PointerRow>> {
+    let objset = set(open_pool, meta);
+    let dnode = dnode_of(open_pool, meta, object)?;
+    let (pointers, root) = (dnode.pointers_per_block(), dnode.root);
     if is_unwritten(&root) {
         return Ok(Vec::new());
     }
@@ -282,21 +282,21 @@ struct ZapEntryRow {
     conflict: bool,
     /// Of a directory's.
     #[serde(flatten)]
-    named: Option<NamedRow>,
+    named: Option<DirEntryRow>,
 }
 
 /// OpenZFS's directory entries: the type in the top four bits, the object number in the low 48.
 #[derive(Serialize)]
-struct NamedRow {
+struct DirEntryRow {
     #[serde(rename = "type")]
     type_: u64,
     object: u64,
 }
 
 /// The entries of a ZAP, in the order of their hashes.
-pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<ZapRow> {
+pub fn zap(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<ZapRow> {
     use terrane_object::ObjectKind::{DeleteQueue, Directory, Master, Zap as Plain};
-    let held = hold(live, meta, object)?;
+    let held = hold(open_pool, meta, object)?;
     if ![DeleteQueue, Directory, Master, Plain].contains(&held.kind()) {
         return Err(Failure::refused(
             format_args!("object {object}"),
@@ -318,8 +318,8 @@ pub fn zap(live: &Live, meta: bool, object: u64) -> Outcome<ZapRow> {
         };
         let ints: Vec<String> = entry.value.ints().iter().map(u64::to_string).collect();
         let named = (held.kind() == Directory).then(|| {
-            let word = entry.value.first().unwrap_or(0);
-            NamedRow { type_: word >> 60, object: word & ((1 << 48) - 1) }
+            let word = entry.value.first_integer().unwrap_or(0);
+            DirEntryRow { type_: word >> 60, object: word & ((1 << 48) - 1) }
         });
         rows.push(ZapEntryRow {
             name,

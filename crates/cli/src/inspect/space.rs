@@ -1,7 +1,7 @@
 //! What the bytes of a pool are used for: `terrane debug space`.
 
 use crate::failure::Outcome;
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_check::usage::{Purpose, usage};
 
@@ -21,8 +21,8 @@ pub struct SpaceRow {
 ///
 /// # Errors
 /// If the directory of a zone or a block of dnodes cannot be read.
-pub fn space(live: &Live) -> Outcome<Vec<SpaceRow>> {
-    let usage = usage(&live.objects)?;
+pub fn space(open_pool: &OpenPool) -> Outcome<Vec<SpaceRow>> {
+    let usage = usage(&open_pool.objects)?;
     let percent =
         |bytes: u64| (bytes as u128 * 100).checked_div(u128::from(usage.claimed)).map(|part| part as u64);
     let blocks = Purpose::ALL.iter().filter_map(|purpose| {
@@ -35,7 +35,7 @@ pub fn space(live: &Live) -> Outcome<Vec<SpaceRow>> {
             percent: percent(share.live),
         })
     });
-    let rest = [("dead blocks", usage.dead), ("zone headers, directories, padding", usage.frame)]
+    let rest = [("dead blocks", usage.dead), ("zone headers, directories, padding", usage.overhead)]
         .map(|(what, bytes)| SpaceRow { what, copies: None, stored: None, bytes, percent: percent(bytes) });
     Ok(blocks.chain(rest).collect())
 }

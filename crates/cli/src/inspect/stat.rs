@@ -7,7 +7,7 @@
 //! kept per record.
 
 use crate::failure::{Failure, Outcome};
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use crate::progress::Progress;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -22,22 +22,22 @@ use terrane_store::PoolError;
 use terrane_wire::ObjectId;
 
 /// Records whose header is read for their compression level: a file may have millions.
-const LEVELS_MAX: u64 = 1024;
+const ZSTD_SAMPLES_MAX: u64 = 1024;
 /// Maximum number of errors shown; further ones are only counted.
 const ERRORS_MAX: usize = 20;
 
 /// The object at a path from the root of the dataset; links are not followed.
-pub fn resolve(live: &Live, path: &[u8]) -> Outcome<u64> {
-    let fs = live.fs()?;
+pub fn resolve(open_pool: &OpenPool, path: &[u8]) -> Outcome<u64> {
+    let fs = open_pool.fs()?;
     let mut at = fs.root();
     for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
         let failed = |errno: Errno| {
             let what = match errno {
                 Errno::ENOENT => "there is no such file".to_owned(),
-                Errno::ENOTDIR => "a part of the path is no directory".to_owned(),
+                Errno::ENOTDIR => "a component of the path is not a directory".to_owned(),
                 errno => errno.to_string(),
             };
-            Failure(format!("pool {}: {}: {what}", live.pool.name(), String::from_utf8_lossy(path)))
+            Failure(format!("pool {}: {}: {what}", open_pool.pool.name(), String::from_utf8_lossy(path)))
         };
         let found = fs.lookup(at, name).map_err(failed)?;
         // A lookup counts as the kernel's; this one is over.
@@ -118,15 +118,15 @@ impl ZoneRow {
     }
 }
 
-pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<FileRow> {
-    let fs = live.fs()?;
+pub fn stat(open_pool: &OpenPool, object: u64, progress: Progress<'_>) -> Outcome<FileRow> {
+    let fs = open_pool.fs()?;
     let failed = |errno: Errno| Failure(format!("inode {object}: {errno}"));
     let attr = fs.getattr(object).map_err(failed)?;
-    let set = live.dataset.objects();
+    let set = open_pool.dataset.object_set();
     let held = set.hold(ObjectId(object))?;
     let dnode = held.dnode();
     let mut walk = Walk::new(set, object, progress);
-    walk.every = dnode.block_count.div_ceil(LEVELS_MAX).max(1);
+    walk.sample_interval = dnode.block_count.div_ceil(ZSTD_SAMPLES_MAX).max(1);
     walk.tree(&dnode);
     // A file without a block takes the dataset's record size with its first one.
     let record_size = if dnode.block_count == 0 { set.record_size() } else { dnode.block_bytes };
@@ -134,7 +134,16 @@ pub fn stat(live: &Live, object: u64, progress: Progress<'_>) -> Outcome<FileRow
     let blocks = dnode.block_count.max(length.div_ceil(u64::from(record_size)));
     let holes = blocks.saturating_sub(walk.records.blocks);
     let Walk {
-        records, metadata, compression, levels, checksums, zones, errors, errors_count, newest, ..
+        records,
+        metadata,
+        compression,
+        zstd_levels: levels,
+        checksums,
+        zones,
+        errors,
+        errors_count,
+        last_txg: newest,
+        ..
     } = walk;
     Ok(FileRow {
         object,
@@ -206,12 +215,12 @@ struct Walk<'a> {
     metadata: Tally,
     compression: BTreeMap<u8, Tally>,
     /// Levels of zstd, sampled.
-    levels: BTreeMap<ZstdLevel, u64>,
-    every: u64,
+    zstd_levels: BTreeMap<ZstdLevel, u64>,
+    sample_interval: u64,
     checksums: BTreeMap<String, u64>,
     /// By sequence number, device, and index on the device.
     zones: BTreeMap<(u64, u16, u32), Tally>,
-    newest: u64,
+    last_txg: u64,
     errors: Vec<String>,
     errors_count: u64,
 }
@@ -226,31 +235,31 @@ impl<'a> Walk<'a> {
             records: Tally::default(),
             metadata: Tally::default(),
             compression: BTreeMap::new(),
-            levels: BTreeMap::new(),
-            every: 1,
+            zstd_levels: BTreeMap::new(),
+            sample_interval: 1,
             checksums: BTreeMap::new(),
             zones: BTreeMap::new(),
-            newest: 0,
+            last_txg: 0,
             errors: Vec::new(),
             errors_count: 0,
         }
     }
 
     fn tree(&mut self, dnode: &Dnode) {
-        self.pointers = dnode.pointers();
+        self.pointers = dnode.pointers_per_block();
         let mut todo = vec![(dnode.root.clone(), 0u64)];
         while let Some((ptr, block)) = todo.pop() {
             if ptr.is_hole() {
                 continue;
             }
-            self.newest = self.newest.max(ptr.logical_birth().0);
+            self.last_txg = self.last_txg.max(ptr.logical_birth().0);
             if let BlockPtr::Normal(normal) = &ptr {
-                self.place(normal);
+                self.add_zones(normal);
             }
             if ptr.level() == 0 {
                 self.record(&ptr);
-                if block.is_multiple_of(self.every) {
-                    self.level(&ptr);
+                if block.is_multiple_of(self.sample_interval) {
+                    self.sample_zstd_level(&ptr);
                 }
                 continue;
             }
@@ -276,7 +285,7 @@ impl<'a> Walk<'a> {
         self.compression.entry(compression).or_default().add(ptr);
     }
 
-    fn level(&mut self, ptr: &BlockPtr) {
+    fn sample_zstd_level(&mut self, ptr: &BlockPtr) {
         let head = match ptr {
             BlockPtr::Normal(normal) if normal.compression == ID_ZSTD => {
                 self.set.pool().stored_head(normal, ZSTD_HEAD_BYTES)
@@ -285,17 +294,17 @@ impl<'a> Walk<'a> {
             _ => return,
         };
         match head.map(|head| ZstdLevel::of_stored(&head)) {
-            Ok(Some(level)) => *self.levels.entry(level).or_default() += 1,
+            Ok(Some(level)) => *self.zstd_levels.entry(level).or_default() += 1,
             // Readers of the record get the same error.
-            Ok(None) => self.error("a record in zstd does not say its level".to_owned()),
+            Ok(None) => self.error("zstd record without a level".to_owned()),
             Err(error) => self.error(error.to_string()),
         }
     }
 
-    fn place(&mut self, normal: &Normal) {
+    fn add_zones(&mut self, normal: &Normal) {
         let bytes = terrane_format::granule_bytes(u64::from(normal.psize));
         for addr in normal.copies() {
-            match self.set.pool().whereabouts(addr, normal.psize) {
+            match self.set.pool().locate(addr, normal.psize) {
                 Ok((seq, home, _)) => {
                     let tally = self.zones.entry((seq.0, home.device.0, home.zone.0)).or_default();
                     tally.blocks += 1;

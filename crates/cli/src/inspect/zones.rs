@@ -7,7 +7,7 @@ use terrane_format::record::Run;
 use terrane_format::rows::Phase;
 use terrane_pool::Pool;
 use terrane_pool::inspect::ZoneView;
-use terrane_store::explain::Standing;
+use terrane_store::explain::EntryState;
 use terrane_wire::ZoneSeq;
 
 fn phase_text(phase: Phase) -> String {
@@ -15,7 +15,7 @@ fn phase_text(phase: Phase) -> String {
         Phase::Open => "open".to_owned(),
         Phase::Full => "full".to_owned(),
         Phase::Emptied(txg) => format!("emptied in {txg}"),
-        Phase::Gone => "gone".to_owned(),
+        Phase::Reclaimed => "reclaimed".to_owned(),
         Phase::Suspect => "suspect".to_owned(),
     }
 }
@@ -99,12 +99,12 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
     }
     let rows = pool.zone_directory(seq)?.into_iter().take(ROWS_MAX).map(|(entry, standing)| {
         let standing = match standing {
-            Standing::Here => "live",
-            Standing::Dead => "dead",
-            Standing::Moved => "moved",
-            Standing::Unexplained => "unexplained",
+            EntryState::Live => "live",
+            EntryState::Dead => "dead",
+            EntryState::Moved => "moved",
+            EntryState::Unexplained => "unexplained",
         };
-        let siblings: Vec<String> = entry.siblings.iter().map(|addr| addr_text(*addr)).collect();
+        let siblings: Vec<String> = entry.other_copies.iter().map(|addr| addr_text(*addr)).collect();
         EntryRow {
             offset: entry.offset,
             birthplace: addr_text(entry.identity),

@@ -1,34 +1,34 @@
-//! Limits the lines of one kind.
+//! Limits the lines of one source of events.
 //!
-//! A kind is the place in the source that logs. Any user who may read one damaged file can cause events as
-//! fast as the server answers, and the log often lies in memory. So each kind has a number of lines per
+//! An event source is the line of code that logs. Any user who may read one damaged file can cause events as
+//! fast as the server answers, and the log often lies in memory. So each source has a number of lines per
 //! minute, and suppressed lines are counted and reported.
 
 use log::{Level, Record};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Maximum lines of one kind in each period.
+/// Maximum lines of one source in each period.
 const LINES_MAX: u32 = 10;
 const PERIOD: Duration = Duration::from_secs(60);
 /// Maximum length of the text of the last suppressed event.
 const TEXT_CHARS_MAX: usize = 200;
 
-/// A place in the source, and a level.
-type Kind = (String, u32, Level);
+/// Module and line of the code that logs, and a level.
+type EventSource = (String, u32, Level);
 
 #[derive(Debug)]
-struct Lately {
+struct SourcePeriod {
     begun: Instant,
     written: u32,
     /// Suppressed events, and the text of the last of them.
-    more: u64,
+    suppressed: u64,
     last: String,
 }
 
-/// The suppressed events of one kind.
+/// The suppressed events of one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SuppressedEvents {
     pub level: Level,
     pub target: String,
     pub count: u64,
@@ -37,12 +37,12 @@ pub struct LeftOut {
 
 #[derive(Debug, Default)]
 pub struct Limiter {
-    kinds: BTreeMap<Kind, Lately>,
+    sources: BTreeMap<EventSource, SourcePeriod>,
 }
 
 impl Limiter {
     pub const fn new() -> Limiter {
-        Limiter { kinds: BTreeMap::new() }
+        Limiter { sources: BTreeMap::new() }
     }
 
     /// Whether the event is written. Levels beyond the usual ones, which a user enables, are not limited.
@@ -50,32 +50,37 @@ impl Limiter {
         if record.level() > Level::Info {
             return true;
         }
-        let kind = (record.target().to_owned(), record.line().unwrap_or(0), record.level());
-        let new = Lately { begun: now, written: 0, more: 0, last: String::new() };
-        let lately = self.kinds.entry(kind).or_insert(new);
-        if lately.written < LINES_MAX {
-            lately.written += 1;
+        let source = (record.target().to_owned(), record.line().unwrap_or(0), record.level());
+        let new = SourcePeriod { begun: now, written: 0, suppressed: 0, last: String::new() };
+        let period = self.sources.entry(source).or_insert(new);
+        if period.written < LINES_MAX {
+            period.written += 1;
             return true;
         }
-        lately.more += 1;
-        lately.last = record.args().to_string().chars().take(TEXT_CHARS_MAX).collect();
+        period.suppressed += 1;
+        period.last = record.args().to_string().chars().take(TEXT_CHARS_MAX).collect();
         false
     }
 
     /// Ends the periods that are over, and returns what was suppressed in them.
-    pub fn settle(&mut self, now: Instant) -> Vec<LeftOut> {
-        let mut told = Vec::new();
-        self.kinds.retain(|(target, _, level), lately| {
+    pub fn end_periods(&mut self, now: Instant) -> Vec<SuppressedEvents> {
+        let mut suppressed = Vec::new();
+        self.sources.retain(|(target, _, level), lately| {
             if now.saturating_duration_since(lately.begun) < PERIOD {
                 return true;
             }
-            if lately.more > 0 {
+            if lately.suppressed > 0 {
                 let last = std::mem::take(&mut lately.last);
-                told.push(LeftOut { level: *level, target: target.clone(), count: lately.more, last });
+                suppressed.push(SuppressedEvents {
+                    level: *level,
+                    target: target.clone(),
+                    count: lately.suppressed,
+                    last,
+                });
             }
             false
         });
-        told
+        suppressed
     }
 }
 
@@ -96,16 +101,16 @@ mod tests {
         assert_eq!(written, LINES_MAX as usize);
         assert!(passes(&mut limiter, 8, Level::Error, now), "another kind");
         assert!((0..1000).all(|_| passes(&mut limiter, 9, Level::Debug, now)), "it was asked for");
-        assert!(limiter.settle(now + PERIOD / 2).is_empty());
-        let told = limiter.settle(now + PERIOD);
-        let expected = LeftOut {
+        assert!(limiter.end_periods(now + PERIOD / 2).is_empty());
+        let suppressed = limiter.end_periods(now + PERIOD);
+        let expected = SuppressedEvents {
             level: Level::Error,
             target: "terrane_posix::file".to_owned(),
             count: 1000 - u64::from(LINES_MAX),
             last: "event 7".to_owned(),
         };
-        assert_eq!(told, [expected]);
+        assert_eq!(suppressed, [expected]);
         assert!(passes(&mut limiter, 7, Level::Error, now + PERIOD), "in the next period it begins anew");
-        assert!(limiter.settle(now + PERIOD).is_empty());
+        assert!(limiter.end_periods(now + PERIOD).is_empty());
     }
 }

@@ -1,6 +1,6 @@
 //! `GET /metrics` over HTTP.
 //!
-//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`PATIENCE`] each,
+//! Invariant: scrapers cost at most [`THREADS_MAX`] threads, [`REQUEST_BYTES_MAX`] and [`REQUEST_TIMEOUT`] each,
 //! whatever they send.
 
 use crate::failure::{Failure, Outcome};
@@ -10,116 +10,116 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const REQUEST_BYTES_MAX: usize = 8 << 10;
-const PATIENCE: Duration = Duration::from_secs(5);
-const CALLERS_MAX: usize = 4;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+const SCRAPERS_MAX: usize = 4;
 /// Includes those that lost their place and are closing.
-const THREADS_MAX: usize = 2 * CALLERS_MAX;
+const THREADS_MAX: usize = 2 * SCRAPERS_MAX;
 /// How long those may take.
-const LEAVING: Duration = Duration::from_millis(500);
+const EVICTION_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Listens for scrapers.
 pub fn listen(address: &str) -> Outcome<TcpListener> {
     TcpListener::bind(address).map_err(|error| {
-        Failure(format!("metrics on {address:?}: expected ADDRESS:PORT that is free here, found: {error}"))
+        Failure(format!("metrics on {address:?}: expected an ADDRESS:PORT that is free here, found: {error}"))
     })
 }
 
-/// The connected callers, the oldest first.
+/// The connected scrapers, the oldest first.
 #[derive(Default)]
-struct Callers {
-    all: Mutex<Vec<Caller>>,
-    /// One has left.
-    left: Condvar,
+struct Scrapers {
+    all: Mutex<Vec<Scraper>>,
+    /// One has disconnected.
+    exited: Condvar,
 }
 
-struct Caller {
+struct Scraper {
     number: u64,
     stream: TcpStream,
     /// Its request was read, so it will be answered.
-    is_heard: bool,
-    /// Another caller has its place, and its thread ends.
-    is_cut: bool,
+    has_request: bool,
+    /// Another scraper has its place, and its thread ends.
+    is_evicted: bool,
 }
 
-impl Callers {
-    fn all(&self) -> MutexGuard<'_, Vec<Caller>> {
+impl Scrapers {
+    fn all(&self) -> MutexGuard<'_, Vec<Scraper>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Admits a caller. If there is no place, the caller that has been silent for the longest loses its own.
-    /// So a caller that sends its request at once is always answered, however many only connect.
+    /// Admits a scraper. If there is no place, the scraper that has sent nothing for the longest loses its own.
+    /// So a scraper that sends its request at once is always answered, however many only connect.
     fn admit(&self, number: u64, stream: &TcpStream) -> std::io::Result<()> {
         let mut all = self.all();
-        if all.iter().filter(|caller| !caller.is_cut).count() >= CALLERS_MAX {
-            let silent = all.iter_mut().find(|caller| !caller.is_heard && !caller.is_cut);
-            let silent = silent.ok_or(ErrorKind::WouldBlock)?;
-            silent.is_cut = true;
+        if all.iter().filter(|scraper| !scraper.is_evicted).count() >= SCRAPERS_MAX {
+            let victim = all.iter_mut().find(|scraper| !scraper.has_request && !scraper.is_evicted);
+            let victim = victim.ok_or(ErrorKind::WouldBlock)?;
+            victim.is_evicted = true;
             // Its thread reads end of file.
-            let _ = silent.stream.shutdown(Shutdown::Both);
+            let _ = victim.stream.shutdown(Shutdown::Both);
         }
-        // Those whose connection was shut down are gone in a moment.
-        let waited = self.left.wait_timeout_while(all, LEAVING, |all| all.len() >= THREADS_MAX);
+        // Those whose connection was shut down disconnect in a moment.
+        let waited = self.exited.wait_timeout_while(all, EVICTION_TIMEOUT, |all| all.len() >= THREADS_MAX);
         let (mut all, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
             return Err(ErrorKind::WouldBlock.into());
         }
-        all.push(Caller { number, stream: stream.try_clone()?, is_heard: false, is_cut: false });
+        all.push(Scraper { number, stream: stream.try_clone()?, has_request: false, is_evicted: false });
         Ok(())
     }
 
-    fn heard(&self, number: u64) {
+    fn mark_request_read(&self, number: u64) {
         self.all()
             .iter_mut()
-            .filter(|caller| caller.number == number)
-            .for_each(|caller| caller.is_heard = true);
+            .filter(|scraper| scraper.number == number)
+            .for_each(|scraper| scraper.has_request = true);
     }
 
-    fn leave(&self, number: u64) {
-        self.all().retain(|caller| caller.number != number);
-        self.left.notify_all();
+    fn remove(&self, number: u64) {
+        self.all().retain(|scraper| scraper.number != number);
+        self.exited.notify_all();
     }
 }
 
 /// Answers scrapers for as long as the process lives.
-pub fn serve(listener: TcpListener, page: Arc<dyn Fn() -> String + Send + Sync>) {
-    let callers: Arc<Callers> = Arc::default();
+pub fn serve(listener: TcpListener, render: Arc<dyn Fn() -> String + Send + Sync>) {
+    let scrapers: Arc<Scrapers> = Arc::default();
     for (number, stream) in (0u64..).zip(listener.incoming()) {
         let Ok(stream) = stream else {
             // Most likely out of descriptors, which passes.
             std::thread::sleep(Duration::from_millis(100));
             continue;
         };
-        if callers.admit(number, &stream).is_err() {
+        if scrapers.admit(number, &stream).is_err() {
             continue;
         }
-        let page = Arc::clone(&page);
+        let render = Arc::clone(&render);
         let answering = std::thread::Builder::new().name("metrics".into()).spawn({
-            let callers = Arc::clone(&callers);
+            let scrapers = Arc::clone(&scrapers);
             move || {
-                // A caller that disconnects needs nothing more.
-                let _ = answer(stream, &*page, &|| callers.heard(number));
-                callers.leave(number);
+                // A scraper that disconnects needs nothing more.
+                let _ = answer(stream, &*render, &|| scrapers.mark_request_read(number));
+                scrapers.remove(number);
             }
         });
         if let Err(error) = answering {
-            callers.leave(number);
-            log::warn!("metrics: {error}");
+            scrapers.remove(number);
+            log::warn!("metrics request dropped, no thread started: {error}");
         }
     }
 }
 
-fn answer(mut stream: TcpStream, page: &dyn Fn() -> String, heard: &dyn Fn()) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+fn answer(mut stream: TcpStream, render: &dyn Fn() -> String, on_request: &dyn Fn()) -> std::io::Result<()> {
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let text = "text/plain; charset=utf-8";
     let request = request(&mut stream)?;
     if request.is_some() {
-        heard();
+        on_request();
     }
     let (status, kind, body) = match request.as_deref().and_then(parse) {
-        Some((b"GET", b"/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", page()),
-        Some((b"GET", _)) => ("404 Not Found", text, "there is only /metrics\n".to_owned()),
-        Some(_) => ("405 Method Not Allowed", text, "there is only GET\n".to_owned()),
-        None => ("400 Bad Request", text, "that is no request of HTTP\n".to_owned()),
+        Some((b"GET", b"/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", render()),
+        Some((b"GET", _)) => ("404 Not Found", text, "not found: only /metrics is served\n".to_owned()),
+        Some(_) => ("405 Method Not Allowed", text, "method not allowed: only GET is served\n".to_owned()),
+        None => ("400 Bad Request", text, "malformed HTTP request\n".to_owned()),
     };
     let length = body.len();
     let head = format!(
@@ -135,7 +135,7 @@ fn request(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     let mut piece = [0; 1024];
     loop {
-        let left = PATIENCE.saturating_sub(begun.elapsed());
+        let left = REQUEST_TIMEOUT.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Ok(None);
         }
@@ -172,14 +172,14 @@ fn parse(head: &[u8]) -> Option<(&[u8], &[u8])> {
 mod tests {
     use super::*;
 
-    fn ask(address: std::net::SocketAddr, said: &[u8]) -> String {
+    fn ask(address: std::net::SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).unwrap();
         // The server may answer and close before it has read all of it.
-        let _ = stream.write_all(said);
+        let _ = stream.write_all(request);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut heard = Vec::new();
-        let _ = stream.read_to_end(&mut heard);
-        String::from_utf8(heard).unwrap()
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response);
+        String::from_utf8(response).unwrap()
     }
 
     #[test]
@@ -192,7 +192,7 @@ mod tests {
         assert!(good.starts_with("HTTP/1.0 200 OK\r\n") && good.contains("Content-Length: 15\r\n"), "{good}");
         assert!(good.ends_with("\r\n\r\nterrane_info 1\n"), "{good}");
         let long = [b"GET /metrics HTTP/1.0\r\nx: ".to_vec(), vec![b'a'; 100_000]].concat();
-        for (said, code) in [
+        for (request, code) in [
             (&b"GET /metrics?x=1 HTTP/1.0\n\n"[..], "200"),
             (b"GET / HTTP/1.0\r\n\r\n", "404"),
             (b"POST /metrics HTTP/1.0\r\n\r\n", "405"),
@@ -203,17 +203,17 @@ mod tests {
             (b"", "400"),
             (&long, "400"),
         ] {
-            let heard = ask(address, said);
+            let response = ask(address, request);
             // Unread bytes reset the connection, which may lose the answer.
-            let reset = said.len() > REQUEST_BYTES_MAX && heard.is_empty();
-            assert!(reset || heard.starts_with(&format!("HTTP/1.0 {code} ")), "{said:?}: {heard}");
+            let reset = request.len() > REQUEST_BYTES_MAX && response.is_empty();
+            assert!(reset || response.starts_with(&format!("HTTP/1.0 {code} ")), "{request:?}: {response}");
         }
-        // Silent connections keep no caller out that sends a request.
+        // Silent connections keep out no scraper that sends a request.
         let mut silent: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
         for _ in 0..70 {
             let begun = Instant::now();
-            let heard = ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
-            assert!(heard.starts_with("HTTP/1.0 200") && begun.elapsed() < PATIENCE / 2, "{heard}");
+            let response = ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
+            assert!(response.starts_with("HTTP/1.0 200") && begun.elapsed() < REQUEST_TIMEOUT / 2, "{response}");
             silent.push(TcpStream::connect(address).unwrap());
         }
     }

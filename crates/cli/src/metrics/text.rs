@@ -2,7 +2,7 @@
 //! together.
 
 use std::fmt::{Display, Write as _};
-use terrane_wire::meter::{BUCKETS, Times};
+use terrane_wire::meter::{BUCKETS, HistogramSnapshot};
 
 /// Names of a pool's metrics begin with this.
 const PREFIX: &str = "terrane_";
@@ -10,12 +10,12 @@ const PREFIX: &str = "terrane_";
 pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// The text under construction.
-pub struct Page {
+pub struct MetricsText {
     pub pool: String,
     pub out: String,
 }
 
-impl Page {
+impl MetricsText {
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a `String` cannot fail.
         let _ = write!(self.out, "# HELP {PREFIX}{name} {help}\n# TYPE {PREFIX}{name} {kind}\n");
@@ -29,21 +29,21 @@ impl Page {
         let _ = writeln!(self.out, "}} {value}");
     }
 
-    pub fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    pub fn scalar(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.family(name, kind, help);
         self.sample(name, &[], value);
     }
 
     pub fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.one(name, "counter", help, value);
+        self.scalar(name, "counter", help, value);
     }
 
     pub fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.one(name, "gauge", help, value);
+        self.scalar(name, "gauge", help, value);
     }
 
     /// One sample for each of several things of a kind.
-    pub fn each<'a, V: Display>(
+    pub fn labelled<'a, V: Display>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
         label: &str,
@@ -55,16 +55,17 @@ impl Page {
         }
     }
 
-    pub fn histogram(&mut self, name: &str, help: &str, times: &Times) {
+    pub fn histogram(&mut self, name: &str, help: &str, times: &HistogramSnapshot) {
         self.family(name, "histogram", help);
         self.buckets(name, &[], times);
     }
 
-    pub fn buckets(&mut self, name: &str, labels: Labels<'_>, times: &Times) {
+    pub fn buckets(&mut self, name: &str, labels: Labels<'_>, times: &HistogramSnapshot) {
         let mut sum = 0;
         for (index, count) in times.buckets.iter().enumerate().take(BUCKETS) {
             sum += count;
-            let bound = Times::bound_ns(index).map_or("+Inf".to_owned(), |ns| seconds(ns).to_string());
+            let bound =
+                HistogramSnapshot::bound_ns(index).map_or("+Inf".to_owned(), |ns| seconds(ns).to_string());
             let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", &*bound)]).collect();
             self.sample(&format!("{name}_bucket"), &labels, sum);
         }
@@ -88,10 +89,10 @@ mod tests {
 
     #[test]
     fn names_of_things_cannot_break_out_of_a_label() {
-        let mut page = Page { pool: "a\"b".to_owned(), out: String::new() };
-        page.gauge("x", "Help.", 1);
-        page.each(("y_total", "counter", "Help."), "device", [("back\\slash\nline", 2)]);
-        let lines: Vec<&str> = page.out.lines().collect();
+        let mut text = MetricsText { pool: "a\"b".to_owned(), out: String::new() };
+        text.gauge("x", "Help.", 1);
+        text.labelled(("y_total", "counter", "Help."), "device", [("back\\slash\nline", 2)]);
+        let lines: Vec<&str> = text.out.lines().collect();
         assert_eq!(lines[2], "terrane_x{pool=\"a\\\"b\"} 1");
         assert_eq!(lines[5], "terrane_y_total{pool=\"a\\\"b\",device=\"back\\\\slash\\nline\"} 2");
         assert_eq!(lines.len(), 6);

@@ -1,13 +1,13 @@
 //! The devices of a pool: shows, adds and removes them.
 
+use crate::device_probe::{DeviceOptions, DevicePurpose};
 use crate::failure::{Failure, Outcome};
-use crate::live::Live;
-use crate::newcomer::{Kind, Terms};
+use crate::open_pool::OpenPool;
 use crate::progress::Progress;
 use serde::Serialize;
 use std::path::Path;
-use terrane_format::label::{Role, Stay};
-use terrane_pool::CacheDevice;
+use terrane_format::label::{DeviceState, Role};
+use terrane_pool::CacheDeviceStatus;
 use terrane_store::errors::DeviceErrors;
 use terrane_txg::members::Member;
 
@@ -40,17 +40,17 @@ impl DeviceRow {
                 Role::Data => "data",
                 Role::Special => "special",
             },
-            state: match (member.stay, &member.trouble) {
+            state: match (member.state, &member.uberblock_error) {
                 (_, Some(_)) => "troubled",
-                (Stay::Normal, None) => "normal",
-                (Stay::Leaving, None) => "leaving",
+                (DeviceState::Normal, None) => "normal",
+                (DeviceState::Leaving, None) => "leaving",
             },
             zone_size: member.zone_size,
             zones: member.zones,
             zones_empty: member.zones_empty,
             zones_used: member.zones_used,
             live: member.live_bytes,
-            trouble: member.trouble.clone(),
+            trouble: member.uberblock_error.clone(),
             read_errors: errors.read,
             write_errors: errors.write,
             checksum_errors: errors.checksum,
@@ -59,10 +59,10 @@ impl DeviceRow {
 }
 
 /// Each device of the pool.
-pub(super) fn rows(live: &Live) -> Vec<DeviceRow> {
-    let errors = live.pool.errors().devices;
+pub(super) fn rows(open_pool: &OpenPool) -> Vec<DeviceRow> {
+    let errors = open_pool.pool.errors().devices;
     let row = |member: &Member| DeviceRow::of(member, errors.get(&member.index).copied().unwrap_or_default());
-    live.pool.members().iter().map(row).collect()
+    open_pool.pool.members().iter().map(row).collect()
 }
 
 /// A cache device, with counters if it is present.
@@ -80,7 +80,7 @@ pub(super) struct CacheRow {
 }
 
 impl CacheRow {
-    pub fn of(cache: &CacheDevice) -> CacheRow {
+    pub fn of(cache: &CacheDeviceStatus) -> CacheRow {
         let stats = cache.stats.as_ref();
         CacheRow {
             id: format!("{:016x}", cache.id),
@@ -114,53 +114,58 @@ pub(super) struct Removed {
 }
 
 /// Adds a device to the pool; returns its row.
-pub(super) fn add(live: &Live, path: &Path, kind: Kind, terms: &Terms) -> Outcome<Added> {
+pub(super) fn add(
+    open_pool: &OpenPool,
+    path: &Path,
+    kind: DevicePurpose,
+    device_options: &DeviceOptions,
+) -> Outcome<Added> {
     // Under the path by which it will be searched for.
     let path = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    let device = terms.open(&path, &|_| Ok(()))?.into_device()?;
+    let device = device_options.open(&path, &|_| Ok(()))?.into_device()?;
     let role = match kind {
-        Kind::Data => Role::Data,
-        Kind::Special => Role::Special,
-        Kind::Cache => {
-            let id = live.pool.add_cache(device)?;
-            let added = live.pool.caches().into_iter().find(|cache| cache.id == id);
+        DevicePurpose::Data => Role::Data,
+        DevicePurpose::Special => Role::Special,
+        DevicePurpose::Cache => {
+            let id = open_pool.pool.add_cache(device)?;
+            let added = open_pool.pool.caches().into_iter().find(|cache| cache.id == id);
             return Ok(Added::Cache(added.as_ref().map(CacheRow::of)));
         }
     };
-    let index = live.pool.add_device(device, role)?;
-    let members = live.pool.members();
+    let index = open_pool.pool.add_device(device, role)?;
+    let members = open_pool.pool.members();
     let member = members.iter().find(|member| member.index == index);
     let row = |member| Added::Member(DeviceRow::of(member, DeviceErrors::default()));
-    member.map(row).ok_or_else(|| Failure("the device went while it came".to_owned()))
+    member.map(row).ok_or_else(|| Failure("device removed while it was being added".to_owned()))
 }
 
 /// Empties a device and removes it from the pool.
-pub(super) fn remove(live: &Live, word: &str, progress: Progress<'_>) -> Outcome<Removed> {
-    let members = live.pool.members();
+pub(super) fn remove(open_pool: &OpenPool, word: &str, progress: Progress<'_>) -> Outcome<Removed> {
+    let members = open_pool.pool.members();
     let is_meant = |member: &&Member| {
         member.name == word || member.index.0.to_string() == word || format!("{:016x}", member.id) == word
     };
-    let is_cache = |cache: &CacheDevice| cache.name == word || format!("{:016x}", cache.id) == word;
-    if let Some(cache) = live.pool.caches().into_iter().find(is_cache) {
-        live.pool.remove_cache(cache.id)?;
+    let is_cache = |cache: &CacheDeviceStatus| cache.name == word || format!("{:016x}", cache.id) == word;
+    if let Some(cache) = open_pool.pool.caches().into_iter().find(is_cache) {
+        open_pool.pool.remove_cache(cache.id)?;
         let rest = members.into_iter().map(|member| member.name).collect();
-        return Ok(Removed { name: live.pool.name(), rest });
+        return Ok(Removed { name: open_pool.pool.name(), rest });
     }
     let Some(member) = members.iter().find(is_meant) else {
         let known: Vec<String> =
             members.iter().map(|member| format!("{} ({})", member.index, member.name)).collect();
-        let (pool, remedy) = (format!("pool {}", live.pool.name()), "name one of them");
+        let (pool, remedy) = (format!("pool {}", open_pool.pool.name()), "name one of them");
         return Err(Failure::refused(pool, known.join(", "), format_args!("{word:?}"), remedy));
     };
-    if live.mountpoint.is_some() && Path::new(&member.name) == live.path {
+    if open_pool.mountpoint.is_some() && Path::new(&member.name) == open_pool.path {
         // A server that follows this one opens the pool by that device.
         let remedy = "unmount it, and mount it by another of its devices";
         let expected = "a device by which the pool is not mounted";
-        return Err(Failure::refused(format!("pool {}", live.pool.name()), expected, word, remedy));
+        return Err(Failure::refused(format!("pool {}", open_pool.pool.name()), expected, word, remedy));
     }
-    live.pool.remove_device(member.index, &mut |done, total| {
-        progress("reading what lives there", done, total);
+    open_pool.pool.remove_device(member.index, &mut |done, total| {
+        progress("reading live blocks", done, total);
     })?;
-    let rest = live.pool.members().into_iter().map(|member| member.name).collect();
-    Ok(Removed { name: live.pool.name(), rest })
+    let rest = open_pool.pool.members().into_iter().map(|member| member.name).collect();
+    Ok(Removed { name: open_pool.pool.name(), rest })
 }

@@ -1,11 +1,11 @@
 //! I/O counters over all devices.
 
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
-use terrane_format::{Spent, Totals};
+use terrane_format::{Totals, WritePurpose};
 use terrane_store::counters::WaitFor;
-use terrane_store::second::SecondStats;
-use terrane_wire::meter::Times;
+use terrane_store::l2cache::CacheDeviceStats;
+use terrane_wire::meter::HistogramSnapshot;
 
 /// Counters since the import over all devices, and the time since then.
 #[derive(Serialize)]
@@ -30,7 +30,7 @@ pub(super) struct Iostat {
     #[serde(flatten)]
     spent: SpentBytes,
     nopwrite_bytes: u64,
-    times: AllTimes,
+    times: Latencies,
 }
 
 /// Bytes written, by purpose.
@@ -48,50 +48,51 @@ pub(super) struct SpentBytes {
 impl SpentBytes {
     pub fn of(totals: &Totals) -> SpentBytes {
         SpentBytes {
-            data_bytes: totals.spent_on(Spent::Data),
-            metadata_bytes: totals.spent_on(Spent::Metadata),
-            log_bytes: totals.spent_on(Spent::Log),
-            collection_bytes: totals.spent_on(Spent::Collection),
-            directory_bytes: totals.spent_on(Spent::Directory),
-            padding_bytes: totals.spent_on(Spent::Padding),
-            anchor_bytes: totals.spent_on(Spent::Anchor),
+            data_bytes: totals.written_for(WritePurpose::Data),
+            metadata_bytes: totals.written_for(WritePurpose::Metadata),
+            log_bytes: totals.written_for(WritePurpose::Log),
+            collection_bytes: totals.written_for(WritePurpose::Collection),
+            directory_bytes: totals.written_for(WritePurpose::Directory),
+            padding_bytes: totals.written_for(WritePurpose::Padding),
+            anchor_bytes: totals.written_for(WritePurpose::Anchor),
         }
     }
 }
 
 #[derive(Serialize)]
-struct AllTimes {
-    read: TimesRow,
-    write: TimesRow,
-    flush: TimesRow,
-    group: TimesRow,
-    join: TimesRow,
-    space: TimesRow,
+struct Latencies {
+    read: LatencyRow,
+    write: LatencyRow,
+    flush: LatencyRow,
+    txg: LatencyRow,
+    join: LatencyRow,
+    space: LatencyRow,
 }
 
 #[derive(Serialize)]
-struct TimesRow {
+struct LatencyRow {
     counts: Vec<u64>,
     sum_ns: u64,
     longest_ns: u64,
 }
 
-impl TimesRow {
-    fn of(times: &Times) -> TimesRow {
-        TimesRow { counts: times.buckets.to_vec(), sum_ns: times.sum_ns, longest_ns: times.longest_ns }
+impl LatencyRow {
+    fn of(times: &HistogramSnapshot) -> LatencyRow {
+        LatencyRow { counts: times.buckets.to_vec(), sum_ns: times.sum_ns, longest_ns: times.longest_ns }
     }
 }
 
-pub(super) fn of(live: &Live) -> Iostat {
-    let stats = live.pool.stats();
+pub(super) fn of(open_pool: &OpenPool) -> Iostat {
+    let stats = open_pool.pool.stats();
     let (_, used, available) = stats.space;
     let sum = |counter: fn(&terrane_device::IoCounts) -> u64| -> u64 {
         stats.devices.iter().map(|device| counter(&device.io)).sum()
     };
-    let caches: Vec<SecondStats> = live.pool.caches().into_iter().filter_map(|cache| cache.stats).collect();
-    let second = |counter: fn(&SecondStats) -> u64| caches.iter().map(counter).sum::<u64>();
+    let caches: Vec<CacheDeviceStats> =
+        open_pool.pool.caches().into_iter().filter_map(|cache| cache.stats).collect();
+    let second = |counter: fn(&CacheDeviceStats) -> u64| caches.iter().map(counter).sum::<u64>();
     Iostat {
-        name: live.pool.name(),
+        name: open_pool.pool.name(),
         used,
         available,
         seconds: stats.uptime_ns as f64 / 1e9,
@@ -110,13 +111,13 @@ pub(super) fn of(live: &Live) -> Iostat {
         user_bytes: stats.totals_now.user_bytes,
         spent: SpentBytes::of(&stats.totals_now),
         nopwrite_bytes: stats.nopwrite_bytes,
-        times: AllTimes {
-            read: TimesRow::of(&stats.device_read),
-            write: TimesRow::of(&stats.device_write),
-            flush: TimesRow::of(&stats.flush),
-            group: TimesRow::of(&stats.group),
-            join: TimesRow::of(&stats.begin),
-            space: TimesRow::of(&stats.waits[WaitFor::Space as usize]),
+        times: Latencies {
+            read: LatencyRow::of(&stats.device_read),
+            write: LatencyRow::of(&stats.device_write),
+            flush: LatencyRow::of(&stats.flush),
+            txg: LatencyRow::of(&stats.txg_sync),
+            join: LatencyRow::of(&stats.begin),
+            space: LatencyRow::of(&stats.waits[WaitFor::Space as usize]),
         },
     }
 }

@@ -3,7 +3,7 @@
 use super::Setting;
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES, Figure};
-use crate::live::Live;
+use crate::open_pool::OpenPool;
 use crate::suggest;
 use serde::Serialize;
 use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
@@ -44,25 +44,25 @@ struct Recompressed {
     after: u64,
 }
 
-fn property_row(live: &Live, value: PropertyValue) -> PropertyRow {
+fn property_row(open_pool: &OpenPool, value: PropertyValue) -> PropertyRow {
     let level = |share: &LevelShare| LevelRow {
         name: share.compression.to_string(),
         records: share.blocks,
         logical: share.logical_bytes,
         stored: share.stored_bytes,
     };
-    let levels = live.dataset.objects().levels().shares();
+    let levels = open_pool.dataset.object_set().zstd_levels().shares();
     let levels =
         (value.name == "compression" && !levels.is_empty()).then(|| levels.iter().map(level).collect());
     let recompressed =
-        (value.name == "recompress").then(|| live.fs.get().map(|fs| fs.recompress().progress()));
+        (value.name == "recompress").then(|| open_pool.fs.get().map(|fs| fs.recompress().progress()));
     let recompressed = recompressed.flatten().filter(|done| done.records > 0).map(|done| Recompressed {
         records: done.records,
         before: done.before_bytes,
         after: done.after_bytes,
     });
     PropertyRow {
-        name: live.pool.name(),
+        name: open_pool.pool.name(),
         property: value.name,
         value: value.value,
         source: value.source.to_string(),
@@ -72,10 +72,10 @@ fn property_row(live: &Live, value: PropertyValue) -> PropertyRow {
     }
 }
 
-fn figure_row(live: &Live, figure: &Figure) -> PropertyRow {
-    let (value, exact) = figure.show(live);
+fn figure_row(open_pool: &OpenPool, figure: &Figure) -> PropertyRow {
+    let (value, exact) = figure.show(open_pool);
     PropertyRow {
-        name: live.pool.name(),
+        name: open_pool.pool.name(),
         property: figure.name,
         value,
         source: figures::SOURCE.to_owned(),
@@ -85,53 +85,59 @@ fn figure_row(live: &Live, figure: &Figure) -> PropertyRow {
     }
 }
 
-pub(super) fn get(live: &Live, names: &[String]) -> Outcome<Vec<PropertyRow>> {
-    let figure = |figure: &Figure| figure_row(live, figure);
+pub(super) fn get(open_pool: &OpenPool, names: &[String]) -> Outcome<Vec<PropertyRow>> {
+    let figure = |figure: &Figure| figure_row(open_pool, figure);
     if names.is_empty() {
-        let values = live.dataset.list()?;
-        let properties = values.into_iter().map(|value| property_row(live, value));
+        let values = open_pool.dataset.list()?;
+        let properties = values.into_iter().map(|value| property_row(open_pool, value));
         return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
     }
     let one = |name: &String| match Figure::find(name) {
         Some(found) => Ok(figure(found)),
-        None => Ok(property_row(live, live.dataset.get(name)?)),
+        None => Ok(property_row(open_pool, open_pool.dataset.get(name)?)),
     };
     names.iter().map(one).collect()
 }
 
 /// All or nothing: an invalid value is refused before the first is set.
-pub(super) fn set(live: &Live, settings: &[Setting]) -> Outcome {
+pub(super) fn set(open_pool: &OpenPool, settings: &[Setting]) -> Outcome {
     for setting in settings {
-        judge(setting, live.pool.max_block())?;
+        validate_setting(setting, open_pool.pool.max_block())?;
     }
     for Setting { name, value } in settings {
-        live.dataset.set(name, value)?;
+        open_pool.dataset.set(name, value)?;
     }
-    Ok(live.pool.commit().map(drop)?)
+    Ok(open_pool.pool.commit().map(drop)?)
 }
 
 /// Properties that are at their defaults stay so.
-pub(super) fn inherit(live: &Live, names: &[String]) -> Outcome {
+pub(super) fn inherit(open_pool: &OpenPool, names: &[String]) -> Outcome {
     for name in names {
         Property::find(name)?;
     }
     for name in names {
-        live.dataset.reset(name)?;
+        open_pool.dataset.reset(name)?;
     }
-    Ok(live.pool.commit().map(drop)?)
+    Ok(open_pool.pool.commit().map(drop)?)
 }
 
 /// Those of these properties that take effect only at the next mount.
-pub(super) fn waiting<'a>(live: &Live, names: impl Iterator<Item = &'a String>) -> Vec<String> {
-    names.filter(|name| live.mountpoint.is_some() && live.dataset.waits(name)).cloned().collect()
+pub(super) fn pending_until_remount<'a>(
+    open_pool: &OpenPool,
+    names: impl Iterator<Item = &'a String>,
+) -> Vec<String> {
+    names
+        .filter(|name| open_pool.mountpoint.is_some() && open_pool.dataset.is_pending(name))
+        .cloned()
+        .collect()
 }
 
 /// Parses `PROPERTY=VALUE`. A value that no pool could take is an error of the command line.
-pub fn setting(word: &str) -> Result<Setting, String> {
+pub fn parse_setting(word: &str) -> Result<Setting, String> {
     let split = word.split_once('=').filter(|(name, _)| !name.is_empty());
     let (name, value) = split.ok_or_else(|| "it should be PROPERTY=VALUE".to_owned())?;
     let setting = Setting { name: name.to_owned(), value: value.to_owned() };
-    judge(&setting, u32::MAX).map_err(|Failure(text)| text)?;
+    validate_setting(&setting, u32::MAX).map_err(|Failure(text)| text)?;
     Ok(setting)
 }
 
@@ -153,11 +159,11 @@ fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure
 }
 
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
-pub fn judge(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
+pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
     let property = property(name)?;
     let number = property.parse(value).map_err(|error| hint_value(property, value, &error))?;
     if property.name == "recordsize" && number > u64::from(max_block) {
-        let expected = format!("at most {}, a quarter of a zone", crate::size::print(max_block.into()));
+        let expected = format!("at most {}, a quarter of a zone", crate::size::format(max_block.into()));
         return Err(Failure::refused(
             "recordsize",
             expected,
@@ -180,17 +186,17 @@ mod tests {
 
     #[test]
     fn a_record_larger_than_a_block_may_be_is_refused() {
-        let judged = |word: &str, max_block| judge(&setting(word).unwrap(), max_block);
-        assert_eq!(judged("recordsize=128K", 256 << 10), Ok(()));
-        let message = judged("recordsize=1M", 256 << 10).unwrap_err().0;
+        let validated = |word: &str, max_block| validate_setting(&parse_setting(word).unwrap(), max_block);
+        assert_eq!(validated("recordsize=128K", 256 << 10), Ok(()));
+        let message = validated("recordsize=1M", 256 << 10).unwrap_err().0;
         assert!(message.contains("at most 256K"), "{message}");
     }
 
     #[test]
     fn settings_have_a_name_and_mistakes_get_a_suggestion() {
-        let set = setting("compression=zstd-3").unwrap();
+        let set = parse_setting("compression=zstd-3").unwrap();
         assert_eq!((set.name.as_str(), set.value.as_str()), ("compression", "zstd-3"));
-        for (word, said) in [
+        for (word, expected) in [
             ("colour=red", "recordsize"),
             ("compresion=lz4", "did you mean 'compression'?"),
             ("compression=ztsd", "did you mean 'zstd'?"),
@@ -198,8 +204,8 @@ mod tests {
             ("atime", "PROPERTY=VALUE"),
             ("=off", "PROPERTY=VALUE"),
         ] {
-            let text = setting(word).unwrap_err();
-            assert!(text.contains(said), "{text}");
+            let text = parse_setting(word).unwrap_err();
+            assert!(text.contains(expected), "{text}");
         }
     }
 }

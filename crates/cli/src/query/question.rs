@@ -3,8 +3,8 @@
 //! After an upgrade a command and a daemon may be of different versions for a moment. So words and keys never
 //! change, and an unknown question is refused by name.
 
+use crate::device_probe::DevicePurpose;
 use crate::json;
-use crate::newcomer::Kind;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -51,7 +51,7 @@ pub enum Query {
     Add {
         #[serde(with = "json::path")]
         path: PathBuf,
-        kind: Kind,
+        kind: DevicePurpose,
         /// In bytes, for a device without zones of its own; `None`: by its size.
         zone_size: Option<u64>,
         /// Existing content may be overwritten.
@@ -145,7 +145,7 @@ mod tests {
     use serde_json::Value;
 
     /// Parses a line as a daemon does.
-    fn heard(line: &str) -> Option<Query> {
+    fn parsed(line: &str) -> Option<Query> {
         Query::deserialize(&serde_json::from_str::<Value>(line).unwrap()).ok()
     }
 
@@ -160,11 +160,11 @@ mod tests {
             Query::Inherit { names: vec!["atime".into()] },
             Query::Add {
                 path: "/dev/\u{e4}".into(),
-                kind: Kind::Special,
+                kind: DevicePurpose::Special,
                 zone_size: Some(1 << 20),
                 force: false,
             },
-            Query::Add { path: "/x".into(), kind: Kind::Cache, zone_size: None, force: true },
+            Query::Add { path: "/x".into(), kind: DevicePurpose::Cache, zone_size: None, force: true },
             Query::Remove { device: "/dev/sdb".into() },
             Query::Iostat,
             Query::Check,
@@ -192,14 +192,14 @@ mod tests {
             Query::Zap { meta: false, object: 1 << 60 },
         ] {
             let line = serde_json::to_value(&query).unwrap().to_string();
-            assert_eq!(heard(&line), Some(query), "{line}");
+            assert_eq!(parsed(&line), Some(query), "{line}");
         }
     }
 
     #[test]
-    fn what_nobody_asks_is_not_understood() {
+    fn unknown_queries_are_refused() {
         for raw in ["1", "{}", r#"{"ask":"fly"}"#, r#"{"ask":"zone"}"#, r#"{"ask":"set","pairs":[["a"]]}"#] {
-            assert_eq!(heard(raw), None, "{raw}");
+            assert_eq!(parsed(raw), None, "{raw}");
         }
     }
 
@@ -207,7 +207,8 @@ mod tests {
     fn words_and_keys_are_those_of_the_first_version() {
         let path = Query::StatPath { path: b"/\xff".to_vec() };
         let set = Query::Set { settings: vec![Setting { name: "a".into(), value: "b".into() }] };
-        let add = Query::Add { path: "/x".into(), kind: Kind::Special, zone_size: None, force: true };
+        let add =
+            Query::Add { path: "/x".into(), kind: DevicePurpose::Special, zone_size: None, force: true };
         for (query, line) in [
             (Query::Status, r#"{"ask":"status"}"#),
             (Query::ZoneMap, r#"{"ask":"zone map"}"#),

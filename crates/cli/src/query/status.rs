@@ -4,10 +4,10 @@ use super::devices::{self, CacheRow, DeviceRow};
 use super::iostat::SpentBytes;
 use crate::clock;
 use crate::failure::Outcome;
-use crate::holder;
+use crate::fd_store;
 use crate::inspect::{self, DamagedRow};
-use crate::live::Live;
 use crate::memory::MemoryStatus;
+use crate::open_pool::OpenPool;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use terrane_format::Totals;
 use terrane_pool::Stats;
 use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
-use terrane_store::patience::Suspension;
+use terrane_store::read_retry::Suspension;
 use terrane_txg::unread::GcRest;
 
 /// The status of a pool.
@@ -30,7 +30,7 @@ pub(super) struct Status {
     caches: Vec<CacheRow>,
     mountpoint: Option<String>,
     read_only: bool,
-    keeper: Option<&'static str>,
+    supervisor: Option<&'static str>,
     memory: Option<MemoryStatus>,
     size: u64,
     used: u64,
@@ -51,7 +51,7 @@ pub(super) struct Status {
     run_index_packed: bool,
     dead_set_bytes: u64,
     index_bytes_max: u64,
-    reborn_bytes: u64,
+    rewritten_bytes: u64,
     txg: u64,
     incarnation: u64,
     clean: Option<bool>,
@@ -93,7 +93,7 @@ struct Activity {
     garbage_goal: Option<u64>,
     collection: Option<&'static str>,
     victim: Option<VictimRow>,
-    collection_rests: Vec<RestRow>,
+    collection_rests: Vec<PausedDeviceRow>,
 }
 
 #[derive(Serialize)]
@@ -131,22 +131,22 @@ struct VictimRow {
 
 /// A device on which GC is paused.
 #[derive(Serialize)]
-struct RestRow {
+struct PausedDeviceRow {
     device: u16,
     unread_zones: u64,
     seconds: u64,
 }
 
-pub(super) fn of(live: &Live) -> Status {
-    let status = live.pool.status();
-    let usage = live.dataset.objects().usage();
-    let uberblock = inspect::newest_uberblock(&live.pool.device_handles());
+pub(super) fn of(open_pool: &OpenPool) -> Status {
+    let status = open_pool.pool.status();
+    let usage = open_pool.dataset.object_set().usage();
+    let uberblock = inspect::newest_uberblock(&open_pool.pool.device_handles());
     let committed = uberblock.map(|uber| clock::utc((uber.time_ns / 1_000_000_000) as i64));
-    let is_sound = |device: &Arc<dyn Device>| device.trouble().is_none();
+    let is_sound = |device: &Arc<dyn Device>| device.problem_text().is_none();
     let errors = &status.errors;
     let whole = errors.findings.is_empty()
         && errors.blocks.is_empty()
-        && live.pool.device_handles().iter().all(is_sound);
+        && open_pool.pool.device_handles().iter().all(is_sound);
     let state = match (&status.failed, &status.suspended, whole) {
         (Some(_), _, _) => "failed",
         (None, Some(_), _) => "suspended",
@@ -156,23 +156,23 @@ pub(super) fn of(live: &Live) -> Status {
     let since = |suspended: &Suspension| clock::utc((suspended.since_ns / 1_000_000_000) as i64);
     let suspended = status.suspended.as_ref();
     let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
-    let stats = live.pool.stats();
-    let devices = live.pool.devices();
+    let stats = open_pool.pool.stats();
+    let devices = open_pool.pool.devices();
     let given_up = |state: ZoneState| {
-        let all = devices.iter().flat_map(|device| &device.given_up);
+        let all = devices.iter().flat_map(|device| &device.unwritable_zones);
         all.filter(|(_, found)| *found == state).count()
     };
     Status {
         name: status.name.clone(),
-        id: format!("{:016x}", live.pool.label().id()),
+        id: format!("{:016x}", open_pool.pool.label().id()),
         state,
-        device: live.path.display().to_string(),
-        devices: devices::rows(live),
-        caches: live.pool.caches().iter().map(CacheRow::of).collect(),
-        mountpoint: live.mountpoint.as_ref().map(|dir| dir.display().to_string()),
-        read_only: live.mountpoint.is_some() && live.pool.is_read_only(),
-        keeper: live.mountpoint.as_ref().map(|_| holder::state()),
-        memory: live.memory.get().map(|allowance| allowance.status(&live.pool)),
+        device: open_pool.path.display().to_string(),
+        devices: devices::rows(open_pool),
+        caches: open_pool.pool.caches().iter().map(CacheRow::of).collect(),
+        mountpoint: open_pool.mountpoint.as_ref().map(|dir| dir.display().to_string()),
+        read_only: open_pool.mountpoint.is_some() && open_pool.pool.is_read_only(),
+        supervisor: open_pool.mountpoint.as_ref().map(|_| fd_store::state()),
+        memory: open_pool.memory.get().map(|allowance| allowance.status(&open_pool.pool)),
         size: status.size_bytes,
         used: status.live_bytes,
         available: status.available_bytes,
@@ -192,7 +192,7 @@ pub(super) fn of(live: &Live) -> Status {
         run_index_packed: stats.run_index_packed,
         dead_set_bytes: stats.dead_set_bytes,
         index_bytes_max: stats.index_bytes_max,
-        reborn_bytes: stats.reborn_bytes,
+        rewritten_bytes: stats.rewritten_bytes,
         txg: status.txg.0,
         incarnation: status.incarnation,
         clean: uberblock.map(|uber| uber.clean),
@@ -200,11 +200,11 @@ pub(super) fn of(live: &Live) -> Status {
         failed: status.failed.clone(),
         suspended,
         damage: errors.findings.clone(),
-        damaged: inspect::damaged(live, &errors.blocks),
-        lost_files: lost_files(live),
-        features: inspect::feature_names(&live.pool.label()),
+        damaged: inspect::damaged(open_pool, &errors.blocks),
+        lost_files: lost_files(open_pool),
+        features: inspect::feature_names(&open_pool.pool.label()),
         reason: None,
-        activity: activity(live, &stats),
+        activity: activity(open_pool, &stats),
     }
 }
 
@@ -219,16 +219,16 @@ pub const NOT_WRITTEN_BACK: &str = "not written back";
 
 /// Files that lost changes: because a server of this mount died, or because a write-back of the kernel could
 /// not be stored.
-fn lost_files(live: &Live) -> Vec<LostFileRow> {
+fn lost_files(open_pool: &OpenPool) -> Vec<LostFileRow> {
     // Opened only if a mount has it open, or if there is something to name.
-    if live.fs.get().is_none() && live.pool.errors().files.is_empty() {
+    if open_pool.fs.get().is_none() && open_pool.pool.errors().files.is_empty() {
         return Vec::new();
     }
-    let Ok(fs) = live.fs() else { return Vec::new() };
+    let Ok(fs) = open_pool.fs() else { return Vec::new() };
     let path = |ino: u64| {
-        let said = fs.path_of(ino);
+        let path_and_inode = fs.path_of(ino);
         // The number has a key of its own.
-        said.rsplit_once(" (inode ").map_or(said.clone(), |(path, _)| path.to_owned())
+        path_and_inode.rsplit_once(" (inode ").map_or(path_and_inode.clone(), |(path, _)| path.to_owned())
     };
     let row = |(ino, cause)| {
         let reason = match cause {
@@ -253,17 +253,17 @@ pub(super) struct Cleared {
     devices: usize,
 }
 
-pub(super) fn clear(live: &Live) -> Outcome<Cleared> {
-    let errors = match live.fs.get() {
+pub(super) fn clear(open_pool: &OpenPool) -> Outcome<Cleared> {
+    let errors = match open_pool.fs.get() {
         Some(fs) => fs.clear_losses()?,
         None => {
-            let errors = live.pool.clear_errors();
-            live.dataset.record_errors()?;
+            let errors = open_pool.pool.clear_errors();
+            open_pool.dataset.record_errors()?;
             errors
         }
     };
     Ok(Cleared {
-        name: live.pool.name(),
+        name: open_pool.pool.name(),
         damage: errors.findings.len(),
         damaged: errors.blocks.len(),
         lost_files: errors.files.len(),
@@ -271,10 +271,10 @@ pub(super) fn clear(live: &Live) -> Outcome<Cleared> {
     })
 }
 
-fn activity(live: &Live, stats: &Stats) -> Activity {
-    let lately = |seconds: u64| live.pool.lately(seconds * 1_000_000_000).1.amplification();
-    let (mode, victim) = live.pool.gc_now();
-    let collecting = live.pool.gc_progress();
+fn activity(open_pool: &OpenPool, stats: &Stats) -> Activity {
+    let lately = |seconds: u64| open_pool.pool.recent_totals(seconds * 1_000_000_000).1.amplification();
+    let (mode, victim) = open_pool.pool.gc_now();
+    let collecting = open_pool.pool.gc_progress();
     let victim = victim.map(|victim| VictimRow {
         seq: victim.seq.0,
         device: victim.home.device.0,
@@ -282,7 +282,7 @@ fn activity(live: &Live, stats: &Stats) -> Activity {
         live_percent: percent(victim.live_bytes, victim.live_bytes + victim.garbage_bytes),
         moved_percent: percent(victim.moved_bytes.min(victim.live_bytes), victim.live_bytes),
     });
-    let mounted = live.mountpoint.as_ref();
+    let mounted = open_pool.mountpoint.as_ref();
     Activity {
         totals: TotalsRow::of(&stats.totals),
         amplification: stats.totals.amplification(),
@@ -293,14 +293,19 @@ fn activity(live: &Live, stats: &Stats) -> Activity {
         garbage_goal: (!collecting.done).then_some(collecting.goal_bytes),
         collection: mounted.map(|_| mode.name()),
         victim,
-        collection_rests: live.pool.gc_rests().into_iter().map(|rest| RestRow::of(live, rest)).collect(),
+        collection_rests: open_pool
+            .pool
+            .gc_rests()
+            .into_iter()
+            .map(|rest| PausedDeviceRow::of(open_pool, rest))
+            .collect(),
     }
 }
 
-impl RestRow {
-    fn of(live: &Live, rest: GcRest) -> RestRow {
-        let left_ns = rest.until_ns.saturating_sub(live.pool.env().monotonic_ns());
-        RestRow {
+impl PausedDeviceRow {
+    fn of(open_pool: &OpenPool, rest: GcRest) -> PausedDeviceRow {
+        let left_ns = rest.until_ns.saturating_sub(open_pool.pool.env().monotonic_ns());
+        PausedDeviceRow {
             device: rest.device.0,
             unread_zones: rest.unread_zones,
             seconds: left_ns.div_ceil(1_000_000_000),
@@ -337,7 +342,7 @@ impl Waits {
 }
 
 /// The row of a known pool that cannot be opened, with the keys of one that can.
-pub fn unavailable(name: &str, device: Option<String>, reason: &str) -> Value {
+pub fn unavailable_row(name: &str, device: Option<String>, reason: &str) -> Value {
     let mut row: serde_json::Map<String, Value> =
         STATUS_KEYS.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
     row.insert("name".to_owned(), name.into());
@@ -357,7 +362,7 @@ pub const STATUS_KEYS: [&str; 51] = [
     "caches",
     "mountpoint",
     "read_only",
-    "keeper",
+    "supervisor",
     "memory",
     "size",
     "used",
@@ -378,7 +383,7 @@ pub const STATUS_KEYS: [&str; 51] = [
     "run_index_packed",
     "dead_set_bytes",
     "index_bytes_max",
-    "reborn_bytes",
+    "rewritten_bytes",
     "totals",
     "amplification",
     "amplification_minute",

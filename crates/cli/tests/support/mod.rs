@@ -10,16 +10,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// A directory, and everything mounted below it: removed when the test ends, also if it fails.
-pub struct Place {
+pub struct TestDir {
     dir: PathBuf,
 }
 
-impl Place {
-    pub fn new(name: &str) -> Place {
+impl TestDir {
+    pub fn new(name: &str) -> TestDir {
         let dir = std::env::temp_dir().join(format!("terrane-cli-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(dir.join("mnt")).unwrap();
-        Place { dir }
+        TestDir { dir }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -96,12 +96,12 @@ impl Place {
         line.split_whitespace().nth(4).unwrap().parse().unwrap()
     }
 
-    /// The keeper first, so that no server follows: the mount is dead.
+    /// The supervisor first, so that no server follows: the mount is dead.
     pub fn kill_all(&self) {
         let server = self.daemon_pid();
         let status = fs::read_to_string(format!("/proc/{server}/status")).unwrap();
-        let keeper = status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap();
-        kill("-KILL", keeper.parse().unwrap());
+        let supervisor = status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap();
+        kill("-KILL", supervisor.parse().unwrap());
         kill("-KILL", server);
         self.wait_until_free();
     }
@@ -134,7 +134,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         for dir in self.mounts() {
             // Lazily: this runs after a failed test. The daemon then exits by itself.

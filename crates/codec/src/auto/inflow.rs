@@ -5,10 +5,10 @@
 //! is seen at once, and it must be over for a while before it counts as over.
 
 /// Time constants of the two means, in seconds.
-const QUICK_S: f64 = 0.05;
+const FAST_S: f64 = 0.05;
 const SLOW_S: f64 = 1.0;
 /// Input within so many nanoseconds is counted together, so adding is cheap.
-const TOGETHER_NS: u64 = 5_000_000;
+const COALESCE_NS: u64 = 5_000_000;
 
 /// Input bytes by the time of their arrival. Times are nanoseconds since any fixed moment; an earlier time counts as
 /// the one before it.
@@ -18,31 +18,31 @@ pub struct Inflow {
     /// Bytes since `since_ns`.
     bytes: u64,
     /// Means before `since_ns`, in bytes per second.
-    quick: f64,
+    fast: f64,
     slow: f64,
 }
 
 impl Inflow {
     /// Counts `bytes` that arrive at `now_ns`.
     pub fn add(&mut self, now_ns: u64, bytes: u64) {
-        self.count(now_ns);
+        self.fold(now_ns);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// The rate of input at `now_ns`: the larger of the two means.
     pub fn bytes_per_s(&mut self, now_ns: u64) -> f64 {
-        self.count(now_ns);
-        self.quick.max(self.slow)
+        self.fold(now_ns);
+        self.fast.max(self.slow)
     }
 
-    fn count(&mut self, now_ns: u64) {
+    fn fold(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.since_ns);
-        if passed_ns < TOGETHER_NS {
+        if passed_ns < COALESCE_NS {
             return;
         }
         let seconds = passed_ns as f64 / 1e9;
         let found = self.bytes as f64 / seconds;
-        for (rate, over_s) in [(&mut self.quick, QUICK_S), (&mut self.slow, SLOW_S)] {
+        for (rate, over_s) in [(&mut self.fast, FAST_S), (&mut self.slow, SLOW_S)] {
             *rate += (found - *rate) * (1.0 - (-seconds / over_s).exp());
         }
         (self.since_ns, self.bytes) = (now_ns, 0);

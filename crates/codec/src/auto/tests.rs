@@ -50,7 +50,7 @@ impl Outcome {
 }
 
 /// xorshift64*, in 0..1.
-fn dice(state: &mut u64) -> f64 {
+fn random(state: &mut u64) -> f64 {
     *state ^= *state >> 12;
     *state ^= *state << 25;
     *state ^= *state >> 27;
@@ -190,11 +190,11 @@ impl State<'_> {
     }
 
     fn finish(&mut self, job: Job) {
-        let off = self.world.noise.powf(dice(&mut self.seed) * 2.0 - 1.0);
+        let off = self.world.noise.powf(random(&mut self.seed) * 2.0 - 1.0);
         let ns = |seconds: f64| (seconds * off * 1e9) as u64;
         if let Some(auto) = &mut self.auto {
-            let took = Took { wall_ns: ns(job.took_s), processor_ns: ns(job.had_s) };
-            auto.measured(compression_of(job.step), job.bytes as u64, took);
+            let took = BlockTime { wall_ns: ns(job.took_s), processor_ns: ns(job.had_s) };
+            auto.record_time(compression_of(job.step), job.bytes as u64, took);
         }
         self.syncing -= job.bytes;
         self.out.logical += job.bytes;
@@ -205,7 +205,7 @@ impl State<'_> {
 
 fn world(offered: fn(f64) -> f64) -> World {
     World {
-        speeds: GUESS,
+        speeds: INITIAL_SPEEDS,
         workers: 2,
         processors: 2,
         serve_s: 0.001_3,
@@ -221,7 +221,7 @@ fn auto() -> Option<Auto> {
 }
 
 #[test]
-fn flooded_it_is_as_quick_as_lz4() {
+fn heavy_input_is_compressed_as_fast_as_by_lz4() {
     // Writers that could fill memory at once, and writers that the server of a mount slows down.
     for serve_s in [0.000_01, 0.001_3, 0.003] {
         for (processors, factor) in [(1, 1.0), (2, 1.0), (8, 1.0), (2, 0.1), (2, 4.0)] {
@@ -254,7 +254,7 @@ fn the_first_half_second_of_a_flood_is_compressed_by_lz4() {
 
 /// No other thread needs these processors.
 #[test]
-fn what_no_one_else_wants_is_used_in_a_flood_too() {
+fn idle_processors_are_used_under_heavy_input() {
     let mut world = world(|_| 1e5);
     (world.workers, world.processors, world.serve_s) = (16, 16, 0.003);
     let (found, lz4) = (run(&world, auto(), 0), run(&world, None, 0));
@@ -267,7 +267,7 @@ fn what_no_one_else_wants_is_used_in_a_flood_too() {
 }
 
 #[test]
-fn trickled_it_saves_what_zstd_9_saves_and_nobody_waits() {
+fn light_input_saves_as_much_as_zstd_9_without_waits() {
     for offered in
         [|_| 0.3, |_| 2.0, |_| 10.0, (|now: f64| if now % 7.0 < 0.5 { 30.0 } else { 0.2 }) as fn(f64) -> f64]
     {
@@ -316,7 +316,7 @@ fn writers_that_lz4_would_not_stop_are_not_stopped() {
 
 /// One step fits a load in one world and another step in the next. The initial speeds are those of another machine.
 #[test]
-fn how_quick_a_step_is_is_learned_and_half_of_the_workers_is_left_to_others() {
+fn step_speeds_are_learned_and_half_of_the_workers_stay_idle() {
     for (factor, offered, least, most) in [
         (0.3, (|_| 100.0) as fn(f64) -> f64, 0.9, 2.5),
         (1.0, |_| 100.0, 4.0, 5.5),
@@ -344,9 +344,9 @@ fn a_flood_out_of_a_calm_finds_no_high_level() {
 #[test]
 fn a_steady_load_has_a_steady_level() {
     // The true speeds are far from the initial guess: steeper, and flat.
-    let steep: [f64; STEPS] = std::array::from_fn(|step| GUESS[step] / (1.0 + step as f64 / 4.0));
-    let flat: [f64; STEPS] = std::array::from_fn(|step| GUESS[0] / (1.0 + step as f64 / 8.0));
-    for speeds in [GUESS, steep, flat] {
+    let steep: [f64; STEPS] = std::array::from_fn(|step| INITIAL_SPEEDS[step] / (1.0 + step as f64 / 4.0));
+    let flat: [f64; STEPS] = std::array::from_fn(|step| INITIAL_SPEEDS[0] / (1.0 + step as f64 / 8.0));
+    for speeds in [INITIAL_SPEEDS, steep, flat] {
         for offered in [|_| 5.0, |_| 20.0, |_| 60.0, |_| 100.0, (|_| 200.0) as fn(f64) -> f64] {
             let mut world = world(offered);
             world.speeds = speeds;
@@ -367,7 +367,7 @@ fn a_steady_load_has_a_steady_level() {
 }
 
 #[test]
-fn who_waits_for_his_group_does_not_wait_for_a_high_level() {
+fn fsync_does_not_wait_for_a_high_level() {
     let mut world = world(|_| 0.0);
     world.until_s = 20.0;
     for bytes in [16e3, 1e6, 20e6, 100e6] {
@@ -435,7 +435,7 @@ fn the_ladder_has_lz4_and_every_level() {
 
 proptest! {
     #[test]
-    fn whatever_is_told_the_answer_lies_within_the_bounds(
+    fn choices_stay_within_the_bounds(
         (lowest, highest) in (0u8..20).prop_flat_map(|lowest| (Just(lowest), lowest..20)),
         calls in prop::collection::vec((any::<u64>(), any::<u64>(), 0f64..1e12, any::<u64>(), 0u32..300, any::<u64>(), (any::<u64>(), any::<u64>())), 1..50),
     ) {
@@ -445,7 +445,7 @@ proptest! {
             let chosen = auto.choose(&load, bytes % (16 << 20));
             let step = step_of(chosen).unwrap();
             prop_assert!((usize::from(lowest)..=highest.into()).contains(&step));
-            auto.measured(chosen, bytes % (16 << 20), Took { wall_ns, processor_ns });
+            auto.record_time(chosen, bytes % (16 << 20), BlockTime { wall_ns, processor_ns });
             prop_assert!((0.0..=1.0).contains(&auto.waited));
         }
         prop_assert!(auto.speeds.iter().all(|speed| speed.is_finite() && *speed > 0.0));

@@ -171,7 +171,7 @@ impl Compression {
     }
 
     /// Whether the first versions of Terrane can read its blocks: they had `off`, `lz4` and `zstd`.
-    pub fn is_of_the_first(self) -> bool {
+    pub fn needs_no_feature(self) -> bool {
         matches!(self, Compression::Off | Compression::Lz4 | Compression::Zstd(_))
     }
 
@@ -276,7 +276,7 @@ impl fmt::Display for PropertyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PropertyError::Unknown { name, value, valid } => {
-                write!(f, "{name}: \"{value}\" is not a value; use one of: {valid}")
+                write!(f, "{name}: invalid value \"{value}\"; use one of: {valid}")
             }
         }
     }

@@ -12,12 +12,18 @@ use terrane_wire::Corrupt;
 #[derive(Default)]
 pub struct Contexts {
     levels: [Option<Compress>; 9],
-    expander: Option<Decompress>,
+    decompressor: Option<Decompress>,
 }
 
 impl Contexts {
     /// Compresses `src` into `out`, whose content is replaced. `None` if it takes more than `max_out` bytes.
-    pub fn shrink(&mut self, level: GzipLevel, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
+    pub fn compress(
+        &mut self,
+        level: GzipLevel,
+        src: &[u8],
+        max_out: usize,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
         let context = self.levels.get_mut(usize::from(level.number()) - 1)?;
         let context = context
             .get_or_insert_with(|| Compress::new(flate2::Compression::new(level.number().into()), true));
@@ -31,8 +37,8 @@ impl Contexts {
     }
 
     /// Decompresses into `out`, which must be filled exactly, and returns the bytes after the stream.
-    pub fn expand<'a>(&mut self, stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
-        let context = self.expander.get_or_insert_with(|| Decompress::new(true));
+    pub fn decompress<'a>(&mut self, stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
+        let context = self.decompressor.get_or_insert_with(|| Decompress::new(true));
         context.reset(true);
         let status = context.decompress(stream, out, FlushDecompress::Finish);
         let status = status.map_err(|error| corrupt("gzip stream", "valid", error))?;
@@ -40,12 +46,12 @@ impl Contexts {
         if status != Status::StreamEnd || produced != out.len() as u64 {
             let found = format_args!(
                 "{produced} and {}",
-                if status == Status::StreamEnd { "its end" } else { "no end" }
+                if status == Status::StreamEnd { "its end mark" } else { "no end mark" }
             );
-            return Err(corrupt("gzip stream", format_args!("{} bytes and its end", out.len()), found));
+            return Err(corrupt("gzip stream", format_args!("{} bytes and its end mark", out.len()), found));
         }
         let end = usize::try_from(context.total_in()).ok();
         end.and_then(|end| stream.get(end..))
-            .ok_or_else(|| corrupt("gzip stream", "inside the block", "beyond"))
+            .ok_or_else(|| corrupt("end of the gzip stream", "inside the block", "beyond it"))
     }
 }

@@ -11,26 +11,26 @@ const LEN_MIN: usize = 3;
 const LEN_MAX: usize = 66;
 const DISTANCE_MASK: u16 = 0x3ff;
 /// A control byte and eight matches.
-const GROUP_BYTES_MAX: usize = 17;
+const CONTROL_GROUP_BYTES_MAX: usize = 17;
 
 /// Hash table: the last position of three bytes with that hash, its low 16 bits.
 pub type Table = [u16; 1024];
 
 /// Compresses `src` into `out`, whose content is replaced, byte for byte as OpenZFS does. `None` unless it takes less
 /// than `max_out` bytes.
-pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) -> Option<()> {
+pub fn compress(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) -> Option<()> {
     table.fill(0);
     out.clear();
     let mut at = 0;
     while at < src.len() {
-        if out.len() + GROUP_BYTES_MAX >= max_out {
+        if out.len() + CONTROL_GROUP_BYTES_MAX >= max_out {
             return None;
         }
-        let mut group = [0; GROUP_BYTES_MAX];
+        let mut group = [0; CONTROL_GROUP_BYTES_MAX];
         let mut used = 1;
         for bit in 0..8 {
             let Some(&byte) = src.get(at) else { break };
-            if let Some(Copied { distance, len }) = find(src, at, table) {
+            if let Some(Match { distance, len }) = find_match(src, at, table) {
                 let pair = ((len - LEN_MIN) << 10) as u16 | distance;
                 group[0] |= 1 << bit;
                 group[used..used + 2].copy_from_slice(&pair.to_be_bytes());
@@ -48,13 +48,13 @@ pub fn shrink(src: &[u8], max_out: usize, table: &mut Table, out: &mut Vec<u8>) 
 }
 
 /// A match: `len` bytes, `distance` bytes back.
-struct Copied {
+struct Match {
     distance: u16,
     len: usize,
 }
 
 /// Finds an earlier match for the bytes of `src` at `at`.
-fn find(src: &[u8], at: usize, table: &mut Table) -> Option<Copied> {
+fn find_match(src: &[u8], at: usize, table: &mut Table) -> Option<Match> {
     // The longest match must fit into the block, so there is none near its end.
     let ahead = src.get(at..at + LEN_MAX)?;
     let mut hash = u32::from(ahead[0]) << 16 | u32::from(ahead[1]) << 8 | u32::from(ahead[2]);
@@ -65,12 +65,12 @@ fn find(src: &[u8], at: usize, table: &mut Table) -> Option<Copied> {
     let distance = here.wrapping_sub(std::mem::replace(slot, here)) & DISTANCE_MASK;
     let seen = &src[at.checked_sub(usize::from(distance)).filter(|_| distance != 0)?..];
     let len = ahead.iter().zip(seen).take_while(|(a, b)| a == b).count();
-    (len >= LEN_MIN).then_some(Copied { distance, len })
+    (len >= LEN_MIN).then_some(Match { distance, len })
 }
 
 /// Fills `out`, and returns the bytes after the stream.
-pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
-    let ended = || corrupt("lzjb stream", "more of it", "its end");
+pub fn decompress<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
+    let ended = || corrupt("lzjb stream", "more bytes", "the end of the input");
     let mut rest = stream;
     let mut at = 0;
     while at < out.len() {
@@ -98,7 +98,7 @@ pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt>
             if len > room {
                 return Err(corrupt("lzjb match", format_args!("at most {room} bytes"), len));
             }
-            repeat(out, at, distance, len);
+            copy_match(out, at, distance, len);
             at += len;
         }
     }
@@ -107,7 +107,7 @@ pub fn expand<'a>(stream: &'a [u8], out: &mut [u8]) -> Result<&'a [u8], Corrupt>
 
 /// Copies `len` bytes to `at` from `distance` bytes before it; both may overlap. The caller checked that
 /// `distance <= at` and that `len` bytes fit.
-fn repeat(out: &mut [u8], at: usize, distance: usize, len: usize) {
+fn copy_match(out: &mut [u8], at: usize, distance: usize, len: usize) {
     let mut done = 0;
     while done < len {
         // The copied bytes can be a source too, so each step doubles.

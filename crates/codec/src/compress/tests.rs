@@ -232,8 +232,8 @@ fn hopeless_blocks_are_given_up_and_others_are_not() {
             let max = max_stored(block.len());
             // Six bits in each byte: lz4 and lzjb find no repeats.
             let is_hopeless = name.starts_with("rand") || word == "lzjb" && name.starts_with("sixbit");
-            let hope = compressor.hope(level, &block, max, &mut out);
-            assert_eq!(hope == Hope::None, is_hopeless, "{word} {name}");
+            let probed = compressor.probe(level, &block, max, &mut out);
+            assert_eq!(probed == ProbeResult::Incompressible, is_hopeless, "{word} {name}");
             let done = compressor.compress(level, &block, max, &mut out) == Outcome::Compressed;
             assert_eq!(done, !is_hopeless, "{word} {name}");
         }
@@ -304,7 +304,7 @@ proptest! {
         prop_assert_eq!(out.len(), if result.is_ok() { lsize } else { 0 });
     }
 
-    /// A sealed lie: the header is right, so the stream itself is judged.
+    /// A forged stream with a valid header: the decoder must validate the stream itself.
     #[test]
     fn no_stream_makes_it_panic(stream in prop::collection::vec(any::<u8>(), 0..300), cookie in 1u8..=19, lsize in 0usize..5000) {
         let (mut compressor, mut out) = (Compressor::new(), Vec::new());

@@ -11,7 +11,7 @@ const ZEROS_MAX: usize = 192;
 
 /// Compresses `src` into `out`, whose content is replaced, byte for byte as OpenZFS does. `None` if it takes more
 /// than `max_out` bytes.
-pub fn shrink(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
+pub fn compress(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let mut rest = src;
     while !rest.is_empty() {
@@ -43,11 +43,11 @@ pub fn shrink(src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Option<()> {
 }
 
 /// Fills `out`, and returns the bytes after the stream.
-pub fn expand<'a>(stream: &'a [u8], mut out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
+pub fn decompress<'a>(stream: &'a [u8], mut out: &mut [u8]) -> Result<&'a [u8], Corrupt> {
     let mut rest = stream;
     while !out.is_empty() {
         let (&control, behind) =
-            rest.split_first().ok_or_else(|| corrupt("zle stream", "more of it", "its end"))?;
+            rest.split_first().ok_or_else(|| corrupt("zle stream", "more bytes", "the end of the input"))?;
         rest = behind;
         let control = usize::from(control);
         let zeros = (control + 1).checked_sub(LITERALS_MAX).filter(|zeros| *zeros > 0);

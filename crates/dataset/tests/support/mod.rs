@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
 
@@ -12,7 +12,7 @@ pub struct Machine {
     seed: u64,
     pub device: SimDevice,
     pub pool: Arc<Pool>,
-    pub objects: Arc<Objects>,
+    pub objects: Arc<ObjectSets>,
 }
 
 impl Machine {
@@ -36,7 +36,7 @@ impl Machine {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
         let pool = Pool::create(devices, create, env, &ImportOptions::default()).unwrap();
-        Machine { seed, device, objects: Objects::create(Arc::clone(&pool)).unwrap(), pool }
+        Machine { seed, device, objects: ObjectSets::create(Arc::clone(&pool)).unwrap(), pool }
     }
 
     /// Cuts the power: uncommitted changes are lost.
@@ -49,6 +49,6 @@ impl Machine {
         let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0x5555));
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
         let pool = Pool::import(devices, env, &ImportOptions::default()).unwrap();
-        Machine { seed, device, objects: Objects::open(Arc::clone(&pool)).unwrap(), pool }
+        Machine { seed, device, objects: ObjectSets::open(Arc::clone(&pool)).unwrap(), pool }
     }
 }

@@ -151,7 +151,10 @@ fn a_holder_in_another_process_is_named_by_command() {
 fn what_cannot_be_a_device_is_refused_by_name() {
     let dir = TempDir::new();
     assert_eq!(found(Backing::open(dir.path(""), OpenMode::ReadOnly).unwrap_err()), "a directory");
-    assert_eq!(found(Backing::open("/dev/null", OpenMode::ReadWrite).unwrap_err()), "something else");
+    assert_eq!(
+        found(Backing::open("/dev/null", OpenMode::ReadWrite).unwrap_err()),
+        "a character device, pipe or socket"
+    );
     assert!(matches!(Backing::open(dir.path("none"), OpenMode::ReadOnly), Err(DeviceError::Io { .. })));
     assert_eq!(probe(dir.path("")).unwrap().kind, PathKind::Directory);
     assert_eq!(probe("/dev/null").unwrap().kind, PathKind::Other);
@@ -186,14 +189,14 @@ fn a_device_opened_for_reading_is_not_written() {
 }
 
 /// A medium that takes few bytes at a time, is interrupted, and fails in the end.
-struct Grudging {
+struct SlowMedium {
     taken: std::cell::RefCell<Vec<u8>>,
     calls: std::cell::Cell<u32>,
-    room: usize,
+    capacity: usize,
     full: Option<i32>,
 }
 
-impl FileExt for Grudging {
+impl FileExt for SlowMedium {
     fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<usize> {
         Err(io::ErrorKind::Unsupported.into())
     }
@@ -205,7 +208,7 @@ impl FileExt for Grudging {
         }
         let mut taken = self.taken.borrow_mut();
         assert_eq!(offset, 100 + taken.len() as u64);
-        let n = data.len().min(1000).min(self.room - taken.len());
+        let n = data.len().min(1000).min(self.capacity - taken.len());
         if n == 0
             && let Some(errno) = self.full
         {
@@ -219,7 +222,12 @@ impl FileExt for Grudging {
 #[test]
 fn short_writes_are_continued_and_zero_bytes_is_an_error() {
     let data: Vec<u8> = (0..5500u32).map(|n| n as u8).collect();
-    let medium = |room, full| Grudging { taken: Default::default(), calls: Default::default(), room, full };
+    let medium = |room, full| SlowMedium {
+        taken: Default::default(),
+        calls: Default::default(),
+        capacity: room,
+        full,
+    };
     let whole = medium(10_000, None);
     let (taken, result) = write_all_at(&whole, &data, 100);
     assert_eq!((taken, result.is_ok()), (5500, true));
@@ -286,20 +294,20 @@ fn direct_and_cached_requests_see_the_same_bytes() {
 }
 
 #[test]
-fn reads_that_follow_each_other_are_told_from_those_that_do_not() {
+fn sequential_reads_are_recognised() {
     let recent = RecentReads::default();
     let far = |n: u64| n * (64 << 20);
-    assert!(!recent.follows(far(1), 4096) && !recent.follows(far(5), 4096));
+    assert!(!recent.note_read(far(1), 4096) && !recent.note_read(far(5), 4096));
     // Two streams side by side, one of them with a gap and one overtaken by its own second reader.
-    assert!(recent.follows(far(1) + 4096, 4096) && recent.follows(far(5) + 100_000, 4096));
-    assert!(recent.follows(far(1) + 300_000, 4096) && recent.follows(far(1) + 20_000, 4096));
-    assert!((10..30).all(|n| !recent.follows(far(n), 4096)));
-    assert!(!recent.follows(far(1) + 24_096, 4096), "forgotten by now");
+    assert!(recent.note_read(far(1) + 4096, 4096) && recent.note_read(far(5) + 100_000, 4096));
+    assert!(recent.note_read(far(1) + 300_000, 4096) && recent.note_read(far(1) + 20_000, 4096));
+    assert!((10..30).all(|n| !recent.note_read(far(n), 4096)));
+    assert!(!recent.note_read(far(1) + 24_096, 4096), "forgotten by now");
 }
 
 /// Another file may replace the inspected one before it is opened.
 #[test]
-fn no_pipe_is_waited_for() {
+fn opening_a_pipe_does_not_block() {
     let dir = TempDir::new();
     let (path, pipe) = (dir.path("image"), dir.path("pipe"));
     drop(FileDevice::create(&path, 4 * MIB, ZONE).unwrap());
@@ -324,10 +332,10 @@ fn no_pipe_is_waited_for() {
     for _ in 0..3000 {
         let _ = Backing::open(&look, OpenMode::ReadOnly);
         let _ = probe(&look);
-        let _ = crate::Peek::open(&look);
+        let _ = crate::UnlockedReader::open(&look);
     }
     ends.store(1, Ordering::Relaxed);
     let dir = changing.join().unwrap();
-    let error = crate::Peek::open(dir.path("pipe")).unwrap_err();
+    let error = crate::UnlockedReader::open(dir.path("pipe")).unwrap_err();
     assert!(error.to_string().contains("a regular file or a block device"), "{error}");
 }

@@ -32,12 +32,12 @@ fn ops() -> impl Strategy<Value = Op> {
 
 /// The model: a state and a pointer per zone, with everything counted anew.
 #[derive(Clone)]
-struct Plain {
+struct ModelRules {
     zones: Vec<(ZoneState, u64)>,
     max_open: usize,
 }
 
-impl Plain {
+impl ModelRules {
     fn another_may_open(&self) -> bool {
         let open = self.zones.iter().filter(|z| z.0 == ZoneState::Open).count();
         self.max_open == 0 || open < self.max_open
@@ -114,7 +114,7 @@ proptest! {
     ) {
         let first = if unknown { ZoneState::Unknown } else { ZoneState::Empty };
         let rules = ZoneRules::new(4096, max_open, CAPACITY, first);
-        let mut plain = Plain { zones: vec![(first, 0); CAPACITY.len()], max_open: max_open as usize };
+        let mut plain = ModelRules { zones: vec![(first, 0); CAPACITY.len()], max_open: max_open as usize };
         for op in &ops {
             let allowed = plain.apply(op);
             prop_assert_eq!(run(&rules, op), allowed, "{:?}", op);
@@ -141,7 +141,7 @@ fn two_writes_to_one_zone_do_not_overlap() {
 }
 
 #[test]
-fn a_zone_that_dies_under_a_write_stays_dead() {
+fn a_zone_that_fails_during_a_write_stays_unwritable() {
     let rules = ZoneRules::new(4096, 1, CAPACITY, ZoneState::Empty);
     let ticket = rules.begin_write(ZoneIdx(0), 0, 4096).unwrap();
     rules.force(ZoneIdx(0), ZoneState::ReadOnly, 0);
@@ -155,10 +155,10 @@ fn a_zone_that_dies_under_a_write_stays_dead() {
 #[test]
 fn reads_end_at_the_capacity_and_ask_no_pointer() {
     let rules = ZoneRules::new(4096, 0, CAPACITY, ZoneState::Unknown);
-    assert!(rules.may_read(ZoneIdx(2), 5 * UNIT - 3, 3).is_ok());
-    assert!(rules.may_read(ZoneIdx(2), 5 * UNIT - 3, 4).is_err());
-    assert!(rules.may_read(ZoneIdx(2), u64::MAX, 4).is_err());
-    assert!(rules.may_read(ZoneIdx(4), 0, 1).is_err());
+    assert!(rules.check_read(ZoneIdx(2), 5 * UNIT - 3, 3).is_ok());
+    assert!(rules.check_read(ZoneIdx(2), 5 * UNIT - 3, 4).is_err());
+    assert!(rules.check_read(ZoneIdx(2), u64::MAX, 4).is_err());
+    assert!(rules.check_read(ZoneIdx(4), 0, 1).is_err());
     rules.force(ZoneIdx(2), ZoneState::Offline, 0);
-    assert!(rules.may_read(ZoneIdx(2), 0, 1).is_err());
+    assert!(rules.check_read(ZoneIdx(2), 0, 1).is_err());
 }

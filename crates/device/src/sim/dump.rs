@@ -6,7 +6,7 @@
 //! stable format.
 
 use super::image::{CHUNK_BYTES, Image};
-use super::{Durable, SimDevice};
+use super::{DurableZone, SimDevice};
 use crate::zone::{DeviceInfo, DeviceKind, ZoneState};
 use std::fs::OpenOptions;
 use std::io;
@@ -44,7 +44,7 @@ impl SimDevice {
         w.u8(u8::from(info.hardware_pointers));
         w.varint(info.name.len() as u64);
         w.bytes(info.name.as_bytes());
-        for (report, image) in self.reports().iter().zip(&medium.now) {
+        for (report, image) in self.reports().iter().zip(&medium.current) {
             w.u64(report.capacity);
             w.u64(report.pointer);
             w.u8(STATES.iter().position(|state| *state == report.state).unwrap_or(0) as u8);
@@ -112,10 +112,10 @@ impl SimDevice {
             return Err(wrong("end", "nothing more".into(), format!("{} bytes", r.remaining())));
         }
         if !hardware_pointers {
-            for (_, held) in &mut zones {
-                if !matches!(held.state, ZoneState::ReadOnly | ZoneState::Offline) {
-                    held.state = ZoneState::Unknown;
-                    held.pointer = 0;
+            for (_, durable_zone) in &mut zones {
+                if !matches!(durable_zone.state, ZoneState::ReadOnly | ZoneState::Offline) {
+                    durable_zone.state = ZoneState::Unknown;
+                    durable_zone.pointer = 0;
                 }
             }
         }
@@ -143,7 +143,7 @@ impl SimDevice {
         let size =
             self.0.info.zone_size.checked_mul(u64::from(self.0.info.zone_count)).ok_or_else(too_large)?;
         file.set_len(size)?;
-        for (zone, image) in medium.now.iter().enumerate() {
+        for (zone, image) in medium.current.iter().enumerate() {
             let start = zone as u64 * self.0.info.zone_size;
             for (number, bytes) in image.chunks() {
                 file.write_all_at(bytes, start + number * CHUNK_BYTES)?;
@@ -153,7 +153,7 @@ impl SimDevice {
     }
 }
 
-fn load_zone(r: &mut Reader, zone_size: u64, unit: u64) -> Result<(u64, Durable), Corrupt> {
+fn load_zone(r: &mut Reader, zone_size: u64, unit: u64) -> Result<(u64, DurableZone), Corrupt> {
     let short = |t: Truncated| Corrupt::new("", "length", "enough for what it announces", t);
     let (capacity, pointer) = (r.u64().map_err(short)?, r.u64().map_err(short)?);
     if capacity == 0 || capacity > zone_size || !capacity.is_multiple_of(unit) {
@@ -174,14 +174,14 @@ fn load_zone(r: &mut Reader, zone_size: u64, unit: u64) -> Result<(u64, Durable)
     for _ in 0..r.count(3).map_err(short)? {
         let number = r.varint().map_err(short)?;
         let bytes = r.blob().map_err(short)?;
-        let room = number.checked_mul(CHUNK_BYTES).and_then(|start| zone_size.checked_sub(start));
-        let room = room.unwrap_or(0).min(CHUNK_BYTES);
-        if number < next || bytes.is_empty() || bytes.len() as u64 > room {
-            let expected = format_args!("from {next}, with 1 to {room} bytes").to_string();
+        let bytes_max = number.checked_mul(CHUNK_BYTES).and_then(|start| zone_size.checked_sub(start));
+        let bytes_max = bytes_max.unwrap_or(0).min(CHUNK_BYTES);
+        if number < next || bytes.is_empty() || bytes.len() as u64 > bytes_max {
+            let expected = format_args!("from {next}, with 1 to {bytes_max} bytes").to_string();
             return Err(Corrupt::new("", "chunk", expected, format_args!("{number} with {}", bytes.len())));
         }
         image.write(number * CHUNK_BYTES, bytes);
         next = number + 1;
     }
-    Ok((capacity, Durable { image: Arc::new(image), state, pointer }))
+    Ok((capacity, DurableZone { image: Arc::new(image), state, pointer }))
 }

@@ -70,14 +70,14 @@ pub enum Fault {
         one_in: u32,
     },
     /// After `after_ops` more writes, resets, finishes and flushes, the zone is read-only.
-    TurnsReadOnly {
+    BecomesReadOnly {
         /// The zone that can no longer be written. Its content is made durable first.
         zone: ZoneIdx,
         /// Operations of all devices on the power supply until then; 0 means before the next one.
         after_ops: u64,
     },
     /// After as many, the zone is offline.
-    TurnsOffline {
+    BecomesOffline {
         /// The zone that can no longer be read or written.
         zone: ZoneIdx,
         /// Operations of all devices on the power supply until then; 0 means before the next one.
@@ -86,7 +86,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    fn is_anywhere(&self) -> bool {
+    fn applies_to_companions(&self) -> bool {
         matches!(
             self,
             Fault::ReadError { zone: None, .. }
@@ -102,30 +102,30 @@ impl Fault {
 pub struct FaultId(pub(super) usize);
 
 #[derive(Clone, Debug)]
-pub(super) struct Armed {
+pub(super) struct ArmedFault {
     pub(super) fault: Fault,
-    pub(super) on: bool,
+    pub(super) enabled: bool,
     /// Operations of the device before the injection.
-    pub(super) since: u64,
+    pub(super) ops_at_injection: u64,
     /// Occasions on which it could have fired.
-    pub(super) seen: u64,
+    pub(super) occasions: u64,
     pub(super) fired: u64,
 }
 
-impl Armed {
-    fn due(&mut self, due: impl FnOnce(u64) -> bool) -> bool {
-        if !self.on {
+impl ArmedFault {
+    fn fires(&mut self, due: impl FnOnce(u64) -> bool) -> bool {
+        if !self.enabled {
             return false;
         }
-        self.seen += 1;
-        let due = due(self.seen);
+        self.occasions += 1;
+        let due = due(self.occasions);
         self.fired += u64::from(due);
         due
     }
 }
 
 /// The outcome of a write.
-pub(super) enum WriteFate {
+pub(super) enum WriteOutcome {
     Done,
     Lost,
     Misdirected(ZoneIdx, u64),
@@ -135,7 +135,7 @@ pub(super) enum WriteFate {
 
 /// The outcome of a reset.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ResetFate {
+pub(super) enum ResetOutcome {
     Done,
     /// It is acknowledged, and a crash may show that it did not happen.
     Lost,
@@ -143,92 +143,94 @@ pub(super) enum ResetFate {
 }
 
 /// The outcome of a flush.
-pub(super) enum FlushFate {
+pub(super) enum FlushOutcome {
     Done,
     Lost,
     Failed,
 }
 
 impl Medium {
-    pub(super) fn fate_of_read(&mut self, zone: ZoneIdx) -> bool {
-        let dice = &mut self.dice;
+    pub(super) fn read_fails(&mut self, zone: ZoneIdx) -> bool {
+        let prng = &mut self.prng;
         self.faults.iter_mut().any(|armed| match armed.fault {
             Fault::ReadError { zone: at, one_in } if at.is_none_or(|at| at == zone) => {
-                armed.due(|_| dice.one_in(one_in.into()))
+                armed.fires(|_| prng.one_in(one_in.into()))
             }
             _ => false,
         })
     }
 
     /// The first fault that is due decides; all count the occasion.
-    pub(super) fn fate_of_write(&mut self, zone: ZoneIdx, units: u64, unit: u64) -> WriteFate {
-        let dice = &mut self.dice;
-        let mut fate = WriteFate::Done;
+    pub(super) fn write_outcome(&mut self, zone: ZoneIdx, units: u64, unit: u64) -> WriteOutcome {
+        let prng = &mut self.prng;
+        let mut outcome = WriteOutcome::Done;
         for armed in &mut self.faults {
             let decided = match armed.fault {
                 Fault::WriteError { zone: at, one_in, partial } if at.is_none_or(|at| at == zone) => armed
-                    .due(|_| dice.one_in(one_in.into()))
-                    .then(|| WriteFate::Failed(if partial { dice.below(units) * unit } else { 0 })),
-                Fault::LostWrite { nth } => armed.due(|seen| seen == nth).then_some(WriteFate::Lost),
+                    .fires(|_| prng.one_in(one_in.into()))
+                    .then(|| WriteOutcome::Failed(if partial { prng.below(units) * unit } else { 0 })),
+                Fault::LostWrite { nth } => armed.fires(|occasion| occasion == nth).then_some(WriteOutcome::Lost),
                 Fault::MisdirectedWrite { nth, to, offset } => {
-                    armed.due(|seen| seen == nth).then_some(WriteFate::Misdirected(to, offset))
+                    armed.fires(|occasion| occasion == nth).then_some(WriteOutcome::Misdirected(to, offset))
                 }
                 _ => None,
             };
-            if let (WriteFate::Done, Some(decided)) = (&fate, decided) {
-                fate = decided;
+            if let (WriteOutcome::Done, Some(decided)) = (&outcome, decided) {
+                outcome = decided;
             }
         }
-        fate
+        outcome
     }
 
     /// The first fault that is due decides; all count the occasion.
-    pub(super) fn fate_of_reset(&mut self, zone: ZoneIdx) -> ResetFate {
-        let dice = &mut self.dice;
-        let mut fate = ResetFate::Done;
+    pub(super) fn reset_outcome(&mut self, zone: ZoneIdx) -> ResetOutcome {
+        let prng = &mut self.prng;
+        let mut outcome = ResetOutcome::Done;
         for armed in &mut self.faults {
             let decided = match armed.fault {
                 Fault::ResetError { zone: at, one_in } if at.is_none_or(|at| at == zone) => {
-                    armed.due(|_| dice.one_in(one_in.into())).then_some(ResetFate::Failed)
+                    armed.fires(|_| prng.one_in(one_in.into())).then_some(ResetOutcome::Failed)
                 }
                 Fault::LostReset { one_in } => {
-                    armed.due(|_| dice.one_in(one_in.into())).then_some(ResetFate::Lost)
+                    armed.fires(|_| prng.one_in(one_in.into())).then_some(ResetOutcome::Lost)
                 }
                 _ => None,
             };
-            if let (ResetFate::Done, Some(decided)) = (fate, decided) {
-                fate = decided;
+            if let (ResetOutcome::Done, Some(decided)) = (outcome, decided) {
+                outcome = decided;
             }
         }
-        fate
+        outcome
     }
 
-    pub(super) fn fate_of_flush(&mut self) -> FlushFate {
-        let mut fate = FlushFate::Done;
+    pub(super) fn flush_outcome(&mut self) -> FlushOutcome {
+        let mut outcome = FlushOutcome::Done;
         for armed in &mut self.faults {
             let decided = match armed.fault {
-                Fault::LostFlush { nth } => armed.due(|seen| seen == nth).then_some(FlushFate::Lost),
-                Fault::FailingFlush { nth } => armed.due(|seen| seen == nth).then_some(FlushFate::Failed),
+                Fault::LostFlush { nth } => armed.fires(|occasion| occasion == nth).then_some(FlushOutcome::Lost),
+                Fault::FailingFlush { nth } => {
+                    armed.fires(|occasion| occasion == nth).then_some(FlushOutcome::Failed)
+                }
                 _ => None,
             };
-            if let (FlushFate::Done, Some(decided)) = (&fate, decided) {
-                fate = decided;
+            if let (FlushOutcome::Done, Some(decided)) = (&outcome, decided) {
+                outcome = decided;
             }
         }
-        fate
+        outcome
     }
 
     /// The zones that die before the next operation.
-    pub(super) fn deaths(&mut self) -> Vec<(ZoneIdx, ZoneState)> {
+    pub(super) fn zones_to_kill(&mut self) -> Vec<(ZoneIdx, ZoneState)> {
         let ops = self.power.ops();
         let due = self.faults.iter_mut().filter_map(|armed| {
             let (zone, state, after) = match armed.fault {
-                Fault::TurnsReadOnly { zone, after_ops } => (zone, ZoneState::ReadOnly, after_ops),
-                Fault::TurnsOffline { zone, after_ops } => (zone, ZoneState::Offline, after_ops),
+                Fault::BecomesReadOnly { zone, after_ops } => (zone, ZoneState::ReadOnly, after_ops),
+                Fault::BecomesOffline { zone, after_ops } => (zone, ZoneState::Offline, after_ops),
                 _ => return None,
             };
-            let (since, fired) = (armed.since, armed.fired);
-            armed.due(|_| fired == 0 && ops >= since.saturating_add(after)).then_some((zone, state))
+            let (since, fired) = (armed.ops_at_injection, armed.fired);
+            armed.fires(|_| fired == 0 && ops >= since.saturating_add(after)).then_some((zone, state))
         });
         due.collect()
     }
@@ -240,39 +242,48 @@ impl SimDevice {
     pub fn inject(&self, fault: Fault) -> FaultId {
         // A fault has the same number on all of them.
         self.companions().iter().for_each(|device| {
-            device.arm(fault, fault.is_anywhere());
+            device.arm(fault, fault.applies_to_companions());
         });
         self.arm(fault, true)
     }
 
-    fn arm(&self, fault: Fault, on: bool) -> FaultId {
+    fn arm(&self, fault: Fault, enabled: bool) -> FaultId {
         let mut medium = self.medium();
         let since = medium.power.ops();
-        medium.faults.push(Armed { fault, on, since, seen: 0, fired: 0 });
+        medium.faults.push(ArmedFault {
+            fault,
+            enabled,
+            ops_at_injection: since,
+            occasions: 0,
+            fired: 0,
+        });
         FaultId(medium.faults.len() - 1)
     }
 
-    fn all(&self) -> impl Iterator<Item = SimDevice> {
+    fn with_companions(&self) -> impl Iterator<Item = SimDevice> {
         std::iter::once(self.clone()).chain(self.companions())
     }
 
     /// How often the fault has happened. A canary that never fired proves nothing.
     pub fn fired(&self, id: FaultId) -> u64 {
-        self.all().map(|device| device.medium().faults.get(id.0).map_or(0, |armed| armed.fired)).sum()
+        self.with_companions()
+            .map(|device| device.medium().faults.get(id.0).map_or(0, |armed| armed.fired))
+            .sum()
     }
 
     /// Disarms one fault. Its effects and its counter stay.
     pub fn disarm(&self, id: FaultId) {
-        for device in self.all() {
+        for device in self.with_companions() {
             if let Some(armed) = device.medium().faults.get_mut(id.0) {
-                armed.on = false;
+                armed.enabled = false;
             }
         }
     }
 
     /// Disarms all faults; see [`disarm`](Self::disarm).
     pub fn clear_faults(&self) {
-        self.all().for_each(|device| device.medium().faults.iter_mut().for_each(|armed| armed.on = false));
+        self.with_companions()
+            .for_each(|device| device.medium().faults.iter_mut().for_each(|armed| armed.enabled = false));
     }
 
     /// Bit rot: flips every bit that is set in `mask`, on the medium, from `offset` on.
@@ -281,10 +292,10 @@ impl SimDevice {
     /// `Rule` if the range is not within the zone's capacity.
     pub fn rot(&self, zone: ZoneIdx, offset: u64, mask: &[u8]) -> Result<(), DeviceError> {
         let mut medium = self.medium();
-        self.0.rules.may_read(zone, offset, mask.len())?;
-        self.settle(&mut medium, zone);
+        self.0.rules.check_read(zone, offset, mask.len())?;
+        self.make_zone_durable(&mut medium, zone);
         let mut bytes = vec![0; mask.len()];
-        medium.both_images(zone, |image| {
+        medium.change_both_images(zone, |image| {
             image.read(offset, &mut bytes);
             bytes.iter_mut().zip(mask).for_each(|(byte, flip)| *byte ^= flip);
             image.write(offset, &bytes);
@@ -295,7 +306,7 @@ impl SimDevice {
     /// Makes the zone read-only or offline; other states are refused.
     pub fn kill_zone(&self, zone: ZoneIdx, state: ZoneState) -> Result<(), DeviceError> {
         if !matches!(state, ZoneState::ReadOnly | ZoneState::Offline) {
-            return Err(io_error(zone, 0, "kill", "a dead zone is read-only or offline"));
+            return Err(io_error(zone, 0, "kill", "state refused: expected read-only or offline"));
         }
         self.0.rules.report(zone)?;
         self.kill(&mut self.medium(), zone, state);
@@ -303,10 +314,10 @@ impl SimDevice {
     }
 
     pub(super) fn kill(&self, medium: &mut Medium, zone: ZoneIdx, state: ZoneState) {
-        self.settle(medium, zone);
+        self.make_zone_durable(medium, zone);
         let pointer = self.0.rules.report(zone).map_or(0, |report| report.pointer);
         self.0.rules.force(zone, state, pointer);
-        self.settle(medium, zone);
+        self.make_zone_durable(medium, zone);
     }
 
     /// Writes `bytes` of garbage at the write pointer, as another writer would; clipped to the capacity.
@@ -340,19 +351,19 @@ impl SimDevice {
             return Err(DeviceError::Rule {
                 zone,
                 op,
-                expected: "a living zone with a hardware pointer".into(),
+                expected: "a writable zone with a hardware pointer".into(),
                 found: format!("{:?}", report.state),
             });
         }
-        self.settle(&mut medium, zone);
+        self.make_zone_durable(&mut medium, zone);
         let pointer = to(report.pointer, report.capacity);
         let pointer = pointer - pointer % u64::from(self.0.info.write_unit);
         let (from, end) = (pointer.min(report.pointer), pointer.max(report.pointer));
         let mut garbage = vec![0; usize::try_from(end - from).unwrap_or(0)];
-        medium.dice.fill(&mut garbage);
-        medium.both_images(zone, |image| image.write(from, &garbage));
+        medium.prng.fill(&mut garbage);
+        medium.change_both_images(zone, |image| image.write(from, &garbage));
         self.0.rules.force(zone, super::state_at(pointer, report.capacity), pointer);
-        self.settle(&mut medium, zone);
+        self.make_zone_durable(&mut medium, zone);
         Ok(pointer)
     }
 }
@@ -360,9 +371,9 @@ impl SimDevice {
 impl Medium {
     /// Changes the content that reads see, and the content that survives a crash, in the same way. The zone is made
     /// durable first.
-    fn both_images(&mut self, zone: ZoneIdx, mut change: impl FnMut(&mut super::image::Image)) {
+    fn change_both_images(&mut self, zone: ZoneIdx, mut change: impl FnMut(&mut super::image::Image)) {
         if let (Some(now), Some(durable)) =
-            (self.now.get_mut(zone.0 as usize), self.durable.get_mut(zone.0 as usize))
+            (self.current.get_mut(zone.0 as usize), self.durable.get_mut(zone.0 as usize))
         {
             change(Arc::make_mut(now));
             durable.image = Arc::clone(now);

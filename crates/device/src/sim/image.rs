@@ -36,9 +36,9 @@ impl Image {
         for (chunk, within, range) in pieces(offset, buf.len()) {
             let piece = &mut buf[range];
             let stored = self.chunks.get(&chunk).and_then(|bytes| bytes.get(within..)).unwrap_or(&[]);
-            let there = stored.len().min(piece.len());
-            piece[..there].copy_from_slice(&stored[..there]);
-            piece[there..].fill(0);
+            let stored_len = stored.len().min(piece.len());
+            piece[..stored_len].copy_from_slice(&stored[..stored_len]);
+            piece[stored_len..].fill(0);
         }
     }
 

@@ -27,16 +27,16 @@ fn units(byte: u8, count: u64) -> Vec<u8> {
     vec![byte; (count * UNIT) as usize]
 }
 
-/// What the owner of a zone knows: the bytes written since the last reset, how many of them were flushed, and both as
+/// What a client knows of a zone: the bytes written since the last reset, how many of them were flushed, and both as
 /// they were before that reset.
 #[derive(Clone, Default)]
-struct Zone {
+struct ZoneModel {
     written: Vec<u8>,
     flushed: usize,
     before_reset: Option<(Vec<u8>, usize)>,
 }
 
-impl Zone {
+impl ZoneModel {
     /// Whether a drive may be found with this pointer and content.
     fn allows(written: &[u8], flushed: usize, pointer: usize, image: &[u8]) -> bool {
         (flushed..=written.len()).contains(&pointer) && image[..pointer] == written[..pointer]
@@ -44,25 +44,25 @@ impl Zone {
 }
 
 /// Random commands, with a plain record of what they promise.
-struct Owner {
+struct RandomClient {
     device: SimDevice,
-    zones: Vec<Zone>,
-    dice: Dice,
+    zones: Vec<ZoneModel>,
+    prng: Prng,
 }
 
-impl Owner {
+impl RandomClient {
     fn new(device: SimDevice, seed: u64) -> Self {
-        let zones = vec![Zone::default(); device.info().zone_count as usize];
-        Owner { device, zones, dice: Dice::new(seed) }
+        let zones = vec![ZoneModel::default(); device.info().zone_count as usize];
+        RandomClient { device, zones, prng: Prng::new(seed) }
     }
 
     /// One command. An error is returned after the record notes that it may have happened in part.
     fn step(&mut self) -> Result<(), DeviceError> {
-        let at = self.dice.below(self.zones.len() as u64) as usize;
+        let at = self.prng.below(self.zones.len() as u64) as usize;
         let zone = &mut self.zones[at];
         let capacity = self.device.0.rules.report(z(at as u32)).unwrap().capacity;
         let left = (capacity - zone.written.len() as u64) / UNIT;
-        match self.dice.below(10) {
+        match self.prng.below(10) {
             0 => {
                 let written = std::mem::take(&mut zone.written);
                 zone.before_reset = Some((written, std::mem::take(&mut zone.flushed)));
@@ -77,8 +77,8 @@ impl Owner {
                 Ok(())
             }
             _ if left > 0 => {
-                let mut data = units(0, 1 + self.dice.below(left.min(4)));
-                self.dice.fill(&mut data);
+                let mut data = units(0, 1 + self.prng.below(left.min(4)));
+                self.prng.fill(&mut data);
                 let offset = zone.written.len() as u64;
                 zone.written.extend_from_slice(&data);
                 self.device.write(z(at as u32), offset, &data)
@@ -95,11 +95,12 @@ impl Owner {
             let image = bytes(left, at as u32, 0, report.capacity);
             if left.info().hardware_pointers {
                 let pointer = report.pointer as usize;
-                let fits = Zone::allows(&zone.written, zone.flushed, pointer, &image);
+                let fits = ZoneModel::allows(&zone.written, zone.flushed, pointer, &image);
                 // Only a reset in which the power failed may leave the old content.
                 let cut_off = !self.device.is_powered() && zone.written.is_empty();
                 let undone = zone.before_reset.as_ref().filter(|_| cut_off);
-                let undone = undone.is_some_and(|(w, flushed)| Zone::allows(w, *flushed, pointer, &image));
+                let undone =
+                    undone.is_some_and(|(w, flushed)| ZoneModel::allows(w, *flushed, pointer, &image));
                 if !fits && !undone {
                     return Err(format!("zone {at}: pointer {pointer}, flushed {}", zone.flushed));
                 }
@@ -120,14 +121,14 @@ impl Owner {
 fn no_crash_loses_what_was_flushed() {
     for hardware in [true, false] {
         for seed in 0..60 {
-            let mut owner = Owner::new(device(hardware), seed);
+            let mut owner = RandomClient::new(device(hardware), seed);
             for step in 0..60u64 {
                 owner.step().unwrap();
                 assert_eq!(owner.device.check(), Ok(()));
                 let left = owner.device.after_power_loss(seed * 1000 + step);
                 assert_eq!(owner.allows(&left), Ok(()), "hardware {hardware} seed {seed} step {step}");
             }
-            let clean = owner.device.restarted(Kept::Everything);
+            let clean = owner.device.restarted(Survival::Everything);
             for (at, zone) in owner.zones.iter().enumerate() {
                 assert_eq!(bytes(&clean, at as u32, 0, zone.written.len() as u64), zone.written);
             }
@@ -140,7 +141,7 @@ fn no_cut_inside_an_operation_loses_what_was_flushed() {
     for hardware in [true, false] {
         for seed in 0..20 {
             for cut in 0..40 {
-                let mut owner = Owner::new(device(hardware), seed);
+                let mut owner = RandomClient::new(device(hardware), seed);
                 owner.device.crash_after(cut);
                 while owner.step().is_ok() {}
                 assert_eq!(owner.device.ops_done(), cut);
@@ -162,7 +163,7 @@ fn a_lost_flush_is_noticed_by_the_record() {
     for hardware in [true, false] {
         let mut caught = 0;
         for seed in 0..40 {
-            let mut owner = Owner::new(device(hardware), seed);
+            let mut owner = RandomClient::new(device(hardware), seed);
             let id = owner.device.inject(Fault::LostFlush { nth: 1 });
             while owner.device.fired(id) == 0 {
                 owner.step().unwrap();
@@ -177,7 +178,7 @@ fn a_lost_flush_is_noticed_by_the_record() {
 fn the_same_seed_gives_the_same_device() {
     for hardware in [true, false] {
         let run = || {
-            let mut owner = Owner::new(device(hardware), 7);
+            let mut owner = RandomClient::new(device(hardware), 7);
             (0..50).for_each(|_| owner.step().unwrap());
             owner.device
         };
@@ -207,7 +208,7 @@ fn a_drive_keeps_prefixes_and_tears_past_the_pointer() {
     }
     assert_eq!(pointers.into_iter().collect::<Vec<_>>(), [2, 3, 4, 5, 6, 7]);
     assert!(torn > 50, "{torn}");
-    assert_eq!(device.restarted(Kept::Nothing).report(z(0)).unwrap().pointer, 2 * UNIT);
+    assert_eq!(device.restarted(Survival::Nothing).report(z(0)).unwrap().pointer, 2 * UNIT);
 }
 
 #[test]
@@ -239,7 +240,7 @@ fn a_drives_reset_stays_even_when_nothing_else_does() {
     device.flush().unwrap();
     device.reset(z(0)).unwrap();
     device.write(z(0), 0, &units(2, 1)).unwrap();
-    assert_eq!(device.restarted(Kept::Nothing).report(z(0)).unwrap().state, ZoneState::Empty);
+    assert_eq!(device.restarted(Survival::Nothing).report(z(0)).unwrap().state, ZoneState::Empty);
     // A flush that was cut off may have happened or not.
     let device = self::device(true);
     device.write(z(0), 0, &units(1, 4)).unwrap();
@@ -264,11 +265,11 @@ fn a_snapshot_is_a_device_of_its_own() {
     assert_eq!(bytes(&device, 0, 0, UNIT), units(1, 1));
     // Pending commands are pending in the copy too.
     let copy = device.snapshot();
-    assert_eq!(copy.restarted(Kept::Nothing).report(z(0)).unwrap().pointer, 0);
+    assert_eq!(copy.restarted(Survival::Nothing).report(z(0)).unwrap().pointer, 0);
 }
 
 #[test]
-fn a_drive_never_wakes_up_with_too_many_open_zones() {
+fn a_crash_leaves_no_more_open_zones_than_the_limit() {
     let limited = || SimDevice::new(SimConfig { max_open: 2, ..config(true) }).unwrap();
     let device = limited();
     for zone in 0..4 {
@@ -342,31 +343,31 @@ fn a_lost_reset_comes_to_light_in_a_crash_with_all_that_was_there() {
         }
         // After a flush, the reset has happened.
         device.flush().unwrap();
-        assert_eq!(bytes(&device.restarted(Kept::Nothing), 0, 0, UNIT), units(2, 1));
+        assert_eq!(bytes(&device.restarted(Survival::Nothing), 0, 0, UNIT), units(2, 1));
     }
     assert!(outcomes.iter().all(|count| *count > 5), "{outcomes:?}");
 }
 
 #[test]
-fn moments_are_the_devices_that_lives_cut_at_each_operation_leave() {
+fn recorded_power_cuts_equal_runs_cut_at_each_operation() {
     for hardware in [true, false] {
         let life = |device: &SimDevice| {
-            let mut owner = Owner::new(device.clone(), 5);
+            let mut owner = RandomClient::new(device.clone(), 5);
             (0..60).try_for_each(|_| owner.step())
         };
         let watched = device(hardware);
-        watched.watch();
+        watched.record_power_cuts();
         life(&watched).unwrap();
-        let moments = watched.take_moments();
-        assert_eq!(moments.len() as u64, watched.ops_done());
-        assert!(watched.take_moments().is_empty());
-        for (cut, moment) in (0u64..).zip(&moments) {
+        let cut_copies = watched.take_cut_copies();
+        assert_eq!(cut_copies.len() as u64, watched.ops_done());
+        assert!(watched.take_cut_copies().is_empty());
+        for (cut, cut_copy) in (0u64..).zip(&cut_copies) {
             let lived = device(hardware);
             lived.crash_after(cut);
             life(&lived).unwrap_err();
-            for kept in [Kept::Nothing, Kept::Everything, Kept::Seeded(cut)] {
+            for kept in [Survival::Nothing, Survival::Everything, Survival::Seeded(cut)] {
                 assert_eq!(
-                    moment.restarted(kept).dump(),
+                    cut_copy.restarted(kept).dump(),
                     lived.restarted(kept).dump(),
                     "cut {cut}, {kept:?}"
                 );
@@ -423,7 +424,7 @@ fn rot_flips_what_it_is_told_and_survives() {
         device.write(z(1), 0, &units(0xf0, 1)).unwrap();
         device.rot(z(1), 10, &[0xff, 0x01]).unwrap();
         assert_eq!(bytes(&device, 1, 9, 4), [0xf0, 0x0f, 0xf1, 0xf0]);
-        assert_eq!(bytes(&device.restarted(Kept::Nothing), 1, 9, 4), [0xf0, 0x0f, 0xf1, 0xf0]);
+        assert_eq!(bytes(&device.restarted(Survival::Nothing), 1, 9, 4), [0xf0, 0x0f, 0xf1, 0xf0]);
         assert!(device.rot(z(1), ZONE - 1, &[1, 1]).is_err());
         assert_eq!(device.check(), Ok(()));
     }
@@ -510,9 +511,10 @@ fn a_misdirected_write_lands_on_others() {
 }
 
 #[test]
-fn a_lost_flush_is_made_up_by_the_next_a_failed_one_never() {
+fn a_later_flush_repairs_a_lost_one_but_not_a_failed_one() {
     for hardware in [true, false] {
-        let kept = |device: &SimDevice| bytes(&device.restarted(Kept::Nothing), 0, 0, UNIT) == units(7, 1);
+        let kept =
+            |device: &SimDevice| bytes(&device.restarted(Survival::Nothing), 0, 0, UNIT) == units(7, 1);
         let fresh = || {
             let device = device(hardware);
             device.write(z(0), 0, &units(7, 1)).unwrap();
@@ -535,7 +537,7 @@ fn a_lost_flush_is_made_up_by_the_next_a_failed_one_never() {
         device.write(z(1), 0, &units(7, 1)).unwrap();
         device.flush().unwrap();
         assert!(device.fired(id) == 1 && !kept(&device));
-        assert_eq!(bytes(&device.restarted(Kept::Nothing), 1, 0, UNIT), units(7, 1));
+        assert_eq!(bytes(&device.restarted(Survival::Nothing), 1, 0, UNIT), units(7, 1));
         device.reset(z(0)).unwrap();
         device.write(z(0), 0, &units(7, 1)).unwrap();
         device.flush().unwrap();
@@ -555,7 +557,7 @@ fn a_zone_dies_now_or_later_and_stays_dead() {
         assert_eq!(bytes(&device, 0, 0, UNIT), units(7, 1));
         assert!(device.kill_zone(z(0), ZoneState::Full).is_err());
 
-        let id = device.inject(Fault::TurnsOffline { zone: z(1), after_ops: 2 });
+        let id = device.inject(Fault::BecomesOffline { zone: z(1), after_ops: 2 });
         // A command that the rules refuse is no operation.
         device.write(z(1), 0, &units(7, 1)).unwrap_err();
         device.write(z(1), UNIT, &units(7, 1)).unwrap();
@@ -564,7 +566,7 @@ fn a_zone_dies_now_or_later_and_stays_dead() {
         assert!(matches!(device.write(z(1), 2 * UNIT, &units(7, 1)), Err(DeviceError::Rule { .. })));
         assert_eq!(device.fired(id), 1);
         assert!(device.read(z(1), 0, &mut [0]).is_err());
-        let id = device.inject(Fault::TurnsReadOnly { zone: z(2), after_ops: 0 });
+        let id = device.inject(Fault::BecomesReadOnly { zone: z(2), after_ops: 0 });
         device.finish(z(2)).unwrap_err();
         assert_eq!(device.fired(id), 1);
         let left = device.after_power_loss(3);
@@ -585,7 +587,7 @@ fn a_pointer_moves_ahead_or_behind_on_a_drive_only() {
     assert_eq!(device.advance_pointer(z(0), u64::MAX).unwrap(), ZONE);
     assert_eq!(device.report(z(0)).unwrap().state, ZoneState::Full);
     assert_eq!(device.roll_back_pointer(z(0), ZONE - 3 * UNIT).unwrap(), 3 * UNIT);
-    let left = device.restarted(Kept::Nothing);
+    let left = device.restarted(Survival::Nothing);
     assert_eq!(left.report(z(0)).unwrap().pointer, 3 * UNIT);
     assert_eq!(bytes(&left, 0, 0, 3 * UNIT), units(7, 3));
     assert_ne!(bytes(&left, 0, 3 * UNIT, UNIT), units(7, 1));
@@ -597,7 +599,7 @@ fn a_pointer_moves_ahead_or_behind_on_a_drive_only() {
 #[test]
 fn a_dump_comes_back_and_damaged_ones_do_not_panic() {
     for hardware in [true, false] {
-        let mut owner = Owner::new(device(hardware), 3);
+        let mut owner = RandomClient::new(device(hardware), 3);
         (0..40).for_each(|_| owner.step().unwrap());
         let left = owner.device.after_power_loss(9);
         left.kill_zone(z(2), ZoneState::ReadOnly).unwrap();
@@ -609,11 +611,11 @@ fn a_dump_comes_back_and_damaged_ones_do_not_panic() {
         for end in (0..raw.len()).step_by(97).chain(0..100) {
             assert!(SimDevice::load(&raw[..end]).is_err());
         }
-        let mut dice = Dice::new(1);
+        let mut prng = Prng::new(1);
         for _ in 0..3000 {
             let mut bad = raw.clone();
-            let at = if dice.one_in(2) { dice.below(64) } else { dice.below(raw.len() as u64) };
-            bad[at as usize] ^= 1 << dice.below(8);
+            let at = if prng.one_in(2) { prng.below(64) } else { prng.below(raw.len() as u64) };
+            bad[at as usize] ^= 1 << prng.below(8);
             if let Ok(device) = SimDevice::load(&bad) {
                 assert_eq!(device.check(), Ok(()));
             }
@@ -643,13 +645,13 @@ fn a_file_and_both_simulators_take_and_refuse_the_same() {
     let dir = TempDir::new();
     let file = FileDevice::create(dir.path("pool"), 6 * ZONE, ZONE).unwrap();
     let devices: [&dyn Device; 3] = [&file, &device(true), &device(false)];
-    let mut dice = Dice::new(11);
+    let mut prng = Prng::new(11);
     let mut byte = 0u8;
     for _ in 0..2000 {
-        let (zone, op) = (z(dice.below(7) as u32), dice.below(20));
+        let (zone, op) = (z(prng.below(7) as u32), prng.below(20));
         let pointer = file.report(zone).map_or(0, |report| report.pointer);
-        let offset = if dice.one_in(8) { dice.below(ZONE) } else { pointer };
-        let len = if dice.one_in(8) { dice.below(ZONE * 2) } else { UNIT * (1 + dice.below(3)) };
+        let offset = if prng.one_in(8) { prng.below(ZONE) } else { pointer };
+        let len = if prng.one_in(8) { prng.below(ZONE * 2) } else { UNIT * (1 + prng.below(3)) };
         byte = byte.wrapping_add(1);
         let results = devices.map(|device| match op {
             0 | 1 => device.reset(zone).is_ok(),
@@ -679,7 +681,7 @@ fn devices_on_one_power_supply_lose_it_together() {
         SimDevice::new(SimConfig { zone_count: 4, hardware_pointers, ..SimConfig::default() }).unwrap()
     };
     let (first, second) = (device(true), device(false));
-    first.join(vec![second.clone()]);
+    first.share_power(vec![second.clone()]);
     let reads = first.inject(Fault::ReadError { zone: None, one_in: 1 });
     let mut buf = [0; 4096];
     assert!(first.read(z(0), 0, &mut buf).is_err() && second.read(z(0), 0, &mut buf).is_err());
@@ -692,7 +694,7 @@ fn devices_on_one_power_supply_lose_it_together() {
     assert!(second.write(z(1), 0, &[3; 4096]).is_err(), "all operations count");
     assert!(!first.is_powered() && first.read(z(0), 0, &mut buf).is_err());
     // The flush covered only the first device.
-    let left = first.restarted(Kept::Nothing);
+    let left = first.restarted(Survival::Nothing);
     let other = left.companions().remove(0);
     left.read(z(0), 0, &mut buf).unwrap();
     assert_eq!(buf, [1; 4096]);

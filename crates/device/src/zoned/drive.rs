@@ -37,9 +37,9 @@ pub(crate) trait Drive: Send + Sync + Debug {
     fn unlock(&self) -> io::Result<()>;
 }
 
-/// The kernel's facts about the whole drive.
+/// Size, zone size and limits of the whole drive, from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub(crate) struct DriveLimits {
     pub size: u64,
     pub zone_size: u64,
     /// Writes begin and end at multiples of this, in bytes.
@@ -48,15 +48,15 @@ pub(crate) struct Facts {
     pub max_active: u32,
 }
 
-impl Facts {
+impl DriveLimits {
     /// Reads the queue directory in sysfs. A missing file means 0, as on older kernels.
-    pub fn of(backing: &Backing) -> Facts {
+    pub fn from_sysfs(backing: &Backing) -> DriveLimits {
         let number = |name: &str| {
             let text = fs::read_to_string(backing.sysfs().join("queue").join(name)).unwrap_or_default();
             text.trim().parse::<u64>().unwrap_or(0)
         };
         let limit = |name: &str| u32::try_from(number(name)).unwrap_or(u32::MAX);
-        Facts {
+        DriveLimits {
             size: backing.size(),
             zone_size: number("chunk_sectors").saturating_mul(SECTOR),
             write_granularity: number("zone_write_granularity"),
@@ -80,7 +80,7 @@ impl KernelDrive {
     }
 
     /// Executes a command for a range of whole zones.
-    fn manage(&self, request: libc::c_ulong, start: u64, len: u64) -> io::Result<()> {
+    fn zone_command(&self, request: libc::c_ulong, start: u64, len: u64) -> io::Result<()> {
         let range: [u64; 2] = [start / SECTOR, len / SECTOR];
         // SAFETY: the descriptor is open as long as `self` is borrowed; the requests read two 64-bit integers from
         // the address given, which is that of a live local array of exactly those.
@@ -95,11 +95,11 @@ impl Drive for KernelDrive {
     }
 
     fn reset(&self, start: u64, len: u64) -> io::Result<()> {
-        self.manage(BLKRESETZONE, start, len)
+        self.zone_command(BLKRESETZONE, start, len)
     }
 
     fn finish(&self, start: u64, len: u64) -> io::Result<()> {
-        self.manage(BLKFINISHZONE, start, len)
+        self.zone_command(BLKFINISHZONE, start, len)
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {

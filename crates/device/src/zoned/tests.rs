@@ -19,7 +19,7 @@ struct Slot {
 
 /// The fault of the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Trouble {
+enum InjectedFault {
     /// A write takes so many bytes and fails.
     Short(u64),
     /// The zone dies during the command.
@@ -28,7 +28,7 @@ enum Trouble {
     /// The command fails and nothing happens.
     Refused,
     /// It fails, and so does the report after it.
-    Mute,
+    NoReport,
 }
 
 /// A drive in memory that is as strict as the strictest.
@@ -36,13 +36,13 @@ enum Trouble {
 struct Medium {
     zones: Vec<Slot>,
     max_active: usize,
-    trouble: Option<Trouble>,
-    mute: bool,
+    fault: Option<InjectedFault>,
+    fail_next_report: bool,
     discards: u32,
 }
 
 #[derive(Clone, Debug)]
-struct Fake(Arc<Mutex<Medium>>);
+struct FakeDrive(Arc<Mutex<Medium>>);
 
 fn eio() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
@@ -54,20 +54,20 @@ impl Medium {
     }
 
     /// The fault planned for the zone's next command, which happens now.
-    fn suffers(&mut self, zone: usize) -> Option<Trouble> {
-        let trouble = self.trouble.take()?;
-        match trouble {
-            Trouble::ReadOnly => self.zones[zone].raw.condition = 0xd,
-            Trouble::Offline => self.zones[zone].raw.condition = 0xf,
-            Trouble::Mute => self.mute = true,
-            Trouble::Short(_) | Trouble::Refused => {}
+    fn take_fault(&mut self, zone: usize) -> Option<InjectedFault> {
+        let fault = self.fault.take()?;
+        match fault {
+            InjectedFault::ReadOnly => self.zones[zone].raw.condition = 0xd,
+            InjectedFault::Offline => self.zones[zone].raw.condition = 0xf,
+            InjectedFault::NoReport => self.fail_next_report = true,
+            InjectedFault::Short(_) | InjectedFault::Refused => {}
         }
-        Some(trouble)
+        Some(fault)
     }
 }
 
-impl Fake {
-    fn new(max_active: usize) -> Fake {
+impl FakeDrive {
+    fn new(max_active: usize) -> FakeDrive {
         let zone = |index: u64| Slot {
             raw: RawZone {
                 start: index * ZONE,
@@ -80,7 +80,13 @@ impl Fake {
             bytes: vec![0xaa; ZONE as usize],
         };
         let zones = (0..ZONES).map(zone).collect();
-        Fake(Arc::new(Mutex::new(Medium { zones, max_active, trouble: None, mute: false, discards: 0 })))
+        FakeDrive(Arc::new(Mutex::new(Medium {
+            zones,
+            max_active,
+            fault: None,
+            fail_next_report: false,
+            discards: 0,
+        })))
     }
 
     fn medium(&self) -> std::sync::MutexGuard<'_, Medium> {
@@ -93,21 +99,21 @@ impl Fake {
     }
 
     fn open(&self, mode: OpenMode) -> ZonedDevice {
-        let facts = Facts {
+        let limits = DriveLimits {
             size: ZONES * ZONE + 3 * UNIT,
             zone_size: ZONE,
             write_granularity: 512,
             max_open: 0,
             max_active: u32::try_from(self.medium().max_active).unwrap(),
         };
-        ZonedDevice::over(Box::new(self.clone()), "fake".into(), mode, 4096, facts).unwrap()
+        ZonedDevice::from_drive(Box::new(self.clone()), "fake".into(), mode, 4096, limits).unwrap()
     }
 }
 
-impl Drive for Fake {
+impl Drive for FakeDrive {
     fn report(&self, start: u64, zones: usize) -> io::Result<Vec<RawZone>> {
         let medium = &mut *self.medium();
-        if std::mem::take(&mut medium.mute) {
+        if std::mem::take(&mut medium.fail_next_report) {
             return Err(eio());
         }
         // Two at once, so that the caller's loop is needed.
@@ -118,7 +124,7 @@ impl Drive for Fake {
     fn reset(&self, start: u64, len: u64) -> io::Result<()> {
         let (medium, zone) = (&mut *self.medium(), (start / ZONE) as usize);
         assert_eq!(len, ZONE);
-        if medium.suffers(zone).is_some() || matches!(medium.zones[zone].raw.condition, 0xd | 0xf) {
+        if medium.take_fault(zone).is_some() || matches!(medium.zones[zone].raw.condition, 0xd | 0xf) {
             return Err(eio());
         }
         let raw = &mut medium.zones[zone].raw;
@@ -129,7 +135,7 @@ impl Drive for Fake {
     fn finish(&self, start: u64, len: u64) -> io::Result<()> {
         let (medium, zone) = (&mut *self.medium(), (start / ZONE) as usize);
         assert_eq!(len, ZONE);
-        if medium.suffers(zone).is_some() || matches!(medium.zones[zone].raw.condition, 0xd | 0xf) {
+        if medium.take_fault(zone).is_some() || matches!(medium.zones[zone].raw.condition, 0xd | 0xf) {
             return Err(eio());
         }
         let raw = &mut medium.zones[zone].raw;
@@ -162,15 +168,15 @@ impl Drive for Fake {
         let wrong = at != raw.pointer
             || !matches!(raw.condition, 1..=4)
             || from as u64 + data.len() as u64 > raw.capacity;
-        let trouble = medium.suffers(zone);
-        if wrong || trouble.is_some_and(|trouble| !matches!(trouble, Trouble::Short(_))) {
+        let fault = medium.take_fault(zone);
+        if wrong || fault.is_some_and(|fault| !matches!(fault, InjectedFault::Short(_))) {
             return (0, Err(eio()));
         }
         if raw.condition == 1 && medium.max_active > 0 && medium.active() == medium.max_active {
             return (0, Err(io::Error::from_raw_os_error(libc::EOVERFLOW)));
         }
-        let taken = match trouble {
-            Some(Trouble::Short(taken)) => taken.min(data.len() as u64 - 512),
+        let taken = match fault {
+            Some(InjectedFault::Short(taken)) => taken.min(data.len() as u64 - 512),
             _ => data.len() as u64,
         };
         let slot = &mut medium.zones[zone];
@@ -191,7 +197,7 @@ impl Drive for Fake {
     }
 
     fn flush(&self) -> io::Result<()> {
-        match self.medium().suffers(1) {
+        match self.medium().take_fault(1) {
             Some(_) => Err(eio()),
             None => Ok(()),
         }
@@ -208,8 +214,8 @@ fn state(device: &ZonedDevice, zone: u32) -> (ZoneState, u64) {
 }
 
 #[test]
-fn a_drive_is_taken_up_as_it_is() {
-    let fake = Fake::new(4);
+fn open_adopts_the_zone_states_of_the_drive() {
+    let fake = FakeDrive::new(4);
     fake.set(1, 4, 3 * UNIT);
     fake.set(2, 0xe, 0);
     fake.set(3, 0xd, 0);
@@ -231,29 +237,29 @@ fn a_drive_is_taken_up_as_it_is() {
 
 #[test]
 fn what_is_not_zones_of_one_size_is_refused() {
-    let fake = Fake::new(0);
+    let fake = FakeDrive::new(0);
     fake.medium().zones[2].raw.len = ZONE / 2;
-    let facts =
-        Facts { size: ZONES * ZONE, zone_size: ZONE, write_granularity: 0, max_open: 0, max_active: 0 };
-    let over = |facts| {
+    let limits =
+        DriveLimits { size: ZONES * ZONE, zone_size: ZONE, write_granularity: 0, max_open: 0, max_active: 0 };
+    let over = |limits| {
         let opened =
-            ZonedDevice::over(Box::new(fake.clone()), "fake".into(), OpenMode::ReadOnly, 4096, facts);
+            ZonedDevice::from_drive(Box::new(fake.clone()), "fake".into(), OpenMode::ReadOnly, 4096, limits);
         opened.unwrap_err().to_string()
     };
-    assert!(over(facts).contains("zone 2"), "{}", over(facts));
+    assert!(over(limits).contains("zone 2"), "{}", over(limits));
     fake.medium().zones[2].raw.len = ZONE;
     fake.medium().zones[3].raw.start += 512;
-    assert!(over(facts).contains("zone 3"), "{}", over(facts));
-    assert!(over(Facts { zone_size: 0, ..facts }).contains("zones of 0"));
-    assert!(over(Facts { write_granularity: 5000, ..facts }).contains("5000"));
+    assert!(over(limits).contains("zone 3"), "{}", over(limits));
+    assert!(over(DriveLimits { zone_size: 0, ..limits }).contains("zones of 0"));
+    assert!(over(DriveLimits { write_granularity: 5000, ..limits }).contains("5000"));
     fake.medium().zones[3].raw.start -= 512;
     // The drive ends too early.
-    assert!(over(Facts { size: 100 * ZONE, ..facts }).contains("says nothing of zone 6"));
+    assert!(over(DriveLimits { size: 100 * ZONE, ..limits }).contains("ends before zone 6"));
 }
 
 #[test]
 fn reads_stop_at_the_pointer_and_need_no_alignment() {
-    let device = Fake::new(0).open(OpenMode::ReadWrite);
+    let device = FakeDrive::new(0).open(OpenMode::ReadWrite);
     let data: Vec<u8> = (0..3 * UNIT).map(|at| (at % 251) as u8).collect();
     // Also from unaligned memory.
     let shifted = [&[0], &data[..]].concat();
@@ -272,23 +278,23 @@ fn reads_stop_at_the_pointer_and_need_no_alignment() {
 
 #[test]
 fn after_a_failed_write_the_drives_pointer_counts() {
-    for (trouble, want) in [
-        (Trouble::Short(2 * UNIT), (ZoneState::Open, 3 * UNIT)),
-        (Trouble::Short(0), (ZoneState::Open, UNIT)),
+    for (fault, want) in [
+        (InjectedFault::Short(2 * UNIT), (ZoneState::Open, 3 * UNIT)),
+        (InjectedFault::Short(0), (ZoneState::Open, UNIT)),
         // Half a unit: no write of ours can begin there.
-        (Trouble::Short(512), (ZoneState::Full, CAPACITY)),
-        (Trouble::Refused, (ZoneState::Open, UNIT)),
-        (Trouble::ReadOnly, (ZoneState::ReadOnly, 0)),
-        (Trouble::Offline, (ZoneState::Offline, 0)),
-        (Trouble::Mute, (ZoneState::Open, UNIT)),
+        (InjectedFault::Short(512), (ZoneState::Full, CAPACITY)),
+        (InjectedFault::Refused, (ZoneState::Open, UNIT)),
+        (InjectedFault::ReadOnly, (ZoneState::ReadOnly, 0)),
+        (InjectedFault::Offline, (ZoneState::Offline, 0)),
+        (InjectedFault::NoReport, (ZoneState::Open, UNIT)),
     ] {
-        let fake = Fake::new(1);
+        let fake = FakeDrive::new(1);
         let device = fake.open(OpenMode::ReadWrite);
         device.write(ZoneIdx(1), 0, &[1; UNIT as usize]).unwrap();
-        fake.medium().trouble = Some(trouble);
+        fake.medium().fault = Some(fault);
         let error = device.write(ZoneIdx(1), UNIT, &[2; 4 * UNIT as usize]).unwrap_err();
-        assert!(matches!(error, DeviceError::Io { .. }), "{trouble:?}: {error}");
-        assert_eq!(state(&device, 1), want, "{trouble:?}");
+        assert!(matches!(error, DeviceError::Io { .. }), "{fault:?}: {error}");
+        assert_eq!(state(&device, 1), want, "{fault:?}");
         assert_eq!(device.rules.check(), Ok(()));
         if want.0 == ZoneState::Open {
             device.write(ZoneIdx(1), want.1, &[3; UNIT as usize]).unwrap();
@@ -300,8 +306,8 @@ fn after_a_failed_write_the_drives_pointer_counts() {
 }
 
 #[test]
-fn a_zone_that_died_by_itself_is_known_by_asking() {
-    let fake = Fake::new(2);
+fn a_query_detects_a_zone_that_became_offline() {
+    let fake = FakeDrive::new(2);
     let device = fake.open(OpenMode::ReadWrite);
     for zone in 1..4 {
         device.write(ZoneIdx(zone), 0, &[zone as u8; UNIT as usize]).unwrap();
@@ -310,21 +316,21 @@ fn a_zone_that_died_by_itself_is_known_by_asking() {
     fake.set(1, 0xd, 0);
     fake.set(2, 0xf, 0);
     assert_eq!([1, 2, 3].map(|zone| state(&device, zone).0), [ZoneState::Full; 3]);
-    let asked = [1, 2, 3].map(|zone| device.ask(ZoneIdx(zone)).unwrap().state);
+    let asked = [1, 2, 3].map(|zone| device.query(ZoneIdx(zone)).unwrap().state);
     assert_eq!(asked, [ZoneState::ReadOnly, ZoneState::Offline, ZoneState::Full]);
     assert_eq!([1, 2, 3].map(|zone| state(&device, zone).0), asked);
     let mut byte = [0];
     device.read(ZoneIdx(1), UNIT - 1, &mut byte).unwrap();
     assert_eq!(byte, [1], "a read-only zone gives what it holds");
     // Without a reply, the rules keep their state.
-    fake.medium().mute = true;
-    assert_eq!(device.ask(ZoneIdx(3)).unwrap().state, ZoneState::Full);
+    fake.medium().fail_next_report = true;
+    assert_eq!(device.query(ZoneIdx(3)).unwrap().state, ZoneState::Full);
     assert_eq!(device.rules.check(), Ok(()));
 }
 
 #[test]
 fn the_limit_of_active_zones_is_refused_by_name() {
-    let fake = Fake::new(2);
+    let fake = FakeDrive::new(2);
     let device = fake.open(OpenMode::ReadWrite);
     device.write(ZoneIdx(1), 0, &[1; UNIT as usize]).unwrap();
     device.write(ZoneIdx(2), 0, &[1; UNIT as usize]).unwrap();
@@ -348,8 +354,8 @@ fn the_limit_of_active_zones_is_refused_by_name() {
 }
 
 #[test]
-fn places_held_for_nothing_are_freed_when_a_drive_is_taken_up() {
-    let fake = Fake::new(2);
+fn active_zones_without_data_are_reset_at_open() {
+    let fake = FakeDrive::new(2);
     // Zones that were opened by command and never written, and a half unit of another writer.
     fake.set(1, 3, 0);
     fake.set(2, 4, UNIT + 512);
@@ -361,8 +367,8 @@ fn places_held_for_nothing_are_freed_when_a_drive_is_taken_up() {
 }
 
 #[test]
-fn a_conventional_zone_is_told_its_pointer_and_forgets_its_labels() {
-    let fake = Fake::new(0);
+fn a_conventional_zone_takes_a_pointer_and_its_reset_erases_labels() {
+    let fake = FakeDrive::new(0);
     let device = fake.open(OpenMode::ReadWrite);
     assert!(device.write(ZoneIdx(0), 0, &[1; UNIT as usize]).is_err(), "nobody told");
     assert_eq!(device.resume(ZoneIdx(0), 2 * UNIT).unwrap(), 2 * UNIT);
@@ -380,7 +386,7 @@ fn a_conventional_zone_is_told_its_pointer_and_forgets_its_labels() {
 
 #[test]
 fn a_zone_that_ends_within_a_unit_is_finished_when_ours_are_written() {
-    let fake = Fake::new(1);
+    let fake = FakeDrive::new(1);
     fake.medium().zones[1].raw.capacity = CAPACITY - 512;
     let device = fake.open(OpenMode::ReadWrite);
     assert_eq!(device.report(ZoneIdx(1)).unwrap().capacity, CAPACITY - UNIT);
@@ -391,10 +397,10 @@ fn a_zone_that_ends_within_a_unit_is_finished_when_ours_are_written() {
 
 #[test]
 fn a_failed_flush_is_final_and_a_reader_changes_nothing() {
-    let fake = Fake::new(0);
+    let fake = FakeDrive::new(0);
     let device = fake.open(OpenMode::ReadWrite);
     device.flush().unwrap();
-    fake.medium().trouble = Some(Trouble::Refused);
+    fake.medium().fault = Some(InjectedFault::Refused);
     assert!(device.flush().is_err() && device.flush().is_err());
     let reader = fake.open(OpenMode::ReadOnly);
     for refused in [
@@ -412,24 +418,24 @@ enum Op {
     Reset(u32),
     Finish(u32),
     /// Another program writes or finishes zones.
-    Behind(u32, bool),
+    OtherWriter(u32, bool),
 }
 
-fn ops() -> impl Strategy<Value = (Op, Option<Trouble>)> {
+fn ops() -> impl Strategy<Value = (Op, Option<InjectedFault>)> {
     let zone = || SEQUENTIAL;
     let op = prop_oneof![
         6 => (zone(), 1u64..6).prop_map(|(zone, units)| Op::Write(zone, units)),
         2 => zone().prop_map(Op::Reset),
         1 => zone().prop_map(Op::Finish),
-        1 => (zone(), any::<bool>()).prop_map(|(zone, finish)| Op::Behind(zone, finish)),
+        1 => (zone(), any::<bool>()).prop_map(|(zone, finish)| Op::OtherWriter(zone, finish)),
     ];
-    let trouble = prop_oneof![
+    let fault = prop_oneof![
         8 => Just(None),
-        1 => (0u64..20).prop_map(|n| Some(Trouble::Short(n * 512))),
-        1 => Just(Some(Trouble::Refused)),
-        1 => prop_oneof![Just(Trouble::ReadOnly), Just(Trouble::Offline)].prop_map(Some),
+        1 => (0u64..20).prop_map(|n| Some(InjectedFault::Short(n * 512))),
+        1 => Just(Some(InjectedFault::Refused)),
+        1 => prop_oneof![Just(InjectedFault::ReadOnly), Just(InjectedFault::Offline)].prop_map(Some),
     ];
-    (op, trouble)
+    (op, fault)
 }
 
 proptest! {
@@ -437,11 +443,11 @@ proptest! {
     /// equal the drive's state.
     #[test]
     fn the_rules_stay_equal_to_the_drive(steps in prop::collection::vec(ops(), 0..60), max_active in 0usize..4) {
-        let fake = Fake::new(max_active);
+        let fake = FakeDrive::new(max_active);
         let device = fake.open(OpenMode::ReadWrite);
         let mut behind = std::collections::BTreeSet::new();
-        for (op, trouble) in &steps {
-            fake.medium().trouble = *trouble;
+        for (op, fault) in &steps {
+            fake.medium().fault = *fault;
             let zone = match *op {
                 Op::Write(zone, units) => {
                     let at = state(&device, zone).1;
@@ -467,7 +473,7 @@ proptest! {
                     }
                     zone
                 }
-                Op::Behind(zone, finish) => {
+                Op::OtherWriter(zone, finish) => {
                     let medium = &mut *fake.medium();
                     let raw = &mut medium.zones[zone as usize].raw;
                     if matches!(raw.condition, 2 | 4) {
@@ -478,14 +484,14 @@ proptest! {
                     zone
                 }
             };
-            fake.medium().trouble = None;
+            fake.medium().fault = None;
             prop_assert_eq!(device.rules.check(), Ok(()));
             if !behind.contains(&zone) {
-                let said = fake.medium().zones[zone as usize].raw.judge(UNIT).report;
+                let expected = fake.medium().zones[zone as usize].raw.classify(UNIT).report;
                 let report = device.report(ZoneIdx(zone)).unwrap();
-                prop_assert_eq!(report.state, said.state, "zone {} after {:?}", zone, op);
-                if !matches!(said.state, ZoneState::ReadOnly | ZoneState::Offline) {
-                    prop_assert_eq!(report.pointer, said.pointer, "zone {} after {:?}", zone, op);
+                prop_assert_eq!(report.state, expected.state, "zone {} after {:?}", zone, op);
+                if !matches!(expected.state, ZoneState::ReadOnly | ZoneState::Offline) {
+                    prop_assert_eq!(report.pointer, expected.pointer, "zone {} after {:?}", zone, op);
                 }
             }
         }

@@ -14,7 +14,7 @@ fn row(device: u64) -> DeviceRow {
         zone_count: 64,
         write_unit: 4096,
         role: Role::Data,
-        stay: Stay::Normal,
+        state: DeviceState::Normal,
         name: String::new(),
     }
 }
@@ -26,7 +26,7 @@ fn label() -> Label {
         name: "tank".into(),
         device: 99,
         generation: 3,
-        turn: 8,
+        anchor_generation: 8,
         zone_size: 1 << 20,
         zone_count: 64,
         write_unit: 4096,
@@ -82,7 +82,7 @@ fn golden(name: &str, features: Features) {
 }
 
 #[test]
-fn labels_with_and_without_features_are_what_they_always_were() {
+fn labels_match_the_golden_files() {
     golden("label_of_the_first_version", Features::default());
     let mut features = Features::default();
     features.add(crate::Feature::TinyZap);
@@ -96,7 +96,7 @@ fn several() -> Label {
     let special = DeviceRow {
         zone_size: 4 << 20,
         role: Role::Special,
-        stay: Stay::Leaving,
+        state: DeviceState::Leaving,
         name: "/dev/second".into(),
         ..row(7)
     };
@@ -107,18 +107,18 @@ fn several() -> Label {
 fn labels_of_several_devices_come_back_from_each_of_them() {
     let label = several();
     for (device, row) in label.members() {
-        let carried = label.carried_by(row, 5);
+        let carried = label.for_device(row, 5);
         let back = Label::parse(&carried.encode(1), 1, "here").unwrap();
         assert_eq!(back, carried, "{device}");
-        assert_eq!((back.turn, back.zone_size), (5, row.zone_size));
+        assert_eq!((back.anchor_generation, back.zone_size), (5, row.zone_size));
     }
     assert!(label.member(DeviceIdx(1)).is_none() && label.member(DeviceIdx(3)).is_none());
 }
 
 #[test]
-fn lies_about_devices_are_refused() {
-    type Lie = (&'static str, fn(&mut Label));
-    let lies: [Lie; 8] = [
+fn invalid_device_tables_are_refused() {
+    type Mutation = (&'static str, fn(&mut Label));
+    let mutations: [Mutation; 8] = [
         ("none", |label| label.devices.clear()),
         ("all gone", |label| label.devices = vec![None, None]),
         ("too many", |label| label.devices.resize(DEVICES_MAX + 1, None)),
@@ -129,9 +129,9 @@ fn lies_about_devices_are_refused() {
         ("several without the feature", |label| label.features = Features::default()),
     ];
     assert!(Label::parse(&several().encode(0), 0, "here").is_ok());
-    for (what, lie) in lies {
+    for (what, mutate) in mutations {
         let mut label = several();
-        lie(&mut label);
+        mutate(&mut label);
         assert!(Label::parse(&label.encode(0), 0, "here").is_err(), "{what}");
     }
 }
@@ -142,7 +142,7 @@ fn the_longest_table_fits_and_names_keep_their_end() {
     label.name = "n".repeat(255);
     label.devices = (0..DEVICES_MAX as u64).map(|id| Some(row(99 + id))).collect();
     let long = format!("/dev/{}end", "\u{e4}".repeat(300));
-    label.devices.iter_mut().flatten().for_each(|row| row.call(&long));
+    label.devices.iter_mut().flatten().for_each(|row| row.set_name(&long));
     let back = Label::parse(&label.encode(0), 0, "here").unwrap();
     assert_eq!(back, label);
     assert!(back.members().all(|(_, row)| row.name.ends_with("end") && row.name.len() > 120));
@@ -163,7 +163,7 @@ fn uberblock() -> Uberblock {
     Uberblock {
         clean: true,
         generation: 3,
-        turn: 8,
+        anchor_generation: 8,
         incarnation: 2,
         txg: Txg(17),
         oldest: Txg(14),
@@ -172,12 +172,12 @@ fn uberblock() -> Uberblock {
         lease_txg: 200,
         record: BootPtr::NONE,
         host: 77,
-        has_unknown: false,
+        has_unknown_features: false,
     }
 }
 
 #[test]
-fn an_uberblock_is_two_slots_of_one_turn() {
+fn an_uberblock_is_two_slots_of_one_anchor_generation() {
     let label = label();
     let uber = uberblock();
     let raw = uber.encode(&label, 0, 16384, 4096);
@@ -185,8 +185,8 @@ fn an_uberblock_is_two_slots_of_one_turn() {
     assert_eq!(Uberblock::parse(&raw, &label, 0, 16384), Some(uber));
     assert_eq!(Uberblock::parse(&raw[4096..], &label, 0, 20480), Some(uber));
     assert_eq!(Uberblock::parse(&raw, &label, 1, 16384), None, "of another anchor");
-    let next_turn = Label { turn: 9, ..label.clone() };
-    assert_eq!(Uberblock::parse(&raw, &next_turn, 0, 16384), None, "of an earlier turn");
+    let next_filling = Label { anchor_generation: 9, ..label.clone() };
+    assert_eq!(Uberblock::parse(&raw, &next_filling, 0, 16384), None, "of an earlier anchor generation");
     for bit in 0..UberblockPhys::SIZE * 8 {
         let mut bad = raw.clone();
         bad[bit / 8] ^= 1 << (bit % 8);
@@ -196,17 +196,22 @@ fn an_uberblock_is_two_slots_of_one_turn() {
 
 /// A later version uses these words for changes outside of the txg's record. A version that does not know them must refuse.
 #[test]
-fn an_uberblock_that_tells_of_a_log_or_of_stale_devices_says_so() {
+fn uberblocks_with_a_log_or_stale_devices_are_marked_unknown() {
     let label = label();
     let uber = uberblock();
     for word in [208, 216] {
         let mut raw = uber.encode(&label, 0, 16384, 4096);
         raw[word] = 1;
-        let seed = Seed { pool: label.pool, life: label.device << 1, offset: 16384, incarnation: label.turn };
+        let seed = Seed {
+            pool: label.pool,
+            scope: label.device << 1,
+            offset: 16384,
+            incarnation: label.anchor_generation,
+        };
         let made = seal(seed, &[&raw[..UberblockPhys::SIZE - 16]]);
         raw[UberblockPhys::SIZE - 16..UberblockPhys::SIZE].copy_from_slice(&made);
         let read = Uberblock::parse(&raw, &label, 0, 16384);
-        assert_eq!(read, Some(Uberblock { has_unknown: true, ..uber }));
+        assert_eq!(read, Some(Uberblock { has_unknown_features: true, ..uber }));
     }
 }
 
@@ -232,8 +237,8 @@ fn labels_in_which_not_everything_would_fit_are_refused() {
         .map(|cache| CacheRow { cache: 1 + cache, zone_size: 1 << 26, name: String::new() })
         .collect();
     let long = "x".repeat(300);
-    most.devices.iter_mut().flatten().for_each(|row| row.call(&long));
-    most.caches.iter_mut().for_each(|row| row.call(&long));
+    most.devices.iter_mut().flatten().for_each(|row| row.set_name(&long));
+    most.caches.iter_mut().for_each(|row| row.set_name(&long));
     most.encode(0);
     let known: usize = FEATURES.iter().map(|row| row.name.len() + 2).sum();
     assert!(known <= 512, "{known} bytes of names of features");

@@ -12,7 +12,7 @@ use std::fs;
 
 const CAP_SYS_ADMIN: u32 = 21;
 
-/// The user id by which the caller is judged. If idmapped mounts are possible, a request that creates nothing
+/// The user id by which the caller is checked. If idmapped mounts are possible, a request that creates nothing
 /// does not carry it, so it is read from `/proc`. For a process that is not visible it is [`NO_USER`].
 pub(super) fn uid_of(caller: &Header) -> u32 {
     if caller.uid != NO_USER {
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_that_is_not_said_is_found() {
+    fn a_missing_uid_is_read_from_proc() {
         assert_eq!(uid_in("Name:\tx\nUid:\t1\t2\t3\t4\nGid:\t0\t0\t0\t0\n"), Some(4));
         assert_eq!(uid_in("Uid:\t1\n"), None);
         let caller = Header { opcode: 39, unique: 2, nodeid: 1, uid: NO_USER, gid: NO_USER, pid: 0 };
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_seen_is_judged_by_number() {
+    fn an_invisible_caller_is_checked_by_uid() {
         let caller = Header { opcode: 23, unique: 2, nodeid: 1, uid: 0, gid: 0, pid: 0 };
         assert!(is_admin(&caller));
         assert!(!is_admin(&Header { uid: 1000, ..caller }));

@@ -28,21 +28,21 @@ const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XFLAGS: u32 = 0x801c_581f;
 const SET_XFLAGS: u32 = 0x401c_5820;
 /// From this minor version on (Linux 5.14) the kernel itself checks who may set flags, and which.
-const MINOR_JUDGED: u32 = 34;
+const MINOR_KERNEL_CHECKS_FLAGS: u32 = 34;
 
 /// The bit of each flag in one of the two calls.
-struct Bits {
+struct FlagBits {
     immutable: u32,
     append_only: u32,
     no_dump: u32,
 }
 
 /// `FS_IMMUTABLE_FL` and the like.
-const FLAGS: Bits = Bits { immutable: 0x10, append_only: 0x20, no_dump: 0x40 };
+const FLAGS: FlagBits = FlagBits { immutable: 0x10, append_only: 0x20, no_dump: 0x40 };
 /// `FS_XFLAG_IMMUTABLE` and the like.
-const XFLAGS: Bits = Bits { immutable: 0x08, append_only: 0x10, no_dump: 0x80 };
+const XFLAGS: FlagBits = FlagBits { immutable: 0x08, append_only: 0x10, no_dump: 0x80 };
 
-impl Bits {
+impl FlagBits {
     fn bits_of(&self, flags: InodeFlags) -> u32 {
         let bit = |is_set, bit| if is_set { bit } else { 0 };
         bit(flags.immutable, self.immutable)
@@ -74,12 +74,12 @@ impl Dispatch {
         negotiated: &Negotiated,
         caller: &Header,
         node: Ino,
-        call: &IoctlIn,
+        args: &IoctlIn,
         data: &[u8],
         reply: &mut Reply,
     ) -> Answer {
-        let answer = match call.cmd {
-            GET_WRITE_HINT if call.out_size == 8 => Some(self.fs.write_hint(node)? as u64),
+        let answer = match args.cmd {
+            GET_WRITE_HINT if args.out_size == 8 => Some(self.fs.write_hint(node)? as u64),
             SET_WRITE_HINT => {
                 let number = data.try_into().map(u64::from_le_bytes).map_err(|_| EINVAL)?;
                 let hint = Hint::from_id(number).ok_or(EINVAL)?;
@@ -90,13 +90,13 @@ impl Dispatch {
                 self.fs.set_write_hint(node, hint)?;
                 None
             }
-            GET_FLAGS => return self.show_flags(node, call, reply),
+            GET_FLAGS => return self.show_flags(node, args, reply),
             SET_FLAGS => {
                 let bits = data.first_chunk().map(|bits| u32::from_le_bytes(*bits)).ok_or(EINVAL)?;
                 self.set_flags(negotiated, node, FLAGS.flags_of(bits)?)?;
                 None
             }
-            GET_XFLAGS => return self.show_xflags(node, call, reply),
+            GET_XFLAGS => return self.show_xflags(node, args, reply),
             SET_XFLAGS => {
                 let (bits, rest) = data.split_first_chunk().ok_or(EINVAL)?;
                 // Extent size hints and project ids are not supported.
@@ -119,18 +119,18 @@ impl Dispatch {
 }
 
 impl Dispatch {
-    fn show_flags(&self, node: Ino, call: &IoctlIn, reply: &mut Reply) -> Answer {
+    fn show_flags(&self, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
         let bits = FLAGS.bits_of(self.fs.inode_flags(node)?);
-        put_result(reply, &bits.to_le_bytes(), call)
+        put_result(reply, &bits.to_le_bytes(), args)
     }
 
-    fn show_xflags(&self, node: Ino, call: &IoctlIn, reply: &mut Reply) -> Answer {
+    fn show_xflags(&self, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
         let bits = XFLAGS.bits_of(self.fs.inode_flags(node)?);
-        put_result(reply, &bits.to_le_bytes(), call)
+        put_result(reply, &bits.to_le_bytes(), args)
     }
 
     fn set_flags(&self, negotiated: &Negotiated, node: Ino, flags: InodeFlags) -> Answer {
-        if negotiated.minor < MINOR_JUDGED {
+        if negotiated.minor < MINOR_KERNEL_CHECKS_FLAGS {
             return Err(ENOTTY);
         }
         self.fs.set_inode_flags(node, flags)
@@ -147,15 +147,15 @@ impl Dispatch {
     }
 }
 
-/// Puts as many bytes as the call takes: `said`, then zeros.
-fn put_result(reply: &mut Reply, said: &[u8], call: &IoctlIn) -> Answer {
-    let len = usize::try_from(call.out_size).map_err(|_| EINVAL)?;
-    if !(said.len()..=64).contains(&len) {
+/// Puts as many bytes as the call takes: `value`, then zeros.
+fn put_result(reply: &mut Reply, value: &[u8], args: &IoctlIn) -> Answer {
+    let len = usize::try_from(args.out_size).map_err(|_| EINVAL)?;
+    if !(value.len()..=64).contains(&len) {
         return Err(EINVAL);
     }
     reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
-    reply.bytes(said);
-    reply.bytes(&vec![0; len - said.len()]);
+    reply.bytes(value);
+    reply.bytes(&vec![0; len - value.len()]);
     Ok(())
 }
 
@@ -183,14 +183,14 @@ mod tests {
             ask_about(&dispatch, ino, agreed, false, Request::Ioctl { ioctl, data })
         };
         let fsx = |bits: u32| [&bits.to_le_bytes()[..], &[0; 24]].concat();
-        let said = |bytes: &[u8]| Ok([&[0; 16][..], bytes].concat());
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), said(&[0; 4]));
-        assert_eq!(call(&AGREED, SET_FLAGS, &0x70u32.to_le_bytes(), 0), said(&[]));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), said(&0x70u32.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), said(&0x70u64.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), said(&fsx(0x98)));
+        let answer = |bytes: &[u8]| Ok([&[0; 16][..], bytes].concat());
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&[0; 4]));
+        assert_eq!(call(&AGREED, SET_FLAGS, &0x70u32.to_le_bytes(), 0), answer(&[]));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&0x70u32.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), answer(&0x70u64.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&fsx(0x98)));
         let flags = InodeFlags { append_only: true, ..InodeFlags::default() };
-        assert_eq!(call(&AGREED, SET_XFLAGS, &fsx(0x10), 0), said(&[]));
+        assert_eq!(call(&AGREED, SET_XFLAGS, &fsx(0x10), 0), answer(&[]));
         assert_eq!(fs.inode_flags(ino), Ok(flags));
         let mut project = fsx(0);
         project[12] = 1;
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(call(&AGREED, SET_FLAGS, &[1, 2], 0), Err(EINVAL));
         assert_eq!(call(&AGREED, GET_FLAGS, &[], 2), Err(EINVAL));
         // A kernel that has not checked who may set flags.
-        let old = Negotiated { minor: MINOR_JUDGED - 1, ..AGREED };
+        let old = Negotiated { minor: MINOR_KERNEL_CHECKS_FLAGS - 1, ..AGREED };
         assert_eq!(call(&old, SET_FLAGS, &[0; 4], 0), Err(ENOTTY));
         assert_eq!(fs.inode_flags(ino), Ok(flags));
     }
@@ -218,11 +218,11 @@ mod tests {
             let ioctl = IoctlIn { fh: 0, flags: 0, cmd, arg: 0x1000, in_size, out_size };
             ask_about(&dispatch, ino, &AGREED, false, Request::Ioctl { ioctl, data })
         };
-        let said = |number: u64| [&[0; 16][..], &number.to_le_bytes()].concat();
-        assert_eq!(call(GET_WRITE_HINT, &[], 8), Ok(said(0)));
+        let answer = |number: u64| [&[0; 16][..], &number.to_le_bytes()].concat();
+        assert_eq!(call(GET_WRITE_HINT, &[], 8), Ok(answer(0)));
         for hint in Hint::ALL {
             assert_eq!(call(SET_WRITE_HINT, &(hint as u64).to_le_bytes(), 0), Ok(vec![0; 16]));
-            assert_eq!(call(GET_WRITE_HINT, &[], 8), Ok(said(hint as u64)));
+            assert_eq!(call(GET_WRITE_HINT, &[], 8), Ok(answer(hint as u64)));
             assert_eq!(fs.write_hint(ino), Ok(hint));
         }
         for (data, errno) in [(&6u64.to_le_bytes()[..], EINVAL), (&[255; 8], EINVAL), (&[2, 0, 0, 0], EINVAL)]
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(call(GET_WRITE_HINT, &[], 4), Err(ENOTTY));
         assert_eq!(call(0x5401, &[], 0), Err(ENOTTY), "no terminal");
         let range: Vec<u8> = [5u64, u64::MAX, 4096].iter().flat_map(|word| word.to_le_bytes()).collect();
-        let said = [&[0; 16][..], &range[..8], &[0; 8], &range[16..]].concat();
-        assert_eq!(call(TRIM, &range, 24), Ok(said), "nothing is left to be given back");
+        let answer = [&[0; 16][..], &range[..8], &[0; 8], &range[16..]].concat();
+        assert_eq!(call(TRIM, &range, 24), Ok(answer), "nothing is left to be given back");
         assert_eq!(call(TRIM, &range[8..], 24), Err(EINVAL));
         assert_eq!(fs.write_hint(ino), Ok(Hint::Extreme), "what was refused changed nothing");
     }

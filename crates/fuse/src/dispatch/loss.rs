@@ -12,20 +12,20 @@
 use super::{Answer, Dispatch};
 use crate::proto::{self, Header, Request, WriteIn, fattr};
 use crate::session::Call;
-use terrane_posix::{Ino, RENAME_EXCHANGE, Reading};
+use terrane_posix::{Ino, RENAME_EXCHANGE, ReadOptions};
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    AsAsked,
-    AtEnd,
+pub(super) enum AppendTarget {
+    RequestedOffset,
+    EndOfFile,
     /// A dead server has already carried it out.
-    There,
+    AlreadyStored,
 }
 
 impl Dispatch {
     /// Refuses a request before any of it is done.
-    pub(super) fn refuse_where_lost(&self, call: &Call<'_>) -> Answer {
+    pub(super) fn refuse_change_after_loss(&self, call: &Call<'_>) -> Answer {
         if !self.fs.has_losses() {
             return Ok(());
         }
@@ -35,7 +35,7 @@ impl Dispatch {
                 self.fs.refuse_change(node)
             }
             // Change times come from a cache that writes back, and no program receives an error for them.
-            Request::Setattr(set) if set.valid & fattr::CTIME == 0 && !cuts_to_nothing(&set) => {
+            Request::Setattr(set) if set.valid & fattr::CTIME == 0 && !truncates_to_zero(&set) => {
                 self.fs.refuse_change(node)
             }
             Request::Fallocate(_) | Request::Setxattr(_) | Request::Removexattr { .. } => {
@@ -44,11 +44,11 @@ impl Dispatch {
             Request::CopyFileRange { copy, .. } => self.fs.refuse_change(self.ino(copy.nodeid_out)),
             Request::Link { nodeid, .. } => self.fs.refuse_change(self.ino(nodeid)),
             Request::Rename { name, new_dir, new_name, flags } => {
-                self.refuse_name(node, name)?;
+                self.refuse_name_after_loss(node, name)?;
                 if flags & RENAME_EXCHANGE == 0 {
                     Ok(())
                 } else {
-                    self.refuse_name(self.ino(new_dir), new_name)
+                    self.refuse_name_after_loss(self.ino(new_dir), new_name)
                 }
             }
             _ => Ok(()),
@@ -56,7 +56,7 @@ impl Dispatch {
     }
 
     /// After a write-back was done: answers it with an error if the file has losses.
-    pub(super) fn tell_cache_of_loss(&self, call: &Call<'_>) -> Answer {
+    pub(super) fn fail_write_back_after_loss(&self, call: &Call<'_>) -> Answer {
         match *call.request {
             Request::Write(write) if write.write_flags & proto::write::CACHE != 0 && self.fs.has_losses() => {
                 self.fs.refuse_change(self.ino(call.header.nodeid))
@@ -75,24 +75,24 @@ impl Dispatch {
     /// A resent append may be stored already: a dead server appended it and it was committed. The kernel's
     /// offset says nothing about that, so the end of the file is compared. After a server that stepped back
     /// the append is not stored, whatever the end looks like.
-    pub(super) fn place_of(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> Place {
+    pub(super) fn append_target(&self, header: &Header, node: Ino, write: &WriteIn<'_>) -> AppendTarget {
         const O_APPEND: u32 = libc::O_APPEND.cast_unsigned();
         // The flags of a write-back are the kernel's guess.
         let appends = write.flags & O_APPEND != 0 && write.write_flags & proto::write::CACHE == 0;
         if !appends || !self.fs.has_losses() || !self.fs.is_lost(node) {
-            return Place::AsAsked;
+            return AppendTarget::RequestedOffset;
         }
-        let Ok(attr) = self.fs.getattr(node) else { return Place::AsAsked };
+        let Ok(attr) = self.fs.getattr(node) else { return AppendTarget::RequestedOffset };
         if write.offset == attr.size {
-            return Place::AsAsked;
+            return AppendTarget::RequestedOffset;
         }
         if let Some(launderer) = &self.launderer {
-            launderer.launder_later(header.nodeid, write.offset.min(attr.size)..u64::MAX);
+            launderer.launder_deferred(header.nodeid, write.offset.min(attr.size)..u64::MAX);
         }
-        if header.resent() && self.fs.may_be_done() && self.ends_with(node, attr.size, write.data) {
-            Place::There
+        if header.is_resent() && self.fs.may_be_carried_out() && self.ends_with(node, attr.size, write.data) {
+            AppendTarget::AlreadyStored
         } else {
-            Place::AtEnd
+            AppendTarget::EndOfFile
         }
     }
 
@@ -101,11 +101,11 @@ impl Dispatch {
             return false;
         };
         let mut there = Vec::new();
-        let how = Reading { alone: true, quiet: true };
+        let how = ReadOptions { no_prefetch: true, keeps_atime: true };
         self.fs.read_as(node, start, len, how, &mut there).is_ok() && there == data
     }
 
-    fn refuse_name(&self, dir: Ino, name: &[u8]) -> Answer {
+    fn refuse_name_after_loss(&self, dir: Ino, name: &[u8]) -> Answer {
         // The call itself reports a missing name.
         let Ok(found) = self.fs.lookup(dir, name) else { return Ok(()) };
         // The kernel did not do this lookup, so it is not counted.
@@ -114,7 +114,7 @@ impl Dispatch {
     }
 }
 
-fn cuts_to_nothing(set: &proto::SetattrIn) -> bool {
+fn truncates_to_zero(set: &proto::SetattrIn) -> bool {
     set.valid & fattr::SIZE != 0 && set.size == 0
 }
 

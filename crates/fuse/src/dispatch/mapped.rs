@@ -15,47 +15,49 @@ use super::Dispatch;
 use crate::proto::{self, ReadIn, SetattrIn, WriteIn};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-const PLACES: usize = 4096;
+const SLOTS: usize = 4096;
 
 /// Files that may be mapped for writing, by node id.
 pub(super) struct MappedFiles(Box<[AtomicU64]>);
 
 impl Default for MappedFiles {
     fn default() -> Self {
-        MappedFiles((0..PLACES).map(|_| AtomicU64::new(0)).collect())
+        MappedFiles((0..SLOTS).map(|_| AtomicU64::new(0)).collect())
     }
 }
 
 impl MappedFiles {
-    fn place(&self, node: u64) -> Option<&AtomicU64> {
-        self.0.get(usize::try_from(node % PLACES as u64).ok()?)
+    fn slot(&self, node: u64) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(node % SLOTS as u64).ok()?)
     }
 
-    pub fn read(&self, node: u64, read: &ReadIn) {
+    /// Notes a file that is read through the page cache by a descriptor for reading and writing.
+    pub fn note_read(&self, node: u64, read: &ReadIn) {
         let flags = read.flags.cast_signed();
         if flags & libc::O_ACCMODE == libc::O_RDWR && flags & libc::O_DIRECT == 0 {
             self.note(node);
         }
     }
 
-    pub fn written(&self, node: u64, write: &WriteIn<'_>) {
+    /// Notes a file whose pages the kernel writes back.
+    pub fn note_write(&self, node: u64, write: &WriteIn<'_>) {
         if write.write_flags & proto::write::CACHE != 0 {
             self.note(node);
         }
     }
 
     fn note(&self, node: u64) {
-        if let Some(place) = self.place(node)
-            && place.load(Ordering::Relaxed) != node
+        if let Some(slot) = self.slot(node)
+            && slot.load(Ordering::Relaxed) != node
         {
-            place.store(node, Ordering::Relaxed);
+            slot.store(node, Ordering::Relaxed);
         }
     }
 
     /// Whether the node was noted. Removes the note.
-    fn take(&self, node: u64) -> bool {
-        self.place(node).is_some_and(|place| {
-            place.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    fn take_note(&self, node: u64) -> bool {
+        self.slot(node).is_some_and(|slot| {
+            slot.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })
     }
 }
@@ -63,8 +65,8 @@ impl MappedFiles {
 impl Dispatch {
     pub(super) fn write_back_before_times(&self, node: u64, set: &SetattrIn) {
         if let Some(launderer) = &self.launderer
-            && set.sets_past_mtime()
-            && self.mapped.take(node)
+            && set.sets_explicit_mtime()
+            && self.mapped.take_note(node)
             && !launderer.launder(node, 0..u64::MAX)
         {
             self.mapped.note(node);
@@ -88,16 +90,16 @@ mod tests {
             flags: flags.cast_unsigned(),
             padding: 0,
         };
-        mapped.read(7, &read(libc::O_RDONLY));
-        mapped.read(7, &read(libc::O_RDWR | libc::O_DIRECT));
+        mapped.note_read(7, &read(libc::O_RDONLY));
+        mapped.note_read(7, &read(libc::O_RDWR | libc::O_DIRECT));
         let write =
             |write_flags| WriteIn { offset: 0, write_flags, flags: libc::O_RDWR.cast_unsigned(), data: b"x" };
-        mapped.written(7, &write(0));
-        assert!(!mapped.take(7));
-        mapped.read(7, &read(libc::O_RDWR));
-        assert!(mapped.take(7) && !mapped.take(7));
-        mapped.written(7, &write(proto::write::CACHE));
-        assert!(!mapped.take(7 + PLACES as u64));
-        assert!(mapped.take(7));
+        mapped.note_write(7, &write(0));
+        assert!(!mapped.take_note(7));
+        mapped.note_read(7, &read(libc::O_RDWR));
+        assert!(mapped.take_note(7) && !mapped.take_note(7));
+        mapped.note_write(7, &write(proto::write::CACHE));
+        assert!(!mapped.take_note(7 + SLOTS as u64));
+        assert!(mapped.take_note(7));
     }
 }

@@ -24,19 +24,19 @@ const EEXIST: Errno = Errno(libc::EEXIST);
 const O_EXCL: u32 = libc::O_EXCL.cast_unsigned();
 
 /// Whether carrying out the request twice undoes it. Then nothing shows whether it was done once.
-pub(super) fn undoes_itself(request: &Request<'_>) -> bool {
+pub(super) fn is_self_inverse(request: &Request<'_>) -> bool {
     matches!(request, Request::Rename { flags, .. } if flags & RENAME_EXCHANGE != 0)
 }
 
 impl Dispatch {
     /// The first answer of a resent request, where carrying it out again gives `errno`.
-    pub(super) fn answer_again(&self, call: &Call<'_>, errno: Errno, reply: &mut Reply) -> Answer {
+    pub(super) fn answer_repeated(&self, call: &Call<'_>, errno: Errno, reply: &mut Reply) -> Answer {
         let dir = self.ino(call.header.nodeid);
         let cred = cred_of(call);
         match (errno, *call.request) {
             (EEXIST, Request::Create { name, create }) => {
                 let exclusive = create.flags & O_EXCL != 0;
-                let found = self.found(dir, name, |attr| {
+                let found = self.find_own_result(dir, name, |attr| {
                     is_kind(attr, mode::S_IFREG) && (!exclusive || is_untouched(attr, &cred))
                 })?;
                 let found = if create.flags & O_TRUNC != 0 && found.size > 0 {
@@ -45,25 +45,25 @@ impl Dispatch {
                 } else {
                     found
                 };
-                self.opened(name, found, reply)
+                self.put_created(name, found, reply)
             }
             (EEXIST, Request::Mknod { name, mode: bits, rdev, .. }) => {
                 let same =
                     |attr: &Attr| is_kind(attr, bits) && attr.rdev == rdev && is_untouched(attr, &cred);
-                self.entry(name, self.found(dir, name, same)?, reply)
+                self.put_entry(name, self.find_own_result(dir, name, same)?, reply)
             }
             (EEXIST, Request::Mkdir { name, .. }) => {
                 let same =
                     |attr: &Attr| is_kind(attr, mode::S_IFDIR) && attr.size == 2 && attr.uid == cred.uid;
-                self.entry(name, self.found(dir, name, same)?, reply)
+                self.put_entry(name, self.find_own_result(dir, name, same)?, reply)
             }
             (EEXIST, Request::Symlink { name, target }) => {
                 let same = |attr: &Attr| self.fs.readlink(attr.ino).is_ok_and(|there| there == target);
-                self.entry(name, self.found(dir, name, same)?, reply)
+                self.put_entry(name, self.find_own_result(dir, name, same)?, reply)
             }
             (EEXIST, Request::Link { nodeid, name }) => {
                 let ino = self.ino(nodeid);
-                self.entry(name, self.found(dir, name, |attr| attr.ino == ino)?, reply)
+                self.put_entry(name, self.find_own_result(dir, name, |attr| attr.ino == ino)?, reply)
             }
             (EEXIST, Request::Setxattr(set)) => {
                 let mut there = Vec::new();
@@ -84,7 +84,7 @@ impl Dispatch {
 
     /// Whether a rename with RENAME_WHITEOUT has been done: its whiteout exists. A second run would move the
     /// whiteout over the file that it moved.
-    pub(super) fn left_whiteout(&self, call: &Call<'_>) -> bool {
+    pub(super) fn has_left_whiteout(&self, call: &Call<'_>) -> bool {
         let Request::Rename { name, flags, .. } = *call.request else { return false };
         if flags & RENAME_WHITEOUT == 0 {
             return false;
@@ -97,7 +97,12 @@ impl Dispatch {
 
     /// Looks up the name and counts that as a lookup by the kernel, if it is what the request would have
     /// made.
-    fn found(&self, dir: Ino, name: &[u8], is_it: impl FnOnce(&Attr) -> bool) -> Result<Attr, Errno> {
+    fn find_own_result(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        is_it: impl FnOnce(&Attr) -> bool,
+    ) -> Result<Attr, Errno> {
         let attr = self.fs.lookup(dir, name)?;
         if is_it(&attr) {
             return Ok(attr);

@@ -7,7 +7,7 @@ use terrane_wire::ObjectId;
 
 /// Lifetime of the answer to a lookup, in seconds, and whether the name exists. `None`: not cached and does
 /// not exist.
-fn believed(dispatch: &Dispatch, name: &[u8]) -> Option<(u64, bool)> {
+fn lookup_lifetime(dispatch: &Dispatch, name: &[u8]) -> Option<(u64, bool)> {
     let entry = ask(dispatch, false, Request::Lookup { name }).ok()?;
     let word =
         |at: usize| entry.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |raw| u64::from_le_bytes(*raw));
@@ -15,7 +15,7 @@ fn believed(dispatch: &Dispatch, name: &[u8]) -> Option<(u64, bool)> {
 }
 
 #[test]
-fn a_name_with_several_spellings_is_believed_for_no_time() {
+fn a_name_with_several_spellings_has_no_lifetime() {
     let for_ever = CachePolicy::default().entry.as_secs();
     let insensitive = [("casesensitivity", "insensitive")];
     for (props, spelled) in
@@ -25,13 +25,17 @@ fn a_name_with_several_spellings_is_believed_for_no_time() {
         for name in [&b"foo"[..], b"2026", "na\u{ef}ve".as_bytes()] {
             fs.create(fs.root(), name, 0o644, &Cred::default()).unwrap();
         }
-        assert_eq!(believed(&dispatch, b"foo"), Some((spelled, true)), "{props:?}");
-        assert_eq!(believed(&dispatch, b"2026"), Some((for_ever, true)), "{props:?}");
+        assert_eq!(lookup_lifetime(&dispatch, b"foo"), Some((spelled, true)), "{props:?}");
+        assert_eq!(lookup_lifetime(&dispatch, b"2026"), Some((for_ever, true)), "{props:?}");
         let accented = if props.is_empty() { for_ever } else { 0 };
-        assert_eq!(believed(&dispatch, "na\u{ef}ve".as_bytes()), Some((accented, true)), "{props:?}");
+        assert_eq!(lookup_lifetime(&dispatch, "na\u{ef}ve".as_bytes()), Some((accented, true)), "{props:?}");
         // Missing names likewise: they may be created later under another spelling.
-        assert_eq!(believed(&dispatch, b"2027"), Some((for_ever, false)), "{props:?}");
-        assert_eq!(believed(&dispatch, b"bar"), (spelled > 0).then_some((for_ever, false)), "{props:?}");
+        assert_eq!(lookup_lifetime(&dispatch, b"2027"), Some((for_ever, false)), "{props:?}");
+        assert_eq!(
+            lookup_lifetime(&dispatch, b"bar"),
+            (spelled > 0).then_some((for_ever, false)),
+            "{props:?}"
+        );
     }
 }
 
@@ -39,9 +43,9 @@ fn a_name_with_several_spellings_is_believed_for_no_time() {
 fn the_root_directory_stays_in_memory_while_it_is_served() {
     let (dispatch, fs) = served_with(&[]);
     assert_eq!(fs.cached_inodes(), 1);
-    assert!(believed(&dispatch, b"missing").is_some());
+    assert!(lookup_lifetime(&dispatch, b"missing").is_some());
     assert_eq!(fs.cached_inodes(), 1);
-    Handler::end(&dispatch);
+    Handler::on_unmounted(&dispatch);
     assert_eq!(Arc::clone(&fs).cached_inodes(), 0);
 }
 

@@ -20,7 +20,7 @@ fn is_acl(name: &[u8]) -> bool {
 }
 
 /// Whether this mount serves such attributes. ENOSYS keeps the kernel from asking again.
-fn judge(negotiated: &Negotiated, name: &[u8]) -> Answer {
+fn check_negotiated(negotiated: &Negotiated, name: &[u8]) -> Answer {
     match name {
         _ if !negotiated.xattrs => Err(ENOSYS),
         _ if is_acl(name) && !negotiated.acls() => Err(Errno::EOPNOTSUPP),
@@ -29,7 +29,7 @@ fn judge(negotiated: &Negotiated, name: &[u8]) -> Answer {
 }
 
 /// Limits an answer to `size` bytes; with 0 the answer is the length.
-fn fit(reply: &mut Reply, size: u32) -> Answer {
+fn fit_to_size(reply: &mut Reply, size: u32) -> Answer {
     let len = u32::try_from(reply.len()).map_err(|_| Errno::ERANGE)?;
     if size == 0 {
         reply.clear();
@@ -46,7 +46,7 @@ impl Dispatch {
         set: &SetXattrIn<'_>,
         cred: &Cred,
     ) -> Answer {
-        judge(negotiated, set.name)?;
+        check_negotiated(negotiated, set.name)?;
         let how = SetXattr {
             create: set.flags & xattr::CREATE != 0,
             replace: set.flags & xattr::REPLACE != 0,
@@ -63,14 +63,14 @@ impl Dispatch {
         size: u32,
         reply: &mut Reply,
     ) -> Answer {
-        judge(negotiated, name)?;
-        self.fs.getxattr(node, name, reply.tail()).map_err(|errno| match errno {
+        check_negotiated(negotiated, name)?;
+        self.fs.getxattr(node, name, reply.raw_mut()).map_err(|errno| match errno {
             // On any other error the kernel refuses access to all users but the owner. A file that cannot
-            // have a list is judged by its mode.
+            // have a list is checked by its mode.
             Errno::EOPNOTSUPP if is_acl(name) => Errno::ENODATA,
             errno => errno,
         })?;
-        fit(reply, size)
+        fit_to_size(reply, size)
     }
 
     pub(super) fn listxattr(
@@ -80,13 +80,13 @@ impl Dispatch {
         size: u32,
         reply: &mut Reply,
     ) -> Answer {
-        judge(negotiated, b"")?;
-        self.fs.listxattr(self.ino(caller.nodeid), &|| is_admin(caller), reply.tail())?;
-        fit(reply, size)
+        check_negotiated(negotiated, b"")?;
+        self.fs.listxattr(self.ino(caller.nodeid), &|| is_admin(caller), reply.raw_mut())?;
+        fit_to_size(reply, size)
     }
 
     pub(super) fn removexattr(&self, negotiated: &Negotiated, node: Ino, name: &[u8]) -> Answer {
-        judge(negotiated, name)?;
+        check_negotiated(negotiated, name)?;
         self.fs.removexattr(node, name)
     }
 

@@ -4,11 +4,11 @@
 //! silently dropping it would silently break what it promises. Options that mount(8) and systemd keep for
 //! themselves are known and ignored.
 
-use super::MountedAt;
+use super::MountEntry;
 use crate::cache_policy::CachePolicy;
 use std::fmt;
 use std::time::Duration;
-use terrane_dataset::{AclType, Dataset, XattrHome};
+use terrane_dataset::{AclType, Dataset, XattrPlacement};
 use terrane_posix::AccessTimes;
 
 /// How a dataset is mounted.
@@ -16,22 +16,28 @@ use terrane_posix::AccessTimes;
 pub struct MountOptions {
     /// What `mount` shows as the source. It must equal fstab's first field, or `mount -a` mounts twice.
     pub source: String,
+    /// Changes are refused (`ro`).
     pub read_only: bool,
     /// Users other than the one that mounts may access it.
     pub allow_other: bool,
     /// The kernel checks modes and owners. Without this nothing does, so a mount that other users may access
     /// then has neither `dev` nor `suid`.
     pub default_permissions: bool,
+    /// Device files work.
     pub dev: bool,
+    /// Set-id bits of programs have an effect.
     pub suid: bool,
+    /// Programs can be run.
     pub exec: bool,
     /// Symbolic links are not followed, Linux 5.10.
     pub nosymfollow: bool,
+    /// When reads update access times.
     pub atime: Atime,
     /// Every write is committed before it is answered.
     pub sync: bool,
     /// Changes of directories are committed before they are answered.
     pub dirsync: bool,
+    /// Lifetimes in the kernel's caches.
     pub cache: CachePolicy,
     /// Requests come through rings (FUSE over io_uring) where the kernel supports it; such a mount ends with
     /// its server.
@@ -50,11 +56,13 @@ pub struct MountOptions {
 /// When a read updates the access time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Atime {
+    /// Not at all (`noatime`).
     Never,
     /// Not for directories.
     NoDirectories,
     /// If the access time is older than the modification time, and once a day.
     Relative,
+    /// On every read (`strictatime`).
     Always,
 }
 
@@ -62,7 +70,7 @@ impl From<Atime> for AccessTimes {
     fn from(atime: Atime) -> AccessTimes {
         match atime {
             Atime::Never => AccessTimes::Never,
-            Atime::NoDirectories => AccessTimes::NotOfDirectories,
+            Atime::NoDirectories => AccessTimes::NeverForDirectories,
             // What the kernel shows if no option was given.
             Atime::Relative => AccessTimes::AsProperty,
             Atime::Always => AccessTimes::Always,
@@ -73,19 +81,19 @@ impl From<Atime> for AccessTimes {
 impl Atime {
     /// What holds for a file system with these mounts. The server does not learn through which mount a read
     /// comes, so it keeps the times that any one of them wants.
-    pub fn of_places<'a>(places: impl IntoIterator<Item = &'a MountedAt>) -> Option<Atime> {
+    pub fn of_mounts<'a>(mounts: impl IntoIterator<Item = &'a MountEntry>) -> Option<Atime> {
         let wants = |atime: &Atime| match atime {
             Atime::Never => 0,
             Atime::NoDirectories => 1,
             Atime::Relative => 2,
             Atime::Always => 3,
         };
-        places.into_iter().map(Atime::of_place).max_by_key(wants)
+        mounts.into_iter().map(Atime::of_mount).max_by_key(wants)
     }
 
     /// By the options in the kernel's table.
-    fn of_place(place: &MountedAt) -> Atime {
-        let has = |word: &str| place.options.split(',').any(|has| has == word);
+    fn of_mount(mount: &MountEntry) -> Atime {
+        let has = |word: &str| mount.options.split(',').any(|has| has == word);
         match () {
             () if has("noatime") => Atime::Never,
             () if has("nodiratime") => Atime::NoDirectories,
@@ -98,7 +106,9 @@ impl Atime {
 /// An unknown option, or one that does not take this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionError {
+    /// The option as it was given, with its value.
     pub word: String,
+    /// What is accepted instead, as it ends "should be ...".
     pub expected: &'static str,
 }
 
@@ -117,6 +127,7 @@ const MS_NOSYMFOLLOW: libc::c_ulong = 256;
 pub const THREADS_DEFAULT: usize = 8;
 /// One that may wait, two that may not.
 pub const THREADS_MIN: usize = 3;
+/// Largest accepted number of threads that read requests.
 pub const THREADS_MAX: usize = 64;
 
 impl Default for MountOptions {
@@ -157,13 +168,13 @@ impl MountOptions {
     }
 
     /// The same, with the options that the dataset's properties set.
-    pub fn of_dataset(self, dataset: &Dataset) -> MountOptions {
-        let xattrs = dataset.xattr_home() != XattrHome::Off;
+    pub fn with_dataset_options(self, dataset: &Dataset) -> MountOptions {
+        let xattrs = dataset.xattr_placement() != XattrPlacement::Off;
         MountOptions { xattrs, acls: dataset.acl_type() == AclType::Posix, ..self }
     }
 
     /// The same, with the per-mount options of `other`.
-    pub fn of_place(self, other: &MountOptions) -> MountOptions {
+    pub fn with_mount_options(self, other: &MountOptions) -> MountOptions {
         let MountOptions { read_only, dev, suid, exec, nosymfollow, atime, .. } = *other;
         MountOptions { read_only, dev, suid, exec, nosymfollow, atime, source: other.source.clone(), ..self }
     }
@@ -177,7 +188,7 @@ impl MountOptions {
     /// The result once all options were applied. Where nothing checks permissions, other users get access
     /// only by an explicit option. `allow_other`: whether it was given.
     #[must_use]
-    pub fn settled(self, allow_other: bool) -> MountOptions {
+    pub fn resolved(self, allow_other: bool) -> MountOptions {
         let options = MountOptions {
             allow_other: self.allow_other && (self.default_permissions || allow_other),
             ..self
@@ -188,7 +199,7 @@ impl MountOptions {
 
     /// The same for another mount of a mounted file system, whose own options hold for all its mounts.
     #[must_use]
-    pub fn of_file_system(self, row: &MountedAt) -> MountOptions {
+    pub fn with_file_system_options(self, row: &MountEntry) -> MountOptions {
         let (allow_other, default_permissions) = (row.has("allow_other"), row.has("default_permissions"));
         MountOptions { allow_other, default_permissions, ..self }
     }
@@ -240,7 +251,7 @@ impl MountOptions {
             // change time of its own.
             "lazytime" | "nolazytime" | "iversion" | "noiversion" | "silent" | "loud" | "nomand" => {}
             _ if word.starts_with("x-") || word.starts_with("X-") => {}
-            _ => return Err(OptionError { word: word.to_owned(), expected: "an option that terrane knows" }),
+            _ => return Err(OptionError { word: word.to_owned(), expected: "a known option" }),
         }
         Ok(())
     }
@@ -267,7 +278,7 @@ impl MountOptions {
             "negative_timeout" => self.cache.negative = seconds()?,
             "attr_timeout" => self.cache.attr = seconds()?,
             _ if key.starts_with("x-") || key.starts_with("X-") || key == "comment" => {}
-            _ => return Err(refuse("an option that terrane knows")),
+            _ => return Err(refuse("a known option")),
         }
         Ok(())
     }
@@ -293,7 +304,7 @@ impl MountOptions {
     }
 
     /// The same as per-mount flags, `MOUNT_ATTR_*`.
-    pub(super) fn place_attributes(&self) -> u64 {
+    pub(super) fn mount_attributes(&self) -> u64 {
         let flags = self.mount_flags();
         let given = [
             (libc::MS_RDONLY, libc::MOUNT_ATTR_RDONLY),
@@ -309,7 +320,7 @@ impl MountOptions {
     }
 
     /// Options that only the kernel's FUSE understands.
-    fn fuse_words(&self) -> impl Iterator<Item = &'static str> {
+    fn fuse_options(&self) -> impl Iterator<Item = &'static str> {
         let words = [(self.default_permissions, "default_permissions"), (self.allow_other, "allow_other")];
         words.into_iter().filter_map(|(on, word)| on.then_some(word))
     }
@@ -317,7 +328,7 @@ impl MountOptions {
     /// The data argument of mount(2), for this descriptor and mount point.
     pub(super) fn kernel_data(&self, fd: i32, root_mode: u32, uid: u32, gid: u32) -> String {
         let mut data = format!("fd={fd},rootmode={root_mode:o},user_id={uid},group_id={gid}");
-        for word in self.fuse_words() {
+        for word in self.fuse_options() {
             data.push(',');
             data.push_str(word);
         }
@@ -325,7 +336,7 @@ impl MountOptions {
     }
 
     /// The `-o` argument of fusermount3, which sets descriptor, root mode and users itself.
-    pub(super) fn helper_words(&self, subtype: &str) -> String {
+    pub(super) fn fusermount_options(&self, subtype: &str) -> String {
         let source = self.source.replace('\\', "\\\\").replace(',', "\\,");
         let mut words = format!("fsname={source},subtype={subtype}");
         let flags = [
@@ -343,7 +354,7 @@ impl MountOptions {
         let syncs = [(self.sync, "sync"), (self.dirsync, "dirsync")];
         let syncs = syncs.into_iter().chain([(self.nosymfollow, "nosymfollow")]);
         let syncs = syncs.filter_map(|(on, word)| on.then_some(word));
-        for word in flags.into_iter().chain(times).chain(syncs).chain(self.fuse_words()) {
+        for word in flags.into_iter().chain(times).chain(syncs).chain(self.fuse_options()) {
             words.push(',');
             words.push_str(word);
         }
@@ -385,8 +396,8 @@ mod tests {
     }
 
     #[test]
-    fn a_place_gets_by_the_new_calls_what_it_gets_by_the_old_one() {
-        let attributes = |words| parsed(words).unwrap().place_attributes();
+    fn mount_attributes_equal_mount_flags() {
+        let attributes = |words| parsed(words).unwrap().mount_attributes();
         assert_eq!(attributes(""), 0);
         let all = libc::MOUNT_ATTR_RDONLY
             | libc::MOUNT_ATTR_NODEV
@@ -401,7 +412,7 @@ mod tests {
 
     #[test]
     fn a_file_system_keeps_the_times_that_one_of_its_places_wants() {
-        let place = |options: &str| MountedAt {
+        let mount = |options: &str| MountEntry {
             id: 1,
             dev: "0:53".into(),
             dir: "/mnt".into(),
@@ -410,7 +421,7 @@ mod tests {
             super_options: "rw".into(),
         };
         let of =
-            |words: &[&str]| Atime::of_places(&words.iter().map(|words| place(words)).collect::<Vec<_>>());
+            |words: &[&str]| Atime::of_mounts(&words.iter().map(|words| mount(words)).collect::<Vec<_>>());
         assert_eq!(of(&["rw,noatime"]), Some(Atime::Never));
         assert_eq!(of(&["rw,noatime", "rw,nodiratime,relatime"]), Some(Atime::NoDirectories));
         assert_eq!(of(&["rw,relatime", "ro,noatime"]), Some(Atime::Relative));
@@ -432,21 +443,21 @@ mod tests {
         let open = parsed("no_default_permissions,allow_other,suid,dev").unwrap();
         assert!(open.is_open_to_all());
         assert_eq!(flags(&open), BOTH, "also where nobody has settled it");
-        assert!(open.helper_words("terrane").contains(",nodev,nosuid,"));
-        let settled = open.settled(true);
-        assert!(settled.allow_other && !settled.suid && !settled.dev);
+        assert!(open.fusermount_options("terrane").contains(",nodev,nosuid,"));
+        let resolved = open.resolved(true);
+        assert!(resolved.allow_other && !resolved.suid && !resolved.dev);
         // `allow_other` was not given: it was root's default.
-        let closed = parsed("no_default_permissions").unwrap().settled(false);
+        let closed = parsed("no_default_permissions").unwrap().resolved(false);
         assert!(!closed.allow_other && closed.suid && closed.dev);
         assert_eq!(flags(&closed), 0);
-        let usual = parsed("").unwrap().settled(false);
+        let usual = parsed("").unwrap().resolved(false);
         assert!(usual.allow_other && flags(&usual) == 0);
     }
 
     #[test]
     fn a_source_cannot_smuggle_options_to_the_helper() {
         let options = MountOptions { source: r"a,suid\b".to_owned(), ..MountOptions::default() };
-        let words = options.helper_words("terrane");
+        let words = options.fusermount_options("terrane");
         assert_eq!(words, r"fsname=a\,suid\\b,subtype=terrane,rw,nodev,nosuid,exec,default_permissions");
     }
 }

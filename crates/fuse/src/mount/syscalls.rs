@@ -36,7 +36,7 @@ pub fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: libc::c_ulong, da
 }
 
 /// All per-mount flags.
-const OF_PLACE: u64 = libc::MOUNT_ATTR_RDONLY
+const MOUNT_ATTRS: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NOSUID
     | libc::MOUNT_ATTR_NODEV
     | libc::MOUNT_ATTR_NOEXEC
@@ -45,7 +45,7 @@ const OF_PLACE: u64 = libc::MOUNT_ATTR_RDONLY
     | libc::MOUNT_ATTR_NOSYMFOLLOW;
 
 /// A detached copy of the mount at `source`.
-pub fn place_of(source: &CStr) -> io::Result<OwnedFd> {
+pub fn clone_mount(source: &CStr) -> io::Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it; the other arguments are numbers.
     let fd = unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, source.as_ptr(), flags) };
@@ -56,15 +56,15 @@ pub fn place_of(source: &CStr) -> io::Result<OwnedFd> {
 
 /// Sets the flags of a mount (`MOUNT_ATTR_*`; it gets no others), and makes it private: later mounts below
 /// its source do not propagate to it.
-pub fn set_flags_and_be_private(place: &OwnedFd, attributes: u64) -> io::Result<()> {
+pub fn set_private_attributes(tree: &OwnedFd, attributes: u64) -> io::Result<()> {
     let propagation = libc::MS_PRIVATE;
-    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: OF_PLACE, propagation, userns_fd: 0 };
+    let wanted = libc::mount_attr { attr_set: attributes, attr_clr: MOUNT_ATTRS, propagation, userns_fd: 0 };
     // SAFETY: the first pointer is to a zero-terminated string, the second to a whole `mount_attr` whose true size is given; both outlive
     // the call, which only reads them.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mount_setattr,
-            place.as_raw_fd(),
+            tree.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_EMPTY_PATH,
             &raw const wanted,
@@ -75,12 +75,12 @@ pub fn set_flags_and_be_private(place: &OwnedFd, attributes: u64) -> io::Result<
 }
 
 /// Attaches a detached mount at `target`.
-pub fn attach(place: &OwnedFd, target: &CStr) -> io::Result<()> {
+pub fn attach(tree: &OwnedFd, target: &CStr) -> io::Result<()> {
     // SAFETY: both pointers are to zero-terminated strings that outlive the call, which only reads them.
     let done = unsafe {
         libc::syscall(
             libc::SYS_move_mount,
-            place.as_raw_fd(),
+            tree.as_raw_fd(),
             c"".as_ptr(),
             libc::AT_FDCWD,
             target.as_ptr(),
@@ -96,15 +96,15 @@ pub fn unmount(target: &CStr, flags: libc::c_int) -> io::Result<()> {
 }
 
 /// Whether a file of `/proc` signals a change.
-pub fn is_exceptional(file: &File) -> bool {
-    let mut ask = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
+pub fn has_exceptional_event(file: &File) -> bool {
+    let mut query = libc::pollfd { fd: file.as_raw_fd(), events: libc::POLLPRI, revents: 0 };
     // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
-    let found = unsafe { libc::poll(&raw mut ask, 1, 0) };
-    found > 0 && ask.revents & (libc::POLLPRI | libc::POLLERR) != 0
+    let found = unsafe { libc::poll(&raw mut query, 1, 0) };
+    found > 0 && query.revents & (libc::POLLPRI | libc::POLLERR) != 0
 }
 
 /// The root of the kernel's list of FUSE connections, as a detached mount.
-pub fn connections() -> io::Result<File> {
+pub fn open_connection_list() -> io::Result<File> {
     const FSOPEN_CLOEXEC: libc::c_long = 1;
     const FSCONFIG_CMD_CREATE: libc::c_long = 6;
     const FSMOUNT_CLOEXEC: libc::c_long = 1;
@@ -127,7 +127,7 @@ pub fn connections() -> io::Result<File> {
 }
 
 /// Calls statfs on `path`, for the error alone.
-pub fn probe(path: &CStr) -> io::Result<()> {
+pub fn check_statfs(path: &CStr) -> io::Result<()> {
     let mut figures = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the first pointer is to a zero-terminated string, the second to space for what the call writes;
     // both outlive it. What it wrote is not read.
@@ -156,15 +156,15 @@ struct ControlBuffer([u8; 64]);
 pub fn receive_descriptor(socket: &UnixStream) -> io::Result<File> {
     let mut byte = [0u8; 1];
     let mut control = ControlBuffer([0; 64]);
-    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    let mut iov = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
     // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
+    message.msg_iov = &raw mut iov;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
     message.msg_controllen = control.0.len();
     loop {
-        // SAFETY: `message` points to `part`, and that to `byte`, and to `control`, with their true lengths; all are
+        // SAFETY: `message` points to `iov`, and that to `byte`, and to `control`, with their true lengths; all are
         // alive and not otherwise borrowed during the call.
         let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
         match got {
@@ -177,14 +177,14 @@ pub fn receive_descriptor(socket: &UnixStream) -> io::Result<File> {
             0 => {
                 return Err(io::Error::new(
                     io::ErrorKind::UnexpectedEof,
-                    "fusermount3 left without sending it",
+                    "fusermount3 ended without sending the descriptor",
                 ));
             }
             _ => break,
         }
     }
     let wrong =
-        || io::Error::new(io::ErrorKind::InvalidData, "fusermount3 sent something that is no descriptor");
+        || io::Error::new(io::ErrorKind::InvalidData, "fusermount3 sent a message without a descriptor");
     // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     if header.is_null() || message.msg_flags & libc::MSG_CTRUNC != 0 {

@@ -13,19 +13,23 @@ use std::path::{Path, PathBuf};
 
 /// One mount that shows a whole file system of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountedAt {
+pub struct MountEntry {
     /// The kernel's id of this mount alone.
     pub id: u64,
     /// The kernel's number of the file system, `major:minor`; mounts that share it share one connection.
     pub dev: String,
+    /// The mount point.
     pub dir: PathBuf,
+    /// The source, as [`MountOptions::source`](super::MountOptions::source) set it.
     pub source: OsString,
-    /// The options of this mount (`rw,nosuid,relatime`), then those of the file system (`rw,user_id=0,...`).
+    /// The options of this mount (`rw,nosuid,relatime`).
     pub options: String,
+    /// The options of the file system (`rw,user_id=0,...`), common to all its mounts.
     pub super_options: String,
 }
 
-impl MountedAt {
+impl MountEntry {
+    /// Whether this mount or its file system refuses changes.
     pub fn is_read_only(&self) -> bool {
         let says = |words: &str| words.split(',').any(|word| word == "ro");
         says(&self.options) || says(&self.super_options)
@@ -45,34 +49,39 @@ impl MountedAt {
     ///
     /// # Errors
     /// If its path leads elsewhere, because another file system is mounted over it.
-    pub fn open_place(&self) -> io::Result<File> {
+    pub fn open_root(&self) -> io::Result<File> {
         let root = open_path(&self.dir)?;
         if id_of(&root)? == self.id {
             return Ok(root);
         }
-        Err(io::Error::new(io::ErrorKind::ResourceBusy, "another file system is mounted over it"))
+        Err(io::Error::new(
+            io::ErrorKind::ResourceBusy,
+            "another file system is mounted over the mount point",
+        ))
     }
 }
 
 /// The topmost mount at a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Top {
+pub enum TopMount {
     /// A file system of ours, or a part of one.
-    Ours(MountedAt),
+    Ours(MountEntry),
     /// Another file system: its type and source.
     Other(String),
     /// The directory is no mount point.
-    Nothing,
+    NotAMountPoint,
 }
 
 /// Sends no request to the mount itself: its server may not answer.
-pub fn top_at(dir: &Path) -> io::Result<Top> {
+pub fn top_mount_at(dir: &Path) -> io::Result<TopMount> {
     let id = id_of(&open_path(dir)?)?;
     let table = std::fs::read("/proc/self/mountinfo")?;
     if let Some((_, row)) = rows(&table).find(|(_, row)| row.id == id && row.dir == dir) {
-        return Ok(Top::Ours(row));
+        return Ok(TopMount::Ours(row));
     }
-    Ok(lines(&table).find_map(|line| other_at(line, id, dir)).map_or(Top::Nothing, Top::Other))
+    Ok(lines(&table)
+        .find_map(|line| other_at(line, id, dir))
+        .map_or(TopMount::NotAMountPoint, TopMount::Other))
 }
 
 /// Whether this mount of ours is in the table.
@@ -100,13 +109,15 @@ fn open_path(path: &Path) -> io::Result<File> {
 fn id_of(file: &File) -> io::Result<u64> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "fdinfo says no mnt_id"))
+    id.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "mnt_id missing in fdinfo"))
 }
 
 /// A process of another mount namespace in which the file system is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Elsewhere {
+pub struct OtherNamespace {
+    /// A process of the namespace, by its id in our process namespace.
     pub pid: u32,
+    /// Name of that process; empty if it has ended.
     pub command: String,
     /// The mount point there.
     pub dir: PathBuf,
@@ -114,7 +125,7 @@ pub struct Elsewhere {
 
 /// One process of each other mount namespace in which the file system `dev` (`major:minor`) is visible.
 /// Without rights over other users' processes some namespaces are missed, or listed more than once.
-pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
+pub fn other_namespaces(dev: &str) -> io::Result<Vec<OtherNamespace>> {
     let own = std::fs::read_link("/proc/self/ns/mnt")?;
     let mut namespaces = Vec::new();
     let mut found = Vec::new();
@@ -135,7 +146,7 @@ pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
         let table = std::fs::read(of("mountinfo")).unwrap_or_default();
         if let Some((_, row)) = rows(&table).find(|(_, row)| row.dev == dev) {
             let command = std::fs::read_to_string(of("comm")).unwrap_or_default();
-            found.push(Elsewhere { pid, command: command.trim_end().to_owned(), dir: row.dir });
+            found.push(OtherNamespace { pid, command: command.trim_end().to_owned(), dir: row.dir });
         }
     }
     Ok(found)
@@ -143,7 +154,7 @@ pub fn elsewhere(dev: &str) -> io::Result<Vec<Elsewhere>> {
 
 /// All of our mounts, in the order in which they were mounted. Where several are at one path, the last is on
 /// top.
-pub fn mounted() -> io::Result<Vec<MountedAt>> {
+pub fn list_mounts() -> io::Result<Vec<MountEntry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
 }
 
@@ -154,6 +165,7 @@ pub struct TableWatch {
 }
 
 impl TableWatch {
+    /// Opens the kernel's table. Changes count from here on.
     pub fn new() -> io::Result<TableWatch> {
         let watch = TableWatch { table: File::open("/proc/self/mountinfo")? };
         Ok(watch)
@@ -161,21 +173,21 @@ impl TableWatch {
 
     /// Whether the table changed since the last call, or since this was made. Does not block.
     pub fn has_changed(&self) -> bool {
-        syscalls::is_exceptional(&self.table)
+        syscalls::has_exceptional_event(&self.table)
     }
 }
 
 /// The number of a file system as the table prints it, from the `st_dev` of `stat`.
-pub fn number_of(dev: u64) -> String {
+pub fn dev_number(dev: u64) -> String {
     format!("{}:{}", libc::major(dev), libc::minor(dev))
 }
 
-fn parse(table: &[u8]) -> Vec<MountedAt> {
+fn parse(table: &[u8]) -> Vec<MountEntry> {
     rows(table).filter(|(is_whole, _)| *is_whole).map(|(_, row)| row).collect()
 }
 
 /// Our mounts, each with whether it shows the whole file system.
-fn rows(table: &[u8]) -> impl Iterator<Item = (bool, MountedAt)> {
+fn rows(table: &[u8]) -> impl Iterator<Item = (bool, MountEntry)> {
     lines(table).filter_map(row)
 }
 
@@ -183,7 +195,7 @@ fn lines(table: &[u8]) -> impl Iterator<Item = &[u8]> {
     table.split(|byte| *byte == b'\n')
 }
 
-fn row(line: &[u8]) -> Option<(bool, MountedAt)> {
+fn row(line: &[u8]) -> Option<(bool, MountEntry)> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let text = |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(field).into_owned());
     // Any number of optional fields end with a dash.
@@ -191,7 +203,7 @@ fn row(line: &[u8]) -> Option<(bool, MountedAt)> {
     let ours = text(dash + 1)? == format!("fuse.{SUBTYPE}");
     ours.then_some(())?;
     let path = |at: usize| fields.get(at).map(|field| OsString::from_vec(unescaped(field)));
-    let row = MountedAt {
+    let row = MountEntry {
         id: text(0)?.parse().ok()?,
         dev: text(2)?,
         dir: PathBuf::from(path(4)?),
@@ -234,25 +246,25 @@ mod tests {
 
     #[test]
     fn numbers_of_stat_are_those_of_the_table() {
-        assert_eq!((number_of(0x35), number_of(0x801)), ("0:53".to_owned(), "8:1".to_owned()));
+        assert_eq!((dev_number(0x35), dev_number(0x801)), ("0:53".to_owned(), "8:1".to_owned()));
         // Any test process can find the file system of `/proc` in its own table.
         let dev = std::os::unix::fs::MetadataExt::dev(&std::fs::metadata("/proc").unwrap());
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         let row = table.lines().find(|line| line.contains(" /proc ")).unwrap();
-        assert_eq!(row.split(' ').nth(2), Some(number_of(dev).as_str()));
+        assert_eq!(row.split(' ').nth(2), Some(dev_number(dev).as_str()));
     }
 
     #[test]
-    fn what_stands_at_a_directory_is_found_by_its_number() {
+    fn the_top_mount_is_found_by_mount_id() {
         assert!(
-            matches!(top_at(Path::new("/proc")).unwrap(), Top::Other(what) if what.starts_with("proc ("))
+            matches!(top_mount_at(Path::new("/proc")).unwrap(), TopMount::Other(what) if what.starts_with("proc ("))
         );
-        assert_eq!(top_at(Path::new("/proc/self/fd")).unwrap(), Top::Nothing);
-        assert!(top_at(Path::new("/nowhere/at/all")).is_err());
+        assert_eq!(top_mount_at(Path::new("/proc/self/fd")).unwrap(), TopMount::NotAMountPoint);
+        assert!(top_mount_at(Path::new("/nowhere/at/all")).is_err());
         let line = br"41 22 0:53 / /mnt/a\040b rw shared:5 - tmpfs none\040x rw";
         assert_eq!(other_at(line, 41, Path::new("/mnt/a b")).as_deref(), Some("tmpfs (none x)"));
         assert_eq!(other_at(line, 42, Path::new("/mnt/a b")), None);
-        let place = MountedAt {
+        let mount = MountEntry {
             id: u64::MAX,
             dev: "0:0".into(),
             dir: "/proc".into(),
@@ -260,7 +272,7 @@ mod tests {
             options: String::new(),
             super_options: String::new(),
         };
-        assert_eq!(place.open_place().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(mount.open_root().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
     }
 
     #[test]
@@ -275,7 +287,7 @@ garbage - fuse.terrane
         let rows = parse(table);
         let dirs: Vec<&str> = rows.iter().filter_map(|row| row.dir.to_str()).collect();
         assert_eq!(dirs, ["/mnt/a b", "/mnt/d"]);
-        let shown = |row: &MountedAt| (row.dev.clone(), row.is_read_only(), row.user_id());
+        let shown = |row: &MountEntry| (row.dev.clone(), row.is_read_only(), row.user_id());
         assert_eq!(
             rows.iter().map(shown).collect::<Vec<_>>(),
             [("0:53".into(), false, Some(7)), ("0:53".into(), true, Some(7))]

@@ -16,8 +16,11 @@ pub struct Header {
     pub opcode: u32,
     /// Identifies the request; its reply carries the same number.
     pub unique: u64,
+    /// The node that the request is about.
     pub nodeid: u64,
+    /// User id of the caller, or [`NO_USER`](super::NO_USER).
     pub uid: u32,
+    /// Group id of the caller.
     pub gid: u32,
     /// 0 if the caller is not visible from our process namespace.
     pub pid: u32,
@@ -27,26 +30,39 @@ pub struct Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ParseError {
     /// No header, so no reply can be addressed.
-    NoHeader { len: usize },
+    NoHeader {
+        /// Bytes that were received.
+        len: usize,
+    },
     /// The header announces another length than was received.
-    Length { announced: u32, found: usize },
+    Length {
+        /// Bytes that the header announces.
+        announced: u32,
+        /// Bytes that were received.
+        found: usize,
+    },
     /// An unknown operation: ENOSYS, and the kernel does not ask again.
     UnknownOpcode(u32),
     /// The body does not hold what its operation needs: EINVAL.
-    Body { opcode: Opcode, what: &'static str },
+    Body {
+        /// The operation.
+        opcode: Opcode,
+        /// What is wrong with its body.
+        what: &'static str,
+    },
 }
 
 impl fmt::Display for ParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ParseError::NoHeader { len } => {
-                write!(f, "request: should be at least {} bytes, found {len}", InHeader::SIZE)
+                write!(f, "request malformed: expected at least {} bytes, found {len}", InHeader::SIZE)
             }
             ParseError::Length { announced, found } => {
-                write!(f, "request: length should be {announced} as announced, found {found}")
+                write!(f, "request malformed: expected {announced} bytes as announced, found {found}")
             }
-            ParseError::UnknownOpcode(number) => write!(f, "request: operation {number} is not known"),
-            ParseError::Body { opcode, what } => write!(f, "request {opcode:?}: {what}"),
+            ParseError::UnknownOpcode(number) => write!(f, "request refused: unknown operation {number}"),
+            ParseError::Body { opcode, what } => write!(f, "request {opcode:?} malformed: {what}"),
         }
     }
 }
@@ -70,18 +86,22 @@ pub struct CreateIn {
 /// WRITE's fields and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteIn<'a> {
+    /// Offset in bytes.
     pub offset: u64,
     /// Bits of [`super::write`].
     pub write_flags: u32,
     /// The caller's open flags; a guess for a write-back from the page cache.
     pub flags: u32,
+    /// As many bytes as the request announced.
     pub data: &'a [u8],
 }
 
 /// SETXATTR in both forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetXattrIn<'a> {
+    /// Name of the attribute, with its namespace.
     pub name: &'a [u8],
+    /// The new value.
     pub value: &'a [u8],
     /// XATTR_CREATE 1, XATTR_REPLACE 2.
     pub flags: u32,
@@ -96,6 +116,7 @@ pub struct ForgetList<'a> {
 }
 
 impl ForgetList<'_> {
+    /// All pairs, in the kernel's order.
     pub fn iter(&self) -> impl Iterator<Item = ForgetOne> + '_ {
         self.raw.chunks_exact(ForgetOne::SIZE).filter_map(ForgetOne::decode)
     }
@@ -104,123 +125,209 @@ impl ForgetList<'_> {
 /// A parsed request. File handles that are never read are left out: ours are always 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
+    /// Finds a name in the header's node, and counts a lookup.
     Lookup {
+        /// May be `.` or `..`.
         name: &'a [u8],
     },
+    /// The kernel drops lookups of the node. Has no reply.
     Forget {
+        /// Number of lookups.
         nlookup: u64,
     },
+    /// The same for several nodes. Has no reply.
     BatchForget(ForgetList<'a>),
+    /// Returns attributes.
     Getattr,
+    /// Changes attributes.
     Setattr(SetattrIn),
+    /// Returns the target of a symbolic link.
     Readlink,
+    /// Creates a symbolic link in the header's node.
     Symlink {
+        /// Name of the link.
         name: &'a [u8],
+        /// Its target, which may be empty here.
         target: &'a [u8],
     },
+    /// Creates a file that is neither directory nor symbolic link.
     Mknod {
+        /// Name of the file.
         name: &'a [u8],
+        /// File type and permission bits.
         mode: u32,
         /// As [`CreateIn::umask`].
         umask: u32,
+        /// Device number, as [`AttrWire::rdev`](super::AttrWire::rdev).
         rdev: u32,
     },
+    /// Creates a directory.
     Mkdir {
+        /// Name of the directory.
         name: &'a [u8],
+        /// Permission bits.
         mode: u32,
         /// As [`CreateIn::umask`].
         umask: u32,
     },
+    /// Removes a name of a file.
     Unlink {
+        /// The name, neither `.` nor `..`.
         name: &'a [u8],
     },
+    /// Removes an empty directory.
     Rmdir {
+        /// The name, neither `.` nor `..`.
         name: &'a [u8],
     },
     /// RENAME (flags 0) and RENAME2.
     Rename {
+        /// Old name, in the header's node.
         name: &'a [u8],
+        /// Node id of the new directory.
         new_dir: u64,
+        /// New name.
         new_name: &'a [u8],
+        /// `RENAME_*`
         flags: u32,
     },
+    /// Adds a name, in the header's node.
     Link {
+        /// Node that gets the name.
         nodeid: u64,
+        /// The new name.
         name: &'a [u8],
     },
+    /// Opens a file.
     Open(OpenIn),
+    /// Reads from a file.
     Read(ReadIn),
+    /// Writes to a file.
     Write(WriteIn<'a>),
+    /// Returns space and number of files.
     Statfs,
+    /// The last user of an open file has closed it.
     Release,
+    /// Commits a file.
     Fsync {
+        /// `fdatasync`
         data_only: bool,
     },
+    /// Sets an extended attribute.
     Setxattr(SetXattrIn<'a>),
+    /// Returns an extended attribute.
     Getxattr {
+        /// Name of the attribute, with its namespace.
         name: &'a [u8],
+        /// Longest value in bytes; 0 asks for its length.
         size: u32,
     },
+    /// Lists the names of extended attributes.
     Listxattr {
+        /// Longest list in bytes; 0 asks for its length.
         size: u32,
     },
+    /// Removes an extended attribute.
     Removexattr {
+        /// Name of the attribute, with its namespace.
         name: &'a [u8],
     },
+    /// A program closes a descriptor.
     Flush,
-    /// `flags` has both words.
+    /// Begins the mount.
     Init {
+        /// Major version of the kernel.
         major: u32,
+        /// Minor version of the kernel.
         minor: u32,
+        /// Upper bound of prefetch in bytes, from the kernel.
         max_readahead: u32,
+        /// Bits of [`super::init`] that the kernel offers, from both words.
         flags: u64,
     },
+    /// Opens a directory.
     Opendir(OpenIn),
+    /// Lists names of a directory.
     Readdir(ReadIn),
+    /// Lists names with their attributes. Each node with attributes counts a lookup.
     Readdirplus(ReadIn),
+    /// The last user of an open directory has closed it.
     Releasedir,
+    /// Commits a directory.
     Fsyncdir {
+        /// `fdatasync`
         data_only: bool,
     },
+    /// Tests for a lock.
     Getlk(LkIn),
+    /// Takes or releases a lock, without waiting.
     Setlk(LkIn),
+    /// Takes or releases a lock, and waits for it.
     Setlkw(LkIn),
+    /// Checks a permission.
     Access {
+        /// `R_OK`, `W_OK` and `X_OK`.
         mask: u32,
     },
+    /// Creates a file and opens it.
     Create {
+        /// Name of the file.
         name: &'a [u8],
+        /// Mode and open flags.
         create: CreateIn,
     },
+    /// The caller of an earlier request got a signal.
     Interrupt {
+        /// That request.
         unique: u64,
     },
+    /// Maps a block of a file to a block of its device.
     Bmap(BmapIn),
+    /// The mount ends.
     Destroy,
+    /// Runs an ioctl.
     Ioctl {
+        /// Its number and sizes.
         ioctl: IoctlIn,
+        /// Its input, [`IoctlIn::in_size`](super::IoctlIn::in_size) bytes.
         data: &'a [u8],
     },
+    /// Waits for events of a file.
     Poll(PollIn),
+    /// Answers a notification that asked for cached data. Has no reply.
     NotifyReply,
+    /// Reserves, zeroes or frees a range.
     Fallocate(FallocateIn),
+    /// Searches data or a hole.
     Lseek {
+        /// Offset in bytes from which to search.
         offset: u64,
+        /// `SEEK_DATA` or `SEEK_HOLE`.
         whence: u32,
     },
-    /// `wide`: COPY_FILE_RANGE_64, whose answer counts in 64 bits.
+    /// Copies a range of a file to another file.
     CopyFileRange {
+        /// Source and target ranges; the header's node is the source.
         copy: CopyFileRangeIn,
+        /// COPY_FILE_RANGE_64, whose answer counts in 64 bits.
         wide: bool,
     },
+    /// Maps a file for DAX, in virtio-fs only.
     SetupMapping,
+    /// Ends such a mapping.
     RemoveMapping,
+    /// Commits the file system.
     Syncfs,
+    /// Creates a file without a name in the header's node, and opens it.
     Tmpfile {
+        /// Mode and open flags.
         create: CreateIn,
     },
+    /// Returns attributes with the birth time.
     Statx {
+        /// The caller's `AT_STATX_*`.
         flags: u32,
+        /// Bits of [`super::statx`] that the caller wants.
         mask: u32,
     },
 }
@@ -249,7 +356,7 @@ impl Header {
     }
 
     /// The kernel sent this request before, and the server that was to answer may be dead.
-    pub fn resent(&self) -> bool {
+    pub fn is_resent(&self) -> bool {
         self.unique & super::UNIQUE_RESENT != 0
     }
 }
@@ -279,10 +386,12 @@ impl<'a> Body<'a> {
     /// Bytes up to a zero byte, which is consumed too.
     fn string(&mut self) -> Result<&'a [u8], ParseError> {
         let rest = self.reader.clone().rest();
-        let len =
-            rest.iter().position(|byte| *byte == 0).ok_or_else(|| self.bad("a string without its end"))?;
-        let text = self.reader.bytes(len).map_err(|_| self.bad("a string without its end"))?;
-        self.reader.bytes(1).map_err(|_| self.bad("a string without its end"))?;
+        let len = rest
+            .iter()
+            .position(|byte| *byte == 0)
+            .ok_or_else(|| self.bad("a string without a zero byte at its end"))?;
+        let text = self.reader.bytes(len).map_err(|_| self.bad("a string without a zero byte at its end"))?;
+        self.reader.bytes(1).map_err(|_| self.bad("a string without a zero byte at its end"))?;
         Ok(text)
     }
 
@@ -299,13 +408,13 @@ impl<'a> Body<'a> {
     fn entry_name(&mut self) -> Result<&'a [u8], ParseError> {
         let name = self.name()?;
         if matches!(name, b"." | b"..") {
-            return Err(self.bad("a dot name where an entry is changed"));
+            return Err(self.bad("the name . or .. for an entry to create or remove"));
         }
         Ok(name)
     }
 
     fn data(&mut self, size: u32) -> Result<&'a [u8], ParseError> {
-        let len = usize::try_from(size).map_err(|_| self.bad("more data than memory"))?;
+        let len = usize::try_from(size).map_err(|_| self.bad("a data size larger than memory"))?;
         self.reader.bytes(len).map_err(|_| self.bad("less data than its size field says"))
     }
 
@@ -323,7 +432,7 @@ impl<'a> Body<'a> {
         let mut flags = u64::from(fixed.flags);
         if flags & super::init::INIT_EXT != 0 {
             let second =
-                self.reader.u32().map_err(|_| self.bad("an announced second word of flags is missing"))?;
+                self.reader.u32().map_err(|_| self.bad("the announced second word of flags is missing"))?;
             flags |= u64::from(second) << 32;
         }
         Ok(Request::Init {
@@ -351,7 +460,7 @@ impl<'a> Body<'a> {
 impl SetattrIn {
     /// Whether it sets a modification time other than now, and no size: while a size is set the kernel sends
     /// no WRITE.
-    pub fn sets_past_mtime(&self) -> bool {
+    pub fn sets_explicit_mtime(&self) -> bool {
         let asked = self.valid & (fattr::MTIME | fattr::MTIME_NOW | fattr::SIZE);
         asked == fattr::MTIME
     }
@@ -477,7 +586,7 @@ impl<'a> Request<'a> {
     pub fn waits_for_kernel(&self) -> bool {
         match self {
             Request::Lseek { .. } => true,
-            Request::Setattr(set) => set.sets_past_mtime(),
+            Request::Setattr(set) => set.sets_explicit_mtime(),
             _ => false,
         }
     }

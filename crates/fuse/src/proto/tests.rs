@@ -50,7 +50,7 @@ fn golden_lookup() {
     let (header, request) = Request::parse(raw, EXT).unwrap();
     let expected = Header { opcode: 1, unique: 14, nodeid: 1, uid: 1000, gid: 100, pid: 42 };
     assert_eq!((header, request), (expected, Request::Lookup { name: b"name" }));
-    assert!(!header.resent());
+    assert!(!header.is_resent());
 }
 
 #[test]

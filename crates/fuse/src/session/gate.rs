@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 pub(super) struct Gate {
-    state: Mutex<State>,
+    state: Mutex<GateState>,
     /// A permit or space in the queue has become free.
     freed: Condvar,
     permits: usize,
     bytes_max: usize,
 }
 
-struct State {
+struct GateState {
     running: usize,
     /// With the time when each was parked.
     parked: VecDeque<(Vec<u8>, Instant)>,
@@ -27,7 +27,7 @@ struct State {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Admitted {
+pub(super) enum Admission {
     /// Answer it; then call [`Gate::next`] until it returns `None`.
     Run,
     /// Another thread will answer it.
@@ -36,23 +36,23 @@ pub(super) enum Admitted {
 
 impl Gate {
     pub fn new(permits: usize, bytes_max: usize) -> Self {
-        let state = State { running: 0, parked: VecDeque::new(), parked_bytes: 0 };
+        let state = GateState { running: 0, parked: VecDeque::new(), parked_bytes: 0 };
         Gate { state: Mutex::new(state), freed: Condvar::new(), permits, bytes_max }
     }
 
     /// Takes a permit for this request, and parks it if there is none.
-    pub fn admit(&self, raw: &[u8]) -> Admitted {
+    pub fn admit(&self, raw: &[u8]) -> Admission {
         let mut state = self.state.lock();
         loop {
             if state.running < self.permits {
                 state.running += 1;
-                return Admitted::Run;
+                return Admission::Run;
             }
             // A request longer than the limit may enter an empty queue, or it would never run.
             if state.parked.is_empty() || state.parked_bytes + raw.len() <= self.bytes_max {
                 state.parked_bytes += raw.len();
                 state.parked.push_back((raw.to_vec(), Instant::now()));
-                return Admitted::Parked;
+                return Admission::Parked;
             }
             self.freed.wait(&mut state);
         }
@@ -95,12 +95,12 @@ mod tests {
     #[test]
     fn parked_requests_run_in_order_and_permits_come_back() {
         let gate = Gate::new(2, 10);
-        assert_eq!((gate.admit(b"a"), gate.admit(b"b")), (Admitted::Run, Admitted::Run));
-        assert_eq!((gate.admit(b"c"), gate.admit(b"d")), (Admitted::Parked, Admitted::Parked));
+        assert_eq!((gate.admit(b"a"), gate.admit(b"b")), (Admission::Run, Admission::Run));
+        assert_eq!((gate.admit(b"c"), gate.admit(b"d")), (Admission::Parked, Admission::Parked));
         assert_eq!(gate.check(), Ok(()));
         assert_eq!((next(&gate), next(&gate), next(&gate)), (Some(b"c".to_vec()), Some(b"d".to_vec()), None));
         assert_eq!(gate.check(), Ok(()));
-        assert_eq!(gate.admit(b"e"), Admitted::Run);
+        assert_eq!(gate.admit(b"e"), Admission::Run);
         assert_eq!((next(&gate), next(&gate)), (None, None));
         assert_eq!(gate.check(), Ok(()));
     }
@@ -108,12 +108,12 @@ mod tests {
     #[test]
     fn a_full_queue_makes_its_reader_wait_until_there_is_room() {
         let gate = Gate::new(1, 4);
-        assert_eq!(gate.admit(b"run"), Admitted::Run);
-        assert_eq!(gate.admit(b"longer than all"), Admitted::Parked);
+        assert_eq!(gate.admit(b"run"), Admission::Run);
+        assert_eq!(gate.admit(b"longer than all"), Admission::Parked);
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| gate.admit(b"wait"));
             assert_eq!(next(&gate), Some(b"longer than all".to_vec()));
-            assert_eq!(waiting.join().unwrap(), Admitted::Parked);
+            assert_eq!(waiting.join().unwrap(), Admission::Parked);
         });
         assert_eq!(gate.check(), Ok(()));
         assert_eq!((next(&gate), next(&gate)), (Some(b"wait".to_vec()), None));

@@ -14,7 +14,7 @@
 //! stops gathering at once, which saves a third of its work per name.
 //!
 //! Invariant: if a directory's listing ever took more than one answer, the kernel drops its pages before it
-//! learns the end. Marks are never removed, as an old piece can be added late.
+//! learns the end. Such a directory is remembered for ever, as an old piece can be added late.
 
 use crate::proto::{self, Header, NotifyInvalInodeOut, ReadIn, Request};
 use crate::reply::{self, Reply};
@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
 /// Directories that are remembered one by one. Beyond it all directories are treated as long ones.
-const MARKS_MAX: usize = 1 << 16;
+const LONG_DIRS_MAX: usize = 1 << 16;
 /// The kernel asks for as much as the caller's buffer takes, and for at least a page. So with a request of a
 /// page the caller may take less than the answer holds (musl's buffer has 2048 bytes), and continues in the
 /// kernel's list.
@@ -33,15 +33,20 @@ const SMALLEST_BUFFER_BYTES: usize = 1024;
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     /// True: a reader began to list it, and has not asked for more yet.
-    long: Mutex<BTreeMap<u64, bool>>,
+    long_dirs: Mutex<BTreeMap<u64, bool>>,
 }
 
 impl Listings {
     /// The notification that must be sent before this answer to a request that was carried out.
-    pub fn before(&self, header: &Header, request: &Request<'_>, reply: &Reply) -> Option<Vec<u8>> {
+    pub fn notification_before(
+        &self,
+        header: &Header,
+        request: &Request<'_>,
+        reply: &Reply,
+    ) -> Option<Vec<u8>> {
         let (Request::Readdir(read) | Request::Readdirplus(read)) = request else { return None };
-        let mut long = self.long.lock();
-        let (is_first, is_end, is_full) = (read.offset == 0, reply.is_empty(), long.len() >= MARKS_MAX);
+        let mut long = self.long_dirs.lock();
+        let (is_first, is_end, is_full) = (read.offset == 0, reply.is_empty(), long.len() >= LONG_DIRS_MAX);
         let is_wanted = match long.get_mut(&header.nodeid) {
             Some(begun) if is_first => {
                 *begun = true;
@@ -52,16 +57,16 @@ impl Listings {
             None if is_long(read, reply) => long.insert(header.nodeid, is_first).is_none() && !is_first,
             None => false,
         };
-        is_wanted.then(|| forget_pages(header.nodeid))
+        is_wanted.then(|| drop_pages_notification(header.nodeid))
     }
 }
 
 fn is_long(read: &ReadIn, reply: &Reply) -> bool {
-    let goes_on = read.offset != 0 && !reply.is_empty();
-    goes_on || read.size <= PAGE_BYTES && reply.len() > SMALLEST_BUFFER_BYTES
+    let continues = read.offset != 0 && !reply.is_empty();
+    continues || read.size <= PAGE_BYTES && reply.len() > SMALLEST_BUFFER_BYTES
 }
 
-fn forget_pages(nodeid: u64) -> Vec<u8> {
+fn drop_pages_notification(nodeid: u64) -> Vec<u8> {
     let all = NotifyInvalInodeOut { ino: nodeid, off: 0, len: 0 };
     reply::notification(proto::notify::INVAL_INODE, &all.encode())
 }
@@ -70,45 +75,45 @@ fn forget_pages(nodeid: u64) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    fn asked(listings: &Listings, nodeid: u64, offset: u64, size: u32, bytes: usize) -> bool {
+    fn notifies(listings: &Listings, nodeid: u64, offset: u64, size: u32, bytes: usize) -> bool {
         let read = ReadIn { fh: 0, offset, size, read_flags: 0, lock_owner: 0, flags: 0, padding: 0 };
         let header =
             Header { opcode: proto::Opcode::Readdir as u32, unique: 1, nodeid, uid: 0, gid: 0, pid: 0 };
         let mut reply = Reply::new();
         reply.bytes(&vec![0; bytes]);
-        listings.before(&header, &Request::Readdir(read), &reply).is_some()
+        listings.notification_before(&header, &Request::Readdir(read), &reply).is_some()
     }
 
     #[test]
     fn only_long_listings_are_forgotten_after_their_first_piece_and_at_their_end() {
         let listings = Listings::default();
-        assert!(!asked(&listings, 7, 0, 32768, 30000));
-        assert!(!asked(&listings, 7, 99, 32768, 0), "one answer held all");
-        assert!(!asked(&listings, 8, 0, 32768, 30000));
-        assert!(asked(&listings, 8, 99, 32768, 30000), "the kernel stops gathering");
-        assert!(!asked(&listings, 8, 199, 32768, 30000), "it has stopped");
-        assert!(asked(&listings, 8, 299, 32768, 0));
-        assert!(asked(&listings, 8, 199, 32768, 0), "marks stay");
-        assert!(!asked(&listings, 8, 0, 32768, 30000), "the first piece of another listing");
-        assert!(asked(&listings, 8, 99, 32768, 30000));
-        assert!(!asked(&listings, 7, 99, 32768, 0), "another directory");
+        assert!(!notifies(&listings, 7, 0, 32768, 30000));
+        assert!(!notifies(&listings, 7, 99, 32768, 0), "one answer held all");
+        assert!(!notifies(&listings, 8, 0, 32768, 30000));
+        assert!(notifies(&listings, 8, 99, 32768, 30000), "the kernel stops gathering");
+        assert!(!notifies(&listings, 8, 199, 32768, 30000), "it has stopped");
+        assert!(notifies(&listings, 8, 299, 32768, 0));
+        assert!(notifies(&listings, 8, 199, 32768, 0), "marks stay");
+        assert!(!notifies(&listings, 8, 0, 32768, 30000), "the first piece of another listing");
+        assert!(notifies(&listings, 8, 99, 32768, 30000));
+        assert!(!notifies(&listings, 7, 99, 32768, 0), "another directory");
     }
 
     #[test]
     fn a_small_buffer_makes_a_listing_long() {
         let listings = Listings::default();
-        assert!(!asked(&listings, 7, 0, 4096, 1000));
-        assert!(!asked(&listings, 7, 99, 4096, 0));
-        assert!(!asked(&listings, 7, 0, 4096, 2000));
-        assert!(asked(&listings, 7, 99, 4096, 0));
+        assert!(!notifies(&listings, 7, 0, 4096, 1000));
+        assert!(!notifies(&listings, 7, 99, 4096, 0));
+        assert!(!notifies(&listings, 7, 0, 4096, 2000));
+        assert!(notifies(&listings, 7, 99, 4096, 0));
     }
 
     #[test]
     fn too_many_marks_count_for_all() {
         let listings = Listings::default();
-        for nodeid in 2..2 + MARKS_MAX as u64 {
-            asked(&listings, nodeid, 5, 32768, 100);
+        for nodeid in 2..2 + LONG_DIRS_MAX as u64 {
+            notifies(&listings, nodeid, 5, 32768, 100);
         }
-        assert!(asked(&listings, 1, 5, 32768, 0));
+        assert!(notifies(&listings, 1, 5, 32768, 0));
     }
 }

@@ -16,9 +16,10 @@ pub const MAX_WRITE: u32 = 1 << 20;
 const MAX_PAGES: u16 = 256;
 /// Features that the server would use if the kernel has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wishes {
+pub struct WantedFeatures {
     /// Opens are not sent at all.
     pub stateless_open: bool,
+    /// Background requests (prefetch, write-back) that the kernel may have in flight.
     pub max_background: u16,
     /// Requests come through rings.
     pub uring: bool,
@@ -42,10 +43,12 @@ pub struct Negotiated {
     /// If false, requests for extended attributes are answered with ENOSYS, and the kernel does not ask
     /// again.
     pub xattrs: bool,
+    /// How later requests are parsed. It follows from `flags`.
     pub dialect: Dialect,
 }
 
 impl Negotiated {
+    /// Whether this flag of [`proto::init`] was negotiated.
     pub fn has(&self, flag: u64) -> bool {
         self.flags & flag != 0
     }
@@ -91,14 +94,14 @@ impl Negotiated {
         let mut whole = [0; Handover::SIZE];
         // Servers without extended attributes did not encode the field, and told the kernel that there are
         // none.
-        let said = [HANDOVER_BYTES_ONCE, Handover::SIZE].contains(&raw.len());
-        whole.get_mut(..raw.len()).filter(|_| said)?.copy_from_slice(raw);
+        let is_known_size = [HANDOVER_BYTES_WITHOUT_XATTRS, Handover::SIZE].contains(&raw.len());
+        whole.get_mut(..raw.len()).filter(|_| is_known_size)?.copy_from_slice(raw);
         let Handover { flags, minor, max_write, xattrs } = Handover::decode(&whole)?;
-        let sound = xattrs <= 1
+        let is_valid = xattrs <= 1
             && (proto::MINOR_MIN..=proto::MINOR).contains(&minor)
             && (1..=MAX_WRITE).contains(&max_write)
             && flags & init::OVER_IO_URING == 0;
-        sound.then(|| Negotiated { minor, flags, max_write, xattrs: xattrs == 1, dialect: dialect(flags) })
+        is_valid.then(|| Negotiated { minor, flags, max_write, xattrs: xattrs == 1, dialect: dialect(flags) })
     }
 
     /// The size of a buffer for requests.
@@ -114,7 +117,7 @@ terrane_wire::layout! {
 }
 
 /// Its size before it had `xattrs`.
-const HANDOVER_BYTES_ONCE: usize = 16;
+const HANDOVER_BYTES_WITHOUT_XATTRS: usize = 16;
 
 fn dialect(flags: u64) -> Dialect {
     Dialect { setxattr_ext: flags & init::SETXATTR_EXT != 0 }
@@ -128,7 +131,7 @@ fn dialect(flags: u64) -> Dialect {
 /// * ASYNC_DIO: after an asynchronous O_DIRECT write the kernel does not drop pages that readers fetched
 ///   meanwhile, so they stay stale;
 /// * WRITEBACK_CACHE: the kernel would ignore our sizes, also after a crash that rolled its own back.
-const ALWAYS: u64 = init::ASYNC_READ
+const BASE_FEATURES: u64 = init::ASYNC_READ
     | init::EXPORT_SUPPORT
     | init::BIG_WRITES
     | init::DO_READDIRPLUS
@@ -146,10 +149,10 @@ const ALWAYS: u64 = init::ASYNC_READ
 
 const ACLS: u64 = init::POSIX_ACL | init::DONT_MASK;
 
-impl Wishes {
+impl WantedFeatures {
     /// The part of an offer that we take.
     pub fn choose(&self, offered: u64) -> u64 {
-        let mut wanted = ALWAYS;
+        let mut wanted = BASE_FEATURES;
         if self.stateless_open {
             wanted |= init::NO_OPEN_SUPPORT | init::NO_OPENDIR_SUPPORT;
         }
@@ -176,17 +179,20 @@ impl Wishes {
 }
 
 /// Reads INIT and answers it. `None`: the mount went away before it began.
-pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Result<Option<Negotiated>> {
-    let mut wishes = *wishes;
+pub(super) fn negotiate(
+    transport: &dyn Transport,
+    wanted: &WantedFeatures,
+) -> io::Result<Option<Negotiated>> {
+    let mut wanted = *wanted;
     // Once promised, the kernel sends nothing until all queues are registered: so what can fail is tried
     // first.
-    if wishes.uring
-        && let Err(reason) = ring::is_possible()
+    if wanted.uring
+        && let Err(reason) = ring::check_available()
     {
-        log::warn!("fuse: no rings (-o uring), the mount goes through /dev/fuse: {reason}");
-        wishes.uring = false;
+        log::warn!("fuse: -o uring refused, using /dev/fuse: {reason}");
+        wanted.uring = false;
     }
-    let wishes = &wishes;
+    let wanted = &wanted;
     let mut buf = vec![0; proto::READ_BUFFER_BYTES_MIN];
     let mut reply = Reply::new();
     loop {
@@ -209,12 +215,12 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
         }
         let out = if major > proto::MAJOR {
             // The kernel will send INIT again, in our version.
-            init_out(proto::MINOR, 0, 0, wishes)
+            init_out(proto::MINOR, 0, 0, wanted)
         } else {
             // An upper bound: it must not reduce what a superuser's mount has set already to the kernel's
             // initial value.
             let max_readahead = max_readahead.max(READ_AHEAD_BYTES);
-            init_out(minor.min(proto::MINOR), max_readahead, wishes.choose(flags), wishes)
+            init_out(minor.min(proto::MINOR), max_readahead, wanted.choose(flags), wanted)
         };
         reply.clear();
         reply.bytes(&out.encode());
@@ -222,33 +228,31 @@ pub(super) fn negotiate(transport: &dyn Transport, wishes: &Wishes) -> io::Resul
         if major > proto::MAJOR {
             continue;
         }
-        let flags = wishes.choose(flags);
-        if wishes.uring && flags & init::OVER_IO_URING == 0 {
-            log::warn!(
-                "fuse: no rings (-o uring), the mount goes through /dev/fuse: the kernel does not offer them"
-            );
+        let flags = wanted.choose(flags);
+        if wanted.uring && flags & init::OVER_IO_URING == 0 {
+            log::warn!("fuse: -o uring refused, using /dev/fuse: not offered by the kernel");
         }
-        log::debug!("fuse: kernel speaks {speaks}, agreed on flags {flags:#x}");
+        log::debug!("fuse: negotiated: kernel version {speaks}, flags {flags:#x}");
         return Ok(Some(Negotiated {
             minor: out.minor,
             flags,
             max_write: out.max_write,
-            xattrs: wishes.xattrs,
+            xattrs: wanted.xattrs,
             dialect: dialect(flags),
         }));
     }
 }
 
-fn init_out(minor: u32, max_readahead: u32, flags: u64, wishes: &Wishes) -> InitOut {
+fn init_out(minor: u32, max_readahead: u32, flags: u64, wanted: &WantedFeatures) -> InitOut {
     let [low, high] = [flags & u64::from(u32::MAX), flags >> 32].map(|half| u32::try_from(half).unwrap_or(0));
     InitOut {
         major: proto::MAJOR,
         minor,
         max_readahead,
         flags: low,
-        max_background: wishes.max_background,
+        max_background: wanted.max_background,
         // Beyond three quarters the kernel calls the mount congested and reduces prefetch.
-        congestion_threshold: wishes.max_background - wishes.max_background / 4,
+        congestion_threshold: wanted.max_background - wanted.max_background / 4,
         max_write: MAX_WRITE,
         time_gran: 1,
         max_pages: MAX_PAGES,

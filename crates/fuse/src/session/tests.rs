@@ -48,7 +48,7 @@ fn init(major: u32, minor: u32, flags: u64) -> Vec<u8> {
     message(Opcode::Init, 2, &body)
 }
 
-const WISHES: Wishes = Wishes {
+const WANTED: WantedFeatures = WantedFeatures {
     stateless_open: true,
     max_background: 64,
     uring: false,
@@ -56,7 +56,7 @@ const WISHES: Wishes = Wishes {
     acls: false,
     idmaps: false,
 };
-const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wishes: WISHES };
+const CONFIG: SessionConfig = SessionConfig { threads: THREADS_MIN, wanted_features: WANTED };
 
 fn negotiated() -> Negotiated {
     Negotiated { minor: 45, flags: 0, max_write: 1 << 20, xattrs: true, dialect: Dialect::default() }
@@ -109,9 +109,9 @@ fn init_takes_what_is_offered_and_wished_for() {
 #[test]
 fn truncating_opens_are_promised_only_where_opens_are_sent() {
     let all = u64::MAX;
-    assert_eq!(WISHES.choose(all) & init::ATOMIC_O_TRUNC, 0);
-    assert_ne!(WISHES.choose(all & !init::NO_OPEN_SUPPORT) & init::ATOMIC_O_TRUNC, 0);
-    let sent = Wishes { stateless_open: false, ..WISHES };
+    assert_eq!(WANTED.choose(all) & init::ATOMIC_O_TRUNC, 0);
+    assert_ne!(WANTED.choose(all & !init::NO_OPEN_SUPPORT) & init::ATOMIC_O_TRUNC, 0);
+    let sent = WantedFeatures { stateless_open: false, ..WANTED };
     assert_ne!(sent.choose(all) & init::ATOMIC_O_TRUNC, 0);
     assert_eq!(sent.choose(all) & (init::NO_OPEN_SUPPORT | init::POSIX_LOCKS | init::DONT_MASK), 0);
     assert_eq!(sent.choose(all) & init::WRITEBACK_CACHE, 0);
@@ -120,23 +120,26 @@ fn truncating_opens_are_promised_only_where_opens_are_sent() {
 #[test]
 fn lists_are_judged_by_the_kernel_where_the_umask_is_left_to_us() {
     let both = init::POSIX_ACL | init::DONT_MASK;
-    let with = Wishes { acls: true, ..WISHES };
-    assert_eq!(WISHES.choose(u64::MAX) & both, 0);
+    let with = WantedFeatures { acls: true, ..WANTED };
+    assert_eq!(WANTED.choose(u64::MAX) & both, 0);
     assert_eq!(with.choose(u64::MAX) & both, both);
     assert_eq!(with.choose(!init::DONT_MASK) & both, 0);
     assert_eq!(with.choose(!init::POSIX_ACL) & both, 0);
-    let wishes = |words: &str, xattrs| {
+    let wanted = |words: &str, xattrs| {
         let mut options = MountOptions { acls: true, xattrs, ..MountOptions::default() };
         options.apply(words).unwrap();
-        SessionConfig::from(&options).wishes
+        SessionConfig::from(&options).wanted_features
     };
-    assert!(wishes("", true).acls);
-    assert!(wishes("", false).idmaps && !wishes("no_default_permissions", true).idmaps);
-    assert_eq!(Wishes { idmaps: true, ..WISHES }.choose(u64::MAX) & init::ALLOW_IDMAP, init::ALLOW_IDMAP);
-    assert_eq!(WISHES.choose(u64::MAX) & init::ALLOW_IDMAP, 0, "the kernel would end the session");
+    assert!(wanted("", true).acls);
+    assert!(wanted("", false).idmaps && !wanted("no_default_permissions", true).idmaps);
+    assert_eq!(
+        WantedFeatures { idmaps: true, ..WANTED }.choose(u64::MAX) & init::ALLOW_IDMAP,
+        init::ALLOW_IDMAP
+    );
+    assert_eq!(WANTED.choose(u64::MAX) & init::ALLOW_IDMAP, 0, "the kernel would end the session");
     // With ACLs the kernel would check permissions where none shall be checked. ACLs also need extended
     // attributes.
-    assert!(!wishes("no_default_permissions", true).acls && !wishes("", false).acls);
+    assert!(!wanted("no_default_permissions", true).acls && !wanted("", false).acls);
 }
 
 #[test]
@@ -253,12 +256,12 @@ impl<H: Handler> Handler for Watched<H> {
         self.inner.handle(call, reply)
     }
 
-    fn answered(&self, call: &Call<'_>, outcome: Result<(), Errno>, reply: &Reply, time: Duration) {
-        self.metrics.answered(call, outcome, reply, time.as_nanos() as u64);
+    fn on_answered(&self, call: &Call<'_>, outcome: Result<(), Errno>, reply: &Reply, time: Duration) {
+        self.metrics.record_answer(call, outcome, reply, time.as_nanos() as u64);
     }
 
-    fn parked(&self, time: Duration) {
-        self.metrics.parked(time.as_nanos() as u64);
+    fn on_parked(&self, time: Duration) {
+        self.metrics.record_parked(time.as_nanos() as u64);
     }
 }
 
@@ -273,7 +276,7 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
     ];
     serve_negotiated(&queues(requests), &watched, &CONFIG, &negotiated()).unwrap();
     let stats = watched.metrics.snapshot();
-    let seen = stats.operations.iter().map(|of| (of.name.as_str(), of.times.count(), of.errors));
+    let seen = stats.operations.iter().map(|of| (of.name.as_str(), of.latency.count(), of.errors));
     // ENOSYS is an answer.
     assert_eq!(seen.collect::<Vec<_>>(), [("lookup", 1, 1), ("getattr", 2, 0), ("statfs", 1, 0)]);
     assert_eq!(stats.parked.count(), 0);
@@ -284,7 +287,7 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
     serve_negotiated(&queues(requests), &watched, &CONFIG, &negotiated()).unwrap();
     let stats = watched.metrics.snapshot();
     let fsync = stats.operations.iter().find(|of| of.name == "fsync").unwrap();
-    assert_eq!((fsync.times.count(), fsync.errors), (50, 0));
+    assert_eq!((fsync.latency.count(), fsync.errors), (50, 0));
     // One thread may wait. So all requests but its first were parked, save those that came just when it had
     // ended.
     assert!((40..=49).contains(&stats.parked.count()), "{}", stats.parked.count());

@@ -57,13 +57,13 @@ fn new_ring() -> io::Result<Ring> {
 }
 
 /// Whether rings can be used here; if not, why.
-pub fn is_possible() -> Result<(), String> {
+pub fn check_available() -> Result<(), String> {
     match std::fs::read_to_string(KERNEL_PARAMETER) {
         Ok(word) if word.trim() == "Y" => {}
         Ok(_) => return Err(format!("{KERNEL_PARAMETER} should be Y, found N")),
-        Err(error) => return Err(format!("{KERNEL_PARAMETER}: {error}: this needs Linux 6.14")),
+        Err(error) => return Err(format!("reading {KERNEL_PARAMETER} failed (needs Linux 6.14): {error}")),
     }
-    new_ring().map(drop).map_err(|error| format!("io_uring_setup: {error}"))
+    new_ring().map(drop).map_err(|error| format!("io_uring_setup failed: {error}"))
 }
 
 /// The number of queues of the kernel: one for each possible processor.
@@ -76,7 +76,7 @@ pub fn queue_count() -> io::Result<u16> {
 }
 
 /// Pins this thread to one processor. For a processor that does not exist it does nothing.
-fn stay_on(cpu: u16) {
+fn pin_to_cpu(cpu: u16) {
     // SAFETY: cpu_set_t is plain bits for which all zeros is a value.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     if usize::from(cpu) >= libc::CPU_SETSIZE as usize {
@@ -89,7 +89,7 @@ fn stay_on(cpu: u16) {
 }
 
 /// An entry's memory, shared with the kernel.
-struct Memory {
+struct EntryMemory {
     start: NonNull<u8>,
     layout: Layout,
     payload_bytes: usize,
@@ -97,10 +97,10 @@ struct Memory {
 }
 
 // SAFETY: the memory is owned like a Box's, and its pointers are used under the rules of `Lane` alone.
-unsafe impl Send for Memory {}
+unsafe impl Send for EntryMemory {}
 
-impl Memory {
-    fn new(payload_bytes: usize) -> io::Result<Memory> {
+impl EntryMemory {
+    fn new(payload_bytes: usize) -> io::Result<EntryMemory> {
         let bytes = PAYLOAD_AT + payload_bytes;
         let layout = Layout::from_size_align(bytes, PAGE).map_err(io::Error::other)?;
         // SAFETY: the layout is not of size 0.
@@ -110,7 +110,7 @@ impl Memory {
         let payload = unsafe { start.add(PAYLOAD_AT) };
         let part = |base: NonNull<u8>, len| libc::iovec { iov_base: base.as_ptr().cast(), iov_len: len };
         let parts = Box::new([part(start, HEADERS_BYTES), part(payload, payload_bytes)]);
-        Ok(Memory { start, layout, payload_bytes, parts })
+        Ok(EntryMemory { start, layout, payload_bytes, parts })
     }
 
     /// All of it. The kernel must have given the entry to us.
@@ -120,23 +120,22 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
     }
 
-    fn word(&mut self, at: usize) -> u32 {
+    fn u32_at(&mut self, at: usize) -> u32 {
         let bytes = self.bytes().get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u32::from_le_bytes)
     }
 
-    fn long(&mut self, at: usize) -> u64 {
+    fn u64_at(&mut self, at: usize) -> u64 {
         let bytes = self.bytes().get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, u64::from_le_bytes)
     }
 
     /// The request in this entry, in one piece.
     fn request(&mut self) -> io::Result<&[u8]> {
-        let (len, payload) = (self.word(0) as usize, self.word(PAYLOAD_LEN_AT) as usize);
+        let (len, payload) = (self.u32_at(0) as usize, self.u32_at(PAYLOAD_LEN_AT) as usize);
         let fixed = len.checked_sub(InHeader::SIZE + payload).filter(|fixed| *fixed <= OP_BYTES);
         let Some(fixed) = fixed.filter(|_| payload <= self.payload_bytes) else {
-            let text =
-                format!("a request in a ring should be whole, found {len} bytes with a payload of {payload}");
+            let text = format!("ring request malformed: {len} bytes with a payload of {payload}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         };
         let start = PAYLOAD_AT - InHeader::SIZE - fixed;
@@ -147,21 +146,21 @@ impl Memory {
     }
 
     /// Writes an answer to where the kernel reads it.
-    fn put(&mut self, message: &[u8]) -> io::Result<()> {
+    fn put_answer(&mut self, message: &[u8]) -> io::Result<()> {
         let (header, payload) =
             message.split_at_checked(OutHeader::SIZE).ok_or(io::ErrorKind::InvalidInput)?;
         let len = u32::try_from(payload.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let bytes = self.bytes();
-        let places = [(0, header), (PAYLOAD_LEN_AT, &len.to_le_bytes()[..]), (PAYLOAD_AT, payload)];
-        for (at, part) in places {
-            let place = bytes.get_mut(at..at + part.len()).ok_or(io::ErrorKind::InvalidInput)?;
-            place.copy_from_slice(part);
+        let pieces = [(0, header), (PAYLOAD_LEN_AT, &len.to_le_bytes()[..]), (PAYLOAD_AT, payload)];
+        for (at, piece) in pieces {
+            let target = bytes.get_mut(at..at + piece.len()).ok_or(io::ErrorKind::InvalidInput)?;
+            target.copy_from_slice(piece);
         }
         Ok(())
     }
 }
 
-impl Drop for Memory {
+impl Drop for EntryMemory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, once; `Lane` does not drop it while the kernel may use it.
         unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
@@ -169,22 +168,22 @@ impl Drop for Memory {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum EntryState {
     /// Never registered, or given back for good.
     Idle,
     /// The kernel has it.
-    Away,
+    WithKernel,
     /// It holds a request.
-    Ours,
+    HasRequest,
     /// It holds an answer, to be committed with the next wait.
-    Answered,
+    HasAnswer,
 }
 
 struct Entry {
     ring: Ring,
     /// `None` only while it is dropped.
-    memory: Option<Memory>,
-    state: State,
+    memory: Option<EntryMemory>,
+    state: EntryState,
 }
 
 /// One entry of one queue, and the thread that serves it.
@@ -192,20 +191,20 @@ pub struct Lane {
     device: File,
     queue: u16,
     entry: Mutex<Entry>,
-    classic: DevFuse,
+    dev_fuse: DevFuse,
 }
 
 impl Lane {
     /// Made for the calling thread, which it pins to the queue's processor.
-    pub fn new(classic: &DevFuse, queue: u16, payload_bytes: usize) -> io::Result<Lane> {
-        stay_on(queue);
-        let memory = Some(Memory::new(payload_bytes)?);
-        let entry = Entry { ring: new_ring()?, memory, state: State::Idle };
+    pub fn new(dev_fuse: &DevFuse, queue: u16, payload_bytes: usize) -> io::Result<Lane> {
+        pin_to_cpu(queue);
+        let memory = Some(EntryMemory::new(payload_bytes)?);
+        let entry = Entry { ring: new_ring()?, memory, state: EntryState::Idle };
         Ok(Lane {
-            device: classic.file().try_clone()?,
+            device: dev_fuse.file().try_clone()?,
             queue,
             entry: Mutex::new(entry),
-            classic: classic.clone(),
+            dev_fuse: dev_fuse.clone(),
         })
     }
 
@@ -213,10 +212,10 @@ impl Lane {
     fn exchange(&self, entry: &mut Entry) -> io::Result<Received> {
         let Some(memory) = entry.memory.as_mut() else { return Ok(Received::Ended) };
         let (operation, commit_id) = match entry.state {
-            State::Idle => (REGISTER, 0),
-            State::Answered => (COMMIT_AND_FETCH, memory.long(COMMIT_ID_AT)),
+            EntryState::Idle => (REGISTER, 0),
+            EntryState::HasAnswer => (COMMIT_AND_FETCH, memory.u64_at(COMMIT_ID_AT)),
             // Read and not answered: the session stepped back.
-            State::Away | State::Ours => return Ok(Received::Ended),
+            EntryState::WithKernel | EntryState::HasRequest => return Ok(Received::Ended),
         };
         let mut command = [0; 80];
         command[8..16].copy_from_slice(&commit_id.to_le_bytes());
@@ -233,7 +232,7 @@ impl Lane {
         // SAFETY: the entry's memory and `parts` live until the kernel has given the entry back: `Lane::drop` leaks them otherwise. The
         // descriptor is open as long as self.
         unsafe { entry.ring.submission().push(&submission) }.map_err(io::Error::other)?;
-        entry.state = State::Away;
+        entry.state = EntryState::WithKernel;
         let completion = loop {
             match entry.ring.submit_and_wait(1) {
                 Ok(_) => {}
@@ -246,11 +245,11 @@ impl Lane {
         };
         match -completion.result() {
             0 => {
-                entry.state = State::Ours;
+                entry.state = EntryState::HasRequest;
                 Ok(Received::Request { len: 0 })
             }
             errno => {
-                entry.state = State::Idle;
+                entry.state = EntryState::Idle;
                 match errno {
                     libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV | libc::ECANCELED => {
                         Ok(Received::Ended)
@@ -279,24 +278,24 @@ impl Transport for Lane {
     fn send(&self, message: &[u8]) -> io::Result<()> {
         // Notifications have `unique` 0 and go through `/dev/fuse`.
         if OutHeader::decode(message).is_none_or(|header| header.unique == 0) {
-            return self.classic.send(message);
+            return self.dev_fuse.send(message);
         }
         let mut entry = self.entry.lock();
         let Some(memory) = entry.memory.as_mut() else { return Ok(()) };
-        memory.put(message)?;
-        entry.state = State::Answered;
+        memory.put_answer(message)?;
+        entry.state = EntryState::HasAnswer;
         Ok(())
     }
 
     fn abort(&self) {
-        self.classic.abort();
+        self.dev_fuse.abort();
     }
 }
 
 impl Drop for Lane {
     fn drop(&mut self) {
         let entry = self.entry.get_mut();
-        if entry.state != State::Idle {
+        if entry.state != EntryState::Idle {
             // The kernel may still write there. This leak happens when a thread gives up, once in the life of
             // a mount.
             std::mem::forget(entry.memory.take());
@@ -308,8 +307,8 @@ impl Drop for Lane {
 mod tests {
     use super::*;
 
-    fn filled(len: usize, payload: &[u8], announced: usize) -> Memory {
-        let mut memory = Memory::new(PAGE).unwrap();
+    fn filled(len: usize, payload: &[u8], announced: usize) -> EntryMemory {
+        let mut memory = EntryMemory::new(PAGE).unwrap();
         let bytes = memory.bytes();
         bytes[..InHeader::SIZE].fill(b'h');
         bytes[..4].copy_from_slice(&u32::try_from(len).unwrap().to_le_bytes());
@@ -345,14 +344,14 @@ mod tests {
 
     #[test]
     fn an_answer_lies_where_the_kernel_looks() {
-        let mut memory = Memory::new(PAGE).unwrap();
+        let mut memory = EntryMemory::new(PAGE).unwrap();
         let header = OutHeader { len: 19, error: 0, unique: 7 }.encode();
-        memory.put(&[&header[..], b"abc"].concat()).unwrap();
-        assert_eq!(memory.word(PAYLOAD_LEN_AT), 3);
+        memory.put_answer(&[&header[..], b"abc"].concat()).unwrap();
+        assert_eq!(memory.u32_at(PAYLOAD_LEN_AT), 3);
         assert_eq!(memory.bytes()[..OutHeader::SIZE], header);
         assert_eq!(&memory.bytes()[PAYLOAD_AT..PAYLOAD_AT + 3], b"abc");
-        assert!(memory.put(&[0; OutHeader::SIZE + PAGE + 1]).is_err());
-        assert!(memory.put(&[0; 3]).is_err());
+        assert!(memory.put_answer(&[0; OutHeader::SIZE + PAGE + 1]).is_err());
+        assert!(memory.put_answer(&[0; 3]).is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The bonus, and the spill block for attributes that do not fit it.
 
 use super::Object;
-use crate::dirty::Spill;
+use crate::dirty::SpillChange;
 use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use std::sync::Arc;
@@ -30,15 +30,15 @@ impl Object {
         loop {
             let ptr = {
                 let state = self.state.read();
-                if let Some(held) = state.held_spill() {
-                    return Ok(Some(held));
+                if let Some(spill) = state.spill_in_memory() {
+                    return Ok(Some(spill));
                 }
                 if !state.has_spill() {
                     return Ok(None);
                 }
                 state.dnode.spill.clone()
             };
-            match self.table()?.pool().read(&ptr, self.whose().owner(0, SPILL)) {
+            match self.table()?.pool().read(&ptr, self.tree_id().owner(0, SPILL)) {
                 Ok(spill) => {
                     let mut state = self.state.write();
                     if state.dnode.spill == ptr {
@@ -56,7 +56,7 @@ impl Object {
     /// Sets the bonus and leaves the spill as it is.
     pub fn set_bonus(self: &Arc<Self>, tx: &Tx, bonus: Vec<u8>) -> Result<(), ObjectError> {
         self.change(tx, |state| {
-            check_room("bonus", Dnode::bonus_room(state.dnode.slots, state.has_spill()), bonus.len())?;
+            check_fits("bonus", Dnode::bonus_capacity(state.dnode.slots, state.has_spill()), bonus.len())?;
             state.dnode.bonus = Arc::new(bonus);
             Ok(())
         })?
@@ -74,16 +74,18 @@ impl Object {
         // Zeros would be stored as a hole, which a dnode's spill pointer must not be.
         let spill = spill.filter(|spill| spill.iter().any(|byte| *byte != 0));
         if let Some(spill) = &spill {
-            check_room("spill", self.table()?.spill_max(), spill.len())?;
+            check_fits("spill", self.table()?.spill_max(), spill.len())?;
         }
         self.change(tx, |state| {
-            check_room("bonus", Dnode::bonus_room(state.dnode.slots, spill.is_some()), bonus.len())?;
+            check_fits("bonus", Dnode::bonus_capacity(state.dnode.slots, spill.is_some()), bonus.len())?;
             state.dnode.bonus = Arc::new(bonus);
             let new = match spill {
-                Some(spill) if state.held_spill().is_some_and(|held| *held == spill) => return Ok(()),
-                Some(spill) => Spill::New(Arc::new(spill)),
+                Some(spill) if state.spill_in_memory().is_some_and(|current| *current == spill) => {
+                    return Ok(());
+                }
+                Some(spill) => SpillChange::New(Arc::new(spill)),
                 None if !state.has_spill() => return Ok(()),
-                None => Spill::Gone,
+                None => SpillChange::Removed,
             };
             state.dirty(tx.txg()).spill = new;
             Ok(())
@@ -91,9 +93,9 @@ impl Object {
     }
 }
 
-pub(crate) fn check_room(what: &'static str, limit: usize, asked: usize) -> Result<(), ObjectError> {
-    if asked > limit {
-        return Err(ObjectError::TooBig { what, limit: limit as u64, asked: asked as u64 });
+pub(crate) fn check_fits(what: &'static str, limit: usize, requested: usize) -> Result<(), ObjectError> {
+    if requested > limit {
+        return Err(ObjectError::TooBig { what, limit: limit as u64, requested: requested as u64 });
     }
     Ok(())
 }

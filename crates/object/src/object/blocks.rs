@@ -1,9 +1,9 @@
 //! Reading and writing blocks.
 //!
-//! Writes change whole blocks in memory. A block that the syncing txg (group) also holds is copied first.
+//! Writes change whole blocks in memory. A block that the syncing txg also holds is copied first.
 
 use super::{FirstBlock, Object};
-use crate::dirty::Known;
+use crate::dirty::DirtyContent;
 use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
@@ -25,7 +25,7 @@ impl Object {
             return Err(ObjectError::TooBig {
                 what: "blocks of an object whose block size changes",
                 limit: 1,
-                asked: count,
+                requested: count,
             });
         }
         if old == bytes {
@@ -52,10 +52,10 @@ impl Object {
         loop {
             let dnode = {
                 let state = self.state.read();
-                match state.known(block) {
-                    Known::Data(data) => return Ok(Some(data)),
-                    Known::Zeros => return Ok(None),
-                    Known::Nothing => {}
+                match state.dirty_content(block) {
+                    DirtyContent::Data(data) => return Ok(Some(data)),
+                    DirtyContent::Zeros => return Ok(None),
+                    DirtyContent::Unchanged => {}
                 }
                 if let Some(data) = state.recent.get(block) {
                     return Ok(Some(data));
@@ -64,11 +64,13 @@ impl Object {
             };
             let table = self.table()?;
             let pool = table.pool();
-            let read = lookup(pool, self.whose(), &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
+            let read = lookup(pool, self.tree_id(), &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
                 true => Ok(None),
                 false if ptr.lsize() > dnode.block_bytes => {
-                    let at =
-                        format!("object set {} object {} block {block}", self.own.objset, self.own.object);
+                    let at = format!(
+                        "object set {} object {} block {block}",
+                        self.own_id.objset, self.own_id.object
+                    );
                     Err(Corrupt::new(
                         at,
                         "logical size",
@@ -77,7 +79,7 @@ impl Object {
                     )
                     .into())
                 }
-                false => pool.read(&ptr, self.whose().owner(0, block)).map(Some),
+                false => pool.read(&ptr, self.tree_id().owner(0, block)).map(Some),
             });
             match read {
                 Ok(Some(data)) => {
@@ -100,20 +102,22 @@ impl Object {
     fn read_whole(&self, block: u64, out: &mut [u8]) -> Result<bool, ObjectError> {
         let dnode = {
             let state = self.state.read();
-            if !matches!(state.known(block), Known::Nothing) || state.recent.get(block).is_some() {
+            if !matches!(state.dirty_content(block), DirtyContent::Unchanged)
+                || state.recent.get(block).is_some()
+            {
                 return Ok(false);
             }
             state.dnode.clone()
         };
         let table = self.table()?;
         let pool = table.pool();
-        let Ok(ptr) = lookup(pool, self.whose(), &dnode, 0, block) else { return Ok(false) };
+        let Ok(ptr) = lookup(pool, self.tree_id(), &dnode, 0, block) else { return Ok(false) };
         if ptr.is_hole() {
             out.fill(0);
             return Ok(true);
         }
         let Some((content, rest)) = out.split_at_mut_checked(ptr.lsize() as usize) else { return Ok(false) };
-        match pool.read_into(&ptr, self.whose().owner(0, block), content) {
+        match pool.read_into(&ptr, self.tree_id().owner(0, block), content) {
             Ok(()) => rest.fill(0),
             Err(error) if self.state.read().dnode.root == dnode.root => return Err(error.into()),
             // The tree was replaced meanwhile, and GC reclaimed its old blocks.
@@ -124,19 +128,19 @@ impl Object {
 
     /// One block, always of the block size.
     pub fn read_block(&self, block: u64) -> Result<Arc<Vec<u8>>, ObjectError> {
-        let held = self.state.read().held(block);
-        held.map_or_else(|| self.find_block(block), Ok)
+        let cached = self.state.read().block_in_memory(block);
+        cached.map_or_else(|| self.find_block(block), Ok)
     }
 
     /// Block 0 and the number of blocks, at one moment; `None`: there is no block.
     pub fn first_block(&self) -> Result<Option<FirstBlock>, ObjectError> {
-        let (held, count) = {
+        let (cached, count) = {
             let state = self.state.read();
-            (state.held(0), state.dnode.block_count)
+            (state.block_in_memory(0), state.dnode.block_count)
         };
-        match held {
+        match cached {
             _ if count == 0 => Ok(None),
-            Some(held) => Ok(Some((held, count))),
+            Some(cached) => Ok(Some((cached, count))),
             None => Ok(Some((self.find_block(0)?, count))),
         }
     }
@@ -195,7 +199,7 @@ impl Object {
             return Err(ObjectError::TooBig {
                 what: "end of a write",
                 limit: OBJECT_BYTES_MAX,
-                asked: offset,
+                requested: offset,
             });
         }
         if self.kind() == ObjectKind::File {
@@ -212,7 +216,7 @@ impl Object {
                 // The old content is not needed, but the path to it is: without it the sync could not store the
                 // new block.
                 let (dnode, table) = (self.state.read().dnode.clone(), self.table()?);
-                lookup(table.pool(), self.whose(), &dnode, 0, block)?;
+                lookup(table.pool(), self.tree_id(), &dnode, 0, block)?;
                 let whole = Arc::new(piece.to_vec());
                 self.change(tx, |state| state.put(tx.txg(), block, whole))?;
             } else {

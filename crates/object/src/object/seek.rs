@@ -1,7 +1,7 @@
 //! Search for data and holes.
 
 use super::Object;
-use crate::dirty::Known;
+use crate::dirty::DirtyContent;
 use crate::error::ObjectError;
 use crate::tree::next_allocated;
 
@@ -39,10 +39,11 @@ impl Object {
             if from >= dnode.block_count {
                 return Ok(None);
             }
-            let stored = next_allocated(table.pool(), self.whose(), &dnode, from, dirty.unwrap_or(u64::MAX))?;
+            let stored =
+                next_allocated(table.pool(), self.tree_id(), &dnode, from, dirty.unwrap_or(u64::MAX))?;
             let Some(candidate) = stored.into_iter().chain(dirty).min() else { return Ok(None) };
             let state = self.state.read();
-            if !matches!(state.known(candidate), Known::Zeros) {
+            if !matches!(state.dirty_content(candidate), DirtyContent::Zeros) {
                 return Ok(Some(candidate).filter(|block| *block < dnode.block_count));
             }
             // Freed by a txg that is not in the tree yet: skip the freed range, but not blocks written into it

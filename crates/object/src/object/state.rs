@@ -1,8 +1,8 @@
 //! State of one object in memory.
 //!
-//! Invariant: besides the open txg (group), at most one other has changes that are not in the tree.
+//! Invariant: besides the open txg, at most one other has changes that are not in the tree.
 
-use crate::dirty::{Dirty, Frozen, Known, Spill};
+use crate::dirty::{Dirty, DirtyContent, Frozen, SpillChange};
 use crate::dnode::Dnode;
 use crate::kind::ObjectKind;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(crate) struct State {
     pub open: Option<Dirty>,
     pub syncing: Option<Arc<Frozen>>,
     pub destroyed: bool,
-    pub recent: Recent,
+    pub recent: RecentBlocks,
     /// Content of `dnode`'s spill pointer, while another holder keeps it in memory.
     pub recent_spill: Weak<Vec<u8>>,
 }
@@ -25,12 +25,12 @@ pub(crate) struct State {
 ///
 /// Invariant: each entry matches the tree of the state's dnode.
 #[derive(Default)]
-pub(crate) struct Recent(Vec<(u64, Weak<Vec<u8>>)>);
+pub(crate) struct RecentBlocks(Vec<(u64, Weak<Vec<u8>>)>);
 
-impl Recent {
+impl RecentBlocks {
     /// Number of entries, 16 bytes each. Many for dnodes, as every object is found through them. One per block
     /// for ZAPs, as lookups hit all leaves of a large one alike. Few for files, which are read in order.
-    pub fn places(kind: ObjectKind) -> u64 {
+    pub fn entries_max(kind: ObjectKind) -> u64 {
         match kind {
             ObjectKind::Dnodes => 4096,
             ObjectKind::Zap | ObjectKind::Master | ObjectKind::Directory | ObjectKind::DeleteQueue => 16_384,
@@ -39,19 +39,19 @@ impl Recent {
     }
 
     pub fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
-        let place = block.checked_rem(self.0.len() as u64)?;
-        let (held, data) = self.0.get(place as usize)?;
-        if *held == block { data.upgrade() } else { None }
+        let slot = block.checked_rem(self.0.len() as u64)?;
+        let (stored_block, data) = self.0.get(slot as usize)?;
+        if *stored_block == block { data.upgrade() } else { None }
     }
 
     pub fn put(&mut self, kind: ObjectKind, block: u64, block_count: u64, data: &Arc<Vec<u8>>) {
-        let places = Self::places(kind).min(block_count.next_power_of_two()).max(1);
-        if places as usize > self.0.len() {
-            self.0 = vec![(0, Weak::new()); places as usize];
+        let slots = Self::entries_max(kind).min(block_count.next_power_of_two()).max(1);
+        if slots as usize > self.0.len() {
+            self.0 = vec![(0, Weak::new()); slots as usize];
         }
-        let place = block % self.0.len() as u64;
-        if let Some(held) = self.0.get_mut(place as usize) {
-            *held = (block, Arc::downgrade(data));
+        let slot = block % self.0.len() as u64;
+        if let Some(entry) = self.0.get_mut(slot as usize) {
+            *entry = (block, Arc::downgrade(data));
         }
     }
 }
@@ -66,7 +66,7 @@ impl State {
     /// Moves changes of txgs before `txg` to `syncing`.
     pub fn freeze_before(&mut self, txg: Txg) {
         if self.open.as_ref().is_some_and(|open| open.txg < txg) {
-            assert!(self.syncing.is_none(), "a group opens only after the sync before it has ended");
+            assert!(self.syncing.is_none(), "a txg opens only after the previous sync has ended");
             self.syncing =
                 self.open.take().map(|dirty| Arc::new(Frozen { dirty, dnode: self.dnode.clone() }));
         }
@@ -92,47 +92,47 @@ impl State {
     }
 
     /// What unsynced txgs know of a block, the newest first.
-    pub fn known(&self, block: u64) -> Known {
+    pub fn dirty_content(&self, block: u64) -> DirtyContent {
         for dirty in self.layers() {
-            match dirty.known(block) {
-                Known::Nothing => {}
+            match dirty.dirty_content(block) {
+                DirtyContent::Unchanged => {}
                 known => return known,
             }
         }
-        Known::Nothing
+        DirtyContent::Unchanged
     }
 
     /// The newest change of the spill that is not in the tree.
-    pub fn known_spill(&self) -> &Spill {
+    pub fn dirty_spill(&self) -> &SpillChange {
         let mut changes = self.layers().map(|dirty| &dirty.spill);
-        changes.find(|spill| !matches!(spill, Spill::Unchanged)).unwrap_or(&Spill::Unchanged)
+        changes.find(|spill| !matches!(spill, SpillChange::Unchanged)).unwrap_or(&SpillChange::Unchanged)
     }
 
     pub fn has_spill(&self) -> bool {
-        match self.known_spill() {
-            Spill::New(_) => true,
-            Spill::Gone => false,
-            Spill::Unchanged => !self.dnode.spill.is_hole(),
+        match self.dirty_spill() {
+            SpillChange::New(_) => true,
+            SpillChange::Removed => false,
+            SpillChange::Unchanged => !self.dnode.spill.is_hole(),
         }
     }
 
     /// The spill's content, if it is in memory.
-    pub fn held_spill(&self) -> Option<Arc<Vec<u8>>> {
-        match self.known_spill() {
-            Spill::New(spill) => Some(spill.clone()),
-            Spill::Gone => None,
-            Spill::Unchanged => self.recent_spill.upgrade(),
+    pub fn spill_in_memory(&self) -> Option<Arc<Vec<u8>>> {
+        match self.dirty_spill() {
+            SpillChange::New(spill) => Some(spill.clone()),
+            SpillChange::Removed => None,
+            SpillChange::Unchanged => self.recent_spill.upgrade(),
         }
     }
 
     /// A block that is in memory in full length.
-    pub fn held(&self, block: u64) -> Option<Arc<Vec<u8>>> {
-        let held = match self.known(block) {
-            Known::Data(data) => Some(data),
-            Known::Zeros => None,
-            Known::Nothing => self.recent.get(block),
+    pub fn block_in_memory(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        let content = match self.dirty_content(block) {
+            DirtyContent::Data(data) => Some(data),
+            DirtyContent::Zeros => None,
+            DirtyContent::Unchanged => self.recent.get(block),
         };
-        held.filter(|data| data.len() == self.dnode.block_bytes as usize)
+        content.filter(|data| data.len() == self.dnode.block_bytes as usize)
     }
 
     /// A block that the txg of `tx` has changed already.

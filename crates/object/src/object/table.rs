@@ -6,7 +6,7 @@
 use super::Object;
 use crate::dnode::{Dnode, SPILL_BYTES_MAX};
 use crate::error::ObjectError;
-use crate::tree::Whose;
+use crate::tree::TreeId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::Feature;
 use terrane_pool::Pool;
-use terrane_wire::{NumberMap, ObjectId, ObjsetId, Txg};
+use terrane_wire::{IdMap, ObjectId, ObjsetId, Txg};
 
 const SHARDS: usize = 64;
 /// Bytes that one thread prefetches at once.
-const AHEAD_BYTES: u64 = 1 << 20;
+const PREFETCH_JOB_BYTES: u64 = 1 << 20;
 
 #[derive(Default)]
 struct Shard {
-    objects: NumberMap<u64, Weak<Object>>,
+    objects: IdMap<u64, Weak<Object>>,
     /// Counts dropped objects: a dnode read before the count changed may be stale.
     epoch: u64,
 }
@@ -43,7 +43,7 @@ pub(crate) struct ObjectTable {
     /// Stored bytes freed by txgs that are not durable yet.
     freeing: Mutex<BTreeMap<Txg, u64>>,
     /// How often changes of an object were lost to damage, and the numbers of those objects.
-    lost: AtomicU64,
+    lost_count: AtomicU64,
     lost_objects: Mutex<BTreeSet<ObjectId>>,
 }
 
@@ -56,7 +56,7 @@ impl ObjectTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             dirty: Mutex::default(),
             freeing: Mutex::default(),
-            lost: AtomicU64::new(0),
+            lost_count: AtomicU64::new(0),
             lost_objects: Mutex::default(),
         })
     }
@@ -66,15 +66,15 @@ impl ObjectTable {
     }
 
     /// An object that lookups in this table do not find.
-    pub fn loose(&self, id: ObjectId, dnode: Dnode) -> Arc<Object> {
-        Arc::new(Object::new(self.me.clone(), Whose { objset: self.objset, object: id }, dnode))
+    pub fn new_unlisted(&self, id: ObjectId, dnode: Dnode) -> Arc<Object> {
+        Arc::new(Object::new(self.me.clone(), TreeId { objset: self.objset, object: id }, dnode))
     }
 
     /// Adds a new object with an unused number.
     pub fn add(&self, id: ObjectId, dnode: Dnode) -> Arc<Object> {
         // An earlier object with this number may have lost changes.
         self.lost_objects.lock().remove(&id);
-        let object = self.loose(id, dnode);
+        let object = self.new_unlisted(id, dnode);
         self.shard(id).lock().objects.insert(id.0, Arc::downgrade(&object));
         object
     }
@@ -88,31 +88,31 @@ impl ObjectTable {
         self.shard(id).lock().find(id)
     }
 
-    /// The object with this number; `stored` reads its dnode if necessary.
+    /// The object with this number; `read_dnode` is called if necessary.
     pub fn hold(
         &self,
         id: ObjectId,
-        stored: impl Fn() -> Result<Option<Dnode>, ObjectError>,
+        read_dnode: impl Fn() -> Result<Option<Dnode>, ObjectError>,
     ) -> Result<Arc<Object>, ObjectError> {
-        let living = |object: Arc<Object>| {
+        let unless_destroyed = |object: Arc<Object>| {
             if object.is_destroyed() { Err(ObjectError::NotFound(id)) } else { Ok(object) }
         };
         loop {
             let epoch = {
                 let shard = self.shard(id).lock();
                 if let Some(object) = shard.find(id) {
-                    return living(object);
+                    return unless_destroyed(object);
                 }
                 shard.epoch
             };
-            let dnode = stored()?.ok_or(ObjectError::NotFound(id))?;
+            let dnode = read_dnode()?.ok_or(ObjectError::NotFound(id))?;
             let mut shard = self.shard(id).lock();
             if shard.epoch != epoch {
                 continue;
             }
             match shard.objects.get(&id.0).map(Weak::upgrade) {
                 // Another caller has loaded it first.
-                Some(Some(object)) => return living(object),
+                Some(Some(object)) => return unless_destroyed(object),
                 // It was held since this call began, so it may have changed and synced. Its last holder is
                 // about to call `forget`.
                 Some(None) => {
@@ -122,8 +122,8 @@ impl ObjectTable {
                 }
                 None => {}
             }
-            self.pool.expect_blocks_of(dnode.block_bytes);
-            let object = self.loose(id, dnode);
+            self.pool.note_record_size(dnode.block_bytes);
+            let object = self.new_unlisted(id, dnode);
             shard.objects.insert(id.0, Arc::downgrade(&object));
             return Ok(object);
         }
@@ -139,7 +139,7 @@ impl ObjectTable {
     }
 
     /// Removes an object whose destruction has synced.
-    pub fn retire(&self, object: &Arc<Object>) {
+    pub fn remove_destroyed(&self, object: &Arc<Object>) {
         let id = object.id();
         let mut shard = self.shard(id).lock();
         if shard.objects.get(&id.0).is_some_and(|held| std::ptr::eq(held.as_ptr(), Arc::as_ptr(object))) {
@@ -150,7 +150,7 @@ impl ObjectTable {
 
     /// Simulates a last reference that is dropped but has not called `forget` yet. Returns the shard's epoch.
     #[cfg(test)]
-    pub fn let_go_half(&self, id: ObjectId) -> u64 {
+    pub fn simulate_last_drop(&self, id: ObjectId) -> u64 {
         let mut shard = self.shard(id).lock();
         shard.objects.insert(id.0, Weak::new());
         shard.epoch
@@ -181,16 +181,16 @@ impl ObjectTable {
 
     /// The freed bytes of this txg are included in the pool's free space now.
     pub fn synced(&self, txg: Txg) {
-        self.freeing.lock().retain(|group, _| *group > txg);
+        self.freeing.lock().retain(|freed_in, _| *freed_in > txg);
     }
 
     pub fn note_lost_changes(&self, id: ObjectId) {
         self.lost_objects.lock().insert(id);
-        self.lost.fetch_add(1, Ordering::AcqRel);
+        self.lost_count.fetch_add(1, Ordering::AcqRel);
     }
 
     pub fn lost_changes(&self) -> u64 {
-        self.lost.load(Ordering::Acquire)
+        self.lost_count.load(Ordering::Acquire)
     }
 
     pub fn has_lost_changes(&self, id: ObjectId) -> bool {
@@ -203,8 +203,8 @@ impl ObjectTable {
     }
 
     /// Prefetches blocks of a file on other threads, if it is still in use then.
-    pub fn read_blocks_ahead(&self, id: ObjectId, block_bytes: u32, blocks: Vec<Range<u64>>) {
-        let job_blocks = (AHEAD_BYTES / u64::from(block_bytes)).max(1);
+    pub fn prefetch_blocks(&self, id: ObjectId, block_bytes: u32, blocks: Vec<Range<u64>>) {
+        let job_blocks = (PREFETCH_JOB_BYTES / u64::from(block_bytes)).max(1);
         let mut job = Vec::new();
         let mut left = job_blocks;
         for mut blocks in blocks {
@@ -214,21 +214,21 @@ impl ObjectTable {
                 left -= end - blocks.start;
                 blocks.start = end;
                 if left == 0 {
-                    self.offer_to_read(id, std::mem::take(&mut job));
+                    self.queue_prefetch(id, std::mem::take(&mut job));
                     left = job_blocks;
                 }
             }
         }
         if !job.is_empty() {
-            self.offer_to_read(id, job);
+            self.queue_prefetch(id, job);
         }
     }
 
-    fn offer_to_read(&self, id: ObjectId, blocks: Vec<Range<u64>>) {
+    fn queue_prefetch(&self, id: ObjectId, blocks: Vec<Range<u64>>) {
         let table = self.me.clone();
-        self.pool.offer(move || {
+        self.pool.offer_prefetch(move || {
             if let Some(object) = table.upgrade().and_then(|table| table.find(id)) {
-                object.read_blocks_ahead(&blocks);
+                object.prefetch_blocks(&blocks);
             }
         });
     }

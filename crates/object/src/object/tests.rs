@@ -1,16 +1,16 @@
 use super::*;
-use crate::{ObjectSpec, Objects};
+use crate::{ObjectSets, ObjectSpec};
 use terrane_device::{SimConfig, SimDevice};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SeededEnv;
 use terrane_txg::cost::Cost;
 
 /// A file in an object set, with the owner of the set and the open transaction that created it.
-fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
+fn new_file() -> (Arc<ObjectSets>, Arc<Object>, Tx) {
     let device = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
     let (create, import) = (CreateOptions::named("object"), ImportOptions::default());
     let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &import).unwrap();
-    let objects = Objects::create(pool).unwrap();
+    let objects = ObjectSets::create(pool).unwrap();
     let tx = objects.mos().begin(Cost { write_bytes: 2 << 20, meta_blocks: 16, ..Cost::NOTHING }).unwrap();
     let kind = ObjectKind::File;
     let spec = ObjectSpec { kind, block_size: 4096, dnode_slots: 1, bonus: Vec::new(), spill: None };
@@ -19,8 +19,8 @@ fn made() -> (Arc<Objects>, Arc<Object>, Tx) {
 }
 
 #[test]
-fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
-    let (_objects, object, tx) = made();
+fn next_block_finds_writes_behind_unsynced_frees() {
+    let (_objects, object, tx) = new_file();
     (0..100).for_each(|block| object.write(&tx, block * 4096, &[7; 4096]).unwrap());
     // The next txg opens before this one has synced. It truncates to ten blocks, then writes one behind a gap.
     let next = tx.txg().next();
@@ -43,12 +43,12 @@ fn what_was_written_behind_what_was_freed_is_found_while_a_group_syncs() {
 }
 
 #[test]
-fn a_dnode_is_read_again_where_the_last_holder_has_just_let_go() {
-    let (objects, object, tx) = made();
+fn hold_rereads_the_dnode_after_the_last_reference_drops() {
+    let (objects, object, tx) = new_file();
     let (set, id) = (objects.mos(), object.id());
     drop((object, tx));
     set.pool().commit().unwrap();
-    let epoch = set.table.let_go_half(id);
+    let epoch = set.table.simulate_last_drop(id);
     let _held = set.hold(id).unwrap();
-    assert!(set.table.let_go_half(id) > epoch, "what was read before that is not believed");
+    assert!(set.table.simulate_last_drop(id) > epoch, "what was read before that is not believed");
 }

@@ -12,7 +12,9 @@ use terrane_txg::levels::Levels;
 /// How file contents are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataPolicy {
+    /// Compression of file contents.
     pub compression: CompressionPolicy,
+    /// Checksum of file contents. Metadata is always BLAKE3.
     pub checksum: ChecksumKind,
     /// Block size of new files, in bytes.
     pub record_size: u32,
@@ -32,43 +34,44 @@ impl Default for DataPolicy {
 }
 
 /// The policy in effect.
-pub(super) struct ObeyedPolicy {
+pub(super) struct ActivePolicy {
     policy: RwLock<DataPolicy>,
     /// Controller of the policy's `zstd-auto`.
-    pub levels: Arc<Levels>,
+    pub zstd_levels: Arc<Levels>,
     /// The policy's record size, bounded by the pool's blocks. Atomic, as every `stat` reads it.
     record_size: AtomicU32,
 }
 
-impl ObeyedPolicy {
-    pub fn new(pool: &Pool) -> ObeyedPolicy {
-        ObeyedPolicy {
+impl ActivePolicy {
+    pub fn new(pool: &Pool) -> ActivePolicy {
+        ActivePolicy {
             record_size: AtomicU32::new(DataPolicy::default().record_size.min(pool.max_block())),
             policy: RwLock::default(),
-            levels: Levels::new(AutoRange::default()),
+            zstd_levels: Levels::new(AutoRange::default()),
         }
     }
 }
 
 impl ObjectSet {
+    /// How file contents are stored now.
     pub fn policy(&self) -> DataPolicy {
         *self.policy.policy.read()
     }
 
     /// Applies to everything written from now on.
     pub fn set_policy(&self, policy: DataPolicy) {
-        self.pool.expect_blocks_of(policy.record_size);
+        self.pool.note_record_size(policy.record_size);
         if let CompressionPolicy::Auto(range) = policy.compression {
-            self.policy.levels.set_range(range);
+            self.policy.zstd_levels.set_range(range);
         }
-        self.pool.look_afresh();
+        self.pool.reset_nopwrite_sampling();
         *self.policy.policy.write() = policy;
         self.policy.record_size.store(policy.record_size.min(self.pool.max_block()), Ordering::Relaxed);
     }
 
     /// What `zstd-auto` chose since the set was opened.
-    pub fn levels(&self) -> &Levels {
-        &self.policy.levels
+    pub fn zstd_levels(&self) -> &Levels {
+        &self.policy.zstd_levels
     }
 
     /// Block size of new files, in bytes.

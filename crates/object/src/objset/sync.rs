@@ -1,4 +1,4 @@
-//! The sync of one set: everything that is dirty in a txg (group), from records up to the header.
+//! The sync of one set: everything that is dirty in a txg, from records up to the header.
 //!
 //! The dnode blocks of dirty objects are read first. If one is damaged, its objects are left out before any of
 //! their blocks is written or freed.
@@ -7,44 +7,44 @@
 
 use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
-use crate::dirty::{Dirty, Frozen, Ranges, Spill};
+use crate::dirty::{Dirty, Frozen, Ranges, SpillChange};
 use crate::dnode::{Dnode, DnodeSlot, ObjsetHeader, dnode_offsets, slot_of};
 use crate::entry::with_root;
 use crate::error::ObjectError;
-use crate::freeing::Ledger;
+use crate::free_policy::Ledger;
 use crate::kind::ObjectKind;
-use crate::numbers::add_slots;
+use crate::lifetime_hints::{ReplacedPointers, content_birth};
 use crate::object::Object;
-use crate::outlook::{Replaced, born};
-use crate::tree::{Rewrite, damage_only, metadata_compression};
+use crate::object_alloc::add_slots;
+use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
-use terrane_pool::{Group, Stream, WriteRequest};
+use terrane_pool::{Stream, TxgSync, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_txg::levels::Method;
-use terrane_wire::{NumberMap, ObjectId, Txg};
+use terrane_wire::{IdMap, ObjectId, Txg};
 
 /// Blocks per write call. Not bytes: with a few large blocks, each worker would get one at a time and wait.
 const CHUNK_BLOCKS: usize = 512;
 
 /// A dirty object, and the changes that the sync takes from it.
-type Changed = (Arc<Object>, Arc<Frozen>);
+type ChangedObject = (Arc<Object>, Arc<Frozen>);
 
 /// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
 /// A change of a MOS object that follows from the sync of another set.
-pub(crate) struct MetaChange {
+pub(crate) struct MosChange {
     pub id: ObjectId,
-    pub what: What,
+    pub update: MosUpdate,
 }
 
-pub(crate) enum What {
+pub(crate) enum MosUpdate {
     /// The set that it stands for has a new root.
     Root(BlockPtr),
     /// Its whole content is replaced by these blocks.
@@ -63,65 +63,65 @@ impl ObjectSet {
     /// changed.
     pub(crate) fn sync(
         &self,
-        group: &mut Group<'_>,
-        changes: Vec<MetaChange>,
+        txg_sync: &mut TxgSync<'_>,
+        changes: Vec<MosChange>,
     ) -> Result<Option<Synced>, ObjectError> {
-        let Syncing { objects, numbers } = {
+        let Syncing { objects, counts } = {
             let mut syncing = self.syncing.lock();
-            Syncing { objects: std::mem::take(&mut syncing.objects), numbers: syncing.numbers }
+            Syncing { objects: std::mem::take(&mut syncing.objects), counts: syncing.counts }
         };
-        let mut frozen: Vec<Changed> = Vec::with_capacity(objects.len());
+        let mut changed: Vec<ChangedObject> = Vec::with_capacity(objects.len());
         for object in objects {
             let mut state = object.state.write();
-            state.freeze_before(group.txg().next());
-            let set_aside = state.syncing.clone();
+            state.freeze_before(txg_sync.txg().next());
+            let frozen = state.syncing.clone();
             drop(state);
-            frozen.extend(set_aside.map(|set_aside| (object, set_aside)));
+            changed.extend(frozen.map(|set_aside| (object, set_aside)));
         }
-        for MetaChange { id, what } in changes {
+        for MosChange { id, update: what } in changes {
             let object = self.hold(id)?;
-            frozen.retain(|(other, _)| other.id() != id);
+            changed.retain(|(other, _)| other.id() != id);
             let mut state = object.state.write();
-            let mut aside = state
+            let mut frozen = state
                 .syncing
                 .as_deref()
                 .cloned()
-                .unwrap_or_else(|| Frozen { dirty: Dirty::new(group.txg()), dnode: state.dnode.clone() });
+                .unwrap_or_else(|| Frozen { dirty: Dirty::new(txg_sync.txg()), dnode: state.dnode.clone() });
             match what {
                 // The bytes behind the root may differ in the open txg already.
-                What::Root(root) => {
-                    for dnode in [&mut state.dnode, &mut aside.dnode] {
+                MosUpdate::Root(root) => {
+                    for dnode in [&mut state.dnode, &mut frozen.dnode] {
                         dnode.bonus = Arc::new(with_root(&dnode.bonus, &root));
                     }
                 }
-                What::Content(blocks) => aside.replace_content(blocks),
+                MosUpdate::Content(blocks) => frozen.replace_content(blocks),
             }
-            let aside = Arc::new(aside);
-            state.syncing = Some(aside.clone());
+            let frozen = Arc::new(frozen);
+            state.syncing = Some(frozen.clone());
             drop(state);
-            frozen.push((object, aside));
+            changed.push((object, frozen));
         }
-        if frozen.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
+        if changed.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
         }
         let queue = std::mem::take(&mut *self.queue.lock());
         let mut ledger = Ledger::new(self.free_policy.as_deref(), queue);
         let queue_before = ledger.queue.clone();
         // In the order of dnode blocks.
-        frozen.sort_unstable_by_key(|(object, _)| object.id());
-        let (blocks, left_out) = self.read_dnode_blocks(group.txg(), &mut frozen)?;
-        let dnodes = self.sync_objects(group, &frozen, &mut ledger)?;
-        self.shrink_queue(group, &mut ledger)?;
-        let (meta, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
-        let new_meta = self.sync_dnodes(group, &frozen, (&dnodes, blocks), &mut ledger)?;
-        let StoredQueue { inside: new_queue, outside: queue } =
-            self.sync_queue(group, &queue_before, &mut ledger)?;
-        let account = self.account_before().map(|before| ledger.settle(before));
+        changed.sort_unstable_by_key(|(object, _)| object.id());
+        let (blocks, left_out) = self.read_dnode_blocks(txg_sync.txg(), &mut changed)?;
+        let dnodes = self.sync_objects(txg_sync, &changed, &mut ledger)?;
+        self.drain_queue(txg_sync, &mut ledger)?;
+        let (dnodes_object, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
+        let new_dnodes = self.sync_dnodes(txg_sync, &changed, (&dnodes, blocks), &mut ledger)?;
+        let StoredQueue { in_header: new_queue, in_mos: queue } =
+            self.sync_queue(txg_sync, &queue_before, &mut ledger)?;
+        let account = self.account_before().map(|before| ledger.account_after(before));
         let header = ObjsetHeader {
-            objects: numbers.objects,
-            high_water: numbers.high_water,
+            objects: counts.objects,
+            high_water: counts.high_water,
             account,
-            dnodes: new_meta.clone(),
+            dnodes: new_dnodes.clone(),
             free_queue: new_queue.clone(),
         };
         let request = WriteRequest {
@@ -130,43 +130,43 @@ impl ObjectSet {
             compression: metadata_compression().into(),
             checksum: ChecksumKind::Blake3,
             owner: Owner::Block { objset: self.id.0, object: HEADER, level: 0, block: 0 },
-            fill: numbers.objects.max(1),
+            fill: counts.objects.max(1),
             content_birth: None,
             stream: Stream::Metadata,
             may_embed: false,
             replaces: None,
         };
-        let root = group.write(vec![request])?.remove(0);
+        let root = txg_sync.write(vec![request])?.remove(0);
         // Before any thread can see that these slots are free.
-        self.numbers.lock().rest(freed_slots(&frozen));
+        self.allocator.lock().rotate_freed(freed_slots(&changed));
         // Dnodes first: a thread that holds an object from now on reads the new ones.
-        for (object, dnode) in [(&meta, &new_meta), (&free_queue, &new_queue)] {
+        for (object, dnode) in [(&dnodes_object, &new_dnodes), (&free_queue, &new_queue)] {
             object.install(dnode);
         }
-        for ((object, _), dnode) in frozen.iter().zip(&dnodes) {
+        for ((object, _), dnode) in changed.iter().zip(&dnodes) {
             object.install(dnode);
         }
         left_out.iter().for_each(|object| object.forget_changes());
-        self.retire(&frozen);
+        self.drop_destroyed(&changed);
         *self.account.lock() = account;
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
-        ledger.kill_header(group, &old);
+        ledger.remove_header(txg_sync, &old);
         *self.queue.lock() = ledger.queue;
         Ok(Some(Synced { root, queue }))
     }
 
     /// Reads the dnode blocks of dirty objects, before any tree is rewritten: once old blocks are freed, the
-    /// new root must have a place. Objects in a damaged block are removed from `frozen`, and keep their old
+    /// new root must have a place. Objects in a damaged block are removed from `changed`, and keep their old
     /// trees.
     fn read_dnode_blocks(
         &self,
         txg: Txg,
-        frozen: &mut Vec<Changed>,
+        changed: &mut Vec<ChangedObject>,
     ) -> Result<(DnodeBlocks, Vec<Arc<Object>>), ObjectError> {
         let mut blocks: DnodeBlocks = BTreeMap::new();
         let (mut damaged, mut left_out) = (None, Vec::new());
-        let mut kept = Vec::with_capacity(frozen.len());
-        for (object, aside) in frozen.drain(..) {
+        let mut kept = Vec::with_capacity(changed.len());
+        for (object, frozen) in changed.drain(..) {
             let block = slot_of(object.id()).block;
             if damaged != Some(block)
                 && let Entry::Vacant(vacant) = blocks.entry(block)
@@ -174,42 +174,44 @@ impl ObjectSet {
                 match self.dnodes.read_block(block) {
                     Ok(found) => drop(vacant.insert(found.to_vec())),
                     Err(ObjectError::Pool(error)) => {
-                        damage_only(&self.pool, error)?;
+                        report_permanent_error(&self.pool, error)?;
                         damaged = Some(block);
                     }
                     Err(error) => return Err(error),
                 }
             }
             if damaged == Some(block) {
-                self.lose_changes(txg, &object, &aside)?;
+                self.handle_lost_changes(txg, &object, &frozen)?;
                 left_out.push(object);
             } else {
-                kept.push((object, aside));
+                kept.push((object, frozen));
             }
         }
-        *frozen = kept;
+        *changed = kept;
         Ok((blocks, left_out))
     }
 
     /// Handles changes that cannot be stored, as all copies of a block that they belong into are damaged. For a
     /// file, `fsync` reports it from now on. A directory's changes are linked with those of other objects, so
     /// the txg cannot commit without them. It fails, and the state before it stays intact.
-    fn lose_changes(&self, txg: Txg, object: &Object, aside: &Frozen) -> Result<(), ObjectError> {
+    fn handle_lost_changes(&self, txg: Txg, object: &Object, frozen: &Frozen) -> Result<(), ObjectError> {
         let (set, id) = (self.id, object.id());
-        if aside.dirty.destroyed {
-            log::error!("object set {set} object {id}: damaged while it was destroyed; its space is lost");
+        if frozen.dirty.destroyed {
+            log::error!(
+                "object set {set} object {id}: space lost, tree or dnode block damaged while destroying it"
+            );
             return Ok(());
         }
         if object.kind().is_metadata() {
             let reason = format!(
-                "object set {set} object {id}: group {txg} changed it, and all copies of its dnode's block or its tree are damaged"
+                "object set {set} object {id}: changes of txg {txg} cannot be stored, all copies of its dnode block or tree are damaged"
             );
             return Err(PoolError::Failed { reason: reason.into() }.into());
         }
         log::error!(
-            "object set {set} object {id}: the changes of group {txg} are lost; its dnode's block or its tree is damaged"
+            "object set {set} object {id}: changes of txg {txg} lost, all copies of its dnode block or tree are damaged"
         );
-        self.pool.note_lost(object.whose().owner(0, 0), txg);
+        self.pool.note_lost_changes(object.tree_id().owner(0, 0), txg);
         self.table.note_lost_changes(id);
         Ok(())
     }
@@ -217,75 +219,76 @@ impl ObjectSet {
     /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree.
     fn sync_objects(
         &self,
-        group: &mut Group<'_>,
-        frozen: &[Changed],
+        txg_sync: &mut TxgSync<'_>,
+        changed: &[ChangedObject],
         ledger: &mut Ledger<'_>,
     ) -> Result<Vec<Dnode>, ObjectError> {
         let policy = self.policy();
-        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); frozen.len()];
+        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); changed.len()];
         let mut requests = Vec::new();
-        let mut places = Vec::new();
-        for (index, (object, aside)) in frozen.iter().enumerate() {
-            let file = object.outlook.placement(object.whose(), aside, policy.write_hint);
-            let mut replaced = Replaced::new(&self.pool, object.whose(), &aside.dnode);
-            let spill = match &aside.dirty.spill {
-                Spill::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
-                Spill::Unchanged | Spill::Gone => None,
+        let mut positions = Vec::new();
+        for (index, (object, frozen)) in changed.iter().enumerate() {
+            let file = object.lifetime_hints.placement(object.tree_id(), frozen, policy.write_hint);
+            let mut replaced = ReplacedPointers::new(&self.pool, object.tree_id(), &frozen.dnode);
+            let spill = match &frozen.dirty.spill {
+                SpillChange::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
+                SpillChange::Unchanged | SpillChange::Removed => None,
             };
-            let blocks = aside.dirty.blocks.iter().map(|(block, data)| {
+            let blocks = frozen.dirty.blocks.iter().map(|(block, data)| {
                 let data = data.clone();
-                if aside.dnode.kind.is_metadata() {
-                    return (*block, self.request(object, aside, *block, data, Stream::Metadata, &policy));
+                if frozen.dnode.kind.is_metadata() {
+                    return (*block, self.request(object, frozen, *block, data, Stream::Metadata, &policy));
                 }
-                if aside.dirty.restored.contains_key(block) {
+                if frozen.dirty.restored.contains_key(block) {
                     // It did not die, so it says nothing about block lifetimes. The old stored form must not be
                     // kept either.
-                    return (*block, self.request(object, aside, *block, data, Stream::Data(file), &policy));
+                    return (*block, self.request(object, frozen, *block, data, Stream::Data(file), &policy));
                 }
                 let old = replaced.pointer(*block);
-                let lived = Placement { replaces: old.as_ref().map_or(Txg(0), born), ..file };
-                let request = self.request(object, aside, *block, data, Stream::Data(lived), &policy);
+                let placement =
+                    Placement { replaced_birth: old.as_ref().map_or(Txg(0), content_birth), ..file };
+                let request = self.request(object, frozen, *block, data, Stream::Data(placement), &policy);
                 // A block that was freed in this txg leaves the tree, even if it was written again.
-                let is_stored = !aside.dirty.is_resized && !aside.dirty.freed.contains(*block);
+                let is_stored = !frozen.dirty.is_resized && !frozen.dirty.freed.contains(*block);
                 let replaces = old.filter(|_| is_stored);
                 (*block, WriteRequest { replaces, ..request })
             });
             for (block, request) in blocks.chain(spill) {
                 requests.push(request);
-                places.push((index, block));
+                positions.push((index, block));
                 if requests.len() >= CHUNK_BLOCKS {
-                    let written = group.write(std::mem::take(&mut requests))?;
-                    place(group.txg(), &mut pointers, &mut places, written);
+                    let written = txg_sync.write(std::mem::take(&mut requests))?;
+                    insert_written(txg_sync.txg(), &mut pointers, &mut positions, written);
                 }
             }
         }
-        let written = group.write(requests)?;
-        place(group.txg(), &mut pointers, &mut places, written);
-        let mut dnodes = Vec::with_capacity(frozen.len());
-        for ((object, aside), mut new) in frozen.iter().zip(pointers) {
+        let written = txg_sync.write(requests)?;
+        insert_written(txg_sync.txg(), &mut pointers, &mut positions, written);
+        let mut dnodes = Vec::with_capacity(changed.len());
+        for ((object, frozen), mut new) in changed.iter().zip(pointers) {
             // First, and even if the tree fails: this txg's bonus is in the dnode anyway, and bonus and spill
             // belong together.
-            let dnode = with_spill(group, aside, new.remove(&SPILL), ledger);
-            let is_freed = !aside.dirty.freed.is_empty() && !dnode.root.is_hole();
-            if new.is_empty() && aside.dirty.pointers.is_empty() && !is_freed {
+            let dnode = with_spill(txg_sync, frozen, new.remove(&SPILL), ledger);
+            let is_freed = !frozen.dirty.freed.is_empty() && !dnode.root.is_hole();
+            if new.is_empty() && frozen.dirty.forced_indirect.is_empty() && !is_freed {
                 dnodes.push(dnode);
                 continue;
             }
             let checksum =
-                if aside.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
+                if frozen.dnode.kind.is_metadata() { ChecksumKind::Blake3 } else { policy.checksum };
             // The starting point is the tree of the last sync, whatever the open txg did since.
-            let rewrite = Rewrite::new(group, object.whose(), dnode.clone(), checksum, ledger);
-            let rewrite = rewrite.with_pointers(&aside.dirty.pointers);
-            let dnode = match rewrite.run(&aside.dirty.freed, new) {
+            let rewrite = TreeRewrite::new(txg_sync, object.tree_id(), dnode.clone(), checksum, ledger);
+            let rewrite = rewrite.with_forced(&frozen.dirty.forced_indirect);
+            let dnode = match rewrite.apply(&frozen.dirty.freed, new) {
                 Ok(rewritten) => rewritten,
                 // The tree is damaged, so the changes cannot be merged into it.
                 Err(error) => {
-                    damage_only(&self.pool, error)?;
-                    if object.is_filled_for_another() {
+                    report_permanent_error(&self.pool, error)?;
+                    if object.is_second_copy() {
                         // The new birth tells the thread that fills it.
-                        Dnode { birth: group.txg(), ..dnode }
+                        Dnode { birth: txg_sync.txg(), ..dnode }
                     } else {
-                        self.lose_changes(group.txg(), object, aside)?;
+                        self.handle_lost_changes(txg_sync.txg(), object, frozen)?;
                         dnode
                     }
                 }
@@ -298,25 +301,25 @@ impl ObjectSet {
     fn request(
         &self,
         object: &Object,
-        aside: &Frozen,
+        frozen: &Frozen,
         block: u64,
         data: Arc<Vec<u8>>,
         stream: Stream,
         policy: &DataPolicy,
     ) -> WriteRequest {
-        let metadata = aside.dnode.kind.is_metadata();
-        let restored = aside.dirty.restored.get(&block);
+        let metadata = frozen.dnode.kind.is_metadata();
+        let restored = frozen.dirty.restored.get(&block);
         WriteRequest {
             data,
-            kind: aside.dnode.kind as u8,
-            compression: match (restored.and_then(|restored| restored.made.clone()), policy.compression) {
+            kind: frozen.dnode.kind as u8,
+            compression: match (restored.and_then(|restored| restored.encoded.clone()), policy.compression) {
                 _ if metadata => metadata_compression().into(),
-                (Some(made), _) => Method::Made(made),
-                (None, CompressionPolicy::As(compression)) => compression.into(),
-                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.policy.levels.clone()),
+                (Some(encoded), _) => Method::PreEncoded(encoded),
+                (None, CompressionPolicy::Fixed(compression)) => compression.into(),
+                (None, CompressionPolicy::Auto(_)) => Method::Auto(self.policy.zstd_levels.clone()),
             },
             checksum: if metadata { ChecksumKind::Blake3 } else { policy.checksum },
-            owner: object.whose().owner(0, block),
+            owner: object.tree_id().owner(0, block),
             fill: 1,
             content_birth: restored.map(|restored| restored.birth),
             stream,
@@ -332,7 +335,7 @@ impl ObjectSet {
             kind: object.kind() as u8,
             compression: metadata_compression().into(),
             checksum: ChecksumKind::Blake3,
-            owner: object.whose().owner(0, SPILL),
+            owner: object.tree_id().owner(0, SPILL),
             fill: 1,
             content_birth: None,
             stream: Stream::Metadata,
@@ -344,35 +347,35 @@ impl ObjectSet {
     /// Puts the dnodes of synced objects into their blocks, and rewrites the tree of dnodes.
     fn sync_dnodes(
         &self,
-        group: &mut Group<'_>,
-        frozen: &[Changed],
+        txg_sync: &mut TxgSync<'_>,
+        changed: &[ChangedObject],
         (dnodes, mut blocks): (&[Dnode], DnodeBlocks),
         ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
-        for ((object, aside), dnode) in frozen.iter().zip(dnodes) {
+        for ((object, frozen), dnode) in changed.iter().zip(dnodes) {
             let DnodeSlot { block, offset } = slot_of(object.id());
-            let place = offset..offset + dnode.stored_bytes();
-            let place = blocks.get_mut(&block).and_then(|block| block.get_mut(place));
-            let place = place.expect("its block was read, and a dnode never crosses it");
-            if aside.dirty.destroyed {
-                place.fill(0);
+            let slot = offset..offset + dnode.stored_bytes();
+            let slot = blocks.get_mut(&block).and_then(|block| block.get_mut(slot));
+            let slot = slot.expect("the dnode block was read, and no dnode crosses a block");
+            if frozen.dirty.destroyed {
+                slot.fill(0);
             } else {
-                dnode.encode_into(place);
+                dnode.encode_into(slot);
             }
         }
-        let mut meta = self.dnodes.dnode();
+        let mut dnodes_dnode = self.dnodes.dnode();
         let mut requests = Vec::with_capacity(blocks.len());
-        let mut numbers = Vec::with_capacity(blocks.len());
+        let mut indices = Vec::with_capacity(blocks.len());
         for (block, data) in blocks {
             let fill = dnode_offsets(&data).count() as u64;
-            meta.block_count = meta.block_count.max(block + 1);
-            numbers.push(block);
+            dnodes_dnode.block_count = dnodes_dnode.block_count.max(block + 1);
+            indices.push(block);
             requests.push(WriteRequest {
                 data: Arc::new(data),
                 kind: ObjectKind::Dnodes as u8,
                 compression: metadata_compression().into(),
                 checksum: ChecksumKind::Blake3,
-                owner: self.dnodes.whose().owner(0, block),
+                owner: self.dnodes.tree_id().owner(0, block),
                 fill,
                 content_birth: None,
                 stream: Stream::Metadata,
@@ -380,42 +383,43 @@ impl ObjectSet {
                 replaces: None,
             });
         }
-        let new = numbers.into_iter().zip(group.write(requests)?).collect();
-        let rewrite = Rewrite::new(group, self.dnodes.whose(), meta, ChecksumKind::Blake3, ledger);
-        Ok(rewrite.run(&Ranges::default(), new)?)
+        let new = indices.into_iter().zip(txg_sync.write(requests)?).collect();
+        let rewrite =
+            TreeRewrite::new(txg_sync, self.dnodes.tree_id(), dnodes_dnode, ChecksumKind::Blake3, ledger);
+        Ok(rewrite.apply(&Ranges::default(), new)?)
     }
 
     /// The dnodes are in the tree: drops destroyed objects, and slots in use are visible in the dnode blocks.
-    fn retire(&self, frozen: &[Changed]) {
-        self.numbers.lock().stored();
-        for (object, _) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-            self.table.retire(object);
+    fn drop_destroyed(&self, changed: &[ChangedObject]) {
+        self.allocator.lock().clear_stored();
+        for (object, _) in changed.iter().filter(|(_, frozen)| frozen.dirty.destroyed) {
+            self.table.remove_destroyed(object);
         }
     }
 }
 
 /// Slots of destroyed objects. They are reused only after this txg has committed, since a crash brings the
-/// objects back. A client that was told of a new object with the same number would find the old one.
-fn freed_slots(frozen: &[Changed]) -> NumberMap<u64, u32> {
-    let mut freed = NumberMap::default();
-    for (object, aside) in frozen.iter().filter(|(_, aside)| aside.dirty.destroyed) {
-        add_slots(&mut freed, object.id().0, aside.dnode.slots);
+/// objects back. A client that knows a new object with the same number would find the old one.
+fn freed_slots(changed: &[ChangedObject]) -> IdMap<u64, u32> {
+    let mut freed = IdMap::default();
+    for (object, frozen) in changed.iter().filter(|(_, frozen)| frozen.dirty.destroyed) {
+        add_slots(&mut freed, object.id().0, frozen.dnode.slots);
     }
     freed
 }
 
 /// The dnode that a sync starts from, with its new spill. The old spill leaves the set.
 fn with_spill(
-    group: &mut Group<'_>,
-    aside: &Frozen,
+    txg_sync: &mut TxgSync<'_>,
+    frozen: &Frozen,
     new: Option<BlockPtr>,
     ledger: &mut Ledger<'_>,
 ) -> Dnode {
-    let mut dnode = aside.dnode.clone();
-    if !matches!(aside.dirty.spill, Spill::Unchanged) {
+    let mut dnode = frozen.dnode.clone();
+    if !matches!(frozen.dirty.spill, SpillChange::Unchanged) {
         let new = new.unwrap_or_default();
-        ledger.kill_spill(group, &dnode.spill);
-        ledger.born.add(&new, false);
+        ledger.remove_spill(txg_sync, &dnode.spill);
+        ledger.added.add(&new, false);
         dnode.used =
             dnode.used.saturating_sub(dnode.spill.allocated_bytes()).saturating_add(new.allocated_bytes());
         dnode.spill = new;
@@ -424,13 +428,14 @@ fn with_spill(
 }
 
 /// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.
-fn place(
+fn insert_written(
     txg: Txg,
     pointers: &mut [BTreeMap<u64, BlockPtr>],
-    places: &mut Vec<(usize, u64)>,
+    positions: &mut Vec<(usize, u64)>,
     written: Vec<BlockPtr>,
 ) {
-    for ((index, block), ptr) in places.drain(..).zip(written).filter(|(_, ptr)| ptr.block_birth() == txg) {
+    for ((index, block), ptr) in positions.drain(..).zip(written).filter(|(_, ptr)| ptr.block_birth() == txg)
+    {
         pointers[index].insert(block, ptr);
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_object::{FreePolicy, Object, ObjectKind, ObjectSet, ObjectSpec, Objects, Verdict};
+use terrane_object::{FreeDecision, FreePolicy, Object, ObjectKind, ObjectSet, ObjectSets, ObjectSpec};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::{Env, SeededEnv};
 use terrane_txg::cost::Cost;
@@ -13,25 +13,29 @@ use terrane_wire::{ObjectId, Txg};
 
 pub const COST: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 8, ..Cost::NOTHING };
 
-/// Records every judged block, and keeps those born before a txg.
+/// A policy that records every block it decides about, and keeps those born before a txg.
 #[derive(Default)]
-pub struct Judge {
+pub struct KeepOlder {
     pub keep_before: Mutex<Txg>,
-    pub judged: Mutex<Vec<BlockPtr>>,
+    pub decided: Mutex<Vec<BlockPtr>>,
 }
 
-impl FreePolicy for Judge {
-    fn verdict(&self, block: &BlockPtr, txg: Txg) -> Verdict {
+impl FreePolicy for KeepOlder {
+    fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision {
         assert!(block.latest_birth() < txg, "no block leaves with the group that wrote it");
-        self.judged.lock().unwrap().push(block.clone());
-        if block.latest_birth() < *self.keep_before.lock().unwrap() { Verdict::Keep } else { Verdict::Free }
+        self.decided.lock().unwrap().push(block.clone());
+        if block.latest_birth() < *self.keep_before.lock().unwrap() {
+            FreeDecision::Keep
+        } else {
+            FreeDecision::Free
+        }
     }
 }
 
 pub struct World {
     pub pool: Arc<Pool>,
-    pub judge: Arc<Judge>,
-    pub _objects: Arc<Objects>,
+    pub policy: Arc<KeepOlder>,
+    pub _objects: Arc<ObjectSets>,
     pub set: Arc<ObjectSet>,
 }
 
@@ -43,24 +47,24 @@ pub fn create(device: &SimDevice, seed: u64) -> World {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
     let pool = Pool::create(vec![Arc::new(device.clone())], &CreateOptions::named("model"), env, &options())
         .unwrap();
-    let objects = Objects::create(pool.clone()).unwrap();
+    let objects = ObjectSets::create(pool.clone()).unwrap();
     let tx = pool.begin(COST).unwrap();
     let id = objects.create_objset(&tx).unwrap();
     drop(tx);
     assert_eq!(id, ObjectId(1));
-    let judge = Arc::new(Judge::default());
-    let set = objects.open_objset(id, judge.clone()).unwrap();
-    World { pool, judge, _objects: objects, set }
+    let policy = Arc::new(KeepOlder::default());
+    let set = objects.open_objset(id, policy.clone()).unwrap();
+    World { pool, policy, _objects: objects, set }
 }
 
 pub fn import(device: &SimDevice, seed: u64) -> World {
     let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed ^ 0xabcdef));
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
     let pool = Pool::import(devices, env, &options()).unwrap();
-    let objects = Objects::open(pool.clone()).unwrap();
-    let judge = Arc::new(Judge::default());
-    let set = objects.open_objset(ObjectId(1), judge.clone()).unwrap();
-    World { pool, judge, _objects: objects, set }
+    let objects = ObjectSets::open(pool.clone()).unwrap();
+    let policy = Arc::new(KeepOlder::default());
+    let set = objects.open_objset(ObjectId(1), policy.clone()).unwrap();
+    World { pool, policy, _objects: objects, set }
 }
 
 pub fn sim(seed: u64) -> SimDevice {

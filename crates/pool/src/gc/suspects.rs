@@ -18,10 +18,10 @@ use terrane_txg::collector::PIECE_NS;
 
 impl Pool {
     /// Makes the next txgs check suspect zones again. Returns the number of suspect zones.
-    pub fn explain_suspects(&self) -> u64 {
+    pub fn recheck_suspects(&self) -> u64 {
         let suspects = self.store.tables.read().suspects().count() as u64;
         if suspects > 0 && !self.read_only {
-            self.collection.explain_afresh();
+            self.collection.recheck_suspects();
             self.admission.want_empty();
         }
         suspects
@@ -30,37 +30,37 @@ impl Pool {
 
 impl Mover<'_, '_> {
     /// Checks as many suspect zones as one txg has time for.
-    pub(crate) fn look_at_suspects(&mut self) {
-        if self.group.pool.collection.take_explain_afresh() {
-            let tables = self.group.pool.store.tables.read();
-            self.group.st.collector.to_explain.extend(tables.suspects().map(|(seq, _)| seq));
+    pub(crate) fn check_suspects(&mut self) {
+        if self.txg_sync.pool.collection.take_recheck() {
+            let tables = self.txg_sync.pool.store.tables.read();
+            self.txg_sync.st.collector.to_recheck.extend(tables.suspects().map(|(seq, _)| seq));
         }
-        let began_ns = self.group.pool.env.monotonic_ns();
-        while let Some(seq) = self.group.st.collector.to_explain.pop_first() {
+        let began_ns = self.txg_sync.pool.env.monotonic_ns();
+        while let Some(seq) = self.txg_sync.st.collector.to_recheck.pop_first() {
             let home = {
-                let tables = self.group.pool.store.tables.read();
+                let tables = self.txg_sync.pool.store.tables.read();
                 let suspect = tables.zones.get(&seq).filter(|zone| zone.phase == Phase::Suspect);
                 suspect.map(|zone| zone.replicas().first())
             };
             let Some(home) = home.filter(|home| !self.rests_with(seq, home.device)) else { continue };
-            match self.group.pool.store.is_explained(seq) {
+            match self.txg_sync.pool.store.is_explained(seq) {
                 Ok(true) => {
-                    log::info!("zone {seq}, {home}: the tables explain it again; it is suspect no longer");
-                    self.group.st.collector.unread.forget(seq);
-                    self.group.commit.explained.push(seq);
+                    log::info!("zone {seq}, {home}: no longer suspect, directory and tables agree");
+                    self.txg_sync.st.collector.unread.remove(seq);
+                    self.txg_sync.commit.explained.push(seq);
                 }
-                Ok(false) => log::error!("zone {seq}, {home}: it is still suspect; see `terrane check`"),
+                Ok(false) => log::error!("zone {seq}, {home}: still suspect; see `terrane check`"),
                 Err(error) => {
-                    log::warn!("{error}");
+                    log::warn!("zone {seq}, {home} skipped: {error}");
                     self.put_to_sleep(seq);
                 }
             }
-            if self.group.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
+            if self.txg_sync.pool.env.monotonic_ns().saturating_sub(began_ns) > PIECE_NS {
                 break;
             }
         }
-        if !self.group.st.collector.to_explain.is_empty() {
-            self.group.pool.admission.want_another_group();
+        if !self.txg_sync.st.collector.to_recheck.is_empty() {
+            self.txg_sync.pool.admission.want_another_txg();
         }
     }
 }

@@ -29,8 +29,8 @@ impl Pool {
     /// is garbage. False: the zones have been unreadable for some seconds.
     pub(crate) fn wait_for_unread(&self) -> bool {
         loop {
-            let since_ns = self.admission.room().unread_since_ns;
-            if self.has_readable() || since_ns.is_none() || self.reports.alive().is_err() {
+            let since_ns = self.admission.space_snapshot().unread_since_ns;
+            if self.has_readable() || since_ns.is_none() || self.reports.check_running().is_err() {
                 return true;
             }
             let waited_ns = since_ns.map_or(0, |since| self.env.monotonic_ns().saturating_sub(since));
@@ -51,12 +51,12 @@ impl Pool {
         }
         let Some((seq, device)) = st.collector.unread.probe(now_ns) else { return false };
         let claimed = self.store.tables.read().zones.get(&seq).map_or(0, |zone| zone.claimed);
-        let Some(held) = self.store.hold(seq) else { return false };
+        let Some(pinned) = self.store.pin(seq) else { return false };
         let mut end = [0; PartTrailer::SIZE];
         let from = claimed.saturating_sub(end.len() as u64);
-        let is_read = self.store.read_zone(&held, from, &mut end).is_ok();
+        let is_read = self.store.read_zone(&pinned, from, &mut end).is_ok();
         if is_read {
-            st.collector.unread.lift(device, now_ns);
+            st.collector.unread.end_rest(device, now_ns);
         }
         is_read
     }
@@ -65,17 +65,17 @@ impl Pool {
 impl Mover<'_, '_> {
     /// Lets this txg try the zones whose sleep is over.
     pub(crate) fn wake_zones(&mut self) {
-        let due = self.group.st.collector.unread.due(self.group.pool.env.monotonic_ns());
-        self.group.st.collector.wake(&self.group.pool.admission, due);
+        let due = self.txg_sync.st.collector.unread.due(self.txg_sync.pool.env.monotonic_ns());
+        self.txg_sync.st.collector.wake(&self.txg_sync.pool.admission, due);
     }
 
     pub(super) fn rests_with(&mut self, seq: ZoneSeq, device: DeviceIdx) -> bool {
-        let (pool, now_ns) = (self.group.pool, self.group.pool.env.monotonic_ns());
-        self.group.st.collector.rests_with(&pool.store, seq, device, now_ns)
+        let (pool, now_ns) = (self.txg_sync.pool, self.txg_sync.pool.env.monotonic_ns());
+        self.txg_sync.st.collector.rests_with(&pool.store, seq, device, now_ns)
     }
 
     pub(super) fn put_to_sleep(&mut self, seq: ZoneSeq) {
-        let (pool, now_ns) = (self.group.pool, self.group.pool.env.monotonic_ns());
-        self.group.st.collector.put_to_sleep(&pool.store, seq, now_ns);
+        let (pool, now_ns) = (self.txg_sync.pool, self.txg_sync.pool.env.monotonic_ns());
+        self.txg_sync.st.collector.put_to_sleep(&pool.store, seq, now_ns);
     }
 }

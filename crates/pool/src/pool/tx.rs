@@ -15,10 +15,12 @@ pub struct Tx {
 }
 
 impl Tx {
+    /// The txg in which the changes commit.
     pub fn txg(&self) -> Txg {
         self.txg
     }
 
+    /// The pool of the txg.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -30,9 +32,9 @@ impl Tx {
     }
 
     /// Returns metadata blocks that a transaction of this txg reserved and did not need.
-    pub fn give_back(&self, meta_blocks: u32) {
+    pub fn return_reservation(&self, meta_blocks: u32) {
         let blocks = u64::from(meta_blocks);
-        self.pool.admission.give_back(blocks * META_BLOCK_BYTES, blocks * META_DIRTY_BYTES);
+        self.pool.admission.return_reservation(blocks * META_BLOCK_BYTES, blocks * META_DIRTY_BYTES);
     }
 }
 
@@ -40,7 +42,8 @@ impl Drop for Tx {
     fn drop(&mut self) {
         // The change may be incomplete, so its txg must not be committed. The txg that syncs now goes on.
         if std::thread::panicking() {
-            self.pool.fail(&PoolError::Failed { reason: "a change panicked before it was whole".into() });
+            let reason = "an operation panicked before it was complete".into();
+            self.pool.fail(&PoolError::Failed { reason });
             self.pool.admission.wake_all();
         }
         self.pool.admission.leave();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use terrane_device::sim::Kept;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, DeviceError, DeviceInfo, SimConfig, SimDevice, ZoneReport};
 use terrane_wire::ZoneIdx;
 
@@ -54,7 +54,7 @@ impl Joint {
     }
 
     /// The devices after a power loss, each with what it kept.
-    pub fn restarted(&self, kept: impl Fn(usize) -> Kept) -> Joint {
+    pub fn restarted(&self, kept: impl Fn(usize) -> Survival) -> Joint {
         let restart = |(index, device): (usize, &SimDevice)| device.restarted(kept(index));
         Joint::new(self.devices.iter().enumerate().map(restart).collect())
     }

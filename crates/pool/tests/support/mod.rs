@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::{BlockPtr, Owner};
-use terrane_pool::{Client, CreateOptions, Group, ImportOptions, Pool, Stream, WriteRequest};
+use terrane_pool::{Client, CreateOptions, ImportOptions, Pool, Stream, TxgSync, WriteRequest};
 use terrane_space::policy::Placement;
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
@@ -49,13 +49,13 @@ pub fn owner(slot: usize) -> Owner {
 impl Client for Toy {
     fn quiesced(&self, _last: &terrane_pool::Tx) {}
 
-    fn sync(&self, group: &mut Group<'_>) -> Result<BlockPtr, PoolError> {
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         let mut state = self.state.lock();
         let mut dirty = std::mem::take(&mut state.dirty);
         dirty.sort_unstable();
         dirty.dedup();
         if dirty.is_empty() && !state.root.is_hole() {
-            let now = (group.txg(), state.versions.clone());
+            let now = (txg_sync.txg(), state.versions.clone());
             state.committed.push(now);
             return Ok(state.root.clone());
         }
@@ -73,16 +73,16 @@ impl Client for Toy {
                 )
             })
             .collect();
-        std::mem::take(&mut state.wrong_frees).iter().for_each(|ptr| group.release(ptr));
-        let pointers = group.write(requests)?;
+        std::mem::take(&mut state.wrong_frees).iter().for_each(|ptr| txg_sync.release(ptr));
+        let pointers = txg_sync.write(requests)?;
         for (slot, ptr) in dirty.into_iter().zip(pointers) {
-            group.release(&std::mem::replace(&mut state.pointers[slot], ptr));
+            txg_sync.release(&std::mem::replace(&mut state.pointers[slot], ptr));
         }
         let mut raw: Vec<u8> = state.pointers.iter().flat_map(|ptr| ptr.encode()).collect();
         raw.extend(state.versions.iter().flat_map(|version| version.to_le_bytes()));
-        let new_root = group.write(vec![request(raw, owner(1 << 20), Stream::Metadata)])?.remove(0);
-        group.release(&std::mem::replace(&mut state.root, new_root));
-        let now = (group.txg(), state.versions.clone());
+        let new_root = txg_sync.write(vec![request(raw, owner(1 << 20), Stream::Metadata)])?.remove(0);
+        txg_sync.release(&std::mem::replace(&mut state.root, new_root));
+        let now = (txg_sync.txg(), state.versions.clone());
         state.committed.push(now);
         Ok(state.root.clone())
     }
@@ -213,8 +213,8 @@ pub fn verify_with(pool: &Arc<Pool>, toy: &Toy, others: u64) {
 }
 
 /// Commits txgs of random overwrites, and notes the versions of each committed txg.
-pub fn work(pool: &Arc<Pool>, toy: &Toy, env: &SeededEnv, groups: usize) -> Result<(), PoolError> {
-    for _ in 0..groups {
+pub fn work(pool: &Arc<Pool>, toy: &Toy, env: &SeededEnv, txgs: usize) -> Result<(), PoolError> {
+    for _ in 0..txgs {
         let tx = pool.begin(Cost { write_bytes: 1 << 20, meta_blocks: 4, ..Cost::NOTHING })?;
         let count = 1 + env.random_u64() % 60;
         let mut state = toy.state.lock();

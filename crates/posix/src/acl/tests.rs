@@ -30,13 +30,13 @@ fn judged(rows: &[Row]) -> Result<(), Errno> {
     Acl::parse(&value(rows)).map(|acl| assert!(acl.is_some()))
 }
 
-const N: u32 = NOBODY;
+const N: u32 = NO_ID;
 const MINIMAL: [Row; 3] = [(OWNER, 6, N), (GROUP, 4, N), (OTHER, 0, N)];
 const FULL: [Row; 6] =
     [(OWNER, 6, N), (NAMED_USER, 7, 1000), (GROUP, 4, N), (NAMED_GROUP, 2, 50), (MASK, 5, N), (OTHER, 1, N)];
 
 #[test]
-fn a_value_is_what_other_file_systems_store() {
+fn values_equal_those_of_other_file_systems() {
     // Set by `setfacl -m u:1000:rw` on a file with mode 0644 on ext4, read with getfattr.
     let stored =
         b"\x02\0\0\0\x01\0\x06\0\xff\xff\xff\xff\x02\0\x06\0\xe8\x03\0\0\x04\0\x04\0\xff\xff\xff\xff\
@@ -48,13 +48,13 @@ fn a_value_is_what_other_file_systems_store() {
 }
 
 #[test]
-fn a_list_without_entries_is_no_list() {
+fn a_value_without_entries_is_no_acl() {
     assert_eq!(Acl::parse(b""), Ok(None));
     assert_eq!(Acl::parse(&value(&[])), Ok(None));
 }
 
 #[test]
-fn the_version_is_judged_first_and_the_length_then() {
+fn the_version_is_checked_before_the_length() {
     assert_eq!(Acl::parse(&[2, 0, 0]), Err(Errno::EINVAL));
     for version in [0u32, 1, 3, 0x0200_0000] {
         assert_eq!(Acl::parse(&version.to_le_bytes()), Err(Errno::EOPNOTSUPP));
@@ -68,7 +68,7 @@ fn the_version_is_judged_first_and_the_length_then() {
 }
 
 #[test]
-fn a_list_has_one_of_each_and_a_mask_where_somebody_is_named() {
+fn an_acl_has_one_of_each_and_a_mask_if_entries_are_named() {
     for rows in [&MINIMAL[..], &FULL[..]] {
         assert_eq!(judged(rows), Ok(()));
         for at in 0..rows.len() {
@@ -97,7 +97,7 @@ fn named_entries_need_an_id_and_others_lose_theirs() {
 }
 
 #[test]
-fn entries_are_refused_for_what_they_are() {
+fn invalid_entries_are_refused() {
     for at in 0..FULL.len() {
         for permissions in [8, 0x0100, u16::MAX] {
             let mut rows = FULL;
@@ -113,7 +113,7 @@ fn entries_are_refused_for_what_they_are() {
 }
 
 #[test]
-fn what_a_kernel_could_not_read_is_refused() {
+fn values_that_a_kernel_cannot_read_are_refused() {
     let with = |users| {
         let mut rows = FULL.to_vec();
         rows.splice(1..2, (0..users).map(|id| (NAMED_USER, 7, id)));
@@ -137,12 +137,12 @@ fn the_mode_of_a_list_is_its_classes() {
 
 /// A caller. User 0 owns the file, and group 0 is its group. Bit n of `groups`: member of group n.
 #[derive(Clone, Copy, Debug)]
-struct Who {
+struct Caller {
     user: u32,
     groups: u32,
 }
 
-impl Who {
+impl Caller {
     fn is_in(self, group: u32) -> bool {
         self.groups >> group & 1 == 1
     }
@@ -157,12 +157,12 @@ impl Who {
     }
 }
 
-fn everybody() -> impl Iterator<Item = Who> {
-    (0..4).flat_map(|user| (0..8).map(move |groups| Who { user, groups }))
+fn everybody() -> impl Iterator<Item = Caller> {
+    (0..4).flat_map(|user| (0..8).map(move |groups| Caller { user, groups }))
 }
 
 /// The access check algorithm of acl(5), step by step. Also returns the shift of the mode bits that bound it.
-fn decide(rows: &[Row], who: Who, wanted: u16) -> (bool, u32) {
+fn decide(rows: &[Row], who: Caller, wanted: u16) -> (bool, u32) {
     let of = |tag| rows.iter().filter(move |row| row.0 == tag);
     let grants = |row: &Row| row.1 & wanted == wanted;
     let mask_grants = of(MASK).all(grants);
@@ -180,7 +180,7 @@ fn decide(rows: &[Row], who: Who, wanted: u16) -> (bool, u32) {
     (of(OTHER).all(grants), 0)
 }
 
-fn may(rows: &[Row], who: Who, wanted: u16) -> bool {
+fn may(rows: &[Row], who: Caller, wanted: u16) -> bool {
     decide(rows, who, wanted).0
 }
 
@@ -244,20 +244,20 @@ fn is_valid(rows: &[Row]) -> bool {
 proptest! {
     #[test]
     fn exactly_the_valid_lists_are_accepted_and_come_back(rows in any_rows()) {
-        let judged = Acl::parse(&value(&rows));
+        let parsed = Acl::parse(&value(&rows));
         if rows.is_empty() {
-            prop_assert_eq!(judged, Ok(None));
+            prop_assert_eq!(parsed, Ok(None));
         } else if is_valid(&rows) {
             let ids = |row: &Row| if matches!(row.0, NAMED_USER | NAMED_GROUP) { *row } else { (row.0, row.1, N) };
             let canonical: Vec<Row> = rows.iter().map(ids).collect();
-            prop_assert_eq!(judged.unwrap().unwrap().to_bytes(), value(&canonical));
+            prop_assert_eq!(parsed.unwrap().unwrap().to_bytes(), value(&canonical));
         } else {
-            prop_assert_eq!(judged, Err(Errno::EINVAL));
+            prop_assert_eq!(parsed, Err(Errno::EINVAL));
         }
     }
 
     #[test]
-    fn no_bytes_are_taken_for_what_they_are_not(tail in prop::collection::vec(any::<u8>(), 0..60)) {
+    fn random_bytes_are_never_misread(tail in prop::collection::vec(any::<u8>(), 0..60)) {
         let raw = [&VERSION.to_le_bytes()[..], &tail].concat();
         if let Ok(Some(acl)) = Acl::parse(&raw) {
             prop_assert_eq!(acl.to_bytes().len(), raw.len());

@@ -7,7 +7,7 @@ use crate::types::{Ino, NAME_MAX};
 use terrane_dataset::ObjectZap;
 use terrane_pool::Tx;
 use terrane_wire::ObjectId;
-use terrane_zap::Shrink;
+use terrane_zap::ShrinkPlan;
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -18,20 +18,22 @@ const KIND_SHIFT: u32 = 60;
 
 /// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct ChildRef {
     pub ino: Ino,
     /// `DT_*`
     pub kind: u8,
 }
 
-impl Named {
+impl ChildRef {
+    /// The value of the directory entry.
     pub fn to_value(self) -> u64 {
         self.ino | u64::from(self.kind) << KIND_SHIFT
     }
 
+    /// From the value of a directory entry.
     pub fn from_value(value: u64) -> Self {
         let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
-        Named { ino: value & ObjectId::MASK, kind }
+        ChildRef { ino: value & ObjectId::MASK, kind }
     }
 }
 
@@ -54,25 +56,26 @@ impl State {
         self.names.as_ref().ok_or(Errno::ENOTDIR)
     }
 
+    /// `ENOTDIR`: not a directory.
     pub fn names_mut(&mut self) -> Result<&mut ObjectZap, Errno> {
         self.names.as_mut().ok_or(Errno::ENOTDIR)
     }
 
     /// Refuses an inode that is not a directory, and a removed directory, where nothing can be created any
     /// more.
-    pub fn check_live_dir(&self) -> Result<(), Errno> {
+    pub fn check_linked_dir(&self) -> Result<(), Errno> {
         self.names()?;
         if self.attrs.zpl.links == 0 { Err(Errno::ENOENT) } else { Ok(()) }
     }
 
     /// Looks a name up. It does not know "." and "..". `ENOTDIR`: not a directory.
-    pub fn find(&self, name: &[u8]) -> Result<Option<Named>, Errno> {
-        Ok(self.names()?.meaning_u64(name)?.map(Named::from_value))
+    pub fn find(&self, name: &[u8]) -> Result<Option<ChildRef>, Errno> {
+        Ok(self.names()?.match_u64(name)?.map(ChildRef::from_value))
     }
 
     /// Whether two names with different bytes match the same entry.
     pub fn is_same_name(&self, a: &[u8], b: &[u8]) -> Result<bool, Errno> {
-        let (stored_a, stored_b) = (self.names()?.other_name(a)?, self.names()?.other_name(b)?);
+        let (stored_a, stored_b) = (self.names()?.other_spelling(a)?, self.names()?.other_spelling(b)?);
         let is_other = stored_a.is_some() || stored_b.is_some();
         Ok(a != b && is_other && stored_a.as_deref().unwrap_or(a) == stored_b.as_deref().unwrap_or(b))
     }
@@ -82,23 +85,24 @@ impl State {
         Ok(self.names()?.is_empty()?)
     }
 
-    pub fn insert(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
-        self.names_mut()?.add_u64(tx, name, named.to_value())?;
+    /// Adds a name, which must not exist yet, and counts it in the size.
+    pub fn insert(&mut self, tx: &Tx, name: &[u8], child: ChildRef) -> Result<(), Errno> {
+        self.names_mut()?.add_u64(tx, name, child.to_value())?;
         self.attrs.zpl.size += 1;
         Ok(())
     }
 
     /// Replaces the target of an existing name, and keeps its stored spelling.
-    pub fn replace(&mut self, tx: &Tx, name: &[u8], named: Named) -> Result<(), Errno> {
-        let stored = self.names()?.other_name(name)?;
+    pub fn replace(&mut self, tx: &Tx, name: &[u8], child: ChildRef) -> Result<(), Errno> {
+        let stored = self.names()?.other_spelling(name)?;
         let name = stored.as_deref().unwrap_or(name);
-        Ok(self.names_mut()?.update_u64(tx, name, named.to_value())?)
+        Ok(self.names_mut()?.update_u64(tx, name, child.to_value())?)
     }
 
     /// Changes the spelling of an existing name. False: it already has this spelling.
     pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
         let names = self.names_mut()?;
-        let Some(stored) = names.other_name(name)? else { return Ok(false) };
+        let Some(stored) = names.other_spelling(name)? else { return Ok(false) };
         let value = names.lookup_u64(&stored)?.ok_or(Errno::ENOENT)?;
         // Add before removing: if the directory cannot take the new name, it keeps the old one.
         names.add_u64(tx, name, value)?;
@@ -107,8 +111,8 @@ impl State {
     }
 
     /// Removes a name. `ENOENT`: there is none.
-    pub fn take(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
-        let stored = self.names()?.other_name(name)?;
+    pub fn remove(&mut self, tx: &Tx, name: &[u8]) -> Result<(), Errno> {
+        let stored = self.names()?.other_spelling(name)?;
         if !self.names_mut()?.remove(tx, stored.as_deref().unwrap_or(name))? {
             return Err(Errno::ENOENT);
         }
@@ -121,28 +125,33 @@ impl State {
         self.names.as_ref().is_some_and(ObjectZap::is_shrink_due)
     }
 
-    pub fn plan_shrink(&self) -> Result<Option<Shrink>, Errno> {
+    /// Builds a smaller ZAP of the names in memory; `None`: there is nothing to gain now.
+    pub fn plan_shrink(&self) -> Result<Option<ShrinkPlan>, Errno> {
         Ok(self.names()?.plan_shrink()?)
     }
 
-    pub fn apply_shrink(&mut self, tx: &Tx, plan: Shrink) -> Result<bool, Errno> {
+    /// Applies a plan. False: the names changed since it was made, and nothing was done.
+    pub fn apply_shrink(&mut self, tx: &Tx, plan: ShrinkPlan) -> Result<bool, Errno> {
         Ok(self.names_mut()?.apply_shrink(tx, plan)?)
     }
 
     /// Updates times after a name was added or removed.
-    pub fn names_changed(&mut self, now: [u64; 2]) {
+    pub fn note_names_changed(&mut self, now: [u64; 2]) {
         self.attrs.zpl.mtime = now;
         self.attrs.zpl.ctime = now;
     }
 
-    pub fn more_links(&mut self) {
+    /// The caller saves the state. It has checked [`LINK_MAX`](crate::types::LINK_MAX).
+    pub fn add_link(&mut self) {
         self.attrs.zpl.links += 1;
     }
 
-    pub fn fewer_links(&mut self) {
+    /// The caller saves the state, and handles an inode that lost its last link.
+    pub fn remove_link(&mut self) {
         self.attrs.zpl.links = self.attrs.zpl.links.saturating_sub(1);
     }
 
+    /// `DT_*`; 0 for an invalid mode.
     pub fn kind(&self) -> u8 {
         kind_of(self.attrs.mode()).unwrap_or(0)
     }

@@ -2,7 +2,9 @@
 
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::jobs::{Ground, Job, JobStep, Next, RecompressStatus, is_worth, level_of, next};
+use crate::jobs::{
+    Job, JobStep, NextAction, RecompressProgress, RecompressStatus, is_worthwhile, level_for, next_action,
+};
 use crate::types::Ino;
 use std::collections::VecDeque;
 use terrane_codec::Compression;
@@ -25,12 +27,12 @@ impl Job for Recompress<'_> {
 
     /// What recompression has done so far.
     fn progress(&self) -> RecompressStatus {
-        let ground = *self.fs.rewriting.idle.ground.lock();
+        let progress = *self.fs.rewriting.recompress.progress.lock();
         RecompressStatus {
-            is_under_way: ground.cutoff != 0,
-            records: ground.records,
-            before_bytes: ground.before_bytes,
-            after_bytes: ground.after_bytes,
+            is_running: progress.cutoff != 0,
+            records: progress.records,
+            before_bytes: progress.before_bytes,
+            after_bytes: progress.after_bytes,
         }
     }
 }
@@ -44,99 +46,107 @@ impl Fs {
     /// False: there is nothing to do for now, or the property is off.
     fn recompress_one(&self) -> Result<bool, Errno> {
         let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
-        let idle = &self.rewriting.idle;
-        let mut ahead = idle.ahead.lock();
-        let mut ground = *idle.ground.lock();
-        match next(&ground, self.now().secs, days) {
-            Next::Nothing => return Ok(false),
-            Next::Begin { cutoff } => {
-                ahead.clear();
-                (ground.cutoff, ground.object, ground.record) = (cutoff, 0, 0);
+        let state = &self.rewriting.recompress;
+        let mut files = state.pending_files.lock();
+        let mut progress = *state.progress.lock();
+        match next_action(&progress, self.now().secs, days) {
+            NextAction::Wait => return Ok(false),
+            NextAction::Begin { cutoff } => {
+                files.clear();
+                (progress.cutoff, progress.object, progress.record) = (cutoff, 0, 0);
             }
-            Next::GoOn => {}
+            NextAction::Continue => {}
         }
-        let outcome = self.recompress_next(&mut ahead, &mut ground);
-        *idle.ground.lock() = ground;
+        let outcome = self.recompress_next(&mut files, &mut progress);
+        *state.progress.lock() = progress;
         if let Ok(false) = outcome {
             // Store the end of a walk, even if nothing else changes in this txg.
-            let tx = self.begin(terrane_txg::cost::Cost::NOTHING, &[idle.words.need()])?;
-            idle.words.reserved(&tx);
+            let tx = self.begin(terrane_txg::cost::Cost::NOTHING, &[state.cursor.need()])?;
+            state.cursor.note_reserved(&tx);
         }
         outcome
     }
 
-    fn recompress_next(&self, ahead: &mut VecDeque<Ino>, ground: &mut Ground) -> Result<bool, Errno> {
-        let Some(ino) = ahead.front().copied() else {
-            match self.set.files_from(ObjectId(ground.object))? {
+    fn recompress_next(
+        &self,
+        pending: &mut VecDeque<Ino>,
+        progress: &mut RecompressProgress,
+    ) -> Result<bool, Errno> {
+        let Some(ino) = pending.front().copied() else {
+            match self.set.files_from(ObjectId(progress.object))? {
                 Some((files, next)) => {
-                    ahead.extend(files.iter().map(|id| id.0).filter(|id| *id >= ground.object));
-                    ground.object = ahead.front().copied().unwrap_or(next.0);
+                    pending.extend(files.iter().map(|id| id.0).filter(|id| *id >= progress.object));
+                    progress.object = pending.front().copied().unwrap_or(next.0);
                     return Ok(true);
                 }
                 None => {
-                    ground.before = ground.before.max(ground.cutoff);
-                    (ground.cutoff, ground.object, ground.record) = (0, 0, 0);
+                    progress.before = progress.before.max(progress.cutoff);
+                    (progress.cutoff, progress.object, progress.record) = (0, 0, 0);
                     return Ok(false);
                 }
             }
         };
-        match self.recompress_record(ino, ground) {
+        match self.recompress_record(ino, progress) {
             Ok(true) => return Ok(true),
             Ok(false) | Err(Errno::ESTALE) => {}
-            Err(Errno::EIO) => log::error!("idle time: inode {ino} cannot be read; it stays as it is"),
+            Err(Errno::EIO) => log::error!("recompression skipped inode {ino}: unreadable"),
             Err(errno) => return Err(errno),
         }
-        ahead.pop_front();
-        (ground.object, ground.record) = (ahead.front().copied().unwrap_or(ino + 1), 0);
+        pending.pop_front();
+        (progress.object, progress.record) = (pending.front().copied().unwrap_or(ino + 1), 0);
         Ok(true)
     }
 
     /// Handles the next record of a file. False: there is none.
-    fn recompress_record(&self, ino: Ino, ground: &mut Ground) -> Result<bool, Errno> {
+    fn recompress_record(&self, ino: Ino, progress: &mut RecompressProgress) -> Result<bool, Errno> {
         let inode = self.hold(ino)?;
         {
             let state = inode.read();
             let zpl = &state.attrs.zpl;
             // A time before 1970 counts as cold.
-            let secs = |stored| u64::try_from(crate::attr::time(stored).secs).unwrap_or(0);
+            let secs = |stored| u64::try_from(crate::attr::decode_time(stored).secs).unwrap_or(0);
             let changed = secs(zpl.mtime).max(secs(zpl.ctime));
-            if changed >= ground.cutoff || changed < ground.before {
+            if changed >= progress.cutoff || changed < progress.before {
                 return Ok(false);
             }
         }
         let object = inode.object();
         let block_bytes = u64::from(object.block_size());
-        let Some(at) = object.next_data(ground.record.saturating_mul(block_bytes))? else { return Ok(false) };
+        let Some(at) = object.next_data(progress.record.saturating_mul(block_bytes))? else {
+            return Ok(false);
+        };
         let block = at / block_bytes;
-        ground.record = block + 1;
+        progress.record = block + 1;
         let Some(ptr) = object.stored_pointer(block)? else { return Ok(true) };
-        let compression = level_of(ptr.lsize());
-        if self.is_made_well(&ptr, compression) {
+        let compression = level_for(ptr.lsize());
+        if self.has_min_level(&ptr, compression) {
             return Ok(true);
         }
         let before = ptr.allocated_bytes();
-        let keep = |_: u8, made: &terrane_store::pipeline::Made| is_worth(before, made.stored_bytes());
-        match self.recode(&inode, block, (compression, &keep), &self.rewriting.idle.words) {
+        let keep = |_: u8, encoded: &terrane_store::pipeline::PreEncoded| {
+            is_worthwhile(before, encoded.stored_bytes())
+        };
+        match self.recode(&inode, block, (compression, &keep), &self.rewriting.recompress.cursor) {
             Ok(Some(after)) => {
-                ground.records += 1;
-                ground.before_bytes += before;
-                ground.after_bytes += after;
+                progress.records += 1;
+                progress.before_bytes += before;
+                progress.after_bytes += after;
                 Ok(true)
             }
             Ok(None) => Ok(true),
             Err(Errno::EIO) => {
-                log::error!("idle time: record {block} of {} cannot be read", self.path_of(ino));
+                log::error!("recompression skipped record {block} of {}: unreadable", self.path_of(ino));
                 Ok(true)
             }
             Err(errno) => {
-                ground.record = block;
+                progress.record = block;
                 Err(errno)
             }
         }
     }
 
     /// Whether a record is compressed with at least this zstd level, or does not need it.
-    fn is_made_well(&self, ptr: &BlockPtr, compression: Compression) -> bool {
+    fn has_min_level(&self, ptr: &BlockPtr, compression: Compression) -> bool {
         let (BlockPtr::Normal(normal), Compression::Zstd(wanted)) = (ptr, compression) else { return true };
         let found = self.set.pool().zstd_level(normal);
         found.is_ok_and(|found| found.is_some_and(|found| found.level() >= wanted.level()))

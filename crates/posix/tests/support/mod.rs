@@ -6,7 +6,7 @@ use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WriteFlags};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
@@ -25,7 +25,7 @@ pub struct Machine {
 
 struct Mounted {
     pool: Arc<Pool>,
-    objects: Arc<Objects>,
+    objects: Arc<ObjectSets>,
     fs: Arc<Fs>,
 }
 
@@ -82,7 +82,7 @@ impl Machine {
         let device = SimDevice::new(config).unwrap();
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
         let pool = Pool::create(devices, create, env(seed, threads), &options()).unwrap();
-        let objects = Objects::create(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, props).unwrap();
         Fs::format(&dataset, &ROOT_CRED).unwrap();
         let fs = Fs::open(Arc::new(dataset)).unwrap();
@@ -101,7 +101,7 @@ impl Machine {
         &self.mounted().fs
     }
 
-    pub fn objects(&self) -> &Arc<Objects> {
+    pub fn objects(&self) -> &Arc<ObjectSets> {
         &self.mounted().objects
     }
 
@@ -126,12 +126,12 @@ impl Machine {
 
     /// Corrupts a record of a file in all its copies, and drops it from memory.
     pub fn rot(&self, ino: Ino, block: u64) {
-        let object = self.fs().dataset().objects().hold(ObjectId(ino)).unwrap();
+        let object = self.fs().dataset().object_set().hold(ObjectId(ino)).unwrap();
         let Some(BlockPtr::Normal(normal)) = object.stored_pointer(block).unwrap() else {
             panic!("record {block} of {ino} is not stored in a block of its own")
         };
         for copy in normal.copies() {
-            let (_, home, offset) = self.pool().whereabouts(copy, normal.psize).unwrap();
+            let (_, home, offset) = self.pool().locate(copy, normal.psize).unwrap();
             self.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
         }
         self.pool().drop_cache();
@@ -170,7 +170,7 @@ impl Machine {
         self.seed += 1;
         let env = env(self.seed ^ 0x5555, self.threads);
         let pool = Pool::import(vec![Arc::new(self.device.clone())], env, &options()).unwrap();
-        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
         let fs = open(Arc::new(Dataset::open_root(&objects).unwrap()));
         self.mounted = Some(Mounted { pool, objects, fs });
     }

@@ -166,7 +166,7 @@ fn a_number_changes_in_place() {
 }
 
 #[test]
-fn lies_are_refused() {
+fn invalid_buffers_are_refused() {
     let table = openzfs();
     let refuse = |raw: &[u8], what: &str| assert_eq!(Attrs::decode(raw, &table).unwrap_err().what, what);
     let good = file("symlink.bonus");
@@ -203,7 +203,7 @@ fn values_that_do_not_fit_their_attribute_are_not_stored() {
     let refuse = |list: &AttrList, e| assert_eq!(SaBuffer::encode(&layout, list), Err(e));
     refuse(&list(&[0; 7], 1), SaError::Length { attr: Attr::MODE, len: 7 });
     refuse(&list(&[0; 8], 65536), SaError::TooLarge { bytes: 65536 });
-    refuse(&AttrList::new(), SaError::NotTheLayout { layout: 2 });
+    refuse(&AttrList::new(), SaError::LayoutMismatch { layout: 2 });
 }
 
 proptest! {

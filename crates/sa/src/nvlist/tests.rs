@@ -115,7 +115,7 @@ fn one_name_may_begin_another() {
 }
 
 #[test]
-fn lies_are_refused() {
+fn invalid_lists_are_refused() {
     let refuse = |raw: &[u8], what: &str| assert_eq!(NvList::parse(raw).unwrap_err().what, what);
     let good = file("one_small.xdr");
     for len in 0..good.len() {
@@ -165,9 +165,9 @@ fn a_name_is_there_once() {
         assert_eq!(NvList::parse(&raw).unwrap_err().what, "names", "{count}");
         assert_eq!(get(&raw, b"user.000"), Ok(Some(&[][..])), "the first is found");
         // Without validation, well-formed pairs of any bytes are returned.
-        assert_eq!(NvList::judged(&raw).iter().count(), count);
+        assert_eq!(NvList::from_validated(&raw).iter().count(), count);
         for len in [0, 11, 12, 19, 20, raw.len() - 1] {
-            assert!(NvList::judged(&raw[..len]).iter().count() < count);
+            assert!(NvList::from_validated(&raw[..len]).iter().count() < count);
         }
     }
 }
@@ -179,15 +179,15 @@ proptest! {
         for (which, value) in ops {
             let name = [&b"user."[..], &vec![b'a' + which as u8; which + 1]].concat();
             let list = NvList::parse(&raw).unwrap();
-            prop_assert_eq!(list, NvList::judged(&raw));
-            let place = model.iter().position(|(n, _)| *n == name);
+            prop_assert_eq!(list, NvList::from_validated(&raw));
+            let index = model.iter().position(|(n, _)| *n == name);
             let changed = match &value {
                 Some(value) => list.with(&name, value),
                 None => list.without(&name),
             };
-            prop_assert_eq!(changed.is_some(), value.is_some() || place.is_some());
+            prop_assert_eq!(changed.is_some(), value.is_some() || index.is_some());
             if let Some(changed) = changed {
-                place.map(|at| model.remove(at));
+                index.map(|at| model.remove(at));
                 model.extend(value.map(|value| (name, value)));
                 raw = changed;
             }

@@ -8,8 +8,8 @@
 #![allow(dead_code, reason = "each test file is a program of its own, and not every one uses all of it")]
 
 use terrane_sa::{
-    Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, SaError, ZplAttrs, nvlist,
-    place,
+    Attr, AttrList, AttrSlice, Attrs, LayoutTable, NvList, Registry, SaBuffer, SaError, ZplAttrs,
+    count_in_bonus, nvlist,
 };
 
 /// Longer lists are only walked: trying every name of one is quadratic.
@@ -108,7 +108,7 @@ pub fn buffers(bonus: &[u8], spill: &[u8], table: &LayoutTable) -> bool {
     let (Some(bonus), Some(spill)) = both else { return false };
     let Ok(list) = AttrList::from_bonus_and_spill(&bonus, &spill) else { return false };
     for bonus_max in [192, 320, 832] {
-        let count = match place(&list, table.registry(), bonus_max) {
+        let count = match count_in_bonus(&list, table.registry(), bonus_max) {
             Ok(count) => count,
             // The spill would hold the values of both buffers.
             Err(SaError::TooLarge { bytes }) => {

@@ -4,37 +4,37 @@ use super::report::Report;
 use super::trace::database::Database;
 use super::trace::files::{self, Files};
 use super::trace::lsm::Lsm;
-use super::trace::recorded::{Recorded, Shape};
+use super::trace::recorded::{Recorded, RecordedPool};
 use super::trace::{Overwrite, Pick, Trace};
 use super::{Measure, POLICIES, Setting, run as simulate};
 use std::ops::RangeInclusive;
 use terrane_oracle::{Failure, ensure};
 
 const HELP: &str =
-    "terrane-sim gc: what placement and the choice of victims cost, on a pool of any size without data
+    "terrane-sim gc: the cost of placement and victim selection, on a simulated pool of any size
 
-  --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file; nobody gives hints),
+  --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file, without hints),
                     fsbench-gc, churn-flat, churn, build-farm (files), database, lsm (tables of
                     15/16 of a zone), or recorded:FILE:
-                    what `terrane mount -o record=FILE` wrote, on a pool of its shape unless something else is
-                    said, from beginning to end; or lines as crates/sim/src/gc/trace/recorded.rs explains
+                    a file by `terrane mount -o record=FILE`, replayed from beginning to end on a pool of
+                    the recorded shape, unless options override it; or lines as crates/sim/src/gc/trace/recorded.rs explains
   --policy A,B      greedy-mixed, greedy, cost-benefit, hints, inferred, both (default: both)
   --compare         all policies, one after the other
   --zones N         default 1024              --zone-size BYTES  default 8M (K, M and G are units)
-  --record BYTES    default 4K                --fill PART        live data as a part of all zones; default 0.9
-  --slots N         open zones; default as a pool has them     --ages N   of which for survivors, 1 to 3
-  --group BYTES     users' bytes in a group; default half a zone
-  --batch BYTES     blocks to each directory part; default 1M, and at most a quarter of a zone
-  --packed          zones that are gone in intervals, as when the bound of the run index is reached
-  --metadata PART   metadata written for each byte of users', in each of two copies; default 0
-  --warm-up X       capacities written before it is measured; default 4
-  --measure X       capacities measured; default 2
+  --record BYTES    default 4K                --fill SHARE       live data as a share of all zones; default 0.9
+  --slots N         open zones; default as in a pool     --ages N   of them for GC survivors, 1 to 3
+  --group BYTES     users' bytes per txg; default half a zone
+  --batch BYTES     bytes of blocks per directory part; default 1M, at most a quarter of a zone
+  --packed          keep reclaimed zones as intervals, as at the limit of the relocation index
+  --metadata SHARE  metadata written per byte of users' data, in each of two copies; default 0
+  --warm-up X       pool capacities written before the measurement; default 4
+  --measure X       pool capacities measured; default 2
   --seed N          default 1
-  --json            one object for each policy, instead of a table";
+  --json            print one JSON object per policy instead of a table";
 
-struct Asked<'a>(&'a [String]);
+struct Args<'a>(&'a [String]);
 
-impl Asked<'_> {
+impl Args<'_> {
     fn has(&self, name: &str) -> bool {
         self.0.iter().any(|arg| arg == name)
     }
@@ -59,17 +59,17 @@ impl Asked<'_> {
         })
     }
 
-    /// The setting by the options, or by the recorded pool, or the default.
-    fn setting(&self, recorded: Option<Shape>) -> Result<Setting, Failure> {
+    /// The setting from the options, or by the recorded pool, or the default.
+    fn setting(&self, recorded: Option<RecordedPool>) -> Result<Setting, Failure> {
         let (zones, bytes) = recorded.map_or((1024, 8 << 20), |shape| (shape.zones, shape.zone_bytes));
         let zones = self.number("--zones", f64::from(zones), 16.0..=1e6)?;
         let zone_bytes = self.number("--zone-size", bytes as f64, (1 << 20) as f64..=4e9)?;
         let mut default = Setting::new(zones as u32, zone_bytes as u64);
-        if let Some(Shape { slots, ages, .. }) = recorded {
+        if let Some(RecordedPool { slots, ages, .. }) = recorded {
             default = Setting { slots, ages, ..default };
         }
         Ok(Setting {
-            group_bytes: self.number("--group", default.group_bytes as f64, 65536.0..=1e12)? as u64,
+            txg_bytes: self.number("--group", default.txg_bytes as f64, 65536.0..=1e12)? as u64,
             batch_bytes: self.number("--batch", default.batch_bytes as f64, 4096.0..=zone_bytes / 2.0)?
                 as u64,
             slots: self.number("--slots", f64::from(default.slots), 2.0..=128.0)? as u32,
@@ -81,8 +81,9 @@ impl Asked<'_> {
     }
 }
 
+/// Runs `terrane-sim gc` with the arguments after these two words, and prints the results.
 pub fn run(args: &[String]) -> Result<(), Failure> {
-    let asked = Asked(args);
+    let asked = Args(args);
     if asked.has("--help") {
         println!("{HELP}");
         return Ok(());
@@ -128,7 +129,7 @@ pub fn run(args: &[String]) -> Result<(), Failure> {
             None => trace_of(name, live, record, base.zone_bytes)?,
         };
         let report = simulate(setting, trace.as_mut(), measure)
-            .ok_or_else(|| Failure(format!("{policy}: the pool ran full; try a lesser --fill")))?;
+            .ok_or_else(|| Failure(format!("{policy}: pool full; use a smaller --fill")))?;
         println!("{}", if json { report.json(policy) } else { report.row(policy) });
     }
     Ok(())
@@ -150,6 +151,6 @@ fn trace_of(name: &str, live: u64, record: u64, zone_bytes: u64) -> Result<Box<d
         "build-farm" => many(files::build_farm(), 8),
         "database" => Box::new(Database::new(live, record)),
         "lsm" => Box::new(Lsm::new(live, zone_bytes / 16 * 15, record)),
-        _ => return Err(Failure(format!("--trace: expected one that --help lists, found {name}"))),
+        _ => return Err(Failure(format!("--trace: expected a trace listed by --help, found {name}"))),
     })
 }

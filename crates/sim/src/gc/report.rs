@@ -1,6 +1,6 @@
 //! The result of a run, as a row and as JSON.
 
-use super::books::{Books, Index, Totals};
+use super::accounting::{Accounting, IndexSize, Totals};
 use std::time::Duration;
 
 /// One run's results, over the measured time.
@@ -12,25 +12,33 @@ pub struct Report {
     pub amplification_all: f64,
     /// Live share of the capacity of full zones, at the end.
     pub utilisation: f64,
-    pub index: Index,
+    /// Size of the relocation index, at the end.
+    pub index: IndexSize,
+    /// Bytes of all zones.
     pub pool_bytes: u64,
+    /// Zones of the pool.
     pub zones: u32,
+    /// Choices of a victim.
     pub victims: u64,
     /// Time to choose a victim, median and p99. Wall time, so load on the machine counts.
     pub choose_p50_ns: u32,
+    /// The p99 of that time.
     pub choose_p99_ns: u32,
     /// The mean lifetime of hot data, in bytes that users write.
     pub life_mean_bytes: Option<u64>,
+    /// Wall time of the run.
     pub elapsed: Duration,
 }
 
 impl Report {
+    /// Head of the table: the columns of [`row`](Self::row).
     pub const HEAD: &str = "policy         data WA  all WA      u  runs/zone  index MB/TB  dead MB/TB  \
          victim us (p99)         l GB  seconds";
 
-    pub fn new(books: &Books, before: Totals, elapsed: Duration) -> Report {
-        let after = books.totals;
-        let mut choices = books.choices_ns.clone();
+    /// The results since the totals were `before`. Choice times and sizes are of the whole run.
+    pub fn new(accounting: &Accounting, before: Totals, elapsed: Duration) -> Report {
+        let after = accounting.totals;
+        let mut choices = accounting.choices_ns.clone();
         choices.sort_unstable();
         // The quantile that one in `part` exceeds.
         let choice =
@@ -42,18 +50,19 @@ impl Report {
         Report {
             amplification: 1.0 + moved / user,
             amplification_all: 1.0 + (moved + rest as f64) / user,
-            utilisation: books.utilisation(),
-            index: books.index(),
-            pool_bytes: books.setting.pool_bytes(),
-            zones: books.setting.zones,
+            utilisation: accounting.utilisation(),
+            index: accounting.index(),
+            pool_bytes: accounting.setting.pool_bytes(),
+            zones: accounting.setting.zones,
             victims: after.victims - before.victims,
             choose_p50_ns: choice(2),
             choose_p99_ns: choice(100),
-            life_mean_bytes: books.lives.mean_bytes(),
+            life_mean_bytes: accounting.lifetimes.mean_bytes(),
             elapsed,
         }
     }
 
+    /// Runs per zone of the pool.
     pub fn runs_per_zone(&self) -> f64 {
         self.index.runs as f64 / f64::from(self.zones)
     }
@@ -68,6 +77,7 @@ impl Report {
         self.per_tb(self.index.run_bytes)
     }
 
+    /// The results as a row of the table.
     pub fn row(&self, policy: &str) -> String {
         format!(
             "{policy:14} {:7.3} {:7.3}  {:.3}  {:9.1}  {:11.2}  {:10.2}  {:9.1} ({:8.1})  {:9.2}  {:7.1}",
@@ -84,6 +94,7 @@ impl Report {
         )
     }
 
+    /// The results as a JSON object in one line.
     pub fn json(&self, policy: &str) -> String {
         format!(
             "{{\"policy\":\"{policy}\",\"data_write_amplification\":{:.4},\"all_write_amplification\":{:.4},\

@@ -9,8 +9,10 @@ const ZONES: u32 = 320;
 const ZONE_BYTES: u64 = 2 * MIB;
 
 fn small(policy: &str) -> Setting {
-    let group_bytes = ZONE_BYTES / 4;
-    Setting { group_bytes, slots: 8, ages: 3, ..Setting::new(ZONES, ZONE_BYTES) }.with_policy(policy).unwrap()
+    let txg_bytes = ZONE_BYTES / 4;
+    Setting { txg_bytes, slots: 8, ages: 3, ..Setting::new(ZONES, ZONE_BYTES) }
+        .with_policy(policy)
+        .unwrap()
 }
 
 fn overwrite(pick: Pick, fill: f64, policy: &str) -> Report {
@@ -51,21 +53,21 @@ fn uniform_overwrites_cost_what_theory_says_they_must() {
 }
 
 #[test]
-fn what_is_inferred_halves_the_copying_of_skewed_overwrites() {
+fn inferred_lifetimes_halve_the_copying_of_skewed_overwrites() {
     let greedy = overwrite(Pick::Hot { writes: 0.95, blocks: 0.05 }, 0.85, "greedy").amplification;
     let inferred = overwrite(Pick::Hot { writes: 0.95, blocks: 0.05 }, 0.85, "inferred").amplification;
     assert!(greedy > 2.0 * inferred, "{greedy}, {inferred}");
 }
 
 #[test]
-fn what_siblings_taught_is_worth_more_than_what_some_users_say() {
+fn inferred_lifetimes_beat_partial_hints() {
     let wa = |setting: Setting, policy: &str, trace: &mut dyn Trace| {
         let measure = Measure { seed: 5, warm_up: 3.0, measured: 2.0 };
         run(setting.with_policy(policy).unwrap(), trace, measure).unwrap().amplification
     };
     let live = |setting: &Setting| setting.pool_bytes() / 100 * 85;
     let farm = |policy| {
-        let setting = Setting { group_bytes: 4 * MIB, ..Setting::new(256, 16 * MIB) };
+        let setting = Setting { txg_bytes: 4 * MIB, ..Setting::new(256, 16 * MIB) };
         wa(setting, policy, &mut Files::new(files::build_farm(), 8, live(&setting), 128 << 10))
     };
     // On 256 zones both cost the same: slots for lifetimes take space there.
@@ -83,7 +85,7 @@ fn what_siblings_taught_is_worth_more_than_what_some_users_say() {
 
 #[test]
 fn tables_of_nearly_a_zone_leave_whole_zones_where_there_is_room() {
-    let setting = Setting { group_bytes: ZONE_BYTES, ..Setting::new(1024, ZONE_BYTES) };
+    let setting = Setting { txg_bytes: ZONE_BYTES, ..Setting::new(1024, ZONE_BYTES) };
     let live = setting.pool_bytes() / 100 * 78;
     let measure = Measure { seed: 1, warm_up: 2.0, measured: 2.0 };
     let trace = &mut Lsm::new(live, ZONE_BYTES / 16 * 15, 64 << 10);
@@ -92,21 +94,21 @@ fn tables_of_nearly_a_zone_leave_whole_zones_where_there_is_room() {
 }
 
 #[test]
-fn books_stay_in_order_and_one_seed_gives_one_pool() {
+fn accounting_holds_and_a_seed_is_reproducible() {
     let once = || {
-        let mut run = Run::new(Setting { metadata: 0.1, ..small("both") }).unwrap();
-        let mut trace = Files::new(files::churn(), 4, run.books.setting.pool_bytes() / 10 * 7, 64 << 10);
-        let mut dice = Dice::new(9);
-        while let Some(event) = trace.fill(&mut dice) {
+        let mut run = Simulation::new(Setting { metadata: 0.1, ..small("both") }).unwrap();
+        let mut trace = Files::new(files::churn(), 4, run.accounting.setting.pool_bytes() / 10 * 7, 64 << 10);
+        let mut rng = Prng::new(9);
+        while let Some(event) = trace.fill(&mut rng) {
             run.step(event).unwrap();
         }
         for _ in 0..30_000 {
-            run.step(trace.next(&mut dice).unwrap()).unwrap();
+            run.step(trace.next(&mut rng).unwrap()).unwrap();
         }
-        run.books.end_group().unwrap();
-        assert_eq!(run.books.tables.check(), vec![]);
-        assert_eq!(run.books.check(), Ok(()));
-        (run.books.totals.moved_bytes, run.books.index())
+        run.accounting.end_txg().unwrap();
+        assert_eq!(run.accounting.tables.check(), vec![]);
+        assert_eq!(run.accounting.check(), Ok(()));
+        (run.accounting.totals.moved_bytes, run.accounting.index())
     };
     let first = once();
     assert!(first.0 > 0, "something was collected");

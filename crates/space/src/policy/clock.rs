@@ -35,12 +35,12 @@ impl Clock {
             return;
         }
         if self.points.len() >= POINTS_MAX {
-            self.thin();
+            self.coarsen();
         }
         self.points.push((txg, bytes));
     }
 
-    fn thin(&mut self) {
+    fn coarsen(&mut self) {
         let old = self.points.len() / 2;
         let mut at = 0;
         self.points.retain(|_| {
@@ -66,8 +66,8 @@ impl Clock {
             return Some(bytes);
         }
         let &(last, before) = self.points.get(after.checked_sub(1)?)?;
-        let (whole, part) = (next.0 - last.0, txg.0 - last.0);
-        let share = u128::from(bytes - before) * u128::from(part) / u128::from(whole);
+        let (whole, elapsed) = (next.0 - last.0, txg.0 - last.0);
+        let share = u128::from(bytes - before) * u128::from(elapsed) / u128::from(whole);
         Some(before + u64::try_from(share).unwrap_or(bytes - before))
     }
 
@@ -119,7 +119,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn old_times_are_known_to_a_part_of_their_age(
+        fn old_times_are_known_to_an_eighth_of_their_age(
             steps in prop::collection::vec((1u64..4, 0u64..1_000_000), 1..60),
             rounds in 1u64..400,
         ) {
@@ -128,8 +128,8 @@ mod tests {
             clock.note(Txg(0), 0);
             let (mut txg, mut bytes) = (0, 0);
             for _ in 0..rounds {
-                for (groups, written) in &steps {
-                    (txg, bytes) = (txg + groups, bytes + written);
+                for (txgs, written) in &steps {
+                    (txg, bytes) = (txg + txgs, bytes + written);
                     clock.note(Txg(txg), bytes);
                     whole.push((Txg(txg), bytes));
                 }

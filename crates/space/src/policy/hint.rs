@@ -13,9 +13,13 @@ pub enum Hint {
     NotSet = 0,
     /// The hint says explicitly that the lifetime is unknown.
     None = 1,
+    /// The data dies soon.
     Short = 2,
+    /// The data lives longer than short-lived data.
     Medium = 3,
+    /// The data lives for a long time.
     Long = 4,
+    /// The data lives almost for ever.
     Extreme = 5,
 }
 
@@ -24,14 +28,18 @@ pub enum Hint {
 pub enum Match {
     /// Only as a last resort.
     Any,
+    /// Together with data whose lifetime may be similar.
     Acceptable,
+    /// Together with data that dies at the same time.
     Good,
 }
 
 impl Hint {
+    /// All hints, by number.
     pub const ALL: [Hint; 6] =
         [Hint::NotSet, Hint::None, Hint::Short, Hint::Medium, Hint::Long, Hint::Extreme];
 
+    /// The hint with this number. `None`: there is none.
     pub fn from_id(id: u64) -> Option<Hint> {
         Hint::ALL.into_iter().find(|hint| *hint as u64 == id)
     }
@@ -48,12 +56,13 @@ impl Hint {
         }
     }
 
+    /// The hint with this name for users.
     pub fn from_name(name: &str) -> Option<Hint> {
         Hint::ALL.into_iter().find(|hint| hint.name() == name)
     }
 
     /// Whether the hint states a lifetime.
-    pub fn is_said(self) -> bool {
+    pub fn has_lifetime(self) -> bool {
         self >= Hint::Short
     }
 

@@ -3,6 +3,7 @@ use crate::policy::VictimPolicy;
 /// An administrator's settings for collection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectionOptions {
+    /// How victims are chosen.
     pub victims: VictimPolicy,
     /// When the pool is idle: garbage that could wait is collected then. `None`: not set.
     pub idle: Option<IdleWindow>,
@@ -17,6 +18,7 @@ pub struct IdleWindow {
 }
 
 impl IdleWindow {
+    /// Minutes of a day.
     pub const DAY_MINUTES: u16 = 24 * 60;
 
     /// `None`: the minutes are out of range, or the window is empty.
@@ -25,14 +27,17 @@ impl IdleWindow {
         is_valid.then_some(IdleWindow { first, end })
     }
 
+    /// The first minute of the window.
     pub fn first(self) -> u16 {
         self.first
     }
 
+    /// The first minute after the window.
     pub fn end(self) -> u16 {
         self.end
     }
 
+    /// Whether a minute since midnight is in the window.
     pub fn contains(self, minute: u16) -> bool {
         if self.first < self.end {
             (self.first..self.end).contains(&minute)

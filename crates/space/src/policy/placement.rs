@@ -11,9 +11,9 @@ pub struct Placement {
     /// Bytes of the file that are written in this txg.
     pub burst_bytes: u64,
     /// No process has the file open for writing, so it packs well with similar files.
-    pub closed: bool,
+    pub is_closed: bool,
     /// Birth txg of the version that this block replaces, which gives that version's life. 0: none, or unknown.
-    pub replaces: Txg,
+    pub replaced_birth: Txg,
     /// Mean life of similar files, in user bytes. `None`: unknown.
     pub expected_life_bytes: Option<u64>,
 }

@@ -14,14 +14,14 @@
 
 use crate::policy::{Age, Heat, Hint, Match, Placement};
 use std::ops::Range;
-use terrane_format::record::Class;
+use terrane_format::record::ZoneClass;
 use terrane_wire::Txg;
 
 /// The lifetime class of a data slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
     /// By hint, set or not.
-    Said(Hint),
+    Hint(Hint),
     /// Without a hint: by the life of the replaced version. Never [`Heat::Cold`].
     Heat(Heat),
     /// Similar files live for about 2^n user bytes.
@@ -32,20 +32,20 @@ impl Lane {
     /// The lane of a block. For new files, the measured life of similar files beats a hint, because it is known to a factor of two. For
     /// a block that replaces another, the old version's life tells more than similar files.
     fn of(placement: &Placement, heat: Heat) -> Lane {
-        let is_new = placement.replaces == Txg(0);
+        let is_new = placement.replaced_birth == Txg(0);
         match placement.expected_life_bytes {
             // That no similar file has died yet tells less than a hint.
-            Some(u64::MAX) if placement.hint.is_said() => Lane::Said(placement.hint),
+            Some(u64::MAX) if placement.hint.has_lifetime() => Lane::Hint(placement.hint),
             Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
-            _ if placement.hint.is_said() => Lane::Said(placement.hint),
+            _ if placement.hint.has_lifetime() => Lane::Hint(placement.hint),
             _ if heat < Heat::Cold => Lane::Heat(heat),
-            _ => Lane::Said(placement.hint),
+            _ => Lane::Hint(placement.hint),
         }
     }
 
     /// Whether the lane is that of a hint with a lifetime.
-    fn is_said(self) -> bool {
-        matches!(self, Lane::Said(hint) if hint.is_said())
+    fn has_hinted_lifetime(self) -> bool {
+        matches!(self, Lane::Hint(hint) if hint.has_lifetime())
     }
 
     fn suits(self, other: Lane) -> Match {
@@ -56,9 +56,9 @@ impl Lane {
                 1 => Match::Acceptable,
                 _ => Match::Any,
             },
-            (Lane::Heat(Heat::Hot), Lane::Said(Hint::Short))
-            | (Lane::Said(Hint::Short), Lane::Heat(Heat::Hot)) => Match::Acceptable,
-            (Lane::Said(zone), Lane::Said(data)) => zone.suits(data),
+            (Lane::Heat(Heat::Hot), Lane::Hint(Hint::Short))
+            | (Lane::Hint(Hint::Short), Lane::Heat(Heat::Hot)) => Match::Acceptable,
+            (Lane::Hint(zone), Lane::Hint(data)) => zone.suits(data),
             _ => Match::Any,
         }
     }
@@ -68,14 +68,14 @@ impl Lane {
         match (self, other) {
             (Lane::Life(a), Lane::Life(b)) => a.abs_diff(b),
             (Lane::Heat(a), Lane::Heat(b)) => (a as u32).abs_diff(b as u32),
-            (Lane::Heat(heat), Lane::Said(Hint::NotSet)) | (Lane::Said(Hint::NotSet), Lane::Heat(heat)) => {
+            (Lane::Heat(heat), Lane::Hint(Hint::NotSet)) | (Lane::Hint(Hint::NotSet), Lane::Heat(heat)) => {
                 Heat::Cold as u32 - heat as u32
             }
-            (Lane::Heat(Heat::Hot), Lane::Said(Hint::Short))
-            | (Lane::Said(Hint::Short), Lane::Heat(Heat::Hot)) => 1,
+            (Lane::Heat(Heat::Hot), Lane::Hint(Hint::Short))
+            | (Lane::Hint(Hint::Short), Lane::Heat(Heat::Hot)) => 1,
             _ if self == other => 0,
             // Other lanes stay out of zones with a short or medium hint.
-            (Lane::Life(_), Lane::Said(hint)) | (Lane::Said(hint), Lane::Life(_))
+            (Lane::Life(_), Lane::Hint(hint)) | (Lane::Hint(hint), Lane::Life(_))
                 if !matches!(hint, Hint::Short | Hint::Medium) =>
             {
                 63
@@ -134,13 +134,14 @@ impl Layout {
     }
 
     /// With slots that take only metadata. Three slots suffice, and every drive allows them.
-    pub fn with_metadata_apart(self) -> Layout {
+    pub fn with_metadata_slots(self) -> Layout {
         if self.slots > 3 {
             return self;
         }
         Layout { slots: 3, meta: [0, 1], survivors: [2; Age::ALL.len()], first_data: 2 }
     }
 
+    /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots
     }
@@ -150,49 +151,51 @@ impl Layout {
         self.meta
     }
 
+    /// The slot of the survivors of this age.
     pub fn survivors(&self, age: Age) -> usize {
         self.survivors[age as usize]
     }
 
+    /// The slots that take data.
     pub fn data(&self) -> Range<usize> {
         let last = if self.slots <= 3 { self.first_data + 1 } else { self.slots };
         self.first_data..last
     }
 
     /// The metadata class of a slot that takes neither data nor survivors.
-    pub fn metadata_alone(&self, slot: usize) -> Option<Class> {
+    pub fn metadata_only_class(&self, slot: usize) -> Option<ZoneClass> {
         if self.data().contains(&slot) || self.survivors.contains(&slot) {
             return None;
         }
         let at = self.meta.iter().position(|meta| *meta == slot)?;
-        Some([Class::MetaA, Class::MetaB][at])
+        Some([ZoneClass::MetaA, ZoneClass::MetaB][at])
     }
 
     /// The slots in which an open zone of this class may continue after import.
-    pub fn slots_of(&self, class: Class) -> Range<usize> {
+    pub fn slots_of(&self, class: ZoneClass) -> Range<usize> {
         let one = |slot: usize| slot..slot + 1;
         match class {
-            Class::MetaA => one(self.meta[0]),
-            Class::MetaB | Class::Log => one(self.meta[1]),
-            Class::Collection => self.survivors[0]..self.survivors[Age::Old as usize] + 1,
-            Class::Data => self.data(),
+            ZoneClass::MetaA => one(self.meta[0]),
+            ZoneClass::MetaB | ZoneClass::Log => one(self.meta[1]),
+            ZoneClass::Collection => self.survivors[0]..self.survivors[Age::Old as usize] + 1,
+            ZoneClass::Data => self.data(),
         }
     }
 }
 
 /// Recent files that a slot remembers.
-const FILES_KEPT: usize = 8;
+const RECENT_FILES: usize = 8;
 /// A file that brings more is not packed with small ones.
 const SMALL_FILE_BYTES: u64 = 1 << 20;
 
 /// A file is big if it brings this fraction of a zone.
-const BIG_FILE_PART: u64 = 2;
+const BIG_FILE_DIVISOR: u64 = 2;
 /// A big file begins with a fresh zone if at most this fraction of the last zone is left.
-const SCRAP_PART: u64 = 8;
+const SCRAP_DIVISOR: u64 = 8;
 
 /// How plentiful empty zones are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Stock {
+pub enum ZoneSupply {
     /// Empty zones are needed for other purposes than placement.
     Short,
     /// Another zone may be opened.
@@ -204,16 +207,17 @@ pub enum Stock {
 /// Where a data block goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Choice {
+    /// The slot whose open zone takes the block.
     pub slot: usize,
     /// Close the open zone of the slot, and use a fresh one.
     pub is_fresh: bool,
 }
 
 /// A lane that already has a slot opens another only while more than this fraction of the slots are closed.
-const KEPT_CLOSED_PART: usize = 2;
+const CLOSED_SLOTS_DIVISOR: usize = 2;
 
 /// A lane expires after this many zones' worth of other data. Its slot may then be given to another lane.
-const FORGOTTEN_ZONES: u64 = 8;
+const LANE_EXPIRY_ZONES: u64 = 8;
 
 #[derive(Clone, Debug, Default)]
 struct DataSlot {
@@ -221,7 +225,7 @@ struct DataSlot {
     lane: Option<Lane>,
     /// Position of its last use, in bytes placed.
     used: u64,
-    files: [u64; FILES_KEPT],
+    files: [u64; RECENT_FILES],
     next_file: usize,
     /// Lane and file of the last block placed.
     last: Option<(Lane, u64)>,
@@ -233,7 +237,7 @@ impl DataSlot {
         self.last = Some((lane, file));
         if file != 0 && !self.files.contains(&file) {
             self.files[self.next_file] = file;
-            self.next_file = (self.next_file + 1) % FILES_KEPT;
+            self.next_file = (self.next_file + 1) % RECENT_FILES;
         }
     }
 }
@@ -253,38 +257,40 @@ impl Placer {
         Placer { layout, zone_bytes, data: vec![DataSlot::default(); layout.data().len()], placed_bytes: 0 }
     }
 
+    /// The assignment of roles to slots.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
+    /// Bytes of a zone.
     pub fn zone_bytes(&self) -> u64 {
         self.zone_bytes
     }
 
-    /// The place for a data block. `room`: free bytes in a slot's open zone.
+    /// The place for a data block. `free_bytes`: those of a slot's open zone.
     pub fn choose(
         &self,
         placement: &Placement,
         heat: Heat,
-        stock: Stock,
-        room: impl Fn(usize) -> u64,
+        supply: ZoneSupply,
+        free_bytes: impl Fn(usize) -> u64,
     ) -> Choice {
         let first = self.layout.first_data;
         let choice =
-            self.choose_among(placement, self.lane_of(placement, heat), stock, |at| room(first + at));
+            self.choose_among(placement, self.lane_of(placement, heat), supply, |at| free_bytes(first + at));
         Choice { slot: first + choice.slot, ..choice }
     }
 
     /// Notes that a block of `bytes` bytes goes to the chosen place.
-    pub fn chosen(&mut self, choice: Choice, placement: &Placement, heat: Heat, bytes: u64) {
+    pub fn note_placed(&mut self, choice: Choice, placement: &Placement, heat: Heat, bytes: u64) {
         self.placed_bytes += bytes;
         let slot = choice.slot - self.layout.first_data;
-        let is_forgotten = self.is_forgotten(&self.data[slot]);
+        let is_expired = self.is_expired(&self.data[slot]);
         let lane = self.lane_of(placement, heat);
         let chosen = &mut self.data[slot];
         chosen.used = self.placed_bytes;
         // An expired lane must not hold the slot, or others would find none.
-        chosen.lane = chosen.lane.filter(|_| !is_forgotten);
+        chosen.lane = chosen.lane.filter(|_| !is_expired);
         chosen.note(lane, placement.file);
     }
 
@@ -298,16 +304,16 @@ impl Placer {
         Lane::of(placement, if heat > coldest { Heat::Cold } else { heat })
     }
 
-    fn is_forgotten(&self, slot: &DataSlot) -> bool {
-        self.placed_bytes - slot.used > FORGOTTEN_ZONES * self.zone_bytes
+    fn is_expired(&self, slot: &DataSlot) -> bool {
+        self.placed_bytes - slot.used > LANE_EXPIRY_ZONES * self.zone_bytes
     }
 
     fn choose_among(
         &self,
         placement: &Placement,
         lane: Lane,
-        stock: Stock,
-        room: impl Fn(usize) -> u64,
+        supply: ZoneSupply,
+        free_bytes: impl Fn(usize) -> u64,
     ) -> Choice {
         let old = |slot| Choice { slot, is_fresh: false };
         let open = || self.data.iter().enumerate().filter_map(|(at, slot)| Some((at, slot, slot.lane?)));
@@ -319,7 +325,7 @@ impl Placer {
             return old(at);
         }
         let fitting = open().filter(|(_, _, of)| fit(*of) >= Match::Acceptable);
-        let is_big = placement.burst_bytes >= self.zone_bytes / BIG_FILE_PART;
+        let is_big = placement.burst_bytes >= self.zone_bytes / BIG_FILE_DIVISOR;
         let is_small = !is_big && placement.burst_bytes <= SMALL_FILE_BYTES;
         if is_small && let Some((at, ..)) = fitting.clone().max_by_key(|(_, slot, _)| slot.used) {
             return old(at);
@@ -327,23 +333,25 @@ impl Placer {
         // Some slots stay closed for lanes that have none yet.
         let mut closed = self.data.iter().enumerate().filter(|(_, slot)| slot.lane.is_none());
         let spare = closed.clone().count();
-        let is_spare = spare * KEPT_CLOSED_PART > self.data.len();
+        let is_spare = spare * CLOSED_SLOTS_DIVISOR > self.data.len();
         let closed = closed.next().map(|(at, _)| at);
-        let may_open = stock > Stock::Short && (is_spare || fitting.clone().next().is_none());
+        let may_open = supply > ZoneSupply::Short && (is_spare || fitting.clone().next().is_none());
         if let Some(at) = closed.filter(|_| may_open) {
             return old(at);
         }
         // A slot of an expired lane only wastes space. Slots with a lifetime hint stay alone.
-        let idle = open().filter(|(_, slot, of)| self.is_forgotten(slot) && !of.is_said());
-        if (spare + idle.clone().count()) * KEPT_CLOSED_PART > self.data.len()
+        let idle = open().filter(|(_, slot, of)| self.is_expired(slot) && !of.has_hinted_lifetime());
+        if (spare + idle.clone().count()) * CLOSED_SLOTS_DIVISOR > self.data.len()
             && let Some((at, ..)) = idle.min_by_key(|(_, slot, _)| slot.used)
         {
             return old(at);
         }
         if is_big {
-            let is_scrap = |at: usize| room(at) < placement.burst_bytes.min(self.zone_bytes / SCRAP_PART);
+            let is_scrap =
+                |at: usize| free_bytes(at) < placement.burst_bytes.min(self.zone_bytes / SCRAP_DIVISOR);
             // The file would not fit anyway, and little is lost.
-            let scrap = fitting.clone().filter(|_| stock == Stock::Plenty).find(|(at, ..)| is_scrap(*at));
+            let scrap =
+                fitting.clone().filter(|_| supply == ZoneSupply::Plenty).find(|(at, ..)| is_scrap(*at));
             if let Some((slot, ..)) = scrap {
                 return Choice { slot, is_fresh: true };
             }
@@ -352,15 +360,15 @@ impl Placer {
             return old(at);
         }
         // No lane suits: take a closed slot, an expired lane, or the nearest lane.
-        let stranger =
-            open().min_by_key(|(_, slot, of)| (!self.is_forgotten(slot), of.distance(lane), slot.used));
+        let nearest =
+            open().min_by_key(|(_, slot, of)| (!self.is_expired(slot), of.distance(lane), slot.used));
         // Even when zones are short. If no lane suits, sharing costs more than one more open zone. And while the collector keeps empty
         // zones at their minimum, all lanes would mix for ever.
-        old(closed.or(stranger.map(|(at, ..)| at)).unwrap_or(0))
+        old(closed.or(nearest.map(|(at, ..)| at)).unwrap_or(0))
     }
 
     /// Notes that the zone of a slot is closed.
-    pub fn closed(&mut self, slot: usize) {
+    pub fn note_closed(&mut self, slot: usize) {
         if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at)) {
             *slot = DataSlot { used: slot.used, last: slot.last, ..DataSlot::default() };
         }
@@ -368,14 +376,14 @@ impl Placer {
 
     /// Notes that a zone was opened in a slot, or continues after import. If the zone before was full, the new one keeps the lane and
     /// file of the last block placed.
-    pub fn opened(&mut self, slot: usize) {
+    pub fn note_opened(&mut self, slot: usize) {
         if let Some(slot) = slot.checked_sub(self.layout.first_data).and_then(|at| self.data.get_mut(at))
             && slot.lane.is_none()
         {
             match slot.last {
                 Some((lane, file)) => slot.note(lane, file),
                 // The content of the zone is unknown.
-                None => slot.lane = Some(Lane::Said(Hint::NotSet)),
+                None => slot.lane = Some(Lane::Hint(Hint::NotSet)),
             }
         }
     }

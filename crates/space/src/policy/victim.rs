@@ -10,20 +10,21 @@
 //! of all once they are written, and be moved again with little garbage. In the simulator that costs four times as much on 95/5 and on
 //! zipf.
 //!
-//! If old blocks die at the same rate as young ones, age tells nothing, and cost-benefit chooses as greedy does (`Mortality`).
+//! If old blocks die at the same rate as young ones, age tells nothing, and cost-benefit chooses as greedy does (`DeathRates`).
 //!
 //! The index is a flat list, and a choice scans all of it. Ages change with every byte written, so no order stays valid. One
 //! subtraction and one product for each of 100,000 zones take less time than reading one block.
 //!
 //! Invariant ([`Candidates::check`]): each zone is listed once, with the weight that its live bytes give it.
 
-use super::mortality::Mortality;
+use super::death_rates::DeathRates;
 use std::collections::HashMap;
 use terrane_wire::ZoneSeq;
 
 /// How victims are chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum VictimPolicy {
+    /// By benefit and cost: see the [module](self).
     #[default]
     CostBenefit,
     /// The least live share: for comparison.
@@ -31,6 +32,7 @@ pub enum VictimPolicy {
 }
 
 impl VictimPolicy {
+    /// All policies.
     pub const ALL: [VictimPolicy; 2] = [VictimPolicy::CostBenefit, VictimPolicy::Greedy];
 
     /// The name for users.
@@ -41,31 +43,32 @@ impl VictimPolicy {
         }
     }
 
+    /// The policy with this name for users.
     pub fn from_name(name: &str) -> Option<VictimPolicy> {
         VictimPolicy::ALL.into_iter().find(|policy| policy.name() == name)
     }
 }
 
 /// Zones with less than this fraction of garbage are chosen only if nothing else can be done.
-const WORTH_PART: f64 = 32.0;
+const GARBAGE_DIVISOR: f64 = 32.0;
 
-/// Zones are scored in blocks of this size. Only the block of the best score is scanned again.
-const BLOCK: usize = 512;
+/// Zones are scored in stretches of this size. Only the stretch of the best score is scanned again.
+const SCAN_ZONES: usize = 512;
 /// Scores compared at once, for SIMD.
-const SIDE_BY_SIDE: usize = 8;
+const SIMD_WIDTH: usize = 8;
 
 /// The full zones that may be emptied.
 #[derive(Clone, Debug, Default)]
 pub struct Candidates {
-    at: HashMap<ZoneSeq, usize>,
+    indices: HashMap<ZoneSeq, usize>,
     seqs: Vec<ZoneSeq>,
     capacities: Vec<u64>,
-    lives: Vec<u64>,
+    live_bytes: Vec<u64>,
     /// `(1 - u) / u` of each.
     weights: Vec<f64>,
     /// When the zone became full, by the clock.
-    since: Vec<f64>,
-    mortality: Mortality,
+    full_since: Vec<f64>,
+    death_rates: DeathRates,
 }
 
 fn weight(live: u64, capacity: u64) -> f64 {
@@ -78,76 +81,82 @@ impl Candidates {
     /// for survivors. With the survivors' birth instead, old survivors would be moved for ever. 0: unknown. A zone that is already
     /// listed gets the new numbers.
     pub fn insert(&mut self, seq: ZoneSeq, live: u64, capacity: u64, since: u64) {
-        self.mortality.note_time(since);
-        if let Some(&at) = self.at.get(&seq) {
-            (self.lives[at], self.capacities[at]) = (live, capacity);
-            (self.weights[at], self.since[at]) = (weight(live, capacity), since as f64);
+        self.death_rates.note_time(since);
+        if let Some(&at) = self.indices.get(&seq) {
+            (self.live_bytes[at], self.capacities[at]) = (live, capacity);
+            (self.weights[at], self.full_since[at]) = (weight(live, capacity), since as f64);
             return;
         }
-        self.at.insert(seq, self.seqs.len());
+        self.indices.insert(seq, self.seqs.len());
         self.seqs.push(seq);
         self.capacities.push(capacity);
-        self.lives.push(live);
+        self.live_bytes.push(live);
         self.weights.push(weight(live, capacity));
-        self.since.push(since as f64);
+        self.full_since.push(since as f64);
     }
 
     /// Updates the live bytes of a zone. Unlisted zones are ignored.
     pub fn set_live(&mut self, seq: ZoneSeq, live: u64) {
-        if let Some(&at) = self.at.get(&seq) {
-            self.mortality.note_death(self.since[at], self.lives[at].saturating_sub(live));
-            self.lives[at] = live;
+        if let Some(&at) = self.indices.get(&seq) {
+            self.death_rates.note_death(self.full_since[at], self.live_bytes[at].saturating_sub(live));
+            self.live_bytes[at] = live;
             self.weights[at] = weight(live, self.capacities[at]);
         }
     }
 
     /// Removes a zone that is being emptied or is not a victim any more. False: it was not listed.
     pub fn remove(&mut self, seq: ZoneSeq) -> bool {
-        let Some(at) = self.at.remove(&seq) else { return false };
+        let Some(at) = self.indices.remove(&seq) else { return false };
         self.seqs.swap_remove(at);
         self.capacities.swap_remove(at);
-        self.lives.swap_remove(at);
+        self.live_bytes.swap_remove(at);
         self.weights.swap_remove(at);
-        self.since.swap_remove(at);
+        self.full_since.swap_remove(at);
         if let Some(moved) = self.seqs.get(at) {
-            self.at.insert(*moved, at);
+            self.indices.insert(*moved, at);
         }
         true
     }
 
+    /// Whether a zone is listed.
     pub fn contains(&self, seq: ZoneSeq) -> bool {
-        self.at.contains_key(&seq)
+        self.indices.contains_key(&seq)
     }
 
+    /// Number of listed zones.
     pub fn len(&self) -> usize {
         self.seqs.len()
     }
 
+    /// Whether no zone is listed.
     pub fn is_empty(&self) -> bool {
         self.seqs.is_empty()
     }
 
     /// Samples the zones if it is due at `now` user bytes, to learn whether age is predictive.
-    pub fn look(&mut self, now: u64) {
-        self.mortality.note_time(now);
+    pub fn sample(&mut self, now: u64) {
+        self.death_rates.note_time(now);
         // An estimate: zones of a drive are alike.
         let capacity = self.capacities.first().copied().unwrap_or(0).saturating_mul(self.seqs.len() as u64);
-        self.mortality.look(capacity, self.lives.iter().copied().zip(self.since.iter().copied()));
+        self.death_rates
+            .sample(capacity, self.live_bytes.iter().copied().zip(self.full_since.iter().copied()));
     }
 
     /// The zone to empty at `now` user bytes; among equals the lowest sequence number. Zones with less than a 32nd of garbage are
     /// chosen only if
     /// `must`, zones without garbage never. Scans every zone.
-    pub fn choose(&self, policy: VictimPolicy, now: u64, must: bool) -> Option<ZoneSeq> {
+    pub fn choose(&self, policy: VictimPolicy, now: u64, is_forced: bool) -> Option<ZoneSeq> {
         // The weight falls as the live share grows, so a largest live share is a least weight.
-        let least = if must { f64::MIN_POSITIVE } else { 1.0 / (WORTH_PART - 1.0) };
+        let least = if is_forced { f64::MIN_POSITIVE } else { 1.0 / (GARBAGE_DIVISOR - 1.0) };
         // A zone filled right now needs an age above 0: among the youngest the emptiest should win.
         let now = now as f64 + 1.0;
         match policy {
-            VictimPolicy::CostBenefit if self.mortality.age_tells() => self.best(least, |weight, since| {
-                let age = now - since;
-                weight * if age > 1.0 { age } else { 1.0 }
-            }),
+            VictimPolicy::CostBenefit if self.death_rates.age_is_predictive() => {
+                self.best(least, |weight, since| {
+                    let age = now - since;
+                    weight * if age > 1.0 { age } else { 1.0 }
+                })
+            }
             VictimPolicy::CostBenefit | VictimPolicy::Greedy => self.best(least, |weight, _| weight),
         }
     }
@@ -156,55 +165,59 @@ impl Candidates {
     fn best(&self, least: f64, score: impl Fn(f64, f64) -> f64) -> Option<ZoneSeq> {
         let score = |weight: f64, since: f64| if weight < least { 0.0 } else { score(weight, since) };
         let greater = |a: f64, b: f64| if b > a { b } else { a };
-        let blocks = || self.weights.chunks(BLOCK).zip(self.since.chunks(BLOCK));
+        let stretches = || self.weights.chunks(SCAN_ZONES).zip(self.full_since.chunks(SCAN_ZONES));
         let best_of = |(weights, since): (&[f64], &[f64])| {
             // Several at a time, which the compiler vectorizes.
-            let mut best = [0.0; SIDE_BY_SIDE];
-            let sides = weights.chunks_exact(SIDE_BY_SIDE).zip(since.chunks_exact(SIDE_BY_SIDE));
-            for (weights, since) in sides {
+            let mut best = [0.0; SIMD_WIDTH];
+            let pairs = weights.chunks_exact(SIMD_WIDTH).zip(since.chunks_exact(SIMD_WIDTH));
+            for (weights, since) in pairs {
                 for (best, (weight, since)) in best.iter_mut().zip(weights.iter().zip(since)) {
                     *best = greater(*best, score(*weight, *since));
                 }
             }
-            let rest = weights.len() / SIDE_BY_SIDE * SIDE_BY_SIDE;
+            let rest = weights.len() / SIMD_WIDTH * SIMD_WIDTH;
             let rest =
                 weights[rest..].iter().zip(&since[rest..]).map(|(weight, since)| score(*weight, *since));
             best.into_iter().chain(rest).fold(0.0, greater)
         };
-        let bests: Vec<f64> = blocks().map(best_of).collect();
+        let bests: Vec<f64> = stretches().map(best_of).collect();
         let best = bests.iter().copied().fold(0.0, greater);
         if best == 0.0 {
             return None;
         }
-        // The zone itself is needed only in the block of the best score.
-        let found = blocks().zip(self.seqs.chunks(BLOCK)).zip(&bests).filter(|(_, of)| **of == best);
+        // The zone itself is needed only in the stretch of the best score.
+        let found = stretches().zip(self.seqs.chunks(SCAN_ZONES)).zip(&bests).filter(|(_, of)| **of == best);
         let found = found.flat_map(|(((weights, since), seqs), _)| weights.iter().zip(since).zip(seqs));
         found.filter(|((weight, since), _)| score(**weight, **since) == best).map(|(_, seq)| *seq).min()
     }
 
     /// The zone with the fewest live bytes, if they are at most `1 / part` of its capacity; among equals the lowest sequence number.
     /// Scans every zone.
-    pub fn thinnest(&self, part: u64) -> Option<ZoneSeq> {
-        let zones = self.seqs.iter().zip(self.lives.iter().zip(&self.capacities));
-        let thin = zones.filter(|(_, (live, capacity))| live.saturating_mul(part) <= **capacity);
-        thin.min_by_key(|(seq, (live, _))| (**live, **seq)).map(|(seq, _)| *seq)
+    pub fn nearly_empty(&self, divisor: u64) -> Option<ZoneSeq> {
+        let zones = self.seqs.iter().zip(self.live_bytes.iter().zip(&self.capacities));
+        let nearly_empty = zones.filter(|(_, (live, capacity))| live.saturating_mul(divisor) <= **capacity);
+        nearly_empty.min_by_key(|(seq, (live, _))| (**live, **seq)).map(|(seq, _)| *seq)
     }
 
     /// Memory in bytes.
     pub fn memory_bytes(&self) -> usize {
         let listed = size_of::<(ZoneSeq, u64, u64, f64, f64)>();
-        self.seqs.capacity() * listed + self.at.capacity() * (size_of::<(ZoneSeq, usize)>() + 1)
+        self.seqs.capacity() * listed + self.indices.capacity() * (size_of::<(ZoneSeq, usize)>() + 1)
     }
 
     /// Checks the invariant above.
     pub fn check(&self) -> Result<(), String> {
-        let lists = [self.capacities.len(), self.lives.len(), self.weights.len(), self.since.len()];
-        if lists.iter().any(|len| *len != self.seqs.len()) || self.at.len() != self.seqs.len() {
-            return Err(format!("{} zones listed, found {lists:?} and {}", self.seqs.len(), self.at.len()));
+        let lists = [self.capacities.len(), self.live_bytes.len(), self.weights.len(), self.full_since.len()];
+        if lists.iter().any(|len| *len != self.seqs.len()) || self.indices.len() != self.seqs.len() {
+            return Err(format!(
+                "{} zones listed, found {lists:?} and {}",
+                self.seqs.len(),
+                self.indices.len()
+            ));
         }
         for (at, seq) in self.seqs.iter().enumerate() {
-            let found = (self.at.get(seq), self.weights[at]);
-            let expected = (Some(&at), weight(self.lives[at], self.capacities[at]));
+            let found = (self.indices.get(seq), self.weights[at]);
+            let expected = (Some(&at), weight(self.live_bytes[at], self.capacities[at]));
             if found != expected {
                 return Err(format!("zone {seq}: expected {expected:?}, found {found:?}"));
             }
@@ -271,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_zone_is_nobodys_victim_and_a_nearly_full_one_only_when_it_must() {
+    fn full_zones_are_never_victims_and_nearly_full_ones_only_if_forced() {
         let mut index = Candidates::default();
         index.insert(ZoneSeq(1), 64, 64, 0);
         assert_eq!(index.choose(VictimPolicy::CostBenefit, 9, true), None);
@@ -285,22 +298,22 @@ mod tests {
     }
 
     #[test]
-    fn a_zone_is_thin_when_hardly_anything_lives_in_it() {
+    fn nearly_empty_zones_are_found_by_their_live_share() {
         let mut index = Candidates::default();
         index.insert(ZoneSeq(1), 3, 64, 0);
-        assert_eq!(index.thinnest(32), None);
+        assert_eq!(index.nearly_empty(32), None);
         index.insert(ZoneSeq(4), 2, 64, 0);
         index.insert(ZoneSeq(3), 2, 64, 9);
-        assert_eq!(index.thinnest(32), Some(ZoneSeq(3)));
+        assert_eq!(index.nearly_empty(32), Some(ZoneSeq(3)));
         index.set_live(ZoneSeq(4), 0);
-        assert_eq!(index.thinnest(32), Some(ZoneSeq(4)));
+        assert_eq!(index.nearly_empty(32), Some(ZoneSeq(4)));
         index.remove(ZoneSeq(4));
         index.set_live(ZoneSeq(3), 3);
-        assert_eq!(index.thinnest(32), None);
+        assert_eq!(index.nearly_empty(32), None);
     }
 
     #[test]
-    fn old_garbage_goes_before_more_of_it_that_still_grows() {
+    fn cost_benefit_prefers_old_garbage_to_more_young_garbage() {
         let mut index = Candidates::default();
         index.insert(ZoneSeq(1), 48, 64, 0);
         index.insert(ZoneSeq(2), 32, 64, 900);

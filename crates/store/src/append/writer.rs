@@ -16,7 +16,7 @@ use terrane_device::Device;
 use terrane_format::record::Home;
 
 /// Only batches of at least this many bytes are used to measure a device.
-const TELLING_BYTES: u64 = 256 << 10;
+const MEASURED_BYTES_MIN: u64 = 256 << 10;
 /// Below this time per MiB, in nanoseconds, a handover to the writer costs more than it saves.
 const QUICK_NS: u64 = 2_000_000;
 
@@ -33,10 +33,11 @@ pub(super) type Done = Option<(Batch, Result<(), PoolError>)>;
 /// The thread that writes batches. Dropping it waits for the thread to end, because the thread holds the devices, and a held device
 /// stays locked. An import right after the last handle of a pool is dropped must find them unlocked.
 pub(super) struct Writer {
+    /// Work for the thread. `None` only while the writer is dropped.
     pub queue: Option<Sender<Work>>,
     thread: Option<JoinHandle<()>>,
     /// There is one processor.
-    alone: bool,
+    is_single_cpu: bool,
     pace: Arc<Pace>,
 }
 
@@ -45,8 +46,9 @@ pub(super) struct Writer {
 pub(super) struct Pace(AtomicU64);
 
 impl Pace {
+    /// Adds a measurement, with a weight of one quarter. Short batches are ignored.
     pub fn note(&self, bytes: u64, ns: u64) {
-        if bytes >= TELLING_BYTES {
+        if bytes >= MEASURED_BYTES_MIN {
             let now = u128::from(ns) * (1 << 20) / u128::from(bytes);
             let now = u64::try_from(now).unwrap_or(u64::MAX).max(1);
             let last = self.0.load(Ordering::Relaxed);
@@ -60,12 +62,12 @@ impl Pace {
 }
 
 impl Writer {
-    /// `alone`: there is one processor.
+    /// `is_single_cpu`: there is one processor.
     pub fn start(
         done: &Sender<Done>,
         devices: &Arc<Devices>,
         counters: &Arc<Counters>,
-        (alone, pace): (bool, Arc<Pace>),
+        (is_single_cpu, pace): (bool, Arc<Pace>),
     ) -> Writer {
         let (queue, work) = bounded::<Work>(IN_FLIGHT);
         let (done, devices, counters, own) = (done.clone(), devices.clone(), counters.clone(), pace.clone());
@@ -73,18 +75,18 @@ impl Writer {
             .name("terrane-write".into())
             .spawn(move || {
                 for work in work {
-                    if done.send(carry_out(work, &devices, &counters, &own)).is_err() {
+                    if done.send(execute(work, &devices, &counters, &own)).is_err() {
                         return;
                     }
                 }
             })
             .expect("a thread can be started when a pool is opened");
-        Writer { queue: Some(queue), thread: Some(thread), alone, pace }
+        Writer { queue: Some(queue), thread: Some(thread), is_single_cpu, pace }
     }
 
     /// Whether the calling thread writes a batch sooner than this thread would.
-    pub fn is_outrun(&self) -> bool {
-        self.alone && self.pace.is_quick()
+    pub fn is_slower_than_caller(&self) -> bool {
+        self.is_single_cpu && self.pace.is_quick()
     }
 }
 
@@ -97,7 +99,7 @@ impl Drop for Writer {
 }
 
 /// Always returns a completion. A panic of the device counts as a failed write, or the caller would wait for ever.
-pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace: &Pace) -> Done {
+pub(super) fn execute(work: Work, devices: &Devices, counters: &Counters, pace: &Pace) -> Done {
     match work {
         Work::Write(batch) => {
             let written = catch_unwind(AssertUnwindSafe(|| write(devices, &batch, counters, pace)));
@@ -106,7 +108,7 @@ pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace
         }
         Work::Finish(home) => {
             if catch_unwind(AssertUnwindSafe(|| finish(devices, home))).is_err() {
-                log::error!("{home}: its finish panicked");
+                log::error!("{home}: finish panicked");
             }
             None
         }
@@ -117,7 +119,7 @@ pub(super) fn carry_out(work: Work, devices: &Devices, counters: &Counters, pace
 fn finish(devices: &Devices, home: Home) {
     let finished = devices.get(home.device).and_then(|device| Ok(device.finish(home.zone)?));
     if let Err(error) = finished {
-        log::warn!("{home}: {error}");
+        log::warn!("{home}: finish failed: {error}");
     }
 }
 
@@ -139,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_quick_is_told_by_large_batches() {
+    fn only_large_batches_measure_device_speed() {
         let pace = Pace::default();
         assert!(!pace.is_quick(), "nothing is known");
         pace.note(1 << 20, 300_000);

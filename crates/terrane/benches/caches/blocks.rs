@@ -2,22 +2,22 @@
 //!
 //! The cases alternate every few seconds, because a machine's speed changes over time: results of cases that
 //! ran one after the other would show that as much as the cases. Each case has a pool and a memory budget of
-//! its own, and no work is left when its turn ends.
+//! its own, and no work is left when its slice ends.
 
 use crate::cpu::own_cpu_ns;
 use crate::throttle::own_requests;
-use crate::{Asked, Opened, Places, RECORD, random, record};
+use crate::{AccessPattern, Opened, RECORD, Settings, random, record};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use terrane_cache::blocks::CacheStats;
 
 /// Pointers per indirect block, for records of 16 KiB.
 const POINTERS: usize = 32;
-/// Resamples of the turns, which show how much of a ratio is due to chance.
-const DRAWS: usize = 400;
+/// Resamples of the slices, which show how much of a ratio is due to chance.
+const RESAMPLES: usize = 400;
 
-/// The length of turns, their number, and the load.
-pub struct Turns {
+/// The length of slices, their number, and the load.
+pub struct Schedule {
     pub warm: usize,
     pub slice: Duration,
     pub rounds: usize,
@@ -35,60 +35,60 @@ struct Case {
     what: &'static str,
     opened: Opened,
     users: Vec<User>,
-    /// Latencies of reads, turn by turn.
-    turns: Vec<Vec<Duration>>,
+    /// Latencies of reads, slice by slice.
+    slices: Vec<Vec<Duration>>,
     measured: Duration,
     before: [CacheStats; 2],
 }
 
 struct User {
-    places: Places,
+    places: AccessPattern,
     out: Vec<u8>,
-    done: Done,
+    done: UserStats,
 }
 
 /// The operations of one user.
 #[derive(Default)]
-struct Done {
+struct UserStats {
     operations: u64,
-    /// Latencies of reads that needed no device, and of the reads of this turn.
+    /// Latencies of reads that needed no device, and of the reads of this slice.
     hits: Vec<Duration>,
     reads: Vec<Duration>,
     /// Reads with more than one request to the device.
-    far: u64,
+    multi_request: u64,
     cpu_ns: u64,
 }
 
-pub fn run(asked: &Asked, turns: &Turns) {
-    let mut cases = vec![Case::new("as they are stored", asked, turns.users, &asked.image, false)];
-    let others = [(&turns.same, "the same, decompressed", true), (&turns.off, "stored uncompressed", false)];
+pub fn run(settings: &Settings, schedule: &Schedule) {
+    let mut cases = vec![Case::new("as they are stored", settings, schedule.users, &settings.image, false)];
+    let others = [(&schedule.same, "the same, decompressed", true), (&schedule.off, "stored uncompressed", false)];
     for (image, what, plain_only) in others {
-        cases.extend(image.as_ref().map(|image| Case::new(what, asked, turns.users, image, plain_only)));
+        cases.extend(image.as_ref().map(|image| Case::new(what, settings, schedule.users, image, plain_only)));
     }
     for case in &mut cases {
-        case.warm(turns.warm);
+        case.warm(schedule.warm);
     }
-    for round in 0..turns.rounds {
-        for turn in 0..cases.len() {
+    for round in 0..schedule.rounds {
+        for nth in 0..cases.len() {
             // No case always follows the same other one.
-            let at = (round + turn) % cases.len();
-            cases[at].turn(turns);
+            let at = (round + nth) % cases.len();
+            cases[at].run_slice(schedule);
         }
     }
     report(cases);
 }
 
 impl Case {
-    fn new(what: &'static str, asked: &Asked, users: usize, image: &Path, plain_only: bool) -> Case {
-        let opened = Opened::throttled(image, asked.speed, asked.cache_bytes);
-        opened.pool.keep_plain_only(plain_only);
-        let places = |user| Places::new(opened.records, asked.zipf, user);
-        let user = |user| User { places: places(user as u64), out: Vec::new(), done: Done::default() };
+    fn new(what: &'static str, settings: &Settings, users: usize, image: &Path, plain_only: bool) -> Case {
+        let opened = Opened::throttled(image, settings.speed, settings.cache_bytes);
+        opened.pool.cache_plain_only(plain_only);
+        let places = |user| AccessPattern::new(opened.records, settings.zipf, user);
+        let user = |user| User { places: places(user as u64), out: Vec::new(), done: UserStats::default() };
         Case {
             what,
             users: (0..users).map(user).collect(),
             opened,
-            turns: Vec::new(),
+            slices: Vec::new(),
             measured: Duration::ZERO,
             before: Default::default(),
         }
@@ -100,8 +100,8 @@ impl Case {
         (0..self.opened.records).step_by(POINTERS).for_each(|place| self.opened.read(place, &mut out));
         let each = operations / self.users.len();
         self.together(|user, opened| (0..each).for_each(|_| user.operate(opened, Instant::now())));
-        self.rest();
-        self.users.iter_mut().for_each(|user| user.done = Done::default());
+        self.wait_until_clean();
+        self.users.iter_mut().for_each(|user| user.done = UserStats::default());
         self.before = self.opened.pool.stats().cache_by_kind;
     }
 
@@ -112,30 +112,30 @@ impl Case {
             for user in &mut self.users {
                 scope.spawn(move || {
                     // As threads that serve a mount do.
-                    terrane_device::answer_quickly();
+                    terrane_device::set_short_slice();
                     work(user, opened);
                 });
             }
         });
     }
 
-    fn turn(&mut self, turns: &Turns) {
+    fn run_slice(&mut self, schedule: &Schedule) {
         let began = Instant::now();
         self.together(|user, opened| {
             let mut due = began;
-            while began.elapsed() < turns.slice {
-                due = turns.demand.map_or_else(Instant::now, |demand| due + user.gap(demand));
+            while began.elapsed() < schedule.slice {
+                due = schedule.demand.map_or_else(Instant::now, |demand| due + user.gap(demand));
                 std::thread::sleep(due.saturating_duration_since(Instant::now()));
                 user.operate(opened, due);
             }
         });
         self.measured += began.elapsed();
-        self.turns.push(sorted(self.users.iter_mut().flat_map(|user| user.done.reads.drain(..)).collect()));
-        self.rest();
+        self.slices.push(sorted(self.users.iter_mut().flat_map(|user| user.done.reads.drain(..)).collect()));
+        self.wait_until_clean();
     }
 
     /// Waits until nothing is dirty.
-    fn rest(&self) {
+    fn wait_until_clean(&self) {
         self.opened.fs.sync().unwrap();
         while self.opened.pool.has_work_left() {
             self.opened.pool.commit_txg(self.opened.pool.open_txg()).unwrap();
@@ -160,7 +160,7 @@ impl User {
             self.done.cpu_ns += own_cpu_ns() - cpu;
             match own_requests() - requests {
                 0 => self.done.hits.push(took),
-                asked => self.done.far += u64::from(asked > 1),
+                requests => self.done.multi_request += u64::from(requests > 1),
             }
             self.done.reads.push(took);
         } else {
@@ -203,29 +203,29 @@ fn report(cases: Vec<Case>) {
     for (nth, case) in cases.iter().enumerate() {
         case.row();
         if nth > 0 {
-            compare(&cases[0].turns, &case.turns);
+            compare(&cases[0].slices, &case.slices);
         }
         case.opened.pool.export().unwrap();
     }
 }
 
-/// The ratio of p99 between the first case and another one: turn by turn, and of all turns together.
+/// The ratio of p99 between the first case and another one: slice by slice, and of all slices together.
 fn compare(first: &[Vec<Duration>], other: &[Vec<Duration>]) {
     let p99 = |reads: &[Duration]| percentile(reads, 0.99);
     let mut ratios: Vec<f64> =
         first.iter().zip(other).map(|(first, other)| p99(first) / p99(other)).collect();
     ratios.sort_unstable_by(f64::total_cmp);
-    // Whole turns are resampled, because slow reads cluster within a turn (Efron 1979).
+    // Whole slices are resampled, because slow reads cluster within a slice (Efron 1979).
     let all: Vec<usize> = (0..first.len()).collect();
-    let noise = random::bytes(99, DRAWS * all.len() * 8);
+    let noise = random::bytes(99, RESAMPLES * all.len() * 8);
     let mut drawn: Vec<f64> = noise
         .chunks(all.len() * 8)
         .map(|words| {
-            let turn = |word: &[u8]| {
+            let slice = |word: &[u8]| {
                 word.iter().fold(0u64, |word, byte| word << 8 | u64::from(*byte)) as usize % all.len()
             };
-            let turns: Vec<usize> = words.chunks(8).map(turn).collect();
-            together(first, &turns) / together(other, &turns)
+            let slices: Vec<usize> = words.chunks(8).map(slice).collect();
+            together(first, &slices) / together(other, &slices)
         })
         .collect();
     drawn.sort_unstable_by(f64::total_cmp);
@@ -233,8 +233,8 @@ fn compare(first: &[Vec<Duration>], other: &[Vec<Duration>]) {
         "{:<24} p99 as stored is {:.2} of its over all rounds (19 of 20 draws of them: {:.2} to {:.2}); by round {:.2} (quartiles {:.2}, {:.2}), and lower in {} of {}",
         "",
         together(first, &all) / together(other, &all),
-        drawn[DRAWS / 40],
-        drawn[DRAWS - 1 - DRAWS / 40],
+        drawn[RESAMPLES / 40],
+        drawn[RESAMPLES - 1 - RESAMPLES / 40],
         ratios[ratios.len() / 2],
         ratios[ratios.len() / 4],
         ratios[ratios.len() * 3 / 4],
@@ -243,9 +243,9 @@ fn compare(first: &[Vec<Duration>], other: &[Vec<Duration>]) {
     );
 }
 
-/// p99 of the reads of these turns, in microseconds.
-fn together(turns: &[Vec<Duration>], of: &[usize]) -> f64 {
-    let mut reads: Vec<Duration> = of.iter().flat_map(|turn| &turns[*turn]).copied().collect();
+/// p99 of the reads of these slices, in microseconds.
+fn together(slices: &[Vec<Duration>], of: &[usize]) -> f64 {
+    let mut reads: Vec<Duration> = of.iter().flat_map(|slice| &slices[*slice]).copied().collect();
     let at = (reads.len().saturating_sub(1) as f64 * 0.99) as usize;
     reads.select_nth_unstable(at).1.as_secs_f64() * 1e6
 }
@@ -256,9 +256,9 @@ impl Case {
         let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;
         let (hits, misses) = ((data.hits - before.hits) as f64, (data.misses - before.misses) as f64);
         let of_users =
-            |what: fn(&Done) -> u64| self.users.iter().map(|user| what(&user.done)).sum::<u64>() as f64;
+            |what: fn(&UserStats) -> u64| self.users.iter().map(|user| what(&user.done)).sum::<u64>() as f64;
         let hits_alone = self.users.iter().flat_map(|user| user.done.hits.iter().copied());
-        let (all, hits_alone) = (sorted(self.turns.concat()), sorted(hits_alone.collect()));
+        let (all, hits_alone) = (sorted(self.slices.concat()), sorted(hits_alone.collect()));
         let cpu_us = of_users(|done| done.cpu_ns) / 1e3 / all.len() as f64;
         println!(
             "{:<24} {:>7.1} {:>12} {:>8.1} {:>9.1} {:>8.1} {:>8.0} {:>6.0} {:>6.0} {:>6.0} {:>7.0} {:>9.0} {:>6.2} {:>7.1} {:>7.0}",
@@ -274,7 +274,7 @@ impl Case {
             percentile(&all, 0.999),
             percentile(&hits_alone, 0.5),
             percentile(&hits_alone, 0.99),
-            100.0 * of_users(|done| done.far) / all.len() as f64,
+            100.0 * of_users(|done| done.multi_request) / all.len() as f64,
             cpu_us,
             of_users(|done| done.operations) / self.measured.as_secs_f64(),
         );

@@ -4,7 +4,7 @@
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much
 //!   larger than the memory. Cached are blocks as they are stored. With `--same IMAGE`, made alike, the same
 //!   budget holds decompressed blocks, as older caches did. With `--off IMAGE` another file is not
-//!   compressed. The cases alternate: turns of `--slice` ms, `--rounds` times, each with `--users` that do
+//!   compressed. The cases alternate: slices of `--slice` ms, `--rounds` times, each with `--users` that do
 //!   one operation after the other. With `--demand` each starts that many operations per second, at random
 //!   times, and latency counts from then.
 //! * `again`: CPU time of readers of a file that fits into the cache, just after it was written and just
@@ -23,15 +23,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
-mod again;
 #[path = "../support/args.rs"]
 mod args;
 mod blocks;
 #[path = "../support/cpu.rs"]
 mod cpu;
+mod l2cache;
 #[path = "../support/random.rs"]
 mod random;
-mod second;
+mod reread;
 mod streams;
 mod throttle;
 
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use terrane::{Cred, Dataset, Fs, Ino, WriteFlags};
 use terrane_device::{Device, FileDevice, OpenMode};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SystemEnv;
 use throttle::{Speed, throttled};
@@ -53,7 +53,7 @@ const FILE: &[u8] = b"file";
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 /// The command line.
-struct Asked {
+struct Settings {
     image: PathBuf,
     operations: usize,
     cache_bytes: usize,
@@ -98,15 +98,15 @@ const WORDS: [&str; 16] = [
 ];
 
 /// Where operations go: popular records are scattered over the file.
-struct Places {
+struct AccessPattern {
     records: u64,
     sums: Vec<f64>,
     state: u64,
 }
 
-impl Places {
+impl AccessPattern {
     /// Each user has another sequence of positions, and none repeats.
-    fn new(records: u64, zipf: Option<f64>, user: u64) -> Places {
+    fn new(records: u64, zipf: Option<f64>, user: u64) -> AccessPattern {
         let mut sum = 0.0;
         let mut sums = Vec::new();
         if let Some(power) = zipf {
@@ -116,7 +116,7 @@ impl Places {
             }));
         }
         sums.iter_mut().for_each(|part| *part /= sum);
-        Places { records, sums, state: (user << 40) + 1 }
+        AccessPattern { records, sums, state: (user << 40) + 1 }
     }
 
     fn word(&mut self) -> u64 {
@@ -155,7 +155,7 @@ impl Opened {
 
     fn on(device: Arc<dyn Device>, cache_bytes: usize) -> Opened {
         let pool = Pool::import(vec![device], Arc::new(SystemEnv::new()), &options(cache_bytes)).unwrap();
-        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
         let fs = Fs::open(Arc::new(Dataset::open_root(&objects).unwrap())).unwrap();
         let found = fs.lookup(fs.root(), FILE).unwrap();
         Opened { pool, fs, ino: found.ino, records: found.size / RECORD as u64 }
@@ -186,7 +186,7 @@ fn make(path: &Path, size: u64, level: &str, record_kib: usize) {
     let device: Arc<dyn Device> = Arc::new(FileDevice::create(path, bytes, ZONE_BYTES).unwrap());
     let create = CreateOptions::named("caches");
     let pool = Pool::create(vec![device], &create, Arc::new(SystemEnv::new()), &options(64 << 20)).unwrap();
-    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
     let record_size = format!("{record_kib}K");
     let properties = [("recordsize", record_size.as_str()), ("compression", level)];
     let dataset = Dataset::create_root(&objects, &properties).unwrap();
@@ -211,7 +211,7 @@ fn make(path: &Path, size: u64, level: &str, record_kib: usize) {
 
 fn main() {
     let args = Args::new();
-    let asked = Asked {
+    let settings = Settings {
         image: args.option("--image").map_or_else(|| args.dir().join("terrane-caches.img"), PathBuf::from),
         operations: args.number("--asked", 100_000),
         cache_bytes: args.number("--cache", 256) << 20,
@@ -225,17 +225,17 @@ fn main() {
     let has = |word: &str| std::env::args().any(|arg| arg == word);
     if has("make") {
         let level = args.option("--level").unwrap_or_else(|| "zstd-3".into());
-        make(&asked.image, size, &level, args.number("--record", 16));
+        make(&settings.image, size, &level, args.number("--record", 16));
     } else if has("again") {
-        again::run(&asked);
+        reread::run(&settings);
     } else if has("second") {
-        second::run(&asked);
+        l2cache::run(&settings);
     } else if has("streams") {
-        streams::run(&asked);
-    } else if has(second::CHILD) {
-        second::child(&asked);
+        streams::run(&settings);
+    } else if has(l2cache::CHILD) {
+        l2cache::child(&settings);
     } else {
-        let turns = blocks::Turns {
+        let schedule = blocks::Schedule {
             warm: args.number("--warm", 45_000),
             slice: Duration::from_millis(args.number("--slice", 2000) as u64),
             rounds: args.number("--rounds", 15),
@@ -244,6 +244,6 @@ fn main() {
             same: args.option("--same").map(PathBuf::from),
             off: args.option("--off").map(PathBuf::from),
         };
-        blocks::run(&asked, &turns);
+        blocks::run(&settings, &schedule);
     }
 }

@@ -28,11 +28,11 @@ pub fn own_requests() -> u64 {
 pub struct Throttle {
     speed: Speed,
     /// When all requested bytes are transferred.
-    free: Mutex<Instant>,
+    idle_at: Mutex<Instant>,
 }
 
 pub fn throttled(below: Arc<dyn Device>, speed: Speed) -> Layered<Throttle> {
-    Layered::over(below, Throttle { speed, free: Mutex::new(Instant::now()) })
+    Layered::wrap(below, Throttle { speed, idle_at: Mutex::new(Instant::now()) })
 }
 
 impl Throttle {
@@ -40,7 +40,7 @@ impl Throttle {
         REQUESTS.set(REQUESTS.get() + 1);
         let takes = Duration::from_secs_f64(bytes as f64 / self.speed.bytes_per_second as f64);
         let done = {
-            let mut free = self.free.lock();
+            let mut free = self.idle_at.lock();
             *free = (*free).max(Instant::now()) + takes;
             *free + self.speed.latency
         };

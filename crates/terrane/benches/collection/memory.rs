@@ -43,7 +43,7 @@ impl Device for Memory {
     }
 
     fn read(&self, zone: ZoneIdx, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.rules.may_read(zone, offset, buf.len())?;
+        self.rules.check_read(zone, offset, buf.len())?;
         let bytes = self.zone(zone).read().unwrap();
         buf.copy_from_slice(bytes.get(offset as usize..offset as usize + buf.len()).unwrap());
         Ok(())

@@ -5,7 +5,7 @@ pub mod pool;
 use std::path::Path;
 use std::sync::Arc;
 use terrane::{Cred, Fs, Ino};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::Pool;
 
 pub const DIRS: usize = 200;
@@ -13,14 +13,14 @@ pub const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 pub struct Mounted {
     pub pool: Arc<Pool>,
-    objects: Arc<Objects>,
+    objects: Arc<ObjectSets>,
     pub fs: Arc<Fs>,
     pub dirs: Vec<Ino>,
 }
 
 impl Mounted {
     #[allow(dead_code, reason = "each benchmark is a program of its own")]
-    pub fn objects(&self) -> &Arc<Objects> {
+    pub fn objects(&self) -> &Arc<ObjectSets> {
         &self.objects
     }
 }
@@ -36,7 +36,7 @@ pub fn mount_with(path: &Path, properties: &[(&str, &str)]) -> Mounted {
     Fs::format(&made.dataset, &OWNER).unwrap();
     let fs = Fs::open(Arc::new(made.dataset)).unwrap();
     // The limit in a mount with 3 GiB of memory.
-    fs.keep_inodes(192 << 10);
+    fs.set_idle_inodes_max(192 << 10);
     let dirs = (0..DIRS)
         .map(|number| fs.mkdir(fs.root(), format!("d{number}").as_bytes(), 0o755, &OWNER).unwrap().ino)
         .collect();

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use terrane::Dataset;
 use terrane_device::{Device, FileDevice};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SystemEnv;
 
@@ -13,7 +13,7 @@ const DEVICE_BYTES: u64 = 4 << 30;
 
 pub struct BenchPool {
     pub pool: Arc<Pool>,
-    pub objects: Arc<Objects>,
+    pub objects: Arc<ObjectSets>,
     pub dataset: Dataset,
 }
 
@@ -34,7 +34,7 @@ pub fn create_with(path: &Path, properties: &[(&str, &str)]) -> BenchPool {
     let import = ImportOptions { cache_bytes: 512 << 20, dirty_bytes: 768 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("bench");
     let pool = Pool::create(devices, &create, Arc::new(SystemEnv::new()), &import).unwrap();
-    let objects = Objects::create(Arc::clone(&pool)).unwrap();
+    let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
     let dataset = Dataset::create_root(&objects, properties).unwrap();
     BenchPool { pool, objects, dataset }
 }

@@ -1,9 +1,9 @@
 //! Incompressible bytes.
 
-use terrane_wire::{Dice, scattered};
+use terrane_wire::{Prng, mix64};
 
 /// `len` bytes; another seed gives others.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     // Consecutive seeds would give overlapping streams.
-    Dice::new(scattered(seed)).noise(len)
+    Prng::new(mix64(seed)).random_bytes(len)
 }

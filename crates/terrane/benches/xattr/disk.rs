@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use terrane::{Cred, Dataset, Fs};
 use terrane_device::{Device, FileDevice, OpenMode};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::create::zone_size_for;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::env::SystemEnv;
@@ -53,7 +53,7 @@ impl Disk {
     pub fn create(&self, properties: &[(&str, &str)], owner: &Cred, fill: impl FnOnce(&Fs)) {
         let (create, env) = (CreateOptions::named("bench"), Arc::new(SystemEnv::new()));
         let pool = Pool::create(self.device(), &create, env, &import_options()).unwrap();
-        let objects = Objects::create(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::create(Arc::clone(&pool)).unwrap();
         let dataset = Dataset::create_root(&objects, properties).unwrap();
         Fs::format(&dataset, owner).unwrap();
         with(&pool, dataset, fill);
@@ -66,14 +66,14 @@ impl Disk {
             assert!(done.unwrap().success(), "{command}");
         }
         let pool = Pool::import(self.device(), Arc::new(SystemEnv::new()), &import_options()).unwrap();
-        let objects = Objects::open(Arc::clone(&pool)).unwrap();
+        let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
         with(&pool, Dataset::open_root(&objects).unwrap(), what)
     }
 }
 
 fn with<T>(pool: &Arc<Pool>, dataset: Dataset, what: impl FnOnce(&Fs) -> T) -> T {
     let fs = Fs::open(Arc::new(dataset)).unwrap();
-    fs.keep_inodes(INODES);
+    fs.set_idle_inodes_max(INODES);
     let outcome = what(&fs);
     drop(fs);
     pool.export().unwrap();

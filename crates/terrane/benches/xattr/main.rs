@@ -82,26 +82,30 @@ fn file_name(file: usize) -> String {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Took {
+struct PhaseTime {
     secs: f64,
     caller_us: f64,
     process_us: f64,
 }
 
-fn timed(files: usize, what: impl FnOnce()) -> Took {
+fn timed(files: usize, what: impl FnOnce()) -> PhaseTime {
     let (caller, process, start) = (own_cpu_ns(), process_cpu_ns(), Instant::now());
     what();
     let secs = start.elapsed().as_secs_f64();
     let each_us = |ns: u64| ns as f64 / 1e3 / files as f64;
-    Took { secs, caller_us: each_us(own_cpu_ns() - caller), process_us: each_us(process_cpu_ns() - process) }
+    PhaseTime {
+        secs,
+        caller_us: each_us(own_cpu_ns() - caller),
+        process_us: each_us(process_cpu_ns() - process),
+    }
 }
 
 struct Times {
-    set: Took,
-    get: Took,
-    warm_get: Took,
-    warm_set: Took,
-    warm_list: Took,
+    set: PhaseTime,
+    get: PhaseTime,
+    warm_get: PhaseTime,
+    warm_set: PhaseTime,
+    warm_list: PhaseTime,
 }
 
 fn one_size(disk: &Disk, tree: &Tree, values: &Values, home: &str) -> Times {
@@ -141,7 +145,7 @@ fn one_size(disk: &Disk, tree: &Tree, values: &Values, home: &str) -> Times {
     })
 }
 
-fn json_row(phase: &str, bytes: usize, files: usize, took: Took) -> Value {
+fn json_row(phase: &str, bytes: usize, files: usize, took: PhaseTime) -> Value {
     json!({
         "phase": format!("{phase} {bytes}"),
         "ops": files,

@@ -39,7 +39,7 @@ pub struct Run {
 
 /// The time of a phase, over all threads.
 #[derive(Clone, Copy)]
-pub struct Took {
+pub struct PhaseTime {
     /// CPU time of the threads that ran it.
     pub caller_ns: u64,
     /// CPU time of all threads of the process: the sync and its workers too.
@@ -56,7 +56,7 @@ fn own_delay_ns() -> u64 {
 }
 
 /// Runs `each` on every thread's part of the work, all starting at once.
-pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) -> Took {
+pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) -> PhaseTime {
     let barrier = Barrier::new(work.len() + 1);
     std::thread::scope(|scope| {
         let workers: Vec<_> = work
@@ -77,7 +77,7 @@ pub fn in_threads<W: Send>(work: &mut [W], each: impl Fn(usize, &mut W) + Sync) 
         let (start, process) = (Instant::now(), cpu::process_cpu_ns());
         barrier.wait();
         let each: Vec<(u64, u64)> = workers.into_iter().map(|worker| worker.join().unwrap()).collect();
-        Took {
+        PhaseTime {
             caller_ns: each.iter().map(|(cpu, _)| cpu).sum(),
             process_ns: cpu::process_cpu_ns() - process,
             wall_ns: start.elapsed().as_nanos() as u64,

@@ -4,10 +4,10 @@
 use crate::pool::{self, BenchPool};
 use crate::table::Row;
 use crate::zaps::{Dnodes, in_tx, new_zap};
-use crate::{Name, Run, Took, cpu, in_threads};
+use crate::{Name, PhaseTime, Run, cpu, in_threads};
 use std::hint::black_box;
 use std::time::Instant;
-use terrane_dataset::{BLOCK_BYTES_FIRST, ObjectZap};
+use terrane_dataset::{INITIAL_BLOCK_BYTES, ObjectZap};
 use terrane_object::dnode::SLOTS_PER_BLOCK;
 use terrane_object::{ObjectKind, ObjectSet, ObjectSpec};
 use terrane_wire::ObjectId;
@@ -18,7 +18,7 @@ const BONUS_BYTES: usize = 160;
 
 pub fn rows(run: &Run, names: usize) -> Vec<Row> {
     let BenchPool { pool, objects: _objects, dataset } = pool::create(&run.path);
-    let set = dataset.objects();
+    let set = dataset.object_set();
     let per_thread = names / run.threads;
     let ops = (per_thread * run.threads) as u64;
     let mut parents: Vec<ObjectZap> = (0..run.threads).map(|_| new_zap(&dataset)).collect();
@@ -29,7 +29,7 @@ pub fn rows(run: &Run, names: usize) -> Vec<Row> {
         let took = in_threads(parents, |_, parent| (0..per_thread).for_each(|n| each(set, parent, n)));
         set.commit().unwrap();
         let process_ns = cpu::process_cpu_ns() - process;
-        Took { wall_ns: start.elapsed().as_nanos() as u64, process_ns, ..took }
+        PhaseTime { wall_ns: start.elapsed().as_nanos() as u64, process_ns, ..took }
     };
     let row = |what, took| Row { group: "server", what, threads: run.threads, ops, took, index_bytes: None };
 
@@ -53,7 +53,7 @@ fn create(set: &ObjectSet, parent: &mut ObjectZap, number: usize) {
     in_tx(set, parent, 1, dnode(number), |parent, tx| {
         let spec = ObjectSpec {
             kind: ObjectKind::Directory,
-            block_size: BLOCK_BYTES_FIRST,
+            block_size: INITIAL_BLOCK_BYTES,
             dnode_slots: 1,
             bonus: vec![number as u8; BONUS_BYTES],
             spill: None,

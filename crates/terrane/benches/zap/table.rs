@@ -1,6 +1,6 @@
 //! Rows, and the reference values beside them.
 
-use crate::Took;
+use crate::PhaseTime;
 use serde_json::json;
 
 /// The result of one phase of one group of rows.
@@ -9,26 +9,31 @@ pub struct Row {
     pub what: &'static str,
     pub threads: usize,
     pub ops: u64,
-    pub took: Took,
+    pub took: PhaseTime,
     /// Bytes of memory per entry of the in-memory index.
     pub index_bytes: Option<f64>,
 }
 
 /// What a row is compared with.
-struct Beside {
+struct Reference {
     /// The goal for CPU time per operation, in microseconds.
     goal_us: Option<f64>,
     /// The goal for operations per second on two threads.
     goal_per_s: Option<f64>,
     /// Published or measured elsewhere.
-    elsewhere: &'static str,
+    published: &'static str,
 }
 
 /// OpenZFS: its library in process (master of 2026, 16 KiB leaves, lz4, ARC warm), microseconds of the
 /// caller's CPU, best to worst run. The server's values are the best published for a whole metadata server.
-fn beside(group: &str, what: &str) -> Beside {
-    let cpu = |goal_us, elsewhere| Beside { goal_us: Some(goal_us), goal_per_s: None, elsewhere };
-    let rate = |goal_per_s, elsewhere| Beside { goal_us: None, goal_per_s: Some(goal_per_s), elsewhere };
+fn reference(group: &str, what: &str) -> Reference {
+    let cpu =
+        |goal_us, published| Reference { goal_us: Some(goal_us), goal_per_s: None, published };
+    let rate = |goal_per_s, published| Reference {
+        goal_us: None,
+        goal_per_s: Some(goal_per_s),
+        published,
+    };
     match (group, what) {
         ("micro", "add") => cpu(0.6, "2.0-3.7 us"),
         ("micro", "lookup") => cpu(0.2, "0.63-1.09 us"),
@@ -45,7 +50,7 @@ fn beside(group: &str, what: &str) -> Beside {
         ("server", "create") => rate(107_000.0, "107,000/s"),
         ("server", "stat") => rate(296_000.0, "296,000/s"),
         ("server", "remove") => rate(156_000.0, "156,000/s"),
-        _ => Beside { goal_us: None, goal_per_s: None, elsewhere: "" },
+        _ => Reference { goal_us: None, goal_per_s: None, published: "" },
     }
 }
 
@@ -64,8 +69,8 @@ impl Row {
 
     /// The goal, and whether the row meets it; a rate applies to two threads.
     fn goal(&self) -> (String, Option<bool>) {
-        let beside = beside(self.group, self.what);
-        match (beside.goal_us, beside.goal_per_s) {
+        let reference = reference(self.group, self.what);
+        match (reference.goal_us, reference.goal_per_s) {
             (Some(us), _) => (format!("<= {us} us"), Some(self.caller_us() <= us)),
             (_, Some(per_s)) => {
                 (format!("> {per_s:.0}/s"), (self.threads == 2).then(|| self.per_s() > per_s))
@@ -115,7 +120,7 @@ impl Table {
                 scaling,
                 goal,
                 met.map_or("", |met| if met { "yes" } else { "NO" }),
-                beside(row.group, row.what).elsewhere,
+                reference(row.group, row.what).published,
                 row.index_bytes.map_or(String::new(), |bytes| format!("{bytes:.2}")),
             );
         }

@@ -2,7 +2,7 @@
 
 use crate::pool::{self, BenchPool};
 use crate::table::Row;
-use crate::{Name, Run, Took, in_threads, scattered};
+use crate::{Name, PhaseTime, Run, in_threads, scattered};
 use std::hint::black_box;
 use terrane_dataset::{Dataset, ObjectZap, ZapError};
 use terrane_object::{ObjectKind, ObjectSet};
@@ -57,7 +57,7 @@ pub fn in_tx(
     let before = zap.object().dirty_blocks(&tx);
     change(zap, &tx);
     let dirtied = zap.object().dirty_blocks(&tx).saturating_sub(before);
-    tx.give_back((names + BLOCKS_ABOVE).saturating_sub(dirtied as u32));
+    tx.return_reservation((names + BLOCKS_ABOVE).saturating_sub(dirtied as u32));
 }
 
 /// Objects that a batch creates or destroys, and blocks of dnodes for them that are not reserved yet.
@@ -68,13 +68,13 @@ pub struct Dnodes {
 }
 
 pub fn new_zap(dataset: &Dataset) -> ObjectZap {
-    let tx = dataset.objects().begin(Cost { meta_blocks: 2, objects: 1, ..Cost::NOTHING }).unwrap();
+    let tx = dataset.object_set().begin(Cost { meta_blocks: 2, objects: 1, ..Cost::NOTHING }).unwrap();
     dataset.new_zap(&tx, ObjectKind::Zap).unwrap()
 }
 
 fn rows(run: &Run, shape: &Shape) -> Vec<Row> {
     let BenchPool { pool, objects: _objects, dataset } = pool::create(&run.path);
-    let set = dataset.objects();
+    let set = dataset.object_set();
     let per_thread = (shape.dirs / run.threads).max(1);
     let part = |_| (0..per_thread).map(|_| new_zap(&dataset)).collect();
     let mut parts: Vec<Vec<ObjectZap>> = (0..run.threads).map(part).collect();
@@ -127,7 +127,7 @@ fn look_up_all(shape: &Shape, zap: &ObjectZap) {
     let mut name = Name::new(shape.prefix, shape.digits);
     for number in scattered(shape.names) {
         let found = zap.lookup(name.of(number)).unwrap().unwrap();
-        assert_eq!(found.first(), Some(number as u64));
+        assert_eq!(found.first_integer(), Some(number as u64));
         black_box(found);
     }
 }
@@ -146,12 +146,12 @@ fn remove_all(set: &ObjectSet, shape: &Shape, zap: &mut ObjectZap) {
 
 /// Drops the index of each ZAP, and adds a name that exists: this is refused, but only after the index is
 /// built.
-fn build_indexes(dataset: &Dataset, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> Took {
+fn build_indexes(dataset: &Dataset, shape: &Shape, parts: &mut [Vec<ObjectZap>]) -> PhaseTime {
     for zap in parts.iter_mut().flatten() {
         *zap = dataset.open_zap(zap.object().id()).unwrap();
         black_box(zap.is_empty().unwrap());
     }
-    let tx = dataset.objects().begin(Cost::NOTHING).unwrap();
+    let tx = dataset.object_set().begin(Cost::NOTHING).unwrap();
     in_threads(parts, |_, zaps| {
         let mut name = Name::new(shape.prefix, shape.digits);
         for zap in zaps {

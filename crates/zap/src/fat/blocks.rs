@@ -7,26 +7,29 @@
 use crate::error::Error;
 use crate::fat::header::Header;
 use crate::store::Store;
-use terrane_wire::scattered;
+use terrane_wire::mix64;
 
 /// Holes that one operation skips while it lowers `freeblk`, which may lie any distance above the used blocks.
-const HOLES_PASSED_MAX: u32 = 256;
+const HOLES_SKIPPED_MAX: u32 = 256;
 /// Tries for a hole per split. As half of the blocks are holes then, one in 256 splits finds none and takes a block
 /// at the end.
-const HOLES_SOUGHT: u64 = 8;
+const HOLE_TRIES: u64 = 8;
 /// So few holes are not worth a search.
-const HOLES_KEPT: u64 = 16;
+const HOLES_TOLERATED: u64 = 16;
 
 /// Allocates a block for a leaf: a hole while at least half of the blocks are holes, else the first block that was
 /// never used. So the block numbers of a ZAP that grows and shrinks for ever stay below about twice its largest size.
 /// A ZAP that only grows never has so many holes: they are its former tables.
-pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Result<u64, Error<S::Error>> {
+pub(crate) fn allocate_leaf<S: Store + ?Sized>(
+    store: &S,
+    header: &mut Header,
+) -> Result<u64, Error<S::Error>> {
     let next = if header.is_growing() { header.table_numblks.saturating_mul(2) } else { 0 };
     let used = [1, header.num_leafs, header.table_numblks, next].into_iter().fold(0, u64::saturating_add);
-    if header.freeblk > used.saturating_mul(2).saturating_add(HOLES_KEPT) {
-        for attempt in 0..HOLES_SOUGHT {
+    if header.freeblk > used.saturating_mul(2).saturating_add(HOLES_TOLERATED) {
+        for attempt in 0..HOLE_TRIES {
             // Any sequence does that differs between splits and depends only on the header.
-            let place = scattered(header.freeblk ^ header.num_leafs.rotate_left(32) ^ attempt << 56);
+            let place = mix64(header.freeblk ^ header.num_leafs.rotate_left(32) ^ attempt << 56);
             let block = 1 + place % (header.freeblk - 1);
             if is_hole(store, header, block) {
                 return Ok(block);
@@ -36,26 +39,26 @@ pub(crate) fn take_leaf<S: Store + ?Sized>(store: &S, header: &mut Header) -> Re
     header.allocate(1).map_err(Error::damage)
 }
 
-/// Lowers `freeblk` past the blocks at the end that are holes, or that `is_going` will make holes, however many. The
+/// Lowers `freeblk` past the blocks at the end that are holes, or for which `will_be_hole` is true, however many. The
 /// header must be stored before they are freed. The object then ends before them, and a header that names more blocks
 /// than exist is damage.
 pub(crate) fn lower_freeblk<S: Store + ?Sized>(
     store: &S,
     header: &mut Header,
-    is_going: impl Fn(u64) -> bool,
+    will_be_hole: impl Fn(u64) -> bool,
 ) {
     let next = if header.is_growing() { header.table_numblks.saturating_mul(2) } else { 0 };
     let end = store.block_count().max(header.table_nextblk.saturating_add(next)).max(2);
     header.freeblk = header.freeblk.min(end);
-    let mut passed = 0;
+    let mut skipped = 0;
     // Block 1 is kept: `freeblk` is never below 2.
-    while header.freeblk > 2 && passed < HOLES_PASSED_MAX {
+    while header.freeblk > 2 && skipped < HOLES_SKIPPED_MAX {
         let last = header.freeblk - 1;
-        if !is_going(last) {
+        if !will_be_hole(last) {
             if !is_hole(store, header, last) {
                 return;
             }
-            passed += 1;
+            skipped += 1;
         }
         header.freeblk = last;
     }

@@ -142,13 +142,13 @@ impl Header {
         let flags = Flags::parse(phys.flags)?;
         if flags.has(Flags::UINT64_KEY) && !norm.is_none() {
             let found = format_args!("{:#x}", phys.normflags);
-            return Err(damage("normalization", "none where keys are words", found).into());
+            return Err(damage("normalization", "none for word keys", found).into());
         }
         if phys.salt == 0 {
             return Err(damage("salt", "not 0", 0).into());
         }
-        let table_shift = judge_table(&phys, geometry, flags.hash_bits())?;
-        judge_blocks(&phys, block_count)?;
+        let table_shift = validate_table(&phys, geometry, flags.hash_bits())?;
+        validate_blocks(&phys, block_count)?;
         Ok(Header {
             geometry,
             table_blk: phys.table_blk,
@@ -231,7 +231,7 @@ fn damage(what: &'static str, expected: impl std::fmt::Display, found: impl std:
 
 /// Validates the table's size: it must follow from the table's position, and hashes of this ZAP must have the bits
 /// for it.
-fn judge_table(phys: &FatHeader, geometry: Geometry, hash_bits: HashBits) -> Result<u32, Corrupt> {
+fn validate_table(phys: &FatHeader, geometry: Geometry, hash_bits: HashBits) -> Result<u32, Corrupt> {
     let shift_max = hash_bits.table_shift_max();
     let numblks = phys.table_numblks;
     let expected = if phys.table_blk == 0 {
@@ -263,7 +263,7 @@ fn judge_table(phys: &FatHeader, geometry: Geometry, hash_bits: HashBits) -> Res
     Ok(expected)
 }
 
-fn judge_blocks(phys: &FatHeader, block_count: u64) -> Result<(), Corrupt> {
+fn validate_blocks(phys: &FatHeader, block_count: u64) -> Result<(), Corrupt> {
     let within = |what: &'static str, first: u64, count: u64, end: u64| match first.checked_add(count) {
         Some(past) if past <= end => Ok(past),
         _ => Err(damage(what, format_args!("{count} blocks before block {end}"), first)),

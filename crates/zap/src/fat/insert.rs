@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::fat::header::Header;
 use crate::fat::leaf::{Found, Leaf, array_chunks};
 use crate::fat::leaf_edit::{self, NewEntry};
-use crate::fat::split::{grow_if_due, judge_room, split};
+use crate::fat::split::{grow_if_due, split, validate_fits};
 use crate::fat::{leaf_of, store_header};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
@@ -38,7 +38,7 @@ pub(crate) fn put<S: Store + ?Sized>(
 ) -> Result<bool, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-    header.norm.judge(key).map_err(Error::lift)?;
+    header.norm.validate(key).map_err(Error::lift)?;
     let mut at_hand = Some(block_0);
     let (name, stored_value) = (key.stored(), value.stored());
     let mut new = NewEntry {
@@ -104,7 +104,7 @@ fn decide<E: From<Corrupt>>(
         }
         let (old, needed) = (array_chunks(found.entry.value_len()), array_chunks(new.value.len()));
         if needed > leaf.nfree.saturating_add(old) {
-            judge_room(leaf, header, new.hash, needed - old)?;
+            validate_fits(leaf, header, new.hash, needed - old)?;
             return Ok(Decision::Split);
         }
         return Ok(Decision::Replace(found));
@@ -117,7 +117,7 @@ fn decide<E: From<Corrupt>>(
         return Err(Error::Full);
     }
     if new.chunks() > leaf.nfree {
-        judge_room(leaf, header, new.hash, new.chunks())?;
+        validate_fits(leaf, header, new.hash, new.chunks())?;
         return Ok(Decision::Split);
     }
     Ok(Decision::Insert)

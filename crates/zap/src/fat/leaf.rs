@@ -138,13 +138,13 @@ impl<'a> Leaf<'a> {
         }
         // The flag for sorted chains must be set if names are normalized, and only then.
         if phys.flags != header.leaf_flags() {
-            let expected = format!("{:#x}, as normalization wants it", header.leaf_flags());
+            let expected = format!("{:#x} for the normalization in the header", header.leaf_flags());
             return Err(damage("flags", expected, format!("{:#x}", phys.flags)));
         }
         let (nfree, nentries) = (usize::from(phys.nfree), usize::from(phys.nentries));
         if nfree.saturating_add(nentries) > geometry.chunks() {
-            let expected = format!("at most {} with the entries", geometry.chunks());
-            return Err(damage("free chunks", expected, format!("{nfree} and {nentries}")));
+            let expected = format!("at most {} together with the entries", geometry.chunks());
+            return Err(damage("free chunks", expected, format!("{nfree} and {nentries} entries")));
         }
         Ok(Leaf {
             raw,
@@ -301,7 +301,7 @@ impl<'a> Leaf<'a> {
         let mut offset = 0;
         for piece in self.array(entry.name_chunk, self.name_len(entry)) {
             let (_, data) = piece?;
-            if !key.has_at(offset, data) {
+            if !key.matches_at(offset, data) {
                 return Ok(false);
             }
             offset += data.len();
@@ -315,7 +315,7 @@ impl<'a> Leaf<'a> {
     }
 
     fn array_bytes(&self, first: u16, len: usize) -> Result<Vec<u8>, Corrupt> {
-        self.judge_array_len(len)?;
+        self.validate_array_len(len)?;
         let mut bytes = Vec::with_capacity(len);
         for piece in self.array(first, len) {
             bytes.extend_from_slice(piece?.1);
@@ -331,7 +331,7 @@ impl<'a> Leaf<'a> {
 
     /// As [`array_chunk_numbers`](Leaf::array_chunk_numbers), into `numbers`, whose content is replaced.
     pub fn read_chunk_numbers(&self, first: u16, len: usize, numbers: &mut Vec<u16>) -> Result<(), Corrupt> {
-        self.judge_array_len(len)?;
+        self.validate_array_len(len)?;
         numbers.clear();
         for piece in self.array(first, len) {
             numbers.push(piece?.0);
@@ -346,7 +346,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// A length that no leaf can hold is refused before memory is allocated for it.
-    fn judge_array_len(&self, len: usize) -> Result<(), Corrupt> {
+    fn validate_array_len(&self, len: usize) -> Result<(), Corrupt> {
         let len_max = self.geometry.chunks() * ARRAY_BYTES;
         if len > len_max {
             return Err(self.damage("bytes of a name or value", format_args!("at most {len_max}"), len));
@@ -372,8 +372,8 @@ impl<'a> Leaf<'a> {
             return Err(self.chunk_damage(
                 entry.chunk,
                 "name",
-                "ended by its only NUL",
-                "none or an early one",
+                "terminated by its only NUL",
+                "a missing or early NUL",
             ));
         }
         Ok(Key::Name(bytes))
@@ -403,13 +403,13 @@ impl<'a> Leaf<'a> {
     }
 
     /// Verifies that an entry lies in the bucket where a lookup would search it.
-    pub fn judge_place(&self, entry: &EntryChunk, bucket: usize) -> Result<(), Corrupt> {
+    pub fn validate_bucket(&self, entry: &EntryChunk, bucket: usize) -> Result<(), Corrupt> {
         if entry.hash & !self.hash_bits.mask() != 0 {
             let expected = format_args!("{} bits", self.hash_bits.count());
             return Err(self.chunk_damage(entry.chunk, "hash", expected, format_args!("{:#x}", entry.hash)));
         }
         if top_bits(entry.hash, self.prefix_len) != self.prefix {
-            let expected = format_args!("begun by prefix {:#x}/{}", self.prefix, self.prefix_len);
+            let expected = format_args!("with prefix {:#x}/{}", self.prefix, self.prefix_len);
             return Err(self.chunk_damage(entry.chunk, "hash", expected, format_args!("{:#x}", entry.hash)));
         }
         if self.bucket(entry.hash) != bucket {
@@ -419,7 +419,7 @@ impl<'a> Leaf<'a> {
     }
 
     /// The next `count` chunks of the free list in the order of allocation, and the chunk after them.
-    pub fn free_chunks(&self, count: usize) -> Result<(Vec<u16>, u16), Corrupt> {
+    pub fn peek_free_chunks(&self, count: usize) -> Result<(Vec<u16>, u16), Corrupt> {
         if count > self.nfree {
             return Err(self.damage("free chunks", format_args!("at least {count}"), self.nfree));
         }
@@ -429,7 +429,7 @@ impl<'a> Leaf<'a> {
         for _ in 0..count {
             let at = self.chunk(next, FREE)?;
             if !seen.insert(next) {
-                return Err(self.chunk_damage(next, "free list", "no chunk twice", "a circle"));
+                return Err(self.chunk_damage(next, "free list", "no chunk twice", "a cycle"));
             }
             taken.push(next);
             next = get_u16(self.raw, at + ARRAY_NEXT_AT);
@@ -491,11 +491,11 @@ impl Iterator for Chain<'_> {
         }
         let chunk = std::mem::replace(&mut self.next, NONE);
         if self.steps_left == 0 {
-            let expected = format_args!("ended within {} entries", self.leaf.nentries);
+            let expected = format_args!("at most {} entries", self.leaf.nentries);
             return Some(Err(self.leaf.damage(
                 "bucket chain",
                 expected,
-                format_args!("chunk {chunk} after them"),
+                format_args!("another at chunk {chunk}"),
             )));
         }
         self.steps_left -= 1;
@@ -529,7 +529,7 @@ impl<'a> Iterator for Array<'a> {
             self.done = true;
             if self.next != NONE {
                 let damage =
-                    self.leaf.damage("chain of a name or value", "ended after its length", self.next);
+                    self.leaf.damage("link after a name or value", "the end of its chain", self.next);
                 return Some(Err(damage));
             }
             return None;

@@ -8,7 +8,7 @@ use crate::bytes::{get_u16, get_u32, put_u16};
 use crate::fat::header::{Geometry, Header};
 use crate::fat::leaf::{ChunkSet, ENTRY, ENTRY_NEXT_AT, EntryChunk, Leaf, NONE};
 use crate::fat::leaf_edit::{
-    FreeList, clear_buckets, init, number, put_array_chunk, put_counts, put_entry, put_prefix,
+    FreeList, clear_buckets, init, put_array_chunk, put_counts, put_entry, put_prefix, to_u16,
 };
 use terrane_wire::Corrupt;
 
@@ -23,7 +23,7 @@ pub(crate) fn split(leaf: &Leaf<'_>, header: &Header) -> Result<(Vec<u8>, Vec<u8
     let mut low = leaf.raw.to_vec();
     put_prefix(&mut low, leaf.prefix << 1, prefix_len);
     clear_buckets(&mut low, geometry);
-    let mut high = Filling::new(header, leaf.prefix << 1 | 1, prefix_len);
+    let mut high = LeafBuilder::new(header, leaf.prefix << 1 | 1, prefix_len);
     let mut list = FreeList::of(leaf);
     let (mut chains, mut given_back) = (Chains::default(), ChunkSet::new());
     for_each_entry(leaf, |entry| {
@@ -38,9 +38,9 @@ pub(crate) fn split(leaf: &Leaf<'_>, header: &Header) -> Result<(Vec<u8>, Vec<u8
                 return Err(leaf.damage("chain of a name or value", "no chunk twice", chunk));
             }
         }
-        list.give_back(&mut low, geometry, &chains.value);
-        list.give_back(&mut low, geometry, &chains.name);
-        list.give_back(&mut low, geometry, &[entry.chunk]);
+        list.free_chunks(&mut low, geometry, &chains.value);
+        list.free_chunks(&mut low, geometry, &chains.name);
+        list.free_chunks(&mut low, geometry, &[entry.chunk]);
         Ok(())
     })?;
     let stay = leaf.nentries - high.entries;
@@ -52,11 +52,11 @@ pub(crate) fn split(leaf: &Leaf<'_>, header: &Header) -> Result<(Vec<u8>, Vec<u8
 /// Merges two siblings: the first one's entries, then the other's. An entry that does not belong there is refused.
 pub(crate) fn merge(siblings: [&Leaf<'_>; 2], header: &Header) -> Result<Vec<u8>, Corrupt> {
     let [first, _] = siblings;
-    let mut merged = Filling::new(header, first.prefix >> 1, first.prefix_len - 1);
+    let mut merged = LeafBuilder::new(header, first.prefix >> 1, first.prefix_len - 1);
     let mut chains = Chains::default();
     for leaf in siblings {
         for_each_entry(leaf, |entry| {
-            leaf.judge_place(entry, leaf.bucket(entry.hash))?;
+            leaf.validate_bucket(entry, leaf.bucket(entry.hash))?;
             chains.read(leaf, entry)?;
             merged.push(leaf, entry, &chains)
         })?;
@@ -69,9 +69,9 @@ fn for_each_entry(
     leaf: &Leaf<'_>,
     mut each: impl FnMut(&EntryChunk) -> Result<(), Corrupt>,
 ) -> Result<(), Corrupt> {
-    let miscounted = |found: String| leaf.damage("ENTRY chunks", "as many as entries are counted", found);
+    let miscounted = |found: String| leaf.damage("ENTRY chunks", "equal to the entry count", found);
     let mut entries_left = leaf.nentries;
-    for chunk in 0..number(leaf.geometry.chunks()) {
+    for chunk in 0..to_u16(leaf.geometry.chunks()) {
         if leaf.kind(chunk) == ENTRY {
             entries_left = entries_left.checked_sub(1).ok_or_else(|| miscounted("more".into()))?;
             each(&leaf.entry(chunk)?)?;
@@ -95,7 +95,7 @@ impl Chains {
 }
 
 /// A leaf that is filled from its first chunk on.
-struct Filling {
+struct LeafBuilder {
     raw: Vec<u8>,
     geometry: Geometry,
     prefix_len: u32,
@@ -103,12 +103,12 @@ struct Filling {
     entries: usize,
 }
 
-impl Filling {
-    fn new(header: &Header, prefix: u64, prefix_len: u32) -> Filling {
+impl LeafBuilder {
+    fn new(header: &Header, prefix: u64, prefix_len: u32) -> LeafBuilder {
         let geometry = header.geometry;
         let mut raw = vec![0; geometry.block_bytes()];
         init(&mut raw, header, prefix, prefix_len);
-        Filling { raw, geometry, prefix_len, chunks: 0, entries: 0 }
+        LeafBuilder { raw, geometry, prefix_len, chunks: 0, entries: 0 }
     }
 
     fn push(&mut self, from: &Leaf<'_>, entry: &EntryChunk, chains: &Chains) -> Result<(), Corrupt> {
@@ -118,8 +118,8 @@ impl Filling {
             let expected = format_args!("at most {}", self.geometry.chunks());
             return Err(from.damage("chunks of all entries", expected, end));
         }
-        let chunk = number(self.chunks);
-        let (name, value) = (chunk + 1, chunk + 1 + number(chains.name.len()));
+        let chunk = to_u16(self.chunks);
+        let (name, value) = (chunk + 1, chunk + 1 + to_u16(chains.name.len()));
         self.copy_array(from, &chains.name, name, from.name_len(entry));
         self.copy_array(from, &chains.value, value, entry.value_len());
         let copy = EntryChunk {
@@ -150,7 +150,7 @@ impl Filling {
 
     fn finish(mut self) -> Vec<u8> {
         let nfree = self.geometry.chunks() - self.chunks;
-        let head = if nfree == 0 { NONE } else { number(self.chunks) };
+        let head = if nfree == 0 { NONE } else { to_u16(self.chunks) };
         put_counts(&mut self.raw, nfree, self.entries, head);
         self.raw
     }

@@ -39,7 +39,7 @@ impl NewEntry<'_> {
 pub(crate) fn init(raw: &mut [u8], header: &Header, prefix: u64, prefix_len: u32) {
     let geometry = header.geometry;
     raw.fill(0);
-    let chunks = number(geometry.chunks());
+    let chunks = to_u16(geometry.chunks());
     let head = LeafHeader {
         block_type: BLOCK_TYPE,
         pad: 0,
@@ -75,7 +75,7 @@ pub(crate) fn put_prefix(raw: &mut [u8], prefix: u64, prefix_len: u32) {
 /// Adds an entry. The caller has checked that enough chunks are free.
 pub(crate) fn insert(raw: &mut [u8], block: u64, header: &Header, new: &NewEntry<'_>) -> Result<(), Corrupt> {
     let leaf = Leaf::parse(raw, block, header)?;
-    let (taken, freelist) = leaf.free_chunks(new.chunks())?;
+    let (taken, freelist) = leaf.peek_free_chunks(new.chunks())?;
     let (link_at, next) = place_in_chain(&leaf, new.hash, new.cd)?;
     let (nfree, nentries, geometry) = (leaf.nfree, leaf.nentries, leaf.geometry);
     let Some((&entry_chunk, arrays)) = taken.split_first() else { return Ok(()) };
@@ -87,9 +87,9 @@ pub(crate) fn insert(raw: &mut [u8], block: u64, header: &Header, new: &NewEntry
         next,
         value_int_size: new.value_int_size,
         name_chunk: name.first().copied().unwrap_or(NONE),
-        name_ints: number(new.name_ints),
+        name_ints: to_u16(new.name_ints),
         value_chunk: value.first().copied().unwrap_or(NONE),
-        value_ints: number(new.value_ints),
+        value_ints: to_u16(new.value_ints),
         cd: new.cd,
         hash: new.hash,
     };
@@ -108,9 +108,9 @@ pub(crate) fn remove(raw: &mut [u8], block: u64, header: &Header, found: &Found)
     let geometry = leaf.geometry;
     list.fits(&leaf, name.len() + value.len() + 1, nentries)?;
     put_u16(raw, found.link_at, found.entry.next);
-    list.give_back(raw, geometry, &value);
-    list.give_back(raw, geometry, &name);
-    list.give_back(raw, geometry, &[found.entry.chunk]);
+    list.free_chunks(raw, geometry, &value);
+    list.free_chunks(raw, geometry, &name);
+    list.free_chunks(raw, geometry, &[found.entry.chunk]);
     put_counts(raw, list.nfree, nentries, list.head);
     Ok(())
 }
@@ -125,16 +125,16 @@ pub(crate) fn replace_value(
 ) -> Result<(), Corrupt> {
     let leaf = Leaf::parse(raw, block, header)?;
     let old = leaf.array_chunk_numbers(found.entry.value_chunk, found.entry.value_len())?;
-    judge_distinct(&leaf, old.iter())?;
+    validate_distinct(&leaf, old.iter())?;
     let needed = array_chunks(new.value.len());
     let more = needed.saturating_sub(old.len());
     // The old chain goes to the head of the free list first, and the new one is taken from there.
-    let (fresh, _) = leaf.free_chunks(more)?;
+    let (fresh, _) = leaf.peek_free_chunks(more)?;
     let mut list = FreeList::of(&leaf);
     let (geometry, nentries) = (leaf.geometry, leaf.nentries);
     list.fits(&leaf, old.len(), nentries)?;
     let taken: Vec<u16> = old.iter().chain(&fresh).copied().take(needed).collect();
-    list.give_back(raw, geometry, &old);
+    list.free_chunks(raw, geometry, &old);
     if let Some(last) = taken.last() {
         list.head = get_u16(raw, geometry.chunk_at(*last) + ARRAY_NEXT_AT);
         list.nfree = list.nfree.saturating_sub(taken.len());
@@ -143,7 +143,7 @@ pub(crate) fn replace_value(
     let entry = EntryChunk {
         value_int_size: new.value_int_size,
         value_chunk: taken.first().copied().unwrap_or(NONE),
-        value_ints: number(new.value_ints),
+        value_ints: to_u16(new.value_ints),
         ..found.entry
     };
     put_entry(raw, geometry, &entry);
@@ -170,12 +170,12 @@ fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), C
 fn chains_of(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<(Vec<u16>, Vec<u16>), Corrupt> {
     let name = leaf.array_chunk_numbers(entry.name_chunk, leaf.name_len(entry))?;
     let value = leaf.array_chunk_numbers(entry.value_chunk, entry.value_len())?;
-    judge_distinct(leaf, name.iter().chain(&value))?;
+    validate_distinct(leaf, name.iter().chain(&value))?;
     Ok((name, value))
 }
 
 /// A chunk freed twice would make the free list a cycle.
-fn judge_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) -> Result<(), Corrupt> {
+fn validate_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) -> Result<(), Corrupt> {
     let mut seen = ChunkSet::new();
     for chunk in chunks {
         if !seen.insert(*chunk) {
@@ -206,7 +206,7 @@ impl FreeList {
         Ok(())
     }
 
-    pub fn give_back(&mut self, raw: &mut [u8], geometry: Geometry, chunks: &[u16]) {
+    pub fn free_chunks(&mut self, raw: &mut [u8], geometry: Geometry, chunks: &[u16]) {
         for chunk in chunks.iter().rev() {
             put_free(raw, geometry, *chunk, self.head);
             self.head = *chunk;
@@ -253,13 +253,13 @@ pub(crate) fn put_entry(raw: &mut [u8], geometry: Geometry, entry: &EntryChunk) 
 }
 
 pub(crate) fn put_counts(raw: &mut [u8], nfree: usize, nentries: usize, freelist: u16) {
-    put_u16(raw, NFREE_AT, number(nfree));
-    put_u16(raw, NENTRIES_AT, number(nentries));
+    put_u16(raw, NFREE_AT, to_u16(nfree));
+    put_u16(raw, NENTRIES_AT, to_u16(nentries));
     put_u16(raw, FREELIST_AT, freelist);
 }
 
 /// A count or a chunk number as 16 bits. All of them are bounded by a leaf's chunks, or were compared with much lower
 /// limits.
-pub(crate) fn number(value: usize) -> u16 {
+pub(crate) fn to_u16(value: usize) -> u16 {
     u16::try_from(value).unwrap_or(u16::MAX)
 }

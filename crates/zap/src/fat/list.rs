@@ -40,11 +40,11 @@ impl Entry {
 
 /// An entry, borrowed for the time of a callback.
 #[derive(Clone, Copy, Debug)]
-pub struct Visited<'a> {
+pub struct VisitedEntry<'a> {
     /// The stored name, which is not normalized, or the stored words.
     pub key: KeyRef<'a>,
     /// The first integer of the value, widened, if there is one.
-    pub first: Option<u64>,
+    pub first_integer: Option<u64>,
     /// The cursor after this entry.
     pub after: Cursor,
 }
@@ -53,14 +53,14 @@ pub struct Visited<'a> {
 pub(crate) fn visit<S: Store + ?Sized>(
     store: &S,
     from: Cursor,
-    each: &mut dyn FnMut(Visited<'_>) -> bool,
+    each: &mut dyn FnMut(VisitedEntry<'_>) -> bool,
 ) -> Result<bool, Error<S::Error>> {
     let mut wanted = true;
     walk(store, from, |leaf, found| {
         for entry in found {
             let entry = read(leaf, entry)?;
-            let (first, after) = (entry.value.first(), entry.cursor_after());
-            wanted = each(Visited { key: entry.key.as_ref(), first, after });
+            let (first, after) = (entry.value.first_integer(), entry.cursor_after());
+            wanted = each(VisitedEntry { key: entry.key.as_ref(), first_integer: first, after });
             if !wanted {
                 break;
             }
@@ -134,7 +134,7 @@ fn walk<S: Store + ?Sized>(
             found.clear();
             for entry in leaf.chain(bucket) {
                 let entry = entry.map_err(Error::damage)?.entry;
-                leaf.judge_place(&entry, bucket).map_err(Error::damage)?;
+                leaf.validate_bucket(&entry, bucket).map_err(Error::damage)?;
                 if (entry.hash, entry.cd) >= (from.hash, from.cd) {
                     found.push(entry);
                 }

@@ -18,17 +18,17 @@ use std::sync::Arc;
 
 /// A removal tries a merge when the used chunks fall below a multiple of this fraction of a leaf. A try costs a read
 /// of the sibling, and each removed entry changes little.
-const ASKED_PER_LEAF: usize = 16;
+const MERGE_TRIES_PER_LEAF: usize = 16;
 
 /// Whether the removal that left `used_after` used chunks should try a merge.
 pub(crate) fn is_due(chunks: usize, used_before: usize, used_after: usize) -> bool {
-    let step = (chunks / ASKED_PER_LEAF).max(1);
+    let step = (chunks / MERGE_TRIES_PER_LEAF).max(1);
     // Rounded up, so that the last entry's removal always tries.
     used_after <= chunks / 2 && used_before.div_ceil(step) != used_after.div_ceil(step)
 }
 
 /// Two siblings to be merged, and the bytes of the result.
-struct Plan {
+struct MergePlan {
     survivor: u64,
     freed: u64,
     /// Pointers to the freed leaf.
@@ -47,7 +47,7 @@ pub(crate) fn merge<S: Store + ?Sized>(
 ) -> Result<(), Error<S::Error>> {
     // Each step makes a prefix shorter.
     for _ in 0..header.hash_bits().count() {
-        let Ok(Some(plan)) = plan(store, header, hash) else { break };
+        let Ok(Some(plan)) = plan_merge(store, header, hash) else { break };
         let write = |store: &mut S, bytes: &[u8]| {
             edit(store, plan.survivor, |raw| {
                 raw.copy_from_slice(bytes);
@@ -65,12 +65,16 @@ pub(crate) fn merge<S: Store + ?Sized>(
         blocks::lower_freeblk(store, header, |block| block == plan.freed);
         store_header(store, header)?;
         store.free(plan.freed)?;
-        table::come_back(store, header)?;
+        table::embed_table(store, header)?;
     }
     Ok(())
 }
 
-fn plan<S: Store + ?Sized>(store: &S, header: &Header, hash: u64) -> Result<Option<Plan>, Error<S::Error>> {
+fn plan_merge<S: Store + ?Sized>(
+    store: &S,
+    header: &Header,
+    hash: u64,
+) -> Result<Option<MergePlan>, Error<S::Error>> {
     let block = table::pointer(store, header, header.table_index(hash))?;
     let raw = store.read(block)?;
     let leaf = Leaf::parse_for(&raw, block, header, hash).map_err(Error::damage)?;
@@ -98,5 +102,5 @@ fn plan<S: Store + ?Sized>(store: &S, header: &Header, hash: u64) -> Result<Opti
     let pointers = range(freed.prefix);
     table::read_range(store, header, &pointers)?;
     let (survivor, freed, before) = (survivor.block, freed.block, before.clone());
-    Ok(Some(Plan { survivor, freed, pointers, merged, before }))
+    Ok(Some(MergePlan { survivor, freed, pointers, merged, before }))
 }

@@ -21,10 +21,10 @@ mod split;
 pub(crate) mod table;
 
 pub(crate) use insert::{Mode, put};
-pub use list::{Entry, Visited};
+pub use list::{Entry, VisitedEntry};
 pub(crate) use list::{list, next, visit};
 pub(crate) use remove::remove;
-pub(crate) use split::SHIFT_CERTAIN;
+pub(crate) use split::SHIFT_ALWAYS_ALLOWED;
 
 use crate::bytes::put_u64;
 use crate::error::Error;
@@ -88,7 +88,7 @@ fn leaf_of<S: Store + ?Sized>(
 }
 
 /// Finds a key and returns what `get` reads from its entry. The caller has the header and block 0 already.
-fn look<S: Store + ?Sized, T>(
+fn lookup_with<S: Store + ?Sized, T>(
     store: &S,
     at: (&Header, &[u8]),
     key: KeyRef<'_>,
@@ -109,7 +109,7 @@ pub(crate) fn lookup<S: Store + ?Sized>(
     at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<Value>, Error<S::Error>> {
-    look(store, at, key, |leaf, found| leaf.value(&found.entry).map_err(Error::damage))
+    lookup_with(store, at, key, |leaf, found| leaf.value(&found.entry).map_err(Error::damage))
 }
 
 /// The first integer of a value.
@@ -118,10 +118,10 @@ pub(crate) fn lookup_u64<S: Store + ?Sized>(
     at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<u64>, Error<S::Error>> {
-    look(store, at, key, |leaf, found| match leaf.first_integer(&found.entry) {
+    lookup_with(store, at, key, |leaf, found| match leaf.first_integer(&found.entry) {
         Some(first) => Ok(first),
         // Either there is none, or its chunk is damaged and the error says so.
-        None => leaf.value(&found.entry).map_err(Error::damage)?.first().ok_or(Error::NoInteger),
+        None => leaf.value(&found.entry).map_err(Error::damage)?.first_integer().ok_or(Error::NoInteger),
     })
 }
 
@@ -131,7 +131,7 @@ pub(crate) fn shape<S: Store + ?Sized>(
     at: (&Header, &[u8]),
     key: KeyRef<'_>,
 ) -> Result<Option<ValueShape>, Error<S::Error>> {
-    look(store, at, key, |_, found| {
+    lookup_with(store, at, key, |_, found| {
         let (int_size, num_ints) = (found.entry.value_int_size, usize::from(found.entry.value_ints));
         Ok(ValueShape { int_size, num_ints })
     })

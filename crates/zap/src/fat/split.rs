@@ -10,7 +10,7 @@ use terrane_wire::Corrupt;
 /// If a leaf with as many prefix bits as the table has fewer free chunks, the table starts to grow early.
 const GROW_BELOW_FREE_CHUNKS: usize = 20;
 /// Any table may have 2 to this power pointers (1 MiB).
-pub(crate) const SHIFT_CERTAIN: u32 = 17;
+pub(crate) const SHIFT_ALWAYS_ALLOWED: u32 = 17;
 /// Beyond that, each leaf justifies so many pointers.
 const POINTERS_PER_LEAF: u64 = 64;
 
@@ -19,14 +19,14 @@ const POINTERS_PER_LEAF: u64 = 64;
 /// Entries that agree in as many bits as a prefix may have stay in one leaf for ever. OpenZFS finds out by growing
 /// the table to 512 MiB for each such insert. Here a ZAP flooded with names that collide, or nearly do, refuses the
 /// next one and stays as it was.
-pub(crate) fn judge_room<E: From<Corrupt>>(
+pub(crate) fn validate_fits<E: From<Corrupt>>(
     leaf: &Leaf<'_>,
     header: &Header,
     hash: u64,
     needed: usize,
 ) -> Result<(), Error<E>> {
     // Bits that the table has already need no justification.
-    let bits = header.table_shift.max(shift_justified(header));
+    let bits = header.table_shift.max(table_shift_limit(header));
     let mut chunks = needed;
     for bucket in 0..leaf.geometry.buckets() {
         for found in leaf.chain(bucket) {
@@ -42,14 +42,14 @@ pub(crate) fn judge_room<E: From<Corrupt>>(
 /// The largest table, as a power of two, that a ZAP with so many leaves may have.
 ///
 /// Randomly hashed names need 4 to 16 pointers per leaf. Only names made to agree in many bits need more: a leaf full
-/// of them, split only by its last bit, would double the table each time. So a table is limited to [`SHIFT_CERTAIN`],
+/// of them, split only by its last bit, would double the table each time. So a table is limited to [`SHIFT_ALWAYS_ALLOWED`],
 /// because few names with very long values can agree by chance, and beyond it to [`POINTERS_PER_LEAF`].
 ///
 /// A leaf that is split in vain leaves an empty leaf at each bit, but to fill it again takes a leaf of names. So
 /// 200,000 names, made to agree in sets that just exceed a leaf, lead to 2^19 pointers (4 MiB). In OpenZFS they would
 /// lead to 2^26.
-fn shift_justified(header: &Header) -> u32 {
-    let pointers = header.num_leafs.saturating_mul(POINTERS_PER_LEAF).max(1 << SHIFT_CERTAIN);
+fn table_shift_limit(header: &Header) -> u32 {
+    let pointers = header.num_leafs.saturating_mul(POINTERS_PER_LEAF).max(1 << SHIFT_ALWAYS_ALLOWED);
     pointers.ilog2().min(header.hash_bits().table_shift_max())
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn grow_if_due<S: Store + ?Sized>(
 ) -> bool {
     let early = || {
         let is_near = prefix_len == header.table_shift && nfree < GROW_BELOW_FREE_CHUNKS;
-        is_near && header.table_shift < shift_justified(header)
+        is_near && header.table_shift < table_shift_limit(header)
     };
     if !header.is_growing() && !early() {
         return false;
@@ -98,7 +98,7 @@ pub(crate) fn split<S: Store + ?Sized>(
     // From here on, every block that is needed is known to be readable.
     let moved = table::range_of(header, prefix << 1 | 1, prefix_len + 1);
     table::read_range(store, header, &moved)?;
-    let high_block = blocks::take_leaf(store, header)?;
+    let high_block = blocks::allocate_leaf(store, header)?;
     store.read(high_block)?;
     header.num_leafs = header.num_leafs.saturating_add(1);
     let write = |store: &mut S, block, from: &[u8]| {

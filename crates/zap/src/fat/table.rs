@@ -16,7 +16,7 @@ use std::ops::Range;
 use terrane_wire::Corrupt;
 
 /// The position of pointer `index`: a block, and a byte offset in it.
-fn place(header: &Header, table_blk: u64, index: u64) -> (u64, usize) {
+fn pointer_offset(header: &Header, table_blk: u64, index: u64) -> (u64, usize) {
     let geometry = header.geometry;
     if table_blk == 0 {
         let byte = usize::try_from(index).unwrap_or(usize::MAX).saturating_mul(8);
@@ -33,9 +33,9 @@ pub(crate) fn pointer<S: Store + ?Sized>(
     header: &Header,
     index: u64,
 ) -> Result<u64, Error<S::Error>> {
-    let (block, byte) = place(header, header.table_blk, index);
+    let (block, byte) = pointer_offset(header, header.table_blk, index);
     let found = get_u64(&store.read(block)?, byte);
-    judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
+    validate_pointer(header, store.block_count(), index, found).map_err(Error::damage)
 }
 
 /// As [`pointer()`], if the caller has block 0 already, which usually holds the table.
@@ -48,12 +48,12 @@ pub(crate) fn pointer_with_block_0<S: Store + ?Sized>(
     if header.table_blk != 0 {
         return pointer(store, header, index);
     }
-    let found = get_u64(block_0, place(header, 0, index).1);
-    judge_pointer(header, store.block_count(), index, found).map_err(Error::damage)
+    let found = get_u64(block_0, pointer_offset(header, 0, index).1);
+    validate_pointer(header, store.block_count(), index, found).map_err(Error::damage)
 }
 
 /// Validates a pointer. 0 is damage too: every range of hashes has a leaf.
-pub(crate) fn judge_pointer(
+pub(crate) fn validate_pointer(
     header: &Header,
     block_count: u64,
     index: u64,
@@ -97,12 +97,12 @@ fn fill<S: Store + ?Sized>(
 ) -> Result<(), Error<S::Error>> {
     let mut index = range.start;
     while index < range.end {
-        let (block, first_byte) = place(header, table_blk, index);
+        let (block, first_byte) = pointer_offset(header, table_blk, index);
         let room = (header.geometry.block_bytes().saturating_sub(first_byte) / 8).max(1) as u64;
         let count = room.min(range.end - index);
         edit(store, block, |raw| {
             for k in 0..count {
-                put_u64(raw, place(header, table_blk, index + k).1, leaf);
+                put_u64(raw, pointer_offset(header, table_blk, index + k).1, leaf);
             }
             Ok(())
         })?;
@@ -122,7 +122,7 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
         return Err(Error::Full);
     }
     if header.table_blk == 0 {
-        return move_out(store, header);
+        return externalize_table(store, header);
     }
     let mut after = *header;
     if !header.is_growing() {
@@ -159,7 +159,7 @@ pub(crate) fn grow_step<S: Store + ?Sized>(
 }
 
 /// Moves the embedded table to a block of its own, each pointer twice. Its bytes in block 0 are ignored from then on.
-fn move_out<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(), Error<S::Error>> {
+fn externalize_table<S: Store + ?Sized>(store: &mut S, header: &mut Header) -> Result<(), Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut after = *header;
     let block = after.allocate(1).map_err(Error::damage)?;
@@ -192,7 +192,7 @@ pub(crate) fn for_each_pointer<S: Store + ?Sized>(
     let count = 1u64 << header.table_shift;
     let mut index = 0;
     while index < count {
-        let (block, first_byte) = place(header, header.table_blk, index);
+        let (block, first_byte) = pointer_offset(header, header.table_blk, index);
         let raw = store.read(block)?;
         for pointer in raw.get(first_byte..).unwrap_or(&[]).chunks_exact(8) {
             each(index, get_u64(pointer, 0))?;
@@ -223,8 +223,10 @@ pub(crate) fn read_range<S: Store + ?Sized>(
     range: &Range<u64>,
 ) -> Result<(), Error<S::Error>> {
     let read = |table_blk, range: Range<u64>| {
-        let (first, last) =
-            (place(header, table_blk, range.start).0, place(header, table_blk, range.end - 1).0);
+        let (first, last) = (
+            pointer_offset(header, table_blk, range.start).0,
+            pointer_offset(header, table_blk, range.end - 1).0,
+        );
         (first..=last).try_for_each(|block| store.read(block).map(drop))
     };
     read(header.table_blk, range.clone())?;
@@ -243,7 +245,7 @@ pub(crate) fn read_range<S: Store + ?Sized>(
 ///
 /// Called after each merge, but it reads the table only if the count of leaves is a power of two. So a table that a
 /// few long prefixes keep large is not read again and again.
-pub(crate) fn come_back<S: Store + ?Sized>(
+pub(crate) fn embed_table<S: Store + ?Sized>(
     store: &mut S,
     header: &mut Header,
 ) -> Result<(), Error<S::Error>> {
@@ -264,7 +266,7 @@ pub(crate) fn come_back<S: Store + ?Sized>(
         header.store(raw);
         for (index, pointer) in (0..).zip(&pointers) {
             for twin in [2 * index, 2 * index + 1] {
-                put_u64(raw, place(header, 0, twin).1, *pointer);
+                put_u64(raw, pointer_offset(header, 0, twin).1, *pointer);
             }
         }
         Ok(())

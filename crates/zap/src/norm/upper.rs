@@ -4,7 +4,7 @@
 //! Unicode, and a name whose hash changes is lost. It is the property `Simple_Uppercase_Mapping` of Unicode 17.0.0.
 
 /// `(first, last, step, delta)`: every `step`th character of `first..=last` has its upper case at distance `delta`.
-type Run = (u32, u32, u32, i32);
+type CaseRange = (u32, u32, u32, i32);
 
 /// The upper case of a character, or the character itself.
 pub(super) fn upper(c: char) -> char {
@@ -12,7 +12,7 @@ pub(super) fn upper(c: char) -> char {
         return c.to_ascii_uppercase();
     }
     let number = u32::from(c);
-    let run = RUNS.get(RUNS.partition_point(|run| run.1 < number));
+    let run = CASE_RANGES.get(CASE_RANGES.partition_point(|run| run.1 < number));
     let Some((first, _, step, delta)) = run.filter(|run| run.0 <= number) else { return c };
     let mapped = ((number - first) % step == 0).then(|| number.checked_add_signed(*delta)).flatten();
     mapped.and_then(char::from_u32).unwrap_or(c)
@@ -20,7 +20,7 @@ pub(super) fn upper(c: char) -> char {
 
 // The table is read by columns; one run per line would take two hundred lines.
 #[rustfmt::skip]
-static RUNS: &[Run] = &[
+static CASE_RANGES: &[CaseRange] = &[
     (0x0061, 0x007a, 1, -32), (0x00b5, 0x00b5, 1, 743), (0x00e0, 0x00f6, 1, -32), (0x00f8, 0x00fe, 1, -32),
     (0x00ff, 0x00ff, 1, 121), (0x0101, 0x012f, 2, -1), (0x0131, 0x0131, 1, -232), (0x0133, 0x0137, 2, -1),
     (0x013a, 0x0148, 2, -1), (0x014b, 0x0177, 2, -1), (0x017a, 0x017e, 2, -1), (0x017f, 0x017f, 1, -300),
@@ -89,7 +89,7 @@ mod tests {
     /// that map to several: those mappings are special rules, not this property.
     #[test]
     fn the_standard_library_agrees_where_it_gives_one_character() {
-        assert!(RUNS.is_sorted_by(|a, b| a.1 < b.0) && RUNS.iter().all(|run| run.0 <= run.1));
+        assert!(CASE_RANGES.is_sorted_by(|a, b| a.1 < b.0) && CASE_RANGES.iter().all(|run| run.0 <= run.1));
         let mut mapped = 0;
         for c in '\0'..=char::MAX {
             let mut theirs = c.to_uppercase();

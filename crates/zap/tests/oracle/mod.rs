@@ -98,7 +98,7 @@ fn walk(zap: &Zap, store: &MemStore, model: Option<&mut Model>) {
                     let (int_size, num_ints) = (entry.value.int_size(), entry.value.num_ints());
                     let shape = ValueShape { int_size, num_ints };
                     assert_eq!(zap.shape(store, &entry.key).unwrap(), Some(shape));
-                    match entry.value.first() {
+                    match entry.value.first_integer() {
                         Some(first) => assert_eq!(zap.lookup_u64(store, &entry.key), Ok(Some(first))),
                         None => assert_eq!(zap.lookup_u64(store, &entry.key), Err(Error::NoInteger)),
                     }
@@ -180,7 +180,7 @@ fn step(zap: &mut Zap, store: &mut MemStore, model: Option<&mut Model>, known: &
             (Err(error), _) => assert!(is_named(&error)),
             (Ok(_), None) => {}
         },
-        _ if op[1] < 128 => zap.forget_index(),
+        _ if op[1] < 128 => zap.drop_state(),
         _ => match zap.shrink(store) {
             Ok(_) => {}
             Err(error) => assert!(model.is_none() && is_named(&error), "{error:?}"),

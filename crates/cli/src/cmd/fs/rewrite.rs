@@ -3,7 +3,7 @@
 //! The server that has the pool mounted does the work in the background; the command starts it and watches.
 //! So interrupting the command loses nothing, and running it again watches the rewrite that is in progress.
 
-use super::super::stat::mounted;
+use super::super::stat::pool_of_mount;
 use super::super::{daemon_of, print};
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
@@ -20,14 +20,16 @@ use std::time::{Duration, Instant};
 use terrane_codec::Compression;
 
 pub const HELP: &str = "\
-The server of the mount rewrites files record by record while they are used. Content, times (the change time too), inode numbers, links, attributes and open files stay as they are. What is
-written meanwhile is stored as the properties say, and so is all that is written later. It gives way to everybody else.
+The server of the mount rewrites files record by record while they are in use, at low priority. Content, times (also the change
+time), inode numbers, links, attributes and open files stay as they are. Data written meanwhile or later is stored as the
+properties say.
 
-Interrupting the command does not end it: the same command again watches on, --status shows how far it is, and --cancel ends it. It goes on after an unmount or a crash, with the next mount.
-One rewrite goes on at a time. A record that does not shrink is stored as it is.
+Interrupting the command does not end the rewrite: the same command watches it again, --status shows its progress, and --cancel ends it.
+After an unmount or a crash it continues with the next mount. One rewrite runs at a time. A record that does not shrink is stored as it is.
 
-Another record size is another tree. That of a large file is built beside the old one, which is freed when all is copied, so the file needs room for a second copy meanwhile. A file for which there is not enough is left as it is,
-and so is one that changes faster than it is copied; --status counts them, and the log of the mount names them and says what to do.
+Another record size needs another block tree. The tree of a large file is built beside the old one, which is freed when all is
+copied. So the file needs space for a second copy meanwhile. A file without that space is skipped, and so is one that changes
+faster than it is copied; --status counts them, and the log of the mount names them and says what to do.
 
 The exit code is 0 when all is done, and 1 when it was cancelled, or files could not be read.
 ";
@@ -48,19 +50,19 @@ pub struct Rewrite {
     /// All files below the directory
     #[arg(short, long)]
     recursive: bool,
-    /// Have contents compressed by this algorithm: a value of the property, but for zstd-auto
+    /// New compression: a value of the property, except zstd-auto
     #[arg(long, value_name = "ALGORITHM", value_parser = compression)]
     compression: Option<Compression>,
-    /// Have files stored in records of this size: a value of the property
+    /// New record size: a value of the property
     #[arg(long, value_name = "SIZE", value_parser = record_size)]
     recordsize: Option<u32>,
-    /// Begin, and do not wait
+    /// Start, and do not wait
     #[arg(short, long, conflicts_with_all = ["status", "cancel"])]
     background: bool,
-    /// Show how far the rewrite is, or how the last one since the mount ended
+    /// Show the progress of the rewrite, or how the last one since the mount ended
     #[arg(long, conflicts_with_all = ["compression", "recordsize", "recursive"])]
     status: bool,
-    /// End the rewrite that goes on; what is done stays so
+    /// Cancel the rewrite; records already rewritten stay so
     #[arg(long, conflicts_with_all = ["compression", "recordsize", "recursive", "status"])]
     cancel: bool,
     /// JSON: a line each second while it waits, with exact numbers
@@ -70,7 +72,10 @@ pub struct Rewrite {
 
 fn compression(word: &str) -> Result<Compression, String> {
     if word.starts_with("zstd-auto") {
-        return Err("zstd-auto follows the load of writers, and a rewrite has none: name a level".to_owned());
+        return Err(
+            "zstd-auto refused: it follows the load of writers, and a rewrite has none; name a level"
+                .to_owned(),
+        );
     }
     word.parse::<Compression>().map_err(|error| error.to_string())
 }
@@ -92,16 +97,16 @@ impl Rewrite {
             let row = ask(&registry, &target, &query)?;
             return self.show(&row);
         }
-        let meta = std::fs::symlink_metadata(&self.path).map_err(Failure::io("looking at", &self.path))?;
+        let meta = std::fs::symlink_metadata(&self.path).map_err(Failure::io("examining", &self.path))?;
         if meta.is_dir() && !self.recursive {
-            let (at, remedy) = (self.path.display(), "say -r for all files below it");
+            let (at, remedy) = (self.path.display(), "use -r for all files below it");
             return Err(Failure::refused(at, "a file", "a directory", remedy));
         }
         if !meta.is_dir() && !meta.is_file() {
             let remedy = "only these have contents to rewrite";
             return Err(Failure::refused(self.path.display(), "a file or directory", "neither", remedy));
         }
-        let target = mounted(&registry, &self.path, meta.dev())?;
+        let target = pool_of_mount(&registry, &self.path, meta.dev())?;
         let query = Query::Rewrite {
             object: meta.ino(),
             recursive: self.recursive,
@@ -118,10 +123,10 @@ impl Rewrite {
             _ if self.background => Ok(()),
             Some("done") if number("errors") == 0 => Ok(()),
             Some("done") => Err(Failure(format!(
-                "{} records or files could not be read and are as they were; the log of the mount names them",
+                "{} records or files could not be read and are unchanged; the log of the mount names them",
                 number("errors")
             ))),
-            _ => Err(Failure("the rewrite was cancelled; what is done stays so".to_owned())),
+            _ => Err(Failure("rewrite cancelled; records already rewritten stay so".to_owned())),
         }
     }
 
@@ -129,7 +134,7 @@ impl Rewrite {
     fn target(&self, registry: &Registry) -> Outcome<Target> {
         match std::fs::symlink_metadata(&self.path) {
             Ok(meta) if meta.is_dir() || !is_device(registry, &self.path) => {
-                mounted(registry, &self.path, meta.dev())
+                pool_of_mount(registry, &self.path, meta.dev())
             }
             _ => target::find(registry, &self.path.to_string_lossy()),
         }
@@ -138,16 +143,16 @@ impl Rewrite {
     /// Watches until it ends.
     fn watch(&self, registry: &Registry, target: &Target, first: Value) -> Outcome<Value> {
         let mut row = first;
-        let mut watched = Watched::new();
-        let mut told: Option<Instant> = None;
+        let mut progress = ProgressLine::new();
+        let mut printed: Option<Instant> = None;
         let mut period = FIRST_PERIOD;
-        while goes_on(&row) {
-            if self.json && told.is_none_or(|told| told.elapsed() >= LINE_PERIOD) {
-                told = Some(Instant::now());
+        while is_running(&row) {
+            if self.json && printed.is_none_or(|last| last.elapsed() >= LINE_PERIOD) {
+                printed = Some(Instant::now());
                 print(&format!("{row}\n"))?;
             }
             if !self.json {
-                watched.show(&row);
+                progress.show(&row);
             }
             std::thread::sleep(period);
             period = (period * 5 / 4).min(PERIOD);
@@ -169,7 +174,7 @@ fn is_device(registry: &Registry, path: &Path) -> bool {
     path.to_str().is_some_and(|word| target::find(registry, word).is_ok())
 }
 
-fn goes_on(row: &Value) -> bool {
+fn is_running(row: &Value) -> bool {
     matches!(row["state"].as_str(), Some("going" | "waiting for room"))
 }
 
@@ -179,9 +184,9 @@ fn ask(registry: &Registry, target: &Target, query: &Query) -> Outcome<Value> {
         Some(daemon) => daemon.ask(query, &mut |_, _, _| {}),
         None => Err(Failure::refused(
             format_args!("pool {}", target.name),
-            "a pool that is mounted",
-            "it is not",
-            "mount it: a rewrite that was begun goes on with the mount",
+            "a mounted pool",
+            "one that is not mounted",
+            "mount it: an unfinished rewrite continues with the mount",
         )),
     }
 }
@@ -197,29 +202,29 @@ fn gain(row: &Value) -> String {
         return String::new();
     }
     let ratio = before as f64 / after.max(1) as f64;
-    format!(", {} became {} ({ratio:.2}x)", size::print(before), size::print(after))
+    format!(", {} became {} ({ratio:.2}x)", size::format(before), size::format(after))
 }
 
 fn describe(row: &Value) -> String {
     let name = crate::table::printable(row["name"].as_str().unwrap_or("?"));
-    let Some(state) = row["state"].as_str() else { return format!("{name}: no rewrite goes on\n") };
+    let Some(state) = row["state"].as_str() else { return format!("{name}: no rewrite in progress\n") };
     let path = crate::table::printable(row["path"].as_str().unwrap_or("?"));
     let forms: Vec<String> = [
         ("compression", row["compression"].as_str().map(str::to_owned)),
-        ("recordsize", row["recordsize"].as_u64().map(size::print)),
+        ("recordsize", row["recordsize"].as_u64().map(size::format)),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some(format!("{name}={}", value?)))
     .collect();
     let mut out = format!("{name}: {path}, {}: {state}", forms.join(" "));
-    if goes_on(row) {
+    if is_running(row) {
         out.push_str(&format!(", {}", row["pass"].as_str().unwrap_or("?")));
     }
     out.push_str(&format!(", {} of {} files{}", row["files"], row["files_total"], gain(row)));
     for (key, text) in [
-        ("reshaped", "files in other records"),
-        ("no_room", "files left as they are because a second copy had no room"),
-        ("busy", "files left as they are because they were changed too fast"),
+        ("reshaped", "files with another record size"),
+        ("no_room", "files skipped: no space for a second copy"),
+        ("busy", "files skipped: they changed faster than they were copied"),
         ("errors", "records or files that could not be read"),
     ] {
         if number(row, key) > 0 {
@@ -231,7 +236,7 @@ fn describe(row: &Value) -> String {
 }
 
 /// A progress line on standard error, if that is a terminal.
-struct Watched {
+struct ProgressLine {
     visible: bool,
     drawn: bool,
     /// The pass that is watched, when watching began, and what was done by then: records in stored bytes, and
@@ -242,12 +247,12 @@ struct Watched {
     logical: u64,
 }
 
-impl Watched {
-    fn new() -> Watched {
+impl ProgressLine {
+    fn new() -> ProgressLine {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let visible = std::io::stderr().is_terminal() && !dumb;
         let (pass, begun) = (String::new(), Instant::now());
-        Watched { visible, drawn: false, pass, begun, stored: 0, logical: 0 }
+        ProgressLine { visible, drawn: false, pass, begun, stored: 0, logical: 0 }
     }
 
     fn show(&mut self, row: &Value) {
@@ -269,7 +274,7 @@ impl Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.drawn {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
@@ -300,7 +305,7 @@ fn line(row: &Value, stored: u64, logical: u64, seconds: f64) -> String {
         out.push_str("  the pool is full");
     } else if seconds >= 0.5 && stored > 0 {
         let left = ((total - done) as f64 * seconds / stored as f64).ceil() as u64;
-        let rate = size::print((logical as f64 / seconds) as u64);
+        let rate = size::format((logical as f64 / seconds) as u64);
         out.push_str(&format!("  {rate}/s  {} left", crate::progress::duration(left)));
     }
     out
@@ -338,12 +343,12 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_is_told_in_a_line() {
+    fn a_rewrite_is_described_in_one_line() {
         assert_eq!(
             describe(&row()),
             "tank: /a, compression=zstd-9: going, compression, 3 of 12 files, 20M became 10M (2.00x)\n"
         );
-        assert_eq!(describe(&json!({"name": "tank", "state": null})), "tank: no rewrite goes on\n");
+        assert_eq!(describe(&json!({"name": "tank", "state": null})), "tank: no rewrite in progress\n");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! [-t TYPE]`. `mount` shows the source exactly as it was given: by it `mount -a`, findmnt and systemd know
 //! that a line of fstab is mounted.
 
-use super::{AsHelper, Mount};
+use super::{HelperCall, Mount};
 use crate::failure::Failure;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -101,7 +101,7 @@ fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
         memory: None,
         log: None,
         metrics: None,
-        as_helper: Some(AsHelper { source, dry_run }),
+        helper_call: Some(HelperCall { source, dry_run }),
     };
     Ok((mount, sloppy))
 }
@@ -110,7 +110,8 @@ fn mount(words: &[OsString]) -> Result<u8, Refused> {
     let (mut mount, sloppy) = parse(words)?;
     if sloppy {
         let known = |word: &String| {
-            super::Words::parse(std::slice::from_ref(word), terrane_fuse::MountOptions::default()).is_ok()
+            super::ParsedOptions::parse(std::slice::from_ref(word), terrane_fuse::MountOptions::default())
+                .is_ok()
         };
         mount.options.retain(known);
     }
@@ -165,9 +166,9 @@ mod tests {
             parsed("/images/a.img /mnt -n -o rw,noatime -sv -N 3 -t fuse.terrane -o nofail").unwrap();
         assert_eq!((mount.pool.as_str(), mount.dir.to_str()), ("/images/a.img", Some("/mnt")));
         assert_eq!(mount.options, ["rw", "noatime", "nofail"]);
-        let helper = mount.as_helper.clone().unwrap();
+        let helper = mount.helper_call.clone().unwrap();
         assert!(sloppy && !helper.dry_run && helper.source == "/images/a.img");
-        assert!(parsed("tank /mnt -f").unwrap().0.as_helper.unwrap().dry_run);
+        assert!(parsed("tank /mnt -f").unwrap().0.helper_call.unwrap().dry_run);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::failure::{Failure, Outcome};
 use crate::help::OPTION_HELP;
-use crate::memory::{BYTES_MIN, Memory};
+use crate::memory::{BYTES_MIN, MemoryBudget};
 use crate::query::Setting;
 use crate::size;
 use std::path::PathBuf;
@@ -14,11 +14,11 @@ use terrane_wire::Txg;
 
 /// The options as given.
 #[derive(Debug)]
-pub struct Words {
+pub struct ParsedOptions {
     pub mount: MountOptions,
     pub import: ImportOptions,
     /// If given.
-    pub memory: Option<Memory>,
+    pub memory: Option<MemoryBudget>,
     /// Properties that hold for the life of the mount.
     pub properties: Vec<Setting>,
     pub remount: bool,
@@ -32,9 +32,9 @@ pub struct Words {
     identities: Option<&'static str>,
 }
 
-impl Words {
-    pub fn parse(words: &[String], defaults: MountOptions) -> Outcome<Words> {
-        let mut all = Words {
+impl ParsedOptions {
+    pub fn parse(words: &[String], defaults: MountOptions) -> Outcome<ParsedOptions> {
+        let mut all = ParsedOptions {
             mount: defaults,
             import: ImportOptions::default(),
             memory: None,
@@ -46,37 +46,38 @@ impl Words {
             identities: None,
         };
         for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
-            all.take(word)?;
+            all.apply(word)?;
         }
-        let said: Vec<&str> = words.iter().flat_map(|words| words.split(',')).collect();
-        let last_of = |yes: &str, no: &str| said.iter().rfind(|word| [yes, no].contains(word)) == Some(&yes);
+        let given: Vec<&str> = words.iter().flat_map(|words| words.split(',')).collect();
+        let last_of = |yes: &str, no: &str| given.iter().rfind(|word| [yes, no].contains(word)) == Some(&yes);
         all.identities = ["suid", "dev"].into_iter().find(|word| last_of(word, &format!("no{word}")));
-        all.mount = all.mount.settled(said.contains(&"allow_other"));
-        all.judge_identities(&all.mount)?;
+        all.mount = all.mount.resolved(given.contains(&"allow_other"));
+        all.check_set_id_options(&all.mount)?;
         all.import.read_only = all.mount.read_only;
         Ok(all)
     }
 
     /// Refuses `suid` and `dev` on a mount that every user may change.
-    pub fn judge_identities(&self, mount: &MountOptions) -> Outcome {
+    pub fn check_set_id_options(&self, mount: &MountOptions) -> Outcome {
         match self.identities.filter(|_| mount.is_open_to_all()) {
             None => Ok(()),
             Some(word) => Err(Failure::refused(
                 format_args!("mount option {word:?}"),
-                "on a mount whose permissions the kernel checks, or that others may not enter",
+                "a mount with permission checks, or without access for other users",
                 "no_default_permissions with allow_other",
-                format_args!("leave {word}, allow_other or no_default_permissions out"),
+                format_args!("omit {word}, allow_other or no_default_permissions"),
             )),
         }
     }
 
-    fn take(&mut self, word: &str) -> Outcome {
+    fn apply(&mut self, word: &str) -> Outcome {
         let bad =
             |expected: &str| Failure(format!("mount option {word:?}: should be {expected}\n{OPTION_HELP}"));
         let import = &mut self.import;
         match word.split_once('=') {
             Some(("memory", value)) => {
-                self.memory = Some(memory_size(value).map(Memory::of).map_err(|expected| bad(&expected))?);
+                self.memory =
+                    Some(memory_size(value).map(MemoryBudget::of).map_err(|expected| bad(&expected))?);
             }
             Some(("commit", value)) => {
                 let seconds = value.parse().ok().filter(|seconds| (1..=3600).contains(seconds));
@@ -108,7 +109,7 @@ impl Words {
             _ => {
                 let before = self.mount.clone();
                 self.mount.apply(word).map_err(|error| bad(error.expected))?;
-                if before.of_place(&self.mount) == self.mount {
+                if before.with_mount_options(&self.mount) == self.mount {
                     return Ok(());
                 }
             }
@@ -121,36 +122,36 @@ impl Words {
 /// A memory size that a daemon accepts; else a description of the accepted ones.
 pub fn memory_size(word: &str) -> Result<u64, String> {
     let enough = size::parse(word).ok().filter(|bytes| *bytes >= BYTES_MIN);
-    enough.ok_or_else(|| format!("a size of at least {}", size::print(BYTES_MIN)))
+    enough.ok_or_else(|| format!("a size of at least {}", size::format(BYTES_MIN)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(words: &str) -> Outcome<Words> {
-        Words::parse(&[words.to_owned()], MountOptions::for_root("tank"))
+    fn parse(words: &str) -> Outcome<ParsedOptions> {
+        ParsedOptions::parse(&[words.to_owned()], MountOptions::for_root("tank"))
     }
 
     #[test]
     fn words_go_to_the_pool_and_to_the_mount() {
-        let words = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
+        let options = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
             .unwrap();
-        assert!(words.mount.read_only && words.import.read_only && !words.remount && !words.import.discard);
-        assert_eq!((words.mount.threads, words.memory), (5, Some(Memory::of(256 << 20))));
+        assert!(options.mount.read_only && options.import.read_only && !options.remount && !options.import.discard);
+        assert_eq!((options.mount.threads, options.memory), (5, Some(MemoryBudget::of(256 << 20))));
         assert_eq!(
-            (words.import.commit_period, words.import.rewind),
+            (options.import.commit_period, options.import.rewind),
             (Duration::from_secs(7), Some(Txg(12)))
         );
-        assert_eq!(words.properties, [Setting { name: "compression".into(), value: "zstd-3".into() }]);
+        assert_eq!(options.properties, [Setting { name: "compression".into(), value: "zstd-3".into() }]);
         assert_eq!(
-            words.of_pool,
+            options.of_pool,
             ["memory=256M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
         );
         assert_eq!(parse("record=/a").unwrap().record, Some(PathBuf::from("/a")));
-        let words = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
-        assert!(!words.mount.read_only && !words.import.read_only && words.import.rewind.is_none());
-        assert!(words.remount && words.of_pool.is_empty() && words.memory.is_none());
+        let options = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
+        assert!(!options.mount.read_only && !options.import.read_only && options.import.rewind.is_none());
+        assert!(options.remount && options.of_pool.is_empty() && options.memory.is_none());
     }
 
     #[test]

@@ -4,16 +4,16 @@
 //! for writing belongs to the server: to change it, one server follows another. The server changes its memory
 //! limit in place. All other options of fstab stay as they were at mount time.
 
-use super::super::{ServedBy, Standing, served_by};
-use super::options::Words;
+use super::super::{MountedDaemon, ServedBy, served_by};
+use super::options::ParsedOptions;
 use super::step_back;
-use crate::control::{self, Command, Daemon, PATIENCE};
+use crate::control::{self, Command, Daemon, GREETING_TIMEOUT};
 use crate::failure::{Failure, Outcome};
 use crate::registry::Registry;
 use std::fs::File;
 use std::path::Path;
 use terrane_fuse::MountOptions;
-use terrane_fuse::mount::{Atime, MountedAt, mounted, remount as change};
+use terrane_fuse::mount::{Atime, MountEntry, list_mounts, remount as change};
 
 /// Options that the kernel lists for a mount, and mount(8) repeats.
 const OF_KERNEL: [&str; 9] = [
@@ -29,7 +29,7 @@ const OF_KERNEL: [&str; 9] = [
 ];
 
 /// The current flags of a mount.
-fn flags(row: &MountedAt) -> MountOptions {
+fn flags(row: &MountEntry) -> MountOptions {
     let mut options =
         MountOptions { suid: true, dev: true, exec: true, atime: Atime::Always, ..MountOptions::default() };
     for word in row.options.split(',') {
@@ -42,39 +42,44 @@ fn flags(row: &MountedAt) -> MountOptions {
     options
 }
 
-fn daemon_of(registry: &Registry, row: &MountedAt) -> Outcome<Option<Daemon>> {
-    let is_there = |place: &MountedAt| (&place.dev, &place.dir) == (&row.dev, &row.dir);
-    match served_by(registry, row, PATIENCE)? {
-        ServedBy::Daemon(Standing { daemon, places }) if places.iter().any(is_there) => Ok(Some(daemon)),
-        ServedBy::Silent(name) => Err(control::silent(&name)),
-        ServedBy::Daemon(_) | ServedBy::Stranger => Ok(None),
+fn daemon_of(registry: &Registry, row: &MountEntry) -> Outcome<Option<Daemon>> {
+    let is_there = |entry: &MountEntry| (&entry.dev, &entry.dir) == (&row.dev, &row.dir);
+    match served_by(registry, row, GREETING_TIMEOUT)? {
+        ServedBy::Daemon(MountedDaemon { daemon, mounts }) if mounts.iter().any(is_there) => Ok(Some(daemon)),
+        ServedBy::NotAnswering(name) => Err(control::not_answering(&name)),
+        ServedBy::Daemon(_) | ServedBy::Unknown => Ok(None),
     }
 }
 
 pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
-    let table = mounted()?;
+    let table = list_mounts()?;
     let row = table.iter().rfind(|row| row.dir == dir);
     let row = row.ok_or_else(|| Failure(format!("{}: no terrane pool is mounted there", dir.display())))?;
-    let said = words.iter().flat_map(|words| words.split(','));
-    let said: Vec<String> = said
+    let given = words.iter().flat_map(|words| words.split(','));
+    let ours: Vec<String> = given
         .filter(|word| !OF_KERNEL.iter().any(|known| word.starts_with(known)))
         .map(str::to_owned)
         .collect();
-    let words = Words::parse(&said, flags(row))?;
-    let (wanted, memory) = (words.mount.clone().of_file_system(row), words.memory);
-    words.judge_identities(&wanted)?;
+    let options = ParsedOptions::parse(&ours, flags(row))?;
+    let (wanted, memory) = (options.mount.clone().with_file_system_options(row), options.memory);
+    options.check_set_id_options(&wanted)?;
     let fixed = row.has("ro");
-    let alone = table.iter().filter(|place| place.dev == row.dev).count() == 1;
+    let is_only_mount = table.iter().filter(|entry| entry.dev == row.dev).count() == 1;
     let daemon = || -> Outcome<Daemon> {
         daemon_of(registry, row)?.ok_or_else(|| {
             let (at, expected) = (dir.display(), "a mount of this user");
-            Failure::refused(at, expected, "one whose server does not answer here", "ask who mounted it")
+            Failure::refused(
+                at,
+                expected,
+                "a mount without a server of this user",
+                "remount it as the user who mounted it",
+            )
         })
     };
     if let Some(memory) = memory {
         daemon()?.ask(&Command::Memory { bytes: memory.bytes() }, &mut |_, _, _| {})?;
     }
-    if memory.is_some() && wanted == flags(row).of_file_system(row) {
+    if memory.is_some() && wanted == flags(row).with_file_system_options(row) {
         // The rest needs a superuser.
         return Ok(());
     }
@@ -83,7 +88,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             step_back(registry, daemon()?, Some(false))?;
             Ok(change(dir, &wanted, true)?)
         }
-        (true, false) if alone => {
+        (true, false) if is_only_mount => {
             // First the kernel's dirty pages, while they may still be written. Then no more come, and the
             // server commits them.
             let root = File::open(dir).map_err(Failure::io("opening", dir))?;
@@ -92,7 +97,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             let daemon = daemon()?;
             change(dir, &wanted, true)?;
             if let Err(failure) = step_back(registry, daemon, Some(true)) {
-                // A server without a keeper cannot be replaced: it commits, and keeps a writable pool that
+                // A server without a supervisor cannot be replaced: it commits, and keeps a writable pool that
                 // nothing writes to.
                 let daemon = daemon_of(registry, row)?.ok_or(failure)?;
                 daemon.ask(&Command::Sync, &mut |_, _, _| {})?;
@@ -109,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_remount_keeps_the_flags_that_it_does_not_name() {
-        let row = |options: &str, super_options: &str| MountedAt {
+        let row = |options: &str, super_options: &str| MountEntry {
             id: 40,
             dev: "0:53".into(),
             dir: "/mnt".into(),

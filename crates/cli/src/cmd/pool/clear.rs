@@ -9,12 +9,12 @@ use clap::Args;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-`terrane pool status` names damage that was found, files that lost changes, and how often each device failed. All of that is kept in the pool
-until this command empties it; what is still damaged comes back when it is read again.
+`terrane pool status` names damage that was found, files that lost changes, and how often each device failed. All of that is
+kept in the pool until this command empties it; what is still damaged comes back when it is read again.
 
-When the server of a mount is killed, another one goes on, without the changes that were in no commit yet: at most 5 seconds of them. The
-first change of each file that lost some is refused, and fsync until a change was refused, so that programs that go on with them notice. This
-command ends both.
+When the server of a mount is killed, another one takes over, without the uncommitted changes: at most 5 seconds of them. The
+first change of each file that lost some fails, and so does fsync until a change has failed, so that programs that use them
+notice. This command ends both.
 ";
 
 #[derive(Args)]
@@ -38,16 +38,16 @@ impl Clear {
 
 fn describe(row: &Value) -> String {
     let count = |key: &str| row[key].as_u64().unwrap_or(0);
-    let said = |key, one: &str, many: &str| match count(key) {
+    let counted = |key, one: &str, many: &str| match count(key) {
         0 => None,
         1 => Some(format!("1 {one}")),
         count => Some(format!("{count} {many}")),
     };
     let cleared: Vec<String> = [
-        said("damage", "finding", "findings"),
-        said("damaged", "damaged block", "damaged blocks"),
-        said("lost_files", "file that lost changes", "files that lost changes"),
-        said("devices", "device's errors", "devices' errors"),
+        counted("damage", "finding", "findings"),
+        counted("damaged", "damaged block", "damaged blocks"),
+        counted("lost_files", "file that lost changes", "files that lost changes"),
+        counted("devices", "device's errors", "devices' errors"),
     ]
     .into_iter()
     .flatten()

@@ -1,9 +1,9 @@
 //! `terrane pool add` and `remove`: adds devices to a pool and removes them, mounted or not.
 
 use super::super::{ask, print};
+use crate::device_probe::{DeviceOptions, DevicePurpose};
 use crate::failure::{Failure, Outcome};
 use crate::members;
-use crate::newcomer::{Kind, Terms};
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::table::envelope;
@@ -14,19 +14,20 @@ use std::path::{Path, PathBuf};
 
 pub const ADD_HELP: &str = "\
 The device is emptied and joins at once, also while the pool is mounted; zones of it are written from the next commit on. A cache
-holds copies of what does not fit memory any more, survives restarts, and may fail or be missing: that costs speed alone.
+holds copies of blocks that were evicted from memory, survives restarts, and may fail or be missing: that costs only speed.
 
 Kinds:
-  data      whatever there is to write
-  special   metadata, whose other copy stays on another device; data only when no other device has room
-  cache     what memory has no room for, to be read faster than from the others
+  data      all blocks
+  special   metadata, whose other copy stays on another device; data only when no other device has space
+  cache     copies of blocks that were evicted from memory (as L2ARC)
 
 Versions that know one device refuse the pool from then on; those that know no cache do without.
 ";
 
 pub const REMOVE_HELP: &str = "\
-What lives on the device moves to the others, which must have room for it, also while the pool is mounted; then the device is wiped
-and free. A cache goes at once. A removal that was begun goes on after an interruption, an unmount or a crash; the same command waits for it again.
+Live blocks move to the other devices, which must have space for them, also while the pool is mounted; then the device is wiped
+and free. A cache is removed at once. A removal continues after an interruption, an unmount or a crash; the same command waits
+for it again.
 ";
 
 #[derive(Args)]
@@ -34,11 +35,11 @@ pub struct Add {
     /// A pool, by name or by device
     pool: String,
     /// What the device is for
-    kind: Kind,
-    /// A block device, or a file; one that does not exist is made, sparse
+    kind: DevicePurpose,
+    /// A block device, or a file, which is created (sparse) if it does not exist
     device: PathBuf,
     #[command(flatten)]
-    terms: Terms,
+    device_options: DeviceOptions,
     /// JSON
     #[arg(short, long)]
     json: bool,
@@ -73,7 +74,7 @@ impl Remove {
             && !rest.contains(&target.path)
             && let Some(first) = rest.first()
         {
-            registry.remember(&target.name, first)?;
+            registry.register(&target.name, first)?;
         }
         Ok(())
     }
@@ -84,17 +85,17 @@ impl Add {
         let registry = Registry::of_this_user()?;
         // Checked first, so that a name that means no pool creates no file.
         target::find(&registry, &self.pool)?;
-        self.terms.judge_word(&self.device)?;
+        self.device_options.reject_keyword(&self.device)?;
         let path = std::path::absolute(&self.device).map_err(Failure::io("finding", &self.device))?;
-        let newcomer = self.terms.open(&path, &|_| Ok(()))?;
-        let is_made = newcomer.is_made;
+        let new_device = self.device_options.open(&path, &|_| Ok(()))?;
+        let is_made = new_device.is_created;
         // It is checked and released; the process that has the pool opens it again.
-        drop(newcomer);
+        drop(new_device);
         let query = Query::Add {
             path: path.clone(),
             kind: self.kind,
-            zone_size: self.terms.zone_size,
-            force: self.terms.force || is_made,
+            zone_size: self.device_options.zone_size,
+            force: self.device_options.force || is_made,
         };
         let added = ask(&registry, &self.pool, &query);
         if added.is_err() && is_made {

@@ -14,20 +14,20 @@ use clap::Args;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-Garbage is what full zones hold that is not alive any more; what is alive in them is copied together, and then they are reset. The lower the
-target, the more is copied for each byte that is won: the histogram of `terrane zones` shows what there is to win.
+Garbage is dead blocks in full zones. Their live blocks are moved to other zones, and then they are reset. The lower the target, the more is
+copied for each byte that is freed: the histogram of `terrane zones` shows how much.
 
-A mounted pool goes on with it in the background; --wait shows how far it is, and may be interrupted. --target 100 ends one that goes on.
+A mounted pool continues in the background; --wait shows the progress, and may be interrupted. --target 100 ends a collection in progress.
 ";
 
 #[derive(Args)]
 pub struct Gc {
     /// A pool, by name or by device
     pool: String,
-    /// Go on until at most so much of what full zones hold is garbage, in percent
+    /// Share of garbage in full zones at which it ends, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10, value_parser = clap::value_parser!(u8).range(0..=100))]
     target: u8,
-    /// Wait until it is done; of a pool that is not mounted one always does
+    /// Wait until it is done (always, if the pool is not mounted)
     #[arg(short, long)]
     wait: bool,
     /// JSON, with exact numbers
@@ -49,13 +49,11 @@ impl Gc {
 fn describe(row: &Value) -> String {
     let bytes = |key: &str| row[key].as_u64().unwrap_or(0);
     let name = row["name"].as_str().unwrap_or("?");
-    let left = size::print(bytes("garbage"));
+    let left = size::format(bytes("garbage"));
     if row["done"] == true {
         let won = bytes("garbage_before").saturating_sub(bytes("garbage"));
-        return format!("{name}: {} of garbage collected, {left} left\n", size::print(won));
+        return format!("{name}: {} of garbage collected, {left} left\n", size::format(won));
     }
-    let goal = size::print(bytes("goal"));
-    format!(
-        "{name}: {left} of garbage, on the way down to {goal}; `terrane pool status {name}` shows how far it is\n"
-    )
+    let goal = size::format(bytes("goal"));
+    format!("{name}: {left} of garbage, target {goal}; `terrane pool status {name}` shows the progress\n")
 }

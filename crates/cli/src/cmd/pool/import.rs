@@ -4,18 +4,18 @@
 //! So after an import every command takes the name, and recovery after a crash is done. Exporting is the
 //! reverse.
 
-use super::super::{daemon_of, daemon_to_look_at, print, shell_word};
+use super::super::{daemon_for_reading, daemon_of, print, shell_word};
 use super::refuse_known_name;
 use crate::clock;
-use crate::control::{Command, How, Leaving, PATIENCE, SURVEY_PATIENCE};
+use crate::control::{Command, ExitingDaemon, GREETING_TIMEOUT, SURVEY_TIMEOUT, StopMode};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
-use crate::live::{self, Live};
 use crate::members;
+use crate::open_pool::{self, OpenPool};
 use crate::query::Query;
 use crate::registry::{Registry, is_name};
 use crate::suggest;
-use crate::table::{Listing, Shape, count, printable, text};
+use crate::table::{Listing, OutputFormat, count, printable, text};
 use crate::target::{self, Target};
 use clap::Args;
 use serde_json::{Value, json};
@@ -29,11 +29,11 @@ use terrane_format::label::Label;
 use terrane_wire::Txg;
 
 pub const HELP: &str = "\
-Without a pool it looks for labels, on the disks of this machine or where -d says, lists what it finds and changes nothing.
-With one it opens the pool, which ends what a crash left to do, and remembers its name.
+Without a pool it searches for labels, on the disks of this machine or where -d says, lists what it finds and changes nothing.
+With one it imports the pool, which completes crash recovery, and registers its name.
 
-A copy of a pool (cp, dd, a snapshot of the disk below) is the same pool to everybody who looks: it cannot be mounted beside its
-original. With --new-id and --name it becomes a pool of its own. Its cache devices stay with the original.
+A copy of a pool (cp, dd, a snapshot of the disk below) has the id of its original, and cannot be mounted beside it. With --new-id
+and --name it becomes a pool of its own. Its cache devices stay with the original.
 
 States:
   ready         can be imported
@@ -48,29 +48,29 @@ States:
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("pool_or_dirs").args(["pool", "dirs"]).multiple(true))]
 pub struct Import {
-    /// A pool, by name, id or device; without any: list what there is
+    /// A pool, by name, id or device (default: list all pools that are found)
     #[arg(value_name = "NAME|ID|DEVICE")]
     pool: Option<String>,
-    /// Look here: a directory, a file or a device; may be given several times
+    /// Search here: a directory, a file or a device; may be given several times
     #[arg(short, long = "dir", value_name = "DIR|FILE")]
     dirs: Vec<PathBuf>,
-    /// Import all that are ready
+    /// Import all pools that are ready
     #[arg(short, long, conflicts_with_all = ["pool", "rewind"])]
     all: bool,
-    /// Check that it opens, and write nothing to it
+    /// Check that it can be imported, and write nothing to it
     #[arg(short, long)]
     read_only: bool,
     /// Give it this name instead of its own
     #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "read_only"], requires = "pool_or_dirs")]
     name: Option<String>,
-    /// Make a copy of a pool a pool of its own, which can be used beside its original; if it has several devices, name each with -d
+    /// Make a copy of a pool a pool of its own, with a new id; if it has several devices, name each with -d
     #[arg(long, conflicts_with_all = ["all", "read_only", "rewind"], requires = "pool_or_dirs")]
     new_id: bool,
-    /// Go back to this group, and lose what came after it (with --read-only: only see whether that works)
+    /// Rewind to this txg, and discard all later changes (with --read-only: only check that it works)
     #[arg(long, value_name = "TXG", requires = "pool")]
     rewind: Option<u64>,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 #[derive(Args)]
@@ -78,7 +78,7 @@ pub struct Export {
     /// Pools, by name or by device
     #[arg(required_unless_present = "all")]
     pools: Vec<String>,
-    /// All that are known
+    /// All known pools
     #[arg(short, long, conflicts_with = "pools")]
     all: bool,
 }
@@ -95,7 +95,7 @@ impl Forget {
         let registry = Registry::of_this_user()?;
         for name in &self.pools {
             let target = target::find_known(&registry, name)?;
-            if let Some(daemon) = daemon_to_look_at(&registry, &target, PATIENCE)? {
+            if let Some(daemon) = daemon_for_reading(&registry, &target, GREETING_TIMEOUT)? {
                 let dir = daemon.greeting.mountpoint.display().to_string();
                 return Err(Failure(format!("pool {name} is mounted on {dir}; unmount it first")));
             }
@@ -106,9 +106,9 @@ impl Forget {
 }
 
 /// Adds a remedy to the failure: a known pool that cannot be opened would stay known until it is forgotten.
-pub(super) fn or_forget(failure: Failure, target: &Target) -> Failure {
+pub(super) fn suggest_forget(failure: Failure, target: &Target) -> Failure {
     match target.id {
-        None => Failure(format!("{failure}; `terrane pool forget {}` forgets the name alone", target.name)),
+        None => Failure(format!("{failure}; `terrane pool forget {}` forgets only the name", target.name)),
         Some(_) => failure,
     }
 }
@@ -129,14 +129,14 @@ const FOUND: Listing = Listing {
 };
 
 /// A pool, or the devices of it that were found.
-struct Found {
+struct FoundPool {
     /// The path of the device by which it is opened.
     path: PathBuf,
     /// All of its devices that were found.
     paths: Vec<PathBuf>,
     /// The newest label.
     label: Label,
-    newest: Option<Newest>,
+    newest: Option<NewestTxg>,
     state: &'static str,
     reason: Option<String>,
 }
@@ -158,7 +158,7 @@ impl Import {
             return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
         }
         if self.new_id && self.pool.is_none() {
-            let found = self.only_copy()?;
+            let found = self.find_copy()?;
             return self.import(&registry, found);
         }
         match &self.pool {
@@ -172,17 +172,17 @@ impl Import {
 
     fn list(&self, registry: &Registry) -> Outcome {
         let found = self.search(registry)?;
-        let plain = !self.shape.json && !self.shape.no_header;
+        let plain = !self.output.json && !self.output.no_header;
         if found.is_empty() && plain {
             let place = if self.dirs.is_empty() {
-                "on the disks of this machine; -d DIR looks for files"
+                "on the disks of this machine; -d DIR searches files"
             } else {
                 "there"
             };
-            return print(&format!("no pools were found {place}\n"));
+            return print(&format!("no pools found {place}\n"));
         }
-        let rows: Vec<Value> = found.iter().map(Found::row).collect();
-        print(&FOUND.render(&rows, self.shape))?;
+        let rows: Vec<Value> = found.iter().map(FoundPool::row).collect();
+        print(&FOUND.render(&rows, self.output))?;
         let reasons =
             found.iter().filter(|_| plain).filter_map(|found| Some((found, found.reason.as_ref()?)));
         reasons
@@ -191,28 +191,30 @@ impl Import {
             .try_for_each(|line| print(&format!("{line}\n")))
     }
 
-    fn search(&self, registry: &Registry) -> Outcome<Vec<Found>> {
-        let paths = if self.dirs.is_empty() { usual_places(registry)? } else { places(&self.dirs)? };
-        Ok(whole(paths.iter().filter_map(|path| look(registry, path)).collect()))
+    fn search(&self, registry: &Registry) -> Outcome<Vec<FoundPool>> {
+        let paths =
+            if self.dirs.is_empty() { default_search_paths(registry)? } else { search_paths(&self.dirs)? };
+        Ok(merge_pools(paths.iter().filter_map(|path| probe_pool(registry, path)).collect()))
     }
 
     /// A path means the device there; any other word is a name or an id that the search finds.
-    fn find(&self, registry: &Registry, word: &str) -> Outcome<Found> {
+    fn find(&self, registry: &Registry, word: &str) -> Outcome<FoundPool> {
         let path = Path::new(word);
         if word.contains('/') || (self.dirs.is_empty() && path.symlink_metadata().is_ok()) {
             let path = path.canonicalize().map_err(Failure::io("finding", path))?;
-            return look(registry, &path).map(with_others).ok_or_else(|| no_pool(&path));
+            return probe_pool(registry, &path).map(with_others).ok_or_else(|| no_pool(&path));
         }
         let all = self.search(registry)?;
         let names: Vec<String> = all.iter().map(|found| found.label.name.clone()).collect();
-        let is_meant = |found: &Found| found.label.name == word || found.id() == word.to_ascii_lowercase();
-        let mut meant: Vec<Found> = all.into_iter().filter(is_meant).collect();
+        let is_meant =
+            |found: &FoundPool| found.label.name == word || found.id() == word.to_ascii_lowercase();
+        let mut meant: Vec<FoundPool> = all.into_iter().filter(is_meant).collect();
         match meant.len() {
             1 => Ok(meant.remove(0)),
             0 => {
                 let hint = suggest::hint(word, names.iter().map(String::as_str));
                 Err(Failure(format!(
-                    "no pool {word:?} was found; name its device, or where to look: -d DIR{hint}"
+                    "no pool {word:?} found; name its device, or where to search: -d DIR{hint}"
                 )))
             }
             _ => {
@@ -226,15 +228,15 @@ impl Import {
 
     /// The pool of which all devices were named, whatever else they could be taken for. If power failed while
     /// a new id was being written, some devices have it and some do not.
-    fn only_copy(&self) -> Outcome<Found> {
-        let paths = places(&self.dirs)?;
+    fn find_copy(&self) -> Outcome<FoundPool> {
+        let paths = search_paths(&self.dirs)?;
         let labels: Vec<(PathBuf, Label)> = paths
             .into_iter()
             .filter_map(|path| Some((members::label_at(&path)?, path)))
             .map(|(label, path)| (path, label))
             .collect();
         let label = labels.iter().map(|(_, label)| label).max_by_key(|label| label.generation).cloned();
-        let label = label.ok_or_else(|| Failure("no pool was found there".to_owned()))?;
+        let label = label.ok_or_else(|| Failure("no pool found there".to_owned()))?;
         let (at, remedy) =
             (format!("pool {}", label.name), "name each device of the copy with -d, and nothing else");
         let own: Vec<&(PathBuf, Label)> =
@@ -255,10 +257,10 @@ impl Import {
             .map(|(path, _)| path.clone())
             .collect();
         let path = paths.first().cloned().unwrap_or_default();
-        Ok(Found { path, paths, label, newest: None, state: "ready", reason: None })
+        Ok(FoundPool { path, paths, label, newest: None, state: "ready", reason: None })
     }
 
-    fn import(&self, registry: &Registry, found: Found) -> Outcome {
+    fn import(&self, registry: &Registry, found: FoundPool) -> Outcome {
         let (old, name) = (&found.label.name, self.name.as_ref().unwrap_or(&found.label.name));
         if !is_name(name) {
             let (expected, remedy) = ("a pool with a valid name", "give it another: --name NAME");
@@ -274,28 +276,28 @@ impl Import {
         };
         refuse_known_name(registry, name, &found.path, remedy)?;
         let mode = if self.read_only { OpenMode::ReadOnly } else { OpenMode::ReadWrite };
-        let mut options = live::tool_options(mode);
+        let mut options = open_pool::tool_options(mode);
         options.rewind = self.rewind.map(Txg);
-        let live = Live::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
+        let open_pool = OpenPool::of_devices(&found.path, self.devices(&found, mode)?, &options)?;
         // A pool that cannot be mounted must not look as if it could.
-        let opened = live.fs().map(drop);
+        let opened = open_pool.fs().map(drop);
         let renamed = match opened.is_ok() && (self.new_id || name != old) {
-            true => live.pool.rename(name, self.new_id).map_err(Failure::from),
+            true => open_pool.pool.rename(name, self.new_id).map_err(Failure::from),
             false => Ok(()),
         };
-        let txg = live.pool.synced_txg();
-        let closed = live.export();
+        let txg = open_pool.pool.synced_txg();
+        let closed = open_pool.export();
         opened?;
         renamed?;
         closed?;
-        registry.remember(name, &found.path)?;
+        registry.register(name, &found.path)?;
         if name != old && registry.pools()?.get(old) == Some(&found.path) {
             registry.forget(old)?;
         }
         if let Some(newest) = found.newest.filter(|newest| self.rewind.is_some() && newest.txg > txg.0) {
-            let lost = format!("groups up to {} of {}", newest.txg, newest.committed);
-            let text = if self.read_only { "would be lost" } else { "are given up" };
-            return print(&format!("pool {name}: group {txg} can be imported; {lost} {text}\n"));
+            let lost = format!("txgs up to {} of {}", newest.txg, newest.committed);
+            let text = if self.read_only { "would be lost" } else { "are discarded" };
+            return print(&format!("pool {name}: txg {txg} can be imported; {lost} {text}\n"));
         }
         Ok(())
     }
@@ -303,10 +305,10 @@ impl Import {
 
 impl Import {
     /// The devices that were found, unless others have to be searched for.
-    fn devices(&self, found: &Found, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
+    fn devices(&self, found: &FoundPool, mode: OpenMode) -> Outcome<Vec<Arc<dyn Device>>> {
         if self.new_id && self.pool.is_some() && found.label.members().count() > 1 {
-            let (expected, remedy) = ("each of its devices to be named", "name them: -d FILE -d FILE");
-            let found = "that of one, while those of the original may be near";
+            let (expected, remedy) = ("all devices of the copy", "name them: -d FILE -d FILE");
+            let found = "only one of them";
             return Err(Failure::refused("--new-id", expected, found, remedy));
         }
         if self.dirs.is_empty() {
@@ -314,27 +316,27 @@ impl Import {
             let target = Target { name, path: found.path.clone(), id };
             return Ok(members::open(&target, mode)?.into_iter().map(|(_, device)| device).collect());
         }
-        members::open_these(&found.paths, mode)
+        members::open_paths(&found.paths, mode)
     }
 }
 
 /// The newest txg.
-struct Newest {
+struct NewestTxg {
     txg: u64,
     committed: String,
     clean: bool,
 }
 
-impl Newest {
-    fn of_device(device: &Arc<dyn Device>) -> Option<Newest> {
+impl NewestTxg {
+    fn of_device(device: &Arc<dyn Device>) -> Option<NewestTxg> {
         let uber = inspect::newest_uberblock(std::slice::from_ref(device))?;
         let committed = clock::utc((uber.time_ns / 1_000_000_000) as i64);
-        Some(Newest { txg: uber.txg.0, committed, clean: uber.clean })
+        Some(NewestTxg { txg: uber.txg.0, committed, clean: uber.clean })
     }
 
-    fn of_status(status: &Value) -> Option<Newest> {
+    fn of_status(status: &Value) -> Option<NewestTxg> {
         let committed = status["committed"].as_str()?.to_owned();
-        Some(Newest { txg: status["txg"].as_u64()?, committed, clean: status["clean"].as_bool()? })
+        Some(NewestTxg { txg: status["txg"].as_u64()?, committed, clean: status["clean"].as_bool()? })
     }
 }
 
@@ -342,11 +344,11 @@ impl Newest {
 fn no_pool(path: &Path) -> Failure {
     match target::read_label(path) {
         Err(failure) => failure,
-        Ok(_) => Failure(format!("{}: it changed while it was looked at; try again", path.display())),
+        Ok(_) => Failure(format!("{}: changed during the check; try again", path.display())),
     }
 }
 
-impl Found {
+impl FoundPool {
     fn id(&self) -> String {
         format!("{:016x}", self.label.id())
     }
@@ -375,20 +377,20 @@ impl Found {
 }
 
 /// Merges devices of one pool, in the pool's order. Devices that the newest label does not name are left out.
-fn whole(devices: Vec<Found>) -> Vec<Found> {
-    let mut pools: BTreeMap<u64, Vec<Found>> = BTreeMap::new();
+fn merge_pools(devices: Vec<FoundPool>) -> Vec<FoundPool> {
+    let mut pools: BTreeMap<u64, Vec<FoundPool>> = BTreeMap::new();
     for found in devices {
         pools.entry(found.label.id()).or_default().push(found);
     }
     // A pool that is being renamed has two names for a moment.
-    let mut pools: Vec<Found> = pools.into_values().flat_map(together).collect();
+    let mut pools: Vec<FoundPool> = pools.into_values().flat_map(merge_devices).collect();
     pools.sort_by(|a, b| a.label.name.cmp(&b.label.name));
     pools
 }
 
 /// One pool of several devices. Devices that seem to exist twice are shown one by one.
-fn together(mut devices: Vec<Found>) -> Vec<Found> {
-    let age = |found: &Found| {
+fn merge_devices(mut devices: Vec<FoundPool>) -> Vec<FoundPool> {
+    let age = |found: &FoundPool| {
         let newest = found.newest.as_ref();
         (found.label.generation, newest.map(|newest| newest.txg))
     };
@@ -400,9 +402,9 @@ fn together(mut devices: Vec<Found>) -> Vec<Found> {
     if has_twins || (devices.len() == 1 && label.members().count() == 1) {
         return devices;
     }
-    let place = |found: &Found| label.members().position(|(_, row)| row.device == found.label.device);
-    devices.retain(|found| place(found).is_some());
-    devices.sort_by_key(|found| place(found));
+    let position = |found: &FoundPool| label.members().position(|(_, row)| row.device == found.label.device);
+    devices.retain(|found| position(found).is_some());
+    devices.sort_by_key(|found| position(found));
     let paths = devices.iter().map(|found| found.path.clone()).collect();
     let ids: Vec<u64> = devices.iter().map(|found| found.label.device).collect();
     let missing: Vec<String> = label
@@ -413,33 +415,33 @@ fn together(mut devices: Vec<Found>) -> Vec<Found> {
     // The state of one device is that of the pool.
     let state = devices.iter().find(|found| !matches!(found.state, "ready" | "imported"));
     let state = state.or_else(|| devices.iter().find(|found| found.state == "imported"));
-    let said = state.map(|found| (found.state, found.reason.clone()));
+    let known = state.map(|found| (found.state, found.reason.clone()));
     // The newest txg that any of the devices holds.
     let newest = devices.iter_mut().filter_map(|found| found.newest.take()).max_by_key(|newest| newest.txg);
     let path = state_path(&devices);
-    let (state, reason) = match said {
-        Some(said) if missing.is_empty() || said.0 == "mounted" => said,
+    let (state, reason) = match known {
+        Some(known) if missing.is_empty() || known.0 == "mounted" => known,
         _ if !missing.is_empty() => ("incomplete", Some(format!("missing: {}", missing.join("; ")))),
         _ => ("ready", None),
     };
-    path.map(|path| Found { path, paths, label, newest, state, reason }).into_iter().collect()
+    path.map(|path| FoundPool { path, paths, label, newest, state, reason }).into_iter().collect()
 }
 
 /// The device by which the pool is opened: the one in the registry, or the first.
-fn state_path(devices: &[Found]) -> Option<PathBuf> {
+fn state_path(devices: &[FoundPool]) -> Option<PathBuf> {
     let known = devices.iter().find(|found| matches!(found.state, "imported" | "mounted"));
     known.or(devices.first()).map(|found| found.path.clone())
 }
 
 /// Adds the other devices of a pool of which one was named.
-fn with_others(found: Found) -> Found {
+fn with_others(found: FoundPool) -> FoundPool {
     // Where they cannot be told from copies the import reports it.
     let paths = members::paths(&found.path, &found.label).unwrap_or_else(|_| found.paths.clone());
-    Found { paths, ..found }
+    FoundPool { paths, ..found }
 }
 
 /// The disks and partitions that the kernel lists, and the pools of the registry.
-fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
+fn default_search_paths(registry: &Registry) -> Outcome<Vec<PathBuf>> {
     let known: Vec<PathBuf> = registry.pools()?.into_values().collect();
     let labels = known.iter().filter_map(|path| Some((members::label_at(path)?, path)));
     let others = labels.filter_map(|(label, path)| members::paths(path, &label).ok());
@@ -452,7 +454,7 @@ fn usual_places(registry: &Registry) -> Outcome<Vec<PathBuf>> {
 }
 
 /// The named files and devices, and those in named directories, without subdirectories.
-fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
+fn search_paths(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
     let mut paths = Vec::new();
     for path in named {
         let path = path.canonicalize().map_err(Failure::io("finding", path))?;
@@ -473,22 +475,22 @@ fn places(named: &[PathBuf]) -> Outcome<Vec<PathBuf>> {
 }
 
 /// The device at this path, if it belongs to a pool. One that cannot be opened could not be imported either.
-fn look(registry: &Registry, path: &Path) -> Option<Found> {
+fn probe_pool(registry: &Registry, path: &Path) -> Option<FoundPool> {
     let probe = terrane_device::probe(path).ok()?;
     if !matches!(probe.kind, PathKind::Regular | PathKind::Block) {
         return None;
     }
     let label = target::probe_label(path, probe.size)?;
     let (path_of_it, paths) = (path.to_owned(), vec![path.to_owned()]);
-    let mut found = Found { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
+    let mut found = FoundPool { path: path_of_it, paths, label, newest: None, state: "ready", reason: None };
     let target = Target { name: found.label.name.clone(), path: path.to_owned(), id: Some(found.label.id()) };
     let known = registry.pools().ok().and_then(|pools| pools.get(&target.name).cloned());
     // A daemon that does not answer has its device locked, which is detected below.
-    if let Ok(Some(daemon)) = daemon_to_look_at(registry, &target, SURVEY_PATIENCE) {
+    if let Ok(Some(daemon)) = daemon_for_reading(registry, &target, SURVEY_TIMEOUT) {
         let dir = daemon.greeting.mountpoint.display().to_string();
         (found.state, found.reason) = ("mounted", Some(format!("mounted on {dir}")));
-        let status = daemon.ask_within(&Query::Status, SURVEY_PATIENCE).ok();
-        found.newest = status.as_ref().and_then(Newest::of_status);
+        let status = daemon.ask_within(&Query::Status, SURVEY_TIMEOUT).ok();
+        found.newest = status.as_ref().and_then(NewestTxg::of_status);
         return Some(found);
     }
     let opened = Backing::open(path, OpenMode::ReadOnly)
@@ -500,17 +502,17 @@ fn look(registry: &Registry, path: &Path) -> Option<Found> {
             return Some(found);
         }
     };
-    found.newest = Newest::of_device(&device);
-    found.judge(device.as_ref(), known.is_some_and(|known| known == path));
+    found.newest = NewestTxg::of_device(&device);
+    found.set_state(device.as_ref(), known.is_some_and(|known| known == path));
     Some(found)
 }
 
-impl Found {
-    fn judge(&mut self, device: &dyn Device, is_known: bool) {
-        let unknown = self.label.features.incompatible.iter().find(|name| Feature::of_name(name).is_none());
+impl FoundPool {
+    fn set_state(&mut self, device: &dyn Device, is_known: bool) {
+        let unknown = self.label.features.incompatible.iter().find(|name| Feature::from_name(name).is_none());
         let zones = device.info().zone_count;
         (self.state, self.reason) = if let Some(name) = unknown {
-            ("unsupported", Some(format!("feature {name:?} is not known to this version; use a newer one")))
+            ("unsupported", Some(format!("unsupported feature {name:?}; use a newer version")))
         } else if self.newest.is_none() {
             ("damaged", Some("no uberblock can be read".to_owned()))
         } else if zones < self.label.zone_count {
@@ -539,19 +541,23 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     let paths = paths.unwrap_or_else(|| vec![target.path.clone()]);
     // A mounted pool has its devices open, whatever their paths are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
-        let leaving = Leaving::of(&daemon.greeting, &registry.keeper(&target.name));
-        daemon.ask(&Command::Stop { how: How::WhenIdle, seconds: None }, &mut |_, _, _| {})?;
+        let leaving = ExitingDaemon::of(&daemon.greeting, &registry.supervisor_socket(&target.name));
+        daemon.ask(&Command::Stop { how: StopMode::WhenIdle, seconds: None }, &mut |_, _, _| {})?;
         leaving.wait();
     } else if target.path.symlink_metadata().is_err() {
-        eprintln!("terrane: pool {}: its device {} is gone", target.name, target.path.display());
+        eprintln!(
+            "terrane: pool {}: device {} not found; name forgotten",
+            target.name,
+            target.path.display()
+        );
         return registry.forget(&target.name);
-    } else if !is_clean(&target).map_err(|failure| or_forget(failure, &target))? {
-        Live::open(&target, &live::tool_options(OpenMode::ReadWrite))?.export()?;
+    } else if !is_clean(&target).map_err(|failure| suggest_forget(failure, &target))? {
+        OpenPool::open(&target, &open_pool::tool_options(OpenMode::ReadWrite))?.export()?;
     }
     registry.forget_at(&target.name, &paths)
 }
 
 fn is_clean(target: &Target) -> Outcome<bool> {
-    let devices = members::open_quietly(target)?;
+    let devices = members::open_read_only(target)?;
     Ok(inspect::newest_uberblock(&devices).is_some_and(|uber| uber.clean))
 }

@@ -6,12 +6,12 @@
 
 mod latency;
 
-use super::super::{Survey, daemon_to_look_at, print_on, wrong_usage};
-use crate::control::{self, PATIENCE};
+use super::super::{Survey, daemon_for_reading, exit_with_usage, print_on};
+use crate::control::{self, GREETING_TIMEOUT};
 use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::{Listing, Shape, count, envelope, ratio, size, text};
+use crate::table::{Listing, OutputFormat, count, envelope, ratio, size, text};
 use crate::target;
 use clap::Args;
 use serde_json::{Map, Value, json};
@@ -23,9 +23,9 @@ The first report covers the time since the pool was mounted, each other one the 
 goes on until it is interrupted.
 
 CACHE/S and FED/S are what was read from cache devices and written to them: no other column counts that.
-USER/S is what users wrote into files. The columns after it are what devices were given for it, each second: blocks of files, metadata,
-the log, the directories of zones, padding and headers, and what collection moved. AMP is how many bytes devices were given for each
-byte of users. Labels and uberblocks are in WRITTEN/S and AMP, and have no column.
+USER/S is what users wrote into files. The columns after it are what was written to devices for it, each second: blocks of files, metadata,
+the log, the directories of zones, padding and headers, and what garbage collection moved. AMP is the write amplification: bytes written
+to devices per byte written by users. Labels and uberblocks are in WRITTEN/S and AMP, and have no column.
 ";
 
 #[derive(Args)]
@@ -33,11 +33,11 @@ pub struct Iostat {
     /// Pools, by name or by device (none: all that are known), then seconds between reports, then their count
     #[arg(value_name = "POOL|INTERVAL|COUNT")]
     words: Vec<String>,
-    /// Show how long things took as well: how many up to which time
+    /// Also show latencies: how many operations took up to which time
     #[arg(short = 'w', long)]
     latency: bool,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 const IOSTAT: Listing = Listing {
@@ -107,16 +107,16 @@ const RATES: [(&str, &str); 15] = [
 ];
 
 /// Pools, the interval, the number of reports.
-type Words = (Vec<String>, Option<Duration>, Option<u64>);
+type ReportArgs = (Vec<String>, Option<Duration>, Option<u64>);
 
 impl Iostat {
     pub fn run(&self) -> Outcome {
-        let (pools, interval, count) = self.sort_words().unwrap_or_else(|text| wrong_usage(&text));
+        let (pools, interval, count) = self.parse_words().unwrap_or_else(|text| exit_with_usage(&text));
         let registry = Registry::of_this_user()?;
         let pools = if pools.is_empty() {
-            let silent = Survey::of(&registry)?.silent;
-            silent.iter().for_each(|(name, _)| eprintln!("terrane: {}", control::silent(name)));
-            let answers = |name: &String| !silent.iter().any(|(silent, _)| silent == name);
+            let not_answering = Survey::of(&registry)?.not_answering;
+            not_answering.iter().for_each(|(name, _)| eprintln!("terrane: {}", control::not_answering(name)));
+            let answers = |name: &String| !not_answering.iter().any(|(not_answering, _)| not_answering == name);
             registry.pools()?.into_keys().filter(answers).collect()
         } else {
             pools
@@ -127,15 +127,15 @@ impl Iostat {
             let mut rows = Vec::new();
             for word in &pools {
                 let now = sample(&registry, word)?;
-                let since = before.get(word).filter(|before| is_later(&now, before));
-                let mut row = period(&now, since);
+                let since = before.get(word).filter(|before| is_same_import(&now, before));
+                let mut row = difference(&now, since);
                 if self.latency {
                     row["latency"] = latency::of_period(&now["times"], since.map(|since| &since["times"]));
                 }
                 rows.push(row);
                 before.insert(word.clone(), now);
             }
-            let is_read = self.print(&rows, done == 0, interval.is_some())?;
+            let is_read = self.print_report(&rows, done == 0, interval.is_some())?;
             done += 1;
             let Some(interval) = interval.filter(|_| is_read && count.is_none_or(|count| done < count))
             else {
@@ -147,7 +147,7 @@ impl Iostat {
 
     /// Names of pools begin with a letter and paths are never a bare number, so a number is never taken for a
     /// name.
-    fn sort_words(&self) -> Result<Words, String> {
+    fn parse_words(&self) -> Result<ReportArgs, String> {
         let is_number =
             |word: &&String| word.starts_with(|c: char| c.is_ascii_digit()) && word.parse::<f64>().is_ok();
         let at = self.words.iter().position(|word| is_number(&word)).unwrap_or(self.words.len());
@@ -174,18 +174,18 @@ impl Iostat {
     }
 
     /// False if the reader has closed the pipe.
-    fn print(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome<bool> {
-        if self.shape.json {
+    fn print_report(&self, rows: &[Value], first: bool, repeats: bool) -> Outcome<bool> {
+        if self.output.json {
             let document = envelope(IOSTAT.command, json!({IOSTAT.key: rows}));
             // One line for each report, so that a reader knows where one ends.
             return print_on(&if repeats { format!("{document}\n") } else { format!("{document:#}\n") });
         }
-        let text = IOSTAT.render(rows, self.shape);
+        let text = IOSTAT.render(rows, self.output);
         // If tables are printed between the reports, each needs its own header.
-        let skip = usize::from(!first && !self.shape.no_header && !self.latency);
+        let skip = usize::from(!first && !self.output.no_header && !self.latency);
         let mut text: String = text.lines().skip(skip).map(|line| format!("{line}\n")).collect();
         for row in rows.iter().filter(|_| self.latency) {
-            text.push_str(&latency::table(row, self.shape));
+            text.push_str(&latency::table(row, self.output));
         }
         print_on(&text)
     }
@@ -194,7 +194,7 @@ impl Iostat {
 /// The counters of a pool; all zero if no process has it open.
 fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
     let target = target::find(registry, word)?;
-    if let Some(daemon) = daemon_to_look_at(registry, &target, PATIENCE)? {
+    if let Some(daemon) = daemon_for_reading(registry, &target, GREETING_TIMEOUT)? {
         return daemon.ask(&Query::Iostat, &mut |_, _, _| {});
     }
     target::read_label(&target.path)?;
@@ -206,12 +206,12 @@ fn sample(registry: &Registry, word: &str) -> Outcome<Value> {
 }
 
 /// Whether both are of one import: counters restart with each.
-fn is_later(now: &Value, before: &Value) -> bool {
+fn is_same_import(now: &Value, before: &Value) -> bool {
     now["seconds"].as_f64().unwrap_or(0.0) > before["seconds"].as_f64().unwrap_or(0.0)
 }
 
 /// What happened between two answers, or since the import.
-fn period(now: &Value, before: Option<&Value>) -> Value {
+fn difference(now: &Value, before: Option<&Value>) -> Value {
     let mut row = now.clone();
     if let Some(before) = before {
         for key in COUNTERS {
@@ -243,13 +243,13 @@ mod tests {
         Iostat {
             words: words.split_whitespace().map(str::to_owned).collect(),
             latency: false,
-            shape: Shape::default(),
+            output: OutputFormat::default(),
         }
     }
 
     #[test]
     fn numbers_are_interval_and_count() {
-        let sorted = |text: &str| words(text).sort_words();
+        let sorted = |text: &str| words(text).parse_words();
         let pools = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let seconds = Duration::from_secs_f64;
         assert_eq!(sorted(""), Ok((pools(&[]), None, None)));
@@ -270,11 +270,11 @@ mod tests {
             }
             row
         };
-        let row = period(&at(4.0, 300), Some(&at(2.0, 100)));
+        let row = difference(&at(4.0, 300), Some(&at(2.0, 100)));
         assert_eq!((&row["reads"], &row["reads_per_second"]), (&200.into(), &100.into()));
-        assert_eq!(period(&at(4.0, 300), None)["written_bytes_per_second"], 75);
+        assert_eq!(difference(&at(4.0, 300), None)["written_bytes_per_second"], 75);
         assert_eq!(row["amplification"], 1.0);
-        assert_eq!(period(&at(4.0, 0), None)["amplification"], Value::Null);
-        assert!(!is_later(&at(1.0, 0), &at(4.0, 300)));
+        assert_eq!(difference(&at(4.0, 0), None)["amplification"], Value::Null);
+        assert!(!is_same_import(&at(1.0, 0), &at(4.0, 300)));
     }
 }

@@ -1,11 +1,11 @@
 //! `terrane pool upgrade`: features of a pool's format, and those that this program knows.
 
 use super::super::{ask, ask_within, print};
-use crate::control::SURVEY_PATIENCE;
+use crate::control::SURVEY_TIMEOUT;
 use crate::failure::{Failure, Outcome};
 use crate::query::Query;
 use crate::registry::Registry;
-use crate::table::{Listing, Shape, count, text};
+use crate::table::{Listing, OutputFormat, count, text};
 use clap::Args;
 use serde_json::{Value, json};
 use terrane_format::FEATURES;
@@ -21,14 +21,14 @@ reach back beyond it.
 pub struct Upgrade {
     /// Pools to upgrade, by name or by device
     pools: Vec<String>,
-    /// Upgrade all that are known
+    /// Upgrade all known pools
     #[arg(short, long, conflicts_with = "pools")]
     all: bool,
-    /// List the features that this program knows
+    /// List the features that this program supports
     #[arg(long, conflicts_with_all = ["pools", "all"])]
     features: bool,
     #[command(flatten)]
-    shape: Shape,
+    output: OutputFormat,
 }
 
 const POOLS: Listing = Listing {
@@ -61,17 +61,17 @@ impl Upgrade {
         for word in &pools {
             let answer = match is_change {
                 true => ask(&registry, word, &query),
-                false => ask_within(&registry, word, &query, SURVEY_PATIENCE),
+                false => ask_within(&registry, word, &query, SURVEY_TIMEOUT),
             };
             match answer {
                 Ok(answer) => rows.push(row(&answer)),
                 Err(Failure(reason)) => failures.push(reason),
             }
         }
-        if rows.is_empty() && failures.is_empty() && !self.shape.json {
-            print("no pools are known here; `terrane pool import` looks for some\n")?;
+        if rows.is_empty() && failures.is_empty() && !self.output.json {
+            print("no known pools; `terrane pool import` searches for some\n")?;
         } else {
-            print(&POOLS.render(&rows, self.shape))?;
+            print(&POOLS.render(&rows, self.output))?;
         }
         if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
     }
@@ -79,7 +79,7 @@ impl Upgrade {
     fn list_features(&self) -> Outcome {
         let rows: Vec<Value> =
             FEATURES.iter().map(|row| json!({"name": row.name, "meaning": row.meaning})).collect();
-        print(&FEATURE_ROWS.render(&rows, self.shape))
+        print(&FEATURE_ROWS.render(&rows, self.output))
     }
 }
 

@@ -162,7 +162,7 @@ fn what_is_appended_and_asked_again_overwrites_nothing_and_is_there_once() {
 #[test]
 fn an_append_that_no_server_has_begun_is_done_though_the_end_looks_like_it() {
     let (dispatch, fs, file) = served_after(b"tick\ntick\n");
-    fs.predecessor_stepped_back();
+    fs.note_clean_handover();
     let (offset, flags) = (99, libc::O_APPEND.cast_unsigned());
     let append = Request::Write(WriteIn { offset, write_flags: 0, flags, data: b"tick\n" });
     assert_eq!(ask_about(&dispatch, file, &AGREED, false, append), EIO, "the first change is refused");

@@ -7,7 +7,7 @@ use crate::session::{Handler, Negotiated};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_object::Objects;
+use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Fs, WriteFlags};
 use terrane_store::env::SeededEnv;
@@ -26,7 +26,7 @@ pub(in crate::dispatch) fn served_with(props: &[(&str, &str)]) -> (Dispatch, Arc
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
     let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let dataset = Dataset::create_root(&Objects::create(pool).unwrap(), props).unwrap();
+    let dataset = Dataset::create_root(&ObjectSets::create(pool).unwrap(), props).unwrap();
     Fs::format(&dataset, &Cred::default()).unwrap();
     let fs = Fs::open(Arc::new(dataset)).unwrap();
     (Dispatch::new(Arc::clone(&fs), &MountOptions::default(), Arc::default()), fs)

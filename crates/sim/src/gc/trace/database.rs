@@ -7,16 +7,16 @@
 use super::{Event, Pick, Trace};
 use std::collections::{BTreeSet, VecDeque};
 use terrane_space::policy::Hint;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 const PAGES: u64 = 0;
 /// Share of pages and dumps in the live bytes; the rest is for the log and temporary files.
-const PAGES_PART: f64 = 0.78;
-const DUMPS_PART: f64 = 0.18;
+const PAGES_SHARE: f64 = 0.78;
+const DUMPS_SHARE: f64 = 0.18;
 /// Divisor of the number of pages: changes between two checkpoints.
-const CHANGES_PART: u64 = 64;
+const CHANGES_DIVISOR: u64 = 64;
 /// One checkpoint in this many begins a dump.
-const DUMP_PART: u64 = 8;
+const CHECKPOINTS_PER_DUMP: u64 = 8;
 const DIRECTORIES: [u64; 4] = [1, 2, 3, 4];
 
 /// The workload.
@@ -35,9 +35,10 @@ pub struct Database {
 }
 
 impl Database {
+    /// A database that takes `live_bytes` in all, most of it pages.
     pub fn new(live_bytes: u64, page_bytes: u64) -> Database {
-        let pages = (live_bytes as f64 * PAGES_PART) as u64 / page_bytes;
-        let dump_bytes = (live_bytes as f64 * DUMPS_PART / 6.0) as u64 / page_bytes * page_bytes;
+        let pages = (live_bytes as f64 * PAGES_SHARE) as u64 / page_bytes;
+        let dump_bytes = (live_bytes as f64 * DUMPS_SHARE / 6.0) as u64 / page_bytes * page_bytes;
         Database {
             pages,
             page_bytes,
@@ -67,10 +68,10 @@ impl Database {
 
     /// What happens until the next checkpoint has ended: transactions and their log, while the pages of the
     /// last checkpoint and a dump are written.
-    fn cycle(&mut self, dice: &mut Dice) {
+    fn cycle(&mut self, rng: &mut Prng) {
         let bytes = self.page_bytes;
-        let changes = self.pages / CHANGES_PART;
-        let dirty: BTreeSet<u64> = (0..changes).map(|_| self.pick.block(self.pages, dice)).collect();
+        let changes = self.pages / CHANGES_DIVISOR;
+        let dirty: BTreeSet<u64> = (0..changes).map(|_| self.pick.block(self.pages, rng)).collect();
         let mut pages: VecDeque<Event> = dirty
             .into_iter()
             .map(|block| Event::Write { object: PAGES, block: block as u32, bytes })
@@ -92,7 +93,7 @@ impl Database {
             }
         }
         let mut dump: Vec<Event> = Vec::new();
-        if dice.one_in(DUMP_PART) {
+        if rng.one_in(CHECKPOINTS_PER_DUMP) {
             let (object, create) = self.create(3, ".dump", self.dump_bytes, Hint::NotSet);
             dump.extend(
                 (self.dumps.len() >= self.dumps_max)
@@ -117,7 +118,7 @@ impl Database {
 }
 
 impl Trace for Database {
-    fn fill(&mut self, dice: &mut Dice) -> Option<Event> {
+    fn fill(&mut self, rng: &mut Prng) -> Option<Event> {
         if std::mem::take(&mut self.filling) {
             let size = self.pages * self.page_bytes;
             let (_, create) = self.create(0, ".db", size, Hint::NotSet);
@@ -125,14 +126,14 @@ impl Trace for Database {
             self.queue.extend(self.whole(PAGES, size));
         }
         if self.queue.is_empty() && self.dumps.len() < self.dumps_max {
-            self.cycle(dice);
+            self.cycle(rng);
         }
         self.queue.pop_front()
     }
 
-    fn next(&mut self, dice: &mut Dice) -> Option<Event> {
+    fn next(&mut self, rng: &mut Prng) -> Option<Event> {
         if self.queue.is_empty() {
-            self.cycle(dice);
+            self.cycle(rng);
         }
         self.queue.pop_front()
     }

@@ -1,20 +1,21 @@
 //! Files of several kinds that are created whole and deleted whole, by several writers concurrently.
 //!
-//! A kind has directories, a suffix, sizes, its shares of written and of live bytes, and a way to die; the
-//! two shares determine how long its files live. Kinds whose two shares are equal die as if nothing
-//! distinguished them from others.
+//! A kind has directories, a suffix, sizes, its shares of written and of live bytes, and an order of
+//! deletion. The two shares determine how long its files live. Kinds whose two shares are equal die as if
+//! nothing distinguished them from others.
 
 use super::{Event, Trace};
 use std::collections::VecDeque;
 use std::ops::Range;
 use terrane_space::policy::Hint;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// A kind of files.
 #[derive(Clone, Debug)]
 pub struct Kind {
     /// Directories in which such files are created.
     pub directories: Range<u64>,
+    /// The end of their names.
     pub suffix: &'static str,
     /// Lowest and highest size in bytes.
     pub size: Range<u64>,
@@ -24,7 +25,8 @@ pub struct Kind {
     pub written: f64,
     /// Share of the live bytes that are of this kind.
     pub live: f64,
-    pub dies: Dies,
+    /// Which file is deleted next.
+    pub deletion: DeletionOrder,
     /// The hint that their creators give.
     pub hint: Hint,
 }
@@ -32,8 +34,17 @@ pub struct Kind {
 impl Kind {
     /// Files of any size in the range, named by number, that die at random.
     fn plain(size: Range<u64>) -> Kind {
-        let (directories, suffix, log_uniform, dies) = (1..2, "", false, Dies::AtRandom);
-        Kind { directories, suffix, size, log_uniform, written: 1.0, live: 1.0, dies, hint: Hint::NotSet }
+        let (directories, suffix, log_uniform, deletion) = (1..2, "", false, DeletionOrder::AtRandom);
+        Kind {
+            directories,
+            suffix,
+            size,
+            log_uniform,
+            written: 1.0,
+            live: 1.0,
+            deletion,
+            hint: Hint::NotSet,
+        }
     }
 }
 
@@ -71,22 +82,22 @@ pub fn churn() -> Vec<Kind> {
 /// rotated, sources stay. The administrator gave the directories of intermediate files and objects the hint
 /// `short`; packages, logs and sources have none.
 pub fn build_farm() -> Vec<Kind> {
-    let kind = |directories, suffix, size, (written, live), dies, hint| Kind {
+    let kind = |directories, suffix, size, (written, live), deletion, hint| Kind {
         directories,
         suffix,
         written,
         live,
-        dies,
+        deletion,
         hint,
         log_uniform: true,
         ..Kind::plain(size)
     };
     vec![
-        kind(1..33, ".s", 16 << 10..1 << 20, (0.15, 0.01), Dies::InOrder, Hint::Short),
-        kind(100..400, ".o", 16 << 10..1 << 20, (0.55, 0.14), Dies::InOrder, Hint::Short),
-        kind(500..508, ".tar", 4 << 20..64 << 20, (0.18, 0.3), Dies::InOrder, Hint::NotSet),
-        kind(600..608, ".log", 64 << 10..1 << 20, (0.05, 0.1), Dies::InOrder, Hint::NotSet),
-        kind(1000..3000, ".c", 4 << 10..128 << 10, (0.07, 0.45), Dies::AtRandom, Hint::NotSet),
+        kind(1..33, ".s", 16 << 10..1 << 20, (0.15, 0.01), DeletionOrder::InOrder, Hint::Short),
+        kind(100..400, ".o", 16 << 10..1 << 20, (0.55, 0.14), DeletionOrder::InOrder, Hint::Short),
+        kind(500..508, ".tar", 4 << 20..64 << 20, (0.18, 0.3), DeletionOrder::InOrder, Hint::NotSet),
+        kind(600..608, ".log", 64 << 10..1 << 20, (0.05, 0.1), DeletionOrder::InOrder, Hint::NotSet),
+        kind(1000..3000, ".c", 4 << 10..128 << 10, (0.07, 0.45), DeletionOrder::AtRandom, Hint::NotSet),
     ]
 }
 
@@ -101,8 +112,9 @@ impl Kind {
     }
 }
 
+/// Which file of a kind is deleted next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dies {
+pub enum DeletionOrder {
     /// A random one.
     AtRandom,
     /// The oldest first: rotated, recycled.
@@ -126,8 +138,8 @@ struct Writer {
 pub struct Files {
     kinds: Vec<Population>,
     writers: Vec<Writer>,
-    turn: usize,
-    left_in_turn: u64,
+    current: usize,
+    quantum_left: u64,
     next_object: u64,
     block_bytes: u64,
     deletes: VecDeque<u64>,
@@ -136,9 +148,10 @@ pub struct Files {
 }
 
 /// Bytes that one writer writes before the next continues.
-const TURN_BYTES: u64 = 1 << 20;
+const QUANTUM_BYTES: u64 = 1 << 20;
 
 impl Files {
+    /// `writers` files are written at a time. The pool is filled to `live_bytes` first.
     pub fn new(kinds: Vec<Kind>, writers: usize, live_bytes: u64, block_bytes: u64) -> Files {
         let kinds = kinds.into_iter().map(|kind| Population {
             target_bytes: (kind.live * live_bytes as f64) as u64,
@@ -150,8 +163,8 @@ impl Files {
         Files {
             kinds: kinds.collect(),
             writers: (0..writers).map(idle).collect(),
-            turn: 0,
-            left_in_turn: 0,
+            current: 0,
+            quantum_left: 0,
             next_object: 1,
             block_bytes,
             deletes: VecDeque::new(),
@@ -160,13 +173,13 @@ impl Files {
         }
     }
 
-    fn start_file(&mut self, dice: &mut Dice, filling: bool) -> Event {
+    fn start_file(&mut self, rng: &mut Prng, filling: bool) -> Event {
         // Shares are of bytes, so kinds of larger files are started less often.
         let part = |population: &Population| {
             let kind = &population.kind;
             (if filling { kind.live } else { kind.written }) / kind.mean_bytes()
         };
-        let mut at = dice.part() * self.kinds.iter().map(part).sum::<f64>();
+        let mut at = rng.next_f64() * self.kinds.iter().map(part).sum::<f64>();
         let kind = self.kinds.iter().position(|population| {
             at -= part(population);
             at < 0.0
@@ -177,36 +190,36 @@ impl Files {
         let of = &self.kinds[kind].kind;
         let Range { start: least, end: most } = of.size;
         let size = if of.log_uniform {
-            (least as f64 * (most as f64 / least as f64).powf(dice.part())) as u64
+            (least as f64 * (most as f64 / least as f64).powf(rng.next_f64())) as u64
         } else {
-            least + dice.below(most - least + 1)
+            least + rng.below(most - least + 1)
         };
-        let directory = of.directories.start + dice.below(of.directories.end - of.directories.start);
+        let directory = of.directories.start + rng.below(of.directories.end - of.directories.start);
         let (hint, name) = (of.hint, format!("{object}{}", of.suffix));
         let population = &mut self.kinds[kind];
         population.alive.push_back((object, size));
         population.live_bytes += size;
         self.live_bytes += size;
-        self.writers[self.turn] = Writer { object, size, written: 0 };
+        self.writers[self.current] = Writer { object, size, written: 0 };
         Event::Create { object, directory, name, hint, size }
     }
 
     /// Deletes files until their kind is back at its level.
-    fn make_room(&mut self, dice: &mut Dice) {
+    fn delete_to_level(&mut self, rng: &mut Prng) {
         let writing: Vec<u64> =
             self.writers.iter().filter(|w| w.written < w.size).map(|writer| writer.object).collect();
         for population in &mut self.kinds {
             while population.live_bytes > population.target_bytes && population.alive.len() > writing.len() {
-                let mut at = match population.kind.dies {
-                    Dies::InOrder => 0,
-                    Dies::AtRandom => dice.below(population.alive.len() as u64) as usize,
+                let mut at = match population.kind.deletion {
+                    DeletionOrder::InOrder => 0,
+                    DeletionOrder::AtRandom => rng.below(population.alive.len() as u64) as usize,
                 };
                 while writing.contains(&population.alive[at].0) {
                     at = (at + 1) % population.alive.len();
                 }
-                let dead = match population.kind.dies {
-                    Dies::InOrder => population.alive.remove(at),
-                    Dies::AtRandom => population.alive.swap_remove_back(at),
+                let dead = match population.kind.deletion {
+                    DeletionOrder::InOrder => population.alive.remove(at),
+                    DeletionOrder::AtRandom => population.alive.swap_remove_back(at),
                 };
                 let Some((object, size)) = dead else { break };
                 population.live_bytes -= size;
@@ -216,39 +229,39 @@ impl Files {
         }
     }
 
-    fn go_on(&mut self, dice: &mut Dice, filling: bool) -> Option<Event> {
+    fn write_next(&mut self, rng: &mut Prng, filling: bool) -> Option<Event> {
         if let Some(object) = self.deletes.pop_front() {
             return Some(Event::Delete { object });
         }
-        if self.left_in_turn == 0 {
-            self.turn = (self.turn + 1) % self.writers.len();
-            self.left_in_turn = TURN_BYTES;
+        if self.quantum_left == 0 {
+            self.current = (self.current + 1) % self.writers.len();
+            self.quantum_left = QUANTUM_BYTES;
         }
-        let writer = &self.writers[self.turn];
+        let writer = &self.writers[self.current];
         if writer.written >= writer.size {
             if filling && self.live_bytes >= self.level_bytes {
                 return None;
             }
-            self.make_room(dice);
-            let create = self.start_file(dice, filling);
-            self.left_in_turn = TURN_BYTES;
+            self.delete_to_level(rng);
+            let create = self.start_file(rng, filling);
+            self.quantum_left = QUANTUM_BYTES;
             return Some(create);
         }
-        let writer = &mut self.writers[self.turn];
+        let writer = &mut self.writers[self.current];
         let bytes = (writer.size - writer.written).min(self.block_bytes);
         let block = (writer.written / self.block_bytes) as u32;
         writer.written += bytes;
-        self.left_in_turn = self.left_in_turn.saturating_sub(bytes);
+        self.quantum_left = self.quantum_left.saturating_sub(bytes);
         Some(Event::Write { object: writer.object, block, bytes })
     }
 }
 
 impl Trace for Files {
-    fn fill(&mut self, dice: &mut Dice) -> Option<Event> {
-        self.go_on(dice, true)
+    fn fill(&mut self, rng: &mut Prng) -> Option<Event> {
+        self.write_next(rng, true)
     }
 
-    fn next(&mut self, dice: &mut Dice) -> Option<Event> {
-        self.go_on(dice, false)
+    fn next(&mut self, rng: &mut Prng) -> Option<Event> {
+        self.write_next(rng, false)
     }
 }

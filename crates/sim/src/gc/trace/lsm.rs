@@ -10,15 +10,15 @@
 use super::{Event, Trace};
 use std::collections::VecDeque;
 use terrane_space::policy::Hint;
-use terrane_wire::Dice;
+use terrane_wire::Prng;
 
 /// Share of the live bytes in the last level when it is full.
-const LAST_PART: f64 = 0.84;
+const LAST_LEVEL_SHARE: f64 = 0.84;
 const FANOUT: u64 = 10;
 /// Tables of level 0 that are merged at once, and the least that level 1 holds.
-const FEW: usize = 4;
+const L0_TABLES: usize = 4;
 /// Bytes that one of the concurrent writers writes before the next continues.
-const TURN_BYTES: u64 = 1 << 20;
+const QUANTUM_BYTES: u64 = 1 << 20;
 
 #[derive(Clone, Copy)]
 struct Table {
@@ -31,9 +31,9 @@ struct Table {
 
 struct Level {
     tables: Vec<Table>,
-    most_bytes: u64,
+    max_bytes: u64,
     /// Where the last table that moved to the next level ended.
-    turn: f64,
+    compaction_cursor: f64,
 }
 
 impl Level {
@@ -57,10 +57,10 @@ pub struct Lsm {
 impl Lsm {
     /// Tables of `table_bytes`, written in blocks of `block_bytes`.
     pub fn new(live_bytes: u64, table_bytes: u64, block_bytes: u64) -> Lsm {
-        let level = |most_bytes| Level { tables: Vec::new(), most_bytes, turn: 0.0 };
-        let mut most = (live_bytes as f64 * LAST_PART) as u64;
+        let level = |max_bytes| Level { tables: Vec::new(), max_bytes, compaction_cursor: 0.0 };
+        let mut most = (live_bytes as f64 * LAST_LEVEL_SHARE) as u64;
         let mut levels = VecDeque::from([level(most)]);
-        while most / FANOUT > FEW as u64 * table_bytes {
+        while most / FANOUT > L0_TABLES as u64 * table_bytes {
             most /= FANOUT;
             levels.push_front(level(most));
         }
@@ -129,16 +129,16 @@ impl Lsm {
         // Keys and values, as they are in the table.
         let log = self.whole(".log", self.table_bytes, &mut logged);
         let old_log = self.old_log.replace(log);
-        if self.levels[0].tables.len() >= FEW {
+        if self.levels[0].tables.len() >= L0_TABLES {
             let from = std::mem::take(&mut self.levels[0].tables);
             self.merge(0, &from, &mut merged);
         }
         for level in 1..self.levels.len() - 1 {
-            while self.levels[level].bytes() > self.levels[level].most_bytes {
-                let Level { tables, turn, .. } = &mut self.levels[level];
-                let at = tables.iter().position(|table| table.first >= *turn).unwrap_or(0);
+            while self.levels[level].bytes() > self.levels[level].max_bytes {
+                let Level { tables, compaction_cursor, .. } = &mut self.levels[level];
+                let at = tables.iter().position(|table| table.first >= *compaction_cursor).unwrap_or(0);
                 let from = tables.remove(at);
-                *turn = from.end;
+                *compaction_cursor = from.end;
                 self.merge(level, &[from], &mut merged);
             }
         }
@@ -149,25 +149,25 @@ impl Lsm {
         }
         while !(logged.is_empty() && flushed.is_empty() && merged.is_empty()) {
             for list in [&mut logged, &mut flushed, &mut merged] {
-                let turn = (TURN_BYTES / self.block_bytes).max(1) as usize;
-                self.queue.extend(list.drain(..turn.min(list.len())));
+                let quantum = (QUANTUM_BYTES / self.block_bytes).max(1) as usize;
+                self.queue.extend(list.drain(..quantum.min(list.len())));
             }
         }
     }
 }
 
 impl Trace for Lsm {
-    fn fill(&mut self, _dice: &mut Dice) -> Option<Event> {
+    fn fill(&mut self, _rng: &mut Prng) -> Option<Event> {
         if !std::mem::replace(&mut self.is_filled, true) {
             let mut events = VecDeque::new();
             let last = self.levels.len() - 1;
-            self.levels[last].tables = self.tables(self.levels[last].most_bytes, 0.0, 1.0, &mut events);
+            self.levels[last].tables = self.tables(self.levels[last].max_bytes, 0.0, 1.0, &mut events);
             self.queue = events;
         }
         self.queue.pop_front()
     }
 
-    fn next(&mut self, _dice: &mut Dice) -> Option<Event> {
+    fn next(&mut self, _rng: &mut Prng) -> Option<Event> {
         while self.queue.is_empty() {
             self.cycle();
         }

@@ -6,14 +6,14 @@ const BLOCK: u64 = 128 << 10;
 
 /// Every open zone has enough free space.
 fn place(placer: &mut Placer, placement: &Placement, is_hot: bool, may_open: bool) -> usize {
-    let stock = if may_open { Stock::Plenty } else { Stock::Short };
-    place_by(placer, placement, if is_hot { Heat::Hot } else { Heat::Cold }, stock)
+    let supply = if may_open { ZoneSupply::Plenty } else { ZoneSupply::Short };
+    place_by(placer, placement, if is_hot { Heat::Hot } else { Heat::Cold }, supply)
 }
 
-fn place_by(placer: &mut Placer, placement: &Placement, heat: Heat, stock: Stock) -> usize {
-    let choice = placer.choose(placement, heat, stock, |_| ZONE);
+fn place_by(placer: &mut Placer, placement: &Placement, heat: Heat, supply: ZoneSupply) -> usize {
+    let choice = placer.choose(placement, heat, supply, |_| ZONE);
     assert!(!choice.is_fresh, "nothing is short");
-    placer.chosen(choice, placement, heat, BLOCK);
+    placer.note_placed(choice, placement, heat, BLOCK);
     choice.slot
 }
 
@@ -31,7 +31,7 @@ fn copies_of_metadata_never_share_a_slot_and_every_role_has_one() {
             assert!(open_max == 0 || layout.slots() <= open_max as usize);
             assert!(!layout.data().is_empty() && layout.data().end <= layout.slots());
             assert!(Age::ALL.iter().all(|age| layout.survivors(*age) < layout.slots()));
-            for class in Class::ALL {
+            for class in ZoneClass::ALL {
                 assert!(!layout.slots_of(class).is_empty());
             }
             let used: std::collections::BTreeSet<usize> =
@@ -46,27 +46,27 @@ fn copies_of_metadata_never_share_a_slot_and_every_role_has_one() {
 fn metadata_can_have_slots_of_its_own() {
     for zones in [30, 127, 128, 1000] {
         for open_max in [0, 3, 4, 5, 13] {
-            let layout = Layout::new(zones, open_max).unwrap().with_metadata_apart();
+            let layout = Layout::new(zones, open_max).unwrap().with_metadata_slots();
             assert!(open_max == 0 || layout.slots() <= open_max as usize);
             let others: Vec<usize> = layout.data().chain(Age::ALL.map(|age| layout.survivors(age))).collect();
             assert!(layout.meta().iter().all(|slot| !others.contains(slot)), "{layout:?}");
-            let classes = layout.meta().map(|slot| layout.metadata_alone(slot));
-            assert_eq!(classes, [Some(Class::MetaA), Some(Class::MetaB)], "{layout:?}");
-            assert!(others.iter().all(|slot| layout.metadata_alone(*slot).is_none()), "{layout:?}");
+            let classes = layout.meta().map(|slot| layout.metadata_only_class(slot));
+            assert_eq!(classes, [Some(ZoneClass::MetaA), Some(ZoneClass::MetaB)], "{layout:?}");
+            assert!(others.iter().all(|slot| layout.metadata_only_class(*slot).is_none()), "{layout:?}");
             assert!(others.iter().all(|slot| *slot < layout.slots()) && !layout.data().is_empty());
         }
     }
 }
 
 #[test]
-fn a_slot_that_is_shared_is_not_for_metadata_alone() {
+fn a_shared_slot_has_no_metadata_only_class() {
     for layout in [Layout::of_slots(2, 1), Layout::of_slots(3, 1)].map(Option::unwrap) {
-        assert_eq!(layout.metadata_alone(layout.meta()[1]), None, "{layout:?}");
+        assert_eq!(layout.metadata_only_class(layout.meta()[1]), None, "{layout:?}");
     }
 }
 
 #[test]
-fn what_dies_together_lies_together() {
+fn each_hint_has_a_slot_of_its_own() {
     let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let mut slots: [Vec<usize>; 3] = Default::default();
     for round in 0..100u64 {
@@ -83,11 +83,11 @@ fn what_dies_together_lies_together() {
 
 /// As in the pool: a block does not fit, so the zone is closed, and the next one is opened in its slot.
 #[test]
-fn a_slot_stays_what_it_was_when_its_zone_is_full() {
+fn slots_keep_their_lanes_when_a_zone_is_full() {
     let mut placer = Placer::new(Layout::new(500, 0).unwrap(), ZONE);
     let next_zone = |placer: &mut Placer, slot| {
-        placer.closed(slot);
-        placer.opened(slot);
+        placer.note_closed(slot);
+        placer.note_opened(slot);
     };
     let hints = [Hint::Short, Hint::Medium, Hint::Long];
     let first = hints.map(|hint| place(&mut placer, &file(0, hint, 1 << 20), false, true));
@@ -133,31 +133,31 @@ fn small_files_follow_each_other() {
     }
     let slots: std::collections::BTreeSet<usize> = (10..110)
         .map(|id| {
-            place(&mut placer, &Placement { closed: true, ..file(id, Hint::NotSet, 8 << 10) }, false, true)
+            place(&mut placer, &Placement { is_closed: true, ..file(id, Hint::NotSet, 8 << 10) }, false, true)
         })
         .collect();
     assert_eq!(slots.len(), 1);
 }
 
 #[test]
-fn what_dies_soon_is_kept_apart_from_the_rest_where_there_is_room() {
+fn hot_data_gets_a_slot_of_its_own() {
     for zones in [200, 500, 2000] {
         let mut placer = Placer::new(Layout::new(zones, 0).unwrap(), ZONE);
         let cold = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
         let hot = place(&mut placer, &file(2, Hint::NotSet, 64 << 10), true, true);
         assert_ne!(cold, hot);
         assert_eq!(place(&mut placer, &file(3, Hint::NotSet, 64 << 10), true, true), hot);
-        placer.closed(hot);
+        placer.note_closed(hot);
         assert_eq!(place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true), cold);
     }
 }
 
 #[test]
-fn overwrites_lie_apart_by_how_long_they_live_as_far_as_slots_go() {
+fn overwrites_are_separated_by_lifetime_as_far_as_slots_suffice() {
     for (zones, classes) in [(200, 2), (500, 3), (2000, 4)] {
         let mut placer = Placer::new(Layout::new(zones, 0).unwrap(), ZONE);
         let mut slots: Vec<usize> = [Heat::Cold, Heat::Hot, Heat::Warm, Heat::Tepid, Heat::Warm, Heat::Hot]
-            .map(|heat| place_by(&mut placer, &file(1, Hint::NotSet, 64 << 10), heat, Stock::Short))
+            .map(|heat| place_by(&mut placer, &file(1, Hint::NotSet, 64 << 10), heat, ZoneSupply::Short))
             .into();
         assert_eq!(slots[1], slots[5]);
         assert_eq!(slots[2], slots[4]);
@@ -168,13 +168,13 @@ fn overwrites_lie_apart_by_how_long_they_live_as_far_as_slots_go() {
 }
 
 #[test]
-fn slots_that_wait_for_what_comes_no_more_are_given_to_those_who_write() {
+fn slots_of_expired_lanes_are_given_to_active_lanes() {
     for (hint, is_taken) in [(Hint::NotSet, true), (Hint::Short, false)] {
         let mut placer = Placer::new(Layout::new(2000, 0).unwrap(), ZONE);
         let before: Vec<usize> =
             (1..=3).map(|id| place(&mut placer, &file(id, hint, 8 << 20), false, true)).collect();
         let life = |id| Placement { burst_bytes: 8 << 20, ..expected(id, 1 << 30) };
-        for _ in 0..=FORGOTTEN_ZONES * ZONE / BLOCK {
+        for _ in 0..=LANE_EXPIRY_ZONES * ZONE / BLOCK {
             let own = place(&mut placer, &life(10), false, false);
             assert!(!before.contains(&own));
         }
@@ -212,17 +212,17 @@ fn files_that_live_as_long_share_a_slot_and_others_do_not() {
 }
 
 #[test]
-fn what_is_known_of_files_goes_before_what_was_said_and_a_predecessor_before_both() {
+fn lanes_prefer_the_predecessor_then_measured_lives_then_hints() {
     let placement = Placement { hint: Hint::Short, ..expected(1, 1 << 40) };
     assert_eq!(Lane::of(&placement, Heat::Cold), Lane::Life(40));
-    let again = Placement { replaces: Txg(7), ..placement };
-    assert_eq!(Lane::of(&again, Heat::Hot), Lane::Said(Hint::Short));
+    let again = Placement { replaced_birth: Txg(7), ..placement };
+    assert_eq!(Lane::of(&again, Heat::Hot), Lane::Hint(Hint::Short));
     assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Warm), Lane::Heat(Heat::Warm));
-    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Cold), Lane::Said(Hint::NotSet));
+    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Cold), Lane::Hint(Hint::NotSet));
 }
 
 #[test]
-fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
+fn a_slot_of_an_expired_lane_goes_to_the_next_lane() {
     let mut placer = Placer::new(Layout::new(300, 0).unwrap(), ZONE);
     let lanes = placer.layout().data().len() as u64;
     let slots: Vec<usize> =
@@ -232,7 +232,7 @@ fn a_slot_whose_lane_is_forgotten_goes_to_the_next_that_has_none() {
     unlike.dedup();
     assert_eq!(unlike.len(), slots.len());
     let stranger = file(100, Hint::Long, 64 << 10);
-    for _ in 0..=FORGOTTEN_ZONES * ZONE / BLOCK {
+    for _ in 0..=LANE_EXPIRY_ZONES * ZONE / BLOCK {
         for at in 1..lanes {
             let _ = place(&mut placer, &expected(at + 1, 1 << (10 * at)), false, true);
         }
@@ -247,24 +247,24 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
     let mut placer = Placer::new(Layout::of_slots(4, 1).unwrap(), ZONE);
     let log = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
     assert_eq!(placer.layout().data(), log..log + 1);
-    let fresh = |placer: &Placer, burst_bytes, stock, room| {
-        placer.choose(&file(2, Hint::NotSet, burst_bytes), Heat::Cold, stock, |_| room)
+    let fresh = |placer: &Placer, burst_bytes, supply, free_bytes| {
+        placer.choose(&file(2, Hint::NotSet, burst_bytes), Heat::Cold, supply, |_| free_bytes)
     };
-    let (scrap, big) = (ZONE / SCRAP_PART - 1, ZONE / BIG_FILE_PART);
-    assert_eq!(fresh(&placer, big, Stock::Plenty, scrap), Choice { slot: log, is_fresh: true });
+    let (scrap, big) = (ZONE / SCRAP_DIVISOR - 1, ZONE / BIG_FILE_DIVISOR);
+    assert_eq!(fresh(&placer, big, ZoneSupply::Plenty, scrap), Choice { slot: log, is_fresh: true });
     // Not if much is left, for a file that is smaller, or when zones are short.
-    for (burst, stock, room) in [
-        (big, Stock::Plenty, scrap + 1),
-        (big - 1, Stock::Plenty, scrap),
-        (big, Stock::Enough, scrap),
-        (big, Stock::Short, scrap),
+    for (burst, supply, free_bytes) in [
+        (big, ZoneSupply::Plenty, scrap + 1),
+        (big - 1, ZoneSupply::Plenty, scrap),
+        (big, ZoneSupply::Enough, scrap),
+        (big, ZoneSupply::Short, scrap),
     ] {
-        let choice = fresh(&placer, burst, stock, room);
-        assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {stock:?}, {room} left");
+        let choice = fresh(&placer, burst, supply, free_bytes);
+        assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {supply:?}, {free_bytes} left");
     }
     // The file continues in the zone that it began, without another fresh one.
-    placer.chosen(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), Heat::Cold, BLOCK);
-    placer.closed(log);
-    placer.opened(log);
-    assert!(!fresh(&placer, big, Stock::Plenty, scrap).is_fresh);
+    placer.note_placed(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), Heat::Cold, BLOCK);
+    placer.note_closed(log);
+    placer.note_opened(log);
+    assert!(!fresh(&placer, big, ZoneSupply::Plenty, scrap).is_fresh);
 }

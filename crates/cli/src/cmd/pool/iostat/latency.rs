@@ -3,25 +3,25 @@
 //! The daemon answers with the counts of its histograms since the import; shown is the difference of two
 //! answers.
 
-use crate::table::{Shape, printable};
+use crate::table::{OutputFormat, printable};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use terrane_wire::meter::{BUCKETS, Times};
+use terrane_wire::meter::{BUCKETS, HistogramSnapshot};
 
 /// Key in the answer, and column title.
 const COLUMNS: [(&str, &str); 6] = [
     ("read", "READ"),
     ("write", "WRITE"),
     ("flush", "FLUSH"),
-    ("group", "GROUP"),
+    ("txg", "TXG"),
     ("join", "JOIN"),
     ("space", "SPACE"),
 ];
 const SHARES: [(&str, &str, f64); 3] =
     [("p50_ns", "p50", 0.5), ("p99_ns", "p99", 0.99), ("p999_ns", "p99.9", 0.999)];
 
-fn parse(raw: &Value) -> Times {
-    let mut times = Times::default();
+fn parse(raw: &Value) -> HistogramSnapshot {
+    let mut times = HistogramSnapshot::default();
     let counts = raw["counts"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (bucket, count) in times.buckets.iter_mut().zip(counts) {
         *bucket = count.as_u64().unwrap_or(0);
@@ -36,20 +36,20 @@ pub fn of_period(now: &Value, before: Option<&Value>) -> Value {
     let column = |(key, _): &(&str, &str)| {
         let all = parse(&now[key]);
         let times = before.map_or(all, |before| all.since(&parse(&before[key])));
-        let mut said = json!({
+        let mut latency = json!({
             "counts": times.buckets,
             "mean_ns": times.mean_ns(),
             "longest_ns": times.longest_ns,
         });
         for (key, _, share) in SHARES {
-            said[key] = times.quantile_ns(share).into();
+            latency[key] = times.quantile_ns(share).into();
         }
-        ((*key).to_owned(), said)
+        ((*key).to_owned(), latency)
     };
-    let bounds: Vec<Option<u64>> = (0..BUCKETS).map(Times::bound_ns).collect();
-    let mut said: serde_json::Map<String, Value> = COLUMNS.iter().map(column).collect();
-    said.insert("bounds_ns".to_owned(), bounds.into());
-    said.into()
+    let bounds: Vec<Option<u64>> = (0..BUCKETS).map(HistogramSnapshot::bound_ns).collect();
+    let mut latency: serde_json::Map<String, Value> = COLUMNS.iter().map(column).collect();
+    latency.insert("bounds_ns".to_owned(), bounds.into());
+    latency.into()
 }
 
 /// `1.05ms`: three digits are enough for a bound.
@@ -64,18 +64,18 @@ fn time(ns: u64) -> String {
 }
 
 /// A line for each latency bound, then means and shares; without operations that did not occur.
-pub fn table(row: &Value, shape: Shape) -> String {
-    let said = &row["latency"];
-    let count = |key: &str, at: usize| said[key]["counts"][at].as_u64().unwrap_or(0);
+pub fn table(row: &Value, output: OutputFormat) -> String {
+    let latency = &row["latency"];
+    let count = |key: &str, at: usize| latency[key]["counts"][at].as_u64().unwrap_or(0);
     let happened = |at: &usize| COLUMNS.iter().any(|(key, _)| count(key, *at) > 0);
     let (first, last) = ((0..BUCKETS).find(happened), (0..BUCKETS).rfind(happened));
     let mut lines: Vec<(String, [String; COLUMNS.len()])> = Vec::new();
-    if !shape.no_header {
+    if !output.no_header {
         let name = printable(row["name"].as_str().unwrap_or("-"));
         lines.push((name, COLUMNS.map(|(_, title)| title.to_owned())));
     }
     for at in first.unwrap_or(1)..=last.unwrap_or(0) {
-        let bound = Times::bound_ns(at).map_or("longer".to_owned(), |ns| match shape.parsable {
+        let bound = HistogramSnapshot::bound_ns(at).map_or("longer".to_owned(), |ns| match output.parsable {
             true => ns.to_string(),
             false => time(ns),
         });
@@ -83,9 +83,9 @@ pub fn table(row: &Value, shape: Shape) -> String {
     }
     let words = [("mean_ns", "mean"), ("longest_ns", "longest")];
     for (key, title) in SHARES.iter().map(|(key, title, _)| (*key, *title)).chain(words) {
-        let cell = |column: &str| match said[column][key].as_u64() {
+        let cell = |column: &str| match latency[column][key].as_u64() {
             Some(ns) if ns > 0 => {
-                if shape.parsable {
+                if output.parsable {
                     ns.to_string()
                 } else {
                     time(ns)
@@ -98,7 +98,7 @@ pub fn table(row: &Value, shape: Shape) -> String {
     let mut out = String::new();
     for (title, cells) in lines {
         // Writing to a `String` cannot fail.
-        let _ = match shape.no_header {
+        let _ = match output.no_header {
             true => writeln!(out, "{title}\t{}", cells.join("\t")),
             false => writeln!(out, "{title:>9}{}", cells.map(|cell| format!("{cell:>9}")).concat()),
         };
@@ -133,9 +133,9 @@ mod tests {
                 .sum::<u64>(),
             3
         );
-        let text = table(&row, Shape::default());
+        let text = table(&row, OutputFormat::default());
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(lines[0], ["tank", "READ", "WRITE", "FLUSH", "GROUP", "JOIN", "SPACE"]);
+        assert_eq!(lines[0], ["tank", "READ", "WRITE", "FLUSH", "TXG", "JOIN", "SPACE"]);
         assert_eq!(lines[1], ["4.2ms", "1", "0", "0", "0", "0", "0"], "nothing of what came before: {text}");
         assert_eq!(lines[2][..2], ["8.4ms", "1"]);
         assert!(lines.iter().any(|line| line[..2] == ["longer", "1"]), "{text}");
@@ -144,9 +144,9 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_at_rest_has_no_lines_of_times() {
+    fn an_idle_pool_has_no_latency_lines() {
         let row = json!({"name": "tank", "latency": of_period(&Value::Null, None)});
-        let text = table(&row, Shape { no_header: true, ..Shape::default() });
+        let text = table(&row, OutputFormat { no_header: true, ..OutputFormat::default() });
         assert_eq!(text.lines().next(), Some("p50\t-\t-\t-\t-\t-\t-"));
         assert_eq!(text.lines().count(), 5);
     }

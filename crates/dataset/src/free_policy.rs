@@ -1,0 +1,28 @@
+//! Decides whether a block that leaves a data set is freed.
+//!
+//! A block that leaves the live trees of a data set may still belong to a snapshot. The object set asks here,
+//! once per block ([`FreePolicy`]). There are no snapshots yet, so every block is freed.
+//!
+//! Invariant: object sets of data sets are opened only by [`open_set`], so this policy decides about all their frees.
+
+use std::sync::Arc;
+use terrane_format::BlockPtr;
+use terrane_object::{FreeDecision, FreePolicy, ObjectError, ObjectSet, ObjectSets};
+use terrane_wire::{ObjectId, Txg};
+
+/// The policy of a data set without snapshots.
+struct NoSnapshots;
+
+impl FreePolicy for NoSnapshots {
+    fn decide(&self, _: &BlockPtr, _: Txg) -> FreeDecision {
+        FreeDecision::Free
+    }
+}
+
+/// Opens the object set of a data set; `id` is the MOS object that holds its root.
+///
+/// # Errors
+/// The object is unreadable, or what its bonus refers to.
+pub fn open_set(objects: &ObjectSets, id: ObjectId) -> Result<Arc<ObjectSet>, ObjectError> {
+    objects.open_objset(id, Arc::new(NoSnapshots))
+}

@@ -1,0 +1,251 @@
+//! All object sets of a pool, and their sync in one txg.
+//!
+//! The *meta object set* (MOS) describes everything else; its root is in the commit record. Each other set has
+//! an object in the MOS. Its bonus has the set's root pointer and [`Identity`]. A sync handles the other sets
+//! first, then the MOS with their new roots.
+
+use crate::dnode::DNODE_BLOCK_BYTES;
+use crate::entry::{Identity, parse_entry};
+use crate::error::ObjectError;
+use crate::free_policy::FreePolicy;
+use crate::kind::ObjectKind;
+use crate::object::Object;
+use crate::objset::{MosChange, MosUpdate, ObjectSet, ObjectSpec, Synced};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_format::{BlockPtr, Feature};
+use terrane_pool::{Client, Pool, Tx, TxgSync};
+use terrane_store::PoolError;
+use terrane_txg::cost::Cost;
+use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
+
+/// Two dnodes of the meta object set.
+const IDENTIFY_COST: Cost = Cost { meta_blocks: 16, ..Cost::NOTHING };
+
+/// All object sets of a pool.
+pub struct ObjectSets {
+    pool: Arc<Pool>,
+    mos: Arc<ObjectSet>,
+    /// Open sets by their MOS object.
+    sets: Mutex<BTreeMap<ObjectId, Arc<ObjectSet>>>,
+    /// Sets that were open when the syncing txg quiesced. A set opened later has nothing in that txg, and its
+    /// MOS object may be of the next one.
+    syncing: Mutex<Vec<(ObjectId, Arc<ObjectSet>)>>,
+    /// Serializes opening. Its holder must not wait for a txg: a thread that has joined one may want this lock.
+    opening: Mutex<()>,
+}
+
+impl ObjectSets {
+    /// Starts the meta object set of a new pool.
+    pub fn create(pool: Arc<Pool>) -> Result<Arc<ObjectSets>, ObjectError> {
+        Self::open(pool)
+    }
+
+    /// Opens the object sets of an imported pool.
+    pub fn open(pool: Arc<Pool>) -> Result<Arc<ObjectSets>, ObjectError> {
+        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
+        let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let objects = Arc::new(ObjectSets { pool: pool.clone(), mos, sets, syncing, opening });
+        pool.set_client(objects.clone());
+        Ok(objects)
+    }
+
+    /// The pool of the sets.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The meta object set.
+    pub fn mos(&self) -> &Arc<ObjectSet> {
+        &self.mos
+    }
+
+    /// Creates an empty object set; returns the MOS object that stands for it.
+    pub fn create_objset(&self, tx: &Tx) -> Result<ObjectId, ObjectError> {
+        let bonus = BlockPtr::default().encode().to_vec();
+        let spec =
+            ObjectSpec { kind: ObjectKind::Objset, block_size: 512, dnode_slots: 1, bonus, spill: None };
+        let object = self.mos.create(tx, spec)?;
+        if self.pool.has(Feature::Datasets) {
+            self.identify(tx, &object)?;
+        }
+        Ok(object.id())
+    }
+
+    /// Assigns an identity to a set, and a free queue in the MOS. The set must not be open: an open set has
+    /// loaded its queue already.
+    fn identify(&self, tx: &Tx, object: &Arc<Object>) -> Result<Identity, ObjectError> {
+        let kind = ObjectKind::FreeQueue;
+        let (block_size, bonus) = (DNODE_BLOCK_BYTES, Vec::new());
+        let queue =
+            self.mos.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
+        let guid = loop {
+            let word = self.mos.random_u64();
+            if word != 0 {
+                break word;
+            }
+        };
+        let identity = Identity { guid, created: tx.txg(), free_queue: queue.id() };
+        object.set_bonus(tx, [&object.bonus()[..], &identity.encode()].concat())?;
+        Ok(identity)
+    }
+
+    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it.
+    fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
+        if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
+            return Ok(());
+        }
+        let tx = match self.mos.begin(IDENTIFY_COST) {
+            // A pool without space for it, or one that takes no more changes, can be used as it is.
+            Err(ObjectError::Pool(PoolError::NoSpace { .. } | PoolError::Failed { .. })) => return Ok(()),
+            begun => begun?,
+        };
+        {
+            let _opening = self.opening.lock();
+            let is_open = self.sets.lock().contains_key(&id);
+            // Another thread may have done it.
+            if !is_open && self.identity(id)?.is_none() {
+                self.identify(&tx, &self.mos.hold(id)?)?;
+            }
+        }
+        drop(tx);
+        match self.mos.commit() {
+            Err(ObjectError::Pool(PoolError::Failed { .. })) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// The object set of an MOS object. If it is not open yet, `free_policy` decides about its blocks from now on.
+    /// A set of an older pool may have to wait for a txg, so the caller must not have joined one.
+    pub fn open_objset(
+        &self,
+        id: ObjectId,
+        free_policy: Arc<dyn FreePolicy>,
+    ) -> Result<Arc<ObjectSet>, ObjectError> {
+        if let Some(set) = self.sets.lock().get(&id) {
+            return Ok(set.clone());
+        }
+        let object = self.mos.hold(id)?;
+        if object.kind() != ObjectKind::Objset {
+            return Err(ObjectError::NotFound(id));
+        }
+        self.identify_older(id)?;
+        let _opening = self.opening.lock();
+        if let Some(set) = self.sets.lock().get(&id) {
+            return Ok(set.clone());
+        }
+        let (root, identity) = parse_entry(&object.bonus(), id)?;
+        let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
+        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue)?;
+        self.sets.lock().insert(id, set.clone());
+        Ok(set)
+    }
+
+    fn queue_of(&self, id: ObjectId, identity: Identity) -> Result<Arc<Object>, ObjectError> {
+        let queue = self.mos.hold(identity.free_queue)?;
+        // Whatever is stored in it is in blocks of this size: in smaller ones nobody could read it again.
+        let found = (queue.kind(), queue.block_size());
+        if found != (ObjectKind::FreeQueue, DNODE_BLOCK_BYTES) {
+            let at = format!("object set {id}, object {} of the meta object set", queue.id());
+            let expected = format_args!("FreeQueue and {DNODE_BLOCK_BYTES}");
+            let found = format_args!("{:?} and {}", found.0, found.1);
+            return Err(PoolError::from(Corrupt::new(at, "kind and block size", expected, found)).into());
+        }
+        // Each would free what waits, and what one stores would take the place of what the other did.
+        let is_its = |set: &&Arc<ObjectSet>| set.queue_in_mos() == Some(queue.id());
+        if let Some(other) = self.sets.lock().values().find(is_its) {
+            let at = format!("object set {id}, object {} of the meta object set", queue.id());
+            let found = format_args!("also used by object set {}", other.id());
+            return Err(PoolError::from(Corrupt::new(at, "free queue", "its own", found)).into());
+        }
+        Ok(queue)
+    }
+
+    /// Identity of a set; `None`: it has none yet.
+    pub fn identity(&self, id: ObjectId) -> Result<Option<Identity>, ObjectError> {
+        Ok(parse_entry(&self.mos.hold(id)?.bonus(), id)?.1)
+    }
+}
+
+impl Client for ObjectSets {
+    fn quiesced(&self, last_tx: &Tx) {
+        let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
+            self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
+        sets.iter().for_each(|(_, set)| set.quiesced(last_tx));
+        self.mos.quiesced(last_tx);
+        *self.syncing.lock() = sets;
+    }
+
+    fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
+        let sets = std::mem::take(&mut *self.syncing.lock());
+        let mut changes = Vec::new();
+        for (id, set) in sets {
+            if let Some(Synced { root, queue }) = set.sync(txg_sync, Vec::new()).map_err(into_pool)? {
+                changes.push(MosChange { id, update: MosUpdate::Root(root) });
+                let queue = set.queue_in_mos().zip(queue);
+                changes
+                    .extend(queue.map(|(id, blocks)| MosChange { id, update: MosUpdate::Content(blocks) }));
+            }
+            if set.queue_needs_txg() {
+                self.pool.want_another_txg();
+            }
+        }
+        self.mos.sync(txg_sync, changes).map_err(into_pool)?;
+        if self.mos.queue_needs_txg() {
+            self.pool.want_another_txg();
+        }
+        Ok(self.mos.root())
+    }
+
+    fn synced(&self, txg: Txg) {
+        self.sets.lock().values().for_each(|set| set.synced(txg));
+        self.mos.synced(txg);
+    }
+}
+
+fn into_pool(error: ObjectError) -> PoolError {
+    match error {
+        ObjectError::Pool(error) => error,
+        other => PoolError::Failed { reason: other.to_string().into() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::free_policy::FreeAll;
+    use terrane_device::{SimConfig, SimDevice};
+    use terrane_pool::{CreateOptions, ImportOptions};
+    use terrane_store::env::SeededEnv;
+
+    /// What a set names as its free queue must take what is stored there.
+    #[test]
+    fn invalid_free_queue_object_is_refused() {
+        let device: Arc<SimDevice> = Arc::new(SimDevice::new(SimConfig::default()).unwrap());
+        let (create, options) = (CreateOptions::named("queue"), ImportOptions::default());
+        let pool = Pool::create(vec![device], &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+        let objects = ObjectSets::create(pool.clone()).unwrap();
+        let open = |spec: Option<(ObjectKind, u32)>, other: ObjectId| {
+            let tx = pool.begin(IDENTIFY_COST).unwrap();
+            let id = objects.create_objset(&tx).unwrap();
+            let make = |(kind, block_size)| {
+                let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: Vec::new(), spill: None };
+                objects.mos.create(&tx, spec).unwrap().id()
+            };
+            let free_queue = spec.map_or(other, make);
+            let object = objects.mos.hold(id).unwrap();
+            let (root, identity) = parse_entry(&object.bonus(), id).unwrap();
+            let identity = Identity { free_queue, ..identity.unwrap() };
+            object.set_bonus(&tx, [&root.encode()[..], &identity.encode()].concat()).unwrap();
+            drop(tx);
+            objects.open_objset(id, Arc::new(FreeAll)).map(|_| free_queue)
+        };
+        let none = ObjectId(0);
+        let queue = open(Some((ObjectKind::FreeQueue, DNODE_BLOCK_BYTES)), none).unwrap();
+        assert!(open(Some((ObjectKind::FreeQueue, 512)), none).is_err());
+        assert!(open(Some((ObjectKind::Zap, DNODE_BLOCK_BYTES)), none).is_err());
+        assert!(open(None, queue).is_err(), "it is another set's");
+        pool.commit().unwrap();
+    }
+}

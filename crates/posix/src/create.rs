@@ -1,0 +1,320 @@
+//! New files and directories, with and without a name.
+
+use crate::acl_files::reserve_late;
+use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, encode_time, kind_of, object_kind};
+use crate::claims::{Need, UNLINKED_META_BLOCKS, sum};
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::hint;
+use crate::hold::InodeRef;
+use crate::inode::{ChildRef, Inode, State};
+use crate::inode_flags;
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::perm::{self, Inherited};
+use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
+use smallvec::smallvec;
+use std::sync::Arc;
+use terrane_object::dnode::Dnode;
+use terrane_object::{Object, ObjectSpec};
+use terrane_pool::Tx;
+use terrane_sa::{SaBuffer, ZplAttrs};
+use terrane_txg::cost::Cost;
+
+/// A file to be created.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewFile<'a> {
+    /// File type and permissions.
+    pub bits: u32,
+    /// Device number; `None` unless it is a block or character device.
+    pub rdev: Option<u32>,
+    /// Target of a symlink; `None` for other types.
+    pub target: Option<&'a [u8]>,
+    /// Owner, group and umask of the new file.
+    pub cred: &'a Cred,
+}
+
+impl<'a> NewFile<'a> {
+    fn regular(permissions: u32, cred: &'a Cred) -> Self {
+        NewFile { bits: mode::S_IFREG | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
+    }
+
+    fn directory(permissions: u32, cred: &'a Cred) -> Self {
+        NewFile { bits: mode::S_IFDIR | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
+    }
+
+    /// Any file except a directory or a symlink.
+    fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
+        // No type means a regular file, as in mknod(2).
+        let file_type = if bits & mode::S_IFMT == 0 { mode::S_IFREG } else { bits & mode::S_IFMT };
+        let rdev = match file_type {
+            mode::S_IFBLK | mode::S_IFCHR => Some(rdev),
+            mode::S_IFREG | mode::S_IFIFO | mode::S_IFSOCK => None,
+            mode::S_IFDIR => return Err(Errno::EPERM),
+            _ => return Err(Errno::EINVAL),
+        };
+        Ok(NewFile { bits: file_type | bits & mode::PERMISSIONS, rdev, target: None, cred })
+    }
+
+    fn symlink(target: &'a [u8], cred: &'a Cred) -> Result<Self, Errno> {
+        match target.len() {
+            0 => return Err(Errno::ENOENT),
+            len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
+            _ if target.contains(&0) => return Err(Errno::EINVAL),
+            _ => {}
+        }
+        Ok(NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
+    }
+
+    fn is_dir(&self) -> bool {
+        self.bits & mode::S_IFMT == mode::S_IFDIR
+    }
+
+    /// Bytes of a symlink's target.
+    fn target_bytes(&self) -> u64 {
+        self.target.map_or(0, <[u8]>::len) as u64
+    }
+}
+
+/// The directory in which a file is created.
+pub(crate) struct HeldParent<'f> {
+    dir: InodeRef<'f>,
+    /// Cost of the ACLs that the file inherits.
+    acl_cost: Cost,
+}
+
+impl<'f> HeldParent<'f> {
+    fn of(fs: &'f Fs, dir: Ino, file: &NewFile<'_>) -> Result<Self, Errno> {
+        let dir = fs.hold(dir)?;
+        let acl_cost = fs.inherit_cost_in(&dir, file.bits)?;
+        Ok(HeldParent { dir, acl_cost })
+    }
+}
+
+/// `create`, `mknod`, `mkdir`, `symlink`: a file under a new name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreateFile<'a> {
+    /// Directory that gets the name.
+    pub dir: Ino,
+    pub name: &'a [u8],
+    pub file: NewFile<'a>,
+}
+
+impl Operation for CreateFile<'_> {
+    type Held<'f> = HeldParent<'f>;
+    type Done = (Arc<Object>, Attributes);
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldParent<'f>, Attr>, Errno> {
+        fs.check_new_name(self.name)?;
+        HeldParent::of(fs, self.dir, &self.file).map(HoldResult::Held)
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldParent<'_>) -> Result<OperationCost<'h>, Errno> {
+        let target = Cost { write_bytes: self.file.target_bytes(), ..Cost::NOTHING };
+        let needs = smallvec![fs.name_add_need(&held.dir, self.name)?, (&fs.claims_of_new, Need::attrs())];
+        Ok(OperationCost { cost: sum([target, held.acl_cost]), needs })
+    }
+
+    fn locks<'h>(held: &'h HeldParent<'_>) -> Locks<'h> {
+        to_lock([&held.dir])
+    }
+
+    fn run<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldParent<'f>,
+    ) -> Result<Outcome<Self::Done>, Errno> {
+        let (fs, tx, now) = (change.fs, change.tx, change.now);
+        let parent = change.locked.get(held.dir.ino);
+        parent.check_linked_dir()?;
+        if parent.find(self.name)?.is_some() {
+            return Err(Errno::EEXIST);
+        }
+        parent.check_can_add_name()?;
+        let is_dir = self.file.is_dir();
+        if is_dir && parent.attrs.zpl.links >= u64::from(LINK_MAX) {
+            return Err(Errno::EMLINK);
+        }
+        let links = if is_dir { 2 } else { 1 };
+        let (object, attrs) =
+            fs.new_object((tx, now), (&held.dir, parent), &self.file, links, held.acl_cost)?;
+        let kind = kind_of(self.file.bits).ok_or(Errno::EINVAL)?;
+        if let Err(errno) = parent.insert(tx, self.name, ChildRef { ino: object.id().0, kind }) {
+            fs.set.destroy(tx, &object)?;
+            return Err(errno);
+        }
+        if is_dir {
+            parent.add_link();
+        }
+        parent.note_names_changed(attrs.zpl.crtime);
+        Ok(Outcome::Changed((object, attrs)))
+    }
+
+    fn end<'f>(
+        &self,
+        change: Change<'_, 'f>,
+        held: &HeldParent<'f>,
+        (object, attrs): Self::Done,
+    ) -> Result<Attr, Errno> {
+        let Change { fs, tx, locked, new, .. } = change;
+        // Added to the map while the directory is locked.
+        let inode = new.insert(fs.hold_new(tx, object, attrs));
+        inode.count_lookup();
+        // The new number may be smaller than the directory's. Lock order then demands that this lock is taken
+        // alone.
+        drop(locked);
+        let state = inode.read();
+        fs.note_name(inode, &state, held.dir.ino, self.name);
+        Ok(fs.attr(inode, &state))
+    }
+}
+
+/// `O_TMPFILE`: a file without a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CreateTmpfile<'a> {
+    /// Directory whose group and default ACL the file inherits. It does not change.
+    pub dir: Ino,
+    pub file: NewFile<'a>,
+}
+
+impl Operation for CreateTmpfile<'_> {
+    type Held<'f> = HeldParent<'f>;
+    type Done = (Arc<Object>, Attributes);
+    type Answer = Attr;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldParent<'f>, Attr>, Errno> {
+        HeldParent::of(fs, self.dir, &self.file).map(HoldResult::Held)
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldParent<'_>) -> Result<OperationCost<'h>, Errno> {
+        let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
+        let needs = smallvec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
+        Ok(OperationCost { cost: sum([unlinked, held.acl_cost]), needs })
+    }
+
+    /// None: the directory does not change.
+    fn locks<'h>(_: &'h HeldParent<'_>) -> Locks<'h> {
+        Locks::new()
+    }
+
+    fn run<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldParent<'f>,
+    ) -> Result<Outcome<Self::Done>, Errno> {
+        let parent = held.dir.read();
+        parent.check_linked_dir()?;
+        parent.check_can_add_name()?;
+        let created = change.fs.new_object(
+            (change.tx, change.now),
+            (&held.dir, &parent),
+            &self.file,
+            0,
+            held.acl_cost,
+        )?;
+        Ok(Outcome::Changed(created))
+    }
+
+    fn end<'f>(
+        &self,
+        change: Change<'_, 'f>,
+        _: &HeldParent<'f>,
+        (object, attrs): Self::Done,
+    ) -> Result<Attr, Errno> {
+        let Change { fs, tx, new, .. } = change;
+        // In the map before it is in the queue: draining destroys objects that are in the queue only.
+        let inode = new.insert(fs.hold_new(tx, object, attrs));
+        let mut state = inode.write();
+        state.linkable = true;
+        Fs::expect_short_life(inode);
+        fs.unlinked.add(inode.ino);
+        inode.count_lookup();
+        Ok(fs.attr(inode, &state))
+    }
+}
+
+impl Fs {
+    /// Creates a regular file. `EEXIST`: the name exists.
+    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.execute(&CreateFile { dir, name, file: NewFile::regular(mode, cred) })
+    }
+
+    /// Creates any file except a directory or a symlink. `rdev` matters for devices only.
+    pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.execute(&CreateFile { dir, name, file: NewFile::node(mode, rdev, cred)? })
+    }
+
+    /// Creates an empty directory. `EEXIST`: the name exists.
+    pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.execute(&CreateFile { dir, name, file: NewFile::directory(mode, cred) })
+    }
+
+    /// Creates a symlink. `target` is stored as is: 1 to 4095 bytes without NUL.
+    pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
+        self.execute(&CreateFile { dir, name, file: NewFile::symlink(target, cred)? })
+    }
+
+    /// Creates a regular file without a name, which a link may give it. It is destroyed if the kernel
+    /// forgets it before that.
+    pub fn tmpfile(&self, dir: Ino, mode: u32, cred: &Cred) -> Result<Attr, Errno> {
+        self.execute(&CreateTmpfile { dir, file: NewFile::regular(mode, cred) })
+    }
+
+    /// Upper bound of what the ACLs dirty that a file with these bits inherits.
+    pub(crate) fn inherit_cost_in(&self, dir: &InodeRef<'_>, bits: u32) -> Result<Cost, Errno> {
+        Ok(Fs::inherit_cost(self.default_acl(dir, &dir.read(), bits)?.as_ref()))
+    }
+
+    /// Creates the object of a new file, with what it inherits. `reserved` is the computed cost of its ACLs.
+    pub(crate) fn new_object(
+        &self,
+        (tx, now): (&Tx, Time),
+        (dir, parent): (&Inode, &State),
+        file: &NewFile<'_>,
+        links: u64,
+        reserved: Cost,
+    ) -> Result<(Arc<Object>, Attributes), Errno> {
+        let default = self.default_acl(dir, parent, file.bits)?;
+        if default.is_some() {
+            reserve_late(tx, reserved);
+        }
+        let Inherited { gid, bits } = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
+        let now = encode_time(now);
+        let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
+        let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
+        let zpl = ZplAttrs {
+            mode: u64::from(bits),
+            size: if is_dir { 2 } else { file.target_bytes() },
+            // Number and generation identify the inode for good: a number is not reused within a txg.
+            generation: tx.txg().0,
+            uid: u64::from(file.cred.uid),
+            gid,
+            parent: dir.ino,
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links,
+            rdev: file.rdev.map(u64::from),
+            flags: hint::inherited(parent, bits) | inode_flags::inherited(parent, bits),
+            symlink: inline.map(<[u8]>::to_vec),
+            dxattr: default.and_then(|default| default.inherited(bits)),
+            ..ZplAttrs::default()
+        };
+        let kind = object_kind(bits);
+        let content_target = file.target.filter(|_| inline.is_none());
+        let data_bytes = content_target.map_or(0, <[u8]>::len).next_multiple_of(512);
+        let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::INITIAL_BLOCK_BYTES);
+        let list = zpl.to_list();
+        let dnode_slots = self.dnode_sizing.slots_for_new(self.dataset().dnode_size(), &list);
+        let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
+        let bonus = encoded.bonus.as_bytes().to_vec();
+        let spill = encoded.spill.map(SaBuffer::into_bytes);
+        let object = self.set.create(tx, ObjectSpec { kind, block_size, dnode_slots, bonus, spill })?;
+        self.claim_new(tx, object.id().0);
+        if let Some(target) = content_target {
+            object.write(tx, 0, target)?;
+        }
+        Ok((object, Attributes::new(zpl, encoded.bonus)))
+    }
+}
