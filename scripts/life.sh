@@ -369,7 +369,7 @@ check_covered() {
         grep -q 'tmpfs (none) mounted over it' "$work/error" || { cat "$work/error"; return 1; }
     done
     ! "$terrane" mount p "$work/second" 2>"$work/error" || return 1
-    grep -q 'mounted over' "$work/error" || { cat "$work/error"; return 1; }
+    grep -q 'each is covered' "$work/error" || { cat "$work/error"; return 1; }
     [ "$(cat "$mnt/foreign")" = foreign ] || return 1
     umount "$mnt"
     "$terrane" mount p "$work/second"

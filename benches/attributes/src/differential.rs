@@ -276,10 +276,14 @@ pub fn compare(one: &Path, other: &Path, ops: u64, seed: u64) -> Result<u64, Str
         }
         if count % OPS_PER_SNAPSHOT == 0 || count + 1 == ops {
             let snapshots = roots.each_ref().map(|root| snapshot(root));
-            let lines =
-                snapshots[0].iter().filter(|line| !snapshots[1].contains(line)).map(|line| format!("    < {line}\n"));
-            let others =
-                snapshots[1].iter().filter(|line| !snapshots[0].contains(line)).map(|line| format!("    > {line}\n"));
+            let lines = snapshots[0]
+                .iter()
+                .filter(|line| !snapshots[1].contains(line))
+                .map(|line| format!("    < {line}\n"));
+            let others = snapshots[1]
+                .iter()
+                .filter(|line| !snapshots[0].contains(line))
+                .map(|line| format!("    > {line}\n"));
             let differ: String = lines.chain(others).collect();
             if !differ.is_empty() {
                 return Err(format!("seed {seed}, after operation {count}:\n{differ}{}", story()));

@@ -329,7 +329,9 @@ impl Retention {
                 (before, at) = (at, entry.after);
             }
             if (list.last, list.bytes, list.count) != (before, bytes, count) {
-                return Err(format!("{segment:?} should hold {bytes} bytes in {count} entries, found {list:?}"));
+                return Err(format!(
+                    "{segment:?} should hold {bytes} bytes in {count} entries, found {list:?}"
+                ));
             }
         }
         self.ghosts.check()

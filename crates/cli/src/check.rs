@@ -141,7 +141,8 @@ fn check(devices: Vec<Arc<dyn Device>>, progress: Progress<'_>) -> Outcome<(Repo
     let options = open_pool::tool_options(OpenMode::ReadOnly);
     let pool = Pool::import(devices, Arc::new(SystemEnv::new()), &options)?;
     let found = ObjectSets::open(Arc::clone(&pool)).map(|objects| {
-        let mut on_progress = |now: terrane_check::Progress| progress(stage_text(now.stage), now.done, now.total);
+        let mut on_progress =
+            |now: terrane_check::Progress| progress(stage_text(now.stage), now.done, now.total);
         let report = terrane_check::check(&objects, &mut on_progress);
         let paths = paths(&objects, &report);
         (report, paths)

@@ -94,11 +94,9 @@ fn assignments(start: &OsStr) -> Vec<CompletionCandidate> {
     if !start.to_string_lossy().contains('=') {
         return all(PROPERTIES.iter().map(|property| format!("{}=", property.name)), start);
     }
-    // Values that are single words; a range or a sentence cannot be completed.
-    let values = PROPERTIES.iter().flat_map(|property| {
-        let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
-        words.map(move |word| format!("{}={word}", property.name))
-    });
+    let values = PROPERTIES
+        .iter()
+        .flat_map(|property| property.value_words().map(move |word| format!("{}={word}", property.name)));
     all(values, start)
 }
 
@@ -143,6 +141,10 @@ mod tests {
         let values = completions(assignments(OsStr::new("compression=l")));
         assert_eq!(values, ["compression=lz4", "compression=lzjb"]);
         assert_eq!(completions(algorithms(OsStr::new("l"))), ["lz4", "lzjb"]);
+        // The last of a list, of a property that is set at pool creation, and an alias.
+        for word in ["utf8only=on", "normalization=formKD", "casesensitivity=mixed", "xattr=on"] {
+            assert_eq!(completions(assignments(OsStr::new(word))), [word]);
+        }
         assert!(completions(properties(OsStr::new(""))).contains(&"all".to_owned()));
     }
 

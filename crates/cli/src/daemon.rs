@@ -197,9 +197,8 @@ impl Shared {
 
     /// `None`: it has not ended within this time.
     fn wait_for_end(&self, timeout: Duration) -> Option<Result<(), String>> {
-        let lifecycle = self
-            .lifecycle_changed
-            .wait_timeout_while(self.lifecycle(), timeout, |it| it.ended.is_none());
+        let lifecycle =
+            self.lifecycle_changed.wait_timeout_while(self.lifecycle(), timeout, |it| it.ended.is_none());
         lifecycle.unwrap_or_else(PoisonError::into_inner).0.ended.clone()
     }
 
@@ -722,6 +721,9 @@ fn end_mount(shared: &Shared, how: StopMode, timeout: Duration) -> Outcome<Value
         StopMode::WhenIdle => {
             let busy = |error| match error {
                 error @ MountError::Covered { .. } => Failure(format!("{error}; unmount that first")),
+                error @ MountError::Unreachable { .. } => {
+                    Failure(format!("{error}; unmount what is mounted above it, or see --force"))
+                }
                 error => Failure(format!(
                     "{error}; end what uses it (see `fuser -vm`) and try again, or see --lazy and --force"
                 )),

@@ -278,7 +278,9 @@ impl InheritedMount {
             let at = given.iter().rposition(|(given, _)| given == name)?;
             Some(given.swap_remove(at).1)
         };
-        let (Some(connection), Some(facts_file)) = (take(FD_CONNECTION), take(FD_FACTS)) else { return Ok(None) };
+        let (Some(connection), Some(facts_file)) = (take(FD_CONNECTION), take(FD_FACTS)) else {
+            return Ok(None);
+        };
         if handover::is_disconnected(&connection) {
             return Ok(None);
         }
@@ -343,8 +345,11 @@ mod tests {
             devices: vec![Identity { device: 1 << 63, inode: 7 }],
         };
         let facts_file = handover::memory_file("facts").unwrap();
-        write_facts(&facts_file, &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() })
-            .unwrap();
+        write_facts(
+            &facts_file,
+            &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() },
+        )
+        .unwrap();
         write_facts(&facts_file, &facts).unwrap();
         let mut text = vec![0; facts_file.metadata().unwrap().len() as usize];
         facts_file.read_exact_at(&mut text, 0).unwrap();

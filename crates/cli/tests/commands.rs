@@ -157,10 +157,7 @@ fn properties_are_inherited_and_shown_as_wanted() {
     assert_eq!(dir.out("fs get -H -p -o value recordsize"), "16384\n");
     dir.run("fs inherit recordsize,atime tank", 0);
     assert_eq!(dir.out("fs get -H -s local all tank"), "");
-    assert_eq!(
-        dir.out("fs get -H -o property,value,source recordsize tank"),
-        "recordsize\t128K\tdefault\n"
-    );
+    assert_eq!(dir.out("fs get -H -o property,value,source recordsize tank"), "recordsize\t128K\tdefault\n");
     dir.run("fs inherit recordsize tank", 0);
     assert_eq!(dir.out("fs list -H -p -o name,mountpoint"), "tank\t-\n");
     dir.misused("fs inherit recrodsize tank", &["recrodsize", "recordsize"]);

@@ -67,17 +67,17 @@ fn of_two_pools_of_one_name_that_are_mounted_at_once_one_is() {
     foreign_pool(&dir, "tank", "./other.img");
     fs::create_dir(dir.path("second")).unwrap();
     for round in 0..6 {
-        let mut begin = [("tank", "mnt"), ("./other.img", "second")].map(|(pool, dir)| {
-            let mut command = dir.command(&format!("mount {pool} {dir}"));
+        let mut begin = [("tank", "mnt"), ("./other.img", "second")].map(|(pool, mount_point)| {
+            let mut command = dir.command(&format!("mount {pool} {mount_point}"));
             command.stderr(std::process::Stdio::null()).spawn().unwrap()
         });
         let ends = begin.each_mut().map(|child| child.wait().unwrap().success());
         assert!(ends[0] != ends[1], "round {round}: {ends:?}");
-        let (dir, image) = if ends[0] { ("mnt", "./tank.img") } else { ("second", "./other.img") };
-        fs::write(dir.path(dir).join("file"), "x").unwrap();
+        let (mount_point, image) = if ends[0] { ("mnt", "./tank.img") } else { ("second", "./other.img") };
+        fs::write(dir.path(mount_point).join("file"), "x").unwrap();
         dir.run(&format!("restart {image}"), 0);
-        assert_eq!(dir.mounts(), [dir.path(dir)]);
-        dir.run(&format!("umount {dir}"), 0);
+        assert_eq!(dir.mounts(), [dir.path(mount_point)]);
+        dir.run(&format!("umount {mount_point}"), 0);
     }
 }
 

@@ -40,8 +40,11 @@ fn random(len: usize) -> Vec<u8> {
 /// Words of skewed frequency, with about the ratios of source code.
 fn text(len: usize) -> Vec<u8> {
     let random_bytes = random(len);
-    let words: Vec<String> =
-        random_bytes.chunks(9).take(400).map(|c| c.iter().map(|b| char::from(b'a' + b % 26)).collect()).collect();
+    let words: Vec<String> = random_bytes
+        .chunks(9)
+        .take(400)
+        .map(|c| c.iter().map(|b| char::from(b'a' + b % 26)).collect())
+        .collect();
     let mut out = Vec::with_capacity(len + 16);
     for pair in random_bytes.chunks(2).cycle() {
         let pick = usize::from(pair[0]) * usize::from(*pair.last().unwrap_or(&0)) % 8192 * 400 / 8192;

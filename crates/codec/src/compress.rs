@@ -22,7 +22,9 @@ mod gzip;
 mod lzjb;
 mod zle;
 
-use algorithm::{Compression, ID_GZIP_1, ID_GZIP_9, ID_LZ4, ID_LZJB, ID_OFF, ID_ZLE, ID_ZSTD, ZstdLevel};
+use algorithm::{
+    Compression, ID_GZIP_1, ID_GZIP_9, ID_LZ4, ID_LZJB, ID_OFF, ID_ZLE, ID_ZSTD, ZSTD_HEADER_BYTES, ZstdLevel,
+};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
 use terrane_wire::Corrupt;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
@@ -33,7 +35,6 @@ pub const BLOCK_BYTES_MAX: usize = 16 << 20;
 pub const INPUT_BYTES_MAX: usize = 64 << 20;
 
 const LZ4_HEADER_BYTES: usize = 4;
-const ZSTD_HEADER_BYTES: usize = 8;
 
 /// Blocks from this size on are probed before an expensive level is spent on them. Without a probe, incompressible
 /// records of 16 KiB went through zstd-19 at 22 MB/s, gzip-9 at 66, lzjb at 420.

@@ -248,7 +248,8 @@ impl Dataset {
         self.cached.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
         let placement = number(attributes::XATTR)?;
         // Changes the place only, not whether they are enabled.
-        if [placement, self.cached.xattr_placement.load(Ordering::Relaxed)].iter().all(|number| *number != 0) {
+        if [placement, self.cached.xattr_placement.load(Ordering::Relaxed)].iter().all(|number| *number != 0)
+        {
             self.cached.xattr_placement.store(placement, Ordering::Relaxed);
         }
         Ok(())

@@ -9,7 +9,7 @@ use terrane_object::slot_of;
 use terrane_wire::{IdSet, ObjectId};
 
 /// Bytes of a dnode block, and of an indirect block above it.
-pub const DNODE_BLOCK_BYTES: u64 = 16 << 10;
+pub const DNODE_BLOCK_BYTES: u64 = terrane_object::dnode::DNODE_BLOCK_BYTES as u64;
 const SHARDS: usize = 16;
 
 /// Blocks by a key. Leaf locks.

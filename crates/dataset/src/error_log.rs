@@ -119,9 +119,7 @@ fn decode_entries(entries: &Entries) -> Errors {
             }
             ("pool", [structure], EntryValue::Text(reason)) => {
                 let Ok(structure) = u8::try_from(*structure) else { continue };
-                errors
-                    .blocks
-                    .push(DamagedBlock { owner: Owner::Pool { structure }, reason: reason.clone() });
+                errors.blocks.push(DamagedBlock { owner: Owner::Pool { structure }, reason: reason.clone() });
             }
             ("file", [objset, object], EntryValue::Numbers(value)) => {
                 let [cause, generation] = value.as_slice() else { continue };

@@ -7,6 +7,7 @@
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::error::DatasetError;
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
+use Accepted::{Alias, Form, Word};
 use std::fmt;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_format::Feature;
@@ -33,8 +34,8 @@ const RECOMPRESS_DAYS_MAX: u64 = 3650;
 pub struct Property {
     /// The name for users, and in the properties ZAP.
     pub name: &'static str,
-    /// The accepted values, for messages and help.
-    pub values: &'static str,
+    /// In the order of the help.
+    values: &'static [Accepted],
     /// The stored number that applies while none is set.
     pub default: u64,
     /// Set when a data set is created, and then unchangeable.
@@ -43,6 +44,16 @@ pub struct Property {
     parse: fn(&str) -> Option<u64>,
     /// `None`: this version does not know that number.
     print: fn(u64) -> Option<String>,
+}
+
+/// One value that a property accepts, or values that have a form in common.
+#[derive(Clone, Copy)]
+enum Accepted {
+    Word(&'static str),
+    /// A word, and another word that means the same.
+    Alias(&'static str, &'static str),
+    /// Many values, described for people.
+    Form(&'static str),
 }
 
 /// When a read updates the access time: the property `atime`.
@@ -67,8 +78,24 @@ const ATIME_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("relatime", 2)];
 pub static PROPERTIES: &[Property] = &[
     Property {
         name: COMPRESSION,
-        values: "off, on, lz4, lzjb, zle, gzip, gzip-1..9, zstd, zstd-1..19, zstd-fast, zstd-fast-1..10, zstd-fast-20..100 (by ten), \
-                 zstd-fast-500, zstd-fast-1000, zstd-auto, zstd-auto:LOWEST-HIGHEST (lz4, 1..19)",
+        values: &[
+            Word("off"),
+            Word("on"),
+            Word("lz4"),
+            Word("lzjb"),
+            Word("zle"),
+            Word("gzip"),
+            Form("gzip-1..9"),
+            Word("zstd"),
+            Form("zstd-1..19"),
+            Word("zstd-fast"),
+            Form("zstd-fast-1..10"),
+            Form("zstd-fast-20..100 (by ten)"),
+            Word("zstd-fast-500"),
+            Word("zstd-fast-1000"),
+            Word("zstd-auto"),
+            Form("zstd-auto:LOWEST-HIGHEST (lz4, 1..19)"),
+        ],
         // lz4, as numbered in block pointers.
         default: 15,
         fixed: false,
@@ -77,7 +104,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: RECORD_SIZE,
-        values: "a power of two from 512 to 16M, at most a quarter of a zone (suffixes K and M)",
+        values: &[Form("a power of two from 512 to 16M, at most a quarter of a zone (suffixes K and M)")],
         default: 128 << 10,
         fixed: false,
         parse: |word| parse_size(word).filter(is_record_size),
@@ -85,7 +112,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: "zapsize",
-        values: "a multiple of 512 from 512 to 1M (suffixes K and M)",
+        values: &[Form("a multiple of 512 from 512 to 1M (suffixes K and M)")],
         // As in OpenZFS.
         default: 128 << 10,
         fixed: false,
@@ -94,7 +121,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: "checksum",
-        values: "on, blake3, sha256, fletcher4",
+        values: &[Word("on"), Word("blake3"), Word("sha256"), Word("fletcher4")],
         // blake3, as numbered in block pointers.
         default: 14,
         fixed: false,
@@ -105,7 +132,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: "atime",
-        values: "off, on, relatime",
+        values: &[Word("off"), Word("on"), Word("relatime")],
         default: 2,
         fixed: false,
         parse: |word| number_of(&ATIME_WORDS, word),
@@ -113,7 +140,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: XATTR,
-        values: "sa, dir, off, on (same as sa)",
+        values: &[Word("sa"), Word("dir"), Word("off"), Alias("on", "sa")],
         default: 2,
         fixed: false,
         parse: |word| number_of(&XATTR_WORDS, word),
@@ -121,7 +148,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: ACL_TYPE,
-        values: "posix, off, posixacl (same as posix)",
+        values: &[Word("posix"), Word("off"), Alias("posixacl", "posix")],
         default: 2,
         fixed: false,
         parse: |word| number_of(&ACL_WORDS, word),
@@ -129,7 +156,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: DNODE_SIZE,
-        values: "auto, legacy, 1k, 2k, 4k, 8k, 16k",
+        values: &[Word("auto"), Word("legacy"), Word("1k"), Word("2k"), Word("4k"), Word("8k"), Word("16k")],
         default: 1,
         fixed: false,
         parse: |word| number_of(&DNODE_WORDS, word),
@@ -137,7 +164,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: RECOMPRESS,
-        values: "off, idle, idle:DAYS (0 to 3650; idle alone is 7)",
+        values: &[Word("off"), Word("idle"), Form("idle:DAYS (0 to 3650; idle alone is 7)")],
         default: 0,
         fixed: false,
         parse: |word| match word {
@@ -157,7 +184,14 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: WRITE_HINT,
-        values: "not-set, none, short, medium, long, extreme",
+        values: &[
+            Word("not-set"),
+            Word("none"),
+            Word("short"),
+            Word("medium"),
+            Word("long"),
+            Word("extreme"),
+        ],
         default: Hint::NotSet as u64,
         fixed: false,
         parse: |word| Hint::from_name(word).map(|hint| hint as u64),
@@ -165,7 +199,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: GC_POLICY,
-        values: "cost-benefit, greedy",
+        values: &[Word("cost-benefit"), Word("greedy")],
         default: 0,
         fixed: false,
         parse: |word| number_of(&GC_WORDS, word),
@@ -173,7 +207,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: GC_IDLE,
-        values: "off, or HH:MM-HH:MM in local time (22:00-06:00 crosses midnight)",
+        values: &[Word("off"), Form("or HH:MM-HH:MM in local time (22:00-06:00 crosses midnight)")],
         default: 0,
         fixed: false,
         parse: parse_idle,
@@ -183,7 +217,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: FAIL_MODE,
-        values: "wait, continue",
+        values: &[Word("wait"), Word("continue")],
         default: 0,
         fixed: false,
         parse: |word| number_of(&FAIL_MODE_WORDS, word),
@@ -191,7 +225,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: UTF8_ONLY,
-        values: "off, on; only at pool creation",
+        values: &[Word("off"), Word("on")],
         default: 0,
         fixed: true,
         parse: |word| number_of(&SWITCH_WORDS, word),
@@ -199,7 +233,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: NORMALIZATION,
-        values: "none, formC, formD, formKC, formKD; only at pool creation",
+        values: &[Word("none"), Word("formC"), Word("formD"), Word("formKC"), Word("formKD")],
         default: 0,
         fixed: true,
         parse: |word| number_of(&FORM_WORDS, word),
@@ -207,7 +241,7 @@ pub static PROPERTIES: &[Property] = &[
     },
     Property {
         name: CASE,
-        values: "sensitive, insensitive, mixed; only at pool creation",
+        values: &[Word("sensitive"), Word("insensitive"), Word("mixed")],
         default: 0,
         fixed: true,
         parse: |word| number_of(&CASE_WORDS, word),
@@ -250,6 +284,16 @@ pub struct PropertyValue {
     pub source: Source,
 }
 
+impl fmt::Display for Accepted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Word(word) => f.write_str(word),
+            Alias(word, same) => write!(f, "{word} (same as {same})"),
+            Form(text) => f.write_str(text),
+        }
+    }
+}
+
 impl Property {
     /// The row of this name, or an error that lists all names.
     pub fn find(name: &str) -> Result<&'static Property, DatasetError> {
@@ -269,17 +313,27 @@ impl Property {
         (self.print)(stored).ok_or_else(|| self.invalid_value(stored))
     }
 
+    /// The accepted values in words, for messages and help.
+    pub fn values_text(&self) -> String {
+        let values: Vec<String> = self.values.iter().map(Accepted::to_string).collect();
+        values.join(", ") + if self.fixed { "; only at pool creation" } else { "" }
+    }
+
+    /// The accepted values that are words, for completion and suggestions.
+    pub fn value_words(&self) -> impl Iterator<Item = &'static str> {
+        self.values.iter().filter_map(|value| match *value {
+            Word(word) | Alias(word, _) => Some(word),
+            Form(_) => None,
+        })
+    }
+
     /// Refuses to change a fixed property.
     pub(crate) fn check_changeable(&self) -> Result<(), DatasetError> {
         if self.fixed { Err(DatasetError::Fixed { name: self.name }) } else { Ok(()) }
     }
 
     pub(crate) fn invalid_value(&self, found: impl fmt::Display) -> DatasetError {
-        DatasetError::BadValue {
-            name: self.name,
-            found: found.to_string(),
-            expected: self.values.to_string(),
-        }
+        DatasetError::BadValue { name: self.name, found: found.to_string(), expected: self.values_text() }
     }
 }
 
@@ -411,6 +465,42 @@ mod tests {
     }
 
     #[test]
+    fn every_word_is_listed_and_every_listed_word_is_accepted() {
+        for property in PROPERTIES {
+            for value in property.values {
+                match *value {
+                    Word(word) => assert!(property.parse(word).is_ok(), "{}={word}", property.name),
+                    Alias(word, same) => {
+                        assert_eq!(property.parse(word).unwrap(), property.parse(same).unwrap())
+                    }
+                    Form(text) => {
+                        assert!(property.parse(text).is_err(), "{}={text} is a word", property.name)
+                    }
+                }
+            }
+        }
+        let tables: [(&str, &[(&str, u64)]); 9] = [
+            ("atime", &ATIME_WORDS),
+            (XATTR, &XATTR_WORDS),
+            (ACL_TYPE, &ACL_WORDS),
+            (DNODE_SIZE, &DNODE_WORDS),
+            (GC_POLICY, &GC_WORDS),
+            (FAIL_MODE, &FAIL_MODE_WORDS),
+            (UTF8_ONLY, &SWITCH_WORDS),
+            (NORMALIZATION, &FORM_WORDS),
+            (CASE, &CASE_WORDS),
+        ];
+        assert!(Property::find(WRITE_HINT).unwrap().value_words().eq(Hint::ALL.map(Hint::name)));
+        for (name, words) in tables {
+            let mut listed: Vec<&str> = Property::find(name).unwrap().value_words().collect();
+            let mut accepted: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            listed.sort_unstable();
+            accepted.sort_unstable();
+            assert_eq!(listed, accepted, "{name}");
+        }
+    }
+
+    #[test]
     fn values_round_trip() {
         for (name, written, shown) in [
             ("compression", "on", "lz4"),
@@ -489,7 +579,7 @@ mod tests {
         ] {
             let property = Property::find(name).unwrap();
             let message = property.parse(word).unwrap_err().to_string();
-            assert!(message.contains(property.values) && message.contains(name), "{message}");
+            assert!(message.contains(&property.values_text()) && message.contains(name), "{message}");
         }
         let message = Property::find("colour").err().unwrap().to_string();
         assert!(PROPERTIES.iter().all(|property| message.contains(property.name)), "{message}");

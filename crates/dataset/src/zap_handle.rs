@@ -123,7 +123,7 @@ impl Batch {
     /// Refuses a batch of another pool: this pool would not wait for its changes, and might never store them.
     pub(crate) fn check_pool(&self, policy: &ZapPolicy) -> Result<(), ZapError> {
         let what = "the batch belongs to another pool";
-        if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Options { what }) }
+        if policy.is_of_pool(&self.tx) { Ok(()) } else { Err(ZapError::Refused { what }) }
     }
 
     /// Uses reserved bytes; a shortfall is reserved now.

@@ -141,11 +141,11 @@ impl Zaps {
         Ok(ZapHandle::new(&self.open_zaps, zap))
     }
 
-    /// Destroys a ZAP with its content. Its other handles return `NotFound` from then on. `Options`: the roots
+    /// Destroys a ZAP with its content. Its other handles return `NotFound` from then on. `Refused`: the roots
     /// cannot be destroyed, as the data set needs them when it is opened.
     pub fn destroy(&self, batch: &Batch, zap: &ZapHandle) -> Result<(), ZapError> {
         if zap.id() == self.roots.id() {
-            return Err(ZapError::Options { what: "the ZAP of the roots cannot be destroyed" });
+            return Err(ZapError::Refused { what: "the ZAP of the roots cannot be destroyed" });
         }
         batch.check_pool(self.dataset.zap_policy())?;
         let state = zap.0.state.write();

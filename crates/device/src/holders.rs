@@ -7,6 +7,7 @@
 //! The parsers take the text as an argument, so that they can be tested without such a device.
 
 use crate::block::sysfs;
+use crate::mount_table::unescape_field;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -46,24 +47,13 @@ fn mount_of_source(mountinfo: &str, source: &str) -> Option<String> {
     })
 }
 
-/// Undoes the kernel's octal escapes (`\040` for a space).
 fn unescape(field: &str) -> String {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = tail.get(..3).filter(|_| first == b'\\').and_then(|d| str::from_utf8(d).ok());
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                rest = tail.get(3..).unwrap_or(&[]);
-            }
-            None => {
-                out.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
+    String::from_utf8_lossy(&unescape_field(field.as_bytes())).into_owned()
+}
+
+/// The kernel's table. A path in it may be of any bytes.
+fn table(path: &str) -> String {
+    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
 }
 
 /// The process that holds a `flock` on the inode, by the text of `/proc/locks`.
@@ -106,14 +96,14 @@ pub(crate) fn lock_holder_text(dev: u64, ino: u64) -> String {
 
 /// The user of a block device: a mount, swap, or a device built on it. Its partitions are checked too.
 pub(crate) fn block_user_text(rdev: u64, path: &Path) -> Option<String> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table("/proc/self/mountinfo");
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let mounted =
         mount_point(&mounts, &dev_name(rdev)).or_else(|| mount_of_source(&mounts, &path.to_string_lossy()));
     if let Some(point) = mounted {
         return Some(format!("mounted on {point}"));
     }
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    let swaps = table("/proc/swaps");
     if swaps.lines().skip(1).any(|line| {
         let file = unescape(line.split_whitespace().next().unwrap_or_default());
         fs::metadata(file).is_ok_and(|m| m.rdev() == rdev)
@@ -209,12 +199,5 @@ mod tests {
         assert_eq!(lock_holder(locks, libc::makedev(8, 1), 666), Some(4321));
         assert_eq!(lock_holder(locks, libc::makedev(0xfe, 1), 55), None);
         assert_eq!(lock_holder("nonsense", 0, 0), None);
-    }
-
-    #[test]
-    fn escapes_are_undone_and_broken_ones_kept() {
-        assert_eq!(unescape(r"a\040b\134c"), r"a b\c");
-        assert_eq!(unescape(r"tail\04"), r"tail\04");
-        assert_eq!(unescape(r"\9xx"), r"\9xx");
     }
 }

@@ -63,7 +63,8 @@ impl Identity {
             if kind_of(&meta) != PathKind::Block {
                 return Identity { device: meta.dev(), inode: meta.ino() };
             }
-            let loop_backing = holders::loop_backing(meta.rdev()).filter(|loop_backing| loop_backing.is_whole);
+            let loop_backing =
+                holders::loop_backing(meta.rdev()).filter(|loop_backing| loop_backing.is_whole);
             match loop_backing.and_then(|loop_backing| fs::metadata(loop_backing.path).ok()) {
                 Some(next) => meta = next,
                 None => break,

@@ -7,7 +7,7 @@
 //! Read [`zone`] first (the trait and its terms), then [`rules`] (which command is allowed when), then the backends:
 //!
 //! * [`backing`], [`mod@file`] and `block`: regular files and conventional block devices. [`foreign`] recognises data
-//!   that must not be overwritten; `holders` names the holder of a device.
+//!   that must not be overwritten; `holders` names the holder of a device, and `mount_table` reads the kernel's tables.
 //! * [`zoned`]: host-managed zoned drives; `zoned_reader` reads one that is not open as a device.
 //! * [`sim`]: the simulator for tests.
 //!
@@ -31,6 +31,7 @@ mod identity;
 pub mod layered;
 mod local_time;
 mod machine_id;
+mod mount_table;
 pub mod rules;
 mod schedule;
 pub mod sim;
@@ -49,6 +50,7 @@ pub use identity::{Identity, PathKind};
 pub use layered::{Layer, Layered};
 pub use local_time::minute_of_day;
 pub use machine_id::machine_id;
+pub use mount_table::unescape_field;
 pub use rules::{ChangeTicket, WriteTicket, ZoneRules};
 pub use schedule::{lower_priority, set_batch_policy, set_short_slice, sleep_exactly};
 pub use sim::{Fault, FaultId, SimConfig, SimDevice, Survival};

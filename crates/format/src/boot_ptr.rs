@@ -4,6 +4,9 @@ use crate::addr::{GRANULE, Place, ZONE_BYTES_MAX};
 use crate::block_ptr::BLOCK_BYTES_MAX;
 use terrane_wire::{Corrupt, layout};
 
+/// Least stored bytes of a bootstrap block: its compression and its logical size.
+pub const BOOT_BYTES_MIN: u32 = 8;
+
 layout! {
     /// The places of both copies of a bootstrap block, and its checksum and length.
     BootPtr, 112 bytes {
@@ -35,7 +38,8 @@ impl BootPtr {
         let fits = |place: &Place| {
             place.seq.0 >> 36 == 0 && place.offset.is_multiple_of(GRANULE) && place.offset < ZONE_BYTES_MAX
         };
-        if self.places.iter().all(fits) && self.len <= BLOCK_BYTES_MAX && self.padded <= BLOCK_BYTES_MAX * 2 {
+        let len_fits = self.is_none() || (BOOT_BYTES_MIN..=BLOCK_BYTES_MAX).contains(&self.len);
+        if self.places.iter().all(fits) && len_fits && self.padded <= BLOCK_BYTES_MAX * 2 {
             return Ok(());
         }
         Err(Corrupt::new(
@@ -60,3 +64,35 @@ const NO_PLACE: Place = Place {
     seq: terrane_wire::ZoneSeq(0),
     reserved2: 0,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_wire::ZoneSeq;
+
+    #[test]
+    fn pointers_out_of_range_are_refused() {
+        let place = Place { seq: ZoneSeq(9), offset: 4096, ..NO_PLACE };
+        let good = BootPtr { places: [place, NO_PLACE], len: BOOT_BYTES_MIN, ..BootPtr::NONE };
+        let max = BLOCK_BYTES_MAX;
+        for (len, padded, is_valid) in [
+            (0, 0, true),
+            (1, 0, false),
+            (BOOT_BYTES_MIN - 1, 0, false),
+            (BOOT_BYTES_MIN, 2 * max, true),
+            (max, 0, true),
+            (max + 1, 0, false),
+            (max, 2 * max + 1, false),
+        ] {
+            let found = BootPtr { len, padded, ..good }.validate(&"here");
+            assert_eq!(found.is_ok(), is_valid, "len {len}, padded {padded}");
+        }
+        for bad in [
+            Place { seq: ZoneSeq(1 << 36), ..place },
+            Place { offset: 4097, ..place },
+            Place { offset: ZONE_BYTES_MAX, ..place },
+        ] {
+            assert!(BootPtr { places: [place, bad], ..good }.validate(&"here").is_err(), "{bad:?}");
+        }
+    }
+}

@@ -478,15 +478,7 @@ mod tests {
                     Owner::Block { objset: 1, object: 7 + i / 40, level: (i % 40 == 0).into(), block: i }
                 };
                 let other_copies = if i % 3 == 0 { vec![Addr::new(ZoneSeq(9), i * 16)] } else { vec![] };
-                Entry {
-                    offset,
-                    identity,
-                    psize,
-                    crc: i as u32,
-                    birth: Txg(5 + i / 100),
-                    owner,
-                    other_copies,
-                }
+                Entry { offset, identity, psize, crc: i as u32, birth: Txg(5 + i / 100), owner, other_copies }
             })
             .collect()
     }

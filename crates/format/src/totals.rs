@@ -165,14 +165,8 @@ impl Totals {
 
     /// In the order of FORMAT.md, section 5.1.
     fn words(&self) -> [u64; WORDS] {
-        let Totals {
-            user_bytes,
-            logical_bytes,
-            stored_bytes,
-            reset_zones,
-            collected_zones,
-            by_purpose,
-        } = *self;
+        let Totals { user_bytes, logical_bytes, stored_bytes, reset_zones, collected_zones, by_purpose } =
+            *self;
         let [data, metadata, log, collection, directory, padding, anchor] = by_purpose;
         [
             user_bytes,

@@ -13,7 +13,7 @@ pub const UBERBLOCK_MAGIC: u64 = u64::from_le_bytes(*b"TERRUBER");
 pub const UBERBLOCK_CLEAN: u32 = 1;
 /// Copies of an uberblock in one write.
 pub const UBERBLOCK_COPIES: usize = 2;
-/// Counters stay far below 2^64. A larger value is corrupt.
+/// Counters stay far below 2^64. A larger value is corrupt, and adding to it would overflow.
 pub(crate) const COUNTER_MAX: u64 = 1 << 62;
 
 layout! {
@@ -131,11 +131,19 @@ impl Uberblock {
     pub fn parse(raw: &[u8], label: &Label, anchor: u32, offset: u64) -> Option<Uberblock> {
         let phys = UberblockPhys::decode(raw)?;
         let sealed = raw.get(..UberblockPhys::SIZE - 16)?;
+        let counters = [
+            phys.generation,
+            phys.anchor_generation,
+            phys.incarnation,
+            phys.txg.0,
+            phys.oldest.0,
+            phys.lease_txg,
+        ];
         let ours = phys.magic == UBERBLOCK_MAGIC
             && phys.version == FORMAT_VERSION
             && phys.pool == label.pool
             && phys.anchor_generation == label.anchor_generation
-            && phys.txg.0.max(phys.incarnation).max(phys.lease_txg) < COUNTER_MAX
+            && counters.iter().all(|counter| *counter < COUNTER_MAX)
             && phys.lease_seq >> 36 == 0
             && phys.seal == seal(uber_seed(label, anchor, offset), &[sealed]);
         ours.then_some(Uberblock {

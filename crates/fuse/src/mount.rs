@@ -29,6 +29,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use terrane_device::unescape_field;
 
 const SUBTYPE: &str = "terrane";
 const DEVICE: &str = "/dev/fuse";
@@ -54,6 +55,13 @@ pub enum MountError {
     },
     /// Another file system is mounted over the path, or over a directory above it.
     Covered {
+        /// Our mount point.
+        path: PathBuf,
+        /// What is at that path instead, for people.
+        found: String,
+    },
+    /// The path no longer leads to the mount: the mount was moved, or a directory above it is covered or renamed.
+    Unreachable {
         /// Our mount point.
         path: PathBuf,
         /// What is at that path instead, for people.
@@ -86,6 +94,13 @@ impl fmt::Display for MountError {
             MountError::Covered { path, found } => {
                 write!(f, "{}: expected the mount of the pool, found {found} mounted over it", path.display())
             }
+            MountError::Unreachable { path, found } => {
+                write!(
+                    f,
+                    "{}: expected a path that leads to the mount of the pool, found {found}",
+                    path.display()
+                )
+            }
             MountError::Fusermount { path, message } => {
                 write!(f, "{FUSERMOUNT} failed for {}: {message}", path.display())
             }
@@ -100,7 +115,10 @@ impl std::error::Error for MountError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             MountError::System { source, .. } => Some(source),
-            MountError::Covered { .. } | MountError::Fusermount { .. } | MountError::Refused { .. } => None,
+            MountError::Covered { .. }
+            | MountError::Unreachable { .. }
+            | MountError::Fusermount { .. }
+            | MountError::Refused { .. } => None,
         }
     }
 }
@@ -217,9 +235,7 @@ enum UnmountMode {
 
 impl UnmountHandle {
     fn new(path: PathBuf, method: MountMethod, id: Option<u64>) -> UnmountHandle {
-        UnmountHandle {
-            mount_point: Arc::new(MountPoint { path, method, id, mounted: Mutex::new(true) }),
-        }
+        UnmountHandle { mount_point: Arc::new(MountPoint { path, method, id, mounted: Mutex::new(true) }) }
     }
 
     /// For whichever mount is at `path` now.
@@ -264,22 +280,18 @@ impl UnmountHandle {
             // The system call takes a path and acts on whatever it leads to. Between this check and the call
             // another process may mount over it. An open descriptor would close that gap, but keep the mount
             // busy.
-            let found = match table::top_mount_at(path) {
-                Ok(TopMount::Ours(row)) if row.id == id => None,
-                Ok(TopMount::Ours(row)) => Some(format!("the pool of {}", row.source.to_string_lossy())),
-                Ok(TopMount::Other(what)) => Some(what),
-                Ok(TopMount::NotAMountPoint) => Some("another directory".to_owned()),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Some("another directory".to_owned()),
+            let top = match table::top_mount_at(path) {
+                Ok(top) => Some(top),
+                Err(error) if is_gone(&error) => None,
                 Err(error) => return Err(system_error("inspect", path)(error)),
             };
-            match found {
-                // Another process has unmounted it first.
-                Some(_) if !table::is_listed(id) => {
+            if !matches!(&top, Some(TopMount::Ours(row)) if row.id == id) {
+                let Some(dir) = table::dir_of(id) else {
+                    // Another process has unmounted it first.
                     *mounted_here = false;
                     return Ok(());
-                }
-                Some(found) => return Err(MountError::Covered { path: path.clone(), found }),
-                None => {}
+                };
+                return Err(blocked_error(path.clone(), top, &dir));
             }
         }
         match self.mount_point.method {
@@ -309,6 +321,27 @@ impl UnmountHandle {
         *mounted_here = false;
         Ok(())
     }
+}
+
+/// Whether the path leads nowhere.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Why a mount that is at `dir` now cannot be unmounted by its `path`, where `top` is found; `None`: nothing.
+fn blocked_error(path: PathBuf, top: Option<TopMount>, dir: &Path) -> MountError {
+    let found = match top {
+        Some(TopMount::Ours(row)) => format!("the pool of {}", row.source.to_string_lossy()),
+        Some(TopMount::Other(what)) => what,
+        Some(TopMount::NotAMountPoint) => {
+            return MountError::Unreachable { path, found: "a directory that is no mount point".to_owned() };
+        }
+        None => return MountError::Unreachable { path, found: "nothing".to_owned() },
+    };
+    if dir == path {
+        return MountError::Covered { path, found };
+    }
+    MountError::Unreachable { path, found: format!("{found}, and the mount at {}", dir.display()) }
 }
 
 /// Where the kernel lists FUSE connections, one directory each.
@@ -370,7 +403,7 @@ fn clear_dead_mount(method: MountMethod, path: &Path) -> Result<(), MountError> 
     // The last line for a path is the mount on top.
     let top = mounts.split(|byte| *byte == b'\n').rev().find_map(|line| {
         let mut fields = line.split(|byte| *byte == b' ').skip(1);
-        (table::unescaped(fields.next()?) == path.as_os_str().as_bytes())
+        (unescape_field(fields.next()?) == path.as_os_str().as_bytes())
             .then(|| fields.next() == Some(kind.as_bytes()))
     });
     if top != Some(true) {
@@ -471,13 +504,39 @@ fn run_fusermount(command: &mut Command, path: &Path) -> Result<(), MountError> 
         return Ok(());
     }
     let message = String::from_utf8_lossy(&output.stderr);
-    let message = if message.trim().is_empty() { output.status.to_string() } else { message.trim().to_owned() };
+    let message =
+        if message.trim().is_empty() { output.status.to_string() } else { message.trim().to_owned() };
     Err(MountError::Fusermount { path: path.to_owned(), message })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_that_its_path_does_not_lead_to_is_not_called_covered() {
+        let (path, other) = (Path::new("/mnt/a"), Path::new("/mnt/b"));
+        let tmpfs = || Some(TopMount::Other("tmpfs (none)".to_owned()));
+        for (top, dir, text) in [
+            (tmpfs(), path, "/mnt/a: expected the mount of the pool, found tmpfs (none) mounted over it"),
+            (
+                tmpfs(),
+                other,
+                "/mnt/a: expected a path that leads to the mount of the pool, found tmpfs (none), and the mount at /mnt/b",
+            ),
+            (
+                Some(TopMount::NotAMountPoint),
+                path,
+                "/mnt/a: expected a path that leads to the mount of the pool, found a directory that is no mount point",
+            ),
+            (None, path, "/mnt/a: expected a path that leads to the mount of the pool, found nothing"),
+        ] {
+            assert_eq!(blocked_error(path.to_owned(), top, dir).to_string(), text);
+        }
+        for gone in ["/proc/self/nothing", "/proc/version/below a file"] {
+            assert!(is_gone(&table::top_mount_at(Path::new(gone)).unwrap_err()), "{gone}");
+        }
+    }
 
     #[test]
     fn a_mount_point_that_is_not_there_is_named() {

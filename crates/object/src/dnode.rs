@@ -486,12 +486,12 @@ impl ObjsetHeader {
 
 /// Checks a requested block size in bytes.
 pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
-    if bytes < BLOCK_BYTES_MIN || bytes > max || !bytes.is_multiple_of(512) {
-        return Err(ObjectError::TooBig {
-            what: "block size in bytes, a multiple of 512",
-            limit: u64::from(max),
-            requested: u64::from(bytes),
-        });
+    let (what, requested) = ("block size in bytes", u64::from(bytes));
+    if bytes > max {
+        return Err(ObjectError::TooBig { what, limit: u64::from(max), requested });
+    }
+    if bytes == 0 || !bytes.is_multiple_of(BLOCK_BYTES_MIN) {
+        return Err(ObjectError::Invalid { what, expected: "a multiple of 512, from 512 on", requested });
     }
     Ok(())
 }
@@ -506,6 +506,19 @@ mod tests {
         (dnode.levels, dnode.block_count, dnode.used) = (2, 77, 12345);
         dnode.bonus = Arc::new((0..bonus).map(|at| (at % 251) as u8).collect());
         dnode
+    }
+
+    #[test]
+    fn a_refused_block_size_names_the_rule_it_breaks() {
+        for (bytes, text) in [
+            (0, "refused: block size in bytes: 0 requested, should be a multiple of 512, from 512 on"),
+            (511, "refused: block size in bytes: 511 requested, should be a multiple of 512, from 512 on"),
+            (4097, "refused: block size in bytes: 4097 requested, at most 4096"),
+            (8192, "refused: block size in bytes: 8192 requested, at most 4096"),
+        ] {
+            assert_eq!(check_block_bytes(bytes, 4096).unwrap_err().to_string(), text);
+        }
+        assert!(check_block_bytes(512, 4096).is_ok() && check_block_bytes(4096, 4096).is_ok());
     }
 
     #[test]

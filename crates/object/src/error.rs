@@ -20,6 +20,15 @@ pub enum ObjectError {
         /// Its size, in bytes unless `what` is counted.
         requested: u64,
     },
+    /// No object can have this: fewer slots than one, or an odd block size.
+    Invalid {
+        /// The thing that is invalid, as the subject of a message.
+        what: &'static str,
+        /// The values that are possible.
+        expected: &'static str,
+        /// The value that was requested.
+        requested: u64,
+    },
 }
 
 impl fmt::Display for ObjectError {
@@ -29,6 +38,9 @@ impl fmt::Display for ObjectError {
             ObjectError::NotFound(id) => write!(f, "object {id} not found"),
             ObjectError::TooBig { what, limit, requested: asked } => {
                 write!(f, "refused: {what}: {asked} requested, at most {limit}")
+            }
+            ObjectError::Invalid { what, expected, requested } => {
+                write!(f, "refused: {what}: {requested} requested, should be {expected}")
             }
         }
     }

@@ -370,14 +370,21 @@ mod tests {
                 }
             }
             assert_eq!(allocator.objects, live.len() as u64);
-            assert!(allocator.high_water <= 2 * most, "{dnode_slots:?}: {} for {most} slots", allocator.high_water);
+            assert!(
+                allocator.high_water <= 2 * most,
+                "{dnode_slots:?}: {} for {most} slots",
+                allocator.high_water
+            );
         }
     }
 
     #[test]
     fn smaller_dnodes_use_the_rest_of_a_block() {
         let mut allocator = ObjectAllocator::new(0, 1);
-        assert_eq!((allocator.take_new(1), allocator.take_new(32), allocator.high_water), (Some(1), Some(32), 64));
+        assert_eq!(
+            (allocator.take_new(1), allocator.take_new(32), allocator.high_water),
+            (Some(1), Some(32), 64)
+        );
         assert_eq!((allocator.take_free(31), allocator.take_free(30)), (None, Some(2)));
     }
 
@@ -409,8 +416,8 @@ mod tests {
         while allocator.search_at < 2000 {
             if allocator.should_search() {
                 searches += 1;
-                let found =
-                    (0..4).any(|_| allocator.search_block().is_some_and(|block| allocator.add_unused(block, 0)));
+                let found = (0..4)
+                    .any(|_| allocator.search_block().is_some_and(|block| allocator.add_unused(block, 0)));
                 allocator.end_search(found);
             }
             creations += 1;

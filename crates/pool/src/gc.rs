@@ -292,14 +292,7 @@ impl Mover<'_, '_> {
         match self.txg_sync.pool.store.parts_of(&pinned, claimed) {
             Ok(parts) => {
                 let cost = VictimCost { live, garbage, moved: 0 };
-                Ok(Some(Progress {
-                    victim,
-                    parts,
-                    next_part: 0,
-                    cost,
-                    all_moved: true,
-                    unread_blocks: 0,
-                }))
+                Ok(Some(Progress { victim, parts, next_part: 0, cost, all_moved: true, unread_blocks: 0 }))
             }
             Err(error) => {
                 log::error!("GC of zone {victim} failed: {error}");
@@ -509,12 +502,8 @@ impl Mover<'_, '_> {
                     birth.may_share_run(entry.identity.seq(), progress.victim, last, next)
                 });
                 last = Some(entry.identity);
-                let survivor = Survivor {
-                    part: number,
-                    index: at,
-                    may_share_run,
-                    last_write: birth.last_write,
-                };
+                let survivor =
+                    Survivor { part: number, index: at, may_share_run, last_write: birth.last_write };
                 let (from, to) = (entry.offset, entry.offset + u64::from(entry.psize));
                 bytes += granule_bytes(u64::from(entry.psize));
                 runs_left = runs_left.saturating_sub(1);

@@ -568,17 +568,8 @@ fn open(
     env: Arc<dyn Env>,
     options: &ImportOptions,
 ) -> Result<Arc<Pool>, PoolError> {
-    let LoadedPool {
-        uber,
-        oldest,
-        record,
-        chain,
-        sections,
-        mut tables,
-        is_whole,
-        label_is_old,
-        recent,
-    } = found;
+    let LoadedPool { uber, oldest, record, chain, sections, mut tables, is_whole, label_is_old, recent } =
+        found;
     let written = record.written.iter().map(|written| written.seq);
     let written: Vec<ZoneSeq> = written.chain(uber.record.copies().map(|place| place.seq)).collect();
     // A pool that runs GC repacks later; a read-only one does not.

@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use std::borrow::Cow;
 use std::sync::Arc;
 use terrane_codec::ZstdLevel;
-use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
+use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEADER_BYTES};
 use terrane_device::{Counted, Device, ZoneState};
 use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;
@@ -152,7 +152,7 @@ impl Pool {
         if normal.compression != ID_ZSTD {
             return Ok(None);
         }
-        Ok(ZstdLevel::of_stored(&self.stored_head(normal, ZSTD_HEAD_BYTES)?))
+        Ok(ZstdLevel::of_stored(&self.stored_head(normal, ZSTD_HEADER_BYTES)?))
     }
 
     /// Where a block is now: zone, home, offset in bytes.

@@ -33,7 +33,8 @@ impl Pool {
         let tables = self.store.tables.read();
         let member = |(index, row): (DeviceIdx, &DeviceRow)| {
             let resident = || tables.zones.values().filter(move |zone| zone.is_on(index));
-            let summary = summaries.iter().find(|summary| summary.device == index).cloned().unwrap_or_default();
+            let summary =
+                summaries.iter().find(|summary| summary.device == index).cloned().unwrap_or_default();
             let known = self.store.devices.get(index).map(|device| device.info().name.clone());
             Member {
                 index,

@@ -150,13 +150,8 @@ impl Scan<'_> {
         if header.txg > self.up_to || !is_valid_seq(header.seq) {
             return;
         }
-        let mut found = FoundZone {
-            home,
-            header,
-            parts: BTreeMap::new(),
-            part_copies: Vec::new(),
-            takes_writes,
-        };
+        let mut found =
+            FoundZone { home, header, parts: BTreeMap::new(), part_copies: Vec::new(), takes_writes };
         self.parts(&mut found, unit, end.min(header.capacity));
         log::info!("{home} scanned: zone {}, {} directory parts", found.header.seq, found.parts.len());
         self.zones.insert(found.header.seq, found);

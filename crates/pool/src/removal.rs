@@ -178,7 +178,8 @@ impl Pool {
             }
             self.relabel(st)?;
             if let Some(detached) = self.store.devices.detach(device)
-                && let Err(error) = st.commit_point.erase_labels(detached.as_ref()).map(|()| detached.unlock())
+                && let Err(error) =
+                    st.commit_point.erase_labels(detached.as_ref()).map(|()| detached.unlock())
             {
                 log::warn!("{}: wiping the labels failed: {error}", detached.info().name);
             }

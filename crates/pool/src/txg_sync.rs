@@ -232,7 +232,8 @@ impl TxgSync<'_> {
                     supply,
                     self.txg,
                 )?;
-                let location = self.append((slot, ZoneClass::Data), &bytes, request.owner, crc, Vec::new())?;
+                let location =
+                    self.append((slot, ZoneClass::Data), &bytes, request.owner, crc, Vec::new())?;
                 if heat == Heat::Hot {
                     self.st.collector.ages.note_hot(location.seq);
                 }

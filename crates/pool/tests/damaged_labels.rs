@@ -167,7 +167,10 @@ fn a_newer_txg_under_a_label_of_unknown_generation_is_not_passed_over() {
     assert!(text.contains(&format!("--rewind={last}")), "{text}");
     let read_only = ImportOptions { read_only: true, ..options() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    assert_eq!(Pool::import(devices.clone(), Arc::new(SeededEnv::new(5)), &read_only).unwrap().synced_txg(), last);
+    assert_eq!(
+        Pool::import(devices.clone(), Arc::new(SeededEnv::new(5)), &read_only).unwrap().synced_txg(),
+        last
+    );
     let go_on = ImportOptions { rewind: Some(last), ..options() };
     assert_eq!(import_with(devices, &go_on, 5).unwrap().0.synced_txg(), last);
 }

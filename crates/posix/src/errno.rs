@@ -61,6 +61,7 @@ impl From<ObjectError> for Errno {
         match &error {
             ObjectError::NotFound(_) => Errno::ESTALE,
             ObjectError::TooBig { .. } => Errno::EFBIG,
+            ObjectError::Invalid { .. } => Errno::EINVAL,
             ObjectError::Pool(pool) => match pool {
                 PoolError::NoSpace { .. } => Errno::ENOSPC,
                 PoolError::ReadOnly => Errno::EROFS,
@@ -87,7 +88,7 @@ impl From<ZapError> for Errno {
             | ZapError::EntryTooLarge { .. }
             | ZapError::NoInteger
             | ZapError::Unsupported { .. }
-            | ZapError::Options { .. } => log_eio(error),
+            | ZapError::Refused { .. } => log_eio(error),
         }
     }
 }

@@ -114,7 +114,7 @@ impl Fs {
         };
         if let Some(error) = failed {
             // No lock is held here: building the path locks the directories up to the root.
-            log::error!("read failed: {} at byte {offset}", self.path_of(inode.ino));
+            log::error!("read failed: {} at byte {offset}: {error}", self.path_of(inode.ino));
             return Err(error.into());
         }
         Ok(())

@@ -236,6 +236,8 @@ pub(crate) struct Rewriting {
     pub recompress: RecompressState,
     /// Number of the next job.
     pub next_job_number: AtomicU64,
+    /// Held while a rewrite starts: only its holder fills `running`. Taken before transactions begin.
+    pub start_lock: Mutex<()>,
     /// `None`: no rewrite is running.
     pub running: Mutex<Option<RunningRewrite>>,
     /// The last rewrite that ended since this data set was opened. Starting one clears it.
@@ -257,6 +259,7 @@ impl Rewriting {
             cursor: words,
             recompress: RecompressState::load(master)?,
             next_job_number: AtomicU64::new(2),
+            start_lock: Mutex::default(),
             running: Mutex::new(running),
             last_status: Mutex::default(),
             walk: Mutex::new(Walk::default()),

@@ -207,7 +207,8 @@ impl<'a> Rename<'a> {
             }
             None => None,
         };
-        let whiteout = created.as_ref().map(|(object, _)| ChildRef { ino: object.id().0, kind: KIND_WHITEOUT });
+        let whiteout =
+            created.as_ref().map(|(object, _)| ChildRef { ino: object.id().0, kind: KIND_WHITEOUT });
         let replaced = self.replace(change, held, whiteout);
         match created {
             Some((object, attrs)) if replaced.is_ok() => {

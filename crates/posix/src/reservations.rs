@@ -204,7 +204,8 @@ impl Reservation {
 /// Decodes an entry of the ZAP.
 fn parse_entry(entry: &Entry) -> Option<(Ino, Reservation)> {
     let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
-    let ino = Ino::from_str_radix(&name, 16).ok();
+    // As it is written: a second spelling of a number would be another entry of the same inode.
+    let ino = Ino::from_str_radix(&name, 16).ok().filter(|ino| format!("{ino:x}") == name);
     let is_list = entry.value.int_size() == 8 && entry.value.num_ints() <= WORDS_MAX;
     let found = if is_list { Reservation::from_words(&entry.value.ints()) } else { None };
     let parsed = ino.zip(found);
@@ -296,13 +297,19 @@ impl Reservations {
                 // An older version destroys files and leaves their reservations.
                 Err(ObjectError::NotFound(_)) => continue,
                 Err(error) => {
-                    log::warn!("reservation of inode {ino} ignored in this mount, inode unreadable: {error}");
+                    // Damage, or a failed read: the error says which. The next mount tries again.
+                    log::warn!("reservation of inode {ino} ignored in this mount: {error}");
                     continue;
                 }
             };
-            let attributes = Attributes::decode(ino, &raw, &layouts.table()).ok();
-            if attributes.is_none_or(|attributes| attributes.zpl.generation != found.generation) {
-                continue;
+            match Attributes::decode(ino, &raw, &layouts.table()) {
+                Ok(attributes) if attributes.zpl.generation == found.generation => {}
+                // Of an earlier inode with this number.
+                Ok(_) => continue,
+                Err(damage) => {
+                    log::warn!("reservation of inode {ino} ignored in this mount: {damage}");
+                    continue;
+                }
             }
             // No version reserves more space than exists.
             if sum.saturating_add(found.charge) > most {
@@ -462,6 +469,21 @@ mod tests {
     }
 
     #[test]
+    fn an_inode_has_one_name_in_the_zap() {
+        let own = of(&[0..10_000], 10_000, 0);
+        let big_endian: Vec<u8> = own.to_words().iter().flat_map(|word| word.to_be_bytes()).collect();
+        let ino_of = |name: &str| {
+            let key = terrane_zap::Key::Name(name.into());
+            let value = terrane_zap::Value::Ints { int_size: 8, big_endian: big_endian.clone() };
+            parse_entry(&Entry { key, value, hash: 0, cd: 0, conflict: false }).map(|(ino, _)| ino)
+        };
+        assert_eq!(ino_of("a0f"), Some(0xa0f));
+        for other in ["+a0f", "0a0f", "A0F", "a0f ", "", "-1"] {
+            assert_eq!(ino_of(other), None, "{other:?} would count a second time");
+        }
+    }
+
+    #[test]
     fn ranges_are_merged_and_split() {
         let mut own = of(&[0..4096, 8192..16_384], 12_288, 0);
         assert_eq!(own.missing(0..20_000), [4096..8192, 16_384..20_000]);
@@ -507,6 +529,32 @@ mod tests {
         let large = Reservation { record_bytes: 128 << 10, ..of(&[0..1 << 30], 1 << 30, 0) };
         assert!(large.worst_case_bytes() < (1 << 30) + (4 << 20), "{}", large.worst_case_bytes() - (1 << 30));
         assert!(of(&[0..FILE_SIZE_MAX], FILE_SIZE_MAX, 0).worst_case_bytes() > FILE_SIZE_MAX);
+    }
+
+    #[test]
+    fn a_reservation_of_an_inode_with_damaged_attributes_is_ignored_with_a_message() {
+        use crate::support::{LogLines, Machine, Short};
+        let lines = LogLines::start();
+        let mut m = Machine::new(1, &[]);
+        let fs = m.fs();
+        let [kept, bad, removed] = ["kept", "bad", "removed"].map(|name| fs.file(fs.root(), name).ino);
+        for ino in [kept, bad, removed] {
+            fs.fallocate(ino, 0, 0, 1 << 20).unwrap();
+        }
+        fs.sync().unwrap();
+        let sum = fs.reserved_bytes().by_files;
+        {
+            let object = fs.set.hold(terrane_wire::ObjectId(bad)).unwrap();
+            let tx = fs.begin(terrane_txg::cost::Cost::NOTHING, &[]).unwrap();
+            object.set_bonus(&tx, vec![7; 100]).unwrap();
+        }
+        m.remount_unforgotten();
+        let left = m.fs().reserved_bytes();
+        assert_eq!((left.by_files, left.by_pool), (sum / 3 * 2, sum / 3 * 2));
+        let found =
+            lines.that_contain(&format!("reservation of inode {bad} ignored in this mount: object {bad}"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!(lines.that_contain(&format!("reservation of inode {kept} ")), Vec::<String>::new());
     }
 
     #[test]

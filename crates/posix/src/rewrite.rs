@@ -72,20 +72,23 @@ impl Rewrite<'_> {
         if pool.is_read_only() {
             return Err(Errno::EROFS);
         }
-        if spec.compression.is_some_and(|compression| !compression.needs_no_feature())
-            && !pool.has(Feature::Codecs)
-        {
-            pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
-        }
-        spec.record_size.into_iter().for_each(|bytes| pool.note_record_size(bytes));
         let rewriting = &self.fs.rewriting;
-        let tx = self.fs.begin(rewriting.cursor.total_cost(), &[])?;
-        let mut running = rewriting.running.lock();
-        match &*running {
+        let _starting = rewriting.start_lock.lock();
+        match rewriting.running.lock().as_ref() {
             Some(other) if other.job.spec == *spec => return Ok(()),
             Some(_) => return Err(Errno::EBUSY),
             None => {}
         }
+        if spec.compression.is_some_and(|compression| !compression.needs_no_feature())
+            && !pool.has(Feature::Codecs)
+        {
+            // The pool keeps the feature for ever, so a rewrite that cannot begin in a full pool must not get here.
+            drop(self.fs.begin(rewriting.cursor.total_cost(), &[])?);
+            pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
+        }
+        spec.record_size.into_iter().for_each(|bytes| pool.note_record_size(bytes));
+        let tx = self.fs.begin(rewriting.cursor.total_cost(), &[])?;
+        let mut running = rewriting.running.lock();
         let job = RewriteJob::new(*spec);
         rewriting.cursor.put(&tx, &job)?;
         let number = rewriting.next_job_number.fetch_add(1, Ordering::Relaxed);
@@ -123,7 +126,9 @@ impl Job for Rewrite<'_> {
             Err(Errno::ENOSPC) => RewriteState::NoSpace,
             _ => RewriteState::Running,
         };
-        if let Some(running) = rewriting.running.lock().as_mut().filter(|running| running.job_number == number) {
+        if let Some(running) =
+            rewriting.running.lock().as_mut().filter(|running| running.job_number == number)
+        {
             running.state = state;
             if running.job.pass == job.pass {
                 (running.job.position, running.job.figures) = (walk.position(), figures);
@@ -285,6 +290,22 @@ mod tests {
     use crate::support::{Machine, Short};
     use crate::types::{Ino, WriteFlags};
     use terrane_codec::Compression;
+
+    #[test]
+    fn a_refused_rewrite_enables_no_feature() {
+        let m = Machine::new(1, &[]);
+        let fs = m.fs();
+        let root = fs.file(fs.root(), "file").ino;
+        let running = RewriteSpec { root, recursive: false, compression: None, record_size: Some(16 << 10) };
+        fs.rewrite().begin(&running).unwrap();
+        let other = RewriteSpec { compression: Some(Compression::Zle), ..running };
+        assert_eq!(fs.rewrite().begin(&other), Err(Errno::EBUSY));
+        assert_eq!(fs.rewrite().begin(&running), Ok(()), "the same one");
+        assert!(!m.pool().has(Feature::Codecs));
+        fs.rewrite().cancel().unwrap();
+        fs.rewrite().begin(&other).unwrap();
+        assert!(m.pool().has(Feature::Codecs));
+    }
 
     #[test]
     fn cancel_waits_for_a_running_step() {

@@ -411,7 +411,8 @@ mod tests {
 
         fn cost<'h>(&self, fs: &'h Fs, held: &'h O::Held<'_>) -> Result<OperationCost<'h>, Errno> {
             let operation_cost = self.operation.cost(fs, held)?;
-            let data: u64 = operation_cost.needs.iter().map(|(_, need)| need.data.end - need.data.start).sum();
+            let data: u64 =
+                operation_cost.needs.iter().map(|(_, need)| need.data.end - need.data.start).sum();
             self.reserved_bytes.borrow_mut().push(operation_cost.cost.write_bytes + data);
             if self.reserved_bytes.borrow().len() == 1 {
                 (self.meanwhile)(fs);

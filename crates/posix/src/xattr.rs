@@ -411,7 +411,8 @@ impl Fs {
             .map_err(|error| error.within(format_args!("object {}, extended attributes", inode.ino)))?
             .get(name)
             .is_some();
-        let is_in_xattr_dir = xattr_dir.as_ref().map_or(Ok(None), |xattr_dir| xattr_dir.find(name))?.is_some();
+        let is_in_xattr_dir =
+            xattr_dir.as_ref().map_or(Ok(None), |xattr_dir| xattr_dir.find(name))?.is_some();
         Ok(XattrState { list, xattr_dir, is_in_list, is_in_xattr_dir })
     }
 
@@ -430,7 +431,9 @@ impl Fs {
         match is_there {
             true if how.create => return Err(Errno::EEXIST),
             false if how.replace => return Err(Errno::ENODATA),
-            false if existing.is_name_list_full(name, hint::listed_bytes(state))? => return Err(Errno::ENOSPC),
+            false if existing.is_name_list_full(name, hint::listed_bytes(state))? => {
+                return Err(Errno::ENOSPC);
+            }
             _ => {}
         }
         if placement == XattrPlacement::Sa && value.len() <= LISTED_VALUE_MAX {
@@ -515,6 +518,10 @@ impl Fs {
             remove_from_list(&mut list, name);
         }
         self.store_attrs(tx, inode, state, &list)?;
-        if is_in_xattr_dir { self.remove_xattr_dir_entry(tx, inode, state, list, xattr_dir, name) } else { Ok(()) }
+        if is_in_xattr_dir {
+            self.remove_xattr_dir_entry(tx, inode, state, list, xattr_dir, name)
+        } else {
+            Ok(())
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! value.
 
 use crate::attr::{Attributes, FLAG_XATTR, encode_time};
-use crate::claims::FREES;
+use crate::claims::{DNODE_META_BLOCKS, FREES};
 use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
 use crate::inode::{ChildRef, KIND_FILE, State};
@@ -28,8 +28,6 @@ use terrane_zap::{Cursor, KeyRef, ValueRef};
 const DESTROY_STEP: usize = 16;
 /// Bytes that the first name of a new hidden directory dirties.
 const FIRST_NAME_BYTES: u64 = 1024;
-/// A dnode block, and one indirect block above it.
-const DNODE_META_BLOCKS: u32 = 2;
 
 /// The open hidden directory of one inode.
 pub(crate) struct XattrDir {
@@ -131,8 +129,9 @@ impl Fs {
     /// Upper bound of what [`put_in_xattr_dir`](Self::put_in_xattr_dir) dirties. Dnode blocks are claimed when
     /// objects are created.
     pub(crate) fn xattr_dir_put_cost(xattr_dir: Option<&XattrDir>, name: &[u8], value: &[u8]) -> Cost {
-        let names = xattr_dir
-            .map_or(FIRST_NAME_BYTES, |xattr_dir| xattr_dir.names.put_cost(name.len(), ValueRef::U64s(&[0])).bytes);
+        let names = xattr_dir.map_or(FIRST_NAME_BYTES, |xattr_dir| {
+            xattr_dir.names.put_cost(name.len(), ValueRef::U64s(&[0])).bytes
+        });
         Cost {
             write_bytes: (value.len() as u64).next_multiple_of(512),
             meta_bytes: names,

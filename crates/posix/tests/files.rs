@@ -3,7 +3,7 @@
 
 mod support;
 
-use support::{Machine, Short, USER};
+use support::{LogLines, Machine, Short, USER};
 use terrane_posix::{
     Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, SetAttr, SetTime, Time,
     WriteFlags,
@@ -28,6 +28,20 @@ fn bytes_come_back_after_a_remount() {
         assert_eq!(m.fs().ino(root, &format!("f{i}")), Ok(file));
         assert!(m.fs().bytes(file) == data);
     }
+}
+
+#[test]
+fn a_failed_read_is_logged_with_path_and_error() {
+    let lines = LogLines::start();
+    let m = machine();
+    let file = m.fs().file(m.fs().root(), "rotten").ino;
+    m.fs().put(file, 0, &Prng::new(1).random_bytes(8192));
+    m.fs().sync().unwrap();
+    m.rot(file, 1);
+    assert_eq!(m.fs().read(file, 4096, 10, &mut Vec::new()), Err(Errno::EIO));
+    let found = lines.that_contain("read failed: ");
+    let found: Vec<&String> = found.iter().filter(|line| line.contains("rotten at byte 4096: ")).collect();
+    assert!(matches!(&found[..], [line] if line.contains("checksum")), "{found:?}");
 }
 
 #[test]

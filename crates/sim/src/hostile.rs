@@ -389,7 +389,9 @@ pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, Strin
             text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")
         ))
     })?;
-    let Some((device, description)) = forged.map_err(|failure| failure.within(format_args!("seed {seed}")))? else {
+    let Some((device, description)) =
+        forged.map_err(|failure| failure.within(format_args!("seed {seed}")))?
+    else {
         return Ok(None);
     };
     let verdict = examine(&device, None);

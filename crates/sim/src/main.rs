@@ -131,7 +131,8 @@ fn crashes(args: &Args, seeds: std::ops::Range<u64>) -> u64 {
         };
         let again = |seed| format!("terrane-sim replay --collect {which}--seed {seed}");
         let mut all = collect::GcCrashStats::default();
-        let failures = run_all(seeds, again, |seed| collect::seeded(seed, drives).map(|stats| all.add(stats)));
+        let failures =
+            run_all(seeds, again, |seed| collect::seeded(seed, drives).map(|stats| all.add(stats)));
         println!("{all:?}");
         return failures;
     }

@@ -61,10 +61,14 @@ fn forged_counts_neither_panic_nor_hang() {
     // Counting one more or one less overflowed when something was changed.
     let image = Image::new(5).unwrap();
     let forgeries = [FixedForgery::Objects(0), FixedForgery::Objects(u64::MAX)];
-    let forgeries = forgeries.into_iter().chain([FixedForgery::Used(u64::MAX), FixedForgery::Birth(u64::MAX)]);
+    let forgeries =
+        forgeries.into_iter().chain([FixedForgery::Used(u64::MAX), FixedForgery::Birth(u64::MAX)]);
     for (fixed, seed) in forgeries.flat_map(|fixed| (0..12).map(move |seed| (fixed, seed))) {
         let was_forged = fixed_forgery(&image, seed, fixed);
-        assert!(was_forged.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")), "{fixed:?} was not told");
+        assert!(
+            was_forged.unwrap_or_else(|failure| panic!("seed {seed}: {failure}")),
+            "{fixed:?} was not told"
+        );
     }
 }
 

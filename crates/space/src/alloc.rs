@@ -49,8 +49,9 @@ struct DeviceFreeZones {
 impl DeviceFreeZones {
     /// Compares the shares of empty zones.
     fn emptier(&self, other: &DeviceFreeZones) -> Ordering {
-        let share =
-            |free_zones: &DeviceFreeZones, of: &DeviceFreeZones| free_zones.empty.len() as u64 * u64::from(of.zones);
+        let share = |free_zones: &DeviceFreeZones, of: &DeviceFreeZones| {
+            free_zones.empty.len() as u64 * u64::from(of.zones)
+        };
         share(self, other).cmp(&share(other, self))
     }
 }
@@ -130,7 +131,8 @@ impl Allocator {
         avoid: Option<DeviceIdx>,
         usable: &dyn Fn(DeviceIdx) -> bool,
     ) -> Option<Home> {
-        let candidates = (0u16..).zip(&self.devices).map(|(index, free_zones)| (DeviceIdx(index), free_zones));
+        let candidates =
+            (0u16..).zip(&self.devices).map(|(index, free_zones)| (DeviceIdx(index), free_zones));
         let (device, _) = candidates
             .filter(|(device, free_zones)| !free_zones.empty.is_empty() && usable(*device))
             .max_by(|(a, of_a), (b, of_b)| {
@@ -167,7 +169,9 @@ impl Allocator {
 
     /// Whether the zone just taken must be reset first. Clears the mark.
     pub fn take_unclean(&mut self, home: Home) -> bool {
-        self.devices.get_mut(usize::from(home.device.0)).is_some_and(|free_zones| free_zones.unclean.remove(&home.zone))
+        self.devices
+            .get_mut(usize::from(home.device.0))
+            .is_some_and(|free_zones| free_zones.unclean.remove(&home.zone))
     }
 
     /// Number of empty zones on all devices.
@@ -184,7 +188,11 @@ impl Allocator {
     pub fn next_empty_zones(&self, count: usize) -> Vec<Home> {
         let of_device = |(index, free_zones)| {
             let free_zones: &DeviceFreeZones = free_zones;
-            free_zones.empty.iter().take(count).map(move |zone| Home { device: DeviceIdx(index), zone: *zone })
+            free_zones
+                .empty
+                .iter()
+                .take(count)
+                .map(move |zone| Home { device: DeviceIdx(index), zone: *zone })
         };
         (0u16..).zip(&self.devices).flat_map(of_device).collect()
     }

@@ -525,9 +525,17 @@ mod tests {
         let mut reclaimed = ReclaimedZones::default().in_form(true);
         (100_000..200_000).for_each(|seq| reclaimed.insert(ZoneSeq(seq), last_one(seq)));
         let each = |reclaimed: &ReclaimedZones| reclaimed.memory_bytes() as f64 / reclaimed.counts().0 as f64;
-        assert!(reclaimed.counts() == (100_000, 100_000) && each(&reclaimed) < 36.0, "{} bytes", each(&reclaimed));
+        assert!(
+            reclaimed.counts() == (100_000, 100_000) && each(&reclaimed) < 36.0,
+            "{} bytes",
+            each(&reclaimed)
+        );
         reclaimed = reclaimed.in_form(false);
-        assert!(reclaimed.memory_bytes() == reclaimed.rows_bytes() && each(&reclaimed) > 150.0, "{} bytes", each(&reclaimed));
+        assert!(
+            reclaimed.memory_bytes() == reclaimed.rows_bytes() && each(&reclaimed) > 150.0,
+            "{} bytes",
+            each(&reclaimed)
+        );
         reclaimed = reclaimed.in_form(true);
         assert!(each(&reclaimed) < 36.0, "{} bytes", each(&reclaimed));
         for seq in (100_000..200_000).filter(|seq| seq * 7919 % 1000 != 7) {

@@ -28,14 +28,7 @@ pub struct SectionRotation {
 impl SectionRotation {
     /// For so many sections. `rewrite_all`: one is damaged, so all are rewritten.
     pub fn new(sections: u32, rewrite_all: bool) -> SectionRotation {
-        SectionRotation {
-            sections,
-            next: 0,
-            in_hurry: 0,
-            replay_bytes: 0,
-            rewrite_all,
-            records_left: 0,
-        }
+        SectionRotation { sections, next: 0, in_hurry: 0, replay_bytes: 0, rewrite_all, records_left: 0 }
     }
 
     /// Rewrites all sections in the next txg.
@@ -106,10 +99,7 @@ mod tests {
             txgs += hurried_txgs(&mut rotation, &mut records, false);
         }
         let rounds = (records / RECORDS_MAX) as u32;
-        assert!(
-            txgs <= rounds * 1024 / SECTIONS_IN_HURRY,
-            "{txgs} txgs only for a hurry, {records} records"
-        );
+        assert!(txgs <= rounds * 1024 / SECTIONS_IN_HURRY, "{txgs} txgs only for a hurry, {records} records");
         assert!(txgs > 0, "the canary: there was no hurry");
     }
 

@@ -287,7 +287,11 @@ fn label_of(device: &dyn Device, anchor: u32, raw: &[u8]) -> Option<Label> {
         log::warn!("{at}: primary label damaged, using copy");
     }
     let anchor_generation = first.as_ref().map(|first| first.anchor_generation);
-    second.filter(|second| anchor_generation.is_none_or(|anchor_generation| anchor_generation < second.anchor_generation)).or(first)
+    second
+        .filter(|second| {
+            anchor_generation.is_none_or(|anchor_generation| anchor_generation < second.anchor_generation)
+        })
+        .or(first)
 }
 
 /// All offsets at which an uberblock may lie, whatever write unit it was written with.
@@ -304,8 +308,8 @@ fn read_orphans(device: &dyn Device, anchor: u32, other: &AnchorRead, gap: &mut 
     let mut label = other.label.clone();
     let mut found: Vec<(u64, Uberblock)> = Vec::new();
     for (at, raw) in uberblock_slots(&raw) {
-        let Some(anchor_generation) =
-            Uberblock::anchor_generation_of(raw).filter(|anchor_generation| *anchor_generation > other.label.anchor_generation)
+        let Some(anchor_generation) = Uberblock::anchor_generation_of(raw)
+            .filter(|anchor_generation| *anchor_generation > other.label.anchor_generation)
         else {
             continue;
         };

@@ -69,7 +69,8 @@ impl CacheDevices {
 
     /// Distributes blocks over the devices by address, at the feed rate.
     pub(crate) fn feed(&self, take: impl FnOnce() -> Vec<(Key, Packed)>, now_ns: impl FnOnce() -> u64) {
-        let devices: Vec<_> = self.devices.read().iter().filter(|device| device.is_loaded()).cloned().collect();
+        let devices: Vec<_> =
+            self.devices.read().iter().filter(|device| device.is_loaded()).cloned().collect();
         let blocks = take();
         if devices.is_empty() || blocks.is_empty() {
             return;

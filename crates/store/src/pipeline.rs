@@ -197,7 +197,10 @@ impl Pipeline {
     /// would be.
     pub fn finish_pre_encoded(context: &EncodeContext, pre_encoded: PreEncoded) -> EncodedBlock {
         if context.may_embed && pre_encoded.bytes.len() <= EMBEDDED_BYTES_MAX {
-            return EncodedBlock::Embedded { compression: pre_encoded.compression, payload: pre_encoded.bytes.to_vec() };
+            return EncodedBlock::Embedded {
+                compression: pre_encoded.compression,
+                payload: pre_encoded.bytes.to_vec(),
+            };
         }
         EncodedBlock::stored(context, pre_encoded.compression, pre_encoded.bytes)
     }

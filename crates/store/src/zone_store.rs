@@ -211,13 +211,23 @@ impl ZoneStore {
         let (from, to) = (offset / unit * unit, (offset + u64::from(len)).next_multiple_of(unit));
         let start = (offset - from) as usize;
         let mut stored = StoredBytes::new(start..start + len as usize, (to - from) as usize);
-        if pinned.unwritten.as_ref().is_none_or(|write_buffer| !write_buffer.read(offset, stored.wanted_mut())) {
+        if pinned
+            .unwritten
+            .as_ref()
+            .is_none_or(|write_buffer| !write_buffer.read(offset, stored.wanted_mut()))
+        {
             self.read_device(pinned, home, from, stored.buf_mut())?;
         }
         Ok(stored)
     }
 
-    fn read_device(&self, pinned: &PinnedZone, home: Home, from: u64, buf: &mut [u8]) -> Result<(), PoolError> {
+    fn read_device(
+        &self,
+        pinned: &PinnedZone,
+        home: Home,
+        from: u64,
+        buf: &mut [u8],
+    ) -> Result<(), PoolError> {
         let device = self.devices.get(home.device)?;
         let counters = &*self.counters;
         let reads = counters.reads(pinned.class);
@@ -300,7 +310,12 @@ impl ZoneStore {
     ) -> Result<Part, PoolError> {
         tail.switch_to(home);
         let bad_end = || {
-            Corrupt::new(format_args!("zone {}", pinned.seq), "end of a directory part", "inside the zone", end)
+            Corrupt::new(
+                format_args!("zone {}", pinned.seq),
+                "end of a directory part",
+                "inside the zone",
+                end,
+            )
         };
         if end > pinned.capacity || end < PartTrailer::SIZE as u64 {
             return Err(bad_end().into());

@@ -256,7 +256,11 @@ impl Collector {
             unwritable: BTreeSet::new(),
             unread: UnreadableZones::default(),
             to_recheck: BTreeSet::new(),
-            ages: Ages { clock: Clock::default(), hot_lifetime: HotLifetime::new(pool_bytes), hot: BTreeMap::new() },
+            ages: Ages {
+                clock: Clock::default(),
+                hot_lifetime: HotLifetime::new(pool_bytes),
+                hot: BTreeMap::new(),
+            },
             policy: VictimPolicy::default(),
             is_stuck: false,
             index: IndexMemory { moved_bytes: INDEX_CHECK_BYTES, is_coarse: false },
@@ -295,7 +299,8 @@ impl Collector {
     pub fn end_txg(&mut self, tables: &Tables) -> Vec<ZoneSeq> {
         let has_live_blocks =
             |(seq, _): &(ZoneSeq, u64)| tables.zones.get(seq).is_some_and(|zone| zone.phase == Phase::Full);
-        let unexplained: Vec<ZoneSeq> = self.finished.iter().filter(|of| has_live_blocks(of)).map(|of| of.0).collect();
+        let unexplained: Vec<ZoneSeq> =
+            self.finished.iter().filter(|of| has_live_blocks(of)).map(|of| of.0).collect();
         unexplained.iter().for_each(|seq| self.drop_zone(*seq));
         unexplained
     }

@@ -52,9 +52,9 @@ pub enum Error<E> {
         /// The flags that are unknown, or the size of the ZAP.
         found: String,
     },
-    /// [`ZapOptions`](crate::ZapOptions) that no ZAP can have.
-    Options {
-        /// The rule that the options or the object break.
+    /// A call that no caller should make, such as to create a ZAP with [`ZapOptions`](crate::ZapOptions) that none can have.
+    Refused {
+        /// What is wrong with the call.
         what: &'static str,
     },
 }
@@ -86,7 +86,7 @@ impl Error<Corrupt> {
             Error::Full => Error::Full,
             Error::NoInteger => Error::NoInteger,
             Error::Unsupported { what, found } => Error::Unsupported { what, found },
-            Error::Options { what } => Error::Options { what },
+            Error::Refused { what } => Error::Refused { what },
         }
     }
 }
@@ -111,7 +111,7 @@ impl<E: fmt::Display> fmt::Display for Error<E> {
             Error::Full => write!(f, "entry refused: too many names share its hash; remove some of them"),
             Error::NoInteger => write!(f, "value has no integer"),
             Error::Unsupported { what, found } => write!(f, "unsupported: {what}, found {found}"),
-            Error::Options { what } => write!(f, "ZAP not created: {what}"),
+            Error::Refused { what } => write!(f, "refused: {what}"),
         }
     }
 }

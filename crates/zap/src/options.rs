@@ -45,7 +45,7 @@ impl ZapOptions {
     pub(crate) fn validate(&self) -> Result<(), Error<Corrupt>> {
         let shifts = fat::header::BLOCK_SHIFT_MIN..=fat::header::BLOCK_SHIFT_MAX;
         if !shifts.contains(&self.fat_block_shift) {
-            return Err(Error::Options { what: "fat_block_shift is not 9 to 20" });
+            return Err(Error::Refused { what: "fat_block_shift is not 9 to 20" });
         }
         Ok(())
     }

@@ -233,9 +233,5 @@ fn home(element: u64, homes: usize) -> usize {
 
 /// How many of the elements in cells from `first` on precede the first that is a gap or lies at its home.
 fn displaced(cells: &[u64], first: usize, homes: usize) -> usize {
-    cells
-        .iter()
-        .zip(first..)
-        .take_while(|(held, cell)| **held != GAP && home(**held, homes) < *cell)
-        .count()
+    cells.iter().zip(first..).take_while(|(held, cell)| **held != GAP && home(**held, homes) < *cell).count()
 }

@@ -128,7 +128,7 @@ impl Zap {
     /// Writes an empty ZAP into an object without blocks.
     pub fn create<S: Store + ?Sized>(store: &mut S, options: ZapOptions) -> Result<Zap, Error<S::Error>> {
         if store.block_count() != 0 {
-            return Err(Error::Options { what: "the object already has blocks" });
+            return Err(Error::Refused { what: "the object already has blocks" });
         }
         let zap = Self::open_with(store, options)?;
         zap.write_empty(store)?;
@@ -138,11 +138,11 @@ impl Zap {
     fn write_empty<S: Store + ?Sized>(&self, store: &mut S) -> Result<(), Error<S::Error>> {
         let options = self.options;
         if options.salt == 0 {
-            return Err(Error::Options { what: "salt is 0" });
+            return Err(Error::Refused { what: "salt is 0" });
         }
         Flags::parse(options.flags.to_u64()).map_err(Error::lift)?;
         if options.flags.has(Flags::UINT64_KEY) && !options.norm.is_none() {
-            return Err(Error::Options { what: "word keys cannot be normalized" });
+            return Err(Error::Refused { what: "word keys cannot be normalized" });
         }
         if options.flags != Flags::NONE {
             store.set_block_size(1 << options.fat_block_shift)?;

@@ -9,8 +9,8 @@ use serde_json::Value as Json;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use terrane_zap::{Cursor, Error, Kind, MemStore, Zap, ZapOptions};
 use swapped::swapped;
+use terrane_zap::{Cursor, Error, Kind, MemStore, Zap, ZapOptions};
 
 fn unpacked(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/vectors/zap").join(name);

@@ -9,8 +9,8 @@ mod colliders;
 mod faulty_store;
 
 use colliders::colliders;
-use terrane_zap::{Cursor, Error, Kind, Store, Zap, ZapOptions};
 use faulty_store::FaultyStore;
+use terrane_zap::{Cursor, Error, Kind, Store, Zap, ZapOptions};
 
 fn zap_of(micro_max_bytes: usize) -> (FaultyStore, Zap) {
     let mut store = FaultyStore::new();

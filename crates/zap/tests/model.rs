@@ -7,11 +7,11 @@
 
 mod faulty_store;
 
+use faulty_store::FaultyStore;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, btree_map::Entry};
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Error, Flags, Kind, MemStore, Store, ValueRef, Zap, ZapOptions};
-use faulty_store::FaultyStore;
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -277,7 +277,7 @@ fn an_object_without_blocks_is_an_empty_zap() {
     zap.add(&mut store, "a", &[1]).unwrap();
     assert_eq!((zap.kind(&store), store.block_size()), (Ok(Kind::Micro), 512));
     let saltless = Zap::open(&MemStore::new()).unwrap().add(&mut MemStore::new(), "a", &[1]);
-    assert!(matches!(saltless, Err(Error::Options { .. })));
+    assert!(matches!(saltless, Err(Error::Refused { .. })));
 }
 
 #[test]

@@ -249,7 +249,7 @@ fn inconsistent_normalization_headers_are_damage() {
     let report = zap.check(&with(64 + 14 + 2, 0xff)).unwrap();
     assert!(report.damage.iter().any(|damage| damage.to_string().contains("UTF-8")), "{:?}", report.damage);
     let words = ZapOptions { flags: Flags::UINT64_KEY, ..options };
-    assert!(matches!(Zap::create(&mut MemStore::new(), words), Err(Error::Options { .. })));
+    assert!(matches!(Zap::create(&mut MemStore::new(), words), Err(Error::Refused { .. })));
 
     // A leaf without the flag that its chains are sorted.
     let mut store = MemStore::new();

@@ -4,8 +4,8 @@
 
 mod faulty_store;
 
-use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
 use faulty_store::FaultyStore;
+use terrane_zap::{Cursor, Entry, Error, Flags, Kind, MemStore, NormFlags, Store, ValueRef, Zap, ZapOptions};
 
 struct Subject {
     zap: Zap,

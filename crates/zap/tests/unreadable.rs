@@ -5,9 +5,9 @@
 
 mod faulty_store;
 
+use faulty_store::FaultyStore;
 use terrane_wire::Corrupt;
 use terrane_zap::{Cursor, Flags, Store, Zap, ZapOptions};
-use faulty_store::FaultyStore;
 
 struct Fat {
     zap: Zap,

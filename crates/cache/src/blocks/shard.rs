@@ -93,8 +93,10 @@ impl KindBlocks {
         self.policy.check()?;
         let cached = || self.blocks.iter().flatten();
         let bytes: usize = cached().map(CachedBlock::bytes).sum();
-        let plain =
-            (cached().filter(|cached| cached.plain.is_some()).count(), cached().map(CachedBlock::plain_bytes).sum());
+        let plain = (
+            cached().filter(|cached| cached.plain.is_some()).count(),
+            cached().map(CachedBlock::plain_bytes).sum(),
+        );
         if (cached().count(), bytes as u64) != (self.policy.count(), self.policy.bytes()) {
             return Err(format!("bytes of blocks: expected {bytes}, found {}", self.policy.bytes()));
         }
@@ -466,7 +468,11 @@ impl Shard {
         self.index.check()?;
         let cached = || self.kinds.iter().flat_map(|kind_blocks| &kind_blocks.blocks).flatten();
         if cached().count() != self.index.count() || !cached().all(|cached| self.find(cached.key).is_some()) {
-            return Err(format!("indexed blocks: expected {}, found {}", cached().count(), self.index.count()));
+            return Err(format!(
+                "indexed blocks: expected {}, found {}",
+                cached().count(),
+                self.index.count()
+            ));
         }
         let unread = || cached().filter(|cached| cached.is_prefetched);
         let bytes: usize = unread().map(CachedBlock::bytes).sum();

@@ -496,10 +496,10 @@ fn add_mount_point(
     if dry_run {
         return Ok(());
     }
-    // The root of the pool, not of a file system that was mounted over one of its mount points.
+    // The root of the pool, not of what its path leads to by now.
     let Some(root) = mounts.iter().rev().find_map(|entry| entry.open_root().ok()) else {
-        let (expected, found) = ("a mount that can be reached", "another file system mounted over each");
-        return Err(Failure::refused(pool, expected, found, "unmount that first"));
+        let (expected, found) = ("a mount that its path leads to", "none: each is covered or was moved");
+        return Err(Failure::refused(pool, expected, found, "unmount what covers one of them first"));
     };
     Ok(bind_mount(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())), dir, &wanted)?)
 }
@@ -639,8 +639,11 @@ impl Restart {
             let survey = Survey::of(&registry)?;
             let not_answering = survey.not_answering.iter().map(|(name, _)| control::not_answering(name));
             let restarted = survey.daemons.into_iter().map(|found| step_back(&registry, found.daemon, None));
-            let failures: Vec<String> =
-                restarted.filter_map(Outcome::err).chain(not_answering).map(|Failure(reason)| reason).collect();
+            let failures: Vec<String> = restarted
+                .filter_map(Outcome::err)
+                .chain(not_answering)
+                .map(|Failure(reason)| reason)
+                .collect();
             return if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) };
         }
         for word in &self.pools {

@@ -378,9 +378,10 @@ impl Status {
         };
         line("mounted", mounted);
         match row["supervisor"].as_str() {
-            Some("gone") => {
-                line("supervisor", "gone, being replaced: until then the mount ends with its server".to_owned())
-            }
+            Some("gone") => line(
+                "supervisor",
+                "gone, being replaced: until then the mount ends with its server".to_owned(),
+            ),
             Some("none") => line("supervisor", "none: the mount ends with its server".to_owned()),
             _ => {}
         }

@@ -182,7 +182,8 @@ fn split_pool_path(word: &Path) -> Option<(&Path, &[u8])> {
     let raw = word.as_os_str().as_bytes();
     let positions: Vec<usize> =
         raw.windows(2).enumerate().filter(|(_, pair)| pair == b":/").map(|(at, _)| at).collect();
-    let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < positions.first().copied() {
+    let at = if raw.contains(&b'/') && raw.iter().position(|byte| *byte == b'/') < positions.first().copied()
+    {
         // An existing path tells the device from what is inside of it.
         positions
             .iter()

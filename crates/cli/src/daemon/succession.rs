@@ -168,7 +168,8 @@ impl HandoverState {
                 greeting.device.display()
             ),
         }
-        let facts_file = self.holder.store_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
+        let facts_file =
+            self.holder.store_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
         Ok((facts_file, facts))
     }
 }

@@ -11,7 +11,7 @@ use crate::open_pool::OpenPool;
 use crate::progress::Progress;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEAD_BYTES};
+use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEADER_BYTES};
 use terrane_codec::{Compression, ZstdLevel};
 use terrane_format::block_ptr::Normal;
 use terrane_format::{BlockPtr, Owner};
@@ -288,7 +288,7 @@ impl<'a> Walk<'a> {
     fn sample_zstd_level(&mut self, ptr: &BlockPtr) {
         let head = match ptr {
             BlockPtr::Normal(normal) if normal.compression == ID_ZSTD => {
-                self.set.pool().stored_head(normal, ZSTD_HEAD_BYTES)
+                self.set.pool().stored_head(normal, ZSTD_HEADER_BYTES)
             }
             BlockPtr::Embedded(embedded) if embedded.compression == ID_ZSTD => Ok(embedded.payload.clone()),
             _ => return,

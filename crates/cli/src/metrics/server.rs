@@ -213,7 +213,10 @@ mod tests {
         for _ in 0..70 {
             let begun = Instant::now();
             let response = ask(address, b"GET /metrics HTTP/1.0\r\n\r\n");
-            assert!(response.starts_with("HTTP/1.0 200") && begun.elapsed() < REQUEST_TIMEOUT / 2, "{response}");
+            assert!(
+                response.starts_with("HTTP/1.0 200") && begun.elapsed() < REQUEST_TIMEOUT / 2,
+                "{response}"
+            );
             silent.push(TcpStream::connect(address).unwrap());
         }
     }

@@ -153,9 +153,7 @@ fn property(name: &str) -> Outcome<&'static Property> {
 }
 
 fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure {
-    // The accepted values are described in words for people; single words among them are values.
-    let words = property.values.split(", ").filter(|word| !word.contains([' ', '.']));
-    Failure(format!("{error}{}", suggest::hint(value, words)))
+    Failure(format!("{error}{}", suggest::hint(value, property.value_words())))
 }
 
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
@@ -176,7 +174,8 @@ pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Ou
 
 /// The help section of commands that take properties.
 pub fn property_help() -> String {
-    let rows = PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values));
+    let rows =
+        PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values_text()));
     format!("Properties:\n{}", rows.collect::<String>())
 }
 
@@ -201,6 +200,7 @@ mod tests {
             ("compresion=lz4", "did you mean 'compression'?"),
             ("compression=ztsd", "did you mean 'zstd'?"),
             ("atime=relatme", "did you mean 'relatime'?"),
+            ("normalization=fromKD", "did you mean 'formKD'?"),
             ("atime", "PROPERTY=VALUE"),
             ("=off", "PROPERTY=VALUE"),
         ] {

@@ -23,7 +23,7 @@ pub const ID_LZ4: u8 = 15;
 pub const ID_ZSTD: u8 = 16;
 
 /// Size of the header of a stored zstd block, in bytes.
-pub const ZSTD_HEAD_BYTES: usize = 8;
+pub const ZSTD_HEADER_BYTES: usize = 8;
 
 const ID_ON: u8 = 1;
 const LEVEL_SHIFT: u32 = 7;
@@ -91,9 +91,9 @@ impl ZstdLevel {
         (Self::new(cookie).is_some() || level.acceleration().is_some()).then_some(level)
     }
 
-    /// The level of a stored zstd block, from its first [`ZSTD_HEAD_BYTES`] bytes.
+    /// The level of a stored zstd block, from its first [`ZSTD_HEADER_BYTES`] bytes.
     pub fn of_stored(head: &[u8]) -> Option<Self> {
-        Self::from_cookie(*head.get(4..ZSTD_HEAD_BYTES)?.first()?)
+        Self::from_cookie(*head.get(4..ZSTD_HEADER_BYTES)?.first()?)
     }
 
     /// The stored form of the level: 1 to 19, or 103 to 123 for the fast ones.

@@ -169,7 +169,9 @@ impl Medium {
                 Fault::WriteError { zone: at, one_in, partial } if at.is_none_or(|at| at == zone) => armed
                     .fires(|_| prng.one_in(one_in.into()))
                     .then(|| WriteOutcome::Failed(if partial { prng.below(units) * unit } else { 0 })),
-                Fault::LostWrite { nth } => armed.fires(|occasion| occasion == nth).then_some(WriteOutcome::Lost),
+                Fault::LostWrite { nth } => {
+                    armed.fires(|occasion| occasion == nth).then_some(WriteOutcome::Lost)
+                }
                 Fault::MisdirectedWrite { nth, to, offset } => {
                     armed.fires(|occasion| occasion == nth).then_some(WriteOutcome::Misdirected(to, offset))
                 }
@@ -207,7 +209,9 @@ impl Medium {
         let mut outcome = FlushOutcome::Done;
         for armed in &mut self.faults {
             let decided = match armed.fault {
-                Fault::LostFlush { nth } => armed.fires(|occasion| occasion == nth).then_some(FlushOutcome::Lost),
+                Fault::LostFlush { nth } => {
+                    armed.fires(|occasion| occasion == nth).then_some(FlushOutcome::Lost)
+                }
                 Fault::FailingFlush { nth } => {
                     armed.fires(|occasion| occasion == nth).then_some(FlushOutcome::Failed)
                 }
@@ -250,13 +254,7 @@ impl SimDevice {
     fn arm(&self, fault: Fault, enabled: bool) -> FaultId {
         let mut medium = self.medium();
         let since = medium.power.ops();
-        medium.faults.push(ArmedFault {
-            fault,
-            enabled,
-            ops_at_injection: since,
-            occasions: 0,
-            fired: 0,
-        });
+        medium.faults.push(ArmedFault { fault, enabled, ops_at_injection: since, occasions: 0, fired: 0 });
         FaultId(medium.faults.len() - 1)
     }
 

@@ -202,16 +202,41 @@ fn uberblocks_with_a_log_or_stale_devices_are_marked_unknown() {
     for word in [208, 216] {
         let mut raw = uber.encode(&label, 0, 16384, 4096);
         raw[word] = 1;
-        let seed = Seed {
-            pool: label.pool,
-            scope: label.device << 1,
-            offset: 16384,
-            incarnation: label.anchor_generation,
-        };
-        let made = seal(seed, &[&raw[..UberblockPhys::SIZE - 16]]);
-        raw[UberblockPhys::SIZE - 16..UberblockPhys::SIZE].copy_from_slice(&made);
+        reseal(&mut raw, &label);
         let read = Uberblock::parse(&raw, &label, 0, 16384);
         assert_eq!(read, Some(Uberblock { has_unknown_features: true, ..uber }));
+    }
+}
+
+/// Makes the seal of the uberblock at 16384 of anchor 0 right again.
+fn reseal(raw: &mut [u8], label: &Label) {
+    let seed = Seed {
+        pool: label.pool,
+        scope: label.device << 1,
+        offset: 16384,
+        incarnation: label.anchor_generation,
+    };
+    let made = seal(seed, &[&raw[..UberblockPhys::SIZE - 16]]);
+    raw[UberblockPhys::SIZE - 16..UberblockPhys::SIZE].copy_from_slice(&made);
+}
+
+#[test]
+fn sealed_uberblocks_whose_counters_are_out_of_range_are_refused() {
+    for (offset, bits) in [(24, 62), (32, 62), (40, 62), (48, 62), (56, 62), (80, 62), (72, 36)] {
+        for (value, is_valid) in [((1 << bits) - 1, true), (1 << bits, false), (u64::MAX, false)] {
+            let mut label = label();
+            if offset == 32 {
+                label.anchor_generation = value;
+            }
+            let mut raw = uberblock().encode(&label, 0, 16384, 4096);
+            raw[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
+            if offset != 32 {
+                raw[32..40].copy_from_slice(&label.anchor_generation.to_le_bytes());
+            }
+            reseal(&mut raw, &label);
+            let parsed = Uberblock::parse(&raw, &label, 0, 16384);
+            assert_eq!(parsed.is_some(), is_valid, "offset {offset}, value {value:#x}");
+        }
     }
 }
 

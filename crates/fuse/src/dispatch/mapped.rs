@@ -56,9 +56,8 @@ impl MappedFiles {
 
     /// Whether the node was noted. Removes the note.
     fn take_note(&self, node: u64) -> bool {
-        self.slot(node).is_some_and(|slot| {
-            slot.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-        })
+        self.slot(node)
+            .is_some_and(|slot| slot.compare_exchange(node, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
     }
 }
 

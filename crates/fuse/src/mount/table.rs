@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use terrane_device::unescape_field;
 
 /// One mount that shows a whole file system of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,16 +49,13 @@ impl MountEntry {
     /// The root of this mount, opened with O_PATH. While it is open the mount cannot be unmounted.
     ///
     /// # Errors
-    /// If its path leads elsewhere, because another file system is mounted over it.
+    /// If its path leads elsewhere: another file system is mounted over it or above it, or it was moved.
     pub fn open_root(&self) -> io::Result<File> {
         let root = open_path(&self.dir)?;
         if id_of(&root)? == self.id {
             return Ok(root);
         }
-        Err(io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            "another file system is mounted over the mount point",
-        ))
+        Err(io::Error::new(io::ErrorKind::ResourceBusy, "the path of the mount leads elsewhere"))
     }
 }
 
@@ -84,18 +82,19 @@ pub fn top_mount_at(dir: &Path) -> io::Result<TopMount> {
         .map_or(TopMount::NotAMountPoint, TopMount::Other))
 }
 
-/// Whether this mount of ours is in the table.
-pub(super) fn is_listed(id: u64) -> bool {
-    std::fs::read("/proc/self/mountinfo").is_ok_and(|table| rows(&table).any(|(_, row)| row.id == id))
+/// The directory of this mount of ours; `None`: it is not in the table.
+pub(super) fn dir_of(id: u64) -> Option<PathBuf> {
+    let table = std::fs::read("/proc/self/mountinfo").ok()?;
+    rows(&table).find(|(_, row)| row.id == id).map(|(_, row)| row.dir)
 }
 
 /// The type and source of the mount with this id, if it is at `dir`.
 fn other_at(line: &[u8], id: u64, dir: &Path) -> Option<String> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let text =
-        |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(&unescaped(field)).into_owned());
+        |at: usize| fields.get(at).map(|field| String::from_utf8_lossy(&unescape_field(field)).into_owned());
     let is_it =
-        text(0)?.parse() == Ok(id) && Path::new(&OsString::from_vec(unescaped(fields.get(4)?))) == dir;
+        text(0)?.parse() == Ok(id) && Path::new(&OsString::from_vec(unescape_field(fields.get(4)?))) == dir;
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
     if is_it { Some(format!("{} ({})", text(dash + 1)?, text(dash + 2)?)) } else { None }
 }
@@ -202,7 +201,7 @@ fn row(line: &[u8]) -> Option<(bool, MountEntry)> {
     let dash = fields.iter().skip(6).position(|field| *field == b"-")? + 6;
     let ours = text(dash + 1)? == format!("fuse.{SUBTYPE}");
     ours.then_some(())?;
-    let path = |at: usize| fields.get(at).map(|field| OsString::from_vec(unescaped(field)));
+    let path = |at: usize| fields.get(at).map(|field| OsString::from_vec(unescape_field(field)));
     let row = MountEntry {
         id: text(0)?.parse().ok()?,
         dev: text(2)?,
@@ -214,35 +213,9 @@ fn row(line: &[u8]) -> Option<(bool, MountEntry)> {
     Some((text(3)? == "/", row))
 }
 
-/// The kernel writes blanks and backslashes of a path as a backslash and three octal digits.
-pub(super) fn unescaped(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::new();
-    let mut rest = field;
-    while let Some((byte, tail)) = rest.split_first() {
-        let code = tail.get(..3).and_then(|digits| std::str::from_utf8(digits).ok());
-        match code.and_then(|digits| u8::from_str_radix(digits, 8).ok()).filter(|_| *byte == b'\\') {
-            Some(decoded) => {
-                out.push(decoded);
-                rest = tail.get(3..).unwrap_or(&[]);
-            }
-            None => {
-                out.push(*byte);
-                rest = tail;
-            }
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn paths_of_the_mount_table_are_read_as_they_are() {
-        assert_eq!(unescaped(br"/mnt/a\040b\134c"), br"/mnt/a b\c");
-        assert_eq!(unescaped(br"/mnt/\04"), br"/mnt/\04");
-    }
 
     #[test]
     fn numbers_of_stat_are_those_of_the_table() {

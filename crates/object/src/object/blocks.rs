@@ -199,7 +199,7 @@ impl Object {
             return Err(ObjectError::TooBig {
                 what: "end of a write",
                 limit: OBJECT_BYTES_MAX,
-                requested: offset,
+                requested: offset.saturating_add(data.len() as u64),
             });
         }
         if self.kind() == ObjectKind::File {

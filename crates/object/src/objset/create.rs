@@ -30,15 +30,16 @@ pub struct ObjectSpec {
 }
 
 impl ObjectSet {
-    /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left.
+    /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left. `Invalid`: no object
+    /// can have these sizes.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
         check_block_bytes(spec.block_size, self.pool.max_block())?;
-        if spec.dnode_slots == 0 || spec.dnode_slots > SLOTS_MAX {
-            return Err(ObjectError::TooBig {
-                what: "dnode slots",
-                limit: u64::from(SLOTS_MAX),
-                requested: u64::from(spec.dnode_slots),
-            });
+        let (what, requested) = ("dnode slots", u64::from(spec.dnode_slots));
+        if spec.dnode_slots > SLOTS_MAX {
+            return Err(ObjectError::TooBig { what, limit: u64::from(SLOTS_MAX), requested });
+        }
+        if spec.dnode_slots == 0 {
+            return Err(ObjectError::Invalid { what, expected: "1 or more", requested });
         }
         // All checks come before a number is taken.
         let bonus_capacity = Dnode::bonus_capacity(spec.dnode_slots, spec.spill.is_some());
@@ -69,12 +70,10 @@ impl ObjectSet {
                 return Ok(number);
             }
         }
-        let (limit, requested) = (NUMBERS_END - 1, allocator.high_water);
-        allocator.take_new(slots).ok_or(ObjectError::TooBig {
-            what: "object numbers",
-            limit,
-            requested,
-        })
+        let requested = allocator.high_water.saturating_add(slots.into());
+        let too_big =
+            ObjectError::TooBig { what: "end of the object numbers", limit: NUMBERS_END, requested };
+        allocator.take_new(slots).ok_or(too_big)
     }
 
     fn search_for_free(&self, allocator: &mut ObjectAllocator) -> Result<(), ObjectError> {

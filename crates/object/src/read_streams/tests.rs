@@ -56,7 +56,8 @@ fn backward_reads_are_prefetched_down_to_block_0() {
 #[test]
 fn strided_reads_prefetch_only_their_own_blocks() {
     for step in [10, 3] {
-        let (found, prefetched) = read_all(&mut ReadStreams::default(), (0..300).map(|n| n * step * BLOCK), BLOCK);
+        let (found, prefetched) =
+            read_all(&mut ReadStreams::default(), (0..300).map(|n| n * step * BLOCK), BLOCK);
         assert!(found[4..].iter().all(|found| *found), "from the fifth read on");
         assert!(prefetched.iter().all(|block| block % step == 0));
     }

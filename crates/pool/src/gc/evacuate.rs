@@ -48,7 +48,8 @@ impl Mover<'_, '_> {
             if free_bytes < needs + self.txg_sync.pool.admission.sizes().commit_bytes() {
                 // GC for free space comes first, and learns of the need by `needs`. The rest waits for a txg
                 // with more space.
-                self.txg_sync.st.collector.evacuation.needs = if is_unwritable { left } else { left.min(piece) };
+                self.txg_sync.st.collector.evacuation.needs =
+                    if is_unwritable { left } else { left.min(piece) };
                 // An unwritable zone is dropped as current evacuation, so that it does not block leaving devices.
                 self.txg_sync.st.collector.evacuation.progress = Some(progress).filter(|_| !is_unwritable);
                 break;

@@ -176,7 +176,8 @@ impl TxgSync<'_> {
             for (seq, mut copy, bytes) in parts {
                 let [a, b] = self.st.streams.layout().meta();
                 let slot = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
-                let location = self.append_own((slot, ZoneClass::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
+                let location =
+                    self.append_own((slot, ZoneClass::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
                 copy.addr = Addr::new(location.seq, location.offset);
                 copies.push((seq, copy));
             }

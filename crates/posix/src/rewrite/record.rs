@@ -186,12 +186,12 @@ impl Fs {
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let (Some(record), Some(slot)) = (records.get(at), slots.get(at)) else { return };
-                let encoded = self
-                    .hold(record.ino)
-                    .and_then(|inode| self.compress_record(&inode, record.block, rule));
+                let encoded =
+                    self.hold(record.ino).and_then(|inode| self.compress_record(&inode, record.block, rule));
                 // If the record changed in between, the writer wins.
-                let _ =
-                    slot.set(encoded.map(|encoded| encoded.filter(|((old_ptr, _), _)| *old_ptr == record.old_ptr)));
+                let _ = slot.set(
+                    encoded.map(|encoded| encoded.filter(|((old_ptr, _), _)| *old_ptr == record.old_ptr)),
+                );
             }
         };
         let threads = self.set.pool().env().workers().min(records.len());

@@ -48,7 +48,12 @@ impl DirLevel {
 }
 
 /// The next names of a directory. True: there are no more.
-fn list(fs: &Fs, dir: Ino, check: &mut ReuseCheck, offset: u64) -> Result<(VecDeque<WalkEntry>, bool), Errno> {
+fn list(
+    fs: &Fs,
+    dir: Ino,
+    check: &mut ReuseCheck,
+    offset: u64,
+) -> Result<(VecDeque<WalkEntry>, bool), Errno> {
     let dir = fs.hold(dir)?;
     if !check.is_same_object(&dir) {
         return Err(Errno::ESTALE);
@@ -81,7 +86,8 @@ impl Walk {
             walk.root_file = (job.position == WalkPosition::default()).then_some(root);
             return walk;
         }
-        walk.levels = path_levels(fs, root, dir, offset).unwrap_or_else(|| vec![DirLevel::at(root, check, 0)]);
+        walk.levels =
+            path_levels(fs, root, dir, offset).unwrap_or_else(|| vec![DirLevel::at(root, check, 0)]);
         walk
     }
 

@@ -1,7 +1,7 @@
 //! A pool in memory that tests can mount, unmount and crash.
 #![allow(dead_code, reason = "each test uses some of it")]
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
@@ -183,6 +183,36 @@ impl Drop for Machine {
             mounted.pool.abandon();
         }
     }
+}
+
+/// The warnings and errors that all tests of this process have logged.
+pub struct LogLines;
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+impl LogLines {
+    pub fn start() -> LogLines {
+        // It fails if another test was first, with the same logger.
+        let _ = log::set_logger(&LogLines);
+        log::set_max_level(log::LevelFilter::Warn);
+        LogLines
+    }
+
+    pub fn that_contain(&self, text: &str) -> Vec<String> {
+        LINES.lock().unwrap().iter().filter(|line| line.contains(text)).cloned().collect()
+    }
+}
+
+impl log::Log for LogLines {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES.lock().unwrap().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
 }
 
 /// Short forms for common operations.

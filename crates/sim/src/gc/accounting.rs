@@ -487,7 +487,8 @@ impl Accounting {
         }
         changes.frees.sort_unstable();
         for free in &changes.frees {
-            let from = changes.carried.get(&free.addr).copied().or_else(|| self.tables.current_zone(free.addr));
+            let from =
+                changes.carried.get(&free.addr).copied().or_else(|| self.tables.current_zone(free.addr));
             let from = from.expect("a block is freed once");
             *changes.deltas.entry(from).or_default() -= (u64::from(free.granules) * GRANULE) as i64;
         }

@@ -10,9 +10,7 @@ const ZONE_BYTES: u64 = 2 * MIB;
 
 fn small(policy: &str) -> Setting {
     let txg_bytes = ZONE_BYTES / 4;
-    Setting { txg_bytes, slots: 8, ages: 3, ..Setting::new(ZONES, ZONE_BYTES) }
-        .with_policy(policy)
-        .unwrap()
+    Setting { txg_bytes, slots: 8, ages: 3, ..Setting::new(ZONES, ZONE_BYTES) }.with_policy(policy).unwrap()
 }
 
 fn overwrite(pick: Pick, fill: f64, policy: &str) -> Report {

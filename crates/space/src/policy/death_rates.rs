@@ -136,12 +136,7 @@ mod tests {
             let emptiest = zones.iter_mut().min_by_key(|(live, _)| *live).unwrap();
             *emptiest = (ZONE, now);
             rates.sample(200 * ZONE, zones.iter().map(|(live, since)| (*live, *since as f64)));
-            assert!(
-                filled < 150 || !rates.age_is_predictive(),
-                "{filled}: {} {}",
-                rates.young,
-                rates.old
-            );
+            assert!(filled < 150 || !rates.age_is_predictive(), "{filled}: {} {}", rates.young, rates.old);
         }
         let ratio = rates.young / rates.old;
         assert!((0.7..1.25).contains(&ratio), "each is as old as it was: {ratio}");

@@ -168,8 +168,9 @@ impl LifetimePredictor {
             Some(at) => at,
             None => {
                 // Evict the key with the fewest observations. The others decay a little each time, or a full table would never learn.
-                set.iter_mut()
-                    .for_each(|stats| (stats.births, stats.deaths) = (stats.births * 0.75, stats.deaths * 0.75));
+                set.iter_mut().for_each(|stats| {
+                    (stats.births, stats.deaths) = (stats.births * 0.75, stats.deaths * 0.75)
+                });
                 let least = |a: &(usize, &LifetimeStats), b: &(usize, &LifetimeStats)| {
                     (a.1.births + a.1.deaths).total_cmp(&(b.1.births + b.1.deaths))
                 };

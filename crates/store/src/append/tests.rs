@@ -207,8 +207,9 @@ fn a_big_file_skips_a_short_zone_tail() {
     let slot = streams.pick_data_slot(&big, (Heat::Cold, 4096), ZoneSupply::Enough, Txg(9)).unwrap();
     assert_eq!((slot, streams.zone_of(slot)), (first.slot, Some(first.seq)), "zones are not plenty");
     let mut streams_of = |supply| {
-        let slot =
-            streams.pick_data_slot(&Placement { file: 3, ..big }, (Heat::Cold, 4096), supply, Txg(9)).unwrap();
+        let slot = streams
+            .pick_data_slot(&Placement { file: 3, ..big }, (Heat::Cold, 4096), supply, Txg(9))
+            .unwrap();
         append(&mut streams, &mut source, slot, 60, None).unwrap().seq
     };
     let fresh = streams_of(ZoneSupply::Plenty);

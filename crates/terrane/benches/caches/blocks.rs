@@ -61,9 +61,11 @@ struct UserStats {
 
 pub fn run(settings: &Settings, schedule: &Schedule) {
     let mut cases = vec![Case::new("as they are stored", settings, schedule.users, &settings.image, false)];
-    let others = [(&schedule.same, "the same, decompressed", true), (&schedule.off, "stored uncompressed", false)];
+    let others =
+        [(&schedule.same, "the same, decompressed", true), (&schedule.off, "stored uncompressed", false)];
     for (image, what, plain_only) in others {
-        cases.extend(image.as_ref().map(|image| Case::new(what, settings, schedule.users, image, plain_only)));
+        cases
+            .extend(image.as_ref().map(|image| Case::new(what, settings, schedule.users, image, plain_only)));
     }
     for case in &mut cases {
         case.warm(schedule.warm);

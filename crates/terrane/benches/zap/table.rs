@@ -27,13 +27,8 @@ struct Reference {
 /// OpenZFS: its library in process (master of 2026, 16 KiB leaves, lz4, ARC warm), microseconds of the
 /// caller's CPU, best to worst run. The server's values are the best published for a whole metadata server.
 fn reference(group: &str, what: &str) -> Reference {
-    let cpu =
-        |goal_us, published| Reference { goal_us: Some(goal_us), goal_per_s: None, published };
-    let rate = |goal_per_s, published| Reference {
-        goal_us: None,
-        goal_per_s: Some(goal_per_s),
-        published,
-    };
+    let cpu = |goal_us, published| Reference { goal_us: Some(goal_us), goal_per_s: None, published };
+    let rate = |goal_per_s, published| Reference { goal_us: None, goal_per_s: Some(goal_per_s), published };
     match (group, what) {
         ("micro", "add") => cpu(0.6, "2.0-3.7 us"),
         ("micro", "lookup") => cpu(0.2, "0.63-1.09 us"),

@@ -77,14 +77,8 @@ fn a_victim_that_ends_before_its_last_part_counts_once() {
     let (seq, tables) = (ZoneSeq(1), tables(&[(Phase::Emptied(Txg(9)), 0)]));
     let mut collector = Collector::new(1 << 30);
     let cost = VictimCost { live: 300, garbage: 700, moved: 300 };
-    let progress = Progress {
-        victim: seq,
-        parts: Vec::new(),
-        next_part: 0,
-        cost,
-        all_moved: true,
-        unread_blocks: 0,
-    };
+    let progress =
+        Progress { victim: seq, parts: Vec::new(), next_part: 0, cost, all_moved: true, unread_blocks: 0 };
     collector.victim = VictimState::Paused(progress);
     assert_eq!(
         (collector.gains(&tables).pending_bytes(), collector.gains(&tables).freed_so_far()),

@@ -97,7 +97,7 @@ impl ParsedOptions {
             }
             Some((name, value)) if Property::find(name).is_ok() => {
                 let property = Property::find(name)?;
-                property.parse(value).map_err(|_| bad(property.values))?;
+                property.parse(value).map_err(|_| bad(&property.values_text()))?;
                 self.properties.push(Setting { name: name.to_owned(), value: value.to_owned() });
             }
             None if word == "discard" => import.discard = true,
@@ -135,9 +135,15 @@ mod tests {
 
     #[test]
     fn words_go_to_the_pool_and_to_the_mount() {
-        let options = parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
-            .unwrap();
-        assert!(options.mount.read_only && options.import.read_only && !options.remount && !options.import.discard);
+        let options =
+            parse("ro,memory=256M,noatime,commit=7,rewind=12,threads=5,compression=zstd-3,nodiscard")
+                .unwrap();
+        assert!(
+            options.mount.read_only
+                && options.import.read_only
+                && !options.remount
+                && !options.import.discard
+        );
         assert_eq!((options.mount.threads, options.memory), (5, Some(MemoryBudget::of(256 << 20))));
         assert_eq!(
             (options.import.commit_period, options.import.rewind),

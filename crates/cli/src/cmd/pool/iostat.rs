@@ -116,7 +116,8 @@ impl Iostat {
         let pools = if pools.is_empty() {
             let not_answering = Survey::of(&registry)?.not_answering;
             not_answering.iter().for_each(|(name, _)| eprintln!("terrane: {}", control::not_answering(name)));
-            let answers = |name: &String| !not_answering.iter().any(|(not_answering, _)| not_answering == name);
+            let answers =
+                |name: &String| !not_answering.iter().any(|(not_answering, _)| not_answering == name);
             registry.pools()?.into_keys().filter(answers).collect()
         } else {
             pools

@@ -35,16 +35,7 @@ impl Kind {
     /// Files of any size in the range, named by number, that die at random.
     fn plain(size: Range<u64>) -> Kind {
         let (directories, suffix, log_uniform, deletion) = (1..2, "", false, DeletionOrder::AtRandom);
-        Kind {
-            directories,
-            suffix,
-            size,
-            log_uniform,
-            written: 1.0,
-            live: 1.0,
-            deletion,
-            hint: Hint::NotSet,
-        }
+        Kind { directories, suffix, size, log_uniform, written: 1.0, live: 1.0, deletion, hint: Hint::NotSet }
     }
 }
 

@@ -260,7 +260,11 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
         (big, ZoneSupply::Short, scrap),
     ] {
         let choice = fresh(&placer, burst, supply, free_bytes);
-        assert_eq!(choice, Choice { slot: log, is_fresh: false }, "{burst} bytes, {supply:?}, {free_bytes} left");
+        assert_eq!(
+            choice,
+            Choice { slot: log, is_fresh: false },
+            "{burst} bytes, {supply:?}, {free_bytes} left"
+        );
     }
     // The file continues in the zone that it began, without another fresh one.
     placer.note_placed(Choice { slot: log, is_fresh: true }, &file(2, Hint::NotSet, big), Heat::Cold, BLOCK);
