@@ -4,6 +4,7 @@
 //!
 //!     cargo bench -p terrane-cache --bench retention -- [--asked N]
 
+use clap::Parser;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use terrane_cache::retention::{EntryIdx, Retention};
 use terrane_wire::Prng;
@@ -299,9 +300,18 @@ fn traces(asked: usize) -> Vec<(&'static str, Vec<u64>)> {
     traces
 }
 
+/// Hit rates of the cache's policy on traces
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane-cache --bench retention --")]
+struct Options {
+    /// Uses of each trace
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    asked: usize,
+}
+
 fn main() {
-    let asked = std::env::args().skip_while(|arg| arg != "--asked").nth(1);
-    let asked = asked.and_then(|text| text.parse().ok()).unwrap_or(200_000);
+    // `cargo bench` adds the word.
+    let Options { asked } = Options::parse_from(std::env::args_os().filter(|word| word != "--bench"));
     println!("hits in a hundred of {asked}");
     println!(
         "{:<20} {:>7} {:>8} {:>8} {:>8} {:>8} {:>8}",

@@ -27,7 +27,7 @@ use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use terrane_format::block_ptr::Key;
-use terrane_wire::IdHasher;
+use terrane_wire::{IdHasher, shard};
 
 const SHARDS: usize = 16;
 /// Prefetched blocks that no reader has asked for keep this fraction of the budget.
@@ -156,7 +156,7 @@ impl BlockCache {
     }
 
     fn shard(&self, key: Key) -> &Mutex<Shard> {
-        &self.shards[(key_hash(key) >> 32) as usize % SHARDS]
+        &self.shards[shard(key_hash(key), SHARDS)]
     }
 
     /// A cached block, for a reader. Counts as a hit or a miss of `kind`.

@@ -4,7 +4,9 @@
 //! columns are the speed of decompressing text, its ratio (for zle: of a program), and how fast each kind is compressed
 //! or given up. Times are processor times of the thread, so a busy machine disturbs less.
 
+use clap::Parser;
 use std::hint::black_box;
+use std::path::PathBuf;
 use terrane_codec::{ChecksumKind, Compression, Compressor, Outcome, compute, is_zero, max_stored};
 use terrane_wire::Prng;
 
@@ -60,7 +62,7 @@ fn text(len: usize) -> Vec<u8> {
 }
 
 /// One block of each kind of content: name and content. Files named on the command line are among them.
-fn samples(bytes: usize) -> Vec<(String, Vec<u8>)> {
+fn samples(bytes: usize, files: &[PathBuf]) -> Vec<(String, Vec<u8>)> {
     let (text, random) = (text(bytes), random(bytes));
     let packed = |word: &str| {
         let mut packed = Vec::new();
@@ -76,11 +78,11 @@ fn samples(bytes: usize) -> Vec<(String, Vec<u8>)> {
     let mixed = random[..bytes / 2].iter().chain(&text[..bytes - bytes / 2]).copied().collect();
     let mut samples =
         vec![("random".into(), random), ("zstd".into(), packed("zstd-3")), ("gzip".into(), packed("gzip-6"))];
-    for path in std::env::args().skip(1).filter(|word| !word.starts_with('-')) {
-        let Ok(mut content) = std::fs::read(&path) else { continue };
+    for path in files {
+        let Ok(mut content) = std::fs::read(path) else { continue };
         content.resize(bytes, 0);
-        let name = path.rsplit_once('.').map_or("file", |(_, ending)| ending);
-        samples.push((name.to_string(), content));
+        let name = path.extension().unwrap_or("file".as_ref()).to_string_lossy();
+        samples.push((name.into_owned(), content));
     }
     samples.extend([("text".into(), text), ("binary".into(), binary), ("mixed".into(), mixed)]);
     samples
@@ -109,11 +111,21 @@ const WORDS: [&str; 20] = [
     "zstd-19",
 ];
 
+/// MB/s of one core for each algorithm and each checksum
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane-codec --bench codec --")]
+struct Options {
+    /// Further kinds of content, named by their extension
+    files: Vec<PathBuf>,
+}
+
 fn main() {
+    // `cargo bench` adds the word.
+    let options = Options::parse_from(std::env::args_os().filter(|word| word != "--bench"));
     let mut compressor = Compressor::new();
     let (mut stored, mut back) = (Vec::new(), Vec::new());
     for (bytes, size) in [(16384, "16K"), (131_072, "128K"), (1 << 20, "1M")] {
-        let samples = samples(bytes);
+        let samples = samples(bytes, &options.files);
         print!("{size:<14} {:>9} {:>7}", "expand", "ratio");
         samples.iter().for_each(|(name, _)| print!(" {name:>9}"));
         println!();

@@ -4,6 +4,8 @@
 //! and stores granules of 16 bytes. The zstd blocks of both are the same byte for byte.
 //! `cargo bench -p terrane-codec --bench ratio -- FILE`; without a file it measures this program.
 
+use clap::Parser;
+use std::path::PathBuf;
 use terrane_codec::compress::accept::{GRANULE_BYTES, max_stored_openzfs};
 use terrane_codec::{Compression, Compressor, Outcome, is_zero, max_stored};
 
@@ -13,9 +15,18 @@ const SECTOR_BYTES: usize = 4096;
 /// Content that fits into a block pointer.
 const EMBEDDED_BYTES_MAX: usize = 112;
 
+/// Compression ratios of a file in Terrane and in OpenZFS
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane-codec --bench ratio --")]
+struct Options {
+    /// File to compress; this program if it is not given
+    file: Option<PathBuf>,
+}
+
 fn main() {
-    let path = std::env::args().skip(1).find(|word| !word.starts_with('-'));
-    let path = path.map_or_else(|| std::env::current_exe().expect("a program has a path"), Into::into);
+    // `cargo bench` adds the word.
+    let options = Options::parse_from(std::env::args_os().filter(|word| word != "--bench"));
+    let path = options.file.unwrap_or_else(|| std::env::current_exe().expect("a program has a path"));
     let file = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let mut compressor = Compressor::new();
     let mut stored = Vec::new();

@@ -4,9 +4,9 @@
 //! block once, however much of it changes. So its space is reserved once.
 
 use parking_lot::Mutex;
-use std::hash::{BuildHasher, Hash};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash};
 use terrane_object::slot_of;
-use terrane_wire::{IdSet, ObjectId};
+use terrane_wire::{IdHasher, IdSet, ObjectId, shard};
 
 /// Bytes of a dnode block, and of an indirect block above it.
 pub const DNODE_BLOCK_BYTES: u64 = terrane_object::dnode::DNODE_BLOCK_BYTES as u64;
@@ -24,9 +24,8 @@ impl<K> Default for ClaimedBlocks<K> {
 
 impl<K: Hash + Eq + Copy> ClaimedBlocks<K> {
     fn shard(&self, block: K) -> &Mutex<(u64, IdSet<K>)> {
-        let hash = std::hash::BuildHasherDefault::<terrane_wire::IdHasher>::default().hash_one(block);
-        let shard = usize::try_from((hash >> 32) % SHARDS as u64).unwrap_or(0);
-        self.0.get(shard).expect("the remainder is below the number of shards")
+        let hash = BuildHasherDefault::<IdHasher>::default().hash_one(block);
+        self.0.get(shard(hash, SHARDS)).expect("the remainder is below the number of shards")
     }
 
     /// Whether a block was claimed in this txg.

@@ -6,6 +6,7 @@
 //!
 //!     cargo bench -p terrane-pool --bench cache -- [--mib N]
 
+use clap::Parser;
 use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_cache::blocks::{BlockCache, Packed, Source};
@@ -34,10 +35,19 @@ fn ns_each(count: u64, mut one: impl FnMut(u64)) -> f64 {
     rounds.min().unwrap_or(0) as f64 / count as f64
 }
 
+/// Cost of the block cache itself
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane-pool --bench cache --")]
+struct Options {
+    /// Memory of the cache
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    mib: usize,
+}
+
 fn main() {
-    let words: Vec<String> = std::env::args().collect();
-    let mib = words.iter().position(|word| word == "--mib").and_then(|at| words.get(at + 1)?.parse().ok());
-    let budget = mib.unwrap_or(256usize) << 20;
+    // `cargo bench` adds the word.
+    let options = Options::parse_from(std::env::args_os().filter(|word| word != "--bench"));
+    let budget = options.mib << 20;
     println!("{} MiB", budget >> 20);
     println!("{:>8} {:>10} {:>10} {:>8} {:>8} {:>8}", "bytes", "blocks", "beside", "hit", "miss", "insert");
     for len in [512, 4 << 10, 7 << 10, 16 << 10] {

@@ -14,8 +14,9 @@ mod args;
 mod cpu;
 mod support;
 
-use args::Args;
+use clap::Parser;
 use cpu::{own_cpu_ns, process_cpu_ns};
+use std::path::PathBuf;
 use std::time::Instant;
 use support::{DIRS, Mounted, OWNER, mount, pool::image_path};
 use terrane::{Fs, Ino};
@@ -63,16 +64,31 @@ fn phase(
     );
 }
 
+/// Metadata operations in process
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench engine --")]
+struct Options {
+    /// Empty files in all directories together
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    files: usize,
+    /// Directory in which the pool's file is made
+    #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// Repetitions, each with 1 and with 2 threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: usize,
+}
+
 fn main() {
-    let args = Args::new();
-    let files = args.number("--files", 200_000) / DIRS * DIRS;
-    let path = image_path(&args.dir());
+    let options: Options = args::parse();
+    let files = options.files / DIRS * DIRS;
+    let path = image_path(&options.dir);
     println!("{files} empty files in {DIRS} directories");
     println!(
         "{:<14} {:>7} {:>12} {:>12} {:>14} {:>14}",
         "", "threads", "ops/s", "ops/s called", "caller us/op", "process us/op"
     );
-    for _ in 0..args.number("--rounds", 1) {
+    for _ in 0..options.rounds {
         for threads in [1, 2] {
             let mounted = mount(&path);
             let create = |fs: &Fs, dir: Ino, name: &[u8]| {

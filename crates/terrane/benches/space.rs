@@ -20,7 +20,8 @@ mod args;
 mod random;
 mod support;
 
-use args::Args;
+use clap::{Parser, ValueEnum};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Instant;
 use support::pool::image_path;
@@ -183,20 +184,46 @@ fn set_xattr(mounted: &Mounted, ino: Ino, number: usize) {
     mounted.fs.setxattr(ino, b"user.bench", &value, SetXattr::default(), &OWNER).unwrap();
 }
 
+/// Space on the device of one of many
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench space --")]
+struct Options {
+    /// Number of each kind
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    count: usize,
+    /// Entries of the large ZAP
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    large: usize,
+    /// Txgs over which the creation is spread
+    #[arg(long, value_name = "N", default_value = "1")]
+    commits: NonZeroUsize,
+    /// Directory in which the pool's file is made
+    #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// Kinds, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "directories,files,zaps,entries,xattrs")]
+    rows: Vec<Rows>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Rows {
+    Directories,
+    Files,
+    Zaps,
+    Entries,
+    Xattrs,
+}
+
 fn main() {
-    let args = Args::new();
-    let count = args.number("--count", 100_000);
-    let rows = args.option("--rows").unwrap_or_else(|| "directories,files,zaps,entries,xattrs".to_owned());
-    let (path, commits) = (image_path(&args.dir()), args.number("--commits", 1).max(1));
-    let mut bench = Bench { path, commits, properties: Vec::new() };
-    for rows in rows.split(',') {
+    let Options { count, large, commits, dir, rows } = args::parse();
+    let mut bench = Bench { path: image_path(&dir), commits: commits.get(), properties: Vec::new() };
+    for rows in rows {
         match rows {
-            "directories" => drop(row(&bench, "empty directory", count, directory)),
-            "files" => drop(row(&bench, "empty file", count, file)),
-            "zaps" => drop(row(&bench, "ZAP of ten entries of three integers", count, small_zap)),
-            "entries" => entries(&bench, args.number("--large", 1_000_000)),
-            "xattrs" => xattrs(&mut bench, count),
-            _ => panic!("--rows: unknown {rows}"),
+            Rows::Directories => drop(row(&bench, "empty directory", count, directory)),
+            Rows::Files => drop(row(&bench, "empty file", count, file)),
+            Rows::Zaps => drop(row(&bench, "ZAP of ten entries of three integers", count, small_zap)),
+            Rows::Entries => entries(&bench, large),
+            Rows::Xattrs => xattrs(&mut bench, count),
         }
     }
     let _ = std::fs::remove_file(&bench.path);

@@ -82,6 +82,17 @@ impl<T: Field + Copy + Default, const N: usize> Field for [T; N] {
 /// assert_eq!(ZoneHeader::decode(&header.encode()), Some(header));
 /// assert_eq!(ZoneHeader::decode(&[0; 15]), None);
 /// ```
+///
+/// A gap, an overlap and a wrong size are errors of the compiler:
+/// ```compile_fail
+/// terrane_wire::layout! { Gap, 16 bytes { 0 first: u32, 8 second: u64 } }
+/// ```
+/// ```compile_fail
+/// terrane_wire::layout! { Overlap, 12 bytes { 0 first: u64, 4 second: u64 } }
+/// ```
+/// ```compile_fail
+/// terrane_wire::layout! { Short, 16 bytes { 0 first: u64 } }
+/// ```
 #[macro_export]
 macro_rules! layout {
     ($(#[$meta:meta])* $name:ident, $size:literal bytes { $( $(#[$field_meta:meta])* $offset:literal $field:ident : $kind:ty ),* $(,)? }) => {

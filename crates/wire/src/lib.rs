@@ -25,7 +25,7 @@ mod units;
 mod writer;
 
 pub use corrupt::Corrupt;
-pub use id_map::{IdHasher, IdMap, IdSet};
+pub use id_map::{IdHasher, IdMap, IdSet, shard};
 pub use layout::{Field, Row};
 pub use prng::{Prng, mix64, splitmix64};
 pub use reader::{Reader, Truncated};

@@ -17,7 +17,7 @@ impl std::fmt::Display for Truncated {
 
 impl std::error::Error for Truncated {}
 
-/// Reads little-endian values from the front of a byte slice.
+/// Reads little-endian values from the front of a byte slice. The cursor does not move if a value is refused.
 #[derive(Clone, Debug)]
 pub struct Reader<'a> {
     raw: &'a [u8],
@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
         let start = self.at;
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
+            let Ok(byte) = self.u8() else { break };
             let bits = u64::from(byte & 0x7f);
             if shift == 63 && bits > 1 {
                 break;
@@ -114,11 +114,14 @@ impl<'a> Reader<'a> {
         let start = self.at;
         let raw = self.varint()?;
         let short = Truncated { offset: start, needed: usize::MAX };
-        let count = usize::try_from(raw).map_err(|_| short)?;
-        if count.checked_mul(item_bytes.max(1)).is_none_or(|bytes| bytes > self.remaining()) {
-            return Err(short);
+        let fits = |count: &usize| {
+            count.checked_mul(item_bytes.max(1)).is_some_and(|bytes| bytes <= self.remaining())
+        };
+        let count = usize::try_from(raw).ok().filter(fits);
+        if count.is_none() {
+            self.at = start;
         }
-        Ok(count)
+        count.ok_or(short)
     }
 
     /// A varint length, then that many bytes.

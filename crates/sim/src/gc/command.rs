@@ -7,150 +7,220 @@ use super::trace::lsm::Lsm;
 use super::trace::recorded::{Recorded, RecordedPool};
 use super::trace::{Overwrite, Pick, Trace};
 use super::{Measure, POLICIES, Setting, run as simulate};
+use clap::{Args, ValueEnum};
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 use terrane_oracle::{Failure, ensure};
 
-const HELP: &str =
-    "terrane-sim gc: the cost of placement and victim selection, on a simulated pool of any size
+/// What placement and the choice of victims cost, on a pool of any size without data
+#[derive(Args, Clone, Debug)]
+pub struct Command {
+    /// Workload: uniform, 95/5, 90/10, 80/20, zipf, fsbench-gc, churn-flat, churn, build-farm, database, lsm, or
+    /// recorded:FILE
+    ///
+    /// The first five overwrite one file and give no hints. fsbench-gc, churn-flat, churn and build-farm are files that
+    /// come and go. lsm has tables of 15/16 of a zone. FILE was written by `terrane mount -o record=FILE`, and is
+    /// replayed from beginning to end, on a pool of its shape unless other options say otherwise. Or it has lines as
+    /// crates/sim/src/gc/trace/recorded.rs explains.
+    #[arg(long, value_name = "NAME", default_value = "uniform")]
+    trace: Workload,
+    /// Policies, compared on the same workload
+    #[arg(long, value_name = "A,B", default_value = "both", value_delimiter = ',', value_parser = POLICIES.map(|(name, _)| name))]
+    policy: Vec<String>,
+    /// All policies, one after the other
+    #[arg(long, conflicts_with = "policy")]
+    compare: bool,
+    /// Zones of the pool; 1024, or as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1_000_000))]
+    zones: Option<u32>,
+    /// Size of a zone; 8M, or as recorded (K, M and G are units)
+    #[arg(long, value_name = "BYTES", value_parser = bytes((1 << 20)..=4_000_000_000))]
+    zone_size: Option<u64>,
+    /// Size of a record, at most a quarter of a zone
+    #[arg(long, value_name = "BYTES", default_value = "4K", value_parser = bytes(512..=16 << 20))]
+    record: u64,
+    /// Live data as a part of all zones
+    #[arg(long, value_name = "PART", default_value = "0.9", value_parser = part(0.01..=0.99))]
+    fill: f64,
+    /// Open zones; as a pool has them, or as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=128))]
+    slots: Option<u32>,
+    /// Open zones for survivors; as a pool has them, or as recorded
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3))]
+    ages: Option<u32>,
+    /// Users' bytes in a group; half a zone
+    #[arg(long, value_name = "BYTES", value_parser = bytes(65_536..=1_000_000_000_000))]
+    group: Option<u64>,
+    /// Bytes of blocks to each directory part, at most half a zone; 1M, or a zone if that is less
+    #[arg(long, value_name = "BYTES", value_parser = bytes(4096..=u64::MAX))]
+    batch: Option<u64>,
+    /// Zones that are gone in intervals, as when the bound of the run index is reached
+    #[arg(long)]
+    packed: bool,
+    /// Metadata written for each byte of users', in each of two copies
+    #[arg(long, value_name = "PART", default_value = "0", value_parser = part(0.0..=10.0))]
+    metadata: f64,
+    /// Capacities written before it is measured; 4, or 0 for a recording
+    #[arg(long, value_name = "X", value_parser = part(0.0..=1e6))]
+    warm_up: Option<f64>,
+    /// Capacities measured; 2, or all of a recording
+    #[arg(long, value_name = "X", value_parser = part(0.0..=1e6))]
+    measure: Option<f64>,
+    /// Seed of the workload
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// One object for each policy, instead of a table
+    #[arg(long)]
+    json: bool,
+}
 
-  --trace NAME      uniform, 95/5, 90/10, 80/20, zipf (overwrites of one file, without hints),
-                    fsbench-gc, churn-flat, churn, build-farm (files), database, lsm (tables of
-                    15/16 of a zone), or recorded:FILE:
-                    a file by `terrane mount -o record=FILE`, replayed from beginning to end on a pool of
-                    the recorded shape, unless options override it; or lines as crates/sim/src/gc/trace/recorded.rs explains
-  --policy A,B      greedy-mixed, greedy, cost-benefit, hints, inferred, both (default: both)
-  --compare         all policies, one after the other
-  --zones N         default 1024              --zone-size BYTES  default 8M (K, M and G are units)
-  --record BYTES    default 4K                --fill SHARE       live data as a share of all zones; default 0.9
-  --slots N         open zones; default as in a pool     --ages N   of them for GC survivors, 1 to 3
-  --group BYTES     users' bytes per txg; default half a zone
-  --batch BYTES     bytes of blocks per directory part; default 1M, at most a quarter of a zone
-  --packed          keep reclaimed zones as intervals, as at the limit of the relocation index
-  --metadata SHARE  metadata written per byte of users' data, in each of two copies; default 0
-  --warm-up X       pool capacities written before the measurement; default 4
-  --measure X       pool capacities measured; default 2
-  --seed N          default 1
-  --json            print one JSON object per policy instead of a table";
-
-struct Args<'a>(&'a [String]);
-
-impl Args<'_> {
-    fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|arg| arg == name)
-    }
-
-    fn value(&self, name: &str) -> Option<&str> {
-        let at = self.0.iter().position(|arg| arg == name)?;
-        self.0.get(at + 1).map(String::as_str)
-    }
-
-    fn number(&self, name: &str, default: f64, range: RangeInclusive<f64>) -> Result<f64, Failure> {
-        let Some(text) = self.value(name) else { return Ok(default) };
+/// A parser of bytes in this range, with an optional unit.
+fn bytes(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<u64, String> + Clone {
+    move |text| {
         let units = [("K", 1u64 << 10), ("M", 1 << 20), ("G", 1 << 30)];
         let unit = units.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
         let (digits, unit) = unit.unwrap_or((text, 1));
-        let number = digits.parse::<f64>().ok().map(|number| number * unit as f64);
-        number.filter(|number| range.contains(number)).ok_or_else(|| {
-            Failure(format!(
-                "{name}: expected a number from {} to {}, found {text}",
-                range.start(),
-                range.end()
-            ))
-        })
+        let number = digits.parse::<f64>().ok().map(|number| (number * unit as f64) as u64);
+        let (least, most) = (range.start(), range.end());
+        let fits = number.filter(|number| range.contains(number));
+        fits.ok_or_else(|| format!("expected bytes from {least} to {most}, with or without K, M or G"))
     }
+}
 
-    /// The setting from the options, or by the recorded pool, or the default.
+/// A parser of fractions and multiples in this range.
+fn part(range: RangeInclusive<f64>) -> impl Fn(&str) -> Result<f64, String> + Clone {
+    move |text| {
+        let number = text.parse::<f64>().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected a number from {} to {}", range.start(), range.end()))
+    }
+}
+
+/// Where events come from.
+#[derive(Clone, Debug)]
+enum Workload {
+    Made(Made),
+    /// From this file.
+    Recorded(String),
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("recorded:") {
+            return Ok(Workload::Recorded(path.to_owned()));
+        }
+        let made = Made::from_str(text, false);
+        made.map(Workload::Made).map_err(|_| "expected a workload that --help lists".into())
+    }
+}
+
+/// Workloads that are computed from a seed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Made {
+    Uniform,
+    #[value(name = "95/5")]
+    Hot95,
+    #[value(name = "90/10")]
+    Hot90,
+    #[value(name = "80/20")]
+    Hot80,
+    Zipf,
+    FsbenchGc,
+    ChurnFlat,
+    Churn,
+    BuildFarm,
+    Database,
+    Lsm,
+}
+
+impl Command {
+    /// The setting by the options, or by the recorded pool, or the default.
     fn setting(&self, recorded: Option<RecordedPool>) -> Result<Setting, Failure> {
         let (zones, bytes) = recorded.map_or((1024, 8 << 20), |shape| (shape.zones, shape.zone_bytes));
-        let zones = self.number("--zones", f64::from(zones), 16.0..=1e6)?;
-        let zone_bytes = self.number("--zone-size", bytes as f64, (1 << 20) as f64..=4e9)?;
-        let mut default = Setting::new(zones as u32, zone_bytes as u64);
+        let zone_bytes = self.zone_size.unwrap_or(bytes);
+        let mut default = Setting::new(self.zones.unwrap_or(zones), zone_bytes);
         if let Some(RecordedPool { slots, ages, .. }) = recorded {
             default = Setting { slots, ages, ..default };
         }
+        let batch_bytes = self.batch.unwrap_or(default.batch_bytes);
+        ensure(self.batch.is_none_or(|batch| batch <= zone_bytes / 2), || {
+            format!("--batch: expected half a zone at most, found {batch_bytes}")
+        })?;
         Ok(Setting {
-            txg_bytes: self.number("--group", default.txg_bytes as f64, 65536.0..=1e12)? as u64,
-            batch_bytes: self.number("--batch", default.batch_bytes as f64, 4096.0..=zone_bytes / 2.0)?
-                as u64,
-            slots: self.number("--slots", f64::from(default.slots), 2.0..=128.0)? as u32,
-            ages: self.number("--ages", f64::from(default.ages), 1.0..=3.0)? as u32,
-            metadata: self.number("--metadata", 0.0, 0.0..=10.0)?,
-            packed: self.has("--packed"),
+            txg_bytes: self.group.unwrap_or(default.txg_bytes),
+            batch_bytes,
+            slots: self.slots.unwrap_or(default.slots),
+            ages: self.ages.unwrap_or(default.ages),
+            metadata: self.metadata,
+            packed: self.packed,
             ..default
         })
     }
-}
 
-/// Runs `terrane-sim gc` with the arguments after these two words, and prints the results.
-pub fn run(args: &[String]) -> Result<(), Failure> {
-    let asked = Args(args);
-    if asked.has("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let name = asked.value("--trace").unwrap_or("uniform");
-    let recorded = match name.strip_prefix("recorded:") {
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|error| Failure(format!("{path}: {error}")))?;
-            Some(Recorded::parse(text).map_err(|failure| failure.within(path))?)
-        }
-        None => None,
-    };
-    let shape = recorded.as_ref().and_then(|recorded| recorded.shape);
-    let base = asked.setting(shape)?;
-    let record = asked.number("--record", 4096.0, 512.0..=(16 << 20) as f64)? as u64;
-    ensure(record <= base.zone_bytes / 4, || {
-        format!("--record: expected a quarter of a zone at most, found {record}")
-    })?;
-    let live = (base.pool_bytes() as f64 * asked.number("--fill", 0.9, 0.01..=0.99)?) as u64;
-    let measure = Measure {
-        seed: asked.number("--seed", 1.0, 0.0..=1e15)? as u64,
-        warm_up: asked.number("--warm-up", if shape.is_some() { 0.0 } else { 4.0 }, 0.0..=1e6)?,
-        measured: asked.number("--measure", if shape.is_some() { 1e6 } else { 2.0 }, 0.0..=1e6)?,
-    };
-    let policies: Vec<&str> = match asked.value("--policy") {
-        _ if asked.has("--compare") => POLICIES.iter().map(|(name, _)| *name).collect(),
-        Some(some) => some.split(',').collect(),
-        None => vec!["both"],
-    };
-    let json = asked.has("--json");
-    if !json {
-        println!("{}", Report::HEAD);
-    }
-    for policy in policies {
-        let setting = base.with_policy(policy).ok_or_else(|| {
-            Failure(format!(
-                "--policy: expected some of {:?}, found {policy}",
-                POLICIES.map(|(name, _)| name)
-            ))
-        })?;
-        let mut trace = match &recorded {
-            Some(recorded) => Box::new(recorded.clone()),
-            None => trace_of(name, live, record, base.zone_bytes)?,
+    /// Runs the workload under each policy, and prints the results.
+    pub fn run(&self) -> Result<(), Failure> {
+        let recorded = match &self.trace {
+            Workload::Recorded(path) => {
+                let text =
+                    std::fs::read_to_string(path).map_err(|error| Failure(format!("{path}: {error}")))?;
+                Some(Recorded::parse(text).map_err(|failure| failure.within(path))?)
+            }
+            Workload::Made(_) => None,
         };
-        let report = simulate(setting, trace.as_mut(), measure)
-            .ok_or_else(|| Failure(format!("{policy}: pool full; use a smaller --fill")))?;
-        println!("{}", if json { report.json(policy) } else { report.row(policy) });
+        let shape = recorded.as_ref().and_then(|recorded| recorded.shape);
+        let base = self.setting(shape)?;
+        let record = self.record;
+        ensure(record <= base.zone_bytes / 4, || {
+            format!("--record: expected a quarter of a zone at most, found {record}")
+        })?;
+        let live = (base.pool_bytes() as f64 * self.fill) as u64;
+        let (warm_up, measured) = if shape.is_some() { (0.0, 1e6) } else { (4.0, 2.0) };
+        let measure = Measure {
+            seed: self.seed,
+            warm_up: self.warm_up.unwrap_or(warm_up),
+            measured: self.measure.unwrap_or(measured),
+        };
+        let policies: Vec<&str> = match self.compare {
+            true => POLICIES.iter().map(|(name, _)| *name).collect(),
+            false => self.policy.iter().map(String::as_str).collect(),
+        };
+        if !self.json {
+            println!("{}", Report::HEAD);
+        }
+        for policy in policies {
+            let setting = base.with_policy(policy).expect("the parser takes policies alone");
+            let mut trace: Box<dyn Trace> = match (&self.trace, &recorded) {
+                (Workload::Made(made), _) => made.trace(live, record, base.zone_bytes),
+                (Workload::Recorded(_), recorded) => {
+                    Box::new(recorded.clone().expect("a recording was read above"))
+                }
+            };
+            let report = simulate(setting, trace.as_mut(), measure)
+                .ok_or_else(|| Failure(format!("{policy}: the pool ran full; try a lesser --fill")))?;
+            println!("{}", if self.json { report.json(policy) } else { report.row(policy) });
+        }
+        Ok(())
     }
-    Ok(())
 }
 
-fn trace_of(name: &str, live: u64, record: u64, zone_bytes: u64) -> Result<Box<dyn Trace>, Failure> {
-    let overwrite = |pick| -> Box<dyn Trace> { Box::new(Overwrite::new(pick, live, record)) };
-    let hot = |writes, blocks| overwrite(Pick::Hot { writes, blocks });
-    let many = |kinds, writers| -> Box<dyn Trace> { Box::new(Files::new(kinds, writers, live, record)) };
-    Ok(match name {
-        "uniform" => overwrite(Pick::Uniform),
-        "95/5" => hot(0.95, 0.05),
-        "90/10" => hot(0.9, 0.1),
-        "80/20" => hot(0.8, 0.2),
-        "zipf" => overwrite(Pick::zipf(0.99, live / record)),
-        "fsbench-gc" => many(files::fsbench(), 1),
-        "churn-flat" => many(files::flat(), 4),
-        "churn" => many(files::churn(), 4),
-        "build-farm" => many(files::build_farm(), 8),
-        "database" => Box::new(Database::new(live, record)),
-        "lsm" => Box::new(Lsm::new(live, zone_bytes / 16 * 15, record)),
-        _ => return Err(Failure(format!("--trace: expected a trace listed by --help, found {name}"))),
-    })
+impl Made {
+    fn trace(self, live: u64, record: u64, zone_bytes: u64) -> Box<dyn Trace> {
+        let overwrite = |pick| -> Box<dyn Trace> { Box::new(Overwrite::new(pick, live, record)) };
+        let hot = |writes, blocks| overwrite(Pick::Hot { writes, blocks });
+        let many = |kinds, writers| -> Box<dyn Trace> { Box::new(Files::new(kinds, writers, live, record)) };
+        match self {
+            Made::Uniform => overwrite(Pick::Uniform),
+            Made::Hot95 => hot(0.95, 0.05),
+            Made::Hot90 => hot(0.9, 0.1),
+            Made::Hot80 => hot(0.8, 0.2),
+            Made::Zipf => overwrite(Pick::zipf(0.99, live / record)),
+            Made::FsbenchGc => many(files::fsbench(), 1),
+            Made::ChurnFlat => many(files::flat(), 4),
+            Made::Churn => many(files::churn(), 4),
+            Made::BuildFarm => many(files::build_farm(), 8),
+            Made::Database => Box::new(Database::new(live, record)),
+            Made::Lsm => Box::new(Lsm::new(live, zone_bytes / 16 * 15, record)),
+        }
+    }
 }

@@ -4,7 +4,7 @@
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much
 //!   larger than the memory. Cached are blocks as they are stored. With `--same IMAGE`, made alike, the same
 //!   budget holds decompressed blocks, as older caches did. With `--off IMAGE` another file is not
-//!   compressed. The cases alternate: slices of `--slice` ms, `--rounds` times, each with `--users` that do
+//!   compressed. The cases alternate: turns of `--slice` ms, `--rounds` times, each with `--users` that do
 //!   one operation after the other. With `--demand` each starts that many operations per second, at random
 //!   times, and latency counts from then.
 //! * `again`: CPU time of readers of a file that fits into the cache, just after it was written and just
@@ -35,7 +35,7 @@ mod reread;
 mod streams;
 mod throttle;
 
-use args::Args;
+use clap::{Parser, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -209,41 +209,106 @@ fn make(path: &Path, size: u64, level: &str, record_kib: usize) {
     pool.export().unwrap();
 }
 
+/// Benchmarks of the caches, on a device of a given speed
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench caches --")]
+struct Options {
+    /// What is done
+    #[arg(value_enum, default_value = "blocks")]
+    case: Case,
+    /// File with the pool; `terrane-caches.img` in DIRECTORY if it is not given
+    #[arg(long, value_name = "FILE")]
+    image: Option<PathBuf>,
+    /// See `--image`
+    #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// Size of the file in the pool that `make` makes
+    #[arg(long, value_name = "MB", default_value_t = 4096)]
+    size: u64,
+    /// Its property `compression`
+    #[arg(long, value_name = "PROPERTY", default_value = "zstd-3")]
+    level: String,
+    /// Its property `recordsize`
+    #[arg(long, value_name = "KIB", default_value_t = 16)]
+    record: usize,
+    /// Memory of the cache
+    #[arg(long, value_name = "MB", default_value_t = 256)]
+    cache: usize,
+    /// Operations that are measured
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    asked: usize,
+    /// Popular records are read more often, by this power law; all the same if it is not given
+    #[arg(long, value_name = "POWER")]
+    zipf: Option<f64>,
+    /// Time of a request
+    #[arg(long, value_name = "US", default_value_t = 100)]
+    latency: u64,
+    /// Bytes of requests per second
+    #[arg(long, value_name = "MB/s", default_value_t = 200)]
+    rate: u64,
+    /// File made alike, whose blocks are cached decompressed
+    #[arg(long, value_name = "FILE")]
+    same: Option<PathBuf>,
+    /// File made without compression
+    #[arg(long, value_name = "FILE")]
+    off: Option<PathBuf>,
+    /// Operations before the first turn
+    #[arg(long, value_name = "N", default_value_t = 45_000)]
+    warm: usize,
+    /// Duration of a turn
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    slice: u64,
+    /// Turns of each case
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    rounds: usize,
+    /// Users that do one operation after the other
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    users: usize,
+    /// Operations per second that each of them starts, at random times; at once if it is not given
+    #[arg(long, value_name = "N")]
+    demand: Option<f64>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Case {
+    Make,
+    Blocks,
+    Again,
+    Second,
+    Streams,
+    #[value(name = l2cache::CHILD, hide = true)]
+    SecondChild,
+}
+
 fn main() {
-    let args = Args::new();
-    let settings = Settings {
-        image: args.option("--image").map_or_else(|| args.dir().join("terrane-caches.img"), PathBuf::from),
-        operations: args.number("--asked", 100_000),
-        cache_bytes: args.number("--cache", 256) << 20,
-        zipf: args.option("--zipf").map(|power| power.parse().unwrap()),
+    let options: Options = args::parse();
+    let asked = Settings {
+        image: options.image.unwrap_or_else(|| options.dir.join("terrane-caches.img")),
+        operations: options.asked,
+        cache_bytes: options.cache << 20,
+        zipf: options.zipf,
         speed: Speed {
-            latency: Duration::from_micros(args.number("--latency", 100) as u64),
-            bytes_per_second: args.number("--rate", 200) as u64 * 1_000_000,
+            latency: Duration::from_micros(options.latency),
+            bytes_per_second: options.rate * 1_000_000,
         },
     };
-    let size = (args.number("--size", 4096) as u64) << 20;
-    let has = |word: &str| std::env::args().any(|arg| arg == word);
-    if has("make") {
-        let level = args.option("--level").unwrap_or_else(|| "zstd-3".into());
-        make(&settings.image, size, &level, args.number("--record", 16));
-    } else if has("again") {
-        reread::run(&settings);
-    } else if has("second") {
-        l2cache::run(&settings);
-    } else if has("streams") {
-        streams::run(&settings);
-    } else if has(l2cache::CHILD) {
-        l2cache::child(&settings);
-    } else {
-        let schedule = blocks::Schedule {
-            warm: args.number("--warm", 45_000),
-            slice: Duration::from_millis(args.number("--slice", 2000) as u64),
-            rounds: args.number("--rounds", 15),
-            users: args.number("--users", 1),
-            demand: args.option("--demand").map(|demand| demand.parse().unwrap()),
-            same: args.option("--same").map(PathBuf::from),
-            off: args.option("--off").map(PathBuf::from),
-        };
-        blocks::run(&settings, &schedule);
+    match options.case {
+        Case::Make => make(&asked.image, options.size << 20, &options.level, options.record),
+        Case::Again => reread::run(&asked),
+        Case::Second => l2cache::run(&asked),
+        Case::Streams => streams::run(&asked),
+        Case::SecondChild => l2cache::child(&asked),
+        Case::Blocks => {
+            let turns = blocks::Schedule {
+                warm: options.warm,
+                slice: Duration::from_millis(options.slice),
+                rounds: options.rounds,
+                users: options.users,
+                demand: options.demand,
+                same: options.same,
+                off: options.off,
+            };
+            blocks::run(&asked, &turns);
+        }
     }
 }

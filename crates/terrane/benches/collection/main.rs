@@ -31,10 +31,11 @@ mod memory;
 #[path = "../support/random.rs"]
 mod random;
 
-use args::Args;
 use cap::Cap;
+use clap::Parser;
 use memory::Memory;
 use std::alloc::System;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -54,19 +55,47 @@ const RECORD: u64 = 4096;
 /// Samples of the zones in each round.
 const SAMPLES: u64 = 64;
 /// How often to check whether records must be rewritten.
-const REWRITE_CHECK_PAUSE: Duration = Duration::from_millis(250);
+const LOOK: Duration = Duration::from_millis(250);
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
+/// The cost of GC in a nearly full pool with random overwrites, on zones in memory
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench collection --")]
+struct Options {
+    /// Which records are overwritten: uniform, or percentages of the writes and of the records, such as 95/5
+    #[arg(long, default_value = "uniform")]
+    pattern: Pattern,
+    /// Rounds, each of which overwrites as many bytes as the pool offers
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    rounds: usize,
+    /// Zones of the device
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    zones: u32,
+    /// KiB of a zone
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    zone_kib: u64,
+    /// Live data in percent of the free space of an empty pool
+    #[arg(long, value_name = "N", default_value_t = 90)]
+    percent: u64,
+    /// Limit of changes that are not stored yet, in MiB
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    dirty_mib: u64,
+    /// Seed of the overwrites
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Limit of relocation index and dead sets, in KiB; none if it is not given
+    #[arg(long, value_name = "N")]
+    index_kib: Option<u64>,
+}
+
 fn main() {
-    let args = Args::new();
-    let (zones, zone_bytes) =
-        (args.number("--zones", 4096) as u32, (args.number("--zone-kib", 1024) as u64) << 10);
-    let pattern = Pattern::named(&args.option("--pattern").unwrap_or_else(|| "uniform".into()));
-    let rounds = args.number("--rounds", 20);
+    let options: Options = args::parse();
+    let Options { pattern, rounds, zones, .. } = options;
+    let zone_bytes = options.zone_kib << 10;
     let device = Arc::new(Memory::new(zones, zone_bytes));
     let outside = ALLOCATOR.allocated();
-    let dirty_bytes = (args.number("--dirty-mib", 64) as u64) << 20;
-    let index_bytes = args.option("--index-kib").map(|kib| kib.parse::<u64>().unwrap() << 10);
+    let dirty_bytes = options.dirty_mib << 20;
+    let index_bytes = options.index_kib.map(|kib| kib << 10);
     let import = ImportOptions {
         cache_bytes: 64 << 20,
         dirty_bytes,
@@ -85,7 +114,7 @@ fn main() {
 
     let (offered, before, _) = pool.space();
     let raw = u64::from(zones - 2) * zone_bytes;
-    let records = offered.saturating_sub(before) * args.number("--percent", 90) as u64 / 100 / RECORD;
+    let records = offered.saturating_sub(before) * options.percent / 100 / RECORD;
     println!(
         "{zones} zones of {} KiB, {:.0} MB offered ({:.1} % of the raw space), {records} records live, {}",
         zone_bytes >> 10,
@@ -106,17 +135,17 @@ fn main() {
     fs.sync().unwrap();
 
     let is_over = Arc::new(AtomicBool::new(false));
-    let rewriter = index_bytes.map(|_| {
+    let bearing = index_bytes.map(|_| {
         let (fs, is_over) = (fs.clone(), is_over.clone());
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Acquire) {
                 if fs.rewrite_relocated().step(1).unwrap() != JobStep::Progressed {
-                    std::thread::sleep(REWRITE_CHECK_PAUSE);
+                    std::thread::sleep(LOOK);
                 }
             }
         })
     });
-    let mut draw = Draw { rng: Prng::new(args.number("--seed", 1) as u64), records, pattern };
+    let mut draw = Draw { dice: Prng::new(options.seed), records, pattern };
     println!("{}", Round::HEAD);
     let mut all: Vec<Round> = Vec::new();
     let mut later_waits = Vec::new();
@@ -148,12 +177,12 @@ fn main() {
         println!("{:>5} {}", round + 1, round_of.row());
         if let Some(most) = index.iter().max() {
             let mean = index.iter().sum::<u64>() / index.len() as u64;
-            let rewritten = pool.stats().rewritten_bytes - from.rewritten_bytes;
+            let reborn = pool.stats().rewritten_bytes - from.rewritten_bytes;
             println!(
-                "      index {} KiB, maximum {}; {} MB rewritten",
+                "      index {} KiB, {} at the most; {} MB born again",
                 mean >> 10,
                 most >> 10,
-                rewritten / 1_000_000
+                reborn / 1_000_000
             );
         }
         all.push(round_of);
@@ -162,7 +191,7 @@ fn main() {
         }
     }
     is_over.store(true, Ordering::Release);
-    rewriter.into_iter().for_each(|thread| thread.join().unwrap());
+    bearing.into_iter().for_each(|thread| thread.join().unwrap());
     let wrong = file.wrong();
     fs.sync().unwrap();
     summary(&all, later_waits, pattern);
@@ -215,18 +244,22 @@ enum Pattern {
     Skewed(u64, u64),
 }
 
-impl Pattern {
-    fn named(name: &str) -> Pattern {
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Pattern, String> {
         let skewed = || {
             let (writes, records) = name.split_once('/')?;
             Some(Pattern::Skewed(writes.parse().ok()?, records.parse().ok()?))
         };
         match name {
-            "uniform" => Pattern::Uniform,
-            _ => skewed().expect("--pattern is uniform, or two percentages such as 95/5"),
+            "uniform" => Ok(Pattern::Uniform),
+            _ => skewed().ok_or_else(|| "expected uniform, or two percentages such as 95/5".into()),
         }
     }
+}
 
+impl Pattern {
     fn name(self) -> String {
         match self {
             Pattern::Uniform => "uniform".into(),
@@ -239,14 +272,14 @@ impl Pattern {
 
 /// Chooses the next record.
 struct Draw {
-    rng: Prng,
+    dice: Prng,
     records: u64,
     pattern: Pattern,
 }
 
 impl Draw {
     fn random(&mut self, below: u64) -> u64 {
-        self.rng.below(below)
+        self.dice.below(below)
     }
 
     fn next(&mut self) -> u64 {
@@ -322,10 +355,10 @@ struct Round {
     /// The mean of [`SAMPLES`] samples.
     utilisation: f64,
     empty: u64,
-    txgs: u64,
-    txg_ms: f64,
+    groups: u64,
+    group_ms: f64,
     runs: u64,
-    tables_bytes: u64,
+    books_bytes: u64,
     memory: usize,
     p50_us: f64,
     p999_us: f64,
@@ -333,7 +366,7 @@ struct Round {
 }
 
 impl Round {
-    const HEAD: &str = "round  secs  MB/s  data+coll.  collection  metadata      u  theory  empty    txgs    ms/txg   runs  \
+    const HEAD: &str = "round  secs  MB/s  data+coll.  collection  metadata      u  theory  empty  groups  ms/group   runs  \
                         dead sets KiB  memory MiB   p50 us  p99.9 us  longest ms";
 
     fn between(
@@ -345,8 +378,8 @@ impl Round {
         outside: usize,
     ) -> Round {
         let to = pool.stats();
-        let txgs = to.txg_sync.count() - from.txg_sync.count();
-        let txg_ns = to.txg_sync.sum_ns - from.txg_sync.sum_ns;
+        let groups = to.txg_sync.count() - from.txg_sync.count();
+        let group_ns = to.txg_sync.sum_ns - from.txg_sync.sum_ns;
         let memory = ALLOCATOR.allocated() - outside - waits.capacity() * 8;
         waits.sort_unstable();
         Round {
@@ -354,10 +387,10 @@ impl Round {
             written: Written::between(from, &to),
             utilisation,
             empty: to.zones.empty,
-            txgs,
-            txg_ms: txg_ns as f64 / 1e6 / txgs.max(1) as f64,
+            groups,
+            group_ms: group_ns as f64 / 1e6 / groups.max(1) as f64,
             runs: to.runs,
-            tables_bytes: to.dead_set_bytes,
+            books_bytes: to.dead_set_bytes,
             memory,
             p50_us: quantile(&waits, 0.5),
             p999_us: quantile(&waits, 0.999),
@@ -376,10 +409,10 @@ impl Round {
             self.utilisation,
             theory(self.utilisation),
             self.empty,
-            self.txgs,
-            self.txg_ms,
+            self.groups,
+            self.group_ms,
             self.runs,
-            self.tables_bytes >> 10,
+            self.books_bytes >> 10,
             self.memory as f64 / 1048576.0,
             self.p50_us,
             self.p999_us,
@@ -411,7 +444,7 @@ fn summary(all: &[Round], mut waits: Vec<u64>, pattern: Pattern) {
         (
             sum,
             mean(&|round| round.utilisation),
-            mean(&|round| round.txg_ms),
+            mean(&|round| round.group_ms),
             mean(&|round| round.memory as f64),
         )
     };
@@ -446,7 +479,7 @@ fn summary(all: &[Round], mut waits: Vec<u64>, pattern: Pattern) {
         quantile(&waits, 1.0) / 1e3
     );
     println!("last quarter against the first:");
-    println!("  a txg {last_ms:.1} ms, {first_ms:.1} ms ({:.2} x)", last_ms / first_ms);
+    println!("  a group {last_ms:.1} ms, {first_ms:.1} ms ({:.2} x)", last_ms / first_ms);
     println!(
         "  memory {:.1} MiB, {:.1} MiB ({:.2} x)",
         last_memory / 1048576.0,

@@ -1,6 +1,6 @@
 //! One file, and the pool on it, which is closed and opened again so that nothing is cached.
 
-use crate::args::Args;
+use crate::Options;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -33,16 +33,15 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(args: &Args) -> Disk {
-        let given = args.option("--image").map(PathBuf::from);
-        let temporary = given.is_none();
-        let named = || args.dir().join(format!("terrane-bench-{}.img", std::process::id()));
-        let image = given.unwrap_or_else(named);
+    pub fn new(options: &Options) -> Disk {
+        let temporary = options.image.is_none();
+        let named = || options.dir.join(format!("terrane-bench-{}.img", std::process::id()));
+        let image = options.image.clone().unwrap_or_else(named);
         if temporary {
             drop(FileDevice::create(&image, IMAGE_BYTES, zone_size_for(IMAGE_BYTES)).unwrap());
         }
         let zone_size = zone_size_for(std::fs::metadata(&image).unwrap().len());
-        Disk { image, zone_size, temporary, between: args.option("--between-cmd") }
+        Disk { image, zone_size, temporary, between: options.between_cmd.clone() }
     }
 
     fn device(&self) -> Vec<Arc<dyn Device>> {

@@ -25,10 +25,11 @@ mod disk;
 mod random;
 mod values;
 
-use args::Args;
+use clap::Parser;
 use cpu::{own_cpu_ns, process_cpu_ns};
 use disk::Disk;
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Instant;
 use terrane::{Cred, Fs, Ino, SetXattr};
 use values::Values;
@@ -169,14 +170,58 @@ fn print_row(bytes: usize, home: &str, times: &Times) {
     );
 }
 
+/// Extended attributes in process, one on each of many files
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench xattr --")]
+pub struct Options {
+    /// Files in all directories together
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    files: usize,
+    /// Directories
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    dirs: usize,
+    /// Sizes of a value
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,32,256,1024,4096,16384,65536")]
+    bytes: Vec<usize>,
+    /// Values of the property `xattr`
+    #[arg(long, value_delimiter = ',', value_parser = ["sa", "dir"], default_value = "sa,dir")]
+    xattr: Vec<String>,
+    /// Each file has a value of its own
+    #[arg(long)]
+    distinct: bool,
+    /// Seed of the values
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Existing file or device for the pool; its content is overwritten
+    #[arg(long, value_name = "FILE", conflicts_with = "dir")]
+    image: Option<PathBuf>,
+    /// Directory in which a sparse file for the pool is made
+    #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// Shell command before each phase, which may drop the kernel's caches
+    #[arg(long, value_name = "COMMAND")]
+    between_cmd: Option<String>,
+    /// One object as fsbench prints it, of the first value of `xattr` alone
+    #[arg(long)]
+    json: bool,
+    /// Member of that object; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", value_parser = tag)]
+    tag: Vec<(String, String)>,
+    /// Name of the workload in command lines of fsbench
+    #[arg(value_parser = ["xattr"], hide = true)]
+    _workload: Option<String>,
+}
+
+fn tag(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
 fn main() {
-    let args = Args::new();
-    let words = |name: &str, default: &str| args.option(name).unwrap_or_else(|| default.to_owned());
-    let sizes = words("--bytes", "1,32,256,1024,4096,16384,65536");
-    let homes = words("--xattr", "sa,dir");
-    let tree = Tree { files: args.number("--files", 100_000), dirs: args.number("--dirs", 100) };
-    let disk = Disk::new(&args);
-    let as_json = args.has("--json");
+    let options: Options = args::parse();
+    let tree = Tree { files: options.files, dirs: options.dirs };
+    let disk = Disk::new(&options);
+    let as_json = options.json;
     let mut rows = Vec::new();
     if !as_json {
         println!("one extended attribute on each of {} files in {} directories", tree.files, tree.dirs);
@@ -187,9 +232,9 @@ fn main() {
             " bytes where |  seconds   caller  process |  seconds   caller  process |      set      get     list"
         );
     }
-    for bytes in sizes.split(',').map(|word| word.parse().unwrap()) {
-        let values = Values::new(args.number("--seed", 1) as u64, bytes, args.has("--distinct"));
-        for home in homes.split(',').take(if as_json { 1 } else { usize::MAX }) {
+    for &bytes in &options.bytes {
+        let values = Values::new(options.seed, bytes, options.distinct);
+        for home in options.xattr.iter().take(if as_json { 1 } else { usize::MAX }) {
             let times = one_size(&disk, &tree, &values, home);
             if as_json {
                 rows.push(json_row("set", bytes, tree.files, times.set));
@@ -200,10 +245,9 @@ fn main() {
         }
     }
     if as_json {
-        let params = json!({ "files": tree.files, "threads": 1, "distinct": args.has("--distinct") });
+        let params = json!({ "files": tree.files, "threads": 1, "distinct": options.distinct });
         let mut report = json!({ "workload": "xattr", "params": params, "rows": rows });
-        for tag in args.options("--tag") {
-            let (key, value) = tag.split_once('=').unwrap();
+        for (key, value) in options.tag {
             report[key] = value.into();
         }
         println!("{report}");

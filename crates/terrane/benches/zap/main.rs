@@ -26,7 +26,8 @@ mod server;
 mod table;
 mod zaps;
 
-use args::Args;
+use clap::{Parser, ValueEnum};
+use std::path::PathBuf;
 use std::sync::Barrier;
 use std::time::Instant;
 use table::{Row, Table};
@@ -34,7 +35,7 @@ use table::{Row, Table};
 /// The settings of a run.
 pub struct Run {
     pub threads: usize,
-    pub path: std::path::PathBuf,
+    pub path: PathBuf,
 }
 
 /// The time of a phase, over all threads.
@@ -118,21 +119,57 @@ pub fn scattered(count: usize) -> impl Iterator<Item = usize> {
     (0..count).map(move |i| i * step % count)
 }
 
+/// ZAPs in process: the cost of one operation to its caller
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane --bench zap --")]
+struct Options {
+    /// Kinds, in this order
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "micro,tiny,fat,server")]
+    rows: Vec<Rows>,
+    /// Directories of `micro` and `tiny`
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    dirs: usize,
+    /// Names in each of them
+    #[arg(long, value_name = "N", default_value_t = 2_000)]
+    names: usize,
+    /// Names of `fat`
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    fat_names: usize,
+    /// Names of `server`
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    server_names: usize,
+    /// Repetitions, each with one and with two threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    rounds: usize,
+    /// Directory in which the pool's file is made
+    #[arg(long, value_name = "DIRECTORY", default_value_os_t = std::env::temp_dir())]
+    dir: PathBuf,
+    /// One object instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Rows {
+    Micro,
+    Tiny,
+    Fat,
+    Server,
+}
+
 fn main() {
-    let args = Args::new();
-    let rows = args.option("--rows").unwrap_or_else(|| "micro,tiny,fat,server".into());
-    let path = pool::image_path(&args.dir());
-    let mut table = Table::new(args.has("--json"));
-    for _ in 0..args.number("--rounds", 1) {
+    let options: Options = args::parse();
+    let path = pool::image_path(&options.dir);
+    let mut table = Table::new(options.json);
+    for _ in 0..options.rounds {
         for threads in [1, 2] {
             let run = Run { threads, path: path.clone() };
-            for group in rows.split(',') {
+            for group in &options.rows {
                 let rows: Vec<Row> = match group {
-                    "micro" => zaps::micro(&run, args.number("--dirs", 50), args.number("--names", 2_000)),
-                    "tiny" => zaps::tiny(&run, args.number("--dirs", 50), args.number("--names", 2_000)),
-                    "fat" => zaps::fat(&run, args.number("--fat-names", 1_000_000)),
-                    "server" => server::rows(&run, args.number("--server-names", 200_000)),
-                    other => panic!("--rows should be of micro, tiny, fat and server, found '{other}'"),
+                    Rows::Micro => zaps::micro(&run, options.dirs, options.names),
+                    Rows::Tiny => zaps::tiny(&run, options.dirs, options.names),
+                    Rows::Fat => zaps::fat(&run, options.fat_names),
+                    Rows::Server => server::rows(&run, options.server_names),
                 };
                 rows.into_iter().for_each(|row| table.add(row));
                 let _ = std::fs::remove_file(&path);

@@ -10,6 +10,7 @@
 mod ordered;
 mod others;
 
+use clap::Parser;
 use ordered::Ordered;
 use others::{Hashed, Leaves, SortedArray};
 use std::collections::BTreeSet;
@@ -192,10 +193,18 @@ fn built_half<S: Structure>(elements: &[u64]) -> S {
     S::build(&half)
 }
 
+/// Structures for the index of a micro or tiny ZAP, compared
+#[derive(Parser)]
+#[command(bin_name = "cargo bench -p terrane-zap --bench index --")]
+struct Options {
+    /// Names of each row
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "10,100,2000,16000")]
+    names: Vec<usize>,
+}
+
 fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let names = args.iter().position(|arg| arg == "--names").and_then(|at| args.get(at + 1));
-    let names = names.map_or("10,100,2000,16000", String::as_str);
+    // `cargo bench` adds the word.
+    let Options { names } = Options::parse_from(std::env::args_os().filter(|word| word != "--bench"));
     println!(
         "{:>6} {:<12}{:>8}{:>9}{:>10}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}",
         "names",
@@ -210,7 +219,7 @@ fn main() {
         "crowd +",
         "crowd -"
     );
-    for count in names.split(',').filter_map(|count| count.parse().ok()) {
+    for count in names {
         let elements = elements(count);
         row::<SortedArray>(&elements);
         row::<Leaves>(&elements);
