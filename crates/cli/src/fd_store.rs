@@ -181,7 +181,7 @@ impl FdStore {
         command.args(std::env::args_os().skip(1)).env(ROLE_VARIABLE, ROLE_SUPERVISOR);
         command.env(ADOPT_VARIABLE, std::process::id().to_string());
         command.stdin(their_end).stdout(Stdio::null());
-        handover::pass_descriptors(&mut command, &stored);
+        handover::pass_descriptors(&mut command, &stored)?;
         let mut supervisor = command.spawn()?;
         // Open until this process exits in any way.
         std::mem::forget(our_end);

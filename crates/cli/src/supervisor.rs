@@ -234,7 +234,7 @@ impl Supervisor {
         command.env(handover::SOCKET_VARIABLE, socket).env_remove(fd_store::ADOPT_VARIABLE);
         // The command waits for the first server's output; no process waits for that of later ones.
         command.stdout(if again { Stdio::null() } else { Stdio::inherit() });
-        handover::pass_descriptors(&mut command, fds);
+        handover::pass_descriptors(&mut command, fds)?;
         command.spawn()
     }
 

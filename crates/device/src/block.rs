@@ -1,68 +1,68 @@
 //! Kernel queries and commands for a file or block device.
 //!
-//! All `unsafe` of the conventional backends is in this module: ioctls, `fallocate` and `posix_fadvise`. The rest
-//! goes through `std`.
+//! The `unsafe` of the backends is here and in `zone_report`: ioctls that rustix does not wrap.
 
-#![expect(unsafe_code, reason = "ioctl and fallocate have no safe face in std")]
+#![expect(unsafe_code, reason = "rustix has no wrapper for these ioctls")]
 
+use rustix::fs::{Advice, FallocateFlags};
+use rustix::ioctl::{self, Opcode, Setter, opcode};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-// From Linux's <linux/fs.h>. The numbers are the same on every architecture Rust's standard library supports for
-// Linux, except those (mips, powerpc, sparc) whose ioctl encoding differs.
-const BLKDISCARD: libc::c_ulong = 0x1277;
-const BLKSSZGET: libc::c_ulong = 0x1268;
-const BLKPBSZGET: libc::c_ulong = 0x127b;
+// From Linux's <linux/fs.h> and <linux/blkzoned.h>.
+const BLKDISCARD: Opcode = opcode::none(0x12, 119);
+const BLKRESETZONE: Opcode = opcode::write::<[u64; 2]>(0x12, 131);
+const BLKFINISHZONE: Opcode = opcode::write::<[u64; 2]>(0x12, 136);
 
 /// The larger of a block device's logical and physical sector size, in bytes.
 pub(crate) fn sector_bytes(file: &File) -> io::Result<u32> {
-    let query = |request: libc::c_ulong| -> io::Result<u32> {
-        let mut answer: libc::c_uint = 0;
-        // SAFETY: the descriptor is open as long as `file` is borrowed; both requests write one int of 32 bits to the
-        // address given, which is that of a live local variable of that size.
-        let rc = unsafe { libc::ioctl(file.as_raw_fd(), request as _, &raw mut answer) };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
-    };
-    Ok(query(BLKSSZGET)?.max(query(BLKPBSZGET)?))
+    Ok(rustix::fs::ioctl_blksszget(file)?.max(rustix::fs::ioctl_blkpbszget(file)?))
 }
 
 /// Frees a range of a sparse file, or of a block device that can do it cheaply. The range then reads as zeros.
 pub(crate) fn punch_hole(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    let too_far = |_| io::Error::from(io::ErrorKind::InvalidInput);
-    let offset = libc::off64_t::try_from(offset).map_err(too_far)?;
-    let len = libc::off64_t::try_from(len).map_err(too_far)?;
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    loop {
-        // SAFETY: takes a descriptor that is open as long as `file` is borrowed, and three integers; no memory.
-        let rc = unsafe { libc::fallocate64(file.as_raw_fd(), mode, offset, len) };
-        if rc == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
+    // To the kernel these are negative. Its EINVAL would read as "not supported".
+    if i64::try_from(offset.max(len)).is_err() {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
+    let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    Ok(rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, mode, offset, len))?)
 }
 
 /// Drops clean cached data of a file or device from the kernel's memory. A failure is harmless.
 pub(crate) fn drop_page_cache(file: &File) {
-    // SAFETY: takes a descriptor that is open as long as `file` is borrowed, and three integers; no memory.
-    let rc = unsafe { libc::posix_fadvise64(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    if rc != 0 {
-        log::debug!("posix_fadvise failed: {}", io::Error::from_raw_os_error(rc));
+    if let Err(error) = rustix::fs::fadvise(file, 0, None, Advice::DontNeed) {
+        log::debug!("posix_fadvise failed: {error}");
     }
+}
+
+/// A command for a range of a block device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RangeCommand {
+    /// The range is in bytes.
+    Discard,
+    /// The range is in sectors of 512 bytes, as for `FinishZones`.
+    ResetZones,
+    FinishZones,
+}
+
+/// Executes a command for the range `[start, length]`.
+pub(crate) fn command(file: &File, command: RangeCommand, range: [u64; 2]) -> io::Result<()> {
+    // SAFETY: all three requests read two 64-bit integers from the address given, and write no memory.
+    let done = unsafe {
+        match command {
+            RangeCommand::Discard => ioctl::ioctl(file, Setter::<BLKDISCARD, _>::new(range)),
+            RangeCommand::ResetZones => ioctl::ioctl(file, Setter::<BLKRESETZONE, _>::new(range)),
+            RangeCommand::FinishZones => ioctl::ioctl(file, Setter::<BLKFINISHZONE, _>::new(range)),
+        }
+    };
+    Ok(done?)
 }
 
 /// Discards a range of a block device. What it reads as afterwards is undefined.
 pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    let range: [u64; 2] = [offset, len];
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the request reads two 64-bit integers from the
-    // address given, which is that of a live local array of exactly those.
-    let rc = unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD as _, range.as_ptr()) };
-    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    command(file, RangeCommand::Discard, [offset, len])
 }
 
 /// Whether the kernel or the device does not support the request at all, so that a retry is useless.

@@ -5,15 +5,13 @@
 //! thread counts with the processor's time stamp counter, and asks the kernel again every `RESYNC_NS`. If the counter
 //! stops or changes its rate, no more than that is wrong.
 
-#![expect(
-    unsafe_code,
-    reason = "neither the time stamp counter nor the clock of a thread has a safe face among our dependencies"
-)]
+#![expect(unsafe_code, reason = "the time stamp counter has no safe face in std")]
 
+use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Nanoseconds for which a thread trusts its counter.
 const RESYNC_NS: u64 = 250_000_000;
@@ -48,15 +46,9 @@ pub fn monotonic_ns() -> u64 {
     ns
 }
 
-/// Processor time of the calling thread in nanoseconds, since it began; 0 if the kernel does not say. A system call.
+/// Processor time of the calling thread in nanoseconds, since it began. A system call.
 pub fn thread_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is ours, and only the call writes it.
-    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
-    if rc != 0 {
-        return 0;
-    }
-    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).map_or(0, |time| time.as_nanos() as u64)
 }
 
 /// Nanoseconds since 1970. It follows a change of the system clock after `RESYNC_NS` at the latest. In all threads,

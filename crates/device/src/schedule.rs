@@ -1,18 +1,47 @@
 //! Scheduling of threads by the kernel.
 
-#![expect(unsafe_code, reason = "scheduling policies have no safe face among our dependencies")]
+#![expect(unsafe_code, reason = "rustix has no wrapper for sched_getattr and sched_setattr")]
 
+use libc::sched_attr;
 use std::cell::Cell;
+use std::io;
+use std::mem::MaybeUninit;
+use std::num::NonZeroU64;
 use std::time::Duration;
+
+/// The scheduling attributes of the calling thread.
+fn attributes() -> io::Result<sched_attr> {
+    let mut attr = MaybeUninit::<sched_attr>::zeroed();
+    // SAFETY: the call writes at most as many bytes as its third argument says, and `attr` is that long. All fields
+    // are numbers, for which the zeros that remain are values. 0 is the calling thread.
+    unsafe {
+        match libc::syscall(libc::SYS_sched_getattr, 0, attr.as_mut_ptr(), size_of::<sched_attr>(), 0) {
+            0 => Ok(attr.assume_init()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+/// Sets the scheduling attributes of the calling thread.
+fn set_attributes(attr: sched_attr) -> io::Result<()> {
+    let attr = sched_attr { size: size_of::<sched_attr>() as u32, ..attr };
+    // SAFETY: `attr` is ours and outlives the call, which reads `size` bytes of it; 0 is the calling thread.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
 
 /// Makes the calling thread never preempt a running one when it wakes, as `SCHED_BATCH` does (`sched(7)`). Its share
 /// of processor time stays the same. If the kernel refuses, nothing changes.
 pub fn set_batch_policy() {
-    let none = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `none` is ours and outlives the call, which only reads it; 0 is the calling thread.
-    let rc = unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &none) };
-    if rc != 0 {
-        log::debug!("SCHED_BATCH refused: {}", std::io::Error::last_os_error());
+    let set = attributes().and_then(|attr| {
+        let sched_policy = libc::SCHED_BATCH as u32;
+        // No slice of its own: 0 is the kernel's default.
+        set_attributes(sched_attr { sched_policy, sched_priority: 0, sched_runtime: 0, ..attr })
+    });
+    if let Err(error) = set {
+        log::debug!("SCHED_BATCH refused: {error}");
     }
 }
 
@@ -25,22 +54,14 @@ const SHORT_SLICE_NS: u64 = 400_000;
 /// waits for the end of the slice of a compressing thread, however nice that one is. Threads that it starts inherit
 /// the setting. If the kernel refuses, nothing changes.
 pub fn set_short_slice() {
-    // SAFETY: no memory is involved; 0 is the calling thread.
-    let (policy, nice) = unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) };
-    let attr = libc::sched_attr {
-        size: size_of::<libc::sched_attr>() as u32,
-        sched_policy: policy as u32,
-        sched_flags: 0,
-        sched_nice: nice,
-        sched_priority: 0,
-        sched_runtime: SHORT_SLICE_NS,
-        sched_deadline: 0,
-        sched_period: 0,
-    };
-    let is_fair = matches!(policy, libc::SCHED_OTHER | libc::SCHED_BATCH);
-    // SAFETY: `attr` is ours and outlives the call, which reads `size` bytes of it; 0 is the calling thread.
-    if is_fair && unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attr, 0) } != 0 {
-        log::debug!("short time slices refused: {}", std::io::Error::last_os_error());
+    let set = attributes().and_then(|attr| match attr.sched_policy as i32 {
+        libc::SCHED_OTHER | libc::SCHED_BATCH => {
+            set_attributes(sched_attr { sched_runtime: SHORT_SLICE_NS, ..attr })
+        }
+        _ => Ok(()),
+    });
+    if let Err(error) = set {
+        log::debug!("short time slices refused: {error}");
     }
 }
 
@@ -50,8 +71,7 @@ const NICE_INCREMENT: i32 = 5;
 /// Gives the calling thread a third of the share of the threads that compete with it (`nice(2)`, which on Linux
 /// affects one thread). If the kernel refuses, nothing changes.
 pub fn lower_priority() {
-    // SAFETY: no memory is involved.
-    unsafe { libc::nice(NICE_INCREMENT) };
+    let _ = rustix::process::nice(NICE_INCREMENT);
 }
 
 /// Sleeps with the timer's own precision. By default the kernel may end a sleep 50 us late, so that several end at
@@ -61,9 +81,7 @@ pub fn sleep_exactly(time: Duration) {
         static IS_EXACT: Cell<bool> = const { Cell::new(false) };
     }
     if !IS_EXACT.replace(true) {
-        let slack: libc::c_ulong = 1;
-        // SAFETY: no memory is involved; it is about the calling thread.
-        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, slack) };
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
     }
     std::thread::sleep(time);
 }
@@ -75,11 +93,7 @@ mod tests {
         /// Policy, nice value and slice in nanoseconds of the calling thread. A kernel before 6.12 has one slice for
         /// all, and reports 0.
         fn scheduled() -> (u32, i32, u64) {
-            // SAFETY: all fields are numbers, for which zeros are values.
-            let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
-            let size = size_of::<libc::sched_attr>() as u32;
-            // SAFETY: `attr` is ours and outlives the call, which writes at most `size` bytes of it; 0 is the calling thread.
-            assert_eq!(unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &mut attr, size, 0) }, 0);
+            let attr = super::attributes().unwrap();
             (attr.sched_policy, attr.sched_nice, attr.sched_runtime)
         }
         let before = scheduled();
@@ -97,8 +111,7 @@ mod tests {
 
     #[test]
     fn exact_sleep_affects_the_calling_thread_only() {
-        // SAFETY: no memory is involved.
-        let slack = || unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+        let slack = || rustix::thread::current_timer_slack().unwrap();
         let before = slack();
         let in_thread = std::thread::spawn(move || {
             super::sleep_exactly(Duration::from_nanos(1));
@@ -109,8 +122,7 @@ mod tests {
 
     #[test]
     fn lower_priority_affects_the_calling_thread_only() {
-        // SAFETY: 0 is the calling thread; no memory is involved.
-        let nice = || unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
+        let nice = || rustix::process::getpriority_process(None).unwrap();
         let before = nice();
         let in_thread = std::thread::spawn(move || {
             super::lower_priority();
@@ -122,8 +134,7 @@ mod tests {
 
     #[test]
     fn batch_policy_affects_the_calling_thread_only() {
-        // SAFETY: 0 is the calling thread; nothing is written.
-        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let policy = || super::attributes().unwrap().sched_policy as i32;
         let before = policy();
         let in_thread = std::thread::spawn(move || {
             super::set_batch_policy();

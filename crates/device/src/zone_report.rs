@@ -6,9 +6,10 @@
 //!
 //! Rows are in sectors of 512 bytes, in the machine's own byte order. All results of this module are in bytes.
 
-#![expect(unsafe_code, reason = "ioctls have no safe face in std")]
+#![expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
 
 use crate::zone::{ZoneReport, ZoneState};
+use rustix::ioctl::{Opcode, opcode};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,8 +20,8 @@ const ROW_BYTES: usize = 64;
 pub(crate) const SECTOR: u64 = 512;
 /// Zones per query: a reply of 256 KiB.
 pub(crate) const REPORT_ZONES: usize = 4096;
-/// From Linux's <linux/blkzoned.h>; `zoned::drive` says on which architectures the number holds.
-const BLKREPORTZONE: libc::c_ulong = 0xc010_1282;
+/// From Linux's <linux/blkzoned.h>.
+const BLKREPORTZONE: Opcode = opcode::read_write::<[u8; HEADER_BYTES]>(0x12, 130);
 /// The rows have a capacity; before Linux 5.9 they had none.
 const HAS_CAPACITY: u32 = 1;
 

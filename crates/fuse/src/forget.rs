@@ -25,7 +25,7 @@ pub(crate) fn start(mut program: Command, connection: File, nodes: &[u64]) -> io
     let raw: Vec<u8> = nodes.iter().flat_map(|node| node.to_le_bytes()).collect();
     list.write_all_at(&raw, 0)?;
     let files = [(CONNECTION.to_owned(), connection), (NODES.to_owned(), list)];
-    handover::pass_descriptors(&mut program, &files);
+    handover::pass_descriptors(&mut program, &files)?;
     program.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn()
 }
 

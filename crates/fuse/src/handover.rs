@@ -11,16 +11,22 @@
 //! written at every first change of an inode in a txg, so writing one is a few plain stores.
 //!
 //! Invariant: descriptors are taken from the environment once, and belong to the caller that took them.
-#![expect(unsafe_code, reason = "descriptor passing, memfd_create and mmap have no safe form in std")]
+#![expect(unsafe_code, reason = "descriptors by number, and memory that is shared with other processes")]
 
-use std::ffi::{CString, OsStr, OsString};
+use crate::process;
+use memmap2::MmapRaw;
+use rustix::event::PollFlags;
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,27 +40,16 @@ const LISTEN_FDS_START: RawFd = 3;
 /// The longest datagram; ours are short.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
-fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-/// Space for a control message with one descriptor, aligned as its header must be.
-#[repr(C, align(8))]
-struct ControlBuffer([u8; 64]);
-
-/// A message with the bytes of `iov` and space for one descriptor. It points into its arguments.
-fn message(iov: &mut libc::iovec, control: &mut ControlBuffer) -> libc::msghdr {
-    // SAFETY: msghdr is a plain C structure for which all zeros is a value (null pointers, no lengths).
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = iov;
-    message.msg_iovlen = 1;
-    message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
-    message
-}
-
-fn fd_bytes() -> libc::c_uint {
-    size_of::<libc::c_int>() as libc::c_uint
+/// Sends words and descriptors in one message.
+fn send_message(socket: &UnixDatagram, words: &str, files: &[BorrowedFd]) -> io::Result<()> {
+    let rights = SendAncillaryMessage::ScmRights(files);
+    let mut space = vec![MaybeUninit::uninit(); rights.size()];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !control.push(rights) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    sendmsg(socket, &[IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 /// Sends a message to a holder, with a descriptor for it to keep.
@@ -68,34 +63,7 @@ pub fn send(socket: &OsStr, text: &str, file: Option<&File>) -> io::Result<()> {
         Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
         None => crate::socket::connect_datagram(&ours, Path::new(socket))?,
     }
-    let mut control = ControlBuffer([0; 64]);
-    let mut iov = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
-    let mut message = message(&mut iov, &mut control);
-    match file {
-        Some(file) => {
-            // SAFETY: CMSG_SPACE and CMSG_LEN only compute lengths.
-            let (space, len) = unsafe { (libc::CMSG_SPACE(fd_bytes()), libc::CMSG_LEN(fd_bytes())) };
-            message.msg_controllen = space as usize;
-            // SAFETY: the control buffer is aligned and longer than CMSG_SPACE of one descriptor, so there is a first header, and
-            // room for one int behind it; both are written before anything reads them.
-            unsafe {
-                let header = libc::CMSG_FIRSTHDR(&raw const message);
-                (*header).cmsg_level = libc::SOL_SOCKET;
-                (*header).cmsg_type = libc::SCM_RIGHTS;
-                (*header).cmsg_len = len as usize;
-                libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(file.as_raw_fd());
-            }
-        }
-        None => {
-            message.msg_control = std::ptr::null_mut();
-            message.msg_controllen = 0;
-        }
-    }
-    // SAFETY: `message` points to `iov` and `control`, and `iov` to `text`, with their true lengths; the call only reads them.
-    match unsafe { libc::sendmsg(ours.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    send_message(&ours, text, file.map(AsFd::as_fd).as_slice())
 }
 
 /// Whether a holder listens there.
@@ -110,61 +78,20 @@ pub fn is_listening(socket: &OsStr) -> bool {
 /// The holder's side of [`send`]: receives the next message, and the descriptor that came with it.
 pub fn receive(socket: &UnixDatagram) -> io::Result<(String, Option<File>)> {
     let mut text = vec![0u8; DATAGRAM_BYTES_MAX];
-    let mut control = ControlBuffer([0; 64]);
-    let control_bytes = control.0.len();
-    let mut iov = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
-    let mut message = message(&mut iov, &mut control);
-    // SAFETY: `message` points to `iov` and `control`, and `iov` to `text`, with their true lengths; all are alive and not
-    // otherwise borrowed during the call.
-    let got = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
-    let len = usize::try_from(got).map_err(|_| io::Error::last_os_error())?;
+    let (len, file) = crate::socket::receive(socket, &mut text)?;
     text.truncate(len);
-    // SAFETY: recvmsg has set `msg_controllen` to what it wrote into `control`, which is still alive.
-    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
-    let mut files = Vec::new();
-    if !header.is_null() {
-        // SAFETY: CMSG_FIRSTHDR is not null, so a whole header lies in `control`, which is aligned for it; CMSG_LEN computes.
-        let (level, kind, len, len_of_none) = unsafe {
-            let header = &*header;
-            (header.cmsg_level, header.cmsg_type, header.cmsg_len, libc::CMSG_LEN(0))
-        };
-        if level == libc::SOL_SOCKET && kind == libc::SCM_RIGHTS {
-            let count =
-                len.saturating_sub(len_of_none as usize).min(control_bytes) / size_of::<libc::c_int>();
-            for number in 0..count {
-                // SAFETY: the kernel wrote so many ints behind the header (`len`), all of them within
-                // `control`; they may be unaligned. It has just made these descriptors for us by SCM_RIGHTS,
-                // and nothing else knows them: we own them.
-                files.push(unsafe {
-                    let descriptor = libc::CMSG_DATA(header).cast::<libc::c_int>().add(number);
-                    File::from_raw_fd(descriptor.read_unaligned())
-                });
-            }
-        }
-    }
-    // With several descriptors it is unclear which one is meant; all are closed.
-    let file = if files.len() == 1 { files.pop() } else { None };
     Ok((String::from_utf8_lossy(&text).into_owned(), file))
 }
 
 /// Passes descriptors to the child that `command` starts; [`take_passed`] finds them there.
-///
-/// The files must stay open until the child has been started.
-pub fn pass_descriptors(command: &mut Command, files: &[(String, File)]) {
-    let list: Vec<String> = files.iter().map(|(name, file)| format!("{}:{name}", file.as_raw_fd())).collect();
-    command.env(PASSED_FDS_VARIABLE, list.join(" "));
-    let fds: Vec<RawFd> = files.iter().map(|(_, file)| file.as_raw_fd()).collect();
-    let keep = move || {
-        for fd in &fds {
-            // SAFETY: F_SETFD takes an int and touches no memory. `fd` is open: the caller keeps the files until the child runs,
-            // and this runs in the child, which has a copy of all descriptors.
-            checked(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
-        }
-        Ok(())
-    };
-    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `keep` makes one kind, fcntl, which is; an error
-    // made from errno allocates nothing.
-    unsafe { command.pre_exec(keep) };
+/// The command holds duplicates until it is dropped.
+pub fn pass_descriptors(command: &mut Command, files: &[(String, File)]) -> io::Result<()> {
+    let copies = files.iter().map(|(_, file)| Ok(OwnedFd::from(file.try_clone()?)));
+    let copies = copies.collect::<io::Result<Vec<_>>>()?;
+    let list = files.iter().zip(&copies).map(|((name, _), file)| format!("{}:{name}", file.as_raw_fd()));
+    command.env(PASSED_FDS_VARIABLE, list.collect::<Vec<_>>().join(" "));
+    process::pass_down(command, copies);
+    Ok(())
 }
 
 /// The descriptors that a holder passed to this process, by name. Empty on the second call.
@@ -188,31 +115,36 @@ pub fn take_passed() -> Vec<(String, File)> {
             (LISTEN_FDS_START..).zip(names.split(':').map(str::to_owned)).take(count as usize).collect()
         }
     };
-    let valid = pairs.into_iter().filter(|(fd, _)| {
-        // SAFETY: F_SETFD takes an int and touches no memory; a number that is no open descriptor is an error.
-        *fd > 2 && unsafe { libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC) } != -1
-    });
-    // SAFETY: the parent opened these descriptors for this process alone and said so in the environment,
-    // which is read once. They are open, and nothing else here has them, because no other code reads that
-    // variable.
-    valid.map(|(fd, name)| (name, unsafe { File::from_raw_fd(fd) })).collect()
+    pairs.into_iter().filter_map(|(fd, name)| Some((name, adopt(fd)?))).collect()
+}
+
+/// The descriptor with this number. `None` if it is not open.
+fn adopt(fd: RawFd) -> Option<File> {
+    if fd <= 2 {
+        return None;
+    }
+    // SAFETY: the parent opened this descriptor for this process alone and said so in the environment, which is
+    // read once. Nothing else here has it, because no other code reads that variable. A number that is no open
+    // descriptor is given up below, so it is never closed.
+    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    match fcntl_setfd(&file, FdFlags::CLOEXEC) {
+        Ok(()) => Some(file.into()),
+        Err(_) => {
+            let _ = file.into_raw_fd();
+            None
+        }
+    }
 }
 
 /// An anonymous file in memory, which lives as long as a process has it open.
 pub fn memory_file(name: &str) -> io::Result<File> {
-    let name = CString::new(name).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: the pointer is to a zero-terminated string that outlives the call, which only reads it.
-    let fd = checked(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) })?;
-    // SAFETY: memfd_create has just made this descriptor, and nothing else knows it.
-    Ok(unsafe { File::from_raw_fd(fd) })
+    Ok(memfd_create(name, MemfdFlags::CLOEXEC)?.into())
 }
 
 /// Whether the connection behind a descriptor of `/dev/fuse` has ended by unmount or abort.
 pub fn is_disconnected(device: &File) -> bool {
-    let mut query = libc::pollfd { fd: device.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
-    let found = unsafe { libc::poll(&raw mut query, 1, 0) };
-    found > 0 && query.revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+    let ends = PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL;
+    process::pending(device, PollFlags::empty()).intersects(ends)
 }
 
 /// Pairs in the ring. A txg that changed more inodes than this would lose some; their dirty dnodes alone
@@ -226,13 +158,8 @@ const LEDGER_BYTES: usize = PAIR_BYTES * (1 + LEDGER_PAIRS);
 pub struct Ledger {
     file: File,
     /// `1 + LEDGER_PAIRS` pairs of words; the first word of the first pair counts the pairs ever written.
-    words: *const AtomicU64,
+    words: MmapRaw,
 }
-
-// SAFETY: the mapping is shared memory that is only touched through atomics.
-unsafe impl Send for Ledger {}
-// SAFETY: as above.
-unsafe impl Sync for Ledger {}
 
 impl Ledger {
     /// An empty ledger.
@@ -248,16 +175,8 @@ impl Ledger {
         if file.metadata()?.len() != LEDGER_BYTES as u64 {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "ledger refused: wrong size"));
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice, of a file of exactly this length that
-        // nothing shortens: it has no name, and only processes of this program hold it.
-        let start = unsafe {
-            libc::mmap(std::ptr::null_mut(), LEDGER_BYTES, protection, libc::MAP_SHARED, file.as_raw_fd(), 0)
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Ledger { file, words: start.cast_const().cast() })
+        let words = MmapRaw::map_raw(&file)?;
+        Ok(Ledger { file, words })
     }
 
     /// The file of the ledger, to pass to another process.
@@ -268,7 +187,8 @@ impl Ledger {
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < LEDGER_BYTES / 8, "a word of the mapping");
         // SAFETY: `at` is within the mapping, which lives as long as self, is page-aligned, and is touched by atomics only.
-        unsafe { &*self.words.add(at) }
+        // The file has this length, and nothing shortens it: it has no name, and only processes of this program hold it.
+        unsafe { AtomicU64::from_ptr(self.words.as_mut_ptr().cast::<u64>().add(at)) }
     }
 
     /// Records that inode `ino` is changed in `txg`.
@@ -286,13 +206,6 @@ impl Ledger {
         };
         let written = (0..pairs.min(LEDGER_PAIRS)).map(pair);
         written.filter(|(at, ino)| *at > txg && *ino != 0).map(|(_, ino)| ino).collect()
-    }
-}
-
-impl Drop for Ledger {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, of this length, and no reference into it outlives self.
-        unsafe { libc::munmap(self.words.cast_mut().cast(), LEDGER_BYTES) };
     }
 }
 
@@ -329,28 +242,11 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let theirs = UnixDatagram::unbound().unwrap();
         theirs.connect(path).unwrap();
-        let mut control = ControlBuffer([0; 64]);
-        let text = b"FDSTORE=1\nFDNAME=x";
-        let mut iov = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
-        let mut message = message(&mut iov, &mut control);
-        // SAFETY: as in `send`, with space for three descriptors.
-        unsafe {
-            message.msg_controllen = libc::CMSG_SPACE(3 * fd_bytes()) as usize;
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_SOCKET;
-            (*header).cmsg_type = libc::SCM_RIGHTS;
-            (*header).cmsg_len = libc::CMSG_LEN(3 * fd_bytes()) as usize;
-            let descriptors = libc::CMSG_DATA(header).cast::<libc::c_int>();
-            (0..3).for_each(|number| descriptors.add(number).write_unaligned(writer.as_raw_fd()));
-            assert!(libc::sendmsg(theirs.as_raw_fd(), &raw const message, 0) > 0);
-        }
+        send_message(&theirs, "FDSTORE=1\nFDNAME=x", &[writer.as_fd(); 3]).unwrap();
         drop(writer);
         assert!(receive(holder).unwrap().1.is_none());
         // The last writer has gone, so the poll returns end of file at once.
-        let mut query = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: the pointer is to one pollfd that outlives the call; it waits for nothing.
-        assert_eq!(unsafe { libc::poll(&raw mut query, 1, 0) }, 1, "all were closed");
-        assert!(query.revents & libc::POLLHUP != 0);
+        assert!(process::pending(&reader, PollFlags::IN).contains(PollFlags::HUP), "all were closed");
     }
 
     #[test]
@@ -363,7 +259,7 @@ mod tests {
             .arg("-c")
             .arg(format!("fd=${{{PASSED_FDS_VARIABLE}%%:*}}; echo ${PASSED_FDS_VARIABLE} >&2; cat <&$fd"));
         let files = [("name".to_owned(), file)];
-        pass_descriptors(&mut command, &files);
+        pass_descriptors(&mut command, &files).unwrap();
         let output = command.output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "for you");
         assert!(String::from_utf8_lossy(&output.stderr).ends_with(":name\n"));

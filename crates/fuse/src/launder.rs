@@ -168,7 +168,7 @@ impl Launderer {
             (ORDERS.to_owned(), File::from(OwnedFd::from(theirs))),
         ];
         let mut command = (self.program)();
-        handover::pass_descriptors(&mut command, &files);
+        handover::pass_descriptors(&mut command, &files)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         Ok(Helper { process: command.spawn()?, orders: ours, unanswered: 0, stuck: false })
     }

@@ -18,7 +18,12 @@ pub use table::{
     MountEntry, OtherNamespace, TableWatch, TopMount, dev_number, list_mounts, other_namespaces, top_mount_at,
 };
 
+use crate::process;
 use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount,
+};
 use std::ffi::{CString, OsStr};
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -135,7 +140,7 @@ pub enum MountMethod {
 impl MountMethod {
     /// The method that this process may use.
     pub fn for_this_process() -> MountMethod {
-        if syscalls::effective_uid() == 0 { MountMethod::Kernel } else { MountMethod::Fusermount }
+        if rustix::process::geteuid().is_root() { MountMethod::Kernel } else { MountMethod::Fusermount }
     }
 }
 
@@ -298,14 +303,14 @@ impl UnmountHandle {
             MountMethod::Kernel => {
                 // Never follow a symbolic link that was put in the mount's place.
                 let flags = match mode {
-                    UnmountMode::Normal => 0,
-                    UnmountMode::Lazy => libc::MNT_DETACH,
-                    UnmountMode::Force => libc::MNT_DETACH | libc::MNT_FORCE,
+                    UnmountMode::Normal => UnmountFlags::empty(),
+                    UnmountMode::Lazy => UnmountFlags::DETACH,
+                    UnmountMode::Force => UnmountFlags::DETACH | UnmountFlags::FORCE,
                 };
-                let flags = flags | libc::UMOUNT_NOFOLLOW;
-                match syscalls::unmount(&c_string(path.as_os_str())?, flags) {
+                let flags = flags | UnmountFlags::NOFOLLOW;
+                match rustix::mount::unmount(c_string(path.as_os_str())?, flags) {
                     // Another process has unmounted it first.
-                    Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                    Err(Errno::INVAL) => {}
                     result => result.map_err(system_error("unmount", path))?,
                 }
             }
@@ -356,7 +361,7 @@ const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 pub fn abort_connection(dev: &str) -> Result<(), MountError> {
     let number = dev.rsplit(':').next().unwrap_or(dev);
     let path = Path::new(CONNECTIONS).join(number).join("abort");
-    let failed = |error| system_error("abort the connection through", &path)(error);
+    let failed = |error: io::Error| system_error("abort the connection through", &path)(error);
     match std::fs::write(&path, "1") {
         // The list is not mounted here, as in most containers: it is mounted detached, at no path.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -368,8 +373,8 @@ pub fn abort_connection(dev: &str) -> Result<(), MountError> {
     }
 }
 
-fn system_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> MountError + 'a {
-    move |source| MountError::System { what, path: path.to_owned(), source }
+fn system_error<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl FnOnce(E) -> MountError {
+    move |source| MountError::System { what, path: path.to_owned(), source: source.into() }
 }
 
 fn c_string(text: &OsStr) -> Result<CString, MountError> {
@@ -382,9 +387,7 @@ fn c_string(text: &OsStr) -> Result<CString, MountError> {
 
 /// Whether `path` is a FUSE mount whose server has gone. Asks for something that no cache answers.
 fn is_dead(path: &Path) -> bool {
-    let asked = c_string(path.as_os_str()).map(|path| syscalls::check_statfs(&path));
-    let error = asked.ok().and_then(Result::err).and_then(|error| error.raw_os_error());
-    matches!(error, Some(libc::ENOTCONN | libc::ECONNABORTED))
+    matches!(rustix::fs::statfs(path), Err(Errno::NOTCONN | Errno::CONNABORTED))
 }
 
 /// Removes a dead mount of ours from the mount point. Otherwise a restart would fail with "Transport endpoint
@@ -432,12 +435,12 @@ pub fn bind_mount(from: &Path, path: &Path, options: &MountOptions) -> Result<()
         Err(error) if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {}
         Err(error) => return Err(system_error("clone the mount at", from)(error)),
     }
-    syscalls::mount(&source, &target, c"none", libc::MS_BIND, c"").map_err(system_error("mount", &path))?;
-    let flags = libc::MS_BIND | libc::MS_REMOUNT | options.mount_flags();
-    let private = || syscalls::mount(c"none", &target, c"none", libc::MS_PRIVATE, c"");
-    syscalls::mount(&source, &target, c"none", flags, c"").and_then(|()| private()).map_err(|error| {
+    mount_bind(&source, &target).map_err(system_error("mount", &path))?;
+    let private = || mount_change(&target, MountPropagationFlags::PRIVATE);
+    let flags = MountFlags::BIND | options.mount_flags();
+    mount_remount(&target, flags, c"").and_then(|()| private()).map_err(|error| {
         // The mount must not stay with weaker flags than were asked for.
-        let _ = syscalls::unmount(&target, libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW);
+        let _ = rustix::mount::unmount(&target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         system_error("set the options of", &path)(error)
     })
 }
@@ -446,23 +449,22 @@ pub fn bind_mount(from: &Path, path: &Path, options: &MountOptions) -> Result<()
 /// latter writes back first, and is refused while files are open for writing.
 pub fn remount(path: &Path, options: &MountOptions, everywhere: bool) -> Result<(), MountError> {
     let target = c_string(path.as_os_str())?;
-    let only_here = if everywhere { 0 } else { libc::MS_BIND };
-    let flags = libc::MS_REMOUNT | only_here | options.mount_flags();
-    syscalls::mount(c"none", &target, c"none", flags, c"").map_err(system_error("remount", path))
+    let only_here = if everywhere { MountFlags::empty() } else { MountFlags::BIND };
+    mount_remount(target, only_here | options.mount_flags(), c"").map_err(system_error("remount", path))
 }
 
 fn mount_by_kernel(path: &Path, options: &MountOptions) -> Result<File, MountError> {
     let open = OpenOptions::new().read(true).write(true).open(DEVICE);
     let device = open.map_err(system_error("open", Path::new(DEVICE)))?;
     let root_mode = path.metadata().map_err(system_error("stat", path))?.mode() & libc::S_IFMT;
-    let (uid, gid) = (syscalls::effective_uid(), syscalls::effective_gid());
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let data = options.kernel_data(device.as_raw_fd(), root_mode, uid, gid);
-    let mounted = syscalls::mount(
-        &c_string(OsStr::new(&options.source))?,
-        &c_string(path.as_os_str())?,
-        &c_string(OsStr::new(&format!("fuse.{SUBTYPE}")))?,
+    let mounted = rustix::mount::mount(
+        c_string(OsStr::new(&options.source))?,
+        c_string(path.as_os_str())?,
+        c_string(OsStr::new(&format!("fuse.{SUBTYPE}")))?,
         options.mount_flags(),
-        &c_string(OsStr::new(&data))?,
+        c_string(OsStr::new(&data))?.as_c_str(),
     );
     mounted.map_err(system_error("mount", path))?;
     if let Err(error) = set_read_ahead(path) {
@@ -489,11 +491,10 @@ fn mount_by_fusermount(path: &Path, options: &MountOptions) -> Result<File, Moun
     let mut command = Command::new(FUSERMOUNT);
     command.arg("-o").arg(options.fusermount_options(SUBTYPE)).arg("--").arg(path);
     command.env(FUSERMOUNT_SOCKET_VARIABLE, theirs.as_raw_fd().to_string());
-    syscalls::inherit(&mut command, &theirs);
+    process::pass_down(&mut command, vec![theirs.into()]);
     run_fusermount(&mut command, path)?;
-    // Not before the child was started, which needed it. With our copy open, receiving would block for ever
-    // if the descriptor never came.
-    drop(theirs);
+    // The command holds their end. With that open, receiving would block for ever if the descriptor never came.
+    drop(command);
     syscalls::receive_descriptor(&ours).map_err(system_error("receive /dev/fuse for", path))
 }
 

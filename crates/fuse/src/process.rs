@@ -1,55 +1,62 @@
 //! System calls that a mount's daemon needs and the standard library does not have.
-#![expect(unsafe_code, reason = "they have no safe wrapper among our dependencies")]
+#![expect(unsafe_code, reason = "the C library's allocator and pre-exec have no safe form")]
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Pid, Signal};
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Starts a new session (setsid), so that closing the terminal does not end this process.
 pub fn detach_from_terminal() -> io::Result<()> {
-    // SAFETY: setsid takes no arguments and touches no memory; it changes only what the kernel knows of this process.
-    match unsafe { libc::setsid() } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    rustix::process::setsid()?;
+    Ok(())
 }
 
 /// Redirects standard error of this process to `file`.
 pub fn replace_stderr(file: &File) -> io::Result<()> {
-    // SAFETY: dup2 touches no memory. The descriptor is open for as long as `file` is borrowed, and 2 is replaced in one step, so a
-    // thread that writes to it meanwhile reaches the old file or the new one.
-    match unsafe { libc::dup2(file.as_raw_fd(), libc::STDERR_FILENO) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    Ok(rustix::stdio::dup2_stderr(file)?)
 }
 
 /// Has the kernel write back its dirty pages of the file system that `file` lies on.
 pub fn sync_fs(file: &File) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as `file` is borrowed; the kernel reads and writes no memory of ours.
-    match unsafe { libc::syncfs(file.as_raw_fd()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    Ok(rustix::fs::syncfs(file)?)
 }
 
 /// Sends a signal to a process of ours.
 pub fn signal(process: u32, signal: i32) -> io::Result<()> {
-    let process = i32::try_from(process).ok().filter(|process| *process > 1);
-    let process = process.ok_or(io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: kill touches no memory; it changes only what the kernel knows of that process.
-    match unsafe { libc::kill(process, signal) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+    let process = i32::try_from(process).ok().filter(|process| *process > 1).and_then(Pid::from_raw);
+    let (Some(process), Some(signal)) = (process, Signal::from_named_raw(signal)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    Ok(rustix::process::kill_process(process, signal)?)
 }
 
-/// Lowers the calling thread's priority (nice 15).
+/// Lowers the calling thread's priority (nice 15). If that is refused, the thread keeps its priority.
 pub fn lower_priority() {
-    // SAFETY: setpriority takes numbers and touches no memory. On Linux 0 means the calling thread, not its
-    // process. If it is refused, the thread keeps its priority.
-    unsafe {
-        libc::setpriority(libc::PRIO_PROCESS, 0, 15);
+    // On Linux no process means the calling thread.
+    let _ = rustix::process::setpriority_process(None, 15);
+}
+
+/// Has the child that `command` starts keep these descriptors open. In this process, and in children that other
+/// threads start meanwhile, they are closed on exec. They stay open here until the command is dropped.
+pub(crate) fn pass_down(command: &mut Command, files: Vec<OwnedFd>) {
+    let keep_open = |file: &OwnedFd| fcntl_setfd(file, FdFlags::empty()).map_err(io::Error::from);
+    let keep = move || files.iter().try_for_each(keep_open);
+    // SAFETY: between fork and exec only async-signal-safe calls are allowed. `keep` makes one kind, fcntl, which is; an
+    // error made from errno allocates nothing.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// Which of the events `wanted`, or of those that are always reported, a descriptor has now.
+pub(crate) fn pending(file: impl AsFd, wanted: PollFlags) -> PollFlags {
+    let mut asked = [PollFd::new(&file, wanted)];
+    match poll(&mut asked, Some(&Timespec::default())) {
+        Ok(_) => asked[0].revents(),
+        Err(_) => PollFlags::empty(),
     }
 }
 

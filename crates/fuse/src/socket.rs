@@ -1,12 +1,14 @@
-//! Sockets at paths of any length.
+//! Sockets at paths of any length, and descriptors that arrive through sockets.
 //!
 //! A socket address holds a path of at most 107 bytes. A state directory in a deep home, or a long name of a
 //! pool, makes a longer one. The kernel takes any path that leads to the same inode, and `/proc/self/fd` has
 //! short ones for open files.
 
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
@@ -15,6 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a path in an address, without the zero at its end.
 const ADDRESS_BYTES_MAX: usize = 107;
+/// Space for the descriptors of one message. We expect one; the kernel closes those for which there is no space.
+const FILES_MAX: usize = 8;
 
 fn fits(path: &Path) -> bool {
     path.as_os_str().as_bytes().len() <= ADDRESS_BYTES_MAX
@@ -68,6 +72,23 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
 /// As [`UnixDatagram::bind`]. Nothing may exist at the path.
 pub fn bind_datagram(path: &Path) -> io::Result<UnixDatagram> {
     bound(path, |path| UnixDatagram::bind(path))
+}
+
+/// Receives a message, and the descriptor that came with it. With several it is unclear which one is meant, so all are
+/// closed, and the result is `None`.
+pub(crate) fn receive(socket: impl AsFd, bytes: &mut [u8]) -> rustix::io::Result<(usize, Option<File>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let got = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            files.extend(fds);
+        }
+    }
+    let is_whole = !got.flags.contains(ReturnFlags::CTRUNC);
+    let file = files.pop().filter(|_| files.is_empty() && is_whole);
+    Ok((got.bytes, file.map(File::from)))
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ fn silent_server(connection: File, agreed: &Negotiated) -> Child {
     let agreed: Vec<String> = agreed.encode().iter().map(u8::to_string).collect();
     let mut command = command_in_role(&format!("silent server:{}", agreed.join(" ")));
     let files = [("connection".to_owned(), connection)];
-    handover::pass_descriptors(&mut command, &files);
+    handover::pass_descriptors(&mut command, &files).unwrap();
     command.spawn().unwrap()
 }
 

@@ -7,8 +7,9 @@
 //! Where `/dev/fuse` cannot be used the tests say so and pass.
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-#![expect(unsafe_code, reason = "mmap has no safe form")]
+#![expect(unsafe_code, reason = "shared mappings and asynchronous I/O have no safe form")]
 
+use memmap2::MmapRaw;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions};
@@ -145,32 +146,17 @@ fn new_file(path: PathBuf, size: u64) -> File {
 }
 
 /// A shared mapping of a whole file.
-struct Mapping {
-    at: *mut u8,
-    len: usize,
-}
+struct Mapping(MmapRaw);
 
 impl Mapping {
     fn new(file: &File) -> Mapping {
-        let len = usize::try_from(file.metadata().unwrap().len()).unwrap();
-        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-        // SAFETY: a new mapping at a place that the kernel chooses; nothing else lies there.
-        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, file.as_raw_fd(), 0) };
-        assert_ne!(at, libc::MAP_FAILED);
-        Mapping { at: at.cast(), len }
+        Mapping(MmapRaw::map_raw(file).unwrap())
     }
 
     fn store(&self, offset: usize, bytes: &[u8]) {
-        assert!(offset + bytes.len() <= self.len);
+        assert!(offset + bytes.len() <= self.0.len());
         // SAFETY: the range lies in the mapping, which stands while `self` does, and the file is as long.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.at.add(offset), bytes.len()) }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing refers to it after `self`.
-        unsafe { libc::munmap(self.at.cast(), self.len) };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0.as_mut_ptr().add(offset), bytes.len()) }
     }
 }
 

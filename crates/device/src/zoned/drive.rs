@@ -1,24 +1,15 @@
 //! The kernel interface of a zoned drive: report, reset, finish, and direct reads and writes.
 //!
-//! It is behind a trait, so that the rules above are tested against a misbehaving drive in memory. The `unsafe` of
-//! zoned drives is here and in `zone_report`: one ioctl each.
-
-#![expect(unsafe_code, reason = "ioctls have no safe face in std")]
+//! It is behind a trait, so that the rules above are tested against a misbehaving drive in memory.
 
 use crate::backing::Backing;
-use crate::block;
+use crate::block::{self, RangeCommand};
 use crate::file::write_all_at;
 use crate::zone_report::{RawZone, SECTOR, report_zones};
 use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-
-// From Linux's <linux/blkzoned.h>. The numbers are the same on every architecture Rust's standard library supports
-// for Linux, except those (mips, powerpc, sparc) whose ioctl encoding differs.
-const BLKRESETZONE: libc::c_ulong = 0x4010_1283;
-const BLKFINISHZONE: libc::c_ulong = 0x4010_1288;
 
 /// The commands of a zoned drive. Offsets are in bytes from the start of the drive.
 pub(crate) trait Drive: Send + Sync + Debug {
@@ -80,12 +71,8 @@ impl KernelDrive {
     }
 
     /// Executes a command for a range of whole zones.
-    fn zone_command(&self, request: libc::c_ulong, start: u64, len: u64) -> io::Result<()> {
-        let range: [u64; 2] = [start / SECTOR, len / SECTOR];
-        // SAFETY: the descriptor is open as long as `self` is borrowed; the requests read two 64-bit integers from
-        // the address given, which is that of a live local array of exactly those.
-        let rc = unsafe { libc::ioctl(self.backing.file().as_raw_fd(), request as _, range.as_ptr()) };
-        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    fn zone_command(&self, command: RangeCommand, start: u64, len: u64) -> io::Result<()> {
+        block::command(self.backing.file(), command, [start / SECTOR, len / SECTOR])
     }
 }
 
@@ -95,11 +82,11 @@ impl Drive for KernelDrive {
     }
 
     fn reset(&self, start: u64, len: u64) -> io::Result<()> {
-        self.zone_command(BLKRESETZONE, start, len)
+        self.zone_command(RangeCommand::ResetZones, start, len)
     }
 
     fn finish(&self, start: u64, len: u64) -> io::Result<()> {
-        self.zone_command(BLKFINISHZONE, start, len)
+        self.zone_command(RangeCommand::FinishZones, start, len)
     }
 
     fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {

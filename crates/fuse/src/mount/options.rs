@@ -6,6 +6,7 @@
 
 use super::MountEntry;
 use crate::cache_policy::CachePolicy;
+use rustix::mount::MountFlags;
 use std::fmt;
 use std::time::Duration;
 use terrane_dataset::{AclType, Dataset, XattrPlacement};
@@ -119,9 +120,6 @@ impl fmt::Display for OptionError {
 }
 
 impl std::error::Error for OptionError {}
-
-/// In mount(2) since Linux 5.10; the C library's user headers define it for the newer calls only.
-const MS_NOSYMFOLLOW: libc::c_ulong = 256;
 
 /// Threads that read requests, by default.
 pub const THREADS_DEFAULT: usize = 8;
@@ -284,39 +282,39 @@ impl MountOptions {
     }
 
     /// The flags of mount(2).
-    pub(super) fn mount_flags(&self) -> libc::c_ulong {
+    pub(super) fn mount_flags(&self) -> MountFlags {
         let atime = match self.atime {
-            Atime::Never => libc::MS_NOATIME,
-            Atime::NoDirectories => libc::MS_NODIRATIME | libc::MS_RELATIME,
-            Atime::Relative => libc::MS_RELATIME,
-            Atime::Always => libc::MS_STRICTATIME,
+            Atime::Never => MountFlags::NOATIME,
+            Atime::NoDirectories => MountFlags::NODIRATIME | MountFlags::RELATIME,
+            Atime::Relative => MountFlags::RELATIME,
+            Atime::Always => MountFlags::STRICTATIME,
         };
         let given = [
-            (self.read_only, libc::MS_RDONLY),
-            (!self.dev || self.is_open_to_all(), libc::MS_NODEV),
-            (!self.suid || self.is_open_to_all(), libc::MS_NOSUID),
-            (!self.exec, libc::MS_NOEXEC),
-            (self.nosymfollow, MS_NOSYMFOLLOW),
-            (self.sync, libc::MS_SYNCHRONOUS),
-            (self.dirsync, libc::MS_DIRSYNC),
+            (self.read_only, MountFlags::RDONLY),
+            (!self.dev || self.is_open_to_all(), MountFlags::NODEV),
+            (!self.suid || self.is_open_to_all(), MountFlags::NOSUID),
+            (!self.exec, MountFlags::NOEXEC),
+            (self.nosymfollow, MountFlags::NOSYMFOLLOW),
+            (self.sync, MountFlags::SYNCHRONOUS),
+            (self.dirsync, MountFlags::DIRSYNC),
         ];
-        given.iter().filter(|(on, _)| *on).fold(atime, |flags, (_, bit)| flags | bit)
+        given.iter().filter(|(on, _)| *on).fold(atime, |flags, (_, bit)| flags | *bit)
     }
 
     /// The same as per-mount flags, `MOUNT_ATTR_*`.
     pub(super) fn mount_attributes(&self) -> u64 {
         let flags = self.mount_flags();
         let given = [
-            (libc::MS_RDONLY, libc::MOUNT_ATTR_RDONLY),
-            (libc::MS_NODEV, libc::MOUNT_ATTR_NODEV),
-            (libc::MS_NOSUID, libc::MOUNT_ATTR_NOSUID),
-            (libc::MS_NOEXEC, libc::MOUNT_ATTR_NOEXEC),
-            (MS_NOSYMFOLLOW, libc::MOUNT_ATTR_NOSYMFOLLOW),
-            (libc::MS_NODIRATIME, libc::MOUNT_ATTR_NODIRATIME),
-            (libc::MS_NOATIME, libc::MOUNT_ATTR_NOATIME),
-            (libc::MS_STRICTATIME, libc::MOUNT_ATTR_STRICTATIME),
+            (MountFlags::RDONLY, libc::MOUNT_ATTR_RDONLY),
+            (MountFlags::NODEV, libc::MOUNT_ATTR_NODEV),
+            (MountFlags::NOSUID, libc::MOUNT_ATTR_NOSUID),
+            (MountFlags::NOEXEC, libc::MOUNT_ATTR_NOEXEC),
+            (MountFlags::NOSYMFOLLOW, libc::MOUNT_ATTR_NOSYMFOLLOW),
+            (MountFlags::NODIRATIME, libc::MOUNT_ATTR_NODIRATIME),
+            (MountFlags::NOATIME, libc::MOUNT_ATTR_NOATIME),
+            (MountFlags::STRICTATIME, libc::MOUNT_ATTR_STRICTATIME),
         ];
-        given.iter().filter(|(flag, _)| flags & flag != 0).fold(0, |set, (_, attribute)| set | attribute)
+        given.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |set, (_, attribute)| set | attribute)
     }
 
     /// Options that only the kernel's FUSE understands.
@@ -389,7 +387,7 @@ mod tests {
     #[test]
     fn the_kernel_gets_flags_and_data() {
         let options = parsed("ro,nodev,noexec,relatime").unwrap();
-        let expected = libc::MS_RDONLY | libc::MS_NODEV | libc::MS_NOEXEC | libc::MS_RELATIME;
+        let expected = MountFlags::RDONLY | MountFlags::NODEV | MountFlags::NOEXEC | MountFlags::RELATIME;
         assert_eq!(options.mount_flags(), expected);
         let data = options.kernel_data(7, 0o40755, 0, 0);
         assert_eq!(data, "fd=7,rootmode=40755,user_id=0,group_id=0,default_permissions,allow_other");
@@ -433,12 +431,12 @@ mod tests {
     fn words_that_every_file_system_takes_are_taken() {
         let words = "lazytime,nolazytime,iversion,noiversion,silent,loud,nomand,symfollow";
         assert_eq!(parsed(words), parsed(""));
-        assert!(parsed("nosymfollow").unwrap().mount_flags() & 256 != 0);
+        assert!(parsed("nosymfollow").unwrap().mount_flags().contains(MountFlags::NOSYMFOLLOW));
     }
 
     #[test]
     fn where_nobody_checks_permissions_nobody_gets_anothers_identity() {
-        const BOTH: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV;
+        const BOTH: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV);
         let flags = |options: &MountOptions| options.mount_flags() & BOTH;
         let open = parsed("no_default_permissions,allow_other,suid,dev").unwrap();
         assert!(open.is_open_to_all());
@@ -449,9 +447,9 @@ mod tests {
         // `allow_other` was not given: it was root's default.
         let closed = parsed("no_default_permissions").unwrap().resolved(false);
         assert!(!closed.allow_other && closed.suid && closed.dev);
-        assert_eq!(flags(&closed), 0);
+        assert!(flags(&closed).is_empty());
         let usual = parsed("").unwrap().resolved(false);
-        assert!(usual.allow_other && flags(&usual) == 0);
+        assert!(usual.allow_other && flags(&usual).is_empty());
     }
 
     #[test]

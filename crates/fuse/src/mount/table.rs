@@ -2,7 +2,9 @@
 //!
 //! No request goes to any mount: one of them may have no server that could answer.
 
-use super::{SUBTYPE, syscalls};
+use super::SUBTYPE;
+use crate::process;
+use rustix::event::PollFlags;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -172,7 +174,8 @@ impl TableWatch {
 
     /// Whether the table changed since the last call, or since this was made. Does not block.
     pub fn has_changed(&self) -> bool {
-        syscalls::has_exceptional_event(&self.table)
+        // A file of `/proc` reports a change as urgent data.
+        process::pending(&self.table, PollFlags::PRI).intersects(PollFlags::PRI | PollFlags::ERR)
     }
 }
 

@@ -20,12 +20,12 @@ use super::{DevFuse, Received, Transport};
 use crate::proto::{InHeader, OutHeader};
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, opcode, squeue};
+use memmap2::MmapMut;
 use parking_lot::Mutex;
-use std::alloc::Layout;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
 
 /// `fuse_uring_cmd`: registers an entry and waits for a request.
 const REGISTER: u32 = 1;
@@ -49,7 +49,11 @@ const PAYLOAD_AT: usize = 2 * PAGE;
 
 type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 
+/// The kernel's `iovec`: address and length.
+type Part = [usize; 2];
+
 const _: () = assert!(size_of::<squeue::Entry128>() == 128, "an entry is the kernel's 128 bytes");
+const _: () = assert!(size_of::<Part>() == size_of::<libc::iovec>(), "a part is the kernel's iovec");
 
 fn new_ring() -> io::Result<Ring> {
     // Completions run when this thread waits for them, and never interrupt it before.
@@ -77,47 +81,32 @@ pub fn queue_count() -> io::Result<u16> {
 
 /// Pins this thread to one processor. For a processor that does not exist it does nothing.
 fn pin_to_cpu(cpu: u16) {
-    // SAFETY: cpu_set_t is plain bits for which all zeros is a value.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    if usize::from(cpu) >= libc::CPU_SETSIZE as usize {
+    if usize::from(cpu) >= CpuSet::MAX_CPU {
         return;
     }
-    // SAFETY: the number is below the number of bits of the set, which is ours.
-    unsafe { libc::CPU_SET(usize::from(cpu), &mut set) };
-    // SAFETY: the pointer is to a whole set that outlives the call, which only reads it; 0 means this thread.
-    let _ = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    let mut set = CpuSet::new();
+    set.set(usize::from(cpu));
+    let _ = sched_setaffinity(None, &set);
 }
 
 /// An entry's memory, shared with the kernel.
 struct EntryMemory {
-    start: NonNull<u8>,
-    layout: Layout,
+    memory: MmapMut,
     payload_bytes: usize,
-    parts: Box<[libc::iovec; 2]>,
+    parts: Box<[Part; 2]>,
 }
-
-// SAFETY: the memory is owned like a Box's, and its pointers are used under the rules of `Lane` alone.
-unsafe impl Send for EntryMemory {}
 
 impl EntryMemory {
     fn new(payload_bytes: usize) -> io::Result<EntryMemory> {
-        let bytes = PAYLOAD_AT + payload_bytes;
-        let layout = Layout::from_size_align(bytes, PAGE).map_err(io::Error::other)?;
-        // SAFETY: the layout is not of size 0.
-        let start = unsafe { std::alloc::alloc_zeroed(layout) };
-        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: PAYLOAD_AT is within the allocation.
-        let payload = unsafe { start.add(PAYLOAD_AT) };
-        let part = |base: NonNull<u8>, len| libc::iovec { iov_base: base.as_ptr().cast(), iov_len: len };
-        let parts = Box::new([part(start, HEADERS_BYTES), part(payload, payload_bytes)]);
-        Ok(EntryMemory { start, layout, payload_bytes, parts })
+        let mut memory = MmapMut::map_anon(PAYLOAD_AT + payload_bytes)?;
+        let start = memory.as_mut_ptr().expose_provenance();
+        let parts = Box::new([[start, HEADERS_BYTES], [start + PAYLOAD_AT, payload_bytes]]);
+        Ok(EntryMemory { memory, payload_bytes, parts })
     }
 
     /// All of it. The kernel must have given the entry to us.
     fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation has this size, is initialised, and the kernel does not touch it now: the callers below run between a
-        // completion and the next commit. `&mut self` keeps other references out.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.layout.size()) }
+        &mut self.memory
     }
 
     fn u32_at(&mut self, at: usize) -> u32 {
@@ -157,13 +146,6 @@ impl EntryMemory {
             target.copy_from_slice(piece);
         }
         Ok(())
-    }
-}
-
-impl Drop for EntryMemory {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, once; `Lane` does not drop it while the kernel may use it.
-        unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
