@@ -4,9 +4,9 @@
 //! mount that is its log file) or to the file of `--log`. For the journal the priority stands in front
 //! instead of time and level. Other commands write sentences for the user at the terminal.
 //!
-//! `RUST_LOG` selects what is written, in the usual syntax: comma-separated directives. Each is a level
+//! `RUST_LOG` selects what is written, in the syntax of `env_filter`: comma-separated directives. Each is a level
 //! (`debug`), a module and its level (`terrane_pool::gc=trace`, or shorter `pool::gc=trace`), or a module
-//! alone, for all of it. The longest matching module decides.
+//! alone, for all of it. The longest matching module decides. `/TEXT` at the end selects lines with that text.
 //!
 //! A daemon writes a bounded number of lines per minute of each kind of event ([`limit`]). A log in the state
 //! directory is rotated at [`BYTES_MAX`] while the daemon runs: so the two files there never take much more
@@ -18,6 +18,7 @@ mod limit;
 
 use crate::clock;
 use crate::failure::{Failure, Outcome};
+use env_filter::Filter;
 use limit::{Limiter, SuppressedEvents};
 use log::kv::{self, VisitSource};
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -34,58 +35,17 @@ use std::time::{Duration, Instant};
 const OURS: &str = "terrane_";
 const VARIABLE: &str = "RUST_LOG";
 
-/// Which lines are written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Filter {
-    default: LevelFilter,
-    /// Modules by their short names, with their levels, the longest first.
-    modules: Vec<(String, LevelFilter)>,
-}
-
 fn short(module: &str) -> &str {
     module.strip_prefix(OURS).unwrap_or(module)
 }
 
-impl Filter {
-    /// Parses the directives; the second value lists those that mean nothing.
-    fn parse(directives: &str, default: LevelFilter) -> (Filter, Vec<String>) {
-        let mut filter = Filter { default, modules: Vec::new() };
-        let mut strange = Vec::new();
-        for word in directives.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            let is_module = |name: &str| {
-                !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c))
-            };
-            match word.split_once('=') {
-                None => match word.parse() {
-                    Ok(level) => filter.default = level,
-                    Err(_) if is_module(word) => filter.modules.push((word.to_owned(), LevelFilter::Trace)),
-                    Err(_) => strange.push(word.to_owned()),
-                },
-                Some((module, level)) => match level.parse() {
-                    Ok(level) if is_module(module) => filter.modules.push((module.to_owned(), level)),
-                    _ => strange.push(word.to_owned()),
-                },
-            }
-        }
-        for (module, _) in &mut filter.modules {
-            *module = short(module).to_owned();
-        }
-        filter.modules.sort_by_key(|(module, _)| std::cmp::Reverse(module.len()));
-        (filter, strange)
-    }
-
-    fn level_of(&self, target: &str) -> LevelFilter {
-        let target = short(target);
-        let within = |module: &str| {
-            target.strip_prefix(module).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
-        };
-        let found = self.modules.iter().find(|(module, _)| within(module));
-        found.map_or(self.default, |(_, level)| *level)
-    }
-
-    fn max_level(&self) -> LevelFilter {
-        self.modules.iter().map(|(_, level)| *level).chain([self.default]).max().unwrap_or(self.default)
-    }
+/// Parses the directives, for modules by their short names. The second value lists those that mean nothing.
+fn parse(directives: &str, default: LevelFilter) -> (Filter, Vec<String>) {
+    let mut builder = env_filter::Builder::new();
+    builder.filter_level(default);
+    let is_strange = |word: &&str| builder.try_parse(short(word)).is_err();
+    let strange = directives.split(',').map(str::trim).filter(is_strange).map(str::to_owned).collect();
+    (builder.build(), strange)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,13 +90,15 @@ pub fn line_counts() -> Vec<(String, u64)> {
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
-        state.as_ref().is_some_and(|state| metadata.level() <= state.filter.level_of(metadata.target()))
+        let metadata = Metadata::builder().level(metadata.level()).target(short(metadata.target())).build();
+        state.as_ref().is_some_and(|state| state.filter.enabled(&metadata))
     }
 
     fn log(&self, record: &Record<'_>) {
         let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
         let Some(state) = state.as_ref() else { return };
-        if record.level() > state.filter.level_of(record.target()) {
+        let record = &record.to_builder().target(short(record.target())).build();
+        if !state.filter.matches(record) {
             return;
         }
         if let Some(count) = COUNTS.get(record.level() as usize - 1) {
@@ -280,7 +242,7 @@ fn line(style: Style, pool: Option<&str>, now: &str, record: &Record<'_>) -> Str
 }
 
 fn install(state: State, unknown: &[String]) {
-    log::set_max_level(state.filter.max_level());
+    log::set_max_level(state.filter.filter());
     *STATE.write().unwrap_or_else(PoisonError::into_inner) = Some(state);
     // Fails if it is set already, and then it is ours.
     let _ = log::set_logger(&LOGGER);
@@ -292,7 +254,7 @@ fn install(state: State, unknown: &[String]) {
 }
 
 fn filter(default: LevelFilter) -> (Filter, Vec<String>) {
-    Filter::parse(&std::env::var(VARIABLE).unwrap_or_default(), default)
+    parse(&std::env::var(VARIABLE).unwrap_or_default(), default)
 }
 
 /// Starts logging, for a command in the foreground.
@@ -330,27 +292,40 @@ mod tests {
 
     #[test]
     fn the_longest_module_decides() {
-        let (filter, strange) = Filter::parse(
-            "warn, terrane_pool=debug,pool::gc=trace ,terrane_fuse=off,zap,=info,fuse=loud,a b",
+        let (filter, strange) = parse(
+            "warn, terrane_pool=debug,pool::gc=trace ,terrane_fuse=off,zap,fuse=loud,a=b=c",
             LevelFilter::Info,
         );
-        assert_eq!(strange, ["=info", "fuse=loud", "a b"]);
-        for (target, level) in [
+        assert_eq!(strange, ["fuse=loud", "a=b=c"]);
+        let is_on = |level: Level, target: &str| {
+            filter.enabled(&Metadata::builder().level(level).target(short(target)).build())
+        };
+        for (target, most) in [
             ("terrane_pool", LevelFilter::Debug),
             ("terrane_pool::txg_sync", LevelFilter::Debug),
             ("terrane_pool::gc", LevelFilter::Trace),
             ("terrane_pool::gc::victim", LevelFilter::Trace),
-            ("terrane_pool::gcc", LevelFilter::Debug),
-            ("terrane_poolside", LevelFilter::Warn),
             ("terrane_fuse::session", LevelFilter::Off),
             ("terrane_zap", LevelFilter::Trace),
             ("terrane", LevelFilter::Warn),
         ] {
-            assert_eq!(filter.level_of(target), level, "{target}");
+            for level in Level::iter() {
+                assert_eq!(is_on(level, target), level <= most, "{target} {level}");
+            }
         }
-        assert_eq!(filter.max_level(), LevelFilter::Trace);
-        assert_eq!(Filter::parse("", LevelFilter::Warn).0.level_of("x"), LevelFilter::Warn);
-        assert_eq!(Filter::parse("OFF", LevelFilter::Warn).0.max_level(), LevelFilter::Off);
+        assert_eq!(filter.filter(), LevelFilter::Trace);
+        assert_eq!(parse("", LevelFilter::Warn).0.filter(), LevelFilter::Warn);
+        assert_eq!(parse("OFF", LevelFilter::Warn).0.filter(), LevelFilter::Off);
+    }
+
+    #[test]
+    fn lines_can_be_chosen_by_their_text() {
+        let (filter, strange) = parse("warn,pool=debug/zone", LevelFilter::Info);
+        assert!(strange.is_empty());
+        let mut builder = Record::builder();
+        let builder = builder.level(Level::Debug).target("pool::gc");
+        assert!(filter.matches(&builder.args(format_args!("zone 7 is empty")).build()));
+        assert!(!filter.matches(&builder.args(format_args!("txg 7 is durable")).build()));
     }
 
     #[test]

@@ -3,14 +3,15 @@
 //! The command line parser itself suggests commands, options and fixed values. This is for words that are
 //! known only when a pool is asked or a value is parsed.
 
-/// The nearest of the known words, if it is near enough to be a typing error.
+/// The nearest of the known words, if it is near enough to be a typing error. A swap of neighbours is one error.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let word: Vec<char> = word.to_lowercase().chars().take(WORD_MAX).collect();
+    let beginning = |word: &str| -> String { word.to_lowercase().chars().take(WORD_MAX).collect() };
+    let word = beginning(word);
     let near = |known: &'a str| {
-        let other: Vec<char> = known.to_lowercase().chars().take(WORD_MAX).collect();
-        let distance = distance(&word, &other);
-        let bound = word.len().max(other.len()).div_ceil(3);
-        (distance <= bound && distance < other.len()).then_some((distance, known))
+        let other = beginning(known);
+        let distance = strsim::osa_distance(&word, &other);
+        let (len, other_len) = (word.chars().count(), other.chars().count());
+        (distance <= len.max(other_len).div_ceil(3) && distance < other_len).then_some((distance, known))
     };
     known.into_iter().filter_map(near).min_by_key(|(distance, _)| *distance).map(|(_, known)| known)
 }
@@ -22,26 +23,6 @@ pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String 
 
 /// Longer words are compared by their beginnings.
 const WORD_MAX: usize = 64;
-
-/// Edit distance: insert, delete, change a letter or swap it with its neighbour (optimal string alignment).
-fn distance(left: &[char], right: &[char]) -> usize {
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=right.len()).collect();
-    for (row, a) in left.iter().enumerate() {
-        let mut now = vec![row + 1];
-        for (column, b) in right.iter().enumerate() {
-            let change = last[column] + usize::from(a != b);
-            let mut best = change.min(last[column + 1] + 1).min(now[column] + 1);
-            let swapped = row > 0 && column > 0 && *a == right[column - 1] && left[row - 1] == *b;
-            if swapped {
-                best = best.min(before[column - 1] + 1);
-            }
-            now.push(best);
-        }
-        before = std::mem::replace(&mut last, now);
-    }
-    last.last().copied().unwrap_or(0)
-}
 
 #[cfg(test)]
 mod tests {

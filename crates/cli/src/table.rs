@@ -10,6 +10,7 @@
 use crate::size;
 use clap::Args;
 use serde_json::{Value, json};
+use unicode_width::UnicodeWidthStr;
 
 /// How a listing is wanted.
 #[derive(Args, Clone, Copy, Debug, Default)]
@@ -148,20 +149,20 @@ pub fn printable(text: &str) -> String {
 
 fn align(columns: &[Column], lines: &[Vec<String>]) -> String {
     let width = |number: usize| {
-        lines.iter().filter_map(|line| line.get(number)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        lines.iter().filter_map(|line| line.get(number)).map(|cell| cell.width()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let mut out = String::new();
     for line in lines {
         let mut text = String::new();
         for ((cell, column), width) in line.iter().zip(columns).zip(&widths) {
+            let blanks = " ".repeat(width.saturating_sub(cell.width()));
             // Numbers are aligned to the right.
-            let padded = match column.kind {
-                ColumnKind::Text => format!("{cell:<width$}"),
-                ColumnKind::Size | ColumnKind::Count | ColumnKind::Ratio => format!("{cell:>width$}"),
+            let (before, after) = match column.kind {
+                ColumnKind::Text => ("", &*blanks),
+                ColumnKind::Size | ColumnKind::Count | ColumnKind::Ratio => (&*blanks, ""),
             };
-            text.push_str(&padded);
-            text.push_str("  ");
+            text.extend([before, cell, after, "  "]);
         }
         out.push_str(text.trim_end());
         out.push('\n');
@@ -186,6 +187,20 @@ mod tests {
     fn people_get_columns_that_line_up() {
         let text = render(&COLUMNS, &rows(), OutputFormat::default());
         assert_eq!(text, "NAME   SIZE  STATE\ntank    16G  mounted\nb     1.50K  -\n");
+    }
+
+    #[test]
+    fn wide_and_combining_characters_line_up() {
+        // Two columns for each of the first; one for the letter with its accent.
+        let rows =
+            ["漢字プール", "e\u{301}t", "tank"].map(|name| json!({"name": name, "size": 512, "state": "-"}));
+        let text = render(&COLUMNS, &rows, OutputFormat::default());
+        let expected = "\
+            NAME        SIZE  STATE\n\
+            漢字プール   512  -\n\
+            e\u{301}t           512  -\n\
+            tank         512  -\n";
+        assert_eq!(text, expected);
     }
 
     #[test]

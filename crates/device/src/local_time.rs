@@ -1,18 +1,21 @@
 //! The local time of day, for jobs that should run at night.
 
-#![expect(unsafe_code, reason = "localtime_r has no safe form among our dependencies")]
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use std::sync::LazyLock;
+
+/// Read once: the zone's file may lie on a file system that this process serves.
+static ZONE: LazyLock<TimeZone> = LazyLock::new(TimeZone::system);
 
 /// The minute of the day, 0 to 1439, in the machine's time zone, or UTC without one. `secs` is in seconds since 1970.
+/// For a time outside the years -9999 to 9999 it is that of 1970-01-01T00:00Z.
 pub fn minute_of_day(secs: i64) -> u16 {
-    let mut local = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: the call reads `secs` and writes `local`; both are ours and valid for the call. All bytes of a `tm` may
-    // be zero, so it can be read even if the call refused the time (a year that does not fit).
-    let local = unsafe {
-        libc::localtime_r(&secs, local.as_mut_ptr());
-        local.assume_init()
-    };
-    let minute = local.tm_hour * 60 + local.tm_min;
-    u16::try_from(minute.clamp(0, 24 * 60 - 1)).unwrap_or(0)
+    minute_in(&ZONE, secs)
+}
+
+fn minute_in(zone: &TimeZone, secs: i64) -> u16 {
+    let time = zone.to_datetime(Timestamp::from_second(secs).unwrap_or_default());
+    u16::from(time.hour().unsigned_abs()) * 60 + u16::from(time.minute().unsigned_abs())
 }
 
 #[cfg(test)]
@@ -34,5 +37,16 @@ mod tests {
         }
         assert!(steps >= 24 * 60 - 2, "{steps}");
         assert!(minute_of_day(i64::MAX) < 1440 && minute_of_day(i64::MIN) < 1440);
+    }
+
+    #[test]
+    fn the_zone_decides_and_changes_its_clock_in_summer() {
+        // Noon UTC, in January and in July.
+        let (winter, summer) = (1_768_392_000, 1_784_030_400);
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        for (zone, expected) in [(&TimeZone::UTC, [12 * 60, 12 * 60]), (&berlin, [13 * 60, 14 * 60])] {
+            assert_eq!([minute_in(zone, winter), minute_in(zone, summer)], expected);
+        }
+        assert_eq!(minute_in(&berlin, winter + 11 * 3600 + 59), 0, "the next day");
     }
 }

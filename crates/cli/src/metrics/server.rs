@@ -4,12 +4,14 @@
 //! whatever they send.
 
 use crate::failure::{Failure, Outcome};
+use httparse::Status;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const REQUEST_BYTES_MAX: usize = 8 << 10;
+const HEADERS_MAX: usize = 100;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const SCRAPERS_MAX: usize = 4;
 /// Includes those that lost their place and are closing.
@@ -115,9 +117,9 @@ fn answer(mut stream: TcpStream, render: &dyn Fn() -> String, on_request: &dyn F
     if request.is_some() {
         on_request();
     }
-    let (status, kind, body) = match request.as_deref().and_then(parse) {
-        Some((b"GET", b"/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", render()),
-        Some((b"GET", _)) => ("404 Not Found", text, "not found: only /metrics is served\n".to_owned()),
+    let (status, kind, body) = match request.as_ref().map(|(method, path)| (&**method, &**path)) {
+        Some(("GET", "/metrics")) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", render()),
+        Some(("GET", _)) => ("404 Not Found", text, "not found: only /metrics is served\n".to_owned()),
         Some(_) => ("405 Method Not Allowed", text, "method not allowed: only GET is served\n".to_owned()),
         None => ("400 Bad Request", text, "malformed HTTP request\n".to_owned()),
     };
@@ -129,8 +131,8 @@ fn answer(mut stream: TcpStream, render: &dyn Fn() -> String, on_request: &dyn F
     stream.write_all(body.as_bytes())
 }
 
-/// Everything up to the empty line that ends a request's head; `None`: it did not come, or is too long.
-fn request(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
+/// Method and path of a request; `None`: its head did not come whole, is too long, or is none of HTTP.
+fn request(stream: &mut TcpStream) -> std::io::Result<Option<(String, String)>> {
     let begun = Instant::now();
     let mut head = Vec::new();
     let mut piece = [0; 1024];
@@ -150,22 +152,23 @@ fn request(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
             Err(error) => return Err(error),
         };
         head.extend_from_slice(piece.get(..len).unwrap_or(&[]));
-        if head.windows(4).any(|end| end == b"\r\n\r\n") || head.windows(2).any(|end| end == b"\n\n") {
-            return Ok(Some(head));
-        }
-        if head.len() > REQUEST_BYTES_MAX {
-            return Ok(None);
+        match parse(&head) {
+            Ok(Status::Complete(request)) => return Ok(Some(request)),
+            Ok(Status::Partial) if head.len() <= REQUEST_BYTES_MAX => {}
+            Ok(Status::Partial) | Err(_) => return Ok(None),
         }
     }
 }
 
 /// Method and path of a request, without the query string.
-fn parse(head: &[u8]) -> Option<(&[u8], &[u8])> {
-    let line = head.split(|byte| *byte == b'\n').next()?;
-    let mut words = line.strip_suffix(b"\r").unwrap_or(line).split(|byte| *byte == b' ');
-    let (method, target, version) = (words.next()?, words.next()?, words.next()?);
-    let whole = words.next().is_none() && version.starts_with(b"HTTP/") && !method.is_empty();
-    whole.then_some((method, target.split(|byte| *byte == b'?').next()?))
+fn parse(head: &[u8]) -> httparse::Result<(String, String)> {
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut request = httparse::Request::new(&mut headers);
+    if request.parse(head)?.is_partial() {
+        return Ok(Status::Partial);
+    }
+    let path = request.path.and_then(|target| target.split('?').next());
+    Ok(Status::Complete((request.method.unwrap_or_default().to_owned(), path.unwrap_or_default().to_owned())))
 }
 
 #[cfg(test)]
@@ -192,6 +195,8 @@ mod tests {
         assert!(good.starts_with("HTTP/1.0 200 OK\r\n") && good.contains("Content-Length: 15\r\n"), "{good}");
         assert!(good.ends_with("\r\n\r\nterrane_info 1\n"), "{good}");
         let long = [b"GET /metrics HTTP/1.0\r\nx: ".to_vec(), vec![b'a'; 100_000]].concat();
+        let many =
+            [&b"GET /metrics HTTP/1.0\r\n"[..], &b"x: y\r\n".repeat(HEADERS_MAX + 1), b"\r\n"].concat();
         for (request, code) in [
             (&b"GET /metrics?x=1 HTTP/1.0\n\n"[..], "200"),
             (b"GET / HTTP/1.0\r\n\r\n", "404"),
@@ -199,6 +204,8 @@ mod tests {
             (b"GET /metrics\r\n\r\n", "400"),
             (b" / HTTP/1.0\r\n\r\n", "400"),
             (b"\0\xff\xfe\r\n\r\n", "400"),
+            (b"GET /metrics HTTP/1.0\r\nno colon\r\n\r\n", "400"),
+            (&many, "400"),
             (b"GET /metrics HTTP/1.0\r\n", "400"),
             (b"", "400"),
             (&long, "400"),
