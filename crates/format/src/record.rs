@@ -674,7 +674,7 @@ mod tests {
             txg: Txg(10),
             incarnation: 2,
             time_ns: 77,
-            previous: BootPtr { len: 5, ..BootPtr::NONE },
+            previous: BootPtr { len: 8, ..BootPtr::NONE },
             previous_txg: Txg(9),
             replay_after: Txg(8),
             root: BlockPtr::default(),

@@ -31,6 +31,13 @@ pub enum ObjectError {
     },
 }
 
+impl ObjectError {
+    /// A device read failed, so that a retry may succeed: see [`PoolError::is_transient`].
+    pub fn is_transient(&self) -> bool {
+        matches!(self, ObjectError::Pool(error) if error.is_transient())
+    }
+}
+
 impl fmt::Display for ObjectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -7,7 +7,7 @@ use crate::attr::Attributes;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
-use terrane_object::Object;
+use terrane_object::{Object, ObjectError};
 use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, Attrs};
 
@@ -48,19 +48,24 @@ impl Fs {
         Ok(use_attributes(&AllAttributes { attrs, spill: Some(spill) }))
     }
 
-    /// The number of an object's hidden directory, if any. The inode need not be loaded.
-    pub(crate) fn xattr_dir_number(&self, object: &Object) -> Option<u64> {
+    /// The number of the hidden directory of an object that is being destroyed, if any. The inode need not be loaded.
+    /// A failed read is an error. After damage there is no number.
+    pub(crate) fn xattr_dir_number(&self, object: &Object) -> Result<Option<u64>, Errno> {
         let table = self.layouts.table();
         let number = |raw: &[u8]| Attrs::decode(raw, &table).map(|attrs| attrs.u64(Attr::XATTR));
         let spill = || object.spill().map(|spill| spill.map(|raw| number(&raw)));
         let found = match number(&object.bonus()) {
-            Ok(None) => spill().map_err(Errno::from).and_then(|found| Ok(found.transpose()?.flatten())),
-            found => found.map_err(Errno::from),
+            Ok(None) => spill().and_then(|found| Ok(found.transpose()?.flatten())),
+            found => found.map_err(ObjectError::from),
         };
-        found.unwrap_or_else(|errno| {
-            log::error!("space leaked: extended attributes of object {}, if any: {errno}", object.id());
-            None
-        })
+        match found {
+            Err(error) if error.is_transient() => Err(error.into()),
+            Err(error) => {
+                log::error!("space leaked: extended attributes of object {}, if any: {error}", object.id());
+                Ok(None)
+            }
+            found => Ok(found?),
+        }
     }
 
     /// All attributes with the current numbers, to be changed and stored.

@@ -46,7 +46,7 @@ impl Fs {
                 Err(ObjectError::NotFound(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            if let Some(xattr_dir) = self.xattr_dir_number(&object) {
+            if let Some(xattr_dir) = self.xattr_dir_number(&object)? {
                 if cost.objects == 0 {
                     cost = Fs::xattr_dir_destroy_cost();
                     continue;
@@ -55,7 +55,13 @@ impl Fs {
                     return Ok(());
                 }
                 // Piece by piece, each in its own transaction. The inode stays in the queue until the last one.
-                match self.destroy_xattr_dir_piece(&tx, ino, xattr_dir) {
+                let destroyed = match self.read_xattr_dir_piece(ino, xattr_dir) {
+                    Ok(piece) => self.destroy_xattr_dir_piece(&tx, ino, piece),
+                    // The inode stays in the queue: a later read may succeed.
+                    Err(error) if error.is_transient() => return Err(error.into()),
+                    Err(error) => Err(error.into()),
+                };
+                match destroyed {
                     Ok(true) => {}
                     Ok(false) => continue,
                     // The values cannot be found without the names. The inode's own space can still be freed.
@@ -78,9 +84,33 @@ impl Fs {
 #[cfg(test)]
 mod tests {
     use crate::jobs::{Job, RewriteSpec};
-    use crate::support::{Machine, Short};
-    use crate::types::WriteFlags;
+    use crate::support::{Machine, Short, USER};
+    use crate::types::{SetXattr, WriteFlags};
     use std::time::Duration;
+
+    #[test]
+    fn a_failed_read_leaks_no_extended_attributes() {
+        let mut m = Machine::new(1, &[("xattr", "dir")]);
+        let objects = |m: &Machine| m.fs().dataset().object_set().usage().objects;
+        let before = objects(&m);
+        let ino = m.fs().file(m.fs().root(), "file").ino;
+        for at in 0..100 {
+            let name = format!("user.{at}");
+            m.fs().setxattr(ino, name.as_bytes(), &[1; 600], SetXattr::default(), &USER).unwrap();
+        }
+        m.fs().unlink(m.fs().root(), b"file").unwrap();
+        m.fs().sync().unwrap();
+        m.die(&[]);
+        let fs = m.fs();
+        // The inode and the queue are cached. The names of the attributes are not, nor are most of the values' dnodes.
+        assert_eq!(fs.unlinked_count(), Ok(1));
+        m.fail_reads(true);
+        fs.forget(ino, 1);
+        assert_eq!(fs.unlinked_count(), Ok(1), "it stays in the queue");
+        m.fail_reads(false);
+        fs.drain_unlinked().unwrap();
+        assert_eq!((fs.unlinked_count(), objects(&m)), (Ok(0), before));
+    }
 
     #[test]
     fn a_copy_half_destroyed_by_a_killed_server_is_left_to_the_job() {

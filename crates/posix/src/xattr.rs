@@ -478,7 +478,8 @@ impl Fs {
         };
         if stored.is_err() && is_new {
             // No inode refers to it.
-            self.destroy_xattr_dir_piece(tx, inode.ino, xattr_dir.id())?;
+            let piece = self.read_xattr_dir_piece(inode.ino, xattr_dir.id())?;
+            self.destroy_xattr_dir_piece(tx, inode.ino, piece)?;
         }
         stored
     }

@@ -10,12 +10,12 @@
 
 use crate::attr::{Attributes, FLAG_XATTR, encode_time};
 use crate::claims::{DNODE_META_BLOCKS, FREES};
-use crate::errno::{Errno, log_eio};
+use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{ChildRef, KIND_FILE, State};
 use crate::types::{Ino, XATTR_SIZE_MAX, mode};
 use std::sync::Arc;
-use terrane_dataset::{INITIAL_BLOCK_BYTES, Naming, ObjectZap};
+use terrane_dataset::{INITIAL_BLOCK_BYTES, Naming, ObjectZap, ZapError};
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
 use terrane_pool::Tx;
@@ -62,8 +62,11 @@ impl XattrDir {
         Ok(self.names.len()?)
     }
 
-    fn numbers(&self, max: usize) -> Result<Vec<(Vec<u8>, Ino)>, Errno> {
-        let entries = self.names.list(Cursor::START, max)?;
+    fn numbers(&self, max: usize) -> Result<Vec<(Vec<u8>, Ino)>, ObjectError> {
+        let entries = self.names.list(Cursor::START, max).map_err(|error| match error {
+            ZapError::Store(error) => error,
+            other => Corrupt::new(format!("object {}", self.id()), "names", "readable", other).into(),
+        })?;
         let number = |value: u64| ChildRef::from_value(value).ino;
         Ok(entries
             .iter()
@@ -72,29 +75,41 @@ impl XattrDir {
     }
 }
 
+/// A value whose name is being removed; an error if it is damaged.
+struct OldValue {
+    number: Ino,
+    object: Result<Arc<Object>, ObjectError>,
+}
+
+/// Some names of a hidden directory that is being destroyed, with their values.
+pub(crate) struct XattrDirPiece {
+    xattr_dir: XattrDir,
+    values: Vec<(Vec<u8>, OldValue)>,
+    is_last: bool,
+}
+
 impl Fs {
     /// Opens the hidden directory of `owner`.
-    pub(crate) fn open_xattr_dir(&self, owner: Ino, number: u64) -> Result<XattrDir, Errno> {
+    pub(crate) fn open_xattr_dir(&self, owner: Ino, number: u64) -> Result<XattrDir, ObjectError> {
         let (object, attrs) = self.open_xattr_object(number, ObjectKind::Directory, owner)?;
         let names = ObjectZap::with_names(self.dataset().zap_policy(), object, Naming::BYTES);
         Ok(XattrDir { names, attrs })
     }
 
-    /// Opens an object of a hidden directory. `EIO`: it is of another kind, or not owned by `parent`.
+    /// Opens an object of a hidden directory. One that is missing, of another kind or not owned by `parent` is damage.
     fn open_xattr_object(
         &self,
         number: u64,
         kind: ObjectKind,
         parent: Ino,
-    ) -> Result<(Arc<Object>, Attributes), Errno> {
-        let object = match self.set.hold(ObjectId(number)) {
-            Ok(object) => object,
-            Err(error @ ObjectError::NotFound(_)) => return Err(log_eio(error)),
-            Err(error) => return Err(error.into()),
-        };
+    ) -> Result<(Arc<Object>, Attributes), ObjectError> {
         let wrong = |expected: &str, found: &dyn std::fmt::Display| {
             let at = format!("object {number}, extended attributes of object {parent}");
-            Errno::from(Corrupt::new(at, "object", expected, found))
+            ObjectError::from(Corrupt::new(at, "object", expected, found))
+        };
+        let object = match self.set.hold(ObjectId(number)) {
+            Err(ObjectError::NotFound(_)) => return Err(wrong("a child of this inode", &"none")),
+            held => held?,
         };
         if object.kind() != kind {
             return Err(wrong(&format!("{kind:?}"), &format_args!("{:?}", object.kind())));
@@ -217,6 +232,7 @@ impl Fs {
         value: &[u8],
     ) -> Result<(), Errno> {
         let old = xattr_dir.find(name)?;
+        let old = old.map(|number| self.open_old_value(xattr_dir.id(), number)).transpose()?;
         let (object, _) =
             self.new_xattr_object(tx, owner, xattr_dir.id(), mode::S_IFREG | 0o600, value.len())?;
         let child = ChildRef { ino: object.id().0, kind: KIND_FILE };
@@ -229,7 +245,7 @@ impl Fs {
             return Err(errno);
         }
         match old {
-            Some(old) => self.destroy_value(tx, xattr_dir.id(), old)?,
+            Some(old) => self.destroy_value(tx, &old)?,
             None => xattr_dir.attrs.zpl.size += 1,
         }
         self.save_xattr_dir(tx, xattr_dir)
@@ -244,15 +260,24 @@ impl Fs {
         Ok(())
     }
 
-    /// Destroys a value whose name was removed. An unreadable value is left behind, so that the name can still
-    /// be replaced or removed.
-    fn destroy_value(&self, tx: &Tx, xattr_dir: Ino, number: Ino) -> Result<(), Errno> {
+    /// Opens a value whose name is to be removed. A failed read is an error, and the name stays. Damage is none, so
+    /// that the name can still be replaced or removed.
+    fn open_old_value(&self, xattr_dir: Ino, number: Ino) -> Result<OldValue, ObjectError> {
         match self.open_xattr_object(number, ObjectKind::File, xattr_dir) {
-            Ok((object, _)) => {
+            Err(error) if error.is_transient() => Err(error),
+            opened => Ok(OldValue { number, object: opened.map(|(object, _)| object) }),
+        }
+    }
+
+    /// Destroys a value whose name was removed. A damaged value is left behind.
+    fn destroy_value(&self, tx: &Tx, old: &OldValue) -> Result<(), Errno> {
+        let number = old.number;
+        match &old.object {
+            Ok(object) => {
                 self.claim_new(tx, number);
-                self.set.destroy(tx, &object)?;
+                self.set.destroy(tx, object)?;
             }
-            Err(errno) => log::error!("space leaked: object {number}, removed extended attribute: {errno}"),
+            Err(error) => log::error!("space leaked: object {number}, removed extended attribute: {error}"),
         }
         Ok(())
     }
@@ -266,8 +291,9 @@ impl Fs {
         name: &[u8],
     ) -> Result<bool, Errno> {
         let number = xattr_dir.find(name)?.ok_or(Errno::ENODATA)?;
+        let old = self.open_old_value(xattr_dir.id(), number)?;
         xattr_dir.names.remove(tx, name)?;
-        self.destroy_value(tx, xattr_dir.id(), number)?;
+        self.destroy_value(tx, &old)?;
         xattr_dir.attrs.zpl.size = xattr_dir.attrs.zpl.size.saturating_sub(1).max(2);
         if xattr_dir.names.is_empty()? {
             self.claim_new(tx, xattr_dir.id());
@@ -289,19 +315,34 @@ impl Fs {
         Cost { meta_blocks: objects * DNODE_META_BLOCKS, objects, ..FREES }
     }
 
+    /// Reads what [`destroy_xattr_dir_piece`](Self::destroy_xattr_dir_piece) destroys.
+    pub(crate) fn read_xattr_dir_piece(&self, owner: Ino, number: u64) -> Result<XattrDirPiece, ObjectError> {
+        let xattr_dir = self.open_xattr_dir(owner, number)?;
+        let mut names = xattr_dir.numbers(DESTROY_STEP + 1)?;
+        let is_last = names.len() <= DESTROY_STEP;
+        names.truncate(DESTROY_STEP);
+        let open = |(name, value): (Vec<u8>, Ino)| Ok((name, self.open_old_value(number, value)?));
+        let values = names.into_iter().map(open).collect::<Result<_, ObjectError>>()?;
+        Ok(XattrDirPiece { xattr_dir, values, is_last })
+    }
+
     /// Destroys a piece of the hidden directory of an inode that is being destroyed. True: all of it, directory
     /// included.
-    pub(crate) fn destroy_xattr_dir_piece(&self, tx: &Tx, owner: Ino, number: u64) -> Result<bool, Errno> {
-        let mut xattr_dir = self.open_xattr_dir(owner, number)?;
-        let piece = xattr_dir.numbers(DESTROY_STEP + 1)?;
-        let is_last = piece.len() <= DESTROY_STEP;
-        for (name, value) in piece.iter().take(DESTROY_STEP) {
+    pub(crate) fn destroy_xattr_dir_piece(
+        &self,
+        tx: &Tx,
+        owner: Ino,
+        piece: XattrDirPiece,
+    ) -> Result<bool, Errno> {
+        let XattrDirPiece { mut xattr_dir, values, is_last } = piece;
+        let number = xattr_dir.id();
+        for (name, value) in &values {
             // Otherwise the next call would find the same names again.
             if !is_last && !xattr_dir.names.remove(tx, &name[..])? {
                 let at = format!("object {number}, extended attributes of object {owner}");
                 return Err(Corrupt::new(at, "name", "found again by lookup", name.escape_ascii()).into());
             }
-            self.destroy_value(tx, number, *value)?;
+            self.destroy_value(tx, value)?;
         }
         if is_last {
             self.set.destroy(tx, xattr_dir.names.object())?;

@@ -39,8 +39,7 @@ fn a_failed_read_is_logged_with_path_and_error() {
     m.fs().sync().unwrap();
     m.rot(file, 1);
     assert_eq!(m.fs().read(file, 4096, 10, &mut Vec::new()), Err(Errno::EIO));
-    let found = lines.that_contain("read failed: ");
-    let found: Vec<&String> = found.iter().filter(|line| line.contains("rotten at byte 4096: ")).collect();
+    let found = lines.that_contain(&format!("read failed: /rotten (inode {file}) at byte 4096: "));
     assert!(matches!(&found[..], [line] if line.contains("checksum")), "{found:?}");
 }
 

@@ -31,7 +31,7 @@ fn files_that_the_page_names_are_there() {
         assert!(root().join(name).exists(), "{name}");
     }
     assert!(count > 8, "{count} files");
-    for item in ["trait Operation", "fn carry_out"] {
+    for item in ["trait Operation", "fn execute"] {
         assert!(read(root().join("crates/posix/src/operation.rs")).contains(item), "{item}");
     }
     let props = read(root().join("crates/dataset/src/props.rs"));

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use terrane_dataset::Dataset;
-use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_device::{Device, Fault, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
 use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
@@ -135,6 +135,14 @@ impl Machine {
             self.device.rot(home.zone, offset + 7, &[0xff]).unwrap();
         }
         self.pool().drop_cache();
+    }
+
+    /// Every read of the device fails, until this is called with `false`.
+    pub fn fail_reads(&self, fails: bool) {
+        self.device.clear_faults();
+        if fails {
+            self.device.inject(Fault::ReadError { zone: None, one_in: 1 });
+        }
     }
 
     /// Cuts the power: every device operation fails from now on.
