@@ -1,7 +1,5 @@
 //! The life of a mount: servers, mount points and flags change.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
 mod support;
 
 use std::fs::{self, File};
@@ -9,16 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount, kill};
-
-/// Only root may show a mount twice and change its flags.
-fn is_root() -> bool {
-    let root = fs::metadata("/proc/self").map(|own| own.uid()).unwrap() == 0;
-    if !root {
-        eprintln!("SKIPPED: not root");
-    }
-    root
-}
+use support::{TestDir, can_mount, is_root, kill};
 
 #[test]
 fn a_mount_outlives_its_server() {

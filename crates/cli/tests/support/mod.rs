@@ -3,8 +3,13 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 #![allow(dead_code, reason = "not every test program needs all of it")]
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
 use serde_json::Value;
 use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -90,7 +95,7 @@ impl TestDir {
 
     pub fn daemon_pid(&self) -> u32 {
         let lock = fs::metadata(self.path("tank.img")).unwrap();
-        let inode = format!(":{} ", std::os::unix::fs::MetadataExt::ino(&lock));
+        let inode = format!(":{} ", lock.ino());
         let locks = fs::read_to_string("/proc/locks").unwrap();
         let line = locks.lines().find(|line| line.contains("FLOCK") && line.contains(&inode)).unwrap();
         line.split_whitespace().nth(4).unwrap().parse().unwrap()
@@ -155,8 +160,52 @@ impl Drop for Running {
     }
 }
 
+/// A user of no group but its own.
+pub const NOBODY: u32 = 65534;
+
+/// Calls this as another user. The kernel keeps the credentials of each thread, so only a thread changes them.
+pub fn as_user<T: Send>(id: u32, call: impl FnOnce() -> T + Send) -> T {
+    let other = || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_gid(Gid::from_raw(id)).unwrap();
+        set_thread_uid(Uid::from_raw(id)).unwrap();
+        call()
+    };
+    let outcome = std::thread::scope(|scope| scope.spawn(other).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// The user and the group as which this copy of `id` runs when nobody starts it.
+pub fn identity(program: &Path) -> [u32; 2] {
+    ["-u", "-g"].map(|word| {
+        let mut command = Command::new(program);
+        command.arg(word).uid(NOBODY).gid(NOBODY);
+        let begun = Instant::now();
+        let output = loop {
+            match command.output() {
+                // A child of another test holds a copy of the file that wrote the program, until its exec.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    assert!(begun.elapsed() < Duration::from_secs(20), "{error}");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                outcome => break outcome.unwrap(),
+            }
+        };
+        String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+    })
+}
+
 pub fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
+}
+
+/// What only root may do is tested only as root.
+pub fn is_root() -> bool {
+    let root = fs::metadata("/proc/self").map(|own| own.uid()).unwrap() == 0;
+    if !root {
+        eprintln!("SKIPPED: not root");
+    }
+    root
 }
 
 /// Whether mounts work here.
