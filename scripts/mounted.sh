@@ -298,93 +298,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# Names with several spellings: the kernel may remember none of them longer than it holds.
-check_names() {
-    local d=$mnt composed decomposed before
-    composed=$(printf 'na\303\257ve') decomposed=$(printf 'nai\314\210ve')
-    holds() { # text, file
-        [ "$(cat "$2")" = "$1" ] || { echo "$2 should hold $1"; return 1; }
-    }
-    lists() { # names
-        [ "$(ls "$d" | tr '\n' ' ')" = "$1" ] || { echo "listed should be $1, found $(ls "$d")"; return 1; }
-    }
-    missing() { # paths
-        local path
-        for path in "$@"; do [ ! -e "$path" ] || { echo "$path should be gone"; return 1; }; done
-    }
-    refused() { # words of the message, command...
-        local words=$1
-        shift
-        if "$@" 2>"$work/refused"; then echo "should be refused: $*"; return 1; fi
-        grep -q "$words" "$work/refused"
-    }
-    lookups() { "$terrane" metrics names | sed -n 's/^terrane_fuse_request_seconds_count{pool="names",operation="lookup"} //p'; }
-    rename() { python3 -c 'import os, sys; os.rename(*sys.argv[1:])' "$@"; }
-    "$terrane" umount "$mnt"
-    "$terrane" pool create names "$work/names.img" --size 256M -o casesensitivity=insensitive -o normalization=formC
-    "$terrane" mount names "$mnt"
-    # Missing under every spelling, then there.
-    missing "$d/FOO" "$d/foo"
-    echo 1 >"$d/foo"
-    holds 1 "$d/FOO"
-    holds 1 "$d/Foo"
-    lists 'foo '
-    echo 2 >"$d/FOO"
-    holds 2 "$d/foo"
-    lists 'foo '
-    refused 'File exists' mkdir "$d/fOO"
-    refused 'cannot overwrite' bash -c 'set -o noclobber; echo 3 >"$1"' - "$d/fOO"
-    # Gone under one spelling is gone under all.
-    rm "$d/FOO"
-    missing "$d/foo" "$d/Foo" "$d/FOO"
-    lists ''
-    mkdir "$d/Dir"
-    echo x >"$d/dir/File"
-    holds x "$d/DIR/FILE"
-    (cd "$d/dir"; holds x ../DIR/file)
-    # Another name; another spelling by way of another name, because the kernel takes both spellings for one file.
-    mv "$d/DIR" "$d/other"
-    missing "$d/Dir" "$d/dir"
-    holds x "$d/OTHER/file"
-    rename "$d/Other" "$d/tmp"
-    rename "$d/TMP" "$d/OTHER"
-    lists 'OTHER '
-    holds x "$d/other/file"
-    rename "$d/OTHER" "$d/other"
-    lists 'OTHER '
-    # What is replaced, and what replaces it.
-    echo old >"$d/a"
-    echo new >"$d/b"
-    mv -f "$d/B" "$d/A"
-    holds new "$d/a"
-    missing "$d/b"
-    lists 'A OTHER '
-    ln "$d/A" "$d/link"
-    refused 'File exists' ln "$d/A" "$d/LINK"
-    rm "$d/Link"
-    missing "$d/link"
-    # Forms, and what is no character.
-    echo y >"$d/$decomposed"
-    holds y "$d/$composed"
-    holds y "$d/$(printf 'NA\303\217VE')"
-    rm "$d/$composed"
-    missing "$d/$decomposed"
-    refused 'Invalid or incomplete multibyte' touch "$d/$(printf 'bad\377')"
-    # A name with one spelling is remembered: looking at it again is no request.
-    echo z >"$d/2026"
-    holds z "$d/2026"
-    before=$(lookups)
-    holds z "$d/2026"
-    [ "$(lookups)" = "$before" ]
-    [ -n "$before" ]
-    [ "$("$terrane" fs get -H -o value,source casesensitivity names)" = "$(printf 'insensitive\tcreation')" ]
-    refused 'pool create' "$terrane" fs set casesensitivity=sensitive names
-    "$terrane" umount "$mnt"
-    "$terrane" check names >/dev/null
-    "$terrane" pool destroy --delete names
-    "$terrane" mount p "$mnt"
-}
-
 # Whoever changes a program does not get the identity it runs under: neither on disk nor by what the kernel remembers of its mode.
 check_set_ids() {
     is_root || skip "only root makes set-id programs"
@@ -938,6 +851,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_names check_damage check_set_ids check_open_mount check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_set_ids check_open_mount check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
