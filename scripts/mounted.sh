@@ -298,93 +298,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# Whoever changes a program does not get the identity it runs under: neither on disk nor by what the kernel remembers of its mode.
-check_set_ids() {
-    is_root || skip "only root makes set-id programs"
-    local words
-    chmod o+x "$work"
-    cat >"$work/set_ids.py" <<'EOT'
-import ctypes, mmap, os, shutil, struct, subprocess, sys
-libc = ctypes.CDLL(None, use_errno=True)
-NOBODY, END = 65534, 65536
-KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
-program, failed = sys.argv[1] + '/id', []
-
-def as_nobody(work):
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setgroups([]); os.setresgid(*[NOBODY] * 3); os.setresuid(*[NOBODY] * 3)
-            work()
-            os._exit(0)
-        except BaseException as error:
-            print(error, file=sys.stderr)
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, 'the change was refused'
-
-def ids():
-    run = lambda word: subprocess.run(['setpriv', '--reuid', str(NOBODY), '--regid', str(NOBODY), '--clear-groups', program, word],
-                                      capture_output=True, text=True, check=True).stdout
-    return int(run('-u')), int(run('-g'))
-
-def fallocate(mode):
-    def call():
-        fd = os.open(program, os.O_RDWR)
-        if libc.fallocate(fd, mode, ctypes.c_long(size), ctypes.c_long(4096)) != 0: raise OSError(ctypes.get_errno(), 'fallocate')
-    return call
-
-def write(flags=0):
-    def call():
-        fd = os.open(program, os.O_RDWR | flags)
-        os.pwrite(fd, b'\x7f', 0)
-    return call
-
-def direct():
-    page = mmap.mmap(-1, 4096)
-    fd = os.open(program, os.O_RDWR | os.O_DIRECT)
-    os.preadv(fd, [page], 0)
-    os.pwritev(fd, [page], 0)
-
-def copy():
-    fd = os.open(program, os.O_RDWR)
-    assert os.copy_file_range(fd, fd, 100, 0, size + 1000) == 100
-
-def through_open():
-    fd = os.open(program, os.O_RDWR | os.O_TRUNC)
-    os.write(fd, content)
-
-changes = {
-    'write': write(), 'write, O_SYNC': write(os.O_SYNC), 'write, O_DIRECT': direct, 'truncate': lambda: os.truncate(program, size + 10),
-    'O_TRUNC': through_open, 'copy_file_range': copy, 'fallocate': fallocate(0), 'fallocate, size kept': fallocate(KEEP_SIZE),
-    'punch': fallocate(PUNCH_HOLE | KEEP_SIZE), 'zero': fallocate(ZERO_RANGE), 'zero, size kept': fallocate(ZERO_RANGE | KEEP_SIZE),
-}
-capability = struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0)
-for name, change in changes.items():
-    shutil.copy(shutil.which('id'), program)
-    with open(program, 'ab') as tail: tail.write(bytes(END))
-    content, size = open(program, 'rb').read(), os.path.getsize(program) - END
-    os.chmod(program, 0o6757)
-    os.sync()
-    assert ids() == (0, 0), 'a set-id program runs as its owner'
-    as_nobody(change)
-    if ids() != (NOBODY, NOBODY): failed.append(f'{name}: who changed the program runs it as {ids()}')
-    if os.stat(program).st_mode & 0o7777 != 0o757: failed.append(f'{name}: mode {os.stat(program).st_mode:o}')
-    os.setxattr(program, 'security.capability', capability)
-    as_nobody(change)
-    if 'security.capability' in os.listxattr(program): failed.append(f'{name}: capabilities stay')
-    os.rename(program, f'{program}.{list(changes).index(name)}')
-if failed: sys.exit('\n'.join(failed))
-EOT
-    for words in rw direct_io; do
-        mount_again "$words"
-        mkdir "$mnt/$words"
-        python3 "$work/set_ids.py" "$mnt/$words" || { say "    with $words"; return 1; }
-    done
-    mount_again
-    # Stored as well.
-    [ -z "$(find "$mnt" -type f -perm /6000)" ]
-}
-
 # Where nothing checks permissions, others stay outside or find a mount that makes nobody root; so at every place of it.
 check_open_mount() {
     is_root || skip "only root lets others in"
@@ -851,6 +764,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_set_ids check_open_mount check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_open_mount check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
