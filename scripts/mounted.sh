@@ -298,62 +298,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# Where nothing checks permissions, others stay outside or find a mount that makes nobody root; so at every place of it.
-check_open_mount() {
-    is_root || skip "only root lets others in"
-    local nobody=(setpriv --reuid 65534 --regid 65534 --clear-groups) more=$work/more words
-    shows() { # directory, words...
-        local dir=$1 word
-        shift
-        words=,$(findmnt -n -o OPTIONS "$dir"),
-        for word in "$@"; do [[ $words = *,$word,* ]] || { say "    $dir should be $word, found $words"; return 1; }; done
-    }
-    refuses() { # word of the message, command...
-        local word=$1
-        shift
-        ! "$@" 2>"$work/refused" || { say "    should be refused: $*"; return 1; }
-        grep -q "$word" "$work/refused" || { cat "$work/refused"; return 1; }
-    }
-    chmod o+x "$work"
-    mkdir -p "$more"
-    mount_again no_default_permissions
-    ! "${nobody[@]}" ls "$mnt" 2>/dev/null || return 1
-    mount_again no_default_permissions allow_other
-    shows "$mnt" nosuid nodev
-    "${nobody[@]}" cp "$(command -v id)" "$mnt/id"
-    "${nobody[@]}" chown root "$mnt/id"
-    "${nobody[@]}" chmod 4755 "$mnt/id"
-    [ "$("${nobody[@]}" "$mnt/id" -u)" = 65534 ] || return 1
-    "$terrane" mount p "$more"
-    shows "$more" nosuid nodev
-    [ "$("${nobody[@]}" "$more/id" -u)" = 65534 ] || return 1
-    umount "$more"
-    refuses suid "$terrane" mount p "$more" -o suid
-    refuses dev "$terrane" mount p "$mnt" -o remount,dev
-    "$terrane" mount p "$mnt" -o remount,ro
-    shows "$mnt" nosuid nodev ro
-    "$terrane" umount "$mnt"
-    refuses suid "$terrane" mount p "$mnt" -o no_default_permissions,allow_other,suid
-    # A second place has its own flags, and what is mounted in the first is not seen in it.
-    "$terrane" mount p "$mnt" -o lazytime,iversion,silent
-    mkdir "$mnt/sub"
-    ln -s id "$mnt/link"
-    mount --make-shared "$mnt"
-    "$terrane" mount p "$more" -o nosuid,nodev,noexec,noatime,ro,nosymfollow
-    shows "$more" nosuid nodev noexec noatime ro nosymfollow
-    ! cat "$more/link" >/dev/null 2>&1 || return 1
-    cat "$mnt/link" >/dev/null
-    mount -t tmpfs none "$mnt/sub"
-    ! is_mounted "$more/sub" || return 1
-    umount "$mnt/sub"
-    umount "$more"
-    "$terrane" mount p "$more" -o ro
-    "$terrane" mount p "$more" -o remount,strictatime,nodev
-    shows "$more" ro nodev
-    [[ $words != *atime* ]] || return 1
-    umount "$more"
-}
-
 # Times of access follow the mount, and the flags with which a file is opened.
 check_access_times() {
     local file=$mnt/file dir=$mnt/dir words
@@ -764,6 +708,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_open_mount check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
