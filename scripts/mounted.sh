@@ -298,47 +298,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# Times of access follow the mount, and the flags with which a file is opened.
-check_access_times() {
-    local file=$mnt/file dir=$mnt/dir words
-    echo x >"$file"
-    mkdir "$dir"
-    # By a read that no cache answers, of a file and a directory: which of the two times change.
-    renews() { # words for dd...
-        local before after
-        # The kernel forgets its listing.
-        : >"$dir/name" && rm "$dir/name"
-        before=$(stat -c %x "$file") after=$(stat -c %x "$dir")
-        dd if="$file" of=/dev/null bs=4096 iflag="direct${1:+,$1}" status=none
-        python3 -c 'import os, sys; fd = os.open(sys.argv[1], os.O_RDONLY | int(sys.argv[2])); os.listdir(fd)' "$dir" "$([ "${1:-}" = noatime ] && echo 262144 || echo 0)"
-        [ "$(stat -c %x "$file")" = "$before" ] && printf 0 || printf 1
-        [ "$(stat -c %x "$dir")" = "$after" ] && echo 0 || echo 1
-    }
-    is() { [ "$2" = "$3" ] || { say "    $1: changed (file, directory) should be $2, found $3"; return 1; }; }
-    "$terrane" fs set atime=on p
-    mount_again noatime
-    is noatime 00 "$(renews)"
-    mount_again nodiratime
-    is nodiratime 10 "$(renews)"
-    mount_again
-    is 'the property' 11 "$(renews)"
-    is O_NOATIME 00 "$(renews noatime)"
-    if is_root; then
-        "$terrane" mount p "$mnt" -o remount,noatime
-        sleep 2
-        is 'remount,noatime' 00 "$(renews)"
-        "$terrane" restart p
-        is 'noatime, and another server' 00 "$(renews)"
-        "$terrane" mount p "$mnt" -o remount,strictatime
-        "$terrane" fs set atime=off p
-        sleep 2
-        is 'remount,strictatime' 11 "$(renews)"
-    fi
-    "$terrane" fs set atime=off p
-    mount_again strictatime
-    is strictatime 11 "$(renews)"
-}
-
 # A file handle means its file for as long as that is there, whatever the kernel remembers: what NFS servers rely on.
 check_handles() {
     is_root || skip "only root opens files by their handles"
@@ -708,6 +667,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_access_times check_handles check_idmapped check_chattr check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_chattr check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
