@@ -537,52 +537,6 @@ EOT
     fstrim "$mnt"
 }
 
-# chattr and lsattr: what they forbid is forbidden to root as well, and what is not obeyed is not taken.
-check_chattr() {
-    local file=$mnt/file dir=$mnt/dir
-    is_root || skip "only root sets +i and +a"
-    have chattr
-    fails() { # command...
-        ! "$@" 2>"$work/refused" || { say "    should be refused: $*"; return 1; }
-        grep -qE 'not permitted|not supported' "$work/refused" || { cat "$work/refused"; return 1; }
-    }
-    shows() { [ "$(lsattr -d "$1" | cut -d ' ' -f 1 | tr -d -)" = "$2" ] || { lsattr -d "$1"; return 1; }; }
-    echo content >"$file"
-    mkdir "$dir"
-    echo x >"$dir/x"
-    chattr +i "$file" "$dir"
-    shows "$file" i
-    mount_again
-    shows "$file" i
-    fails dd of="$file" if=/dev/zero bs=1 count=1 conv=notrunc status=none
-    fails truncate -s 0 "$file"
-    fails chmod 600 "$file"
-    fails ln "$file" "$mnt/link"
-    fails mv "$file" "$mnt/moved"
-    fails rm -f "$file" "$dir/x"
-    fails touch "$dir/new"
-    [ "$(cat "$file")" = content ] || return 1
-    chattr -i "$file" "$dir"
-    chattr +a "$file" "$dir"
-    shows "$dir" a
-    echo more >>"$file"
-    touch "$dir/new"
-    fails dd of="$file" if=/dev/zero bs=1 count=1 conv=notrunc status=none
-    fails rm -f "$dir/new"
-    [ "$(cat "$file")" = content$'\n'more ] || return 1
-    chattr -a "$file" "$dir"
-    chattr +d "$file" "$dir"
-    shows "$file" d
-    echo y >"$dir/new"
-    touch "$dir/inherits"
-    shows "$dir/inherits" d
-    fails chattr +A "$file"
-    fails chattr -p 7 "$file"
-    ! setpriv --reuid 65534 --clear-groups chattr +d "$file" 2>/dev/null || return 1
-    # Nothing that is there in memory stands in the way of a file that can be written again.
-    rm -r "$dir" "$file"
-}
-
 # Each way to end a mount leaves a clean, committed pool.
 check_ends() {
     local how
@@ -667,6 +621,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_chattr check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
