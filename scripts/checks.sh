@@ -35,10 +35,7 @@ end_started() {
         read -r pid time <<<"$one"
         [ -z "$time" ] || [ "$(began "$pid")" != "$time" ] || kill -9 -- "$pid" 2>/dev/null || true
     done
-    unmount "$work/hosted"
-    for one in "$work/ext4" "$work/host"; do
-        ! is_mounted "$one" || umount -l "$one"
-    done
+    ! is_mounted "$work/ext4" || umount -l "$work/ext4"
     # One that is still in use goes with its last user.
     local device
     for device in $(losetup -n -O NAME -j "$work/loop.img" 2>/dev/null); do losetup -d "$device"; done

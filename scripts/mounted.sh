@@ -361,75 +361,6 @@ check_damage() {
     echo more >"$mnt/more"
 }
 
-# The file system below a sparse image runs full. That is ENOSPC for writers and nothing for anybody else, and it passes.
-check_full_host() {
-    local host=$work/host dir=$work/hosted file state writer
-    is_root || skip "only root makes a small file system"
-    "$terrane" umount "$mnt"
-    mkdir -p "$host" "$dir"
-    mount -t tmpfs -o size=200M host "$host"
-    "$terrane" pool create hosted "$host/pool.img" --size 2G
-    "$terrane" mount hosted "$dir"
-    [ "$(df --output=avail -BM "$dir" | tail -n 1 | tr -d ' M')" -lt 200 ] || { say "    df offers more than the host has"; return 1; }
-    fill() { # prefix: files of 4 MiB until one is refused
-        for file in $(seq 100); do
-            head -c 4M /dev/urandom 2>"$work/refused" >"$dir/$1$file" || break
-            sync "$dir/$1$file" 2>"$work/refused" || break
-        done
-        grep -q 'No space left' "$work/refused" || { cat "$work/refused"; return 1; }
-        rm -f "$dir/$1$file"
-    }
-    fill a
-    [ "$file" -gt 20 ] || { say "    only $file files of 4 MiB in 200 MiB"; return 1; }
-    (cd "$dir" && sha256sum a* >"$work/sums")
-    # What is removed comes back, again and again: to the pool, and to the host.
-    for _ in 1 2 3; do
-        rm "$dir"/a[12]* && sed -i '/ a[12]/d' "$work/sums"
-        "$terrane" sync hosted
-        fill b
-        [ "$file" -gt 6 ] || { say "    only $file files of 4 MiB after rm"; return 1; }
-        rm "$dir"/b*
-        for file in $(seq 10 29); do head -c 4M /dev/urandom >"$dir/a$file" || break; done 2>/dev/null
-    done
-    rm -f "$dir"/a[12]*
-    "$terrane" sync hosted
-    # Somebody else takes all of it: commits wait, and nothing fails.
-    head -c 200M /dev/zero >"$host/other" 2>/dev/null || true
-    echo promised >"$dir/promised"
-    sync "$dir/promised" &
-    writer=$!
-    ends_with_check "$writer"
-    for _ in $(seq 100); do
-        state=$("$terrane" pool list -H -o state hosted)
-        [ "$state" = suspended ] && break
-        kill -0 "$writer" 2>/dev/null || break
-        # Metadata may still find a place in what the open zones hold already.
-        echo more >>"$dir/promised"
-        sleep 0.1
-    done
-    if [ "$state" = suspended ]; then
-        "$terrane" pool status hosted | grep -q "$host/pool.img is full" || { "$terrane" pool status hosted; return 1; }
-        head -c 1M /dev/urandom 2>"$work/refused" >"$dir/no" && { say "    written where there is no room"; return 1; }
-        grep -q 'No space left' "$work/refused" || { cat "$work/refused"; return 1; }
-        rm -f "$dir/no"
-        kill -0 "$writer" || { say "    fsync did not wait for its commit"; return 1; }
-    else
-        say "    the commit found room in $host although it is full: $(df --output=avail "$host" | tail -n 1)"
-        return 1
-    fi
-    rm "$host/other"
-    wait "$writer"
-    [ "$("$terrane" pool list -H -o state hosted)" = healthy ]
-    "$terrane" umount "$dir"
-    "$terrane" check hosted
-    "$terrane" mount hosted "$dir"
-    (cd "$dir" && sha256sum --quiet -c "$work/sums")
-    grep -q promised "$dir/promised"
-    "$terrane" umount "$dir"
-    umount "$host"
-    "$terrane" mount p "$mnt"
-}
-
 # A check whose caller is stopped holds zones, and its server waits for the caller: no writer is refused for that.
 check_stopped_check() {
     local file checking=() size moment
@@ -621,6 +552,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_full_host check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
