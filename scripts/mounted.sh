@@ -228,38 +228,6 @@ EOT
     done
 }
 
-# What was allocated can be stored through a mapping when others have filled the pool, and no program asks whether it was written.
-check_reserved() {
-    command -v python3 >/dev/null || skip 'no python3'
-    "$terrane" umount "$mnt"
-    fresh_pool 512M
-    local sum
-    M=$mnt timeout 300 python3 - >"$work/sum" <<'EOT' || return 1
-import errno, hashlib, mmap, os
-d, size, piece = os.environ['M'], 30 << 20, 1 << 20
-f = os.open(d + '/f', os.O_RDWR | os.O_CREAT)
-os.posix_fallocate(f, 0, size)
-assert os.fstat(f).st_blocks * 512 >= size
-if os.fork() == 0:
-    g, at = os.open(d + '/fill', os.O_WRONLY | os.O_CREAT), 0
-    try:
-        while True: at += os.pwrite(g, os.urandom(piece), at)
-    except OSError as e: os._exit(e.errno != errno.ENOSPC)
-assert os.wait()[1] == 0, 'fill'
-m, h = mmap.mmap(f, size), hashlib.sha256()
-for at in range(0, size, piece):
-    m[at:at + piece] = data = os.urandom(piece)
-    h.update(data)
-m.close()
-os.close(f)
-print(h.hexdigest())
-EOT
-    mount_again
-    sum=$(sha256sum <"$mnt/f" | cut -d ' ' -f 1)
-    [ "$sum" = "$(cat "$work/sum")" ] || { say '    stores are gone'; return 1; }
-    rm "$mnt/f" "$mnt/fill"
-}
-
 # A file that is written over itself takes nothing, by the level that made it and by another one. How much was written is shown.
 check_nopwrite() {
     "$terrane" fs set compression=zstd-3 p

@@ -42,6 +42,8 @@ const PROGRAMS: [(&str, Program); 6] = [
     ("times", times),
 ];
 const MIB: u64 = 1 << 20;
+/// The length of a file for which a full pool has no room, in MiB.
+const PARTS: u64 = 12;
 
 /// This program, as the helper process of a mount.
 fn helper() -> Command {
@@ -349,40 +351,39 @@ fn a_time_that_is_set_after_a_store_stays() {
 
 /// Stores into a mapping for which the pool has no space, and ends without asking whether it was stored.
 fn full(dir: &Path) {
-    let file = new_file(dir.join("f"), 12 * MIB);
+    let file = new_file(dir.join("f"), PARTS * MIB);
     fill_and_store(dir, &file);
 }
 
 /// The same, but the space was reserved.
 fn kept(dir: &Path) {
     let file = new_file(dir.join("f"), 0);
-    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 12 * MIB).unwrap();
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, PARTS * MIB).unwrap();
     fill_and_store(dir, &file);
 }
 
+/// Bytes that do not compress, known by their number.
+fn noise(number: u64) -> Vec<u8> {
+    let mut seed = number + 1;
+    let words = std::iter::repeat_with(|| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed ^ seed >> 29
+    });
+    words.take(MIB as usize / 8).flat_map(u64::to_le_bytes).collect()
+}
+
+/// Fills the pool, then stores [`noise`] in all of this file.
 fn fill_and_store(dir: &Path, file: &File) {
-    let mut seed = 1u64;
-    let mut noise = vec![0u8; 1 << 20];
-    let mut stir = |noise: &mut Vec<u8>| {
-        for word in noise.as_chunks_mut().0 {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *word = (seed ^ seed >> 29).to_le_bytes();
-        }
-    };
     let other = new_file(dir.join("fill"), 0);
     let mut at = 0;
     loop {
-        stir(&mut noise);
-        match other.write_at(&noise, at) {
+        match other.write_at(&noise(PARTS + at), at) {
             Ok(bytes) => at += bytes as u64,
             Err(error) => break assert_eq!(error.raw_os_error(), Some(libc::ENOSPC)),
         }
     }
     let map = Mapping::new(file);
-    for part in 0..12 {
-        stir(&mut noise);
-        map.store(part << 20, &noise);
-    }
+    (0..PARTS).for_each(|part| map.store((part * MIB) as usize, &noise(part)));
 }
 
 #[test]
@@ -396,8 +397,8 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
     let since = Instant::now();
     loop {
         let mut stored = Vec::new();
-        (0..12).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
-        let mut shown = vec![0; 12 << 20];
+        (0..PARTS).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
+        let mut shown = vec![0; (PARTS * MIB) as usize];
         file.read_exact_at(&mut shown, 0).unwrap();
         if shown == stored {
             break;
@@ -422,14 +423,11 @@ fn stores_for_which_room_was_kept_are_kept() {
     file.sync_all().unwrap();
     assert!(mounted.fs.lost_files().is_empty());
     let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
-    let (mut stored, mut shown) = (Vec::new(), vec![0; 12 << 20]);
-    (0..12).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
+    let (mut stored, mut shown) = (Vec::new(), vec![0; (PARTS * MIB) as usize]);
+    (0..PARTS).for_each(|part| mounted.fs.read(ino, part * MIB, 1 << 20, &mut stored).unwrap());
     file.read_exact_at(&mut shown, 0).unwrap();
     assert!(shown == stored);
-    assert!(
-        stored.chunks(4096).all(|page| page.iter().any(|byte| *byte != 0)),
-        "zeros in the place of stores"
-    );
+    assert!(stored == (0..PARTS).flat_map(noise).collect::<Vec<u8>>(), "not what was stored");
     assert_eq!(mounted.fs.reserved_bytes(), ReservedBytes::default());
     drop(file);
     mounted.end();
