@@ -520,6 +520,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_mapped check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
