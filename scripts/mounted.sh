@@ -266,48 +266,6 @@ check_locks() {
     flock -n "$mnt/lock" -c true
 }
 
-# A file handle means its file for as long as that is there, whatever the kernel remembers: what NFS servers rely on.
-check_handles() {
-    is_root || skip "only root opens files by their handles"
-    cat >"$work/handles.py" <<'EOT'
-import ctypes, errno, os, stat, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-mnt, state = sys.argv[2:]
-names = ['file', 'dir', 'dir/sub', 'link', 'pipe']
-def checked(result):
-    if result < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-def handle(name):
-    raw = ctypes.create_string_buffer(struct.pack('Ii', 128, 0) + bytes(128))
-    checked(libc.name_to_handle_at(-100, os.fsencode(f'{mnt}/{name}'), raw, ctypes.byref(ctypes.c_int()), 0))
-    return raw.raw[:136]
-def opened(raw, flags):
-    return checked(libc.open_by_handle_at(root, raw, flags))
-root = os.open(mnt, os.O_RDONLY)
-if sys.argv[1] == 'take':
-    open(f'{mnt}/file', 'w').write('content')
-    open(f'{mnt}/gone', 'w').write('content')
-    os.makedirs(f'{mnt}/dir/sub')
-    os.symlink('file', f'{mnt}/link')
-    os.mkfifo(f'{mnt}/pipe')
-    open(state, 'wb').write(b''.join(handle(name) for name in names + ['gone']))
-else:
-    raw = open(state, 'rb').read()
-    for name, at in zip(names, range(0, len(raw), 136)):
-        fd = opened(raw[at:at + 136], os.O_PATH)
-        assert os.fstat(fd).st_ino == os.lstat(f'{mnt}/{name}').st_ino, name
-    assert os.read(opened(raw[:136], os.O_RDONLY), 99) == b'content'
-    assert os.listdir(opened(raw[136:272], os.O_RDONLY | os.O_DIRECTORY)) == ['sub']
-    try: opened(raw[-136:], os.O_RDONLY)
-    except OSError as error: assert error.errno == errno.ESTALE, error
-    else: sys.exit('a file that is gone was opened')
-EOT
-    python3 "$work/handles.py" take "$mnt" "$work/handles"
-    rm "$mnt/gone"
-    mount_again
-    python3 "$work/handles.py" use "$mnt" "$work/handles"
-}
-
 # One damaged byte of a file: its reader gets EIO, all other programs go on, `check` names it.
 check_damage() {
     local mark=terrane-damage-$RANDOM-$RANDOM at
@@ -520,6 +478,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_mapped check_nopwrite check_locks check_damage check_handles check_idmapped check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_mapped check_nopwrite check_locks check_damage check_idmapped check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

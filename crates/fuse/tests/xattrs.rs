@@ -6,6 +6,8 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
+mod support;
+
 use rustix::fs::{
     XattrFlags, getxattr, getxattr_query, lgetxattr, listxattr, listxattr_query, lsetxattr, removexattr,
     setxattr,
@@ -13,21 +15,12 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::Write;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
-use terrane_dataset::Dataset;
-use terrane_device::{Device, SimConfig, SimDevice};
+use support::{Mounted, call};
 use terrane_fuse::dispatch::{GET_WRITE_HINT, SET_WRITE_HINT};
-use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
-use terrane_object::ObjectSets;
-use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Cred, Fs};
-use terrane_store::env::SeededEnv;
 
 const OTHER_USER: u32 = 1000;
 const ACCESS: &str = "system.posix_acl_access";
@@ -36,92 +29,6 @@ const HINT: &str = "user.terrane.write_hint";
 const CAPABILITY: &str = "security.capability";
 /// CAP_NET_RAW, permitted and effective, as `setcap` writes it.
 const CAPABILITIES: [u8; 20] = [1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-
-/// A mount with its session in the background.
-struct Mounted {
-    dir: PathBuf,
-    fs: Arc<Fs>,
-    /// Without it nothing is ever committed.
-    _objects: Arc<ObjectSets>,
-    metrics: Arc<Metrics>,
-    handle: UnmountHandle,
-    session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
-}
-
-impl Mounted {
-    /// `None`, with a message, where this cannot be tested.
-    fn start(name: &str, props: &[(&str, &str)], words: &str) -> Option<Mounted> {
-        if fs::metadata("/proc/self").unwrap().uid() != 0 {
-            eprintln!("SKIPPED {name}: not root");
-            return None;
-        }
-        let dir = std::env::temp_dir().join(format!("terrane-xattrs-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let (objects, file_system) = file_system(props);
-        let mut options = MountOptions::for_root("tank").with_dataset_options(file_system.dataset());
-        options.apply(words).unwrap();
-        let session = match Session::mount(&dir, &options) {
-            Ok(session) => session,
-            Err(error) => {
-                eprintln!("SKIPPED {name}: this machine cannot mount FUSE: {error}");
-                fs::remove_dir(&dir).unwrap();
-                return None;
-            }
-        };
-        let (handle, metrics) = (session.unmount_handle(), Arc::<Metrics>::default());
-        let dispatch = Dispatch::new(Arc::clone(&file_system), &options, Arc::clone(&metrics));
-        let session = std::thread::spawn(move || session.run(&dispatch));
-        Some(Mounted { dir, fs: file_system, _objects: objects, metrics, handle, session: Some(session) })
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
-    }
-
-    fn file(&self, name: &str, bits: u32) -> PathBuf {
-        let path = self.path(name);
-        fs::write(&path, b"content").unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
-        path
-    }
-
-    /// How often the kernel sent this request.
-    fn asked(&self, operation: &str) -> u64 {
-        let stats = self.metrics.snapshot();
-        stats.operations.iter().find(|of| of.name == operation).map_or(0, |of| of.latency.count())
-    }
-
-    fn end(mut self) {
-        // A child that another test starts shares our open files until its exec.
-        let busy_until = Instant::now() + Duration::from_secs(20);
-        while let Err(error) = self.handle.unmount() {
-            assert!(Instant::now() < busy_until, "{error}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.session.take().unwrap().join().unwrap().unwrap();
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Also after a failed assertion: nothing may be left mounted.
-        let _ = self.handle.abort();
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-fn file_system(props: &[(&str, &str)]) -> (Arc<ObjectSets>, Arc<Fs>) {
-    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
-    let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
-    let create = CreateOptions::named("test");
-    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let objects = ObjectSets::create(pool).unwrap();
-    let dataset = Dataset::create_root(&objects, props).unwrap();
-    Fs::format(&dataset, &Cred::default()).unwrap();
-    let fs = Fs::open(Arc::new(dataset)).unwrap();
-    (objects, fs)
-}
 
 fn get(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0u8; 1 << 16];
@@ -192,46 +99,37 @@ fn values_and_names_come_back_through_a_mount() {
     }
 }
 
-/// One of our ioctls on an open file, with a `u64` argument.
-fn call(file: &File, number: u32, value: &mut u64) -> Result<(), i32> {
-    #[expect(unsafe_code, reason = "our calls have no wrapper anywhere")]
-    // SAFETY: both calls read or write the eight bytes that their numbers say, and those are `value`'s.
-    let done =
-        unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(number) as _, std::ptr::from_mut(value)) };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
-}
-
 #[test]
 fn hints_are_said_through_a_mount() {
     const PATH: &str = "TERRANE_TEST_HINTED";
     let hint = |file: &File| {
-        let mut number = 99;
+        let mut number = 99u64;
         call(file, GET_WRITE_HINT, &mut number).map(|()| number)
     };
     // In the child: this same test, run by another user.
     if let Some(path) = std::env::var_os(PATH) {
         let file = File::open(path).unwrap();
-        println!("hint {:?} set {:?}", hint(&file), call(&file, SET_WRITE_HINT, &mut 2));
+        println!("hint {:?} set {:?}", hint(&file), call(&file, SET_WRITE_HINT, &mut 2u64));
         return;
     }
     let Some(mounted) = Mounted::start("hints", &[], "") else { return };
     let path = mounted.file("file", 0o644);
     let file = File::open(&path).unwrap();
     assert_eq!(hint(&file), Ok(0));
-    for number in [2, 5, 1] {
+    for number in [2u64, 5, 1] {
         call(&file, SET_WRITE_HINT, &mut number.clone()).unwrap();
         assert_eq!(hint(&file), Ok(number));
     }
     assert_eq!(get(&path, HINT).unwrap(), b"none");
-    assert_eq!(call(&file, SET_WRITE_HINT, &mut 6), Err(libc::EINVAL));
-    assert_eq!(call(&file, GET_WRITE_HINT + 7, &mut 6), Err(libc::ENOTTY));
+    assert_eq!(call(&file, SET_WRITE_HINT, &mut 6u64), Err(libc::EINVAL));
+    assert_eq!(call(&file, GET_WRITE_HINT + 7, &mut 6u64), Err(libc::ENOTTY));
     set(&path, HINT, b"medium").unwrap();
     assert_eq!((hint(&file), names(&path).unwrap().as_slice()), (Ok(3), &[HINT.to_owned()][..]));
     assert_eq!(set(&path, HINT, b"some"), Err(Errno::INVAL));
 
     let dir = mounted.path("dir");
     fs::create_dir(&dir).unwrap();
-    call(&File::open(&dir).unwrap(), SET_WRITE_HINT, &mut 2).unwrap();
+    call(&File::open(&dir).unwrap(), SET_WRITE_HINT, &mut 2u64).unwrap();
     fs::write(dir.join("below"), b"content").unwrap();
     assert_eq!(hint(&File::open(dir.join("below")).unwrap()), Ok(2));
 

@@ -1,0 +1,143 @@
+//! A real mount of a file system on a simulated device.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+#![allow(dead_code, reason = "not every test program needs all of it")]
+
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use std::fs::{self, File, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use terrane_dataset::Dataset;
+use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
+use terrane_object::ObjectSets;
+use terrane_pool::{CreateOptions, ImportOptions, Pool};
+use terrane_posix::{Cred, Fs};
+use terrane_store::env::SeededEnv;
+
+/// A mount with its session in the background.
+pub struct Mounted {
+    pub dir: PathBuf,
+    pub fs: Arc<Fs>,
+    /// Without it nothing is ever committed.
+    objects: Arc<ObjectSets>,
+    metrics: Arc<Metrics>,
+    handle: UnmountHandle,
+    session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
+}
+
+impl Mounted {
+    /// `None`, with a message, where this cannot be tested.
+    pub fn start(name: &str, props: &[(&str, &str)], words: &str) -> Option<Mounted> {
+        if fs::metadata("/proc/self").unwrap().uid() != 0 {
+            eprintln!("SKIPPED {name}: not root");
+            return None;
+        }
+        let dir = std::env::temp_dir().join(format!("terrane-mounted-{name}-{}", std::process::id()));
+        let (objects, file_system) = file_system(props);
+        let mounted = mount(dir, objects, file_system, words);
+        if mounted.is_none() {
+            eprintln!("SKIPPED {name}");
+        }
+        mounted
+    }
+
+    /// Mounted anew at the same place: the kernel remembers nothing.
+    pub fn again(self, words: &str) -> Mounted {
+        let (dir, objects, fs) = (self.dir.clone(), Arc::clone(&self.objects), Arc::clone(&self.fs));
+        self.end();
+        mount(dir, objects, fs, words).unwrap()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub fn file(&self, name: &str, bits: u32) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, b"content").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(bits)).unwrap();
+        path
+    }
+
+    /// How often the kernel sent this request.
+    pub fn asked(&self, operation: &str) -> u64 {
+        let stats = self.metrics.snapshot();
+        stats.operations.iter().find(|of| of.name == operation).map_or(0, |of| of.latency.count())
+    }
+
+    pub fn end(mut self) {
+        // A child that another test starts shares our open files until its exec.
+        let busy_until = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = self.handle.unmount() {
+            assert!(Instant::now() < busy_until, "{error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.session.take().unwrap().join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Also after a failed assertion: nothing may be left mounted.
+        let _ = self.handle.abort();
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn mount(dir: PathBuf, objects: Arc<ObjectSets>, fs: Arc<Fs>, words: &str) -> Option<Mounted> {
+    fs::create_dir_all(&dir).unwrap();
+    let mut options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
+    options.apply(words).unwrap();
+    let session = match Session::mount(&dir, &options) {
+        Ok(session) => session,
+        Err(error) => {
+            eprintln!("this machine cannot mount FUSE: {error}");
+            fs::remove_dir(&dir).unwrap();
+            return None;
+        }
+    };
+    let (handle, metrics) = (session.unmount_handle(), Arc::<Metrics>::default());
+    let dispatch = Dispatch::new(Arc::clone(&fs), &options, Arc::clone(&metrics));
+    let session = std::thread::spawn(move || session.run(&dispatch));
+    Some(Mounted { dir, fs, objects, metrics, handle, session: Some(session) })
+}
+
+fn file_system(props: &[(&str, &str)]) -> (Arc<ObjectSets>, Arc<Fs>) {
+    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
+    let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
+    let create = CreateOptions::named("test");
+    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
+    let objects = ObjectSets::create(pool).unwrap();
+    let dataset = Dataset::create_root(&objects, props).unwrap();
+    Fs::format(&dataset, &Cred::default()).unwrap();
+    let fs = Fs::open(Arc::new(dataset)).unwrap();
+    (objects, fs)
+}
+
+/// Calls this as another user. The kernel keeps the credentials of each thread, so only a thread changes them.
+pub fn as_user<T: Send>(id: u32, call: impl FnOnce() -> T + Send) -> T {
+    let other = || {
+        set_thread_groups(&[]).unwrap();
+        set_thread_gid(Gid::from_raw(id)).unwrap();
+        set_thread_uid(Uid::from_raw(id)).unwrap();
+        call()
+    };
+    let outcome = std::thread::scope(|scope| scope.spawn(other).join());
+    outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// An ioctl on an open file that reads or writes a value of the size that its number says.
+pub fn call<T>(file: &File, number: u32, value: &mut T) -> Result<(), i32> {
+    assert_eq!((number >> 16 & 0x3fff) as usize, size_of::<T>());
+    #[expect(unsafe_code, reason = "these calls have no wrapper anywhere")]
+    // SAFETY: the call reads or writes as many bytes as its number says, and those are `value`'s.
+    let done =
+        unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(number) as _, std::ptr::from_mut(value)) };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().raw_os_error().unwrap()) }
+}
