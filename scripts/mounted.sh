@@ -315,85 +315,6 @@ check_stopped_check() {
     grep -q 'nothing found' "$work"/checked.0.01
 }
 
-# A place whose users are mapped, as containers with users of their own have them; and what is theirs stays theirs on the disk.
-check_idmapped() {
-    is_root || skip "only root maps users"
-    local more=$work/more status=0
-    chmod o+x "$work"
-    mkdir -p "$more"
-    cat >"$work/idmapped.py" <<'EOT'
-import ctypes, errno, fcntl, os, struct, sys
-libc = ctypes.CDLL(None, use_errno=True)
-mnt, more = sys.argv[1:]
-OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR, NEWUSER, IDMAP = 428, 429, 442, 0x10000000, 0x100000
-def checked(result):
-    if result < 0: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return result
-(ready, told), (ended, end) = os.pipe(), os.pipe()
-child = os.fork()
-if child == 0:
-    checked(libc.unshare(NEWUSER))
-    os.write(told, b'x')
-    os.close(end)
-    os.read(ended, 1)
-    os._exit(0)
-os.close(told)
-# A kernel without user namespaces ends the child at once.
-if not os.read(ready, 1): sys.exit(77)
-for kind in 'ug':
-    open(f'/proc/{child}/{kind}id_map', 'w').write('0 100000 1000')
-users = os.open(f'/proc/{child}/ns/user', os.O_RDONLY)
-place = checked(libc.syscall(OPEN_TREE, -100, os.fsencode(mnt), 1))
-try: checked(libc.syscall(MOUNT_SETATTR, place, b'', 0x1000, struct.pack('4Q', IDMAP, 0, 0, users), 32))
-except OSError as error:
-    os.close(end)
-    if tuple(map(int, os.uname().release.split('.')[:2])) < (6, 12): sys.exit(77)
-    raise
-checked(libc.syscall(MOVE_MOUNT, place, b'', -100, os.fsencode(more), 4))
-os.close(end)
-def as_user(uid, work):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
-            work()
-            os._exit(0)
-        except OSError as error: os._exit(error.errno)
-        except BaseException as error: print(repr(error), file=sys.stderr); os._exit(255)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-def work():
-    os.mkdir(f'{more}/open/dir')
-    open(f'{more}/open/dir/file', 'w').write('mine')
-    os.chmod(f'{more}/open/dir/file', 0o600)
-    os.symlink('file', f'{more}/open/dir/link')
-    os.rename(f'{more}/open/dir/file', f'{more}/open/dir/moved')
-    os.setxattr(f'{more}/open/dir/moved', 'user.x', b'y')
-    assert os.stat(f'{more}/open/dir/moved').st_uid == os.getuid()
-os.mkdir(f'{mnt}/open')
-os.chmod(f'{mnt}/open', 0o777)
-assert os.stat(f'{more}/open').st_uid == 100000, 'root of the disk is the first user of the place'
-assert as_user(100005, work) == 0
-for name in ['dir', 'dir/moved', 'dir/link']:
-    stored, seen = os.lstat(f'{mnt}/open/{name}'), os.lstat(f'{more}/open/{name}')
-    assert (stored.st_uid, stored.st_gid, seen.st_uid, seen.st_gid) == (5, 5, 100005, 100005), (name, stored, seen)
-assert as_user(100006, lambda: open(f'{more}/open/dir/moved').read()) == errno.EACCES
-assert as_user(7, lambda: open(f'{more}/open/stranger', 'w')) == errno.EOVERFLOW, 'a user whom the place does not know'
-os.chown(f'{more}/open/dir/moved', 100009, 100009)
-assert os.stat(f'{mnt}/open/dir/moved').st_uid == 9
-# A call of ours that asks who calls, though no request says it any more.
-def hint(): fcntl.ioctl(os.open(f'{mnt}/hinted', os.O_RDONLY), 0x400854f1, struct.pack('Q', 2))
-open(f'{mnt}/hinted', 'w')
-os.chown(f'{mnt}/hinted', 12, 12)
-assert (as_user(12, hint), as_user(13, hint)) == (0, errno.EPERM)
-EOT
-    python3 "$work/idmapped.py" "$mnt" "$more" || status=$?
-    ! is_mounted "$more" || umount "$more"
-    [ "$status" != 77 ] || skip "this kernel maps no users of FUSE mounts (that takes user namespaces and Linux 6.12)"
-    [ "$status" = 0 ] || return 1
-    # Space is given back by itself: there is nothing to trim, and that is no error.
-    fstrim "$mnt"
-}
-
 # Each way to end a mount leaves a clean, committed pool.
 check_ends() {
     local how
@@ -478,6 +399,6 @@ check_kill() {
     "$terrane" mount p "$mnt"
 }
 
-all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_mapped check_nopwrite check_locks check_damage check_idmapped check_ends check_kill)
+all=(check_tree check_git check_build check_sqlite check_space check_emptied check_stopped_check check_unsupported check_blocks check_mapped check_nopwrite check_locks check_damage check_ends check_kill)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
