@@ -538,55 +538,6 @@ check_read_only() {
     "$terrane" mount p "$mnt"
 }
 
-# A user without rights: makes, mounts, loses a server, checks, unmounts; no other user gets at it.
-check_user() {
-    is_root || skip 'not root'
-    command -v runuser >/dev/null && id nobody >/dev/null 2>&1 || skip 'no runuser, or no user nobody'
-    if ! runuser -u nobody -- test -w /dev/fuse; then
-        # As it is on most machines: for all users, in a private tree.
-        [ -z "${TERRANE_PRIVATE:-}" ] || skip 'others than root cannot open /dev/fuse'
-        "$terrane" umount "$mnt"
-        TERRANE_PRIVATE=1 unshare --mount --propagation private bash -c '
-            mknod "$1/fuse" c 10 229 && chmod 666 "$1/fuse" && mount --bind "$1/fuse" /dev/fuse && exec "$2" check_user' \
-            - "$work" "$top/scripts/life.sh" || return 1
-        "$terrane" mount p "$mnt"
-        return
-    fi
-    local home=$work/home pid
-    chmod 755 "$work"
-    mkdir -p "$home/mnt" "$work/for-all"
-    cp "$terrane" "$work/for-all/terrane"
-    chown -R nobody "$home"
-    as() { runuser -u "$1" -- env TERRANE_STATE_DIR="$home/state" "${@:2}"; }
-    as nobody "$work/for-all/terrane" pool create own "$home/own.img" --size 256M
-    as nobody "$work/for-all/terrane" mount own "$home/mnt"
-    as nobody sh -c "echo mine >$home/mnt/file && sync $home/mnt/file"
-    # The kernel lets no other user in, root included, unless root allowed it.
-    ! cat "$home/mnt/file" 2>/dev/null || return 1
-    [ "$(stat -c %a "$home/state/own.sock" "$home/state/own.supervisor" "$home/state" | tr '\n' ' ')" = '600 600 700 ' ] || return 1
-    ! as daemon "$work/for-all/terrane" sync own 2>/dev/null || return 1
-    pid=$(as nobody "$work/for-all/terrane" mounts -H -p | awk -F '\t' -v dir="$home/mnt" '$2 == dir { print $6 }')
-    kill -9 "$pid"
-    [ "$(as nobody cat "$home/mnt/file")" = mine ] || return 1
-    as nobody "$work/for-all/terrane" check own
-    as nobody "$work/for-all/terrane" restart own
-    ! as nobody "$work/for-all/terrane" mount own "$home" 2>"$work/error" || return 1
-    as nobody "$work/for-all/terrane" umount "$home/mnt"
-    as nobody "$work/for-all/terrane" check own
-    # Without a state directory that is said: names outlive what a boot takes, and are found without an environment.
-    local out="env -u TERRANE_STATE_DIR HOME=$home XDG_RUNTIME_DIR=$home/run"
-    mkdir "$home/run" && chown nobody "$home/run"
-    # shellcheck disable=SC2086
-    runuser -u nobody -- $out "$work/for-all/terrane" pool create kept "$home/kept.img" --size 64M
-    rm -r "$home/run"
-    # shellcheck disable=SC2086
-    [ "$(runuser -u nobody -- $out "$work/for-all/terrane" pool list -H -o name)" = kept ] || return 1
-    # Root's mount is for all users, and the kernel checks modes.
-    mkdir -m 700 "$mnt/private"
-    echo all >"$mnt/public"
-    [ "$(as nobody cat "$mnt/public")" = all ] && ! as nobody ls "$mnt/private" 2>/dev/null || return 1
-}
-
 # systemd's descriptor store in place of the supervisor: played by a script, since no systemd runs here.
 check_systemd() {
     command -v python3 >/dev/null || skip 'no python3'
@@ -652,6 +603,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_user check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
