@@ -304,46 +304,6 @@ check_cgroup() {
     "$terrane" mount p "$mnt"
 }
 
-# What is mounted over a place is not ours to unmount or to show.
-check_covered() {
-    is_root || skip 'not root'
-    mkdir -p "$work/second" "$work/third"
-    echo ours >"$mnt/file"
-    mount -t tmpfs none "$mnt"
-    echo foreign >"$mnt/foreign"
-    local what
-    for what in "$mnt" p "--lazy $mnt" "--lazy p"; do
-        ! timeout 20 "$terrane" umount $what 2>"$work/error" || return 1
-        grep -q 'tmpfs (none) mounted over it' "$work/error" || { cat "$work/error"; return 1; }
-    done
-    ! "$terrane" mount p "$work/second" 2>"$work/error" || return 1
-    grep -q 'each is covered' "$work/error" || { cat "$work/error"; return 1; }
-    [ "$(cat "$mnt/foreign")" = foreign ] || return 1
-    umount "$mnt"
-    "$terrane" mount p "$work/second"
-    mount -t tmpfs none "$work/second"
-    "$terrane" mount p "$work/third"
-    [ "$(cat "$work/third/file")" = ours ] || return 1
-    umount "$work/second" && "$terrane" umount "$work/second"
-    "$terrane" umount "$work/third"
-    # Of two pools at one place the one on top goes, and the other one only then.
-    "$terrane" pool create q "$work/q.img" --size 64M
-    "$terrane" mount q "$mnt"
-    echo theirs >"$mnt/file"
-    ! timeout 20 "$terrane" umount p 2>"$work/error" || return 1
-    grep -q 'the pool of q mounted over it' "$work/error" || { cat "$work/error"; return 1; }
-    timeout 20 "$terrane" umount "$mnt"
-    [ "$(cat "$mnt/file")" = ours ] || return 1
-    # By force it ends also where its place cannot be reached.
-    mount -t tmpfs none "$mnt"
-    timeout 20 "$terrane" umount --force p
-    "$terrane" check p
-    umount "$mnt"
-    "$terrane" mount p "$mnt"
-    [ "$(cat "$mnt/file")" = ours ] || return 1
-    "$terrane" pool destroy --delete q
-}
-
 # A container, or a service with mounts of its own, that still has the mount.
 namespace_with_mounts() { # sets $holder
     unshare --mount --propagation private sleep 300 &
@@ -603,6 +563,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_covered check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
