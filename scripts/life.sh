@@ -498,57 +498,6 @@ check_read_only() {
     "$terrane" mount p "$mnt"
 }
 
-# systemd's descriptor store in place of the supervisor: played by a script, since no systemd runs here.
-check_systemd() {
-    command -v python3 >/dev/null || skip 'no python3'
-    "$terrane" umount "$mnt"
-    T=$terrane M=$mnt W=$work python3 - <<'EOT'
-import array, os, signal, socket, subprocess, time
-path, mnt = os.environ["W"] + "/notify", os.environ["M"]
-manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-manager.bind(path)
-manager.settimeout(20)
-store = []
-def hear_until(word):
-    while True:
-        words, control, *_ = manager.recvmsg(4096, socket.CMSG_SPACE(4))
-        for level, kind, data in control:
-            assert (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-            store.append((words.decode().split("FDNAME=")[1].strip(), array.array("i", data)[0]))
-        if word in words.decode():
-            return
-def start():
-    env = dict(os.environ, NOTIFY_SOCKET=path)
-    fds = [os.dup(fd) for _, fd in store]
-    def child():
-        high = [os.dup2(fd, 100 + n) for n, fd in enumerate(fds)]
-        for n, fd in enumerate(high):
-            os.dup2(fd, 3 + n, inheritable=True)
-    if fds:
-        env.update(LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(name for name, _ in store))
-        # LISTEN_PID must be the server's, which only its shell knows before it becomes the server.
-        command = ["sh", "-c", 'LISTEN_PID=$$ exec "$0" mount -f p "$1"', os.environ["T"], mnt]
-        server = subprocess.Popen(command, env=env, close_fds=False, preexec_fn=child)
-    else:
-        server = subprocess.Popen([os.environ["T"], "mount", "-f", "p", mnt], env=env)
-    hear_until("READY=1")
-    return server
-server = start()
-names = sorted(name for name, _ in store)
-assert names == ["terrane-connection", "terrane-control", "terrane-device", "terrane-facts", "terrane-ledger"], names
-kept = open(mnt + "/kept", "w+")
-kept.write("kept"); kept.flush(); os.fsync(kept.fileno())
-server.send_signal(signal.SIGKILL); server.wait()
-server = start()
-kept.seek(0); assert kept.read() == "kept"
-subprocess.check_call([os.environ["T"], "sync", "p"])
-kept.close()
-server.send_signal(signal.SIGTERM); assert server.wait() == 0
-EOT
-    "$terrane" mount p "$mnt"
-    [ "$(cat "$mnt/kept")" = kept ]
-}
-
 check_units() {
     command -v systemd-analyze >/dev/null || skip 'systemd-analyze is not installed'
     mkdir -p "$work/units"
@@ -563,6 +512,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_namespace check_silent check_supervisor check_cgroup check_log check_systemd check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_namespace check_silent check_supervisor check_cgroup check_log check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
