@@ -304,46 +304,6 @@ check_cgroup() {
     "$terrane" mount p "$mnt"
 }
 
-# A container, or a service with mounts of its own, that still has the mount.
-namespace_with_mounts() { # sets $holder
-    unshare --mount --propagation private sleep 300 &
-    holder=$!
-    ends_with_check "$holder"
-    until [ "$(cat "/proc/$holder/comm")" = sleep ]; do sleep 0.01; done
-}
-
-check_namespace() {
-    is_root || skip 'not root'
-    unshare --mount true 2>/dev/null || skip 'no mount namespaces can be made'
-    local holder
-    namespace_with_mounts
-    echo kept >"$mnt/file"
-    ! timeout 20 "$terrane" umount --timeout 0 "$mnt" 2>"$work/error" || return 1
-    grep -q "process $holder (sleep) at $mnt" "$work/error" || { cat "$work/error"; return 1; }
-    ! is_mounted "$mnt" || return 1
-    # It is still there for them, and once more by name. When they go it is closed, and the waiting command reports it.
-    [ "$(nsenter -t "$holder" -m cat "$mnt/file")" = kept ] || return 1
-    (sleep 0.5; kill "$holder") & timeout 20 "$terrane" umount p
-    "$terrane" check p
-    "$terrane" mount p "$mnt"
-    namespace_with_mounts
-    "$terrane" umount --lazy "$mnt" 2>"$work/error"
-    grep -q "stays open for process $holder (sleep)" "$work/error" || { cat "$work/error"; return 1; }
-    nsenter -t "$holder" -m sh -c "echo late >$mnt/late"
-    timeout 20 "$terrane" umount --force p
-    ! nsenter -t "$holder" -m cat "$mnt/file" 2>/dev/null || return 1
-    "$terrane" check p
-    "$terrane" mount p "$mnt"
-    [ "$(cat "$mnt/late")" = late ] || return 1
-    # In use: not without force, and by force at once.
-    exec 8<"$mnt/file"
-    ! "$terrane" umount "$mnt" 2>"$work/error" || return 1
-    grep -q -e --force "$work/error" || { cat "$work/error"; return 1; }
-    timeout 20 "$terrane" umount --force "$mnt"
-    exec 8<&-
-    "$terrane" mount p "$mnt"
-}
-
 # A server that is stopped hides no other pool, and its mount can be ended.
 check_silent() {
     is_root || skip 'not root'
@@ -512,6 +472,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_namespace check_silent check_supervisor check_cgroup check_log check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_silent check_supervisor check_cgroup check_log check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
