@@ -208,42 +208,6 @@ check_stale() {
     done
 }
 
-# The supervisor alone killed: its server starts another one, at once where it is about to end itself.
-supervisor_state() { "$terrane" pool status --json p | sed -n 's/^ *"supervisor": "\(.*\)",$/\1/p'; }
-check_supervisor() {
-    local first second try
-    echo before >"$mnt/file"
-    exec 8<"$mnt/file"
-    first=$(supervisor "$(server)")
-    kill -9 "$first"
-    "$terrane" restart p
-    second=$(supervisor "$(server)")
-    [ "$second" != "$first" ] && [ "$(supervisor_state)" = running ] || return 1
-    # By itself, and then a server that is killed has a successor.
-    kill -9 "$second"
-    # It may seem to listen for a moment longer.
-    for try in $(seq 20); do [ "$(supervisor_state)" = gone ] && break; sleep 0.02; done
-    [ "$(supervisor_state)" = gone ] || return 1
-    for try in $(seq 100); do [ "$(supervisor_state)" = running ] && break; sleep 0.1; done
-    kill -9 "$(server)"
-    [ "$(cat <&8)" = before ] || return 1
-    exec 8<&-
-    kill -9 "$(supervisor "$(server)")"
-    if is_root; then
-        "$terrane" mount p "$mnt" -o remount,ro
-        "$terrane" mount p "$mnt" -o remount,rw
-        kill -9 "$(server)"
-    fi
-    echo after >"$mnt/file"
-    # A supervisor that adopted a server ends with the mount as any other.
-    kill -9 "$(supervisor "$(server)")"
-    for try in $(seq 100); do [ "$(supervisor_state)" = running ] && break; sleep 0.1; done
-    "$terrane" umount p
-    for try in $(seq 100); do [ -e "$TERRANE_STATE_DIR/p.supervisor" ] || break; sleep 0.1; done
-    [ ! -e "$TERRANE_STATE_DIR/p.supervisor" ] || return 1
-    "$terrane" mount p "$mnt"
-}
-
 # Any user who may read a damaged file can cause errors without end; the log has a few of each kind, and the number of the rest.
 check_log() {
     command -v python3 >/dev/null || skip 'no python3'
@@ -302,40 +266,6 @@ check_cgroup() {
     local try
     for try in $(seq 50); do rmdir "$group" 2>/dev/null && break; sleep 0.1; done
     "$terrane" mount p "$mnt"
-}
-
-# A server that is stopped hides no other pool, and its mount can be ended.
-check_silent() {
-    is_root || skip 'not root'
-    mkdir -p "$work/q"
-    "$terrane" pool create q "$work/q.img" --size 64M
-    "$terrane" mount q "$work/q"
-    echo kept >"$work/q/file"
-    echo seen >"$mnt/file"
-    local silent job jobs=()
-    silent=$("$terrane" mounts -H -p | awk -F '\t' -v dir="$work/q" '$2 == dir { print $6 }')
-    kill -STOP "$silent"
-    timeout 20 "$terrane" pool list -H >"$work/list" & jobs+=($!)
-    timeout 20 "$terrane" mounts -H >"$work/mounts" & jobs+=($!)
-    timeout 20 "$terrane" pool import -d "$work" -H >"$work/import" & jobs+=($!)
-    timeout 20 "$terrane" stat "$mnt/file" >"$work/stat" & jobs+=($!)
-    timeout 20 "$terrane" umount --force "$work/q" 2>"$work/error" & jobs+=($!)
-    for job in "${jobs[@]}"; do wait "$job" || { kill -CONT "$silent"; return 1; }; done
-    kill -CONT "$silent"
-    grep -q '^p.*healthy' "$work/list" && grep -q '^q.*not answering' "$work/list" || { cat "$work/list"; return 1; }
-    grep -q '^p.*mounted' "$work/mounts" || { cat "$work/mounts"; return 1; }
-    grep -q '^q.*in use' "$work/import" || { cat "$work/import"; return 1; }
-    grep -q 'did not answer' "$work/error" || { cat "$work/error"; return 1; }
-    ! is_mounted "$work/q" || return 1
-    # What it had in memory is committed when it goes on.
-    while ! flock -n "$work/q.img" true; do sleep 0.01; done
-    "$terrane" mount q "$work/q"
-    [ "$(cat "$work/q/file")" = kept ] || return 1
-    silent=$(server)
-    kill -STOP "$silent"
-    timeout 3 "$terrane" umount "$work/q" || { kill -CONT "$silent"; return 1; }
-    kill -CONT "$silent"
-    "$terrane" pool destroy --delete q
 }
 
 # mount(8) and fstab, in a private tree in which the helper is where it belongs.
@@ -472,6 +402,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_silent check_supervisor check_cgroup check_log check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_cgroup check_log check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

@@ -353,8 +353,8 @@ fn blocked_error(path: PathBuf, top: Option<TopMount>, dir: &Path) -> MountError
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Ends the connection of the file system `dev` (`major:minor`), wherever it is mounted and whichever
-/// programs use it. Requests fail, and dirty pages of the kernel are lost. The caller must know that this
-/// number is its mount's.
+/// programs use it. Requests fail, and dirty pages of the kernel are lost. A connection that has ended already
+/// is no error. The caller must know that this number is its mount's.
 ///
 /// # Errors
 /// Without the right to do so; or if the kernel's list of connections is not mounted and cannot be.
@@ -367,7 +367,11 @@ pub fn abort_connection(dev: &str) -> Result<(), MountError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let list = syscalls::open_connection_list().map_err(failed)?;
             let inside = format!("/proc/self/fd/{}/{number}/abort", list.as_raw_fd());
-            std::fs::write(inside, "1").map_err(failed)
+            match std::fs::write(inside, "1") {
+                // No such connection: it ended when its last mount was detached.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                result => result.map_err(failed),
+            }
         }
         result => result.map_err(failed),
     }
