@@ -302,49 +302,6 @@ check_fstab() {
     [ "$(cat "$mnt/file")" = written ]
 }
 
-# A loop device is the file below it, for every command. One over a copy is the copy, and a read-only one is only read.
-check_loops() {
-    need_image
-    is_root || skip 'not root'
-    "$terrane" umount "$mnt"
-    fresh_pool 64M
-    local loop
-    loop=$(losetup -f --show "$work/pool.img") || skip 'no loop devices'
-    (
-        loops=("$loop")
-        trap 'unmount "$work/other"; losetup -d "${loops[@]}"' EXIT
-        refused() { # words that are said, command...
-            ! "$terrane" "${@:2}" 2>"$work/error" && grep -q -- "$1" "$work/error" || { cat "$work/error"; exit 1; }
-        }
-        mkdir "$work/other"
-        echo live >"$mnt/file"
-        "$terrane" sync p
-        cp "$work/pool.img" "$work/copy.img"
-        copy=$(losetup -f --show "$work/copy.img") && loops+=("$copy")
-        "$terrane" check "$loop"
-        "$terrane" fs set atime=off "$loop" && [ "$("$terrane" fs get -H -o value atime p)" = off ]
-        refused 'a copy of one' mount "$copy" "$work/other"
-        # Under another registry nothing is known but what the kernel knows.
-        export TERRANE_STATE_DIR=$work/state2
-        refused 'pool.img locked by terrane' pool destroy "$loop"
-        refused 'pool.img locked by terrane' pool import "$loop"
-        refused 'pool.img locked by terrane' mount -o ro "$loop" "$work/other"
-        "$terrane" pool import --new-id --name twin "$copy"
-        "$terrane" mount twin "$work/other"
-        # The other way round: the file of a loop device that is mounted.
-        "$terrane" check "$work/copy.img" && "$terrane" sync "$work/copy.img"
-        TERRANE_STATE_DIR=$work/state refused 'locked by terrane' check "$work/copy.img"
-        "$terrane" umount "$work/other"
-        losetup -d "$copy"
-        fixed=$(losetup -r -f --show "$work/copy.img")
-        loops=("$loop" "$fixed")
-        refused '-o ro' mount "$fixed" "$work/other"
-        "$terrane" mount "$fixed" "$work/other" -o ro
-        [ "$(cat "$work/other/file")" = live ]
-        "$terrane" umount "$work/other"
-    )
-}
-
 # Where the file system below is full a pool can still be destroyed.
 check_destroy_full() {
     is_root || skip 'not root'
@@ -402,6 +359,6 @@ check_units() {
     done
 }
 
-all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_loops check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_cgroup check_log check_units)
+all=(check_crash check_lost check_restart check_upgrade check_stale check_fstab check_destroy_full check_read_only check_crash_on_loop check_restart_on_loop check_cgroup check_log check_units)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"
