@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The life of a mount: servers are killed and replaced under load, places and flags change, others than root mount, and mount(8),
-# fstab and systemd do.
+# The life of a mount: servers are killed and replaced under load, and mount(8), fstab and units of systemd mount. What takes no load,
+# no mount(8) and no cgroup is in crates/cli/tests.
 #
 #   scripts/life.sh                 as in `make test`
 #   scripts/life.sh --soak          many more rounds
