@@ -57,19 +57,19 @@ fn mount_options(arguments: &Arguments) -> Result<MountOptions, String> {
 
 /// Starts this program again, and waits until it is mounted.
 fn in_background() -> Result<(), String> {
-    let said = |error: std::io::Error| error.to_string();
-    let exe = std::env::current_exe().map_err(said)?;
+    let text = |error: std::io::Error| error.to_string();
+    let exe = std::env::current_exe().map_err(text)?;
     let mut command = Command::new(exe);
     command.args(std::env::args_os().skip(1)).arg(BACKGROUND).stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(said)?;
+    let mut child = command.spawn().map_err(text)?;
     let mut heard = vec![0; READY.len()];
     let stood = child.stdout.take().is_some_and(|mut pipe| pipe.read_exact(&mut heard).is_ok());
-    if stood { Ok(()) } else { Err("the mount did not come to be".to_owned()) }
+    if stood { Ok(()) } else { Err("mount failed: the server exited before it was ready".to_owned()) }
 }
 
 fn serve(arguments: &Arguments, options: &MountOptions) -> Result<(), String> {
-    let said = |error: std::io::Error| error.to_string();
-    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(said)?;
+    let text = |error: std::io::Error| error.to_string();
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(text)?;
     let mut memory = Memory::new(options);
     if arguments.names_only {
         memory.show_names_only();
@@ -84,14 +84,14 @@ fn serve(arguments: &Arguments, options: &MountOptions) -> Result<(), String> {
             }
         }
     });
-    let Some(negotiated) = session.negotiate().map_err(said)? else { return Ok(()) };
+    let Some(negotiated) = session.negotiate().map_err(text)? else { return Ok(()) };
     if arguments.background {
-        terrane_fuse::process::detach_from_terminal().map_err(said)?;
-        std::env::set_current_dir("/").map_err(said)?;
+        terrane_fuse::process::detach_from_terminal().map_err(text)?;
+        std::env::set_current_dir("/").map_err(text)?;
         // Fails if no process waits any more, which does not matter to the mount.
         let _ = std::io::stdout().write_all(READY);
     }
-    session.run_negotiated(&negotiated, &memory).map_err(said)
+    session.run_negotiated(&negotiated, &memory).map_err(text)
 }
 
 fn main() -> ExitCode {

@@ -52,7 +52,7 @@ fn a_name_of_nothing_is_found() {
     });
     assert!(report.has(kind::ENTRY) && report.has(kind::SIZE), "{report}");
     assert_eq!(report.findings_count, 2, "{report}");
-    assert!(report.to_string().contains("directory entry should be of an object that is there, found 999"));
+    assert!(report.to_string().contains("directory entry should be an existing object, found 999"));
 }
 
 #[test]
@@ -75,11 +75,11 @@ fn names_that_break_the_rules_of_their_data_set_are_found() {
     };
     let insensitive = [("casesensitivity", "insensitive")];
     let report = after_with(&insensitive, |dataset, dir| add(dataset, dir, b"FILE"));
-    assert_eq!(report.to_string().matches("the only name that means the same").count(), 2, "{report}");
+    assert_eq!(report.to_string().matches("unique after normalization").count(), 2, "{report}");
     let mixed = after_with(&[("casesensitivity", "mixed")], |dataset, dir| add(dataset, dir, b"FILE"));
-    assert!(!mixed.to_string().contains("means the same"), "{mixed}");
+    assert!(!mixed.to_string().contains("after normalization"), "{mixed}");
     let report = after_with(&[("utf8only", "on")], |dataset, dir| add(dataset, dir, b"bad\xff"));
-    assert!(report.to_string().contains("a name in UTF-8"), "{report}");
+    assert!(report.to_string().contains("valid UTF-8"), "{report}");
     // A directory of a dataset without normalisation, in one with it.
     let report = after_with(&insensitive, |dataset, dir| {
         let tx = dataset.object_set().begin(COST).unwrap();
@@ -90,7 +90,7 @@ fn names_that_break_the_rules_of_their_data_set_are_found() {
             zap.add_u64(&tx, entry.key.name().unwrap(), entry.value.first_integer().unwrap()).unwrap();
         }
     });
-    assert!(report.to_string().contains("normalization 0x2, as the data set has it"), "{report}");
+    assert!(report.to_string().contains("normalization 0x2 of the data set"), "{report}");
     assert_eq!(report.findings_count, 1, "{report}");
 }
 
@@ -301,7 +301,7 @@ fn attributes_that_cannot_be_read_are_found() {
         object.set_attributes(&tx, twice.clone(), Some(twice)).unwrap();
     });
     expect(&report, &[kind::SPILL]);
-    assert!(report.to_string().contains("none of the bonus's"), "{report}");
+    assert!(report.to_string().contains("none that is in the bonus"), "{report}");
     // Both copies rot.
     let report = after_xattrs(|xattrs| {
         let BlockPtr::Normal(spill) = xattrs.object(xattrs.all).dnode().spill else { panic!("a block") };
@@ -351,15 +351,15 @@ fn lists_that_nobody_could_have_set_are_found() {
     };
     for (packed, word) in [
         (vec![1; 100], "packed list"),
-        (NvList::default().to_bytes(), "an empty one"),
+        (NvList::default().to_bytes(), "an empty list"),
         (with(b"nobody.knows", &[7; 400]), "names of a namespace"),
         (with(b"user.", &[7; 400]), "names of a namespace"),
         (with(&long, &[7; 400]), "names of a namespace"),
         (with(acl, &[7; 400]), "an ACL"),
         (with(acl, &rows(&[(1, 6), (4, 7), (16, 0), (32, 1)])), "the permissions 601"),
-        (with(acl, &rows(&[(1, 6), (4, 4), (32, 4)])), "the mode says all that it says"),
-        (with(b"system.posix_acl_default", &[7; 400]), "of directories alone"),
-        (with(b"user.big", &[7; 400]), "in the inode's list as well"),
+        (with(acl, &rows(&[(1, 6), (4, 4), (32, 4)])), "the mode expresses it"),
+        (with(b"system.posix_acl_default", &[7; 400]), "on directories only"),
+        (with(b"user.big", &[7; 400]), "also in the inode's list"),
     ] {
         let report = after_xattrs(|xattrs| xattrs.store_names(&packed));
         assert!(report.has(kind::XATTRS) && report.to_string().contains(word), "{word}: {report}");

@@ -191,6 +191,8 @@ impl FdStore {
                 return Err(Failure(format!("new supervisor exited at once: {status}")));
             }
             if begun.elapsed() > REPLACE_TIMEOUT {
+                // Or it would outlive this process with descriptors of its connection, and start a server of its own.
+                supervisor.kill().and_then(|()| supervisor.wait())?;
                 return Err(Failure(format!("new supervisor not listening after {REPLACE_TIMEOUT:?}")));
             }
             std::thread::sleep(Duration::from_millis(5));

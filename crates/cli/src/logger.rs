@@ -41,11 +41,20 @@ fn short(module: &str) -> &str {
 
 /// Parses the directives, for modules by their short names. The second value lists those that mean nothing.
 fn parse(directives: &str, default: LevelFilter) -> (Filter, Vec<String>) {
+    let (directives, text) =
+        directives.split_once('/').map_or((directives, None), |(list, text)| (list, Some(text)));
     let mut builder = env_filter::Builder::new();
     builder.filter_level(default);
-    let is_strange = |word: &&str| builder.try_parse(short(word)).is_err();
-    let strange = directives.split(',').map(str::trim).filter(is_strange).map(str::to_owned).collect();
-    (builder.build(), strange)
+    let words = directives.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let is_module = |word: &str| !word.contains(' ') && !word.starts_with('=');
+    let is_known = |word: &&str| is_module(word) && builder.try_parse(short(word)).is_ok();
+    let (_, mut unknown): (Vec<&str>, Vec<&str>) = words.partition(is_known);
+    if let Some(text) = text
+        && builder.try_parse(&format!("/{text}")).is_err()
+    {
+        unknown.push(text);
+    }
+    (builder.build(), unknown.into_iter().map(str::to_owned).collect())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +107,15 @@ impl Log for Logger {
         let state = STATE.read().unwrap_or_else(PoisonError::into_inner);
         let Some(state) = state.as_ref() else { return };
         let record = &record.to_builder().target(short(record.target())).build();
-        if !state.filter.matches(record) {
+        if !state.filter.enabled(record.metadata()) {
             return;
         }
+        // Whatever text is asked for: the counts tell of errors.
         if let Some(count) = COUNTS.get(record.level() as usize - 1) {
             count.fetch_add(1, Ordering::Relaxed);
+        }
+        if !state.filter.matches(record) {
+            return;
         }
         let limiter = || LIMITER.lock().unwrap_or_else(PoisonError::into_inner);
         // A command writes all its lines, and exits.
@@ -292,11 +305,11 @@ mod tests {
 
     #[test]
     fn the_longest_module_decides() {
-        let (filter, strange) = parse(
-            "warn, terrane_pool=debug,pool::gc=trace ,terrane_fuse=off,zap,fuse=loud,a=b=c",
+        let (filter, unknown) = parse(
+            "warn, terrane_pool=debug,pool::gc=trace ,terrane_fuse=off,zap,=info,fuse=loud,a b,a=b=c",
             LevelFilter::Info,
         );
-        assert_eq!(strange, ["fuse=loud", "a=b=c"]);
+        assert_eq!(unknown, ["=info", "fuse=loud", "a b", "a=b=c"]);
         let is_on = |level: Level, target: &str| {
             filter.enabled(&Metadata::builder().level(level).target(short(target)).build())
         };
@@ -320,8 +333,8 @@ mod tests {
 
     #[test]
     fn lines_can_be_chosen_by_their_text() {
-        let (filter, strange) = parse("warn,pool=debug/zone", LevelFilter::Info);
-        assert!(strange.is_empty());
+        let (filter, unknown) = parse("warn,pool=debug, fuse=off/zone", LevelFilter::Info);
+        assert!(unknown.is_empty());
         let mut builder = Record::builder();
         let builder = builder.level(Level::Debug).target("pool::gc");
         assert!(filter.matches(&builder.args(format_args!("zone 7 is empty")).build()));

@@ -78,7 +78,7 @@ fn what_cannot_become_a_pool_is_refused_by_name() {
     image("ext4.img", 1024 + 56, b"\x53\xef");
     dir.refused("pool create tank ext4.img", &["ext4.img", "ext4", "--force"]);
     image("data.img", 5000, b"letter");
-    dir.refused("pool create tank data.img", &["data.img", "6 bytes of data", "--force"]);
+    dir.refused("pool create tank data.img", &["data.img", "6 nonzero bytes", "--force"]);
     dir.refused("pool create tank mnt", &["mnt", "directory"]);
     dir.refused("pool create tank /dev/null", &["/dev/null"]);
     dir.refused("pool create tank /dev/nothing-here", &["/dev/nothing-here", "device"]);

@@ -603,8 +603,16 @@ fn with_attributes(image: &Path) -> u64 {
     for (name, len) in [("user.big", 40_000), ("user.listed", 700)] {
         fs.setxattr(ino, name.as_bytes(), &vec![7; len], SetXattr::default(), &Cred::default()).unwrap();
     }
-    drop(fs);
+    drop((fs, objects));
     pool.export().unwrap();
+    drop(pool);
+    // Children that other tests are starting just now hold copies of the locked descriptor until their exec.
+    let image = fs::File::open(image).unwrap();
+    let begun = Instant::now();
+    while image.try_lock().is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "the image is still locked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     ino
 }
 

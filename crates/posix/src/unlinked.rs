@@ -5,7 +5,9 @@ use crate::delete_queue::DRAIN_STEP;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
-use terrane_object::ObjectError;
+use std::sync::Arc;
+use terrane_object::{Object, ObjectError, ObjectKind};
+use terrane_pool::Tx;
 use terrane_wire::ObjectId;
 
 impl Fs {
@@ -46,7 +48,11 @@ impl Fs {
                 Err(ObjectError::NotFound(_)) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
-            if let Some(xattr_dir) = self.xattr_dir_number(&object)? {
+            let found = match self.xattr_dir_number(&object) {
+                Ok(found) => found,
+                Err(errno) => return self.keep_in_queue(&tx, &object, errno),
+            };
+            if let Some(xattr_dir) = found {
                 if cost.objects == 0 {
                     cost = Fs::xattr_dir_destroy_cost();
                     continue;
@@ -57,8 +63,9 @@ impl Fs {
                 // Piece by piece, each in its own transaction. The inode stays in the queue until the last one.
                 let destroyed = match self.read_xattr_dir_piece(ino, xattr_dir) {
                     Ok(piece) => self.destroy_xattr_dir_piece(&tx, ino, piece),
-                    // The inode stays in the queue: a later read may succeed.
-                    Err(error) if error.is_transient() => return Err(error.into()),
+                    Err(error) if error.is_transient() => {
+                        return self.keep_in_queue(&tx, &object, error.into());
+                    }
                     Err(error) => Err(error.into()),
                 };
                 match destroyed {
@@ -79,6 +86,15 @@ impl Fs {
             return Ok(());
         }
     }
+
+    /// After a failed read of an unlinked object's attributes: the object stays in the queue, because a later read
+    /// may find them. Its content is freed now, because no read may ever succeed. Returns the error of the read.
+    fn keep_in_queue(&self, tx: &Tx, object: &Arc<Object>, errno: Errno) -> Result<(), Errno> {
+        if object.kind() == ObjectKind::File && self.unlinked.contains(object.id().0)? {
+            object.truncate(tx, 0)?;
+        }
+        Err(errno)
+    }
 }
 
 #[cfg(test)]
@@ -87,13 +103,16 @@ mod tests {
     use crate::support::{Machine, Short, USER};
     use crate::types::{SetXattr, WriteFlags};
     use std::time::Duration;
+    use terrane_wire::Prng;
 
     #[test]
     fn a_failed_read_leaks_no_extended_attributes() {
         let mut m = Machine::new(1, &[("xattr", "dir")]);
         let objects = |m: &Machine| m.fs().dataset().object_set().usage().objects;
-        let before = objects(&m);
+        let used = |m: &Machine| m.fs().dataset().object_set().usage().used_bytes;
+        let (before, before_used) = (objects(&m), used(&m));
         let ino = m.fs().file(m.fs().root(), "file").ino;
+        m.fs().write(ino, 0, &Prng::new(1).random_bytes(3_000_000), WriteFlags::default()).unwrap();
         for at in 0..100 {
             let name = format!("user.{at}");
             m.fs().setxattr(ino, name.as_bytes(), &[1; 600], SetXattr::default(), &USER).unwrap();
@@ -108,6 +127,12 @@ mod tests {
         fs.forget(ino, 1);
         assert_eq!(fs.unlinked_count(), Ok(1), "it stays in the queue");
         m.fail_reads(false);
+        fs.sync().unwrap();
+        assert!(
+            used(&m) < before_used + 1_000_000,
+            "its content is freed now: {} bytes",
+            used(&m) - before_used
+        );
         fs.drain_unlinked().unwrap();
         assert_eq!((fs.unlinked_count(), objects(&m)), (Ok(0), before));
     }

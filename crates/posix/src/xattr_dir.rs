@@ -275,7 +275,11 @@ impl Fs {
         match &old.object {
             Ok(object) => {
                 self.claim_new(tx, number);
-                self.set.destroy(tx, object)?;
+                match self.set.destroy(tx, object) {
+                    // Two names led to it: damage.
+                    Err(ObjectError::NotFound(_)) => {}
+                    destroyed => destroyed?,
+                }
             }
             Err(error) => log::error!("space leaked: object {number}, removed extended attribute: {error}"),
         }

@@ -181,7 +181,7 @@ fn run(command: Command) -> Result<u64, Failure> {
             let told = if emptied {
                 full::emptied(seed, 64, rounds).map(|seen| format!("{seen:?}"))
             } else {
-                full::rounds(seed, rounds).map(|seen| format!("{seen:?}"))
+                full::rounds(seed, rounds).map(|stats| format!("{stats:?}"))
             };
             told.map(|told| {
                 println!("{told}");
@@ -203,7 +203,7 @@ fn crashes(life: &Life, seeds: Range<u64>) -> u64 {
         let again = |seed| format!("terrane-sim replay --crowded --seed {seed}");
         let mut runs = 0;
         let failures = run_all(seeds, again, |seed| crash::crowded_crash(seed).map(|seen| runs += seen));
-        println!("{runs} runs of moved blocks");
+        println!("relocated runs: {runs}");
         return failures;
     }
     if life.rewriting {
@@ -235,7 +235,7 @@ fn every_write_of_a_collection(seed: u64, stride: u64) -> Result<u64, Failure> {
     for drive in [true, false] {
         let life = collect::GcScenario { seed, drive, steps: 300 };
         match collect::every_write(life, stride, 4) {
-            Ok(seen) => println!("like a {}: {seen:?}", if drive { "drive" } else { "file" }),
+            Ok(seen) => println!("as a {}: {seen:?}", if drive { "drive" } else { "file" }),
             Err(failure) => {
                 failures += 1;
                 println!(
@@ -297,7 +297,7 @@ fn hostile(first: u64, count: u64, verbose: bool) -> Result<u64, Failure> {
             Ok(())
         },
     );
-    println!("refused, damaged, whole, no lie: {verdicts:?}");
+    println!("refused, damaged, intact, nothing forged: {verdicts:?}");
     Ok(failures)
 }
 
@@ -320,7 +320,7 @@ fn flips(tiny: bool, bits: Range<u64>) -> Result<u64, Failure> {
         );
         first = end;
     }
-    println!("{first} bits in all; refused, damaged, whole: {verdicts:?}");
+    println!("{first} bits in total; refused, damaged, intact: {verdicts:?}");
     Ok(failures)
 }
 

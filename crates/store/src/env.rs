@@ -50,6 +50,8 @@ impl SystemEnv {
     /// As many workers as the machine has processors, or 2 if their number is unknown.
     #[expect(clippy::new_without_default, reason = "it looks at the machine")]
     pub fn new() -> Self {
+        // Reads the time zone now: later, its file may lie on a file system that waits for this process.
+        terrane_device::minute_of_day(0);
         let workers = std::thread::available_parallelism().map_or(2, |count| count.get());
         SystemEnv { workers }
     }

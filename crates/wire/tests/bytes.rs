@@ -175,7 +175,7 @@ fn a_number_that_is_cut_names_its_place_and_length() {
     assert_eq!(after(1).u64(), Ok(u64::MAX));
     // More than any slice has.
     assert_eq!(after(3).bytes(usize::MAX), Err(refused(3, usize::MAX)));
-    assert_eq!(refused(2, 8).to_string(), "bytes end before offset 2 + 8");
+    assert_eq!(refused(2, 8).to_string(), "truncated: 8 bytes expected at offset 2");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! * `blocks`: random reads and overwrites, seven to three, of records of 16 KiB in a file that is much
 //!   larger than the memory. Cached are blocks as they are stored. With `--same IMAGE`, made alike, the same
 //!   budget holds decompressed blocks, as older caches did. With `--off IMAGE` another file is not
-//!   compressed. The cases alternate: turns of `--slice` ms, `--rounds` times, each with `--users` that do
+//!   compressed. The cases alternate: slices of `--slice` ms, `--rounds` times, each with `--users` that do
 //!   one operation after the other. With `--demand` each starts that many operations per second, at random
 //!   times, and latency counts from then.
 //! * `again`: CPU time of readers of a file that fits into the cache, just after it was written and just

@@ -55,7 +55,7 @@ const RECORD: u64 = 4096;
 /// Samples of the zones in each round.
 const SAMPLES: u64 = 64;
 /// How often to check whether records must be rewritten.
-const LOOK: Duration = Duration::from_millis(250);
+const REWRITE_CHECK_PAUSE: Duration = Duration::from_millis(250);
 const OWNER: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 
 /// The cost of GC in a nearly full pool with random overwrites, on zones in memory
@@ -135,17 +135,17 @@ fn main() {
     fs.sync().unwrap();
 
     let is_over = Arc::new(AtomicBool::new(false));
-    let bearing = index_bytes.map(|_| {
+    let rewriter = index_bytes.map(|_| {
         let (fs, is_over) = (fs.clone(), is_over.clone());
         std::thread::spawn(move || {
             while !is_over.load(Ordering::Acquire) {
                 if fs.rewrite_relocated().step(1).unwrap() != JobStep::Progressed {
-                    std::thread::sleep(LOOK);
+                    std::thread::sleep(REWRITE_CHECK_PAUSE);
                 }
             }
         })
     });
-    let mut draw = Draw { dice: Prng::new(options.seed), records, pattern };
+    let mut draw = Draw { rng: Prng::new(options.seed), records, pattern };
     println!("{}", Round::HEAD);
     let mut all: Vec<Round> = Vec::new();
     let mut later_waits = Vec::new();
@@ -177,12 +177,12 @@ fn main() {
         println!("{:>5} {}", round + 1, round_of.row());
         if let Some(most) = index.iter().max() {
             let mean = index.iter().sum::<u64>() / index.len() as u64;
-            let reborn = pool.stats().rewritten_bytes - from.rewritten_bytes;
+            let rewritten = pool.stats().rewritten_bytes - from.rewritten_bytes;
             println!(
-                "      index {} KiB, {} at the most; {} MB born again",
+                "      index {} KiB, maximum {}; {} MB rewritten",
                 mean >> 10,
                 most >> 10,
-                reborn / 1_000_000
+                rewritten / 1_000_000
             );
         }
         all.push(round_of);
@@ -191,7 +191,7 @@ fn main() {
         }
     }
     is_over.store(true, Ordering::Release);
-    bearing.into_iter().for_each(|thread| thread.join().unwrap());
+    rewriter.into_iter().for_each(|thread| thread.join().unwrap());
     let wrong = file.wrong();
     fs.sync().unwrap();
     summary(&all, later_waits, pattern);
@@ -272,14 +272,14 @@ impl Pattern {
 
 /// Chooses the next record.
 struct Draw {
-    dice: Prng,
+    rng: Prng,
     records: u64,
     pattern: Pattern,
 }
 
 impl Draw {
     fn random(&mut self, below: u64) -> u64 {
-        self.dice.below(below)
+        self.rng.below(below)
     }
 
     fn next(&mut self) -> u64 {
@@ -355,10 +355,10 @@ struct Round {
     /// The mean of [`SAMPLES`] samples.
     utilisation: f64,
     empty: u64,
-    groups: u64,
-    group_ms: f64,
+    txgs: u64,
+    txg_ms: f64,
     runs: u64,
-    books_bytes: u64,
+    tables_bytes: u64,
     memory: usize,
     p50_us: f64,
     p999_us: f64,
@@ -366,7 +366,7 @@ struct Round {
 }
 
 impl Round {
-    const HEAD: &str = "round  secs  MB/s  data+coll.  collection  metadata      u  theory  empty  groups  ms/group   runs  \
+    const HEAD: &str = "round  secs  MB/s  data+coll.  collection  metadata      u  theory  empty    txgs    ms/txg   runs  \
                         dead sets KiB  memory MiB   p50 us  p99.9 us  longest ms";
 
     fn between(
@@ -378,8 +378,8 @@ impl Round {
         outside: usize,
     ) -> Round {
         let to = pool.stats();
-        let groups = to.txg_sync.count() - from.txg_sync.count();
-        let group_ns = to.txg_sync.sum_ns - from.txg_sync.sum_ns;
+        let txgs = to.txg_sync.count() - from.txg_sync.count();
+        let txg_ns = to.txg_sync.sum_ns - from.txg_sync.sum_ns;
         let memory = ALLOCATOR.allocated() - outside - waits.capacity() * 8;
         waits.sort_unstable();
         Round {
@@ -387,10 +387,10 @@ impl Round {
             written: Written::between(from, &to),
             utilisation,
             empty: to.zones.empty,
-            groups,
-            group_ms: group_ns as f64 / 1e6 / groups.max(1) as f64,
+            txgs,
+            txg_ms: txg_ns as f64 / 1e6 / txgs.max(1) as f64,
             runs: to.runs,
-            books_bytes: to.dead_set_bytes,
+            tables_bytes: to.dead_set_bytes,
             memory,
             p50_us: quantile(&waits, 0.5),
             p999_us: quantile(&waits, 0.999),
@@ -409,10 +409,10 @@ impl Round {
             self.utilisation,
             theory(self.utilisation),
             self.empty,
-            self.groups,
-            self.group_ms,
+            self.txgs,
+            self.txg_ms,
             self.runs,
-            self.books_bytes >> 10,
+            self.tables_bytes >> 10,
             self.memory as f64 / 1048576.0,
             self.p50_us,
             self.p999_us,
@@ -444,7 +444,7 @@ fn summary(all: &[Round], mut waits: Vec<u64>, pattern: Pattern) {
         (
             sum,
             mean(&|round| round.utilisation),
-            mean(&|round| round.group_ms),
+            mean(&|round| round.txg_ms),
             mean(&|round| round.memory as f64),
         )
     };
@@ -479,7 +479,7 @@ fn summary(all: &[Round], mut waits: Vec<u64>, pattern: Pattern) {
         quantile(&waits, 1.0) / 1e3
     );
     println!("last quarter against the first:");
-    println!("  a group {last_ms:.1} ms, {first_ms:.1} ms ({:.2} x)", last_ms / first_ms);
+    println!("  a txg {last_ms:.1} ms, {first_ms:.1} ms ({:.2} x)", last_ms / first_ms);
     println!(
         "  memory {:.1} MiB, {:.1} MiB ({:.2} x)",
         last_memory / 1048576.0,
