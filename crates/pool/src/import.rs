@@ -212,9 +212,9 @@ impl Pool {
                 }
                 match load(&members, &label, &uber, &options.index) {
                     Ok(found) => Some(found),
-                    Err(corrupt) => {
-                        log::error!("txg {} unreadable: {corrupt}", uber.txg);
-                        last_error = Some(corrupt);
+                    Err(error) => {
+                        log::error!("txg {} unreadable: {error}", uber.txg);
+                        last_error = Some(error);
                         None
                     }
                 }
@@ -225,8 +225,11 @@ impl Pool {
                 .filter(is_member)
                 .map(|candidate| candidate.uber.txg)
                 .find(|txg| *txg < newest.txg && *txg >= oldest);
-            // If only the tables are lost, every block still exists.
+            // A failed read is not damage. If only the tables are lost, every block still exists.
             let remedy = match older {
+                _ if last_error.as_ref().is_some_and(PoolError::is_transient) => {
+                    "check the device and its connection, then import again: nothing is known to be damaged".into()
+                }
                 Some(txg) => format!(
                     "try `terrane check --rebuild-index`, which loses nothing if only tables are damaged; or import with \
                      --rewind={txg}, which loses all changes after txg {txg}"
@@ -234,7 +237,8 @@ impl Pool {
                 None => "try `terrane check --rebuild-index`; no older txg is complete, so if it fails restore from a backup"
                     .into(),
             };
-            let found = last_error.map_or("no txg in range".to_string(), |corrupt| corrupt.to_string());
+            let found =
+                last_error.map_or("no txg in range".to_string(), |error: PoolError| error.to_string());
             return Err(PoolError::refused(
                 format_args!("pool {}", label.name),
                 "a readable newest txg",
@@ -415,7 +419,35 @@ fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolErro
 }
 
 /// Loads the tables of one committed txg.
+///
+/// # Errors
+/// `Device` if a read failed, `Corrupt` if something is damaged.
 fn load(
+    devices: &Devices,
+    label: &Label,
+    uber: &Uberblock,
+    index: &IndexSource,
+) -> Result<LoadedPool, PoolError> {
+    let mut read_error = None;
+    let mut fetch = |ptr: &BootPtr, what: &str| {
+        read_boot(devices, ptr, what).map_err(|error| match error {
+            PoolError::Corrupt(corrupt) => corrupt,
+            error => {
+                let corrupt = Corrupt::new(what, "read", "to succeed", &error);
+                read_error = Some(error);
+                corrupt
+            }
+        })
+    };
+    load_by(&mut fetch, devices, label, uber, index)
+        .map_err(|corrupt| read_error.unwrap_or(PoolError::Corrupt(corrupt)))
+}
+
+/// Reads a bootstrap block. The flag is true if all its copies were good.
+type Fetch<'f> = &'f mut dyn FnMut(&BootPtr, &str) -> Result<(Vec<u8>, bool), Corrupt>;
+
+fn load_by(
+    read: Fetch<'_>,
     devices: &Devices,
     label: &Label,
     uber: &Uberblock,
@@ -427,11 +459,11 @@ fn load(
         return Err(Corrupt::new(at, "intent log and stale devices", "none", "some, an unknown feature"));
     }
     if !matches!(index, IndexSource::Stored) {
-        return load_rebuilt(devices, label, uber, index);
+        return load_rebuilt(read, devices, label, uber, index);
     }
     let mut is_whole = true;
     let mut fetch = |ptr: &BootPtr, what: &str| -> Result<Vec<u8>, Corrupt> {
-        let (raw, all) = read_boot(devices, ptr, what)?;
+        let (raw, all) = read(ptr, what)?;
         is_whole &= all;
         Ok(raw)
     };
@@ -506,13 +538,14 @@ fn load(
 
 /// Loads tables that are rebuilt from the zones. Of the stored tables only the newest record is needed.
 fn load_rebuilt(
+    read: Fetch<'_>,
     devices: &Devices,
     label: &Label,
     uber: &Uberblock,
     index: &IndexSource,
 ) -> Result<LoadedPool, Corrupt> {
     let what = format!("commit record of txg {}", uber.txg);
-    let record = Record::parse(&read_boot(devices, &uber.record, &what)?.0, &what)?;
+    let record = Record::parse(&read(&uber.record, &what)?.0, &what)?;
     let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index)?;
     if !label.features.has(Feature::Tallies) {
         // Older versions could not read them.

@@ -7,13 +7,14 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 use support::{create, import, sim, verify, work};
-use terrane_device::{Fault, SimDevice};
+use terrane_device::{Device, Fault, SimDevice};
 use terrane_format::BlockPtr;
+use terrane_format::label::ANCHORS;
 use terrane_format::rows::Phase;
 use terrane_pool::Pool;
 use terrane_store::env::SeededEnv;
 use terrane_store::explain::EntryState;
-use terrane_wire::ZoneSeq;
+use terrane_wire::{ZoneIdx, ZoneSeq};
 
 fn suspects(pool: &Pool) -> Vec<ZoneSeq> {
     let zones = pool.zones().into_iter();
@@ -41,6 +42,22 @@ fn imported(seed: u64, directories_are_known: bool) -> (SimDevice, Arc<Pool>, Ar
         pool.zone_directory(zone.seq).unwrap();
     }
     (device, pool, toy)
+}
+
+#[test]
+fn a_failed_read_at_import_is_not_called_damage() {
+    let device = sim(5, false);
+    let (pool, toy) = create(&device, 5);
+    work(&pool, &toy, &SeededEnv::new(5), 14).unwrap();
+    pool.export().unwrap();
+    for zone in ANCHORS..device.info().zone_count {
+        device.inject(Fault::ReadError { zone: Some(ZoneIdx(zone)), one_in: 1 });
+    }
+    let refused = import(&device, 6).map(drop).unwrap_err().to_string();
+    assert!(refused.contains("import again") && !refused.contains("rewind"), "{refused}");
+    device.clear_faults();
+    let (pool, toy) = import(&device, 7).unwrap();
+    verify(&pool, &toy);
 }
 
 #[test]

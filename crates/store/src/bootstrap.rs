@@ -1,6 +1,7 @@
 //! Bootstrap blocks: read before the zone tables are known. Their pointers name places, and they cannot be relocated.
 
 use crate::devices::Devices;
+use crate::error::PoolError;
 use terrane_codec::{
     ChecksumKind, Compression, Compressor, INPUT_BYTES_MAX, Outcome, ZstdLevel, compute, max_stored,
 };
@@ -29,22 +30,25 @@ pub fn boot_encode(codec: &mut Compressor, raw: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a bootstrap block from its first good copy. The flag is true if all copies were good.
-pub fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), Corrupt> {
-    let mut whole = true;
-    let mut last = Corrupt::new(what, "place", "at least one", "none");
+///
+/// # Errors
+/// `Device` if a copy could not be read: it may be good. `Corrupt` if all are damaged.
+pub fn read_boot(devices: &Devices, ptr: &BootPtr, what: &str) -> Result<(Vec<u8>, bool), PoolError> {
+    let mut failure: Option<PoolError> = None;
     for place in ptr.copies() {
         match read_boot_copy(devices, ptr, &place, what) {
-            Ok(raw) => return Ok((raw, whole)),
-            Err(corrupt) => {
-                log::warn!("copy damaged, using another: {corrupt}");
-                (whole, last) = (false, corrupt);
+            Ok(raw) => return Ok((raw, failure.is_none())),
+            Err(error) => {
+                let state = if error.is_transient() { "unreadable" } else { "damaged" };
+                log::warn!("copy {state}: {what} at {place}: {error}");
+                failure = failure.filter(PoolError::is_transient).or(Some(error));
             }
         }
     }
-    Err(last)
+    Err(failure.unwrap_or_else(|| Corrupt::new(what, "place", "at least one", "none").into()))
 }
 
-fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -> Result<Vec<u8>, Corrupt> {
+fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -> Result<Vec<u8>, PoolError> {
     let at = format!("{what} at {place}");
     let device = devices
         .get(place.device)
@@ -55,26 +59,20 @@ fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -
         && place.zone.0 < info.zone_count
         && end.is_some_and(|end| end <= info.zone_size);
     if !inside || ptr.len < 8 || ptr.len > BLOCK_BYTES_MAX {
-        return Err(Corrupt::new(
-            &at,
-            "place and length",
-            "inside a zone",
-            format_args!("{} bytes", ptr.len),
-        ));
+        let found = format_args!("{} bytes", ptr.len);
+        return Err(Corrupt::new(&at, "place and length", "inside a zone", found).into());
     }
     let unit = u64::from(info.write_unit);
     let from = place.offset / unit * unit;
     let to = (place.offset + u64::from(ptr.len)).next_multiple_of(unit);
     let mut wide = vec![0; (to - from) as usize];
-    device
-        .read(place.zone, from, &mut wide)
-        .map_err(|error| Corrupt::new(&at, "read", "to succeed", error))?;
+    device.read(place.zone, from, &mut wide)?;
     let start = (place.offset - from) as usize;
     let stored = wide.get(start..start + ptr.len as usize).unwrap_or(&[]);
     if compute(ChecksumKind::Blake3, stored) != ptr.checksum {
-        return Err(Corrupt::new(&at, "checksum", "that of its pointer", "another"));
+        return Err(Corrupt::new(&at, "checksum", "that of its pointer", "another").into());
     }
-    boot_decode(stored, &at)
+    Ok(boot_decode(stored, &at)?)
 }
 
 fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
