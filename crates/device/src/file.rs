@@ -181,11 +181,8 @@ impl FileDevice {
     /// Detects a file that is truncated while it is in use. Nothing else does: a write beyond the end extends the
     /// file again, with a hole where data was.
     fn detect_truncation(&self) {
-        let Ok(meta) = self.backing.file().metadata() else { return };
-        let (len, size) = (meta.len(), self.backing.size());
-        if !meta.is_file() || len >= size {
-            return;
-        }
+        let size = self.backing.size();
+        let Some(len) = self.backing.present_len().filter(|len| *len < size) else { return };
         if self.smallest_size.fetch_min(len, Ordering::Relaxed) >= size {
             log::error!("{}: damaged: truncated to {len} of {size} bytes while in use", self.info.name);
         }
