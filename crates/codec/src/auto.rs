@@ -22,6 +22,8 @@
 //!
 //! Invariant: no clock and no I/O. Times come from the caller, and the same calls give the same answers.
 
+#![expect(clippy::indexing_slicing, reason = "a step is below the number of steps")]
+
 use crate::compress::algorithm::{Compression, ID_ZSTD, PropertyError, VALID, ZstdLevel};
 use std::fmt;
 use std::str::FromStr;

@@ -12,7 +12,7 @@
 //! * No input makes a decoder panic, write past the logical size or allocate more than [`BLOCK_BYTES_MAX`].
 
 #![deny(missing_docs)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 pub mod auto;
 pub mod checksum;

@@ -13,7 +13,7 @@
 //! [`Dataset::set`].
 
 #![deny(missing_docs)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod attributes;
 mod dataset;

@@ -3,6 +3,7 @@
 //! Direct I/O needs buffers that begin on a page. The bytes of a buffer are always initialised.
 //! [`AlignedBuf::prepare`] does not clear them, so they may be those of an earlier use.
 
+#![expect(clippy::indexing_slicing, reason = "the buffer has grown by these bytes")]
 #![expect(unsafe_code, reason = "a vector of pages seen as bytes")]
 
 use std::ops::{Deref, DerefMut};

@@ -17,6 +17,7 @@
 //! Invariant: no backend ever writes below a zone's write pointer except through `reset`.
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod aligned;
 mod backend;

@@ -16,6 +16,8 @@
 //! Invariants: without a fault, flushed bytes are never lost, and the same config, calls and seeds give the same
 //! device.
 
+#![expect(clippy::indexing_slicing, reason = "a simulator for tests")]
+
 pub mod crash;
 mod dump;
 pub mod fault;

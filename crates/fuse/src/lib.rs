@@ -24,6 +24,7 @@
 //! process that takes over a mount needs no table of its predecessor.
 
 #![deny(missing_docs)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod cache_policy;
 pub mod dispatch;

@@ -229,8 +229,8 @@ impl Dnode {
         bonus.copy_from_slice(&self.bonus);
         rest.fill(0);
         if !self.spill.is_hole() {
-            let from = rest.len() - BlockPtr::SIZE;
-            rest[from..].copy_from_slice(&self.spill.encode());
+            let (_, spill) = rest.split_at_mut(rest.len() - BlockPtr::SIZE);
+            spill.copy_from_slice(&self.spill.encode());
         }
     }
 

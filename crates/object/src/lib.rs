@@ -23,7 +23,7 @@
 //! | [`object_sets`] | all sets of a pool, and their sync |
 
 #![deny(missing_docs)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod account;
 mod dirty;

@@ -11,6 +11,8 @@
 //! Invariants: a number is reused only after the txg that freed it has committed. A block with free
 //! slots is in `runs` exactly once, under a bound of at least its longest run. Other blocks are not in `runs`.
 
+#![expect(clippy::indexing_slicing, reason = "a run is at most the slots of a block")]
+
 use crate::dnode::SLOTS_PER_BLOCK;
 use std::collections::{BTreeMap, BTreeSet};
 use terrane_wire::{IdMap, ObjectId};

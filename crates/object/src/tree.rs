@@ -7,6 +7,11 @@
 //!
 //! Invariant: every pointer that leaves the tree is freed exactly once, or queued exactly once.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a level is at most that of the tree, and a slot is below the pointers of a block"
+)]
+
 use crate::dirty::{Ranges, TreeBlock};
 use crate::dnode::Dnode;
 use crate::free_policy::Ledger;

@@ -34,7 +34,7 @@
 //! wait). It locks the inodes in ascending order, checks again and changes them. Then it releases in reverse
 //! order. So no thread waits for space or for a txg while it holds a lock that a thread in that txg needs.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 #![deny(missing_docs)]
 
 mod acl;

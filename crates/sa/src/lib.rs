@@ -41,7 +41,7 @@
 //! ```
 
 #![deny(missing_docs)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 pub mod attr;
 pub mod buffer;

@@ -9,7 +9,7 @@
 //!
 //! Invariant: nothing here knows the pool, its client, or how a txg is written.
 
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 #![deny(missing_docs)]
 
 pub mod activity;

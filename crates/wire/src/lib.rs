@@ -13,7 +13,7 @@
 //! Invariant: nothing here panics on stored bytes, or allocates by a number that came from them.
 
 #![deny(missing_docs)]
-#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod corrupt;
 mod id_map;

@@ -8,6 +8,8 @@
 //! Invariant: nothing here waits, fails or allocates after its creation. A snapshot is not atomic: sums of several
 //! counters may differ by what happened while they were read.
 
+#![expect(clippy::indexing_slicing, reason = "indices are below the length of the arrays")]
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -5,6 +5,8 @@
 //! library looks for this itself, but misses it in small blocks. For content that is compressed already, the code
 //! saves a little, which is found to be too little only at the block's end. A sample shows that before.
 
+#![expect(clippy::indexing_slicing, reason = "evaluated when compiled")]
+
 use std::num::NonZero;
 
 /// From here on, the code costs about as much as this check, and the library's own check works.

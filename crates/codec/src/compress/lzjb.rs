@@ -4,6 +4,8 @@
 //! a literal byte. Bit 1 is a match of two bytes, high byte first: 6 bits of length - 3, 10 bits of distance back.
 //! The stream has no end mark; it ends when the block is full.
 
+#![expect(clippy::indexing_slicing, reason = "the encoder indexes only its own input and tables")]
+
 use super::corrupt;
 use terrane_wire::Corrupt;
 

@@ -3,6 +3,8 @@
 //! A stream is a sequence of control bytes *c*. Up to 63, *c* + 1 literal bytes follow. From 64 on, it stands for
 //! *c* - 63 zeros. The stream has no end mark; it ends when the block is full.
 
+#![expect(clippy::indexing_slicing, reason = "the encoder indexes only its own input")]
+
 use super::corrupt;
 use terrane_wire::Corrupt;
 

@@ -2,6 +2,8 @@
 //!
 //! Writes change whole blocks in memory. A block that the syncing txg also holds is copied first.
 
+#![expect(clippy::indexing_slicing, reason = "pieces were cut to the length of the block")]
+
 use super::{FirstBlock, Object};
 use crate::dirty::DirtyContent;
 use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};

@@ -1,5 +1,7 @@
 //! The same content in another stored form: with another compression, or in blocks of another size.
 
+#![expect(clippy::indexing_slicing, reason = "pieces were cut to the length of the block")]
+
 use super::Object;
 use crate::dirty::DirtyContent;
 use crate::dnode::check_block_bytes;

@@ -9,6 +9,8 @@
 //! If the second object's tree is unreadable, a txg's changes to it are lost, as with any object, and are not
 //! copied again. So its dnode gets that txg as its birth. The caller and an import recognize the loss by it.
 
+#![expect(clippy::indexing_slicing, reason = "arrays of two")]
+
 use super::{Object, RecentBlocks, State};
 use crate::dnode::Dnode;
 use crate::error::ObjectError;

@@ -3,6 +3,8 @@
 //! While an object is held, every caller gets the same one. Objects know this table and no other part of their
 //! set.
 
+#![expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
+
 use super::Object;
 use crate::dnode::{Dnode, SPILL_BYTES_MAX};
 use crate::error::ObjectError;

@@ -428,6 +428,7 @@ fn with_spill(
 }
 
 /// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.
+#[expect(clippy::indexing_slicing, reason = "positions were made from these objects")]
 fn insert_written(
     txg: Txg,
     pointers: &mut [BTreeMap<u64, BlockPtr>],
