@@ -9,6 +9,8 @@
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 #![expect(unsafe_code, reason = "shared mappings and asynchronous I/O have no safe form")]
 
+mod support;
+
 use memmap2::MmapRaw;
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
@@ -17,16 +19,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use terrane_dataset::Dataset;
-use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_fuse::{Dispatch, Launderer, MountOptions, Session, UnmountHandle};
-use terrane_object::ObjectSets;
-use terrane_pool::{CreateOptions, ImportOptions, Pool};
-use terrane_posix::{Cred, Fs, ReservedBytes};
-use terrane_store::env::SeededEnv;
+use support::Mounted;
+use terrane_posix::ReservedBytes;
 use terrane_store::errors::LossCause;
 
 const LAUNDERS: &str = "TERRANE_TEST_LAUNDERS";
@@ -73,72 +69,6 @@ fn the_program_that_maps() {
     let Some(name) = std::env::var_os(PROGRAM) else { return };
     let (_, program) = PROGRAMS.iter().find(|(known, _)| *known == name).unwrap();
     program(Path::new(&std::env::var_os(DIR).unwrap()));
-}
-
-/// A mount with its session in the background.
-struct Mounted {
-    dir: PathBuf,
-    fs: Arc<Fs>,
-    /// Without it nothing is ever committed.
-    _objects: Arc<ObjectSets>,
-    handle: UnmountHandle,
-    session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
-}
-
-impl Mounted {
-    /// `None`, with a message, where this cannot be tested.
-    fn start(name: &str, words: &str, with_helper: bool) -> Option<Mounted> {
-        let dir = std::env::temp_dir().join(format!("terrane-mapped-{name}-{}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
-        let mut options = MountOptions::default();
-        options.apply(words).unwrap();
-        let session = match Session::mount(&dir, &options) {
-            Ok(session) => session,
-            Err(error) => {
-                eprintln!("SKIPPED {name}: this machine cannot mount FUSE: {error}");
-                fs::remove_dir(&dir).unwrap();
-                return None;
-            }
-        };
-        let (objects, fs) = file_system();
-        let handle = session.unmount_handle();
-        let mut dispatch = Dispatch::new(Arc::clone(&fs), &options, Arc::default());
-        if with_helper {
-            dispatch = dispatch.with_launderer(Launderer::new(session.device().unwrap(), helper));
-        }
-        let session = std::thread::spawn(move || session.run(&dispatch));
-        Some(Mounted { dir, fs, _objects: objects, handle, session: Some(session) })
-    }
-
-    fn end(mut self) {
-        // A child that another test starts shares our open files until its exec.
-        let busy_until = Instant::now() + Duration::from_secs(20);
-        while let Err(error) = self.handle.unmount() {
-            assert!(Instant::now() < busy_until, "{error}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        self.session.take().unwrap().join().unwrap().unwrap();
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Also after a failed assertion: nothing may be left mounted.
-        let _ = self.handle.abort();
-        let _ = fs::remove_dir(&self.dir);
-    }
-}
-
-fn file_system() -> (Arc<ObjectSets>, Arc<Fs>) {
-    let config = SimConfig { zone_count: 64, zone_size: 1 << 20, ..SimConfig::default() };
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
-    let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
-    let create = CreateOptions::named("test");
-    let pool = Pool::create(devices, &create, Arc::new(SeededEnv::new(1)), &options).unwrap();
-    let objects = ObjectSets::create(pool).unwrap();
-    let dataset = Dataset::create_root(&objects, &[]).unwrap();
-    Fs::format(&dataset, &Cred::default()).unwrap();
-    (objects, Fs::open(Arc::new(dataset)).unwrap())
 }
 
 fn new_file(path: PathBuf, size: u64) -> File {
@@ -231,7 +161,7 @@ fn holes(dir: &Path) {
 #[test]
 fn what_was_stored_through_a_mapping_is_no_hole() {
     for (name, words) in [("holes", ""), ("holes-direct", "direct_io"), ("holes-uring", "uring")] {
-        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        let Some(mounted) = Mounted::start_small(name, words, Some(helper)) else { return };
         run("holes", &mounted.dir);
         mounted.end();
     }
@@ -250,7 +180,7 @@ fn copier(dir: &Path) {
 #[test]
 fn many_copiers_beside_stores_find_all_and_wait_for_no_time_limit() {
     for (name, words) in [("copiers", ""), ("copiers-uring", "uring")] {
-        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        let Some(mounted) = Mounted::start_small(name, words, Some(helper)) else { return };
         let since = Instant::now();
         std::thread::scope(|scope| (0..12).for_each(|_| _ = scope.spawn(|| run("copier", &mounted.dir))));
         assert!(since.elapsed() < Duration::from_secs(9), "{words}: {:?}", since.elapsed());
@@ -310,7 +240,7 @@ fn asynchronous(dir: &Path) {
 
 #[test]
 fn a_write_past_the_cache_is_found_by_whoever_reads_through_it() {
-    let Some(mounted) = Mounted::start("asynchronous", "", true) else { return };
+    let Some(mounted) = Mounted::start_small("asynchronous", "", Some(helper)) else { return };
     run("asynchronous", &mounted.dir);
     mounted.end();
 }
@@ -341,7 +271,7 @@ fn times(dir: &Path) {
 #[test]
 fn a_time_that_is_set_after_a_store_stays() {
     for (name, words) in [("times", ""), ("times-least", "threads=3"), ("times-uring", "uring")] {
-        let Some(mounted) = Mounted::start(name, words, true) else { return };
+        let Some(mounted) = Mounted::start_small(name, words, Some(helper)) else { return };
         let since = Instant::now();
         run("times", &mounted.dir);
         assert!(since.elapsed() < Duration::from_secs(9), "{words}: {:?}", since.elapsed());
@@ -388,7 +318,7 @@ fn fill_and_store(dir: &Path, file: &File) {
 
 #[test]
 fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
-    let Some(mounted) = Mounted::start("full", "", true) else { return };
+    let Some(mounted) = Mounted::start_small("full", "", Some(helper)) else { return };
     run("full", &mounted.dir);
     let file = File::open(mounted.dir.join("f")).unwrap();
     let ino = mounted.fs.lookup(mounted.fs.root(), b"f").unwrap().ino;
@@ -417,7 +347,7 @@ fn stores_for_which_there_is_no_room_are_told_and_not_shown() {
 
 #[test]
 fn stores_for_which_room_was_kept_are_kept() {
-    let Some(mounted) = Mounted::start("kept", "", true) else { return };
+    let Some(mounted) = Mounted::start_small("kept", "", Some(helper)) else { return };
     run("kept", &mounted.dir);
     let file = File::open(mounted.dir.join("f")).unwrap();
     file.sync_all().unwrap();
@@ -435,7 +365,7 @@ fn stores_for_which_room_was_kept_are_kept() {
 
 #[test]
 fn without_a_helper_nothing_is_called_a_hole() {
-    let Some(mounted) = Mounted::start("alone", "", false) else { return };
+    let Some(mounted) = Mounted::start_small("alone", "", None) else { return };
     let file = new_file(mounted.dir.join("f"), 4 * MIB);
     assert_eq!(seek(&file, SeekFrom::Data(5)), Ok(5));
     assert_eq!(seek(&file, SeekFrom::Hole(5)), Ok(4 * MIB));

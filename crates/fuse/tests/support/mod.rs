@@ -9,11 +9,12 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_fuse::{Dispatch, Metrics, MountOptions, Session, UnmountHandle};
+use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
 use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
@@ -37,20 +38,27 @@ impl Mounted {
             eprintln!("SKIPPED {name}: not root");
             return None;
         }
-        let dir = std::env::temp_dir().join(format!("terrane-mounted-{name}-{}", std::process::id()));
-        let (objects, file_system) = file_system(props);
-        let mounted = mount(dir, objects, file_system, words);
-        if mounted.is_none() {
-            eprintln!("SKIPPED {name}");
-        }
-        mounted
+        let mut options = MountOptions::for_root("tank");
+        options.apply(words).unwrap();
+        let file_system = file_system(props, 4 << 20);
+        let options = options.with_dataset_options(file_system.1.dataset());
+        mount(name, dir_of(name), file_system, &options, None)
+    }
+
+    /// A small pool, mounted as any user may. `helper` starts the process that has the kernel write pages back.
+    pub fn start_small(name: &str, words: &str, helper: Option<fn() -> Command>) -> Option<Mounted> {
+        let mut options = MountOptions::default();
+        options.apply(words).unwrap();
+        mount(name, dir_of(name), file_system(&[], 1 << 20), &options, helper)
     }
 
     /// Mounted anew at the same place: the kernel remembers nothing.
     pub fn again(self, words: &str) -> Mounted {
         let (dir, objects, fs) = (self.dir.clone(), Arc::clone(&self.objects), Arc::clone(&self.fs));
         self.end();
-        mount(dir, objects, fs, words).unwrap()
+        let mut options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
+        options.apply(words).unwrap();
+        mount("again", dir, (objects, fs), &options, None).unwrap()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -89,26 +97,37 @@ impl Drop for Mounted {
     }
 }
 
-fn mount(dir: PathBuf, objects: Arc<ObjectSets>, fs: Arc<Fs>, words: &str) -> Option<Mounted> {
+fn dir_of(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("terrane-mounted-{name}-{}", std::process::id()))
+}
+
+fn mount(
+    name: &str,
+    dir: PathBuf,
+    (objects, fs): (Arc<ObjectSets>, Arc<Fs>),
+    options: &MountOptions,
+    helper: Option<fn() -> Command>,
+) -> Option<Mounted> {
     fs::create_dir_all(&dir).unwrap();
-    let mut options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
-    options.apply(words).unwrap();
-    let session = match Session::mount(&dir, &options) {
+    let session = match Session::mount(&dir, options) {
         Ok(session) => session,
         Err(error) => {
-            eprintln!("this machine cannot mount FUSE: {error}");
+            eprintln!("SKIPPED {name}: this machine cannot mount FUSE: {error}");
             fs::remove_dir(&dir).unwrap();
             return None;
         }
     };
     let (handle, metrics) = (session.unmount_handle(), Arc::<Metrics>::default());
-    let dispatch = Dispatch::new(Arc::clone(&fs), &options, Arc::clone(&metrics));
+    let mut dispatch = Dispatch::new(Arc::clone(&fs), options, Arc::clone(&metrics));
+    if let Some(helper) = helper {
+        dispatch = dispatch.with_launderer(Launderer::new(session.device().unwrap(), helper));
+    }
     let session = std::thread::spawn(move || session.run(&dispatch));
     Some(Mounted { dir, fs, objects, metrics, handle, session: Some(session) })
 }
 
-fn file_system(props: &[(&str, &str)]) -> (Arc<ObjectSets>, Arc<Fs>) {
-    let config = SimConfig { zone_count: 64, zone_size: 4 << 20, ..SimConfig::default() };
+fn file_system(props: &[(&str, &str)], zone_size: u64) -> (Arc<ObjectSets>, Arc<Fs>) {
+    let config = SimConfig { zone_count: 64, zone_size, ..SimConfig::default() };
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(SimDevice::new(config).unwrap())];
     let options = ImportOptions { cache_bytes: 4 << 20, ..ImportOptions::default() };
     let create = CreateOptions::named("test");
