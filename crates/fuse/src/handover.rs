@@ -234,7 +234,7 @@ mod tests {
         assert!(message == "READY=1" && file.is_none());
         several_at_once_are_closed(&path, &holder);
         drop(holder);
-        assert!(!is_listening(path.as_os_str()), "a socket that was left behind");
+        wait_until("the socket that was left behind is refused", || !is_listening(path.as_os_str()));
         std::fs::remove_file(path).unwrap();
     }
 
@@ -245,8 +245,18 @@ mod tests {
         send_message(&theirs, "FDSTORE=1\nFDNAME=x", &[writer.as_fd(); 3]).unwrap();
         drop(writer);
         assert!(receive(holder).unwrap().1.is_none());
-        // The last writer has gone, so the poll returns end of file at once.
-        assert!(process::pending(&reader, PollFlags::IN).contains(PollFlags::HUP), "all were closed");
+        // The last writer has gone, so the poll returns end of file.
+        wait_until("all were closed", || process::pending(&reader, PollFlags::IN).contains(PollFlags::HUP));
+    }
+
+    /// Children that other tests start hold copies of all descriptors until their exec, so nothing that hangs
+    /// on the last copy happens at once.
+    fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
+        let begun = std::time::Instant::now();
+        while !reached() {
+            assert!(begun.elapsed().as_secs() < 10, "not within ten seconds: {what}");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
