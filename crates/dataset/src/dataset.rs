@@ -91,7 +91,11 @@ impl Props {
     fn collection(&self) -> Result<CollectionOptions, DatasetError> {
         let (number, row) = self.number_of(props::GC_POLICY)?;
         let victims = props::victim_policy(number).ok_or_else(|| row.invalid_value(number))?;
-        Ok(CollectionOptions { victims, idle: props::idle_window(self.number_of(props::GC_IDLE)?.0) })
+        Ok(CollectionOptions {
+            victims,
+            idle: props::idle_window(self.number_of(props::GC_IDLE)?.0),
+            open_zones_max: props::open_zones(self.number_of(props::OPEN_ZONES_MAX)?.0),
+        })
     }
 
     fn policy(&self) -> Result<DataPolicy, DatasetError> {

@@ -23,6 +23,7 @@ pub(crate) const COMPRESSION: &str = "compression";
 pub(crate) const RECORD_SIZE: &str = "recordsize";
 pub(crate) const WRITE_HINT: &str = "write_hint";
 pub(crate) const GC_POLICY: &str = "gc_policy";
+pub(crate) const OPEN_ZONES_MAX: &str = "max_open_zones";
 pub(crate) const FAIL_MODE: &str = "failmode";
 pub(crate) const GC_IDLE: &str = "gc_idle";
 pub(crate) const RECOMPRESS: &str = "recompress";
@@ -216,6 +217,23 @@ pub static PROPERTIES: &[Property] = &[
         },
     },
     Property {
+        name: OPEN_ZONES_MAX,
+        values: &[Word("auto"), Form("4 to 4096")],
+        default: 0,
+        fixed: false,
+        parse: |word| match word {
+            "auto" => Some(0),
+            digits => digits
+                .parse::<u64>()
+                .ok()
+                .filter(|zones| open_zones(*zones).is_some() && zones.to_string() == digits),
+        },
+        print: |stored| match stored {
+            0 => Some("auto".to_string()),
+            zones => open_zones(zones).map(|zones| zones.to_string()),
+        },
+    },
+    Property {
         name: FAIL_MODE,
         values: &[Word("wait"), Word("continue")],
         default: 0,
@@ -403,6 +421,11 @@ pub(crate) fn fail_mode(stored: u64) -> Option<FailMode> {
     }
 }
 
+/// The limit of open zones by this value of the property `max_open_zones`. `None`: there is none.
+pub(crate) fn open_zones(stored: u64) -> Option<u32> {
+    u32::try_from(stored).ok().filter(|zones| (4..=4096).contains(zones))
+}
+
 /// Decodes a window: first minute times the minutes of a day, plus the end. No window begins and ends at
 /// midnight, so 0 means none.
 pub(crate) fn idle_window(stored: u64) -> Option<IdleWindow> {
@@ -528,6 +551,9 @@ mod tests {
             ("recompress", "idle:0", "idle:0"),
             ("recompress", "idle:3650", "idle:3650"),
             ("gc_policy", "greedy", "greedy"),
+            ("max_open_zones", "auto", "auto"),
+            ("max_open_zones", "4", "4"),
+            ("max_open_zones", "4096", "4096"),
             ("gc_idle", "off", "off"),
             ("gc_idle", "22:30-06:00", "22:30-06:00"),
             ("gc_idle", "00:00-00:01", "00:00-00:01"),
@@ -566,6 +592,10 @@ mod tests {
             ("recompress", "idle:07"),
             ("recompress", "idle:3651"),
             ("gc_policy", "fifo"),
+            ("max_open_zones", "0"),
+            ("max_open_zones", "3"),
+            ("max_open_zones", "04"),
+            ("max_open_zones", "4097"),
             ("gc_idle", "on"),
             ("gc_idle", "1:00-2:00"),
             ("gc_idle", "01:00-01:00"),

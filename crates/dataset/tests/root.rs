@@ -69,8 +69,12 @@ fn properties_act_at_once_and_survive() {
     assert_eq!(pool(), CollectionOptions::default());
     dataset.set("gc_idle", "22:30-06:00").unwrap();
     dataset.set("gc_policy", "greedy").unwrap();
+    dataset.set("max_open_zones", "9").unwrap();
     let night = IdleWindow::new(22 * 60 + 30, 6 * 60);
-    assert_eq!(pool(), CollectionOptions { victims: VictimPolicy::Greedy, idle: night });
+    assert_eq!(
+        pool(),
+        CollectionOptions { victims: VictimPolicy::Greedy, idle: night, open_zones_max: Some(9) }
+    );
     dataset.reset("gc_policy").unwrap();
     m.objects.mos().commit().unwrap();
     let before = dataset.list().unwrap();
@@ -78,7 +82,8 @@ fn properties_act_at_once_and_survive() {
     let m = m.crash();
     let dataset = Dataset::open_root(&m.objects).unwrap();
     assert_eq!(dataset.list().unwrap(), before);
-    let collection = CollectionOptions { victims: VictimPolicy::CostBenefit, idle: night };
+    let collection =
+        CollectionOptions { victims: VictimPolicy::CostBenefit, idle: night, open_zones_max: Some(9) };
     assert_eq!(dataset.object_set().pool().collection(), collection);
     assert_eq!(dataset.object_set().policy(), policy_with(policy, ChecksumKind::Blake3));
     assert_eq!(of_attributes(&dataset), chosen);

@@ -77,6 +77,7 @@ impl Mover<'_, '_> {
     /// Reclaims as much space as users took, if free space is short, and nothing if there is enough.
     pub(crate) fn collect(&mut self) -> Result<(), PoolError> {
         self.wake_zones();
+        self.close_left_zones()?;
         // Healed blocks have new runs that the tables do not include yet. So the check for blocks between two
         // survivors would be wrong.
         if !self.healed.is_empty() {
@@ -305,14 +306,30 @@ impl Mover<'_, '_> {
     /// Closes open zones that hold most of the garbage, so that they can become victims.
     fn close_wasteful_zones(&mut self) -> Result<(), PoolError> {
         for slot in 0..self.txg_sync.st.streams.layout().slots() {
-            let wasteful = self.txg_sync.st.streams.zone_of(slot).is_some_and(|seq| {
-                let tables = self.txg_sync.pool.store.tables.read();
-                tables
-                    .zones
-                    .get(&seq)
-                    .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
-            });
-            if wasteful {
+            if self.is_wasteful(slot) {
+                self.txg_sync.st.streams.close_slot(slot, self.txg_sync.txg)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_wasteful(&self, slot: usize) -> bool {
+        self.txg_sync.st.streams.zone_of(slot).is_some_and(|seq| {
+            let tables = self.txg_sync.pool.store.tables.read();
+            tables
+                .zones
+                .get(&seq)
+                .is_some_and(|zone| zone.claimed > zone.capacity / 4 && zone.live < zone.claimed / 2)
+        })
+    }
+
+    /// Closes the zones of extra slots whose files are probably whole, if most in them has died, or if they are nearly full and others
+    /// may be opened.
+    fn close_left_zones(&mut self) -> Result<(), PoolError> {
+        self.txg_sync.st.streams.set_open_max(self.txg_sync.pool.collection().open_zones_max);
+        let supply = self.txg_sync.pool.admission.zone_supply(self.txg_sync.st);
+        for slot in self.txg_sync.st.streams.left_slots() {
+            if self.is_wasteful(slot) || self.txg_sync.st.streams.is_end_spared(slot, supply) {
                 self.txg_sync.st.streams.close_slot(slot, self.txg_sync.txg)?;
             }
         }

@@ -605,6 +605,7 @@ fn open(
         found;
     let written = record.written.iter().map(|written| written.seq);
     let written: Vec<ZoneSeq> = written.chain(uber.record.copies().map(|place| place.seq)).collect();
+    let moved_to = record.moves.iter().map(|moved| moved.run.dest).collect();
     // A pool that runs GC repacks later; a read-only one does not.
     if tables.index_size().should_pack(options.index_bytes) {
         tables.replace_reclaimed(tables.reclaimed_in_form(true));
@@ -688,7 +689,7 @@ fn open(
         // A rewind to a named txg is the administrator's decision.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, IndexSource::Stored) {
             pool.store
-                .verify_newest(uber.txg, written)
+                .verify_newest(uber.txg, written, &moved_to)
                 .map_err(|corrupt| pool.refuse_newest(uber.txg, &corrupt))?;
         }
         let mut st = pool.sync.lock();

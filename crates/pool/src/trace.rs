@@ -43,7 +43,7 @@ impl Pool {
         let st = self.sync.lock();
         let layout = st.streams.layout();
         let ages: BTreeSet<usize> = Age::ALL.into_iter().map(|age| layout.survivors(age)).collect();
-        writeln!(sink, "pool {zones} {} {} {}", label.zone_size, layout.slots(), ages.len())?;
+        writeln!(sink, "pool {zones} {} {} {}", label.zone_size, layout.kept_slots(), ages.len())?;
         let recording = Recording { sink, lines: String::new(), txg_lines: String::new(), placement: None };
         *self.recorder.recording.lock() = Some(recording);
         self.recorder.is_on.store(true, Ordering::Relaxed);

@@ -225,7 +225,7 @@ impl TxgSync<'_> {
         match request.stream {
             Stream::Data(placement) => {
                 let heat = self.st.collector.ages.heat(&placement);
-                let supply = self.pool.admission.zone_stock(self.st);
+                let supply = self.pool.admission.zone_supply(self.st);
                 let slot = self.st.streams.pick_data_slot(
                     &placement,
                     (heat, bytes.len() as u64),

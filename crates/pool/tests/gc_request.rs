@@ -127,8 +127,11 @@ fn idle_time_gc_follows_a_request_that_reached_a_lax_goal() {
     let (left, percent) = garbage(&pool);
     assert!(percent > 20, "{percent} % are left");
     pool.set_collection(CollectionOptions { idle: IdleWindow::new(0, 1439), ..Default::default() });
-    (0..3).for_each(|_| pool.commit_txg(pool.open_txg()).unwrap());
-    assert_eq!(pool.gc_now().0, GcMode::Window);
+    let modes = [(); 3].map(|()| {
+        pool.commit_txg(pool.open_txg()).unwrap();
+        pool.gc_now().0
+    });
+    assert!(modes.contains(&GcMode::Window), "{modes:?}");
     run(&pool);
     assert!(garbage(&pool).0 < left, "{:?} of {left}", garbage(&pool));
     verify(&pool, &toy);

@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::Duration;
-use support::{create, empty_toy, fill, import, options, owner, request, sim, verify, verify_with, work};
+use support::{
+    create, empty_toy, fill, import, open_few_zones, options, owner, request, sim, verify, verify_with, work,
+};
 use terrane_device::sim::Survival;
 use terrane_device::{Device, Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::BlockPtr;
@@ -593,6 +595,7 @@ fn a_txg_with_failed_batches_can_be_imported() {
             left: Mutex::default(),
         });
         pool.set_client(client.clone());
+        open_few_zones(&pool);
         let env = SeededEnv::new(seed);
         work(&pool, &toy, &env, 20).unwrap();
         kill_all_but(&pool, &device, 4 + (seed % 4) as usize, ZoneState::ReadOnly);
@@ -677,10 +680,12 @@ fn sharing(pool: &Pool, toy: &support::Toy) -> Vec<usize> {
 fn with_copies_in_one_zone(seed: u64, empty: usize) -> (SimDevice, Arc<Pool>, Arc<support::Toy>) {
     let device = sim(seed, seed.is_multiple_of(2));
     let (pool, toy) = create(&device, seed);
+    open_few_zones(&pool);
     let env = SeededEnv::new(seed);
     work(&pool, &toy, &env, 12).unwrap();
     pool.export().unwrap();
     let (pool, toy) = import(&device, seed).unwrap();
+    open_few_zones(&pool);
     // Empty zones must be reset before they are opened, and that fails.
     device.inject(Fault::ResetError { zone: None, one_in: 1 });
     kill_all_but(&pool, &device, empty, ZoneState::ReadOnly);

@@ -93,7 +93,7 @@ fn administrators_choose_how_victims_are_chosen() {
         let m = Machine::sized(73, &props, 40, 1 << 20);
         let (fs, mut rng) = (m.fs(), Prng::new(3));
         let pool = fs.dataset().object_set().pool();
-        pool.set_collection(CollectionOptions { victims, idle: None });
+        pool.set_collection(CollectionOptions { victims, ..CollectionOptions::default() });
         let file = fs.file(fs.root(), "f").ino;
         let records = fs.statfs().available * 3 / 8;
         (0..records).for_each(|at| fs.put(file, at * 8192, &rng.random_bytes(8192)));

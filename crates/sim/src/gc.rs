@@ -31,8 +31,10 @@ pub struct Setting {
     pub txg_bytes: u64,
     /// Bytes of blocks per directory part.
     pub batch_bytes: u64,
-    /// Open zones, for metadata, data and survivors.
+    /// Open zones for which space is kept, for metadata, data and survivors.
     pub slots: u32,
+    /// Most open zones, with extra slots for data; 0 is no limit.
+    pub open_max: u32,
     /// Slots for survivors, by age.
     pub ages: u32,
     /// How victims are chosen.
@@ -75,6 +77,7 @@ impl Setting {
             txg_bytes: zone_bytes / 2,
             batch_bytes: BATCH_BYTES.min(zone_bytes),
             slots: layout.slots() as u32,
+            open_max: 0,
             ages: survivors.len() as u32,
             victim: VictimPolicy::CostBenefit,
             metadata: 0.0,

@@ -10,7 +10,7 @@
 //!
 //! Invariant: frees may use the GC reserve. Nothing may use the space that commits need.
 
-use crate::policy::ZoneSupply;
+use crate::policy::{Supply, ZoneSupply};
 use terrane_format::addr::granule_bytes;
 
 /// The low watermark of collection is a margin above the space that must be kept. The margin is this fraction of the pool, between
@@ -112,14 +112,21 @@ impl Sizes {
 
     /// What placement may do with `empty` zones. Ends of zones stay unused only while users hold less than 7/8 of their limit, and
     /// empty zones exceed all promises. So unused ends never cause a shortage.
-    pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> ZoneSupply {
+    pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> Supply {
         let low = self.min_empty_zones();
-        let reserved = reserved_bytes.div_ceil(self.per_zone().max(1)) as usize;
-        match empty > low {
+        let per_zone = self.per_zone().max(1);
+        let reserved = reserved_bytes.div_ceil(per_zone) as usize;
+        let zones = match empty > low {
             true if empty > 2 * low + reserved && live < limit / 8 * 7 => ZoneSupply::Plenty,
             true => ZoneSupply::Enough,
             false => ZoneSupply::Short,
-        }
+        };
+        Supply { zones, extra_slots: self.extra_slots(live, limit) as usize }
+    }
+
+    /// How many extra slots may have an open zone, each of which holds up to a zone: as many zones as users lack to 14/15 of their limit.
+    fn extra_slots(&self, live: u64, limit: u64) -> u64 {
+        (limit / 15 * 14).saturating_sub(live) / self.per_zone().max(1)
     }
 }
 
@@ -171,10 +178,12 @@ pub struct DeviceSpace {
 /// Open zones, by the slots that hold them.
 #[derive(Clone, Copy, Debug)]
 pub struct Slots {
-    /// Slots of all roles.
+    /// Slots of all roles, without extra slots.
     pub all: u64,
-    /// Slots for data.
+    /// Slots for data, without extra slots.
     pub data: u64,
+    /// Extra slots that would take data now if zones were plenty.
+    pub extra_wanted: u64,
     /// Free bytes in open zones to which data does not go.
     pub non_data_bytes: u64,
     /// Bytes of zones reserved for a copy of metadata that has nearly filled its own zone; grows while it does. Without them, data
@@ -299,7 +308,10 @@ impl SpaceAccount {
 
     /// The low watermark's margin above the kept space, for `zones` usable zones.
     pub fn low_watermark_margin(&self, zones: u64) -> u64 {
+        // What is left in the zones of extra slots counts as free, but is not there for others.
+        let extra = self.sizes.extra_slots(self.live, self.user_capacity()).min(self.slots.extra_wanted);
         margin_bytes(self.sizes.per_zone(), zones, self.slots.data)
+            + extra.div_ceil(2) * self.sizes.per_zone()
     }
 
     /// All usable space, in zones of the largest size and in bytes of yield. Zones of devices may differ much in size: 7 % of all zones
@@ -420,7 +432,7 @@ mod tests {
                 open_bytes: 0,
                 host_free_bytes: u64::MAX,
             }],
-            slots: Slots { all: 3, data: 1, non_data_bytes: 0, metadata_bytes: 0 },
+            slots: Slots { all: 3, data: 1, extra_wanted: 0, non_data_bytes: 0, metadata_bytes: 0 },
             residents: ResidentZones {
                 zones: 100 - empty,
                 capacity: (100 - empty) * 64 * MIB,
@@ -526,15 +538,26 @@ mod tests {
     fn placement_spends_zones_only_where_users_lack_none() {
         let sizes = account(0).sizes;
         let low = sizes.min_empty_zones();
-        assert_eq!(sizes.zone_supply(low, 0, 0, 1 << 30), ZoneSupply::Short);
-        assert_eq!(sizes.zone_supply(low + 1, 0, 0, 1 << 30), ZoneSupply::Enough);
-        assert_eq!(sizes.zone_supply(2 * low + 1, 0, 0, 1 << 30), ZoneSupply::Plenty);
-        assert_eq!(sizes.zone_supply(2 * low + 1, 1, 0, 1 << 30), ZoneSupply::Enough, "one is promised");
-        assert_eq!(
-            sizes.zone_supply(2 * low + 1, 0, 7 << 27, 1 << 30),
-            ZoneSupply::Enough,
-            "the pool is nearly full"
-        );
+        let zones = |empty, reserved, live| sizes.zone_supply(empty, reserved, live, 1 << 40).zones;
+        assert_eq!(zones(low, 0, 0), ZoneSupply::Short);
+        assert_eq!(zones(low + 1, 0, 0), ZoneSupply::Enough);
+        assert_eq!(zones(2 * low + 1, 0, 0), ZoneSupply::Plenty);
+        assert_eq!(zones(2 * low + 1, 1, 0), ZoneSupply::Enough, "one is promised");
+        assert_eq!(zones(2 * low + 1, 0, 7 << 37), ZoneSupply::Enough, "the pool is nearly full");
+    }
+
+    #[test]
+    fn fewer_extra_slots_are_open_the_fuller_the_pool_is() {
+        let account = account(50);
+        let limit = account.user_capacity();
+        let extra = |percent: u64| account.sizes.zone_supply(9, 0, limit / 100 * percent, limit).extra_slots;
+        assert_eq!([50, 80, 90, 94, 100].map(extra), [40, 12, 3, 0, 0]);
+        let mut busy = account.clone();
+        busy.slots.extra_wanted = 8;
+        let margin = |account: &SpaceAccount| account.low_watermark_margin(100);
+        assert_eq!(margin(&busy) - margin(&account), 4 * account.sizes.per_zone(), "half a zone for each");
+        busy.live = limit / 100 * 95;
+        assert_eq!(margin(&busy), margin(&account), "none is kept for them when the pool is nearly full");
     }
 
     #[test]

@@ -35,5 +35,5 @@ pub use lifetime_predictor::{LifetimePredictor, SimilarityKey};
 pub use nopwrite_sampling::NopwriteSampling;
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;
-pub use placer::{Choice, Layout, Placer, ZoneSupply};
+pub use placer::{Choice, Layout, Placer, Supply, ZoneSupply};
 pub use victim::{Candidates, VictimPolicy};

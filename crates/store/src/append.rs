@@ -36,7 +36,7 @@ use terrane_format::directory::{
 use terrane_format::record::{Home, Move, OpenedZone, PartCopy, WrittenZone, ZoneClass, runs_of};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_space::account::MetadataReserve;
-use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, ZoneSupply};
+use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Supply};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 pub use write_buffer::WriteBuffer;
 
@@ -286,15 +286,47 @@ impl Streams {
         &mut self,
         placement: &Placement,
         (heat, bytes): (Heat, u64),
-        stock: ZoneSupply,
+        supply: Supply,
         txg: Txg,
     ) -> Result<usize, PoolError> {
-        let choice = self.placer.choose(placement, heat, stock, |slot| self.free_bytes(slot));
+        self.placer.begin_txg(txg);
+        if !self.placer.extra_may_continue(supply) {
+            // They open no zone, so one that is full would stay open, and could not be collected.
+            for slot in self.layout().extra() {
+                if self.open[slot].is_some() && self.data_free_bytes(slot) < bytes {
+                    self.close_slot(slot, txg)?;
+                }
+            }
+        }
+        let choice = self.placer.choose(placement, (heat, bytes), supply, |slot| self.data_free_bytes(slot));
         self.placer.note_placed(choice, placement, heat, bytes);
         if choice.is_fresh {
             self.close_slot(choice.slot, txg)?;
         }
         Ok(choice.slot)
+    }
+
+    /// From now on placement has at most this many zones open, those for which space is kept in any case. `None`: no limit.
+    pub fn set_open_max(&mut self, open_max: Option<u32>) {
+        self.placer.set_open_max(open_max);
+    }
+
+    /// Extra slots with an open zone that took no data lately.
+    pub fn left_slots(&self) -> Vec<usize> {
+        self.layout()
+            .extra()
+            .filter(|slot| self.open[*slot].is_some() && self.placer.is_left(*slot))
+            .collect()
+    }
+
+    /// Whether the end of the slot's zone is better left unused than filled.
+    pub fn is_end_spared(&self, slot: usize, supply: Supply) -> bool {
+        self.placer.extra_may_continue(supply) && self.placer.is_scrap(self.data_free_bytes(slot), supply)
+    }
+
+    /// Extra slots that would take data now if zones were plenty.
+    pub fn extra_wanted(&self) -> usize {
+        self.placer.extra_wanted()
     }
 
     /// Bytes of zones that the txg has taken, gathered but unsent bytes included.
@@ -340,7 +372,8 @@ impl Streams {
         start: u64,
         claimed: u64,
     ) -> Option<Arc<WriteBuffer>> {
-        let mut slots = self.placer.layout().slots_of(class);
+        // Extra slots come first: others may be shared with metadata.
+        let mut slots = self.placer.layout().slots_of(class).rev();
         let slot = slots.find(|slot| self.open.get(*slot).is_some_and(Option::is_none))?;
         let write_buffer = Arc::<WriteBuffer>::default();
         write_buffer.state.lock().tail_start = start;

@@ -205,6 +205,7 @@ impl Devices {
         let open_max = if limits.contains(&0) { 0 } else { limits.iter().map(|limit| limit - 1).sum() };
         let layout = Layout::new(zones, open_max);
         let layout = layout.map(|layout| if has_special { layout.with_metadata_slots() } else { layout });
+        let layout = layout.map(|layout| layout.with_extra_slots(open_max));
         layout.ok_or_else(|| {
             PoolError::refused(
                 devices.first().map_or("a pool".into(), |(_, device)| device.info().name.clone()),

@@ -11,14 +11,20 @@
 //! for a read error that may be transient.
 
 use crate::zone_store::ZoneStore;
+use std::collections::BTreeSet;
 use terrane_format::directory::Entry;
 use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_wire::{Corrupt, Txg, ZoneSeq};
 
 impl ZoneStore {
-    /// Reads what txg `txg` wrote to these zones and other data depends on.
-    pub fn verify_newest(&self, txg: Txg, zones: impl IntoIterator<Item = ZoneSeq>) -> Result<(), Corrupt> {
+    /// Reads what txg `txg` wrote to these zones and other data depends on. It moved blocks to the zones `moved_to`.
+    pub fn verify_newest(
+        &self,
+        txg: Txg,
+        zones: impl IntoIterator<Item = ZoneSeq>,
+        moved_to: &BTreeSet<ZoneSeq>,
+    ) -> Result<(), Corrupt> {
         let mut lost_parts: Vec<Corrupt> = Vec::new();
         for seq in zones {
             let claimed = {
@@ -33,11 +39,13 @@ impl ZoneStore {
                     Err(error) => {
                         log::error!("zone {seq}: directory part failed: {error}");
                         // For file data, a lost directory part is noticed when the zone is collected.
-                        if !error.is_transient() && pinned.class != ZoneClass::Data {
+                        let has_moved = pinned.class == ZoneClass::Collection || moved_to.contains(&seq);
+                        if !error.is_transient() && (pinned.class != ZoneClass::Data || has_moved) {
                             let expected = format_args!("what txg {txg} wrote");
                             let at = format_args!("zone {seq}");
                             let lost = Corrupt::new(at, "directory part", expected, error);
-                            if pinned.class == ZoneClass::Collection {
+                            // While zones are short, moved blocks go to zones of any class.
+                            if has_moved {
                                 return Err(lost);
                             }
                             lost_parts.push(lost);

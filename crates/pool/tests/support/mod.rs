@@ -10,7 +10,7 @@ use terrane_codec::{ChecksumKind, Compression};
 use terrane_device::{Device, SimConfig, SimDevice};
 use terrane_format::{BlockPtr, Owner};
 use terrane_pool::{Client, CreateOptions, ImportOptions, Pool, Stream, TxgSync, WriteRequest};
-use terrane_space::policy::Placement;
+use terrane_space::policy::{CollectionOptions, Placement};
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
 use terrane_txg::cost::Cost;
@@ -184,6 +184,20 @@ pub fn import_with(
     *toy.state.lock() = state;
     pool.set_client(toy.clone());
     Ok((pool, toy))
+}
+
+/// Checks that every block has the bytes of its version.
+pub fn verify_content(pool: &Arc<Pool>, toy: &Toy) {
+    let state = toy.state.lock();
+    for (slot, ptr) in state.pointers.iter().enumerate().filter(|(_, ptr)| !ptr.is_hole()) {
+        let block = pool.read(ptr, owner(slot)).unwrap_or_else(|error| panic!("slot {slot}: {error}"));
+        assert!(*block == fill(slot, state.versions[slot]), "slot {slot}");
+    }
+}
+
+/// From the next txg on, only as many zones are open as space is kept for.
+pub fn open_few_zones(pool: &Pool) {
+    pool.set_collection(CollectionOptions { open_zones_max: Some(2), ..pool.collection() });
 }
 
 /// Checks that every block has the bytes of its version, that every copy is whole, and that the accounting is

@@ -14,7 +14,7 @@ use terrane_format::record::{Free, Home, Move, OpenedZone, Record, Run, WrittenZ
 use terrane_format::rows::Phase;
 use terrane_format::{Addr, BlockPtr, GRANULE};
 use terrane_space::policy::{
-    Age, Candidates, Choice, Clock, Heat, HotLifetime, Layout, Placement, Placer, ZoneSupply,
+    Age, Candidates, Choice, Clock, Heat, HotLifetime, Layout, Placement, Placer, Supply, ZoneSupply,
 };
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::Prng;
@@ -122,7 +122,7 @@ pub struct Accounting {
 impl Accounting {
     /// An empty pool. `None`: no layout has so few slots.
     pub fn new(setting: Setting) -> Option<Accounting> {
-        let layout = Layout::of_slots(setting.slots, setting.ages)?;
+        let layout = Layout::of_slots(setting.slots, setting.ages)?.with_extra_slots(setting.open_max);
         let mut clock = Clock::default();
         clock.note(Txg(0), 0);
         let mut tables = Tables::default();
@@ -166,14 +166,16 @@ impl Accounting {
         self.gc_reserve_zones() + 2 * txg_zones + 2
     }
 
-    fn stock(&self) -> ZoneSupply {
+    fn supply(&self) -> Supply {
         // As in the pool, which offers about nine tenths of its zones.
         let is_loose = self.tables.live < self.setting.pool_bytes() / 5 * 4;
-        match self.empty.len() > self.low_watermark() {
+        let zones = match self.empty.len() > self.low_watermark() {
             true if is_loose && self.empty.len() > 2 * self.low_watermark() => ZoneSupply::Plenty,
             true => ZoneSupply::Enough,
             false => ZoneSupply::Short,
-        }
+        };
+        let free = (self.setting.pool_bytes() / 100 * 84).saturating_sub(self.tables.live);
+        Supply { zones, extra_slots: (free / self.setting.zone_bytes) as usize }
     }
 
     fn survivor_slot(&self, age: Age) -> usize {
@@ -199,15 +201,20 @@ impl Accounting {
             true => self.lifetimes.heat(previous, hint, placement.expected_life_bytes),
             false => Heat::Cold,
         };
-        let stock = self.stock();
+        let supply = self.supply();
         let Choice { slot, is_fresh } = if self.setting.mixed {
             Choice { slot: self.placer.layout().data().start, is_fresh: false }
         } else {
-            let space_left = |slot: usize| self.slots[slot].as_ref().map_or(0, |open| self.space_left(open));
-            let choice = self.placer.choose(&placement, heat, stock, space_left);
+            self.placer.begin_txg(self.txg);
+            self.close_full_extra(supply, bytes);
+            let space_left = |slot: usize| self.space_left_in(slot);
+            let choice = self.placer.choose(&placement, (heat, bytes), supply, space_left);
             self.placer.note_placed(choice, &placement, heat, bytes);
             choice
         };
+        let chosen = slot;
+        let slot = self.slot_with_space(chosen, is_fresh, bytes);
+        let is_fresh = is_fresh && slot == chosen;
         let takes = |accounting: &Accounting| {
             accounting.slots[slot].as_ref().is_some_and(|open| accounting.space_left(open) >= bytes)
         };
@@ -231,6 +238,38 @@ impl Accounting {
         self.written_bytes += bytes;
         self.txg_bytes += bytes;
         Some(identity)
+    }
+
+    fn space_left_in(&self, slot: usize) -> u64 {
+        self.slots[slot].as_ref().map_or(0, |open| self.space_left(open))
+    }
+
+    /// As in the pool: extra slots that open no zone do not keep one that is full.
+    fn close_full_extra(&mut self, supply: Supply, bytes: u64) {
+        if !self.placer.extra_may_continue(supply) {
+            for slot in self.placer.layout().extra() {
+                if self.slots[slot].is_some() && self.space_left_in(slot) < bytes {
+                    self.finish_zone(slot);
+                }
+            }
+        }
+    }
+
+    /// The slot, or the data slot with the most space if it would need a zone and none is left to data.
+    fn slot_with_space(&self, slot: usize, is_fresh: bool, bytes: u64) -> usize {
+        if self.empty.len() > self.gc_reserve_zones() || !is_fresh && self.space_left_in(slot) >= bytes {
+            return slot;
+        }
+        let widest = self.placer.layout().data().max_by_key(|slot| self.space_left_in(*slot));
+        widest.filter(|widest| self.space_left_in(*widest) >= bytes).unwrap_or(slot)
+    }
+
+    /// Zones that are empty, or would be if what is left in those of extra slots were one, without what those slots need.
+    fn free_zones(&self) -> usize {
+        let extra = self.placer.layout().extra();
+        let left: u64 = extra.map(|slot| self.space_left_in(slot)).sum();
+        let wanted = self.placer.extra_wanted().min(self.supply().extra_slots).div_ceil(2);
+        (self.empty.len() + (left / self.setting.zone_bytes) as usize).saturating_sub(wanted)
     }
 
     /// What the txg changed in trees.
@@ -375,7 +414,7 @@ impl Accounting {
     pub fn end_txg(&mut self) -> Option<()> {
         self.write_metadata();
         let mut emptied = self.waiting.len();
-        while self.empty.len() + emptied < self.low_watermark() {
+        while self.free_zones() + emptied < self.low_watermark() {
             let Some(victim) = self.choose_victim() else { break };
             if self.empty.len() <= 1 {
                 break;

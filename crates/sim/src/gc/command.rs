@@ -42,9 +42,12 @@ pub struct Command {
     /// Live data as a part of all zones
     #[arg(long, value_name = "PART", default_value = "0.9", value_parser = part(0.01..=0.99))]
     fill: f64,
-    /// Open zones; as a pool has them, or as recorded
+    /// Open zones for which space is kept; as a pool has them, or as recorded
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=128))]
     slots: Option<u32>,
+    /// Most open zones, with extra ones for data; 0 is no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    open: u32,
     /// Open zones for survivors; as a pool has them, or as recorded
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=3))]
     ages: Option<u32>,
@@ -151,6 +154,7 @@ impl Command {
             txg_bytes: self.group.unwrap_or(default.txg_bytes),
             batch_bytes,
             slots: self.slots.unwrap_or(default.slots),
+            open_max: self.open,
             ages: self.ages.unwrap_or(default.ages),
             metadata: self.metadata,
             packed: self.packed,

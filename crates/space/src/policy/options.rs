@@ -1,12 +1,15 @@
 use crate::policy::VictimPolicy;
 
-/// An administrator's settings for collection.
+/// An administrator's settings for collection and placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CollectionOptions {
     /// How victims are chosen.
     pub victims: VictimPolicy,
     /// When the pool is idle: garbage that could wait is collected then. `None`: not set.
     pub idle: Option<IdleWindow>,
+    /// How many zones placement may have open at once, beside the anchors. `None`: as the drives allow. Those for which space is kept
+    /// are open in any case.
+    pub open_zones_max: Option<u32>,
 }
 
 /// A window of every day, in minutes since midnight, each below [`IdleWindow::DAY_MINUTES`]. If `end` is before `first`, it spans

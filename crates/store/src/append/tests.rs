@@ -2,6 +2,7 @@ use super::*;
 use crate::env::{Env, SeededEnv};
 use terrane_device::{Fault, SimConfig, SimDevice, ZoneState};
 use terrane_format::record::Run;
+use terrane_space::policy::ZoneSupply;
 use terrane_wire::ZoneIdx;
 
 /// Hands out the zones in order, until none is left.
@@ -114,6 +115,10 @@ fn fails(device: &SimDevice, zone: u32) {
     device.inject(Fault::WriteError { zone: Some(ZoneIdx(zone)), one_in: 1, partial: false });
 }
 
+fn supply_of(zones: ZoneSupply) -> Supply {
+    Supply { zones, extra_slots: 0 }
+}
+
 #[test]
 fn a_run_of_rescued_blocks_holds_none_that_went_to_another_slot() {
     let (mut streams, device) = streams();
@@ -202,9 +207,11 @@ fn a_zone_is_closed_only_when_another_takes_its_place() {
 fn a_big_file_skips_a_short_zone_tail() {
     let (mut streams, _) = streams();
     let mut source = ZoneList(vec![12, 11, 10]);
-    let first = append(&mut streams, &mut source, 0, 940, None).unwrap();
+    let data = streams.layout().data().start;
+    let first = append(&mut streams, &mut source, data, 940, None).unwrap();
     let big = Placement { file: 2, burst_bytes: 900 << 10, ..Placement::default() };
-    let slot = streams.pick_data_slot(&big, (Heat::Cold, 4096), ZoneSupply::Enough, Txg(9)).unwrap();
+    let slot =
+        streams.pick_data_slot(&big, (Heat::Cold, 4096), supply_of(ZoneSupply::Enough), Txg(9)).unwrap();
     assert_eq!((slot, streams.zone_of(slot)), (first.slot, Some(first.seq)), "zones are not plenty");
     let mut streams_of = |supply| {
         let slot = streams
@@ -212,10 +219,29 @@ fn a_big_file_skips_a_short_zone_tail() {
             .unwrap();
         append(&mut streams, &mut source, slot, 60, None).unwrap().seq
     };
-    let fresh = streams_of(ZoneSupply::Plenty);
+    let fresh = streams_of(supply_of(ZoneSupply::Plenty));
     assert_ne!(fresh, first.seq);
-    assert_eq!([fresh; 3], [(); 3].map(|()| streams_of(ZoneSupply::Plenty)), "and stays there");
+    assert_eq!([fresh; 3], [(); 3].map(|()| streams_of(supply_of(ZoneSupply::Plenty))), "and stays there");
     assert_eq!(streams.txg_totals.filled, vec![first.seq]);
+}
+
+#[test]
+fn an_extra_slot_that_may_open_no_zone_does_not_keep_a_full_one() {
+    let (mut streams, _) = streams_with(Layout::of_slots(2, 1).unwrap().with_extra_slots(4));
+    let mut source = ZoneList(vec![13, 12, 11, 10]);
+    let ample = Supply { zones: ZoneSupply::Plenty, extra_slots: 2 };
+    let pick = |streams: &mut Streams, file, supply| {
+        let placement = Placement { file, burst_bytes: 600 << 10, ..Placement::default() };
+        streams.pick_data_slot(&placement, (Heat::Cold, 64 << 10), supply, Txg(9)).unwrap()
+    };
+    let a = pick(&mut streams, 1, ample);
+    let full = append(&mut streams, &mut source, a, 940, None).unwrap().seq;
+    let b = streams.layout().extra().find(|slot| *slot != a).unwrap();
+    let half = append(&mut streams, &mut source, b, 400, None).unwrap().seq;
+    let none = supply_of(ZoneSupply::Short);
+    assert_eq!(pick(&mut streams, 2, none), b, "it has space");
+    assert_eq!((streams.zone_of(a), streams.zone_of(b)), (None, Some(half)));
+    assert_eq!(streams.txg_totals.filled, vec![full]);
 }
 
 #[test]
@@ -413,7 +439,8 @@ fn both_copies_of_a_record_take_as_many_bytes_whatever_their_zones_hold() {
     {
         let (mut streams, _) = streams_on(Layout::of_slots(2, 1).unwrap(), unit, 0);
         let mut source = ZoneList(vec![11, 10]);
-        append(&mut streams, &mut source, 0, 4, None).unwrap();
+        let [first, _] = streams.layout().meta();
+        append(&mut streams, &mut source, first, 4, None).unwrap();
         drain(&mut streams, &mut source);
         let slots = streams.slots_for_record(Txg(9), bytes as u64, &mut source).unwrap();
         let starts: Vec<u64> =

@@ -27,6 +27,7 @@
 
 #[path = "../support/args.rs"]
 mod args;
+#[path = "../support/memory.rs"]
 mod memory;
 #[path = "../support/random.rs"]
 mod random;
@@ -92,7 +93,7 @@ fn main() {
     let options: Options = args::parse();
     let Options { pattern, rounds, zones, .. } = options;
     let zone_bytes = options.zone_kib << 10;
-    let device = Arc::new(Memory::new(zones, zone_bytes));
+    let device = Arc::new(Memory::new(zones, zone_bytes, 0));
     let outside = ALLOCATOR.allocated();
     let dirty_bytes = options.dirty_mib << 20;
     let index_bytes = options.index_kib.map(|kib| kib << 10);

@@ -18,7 +18,7 @@ use terrane_space::account::{
     DeviceSpace, GARBAGE_MIN_DIVISOR, PendingResets, ResidentZones, SHARED_SLOTS, Sizes, Slots, SpaceAccount,
     Yield,
 };
-use terrane_space::policy::ZoneSupply;
+use terrane_space::policy::Supply;
 use terrane_space::section_rotation::SECTIONS_IN_HURRY;
 use terrane_space::zones::{Tables, Zone};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
@@ -69,7 +69,7 @@ impl Admission {
         let devices = &self.store.devices;
         let layout = st.streams.layout();
         // With many slots, open space is scattered, and a large block may fit none of the tails.
-        let many = layout.slots() > SHARED_SLOTS;
+        let many = layout.kept_slots() > SHARED_SLOTS;
         let end = if many { granule_bytes(sizes.zone_yield.largest_block) } else { 0 };
         let of_slot = |slot: usize| {
             Some((st.streams.device_of(slot)?, st.streams.data_free_bytes(slot).saturating_sub(end)))
@@ -120,10 +120,12 @@ impl Admission {
         waiting_for_reset(&self.store.tables.read(), &self.zone_yield()).zones
     }
 
-    /// What placement may do with empty zones.
-    pub fn zone_stock(&self, st: &SyncState) -> ZoneSupply {
+    /// What placement may do with empty zones. If others will be empty after this txg, the last one may be taken.
+    pub fn zone_supply(&self, st: &SyncState) -> Supply {
         let space = self.space_snapshot();
-        self.sizes().zone_supply(st.alloc.empty_count(), self.reserved(), space.live, space.limits.live)
+        let empty = st.alloc.empty_count();
+        let soon = usize::from(space.resets_wait && empty > 1);
+        self.sizes().zone_supply(empty + soon, self.reserved(), space.live, space.limits.live)
     }
 
     /// Publishes the space from within a syncing txg. It has written what was reserved in it, and still needs
@@ -178,8 +180,9 @@ fn slots(st: &SyncState, sizes: &Sizes) -> Slots {
     let others = (0..layout.slots()).filter(|slot| !layout.data().contains(slot));
     let metadata_only = layout.meta().into_iter().filter(|slot| layout.metadata_only_class(*slot).is_some());
     Slots {
-        all: layout.slots() as u64,
-        data: layout.data().len() as u64,
+        all: layout.kept_slots() as u64,
+        data: layout.kept_data_slots() as u64,
+        extra_wanted: streams.extra_wanted() as u64,
         non_data_bytes: others.map(|slot| streams.free_bytes(slot)).sum(),
         metadata_bytes: metadata_only.map(|slot| streams.metadata_needs(slot, sizes.per_zone())).sum(),
     }

@@ -11,10 +11,14 @@ fn place(placer: &mut Placer, placement: &Placement, is_hot: bool, may_open: boo
 }
 
 fn place_by(placer: &mut Placer, placement: &Placement, heat: Heat, supply: ZoneSupply) -> usize {
-    let choice = placer.choose(placement, heat, supply, |_| ZONE);
+    let choice = placer.choose(placement, (heat, BLOCK), kept_only(supply), |_| ZONE);
     assert!(!choice.is_fresh, "nothing is short");
     placer.note_placed(choice, placement, heat, BLOCK);
     choice.slot
+}
+
+fn kept_only(zones: ZoneSupply) -> Supply {
+    Supply { zones, extra_slots: 0 }
 }
 
 fn file(file: u64, hint: Hint, burst_bytes: u64) -> Placement {
@@ -248,7 +252,9 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
     let log = place(&mut placer, &file(1, Hint::NotSet, 64 << 10), false, true);
     assert_eq!(placer.layout().data(), log..log + 1);
     let fresh = |placer: &Placer, burst_bytes, supply, free_bytes| {
-        placer.choose(&file(2, Hint::NotSet, burst_bytes), Heat::Cold, supply, |_| free_bytes)
+        placer.choose(&file(2, Hint::NotSet, burst_bytes), (Heat::Cold, BLOCK), kept_only(supply), |_| {
+            free_bytes
+        })
     };
     let (scrap, big) = (ZONE / SCRAP_DIVISOR - 1, ZONE / BIG_FILE_DIVISOR);
     assert_eq!(fresh(&placer, big, ZoneSupply::Plenty, scrap), Choice { slot: log, is_fresh: true });
@@ -271,4 +277,143 @@ fn a_big_file_begins_with_a_fresh_zone_where_that_costs_little() {
     placer.note_closed(log);
     placer.note_opened(log);
     assert!(!fresh(&placer, big, ZoneSupply::Plenty, scrap).is_fresh);
+}
+
+/// A drive of 64 zones with 16 open, one of which is the anchor's.
+fn with_extra() -> Placer {
+    Placer::new(Layout::new(64, 15).unwrap().with_extra_slots(15), ZONE)
+}
+
+const AMPLE: Supply = Supply { zones: ZoneSupply::Plenty, extra_slots: 16 };
+
+/// Places a block of a big new file; `free_bytes` is what each zone has left.
+fn place_in(placer: &mut Placer, id: u64, supply: Supply, free_bytes: impl Fn(usize) -> u64) -> Choice {
+    let placement = file(id, Hint::NotSet, 8 << 20);
+    let choice = placer.choose(&placement, (Heat::Cold, BLOCK), supply, free_bytes);
+    placer.note_placed(choice, &placement, Heat::Cold, BLOCK);
+    choice
+}
+
+#[test]
+fn extra_slots_are_for_data_up_to_the_limit_of_the_drive() {
+    for zones in [30, 127, 200, 500, 5000] {
+        for open_max in [0, 2, 3, 4, 6, 13, 15, 127] {
+            let kept = Layout::new(zones, open_max).unwrap();
+            for layout in [kept, kept.with_metadata_slots()].map(|layout| layout.with_extra_slots(open_max)) {
+                assert!(open_max < 3 || layout.slots() <= open_max as usize, "{layout:?}");
+                assert!(layout.data().len() <= DATA_SLOTS_MAX.max(kept.data().len()));
+                assert_eq!(layout.extra().end, layout.data().end);
+                assert!(layout.meta().iter().all(|slot| !layout.extra().contains(slot)), "{layout:?}");
+                assert!(Age::ALL.iter().all(|age| !layout.extra().contains(&layout.survivors(*age))));
+            }
+            assert_eq!(kept.with_extra_slots(open_max).kept_slots(), kept.slots());
+        }
+    }
+    assert_eq!(with_extra().layout().data().len(), 14);
+}
+
+#[test]
+fn writers_share_no_zone_while_zones_may_be_opened() {
+    let mut placer = with_extra();
+    let first: Vec<Choice> = (1..=14).map(|id| place_in(&mut placer, id, AMPLE, |_| ZONE)).collect();
+    let slots: std::collections::BTreeSet<usize> = first.iter().map(|choice| choice.slot).collect();
+    assert_eq!(slots.len(), 14);
+    assert_eq!(
+        first.last().unwrap().slot,
+        placer.layout().data().start,
+        "the one shared with metadata is the last"
+    );
+    for txg in 2..10 {
+        placer.begin_txg(Txg(txg));
+        let again: Vec<Choice> = (1..=14).map(|id| place_in(&mut placer, id, AMPLE, |_| ZONE)).collect();
+        assert_eq!(again, first);
+    }
+    placer.begin_txg(Txg(20));
+    assert!(slots.contains(&place_in(&mut placer, 15, AMPLE, |_| ZONE).slot));
+}
+
+#[test]
+fn extra_slots_are_given_up_when_zones_become_short() {
+    let short = Supply { zones: ZoneSupply::Short, extra_slots: 16 };
+    for supply in [short, Supply { zones: ZoneSupply::Enough, extra_slots: 1 }] {
+        let mut placer = with_extra();
+        let kept = placer.layout().data().start;
+        let own = [1, 2, 3].map(|id| place_in(&mut placer, id, AMPLE, |_| ZONE).slot);
+        assert!(!own.contains(&kept));
+        assert_eq!(place_in(&mut placer, 1, supply, |_| BLOCK).slot, own[0], "what fits goes there");
+        let full = |slot: usize| if slot == kept { ZONE } else { BLOCK - 1 };
+        assert_eq!(
+            place_in(&mut placer, 2, supply, full).slot,
+            kept,
+            "and then to one for which space is kept"
+        );
+        assert_eq!(place_in(&mut placer, 9, supply, full).slot, kept);
+        assert_eq!(
+            place_in(&mut placer, 10, supply, |slot| if slot == own[2] { ZONE } else { BLOCK }).slot,
+            own[2]
+        );
+    }
+}
+
+#[test]
+fn a_limit_of_open_zones_bounds_the_extra_slots() {
+    let mut placer = with_extra();
+    placer.set_open_max(Some(5));
+    let slots: std::collections::BTreeSet<usize> =
+        (1..=14).map(|id| place_in(&mut placer, id, AMPLE, |_| ZONE).slot).collect();
+    assert_eq!(slots.len(), 4, "three extra ones, and one of the two for which space is kept");
+    assert_eq!(placer.extra_wanted(), 3);
+    placer.set_open_max(None);
+    assert_eq!(placer.extra_wanted(), 13);
+    placer.begin_txg(Txg(2));
+    let _ = place_in(&mut placer, 1, AMPLE, |_| ZONE);
+    placer.begin_txg(Txg(3));
+    let _ = place_in(&mut placer, 2, AMPLE, |_| ZONE);
+    assert_eq!(placer.extra_wanted(), 1, "of two writers one has the kept slot");
+}
+
+#[test]
+fn a_file_goes_on_where_a_finished_one_ended_before_zones_become_short() {
+    let enough = Supply { zones: ZoneSupply::Enough, extra_slots: 16 };
+    let mut placer = with_extra();
+    let done = place_in(&mut placer, 1, AMPLE, |_| ZONE).slot;
+    let busy = place_in(&mut placer, 2, AMPLE, |_| ZONE).slot;
+    for txg in 2..4 {
+        placer.begin_txg(Txg(txg));
+        let _ = place_in(&mut placer, 2, AMPLE, |_| ZONE);
+    }
+    assert!(placer.is_left(done) && !placer.is_left(busy));
+    let next = placer.choose(&file(3, Hint::NotSet, 8 << 20), (Heat::Cold, BLOCK), enough, |_| ZONE / 2);
+    assert_eq!(next, Choice { slot: done, is_fresh: false });
+    let next = placer.choose(&file(3, Hint::NotSet, 8 << 20), (Heat::Cold, BLOCK), AMPLE, |_| ZONE / 2);
+    assert!(![done, busy].contains(&next.slot), "while zones are plenty, it gets one of its own");
+}
+
+#[test]
+fn small_files_do_not_begin_in_the_zone_of_a_big_one_and_leave_when_they_grow() {
+    let mut placer = with_extra();
+    let big = place_in(&mut placer, 1, AMPLE, |_| ZONE).slot;
+    let small = |id| Placement { is_closed: true, ..file(id, Hint::NotSet, 64 << 10) };
+    let place_small = |placer: &mut Placer, id| {
+        let choice = placer.choose(&small(id), (Heat::Cold, BLOCK), AMPLE, |_| ZONE);
+        placer.note_placed(choice, &small(id), Heat::Cold, BLOCK);
+        choice.slot
+    };
+    let slot = place_small(&mut placer, 2);
+    assert_ne!(slot, big);
+    assert_eq!([3, 4, 5].map(|id| place_small(&mut placer, id)), [slot; 3]);
+    assert!(![big, slot].contains(&place_in(&mut placer, 3, AMPLE, |_| ZONE).slot));
+    // Blocks that replace others stay in the slots for which space is kept.
+    let again = Placement { replaced_birth: Txg(1), ..file(1, Hint::NotSet, 8 << 20) };
+    let kept = placer.layout().data().start;
+    assert_eq!(placer.choose(&again, (Heat::Cold, BLOCK), AMPLE, |_| ZONE).slot, kept);
+}
+
+#[test]
+fn a_lane_without_a_slot_gets_one_of_a_lane_with_several() {
+    let mut placer = with_extra();
+    let slots: Vec<usize> = (1..=14).map(|id| place_in(&mut placer, id, AMPLE, |_| ZONE).slot).collect();
+    let free = |slot: usize| if slot == slots[5] { ZONE / 4 } else { ZONE / 2 };
+    let choice = placer.choose(&file(20, Hint::Short, 8 << 20), (Heat::Cold, BLOCK), AMPLE, free);
+    assert_eq!(choice, Choice { slot: slots[5], is_fresh: true }, "the one with the least space");
 }

@@ -11,18 +11,20 @@ pub struct Memory {
 }
 
 impl Memory {
-    pub fn new(zones: u32, zone_bytes: u64) -> Memory {
+    /// `open_max`: how many zones may be open at once; 0 is no limit.
+    pub fn new(zones: u32, zone_bytes: u64, open_max: u32) -> Memory {
         let info = DeviceInfo {
             name: "memory".into(),
             kind: DeviceKind::Simulator,
             write_unit: 4096,
             zone_count: zones,
             zone_size: zone_bytes,
-            max_open: 0,
-            max_active: 0,
+            max_open: open_max,
+            max_active: open_max,
             hardware_pointers: true,
         };
-        let rules = ZoneRules::new(info.write_unit, 0, (0..zones).map(|_| zone_bytes), ZoneState::Empty);
+        let rules =
+            ZoneRules::new(info.write_unit, open_max, (0..zones).map(|_| zone_bytes), ZoneState::Empty);
         // Not zero: untouched pages would be allocated later.
         let bytes = || RwLock::new(vec![0xa5; zone_bytes as usize].into_boxed_slice());
         Memory { info, rules, zones: (0..zones).map(|_| bytes()).collect() }
