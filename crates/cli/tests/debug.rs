@@ -148,6 +148,7 @@ fn structures_of_zones_are_looked_at() {
     dir.refused(&message, &["1:", "a block that can be read", "nothing"]);
     // Every block of a zone's directory can be shown, dead ones too.
     let listed = dir.json("debug zone tank 1 -j");
+    let mut sections = 0;
     for entry in listed["entries"].as_array().unwrap() {
         let row = block(&dir, entry["birthplace"].as_str().unwrap(), 0);
         for (key, other) in
@@ -155,9 +156,13 @@ fn structures_of_zones_are_looked_at() {
         {
             assert_eq!(row[key], entry[other], "{row}");
         }
+        sections += u32::from(
+            row["owner"].as_str().unwrap().contains("section") && row["fields"]["last_txg"].is_u64(),
+        );
         // Records that a rollback may need have a pointer as well, and count as dead.
         assert!(row["no_pointer"].is_null() || row["standing"] == "dead", "{row}");
     }
+    assert!(sections > 0, "or it says little: {listed}");
     // A damaged header is shown as damaged.
     flip(&dir, image_offset(&header["place"]) + 40);
     assert_eq!(block(&dir, "1:0", 1)["copies"][0]["state"], "wrong");

@@ -11,7 +11,7 @@ use terrane_format::block_ptr::Normal;
 use terrane_format::boot_ptr::BootPtr;
 use terrane_format::directory::{Entry, Owner};
 use terrane_format::label::{ANCHORS, Label};
-use terrane_format::record::{Home, Run, ZoneClass};
+use terrane_format::record::{Home, Run, SectionPtr, ZoneClass};
 use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::reclaimed::ReclaimedZone;
@@ -218,6 +218,12 @@ impl Pool {
         let sections = st.sections.iter().map(|section| &section.ptr);
         let mut all = chained.chain(recent).chain(sections);
         all.find(|ptr| ptr.copies().any(|place| place.addr() == addr)).copied()
+    }
+
+    /// The pointer to the section of the zone tables with a copy at this place.
+    pub fn section_at(&self, addr: Addr) -> Option<SectionPtr> {
+        let st = self.sync.lock();
+        st.sections.iter().find(|section| section.ptr.copies().any(|place| place.addr() == addr)).copied()
     }
 
     /// Checks the invariants of the zone tables.

@@ -20,7 +20,7 @@ use terrane_format::directory::{
     Entry, POOL_DEAD_LOG, POOL_PART_COPY, POOL_RECORD, POOL_SECTION, PartTrailer, parse_part, parse_trailer,
 };
 use terrane_format::label::ANCHORS;
-use terrane_format::record::{Home, Record};
+use terrane_format::record::{Home, Record, get_frees};
 use terrane_format::zone_header::ZoneHeader;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::{ObjectKind, ObjectSets};
@@ -29,7 +29,7 @@ use terrane_pool::inspect::{DeviceView, ZoneView};
 use terrane_store::bootstrap::boot_decode;
 use terrane_store::explain::EntryState;
 use terrane_store::occupant::{Occupant, StoredCopy};
-use terrane_wire::{DeviceIdx, ObjectId, ZoneIdx, ZoneSeq};
+use terrane_wire::{Corrupt, DeviceIdx, ObjectId, Reader, ZoneIdx, ZoneSeq};
 
 /// An address as commands and messages spell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -580,40 +580,31 @@ impl Looker<'_> {
         }
     }
 
-    /// The fields of a commit record.
+    /// The fields of a bootstrap block.
     fn bootstrap(&self, row: &mut BlockRow, entry: &Entry, raw: &[u8]) {
-        let Owner::Pool { structure: POOL_RECORD } = entry.owner else { return };
-        let decoded = boot_decode(raw, self.address).and_then(|raw| Record::parse(&raw, self.address));
-        let record = match decoded {
-            Ok(record) => record,
-            // Its checksum is wrong as well, which is told already.
-            Err(corrupt) => return row.findings.push(corrupt.to_string()),
-        };
-        let places = |ptr: &BootPtr| {
-            let text =
-                |place: Place| place_text(Home { device: place.device, zone: place.zone }, place.offset);
-            ptr.copies().map(text).collect::<Vec<_>>().join(" ")
-        };
-        row.fields = fields([
-            ("txg", record.txg.0.into()),
-            ("incarnation", record.incarnation.into()),
-            ("time", clock::utc((record.time_ns / 1_000_000_000) as i64).into()),
-            ("previous", places(&record.previous).into()),
-            ("previous_txg", record.previous_txg.0.into()),
-            ("replay_after", record.replay_after.0.into()),
-            ("root", super::objects::pointer_text(&record.root).into()),
-            ("opened", record.opened.len().into()),
-            ("written", record.written.len().into()),
-            ("filled", record.filled.len().into()),
-            ("reset", record.reset.len().into()),
-            ("suspect", record.suspect.len().into()),
-            ("moves", record.moves.len().into()),
-            ("frees", record.frees.len().into()),
-            ("dead_log", record.dead_log.len().into()),
-            ("sections", record.sections.len().into()),
-            ("part_copies", record.part_copies.len().into()),
-            ("may_open", record.may_open.len().into()),
-        ]);
+        let Owner::Pool { structure } = entry.owner else { return };
+        let described = boot_decode(raw, self.address).and_then(|content| match structure {
+            POOL_RECORD => Ok(record_fields(&Record::parse(&content, self.address)?)),
+            POOL_DEAD_LOG => {
+                let frees = get_frees(&mut Reader::new(&content));
+                let frees = frees.map_err(|error| Corrupt::new(self.address, "frees", "whole", error))?;
+                let granules: u64 = frees.iter().map(|free| u64::from(free.granules)).sum();
+                Ok(fields([("frees", frees.len().into()), ("granules", granules.into())]))
+            }
+            _ => Ok(self.pool.section_at(entry.identity).map_or_else(Map::new, |section| {
+                let form = format!("{:?}", section.form).to_lowercase();
+                let last_txg = section.last_txg.0.into();
+                fields([("section", section.section.into()), ("last_txg", last_txg), ("form", form.into())])
+            })),
+        });
+        match described {
+            Ok(described) => row.fields = described,
+            // If its checksum is wrong as well, that is told already.
+            Err(corrupt) => {
+                row.damaged = true;
+                row.findings.push(corrupt.to_string());
+            }
+        }
     }
 
     /// The bytes that were asked for, of the first replica.
@@ -659,6 +650,34 @@ impl CopyRow {
 
 fn fields<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
     pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+}
+
+/// The fields of a commit record; of its lists the lengths.
+fn record_fields(record: &Record) -> Map<String, Value> {
+    let places = |ptr: &BootPtr| {
+        let text = |place: Place| place_text(Home { device: place.device, zone: place.zone }, place.offset);
+        ptr.copies().map(text).collect::<Vec<_>>().join(" ")
+    };
+    fields([
+        ("txg", record.txg.0.into()),
+        ("incarnation", record.incarnation.into()),
+        ("time", clock::utc((record.time_ns / 1_000_000_000) as i64).into()),
+        ("previous", places(&record.previous).into()),
+        ("previous_txg", record.previous_txg.0.into()),
+        ("replay_after", record.replay_after.0.into()),
+        ("root", super::objects::pointer_text(&record.root).into()),
+        ("opened", record.opened.len().into()),
+        ("written", record.written.len().into()),
+        ("filled", record.filled.len().into()),
+        ("reset", record.reset.len().into()),
+        ("suspect", record.suspect.len().into()),
+        ("moves", record.moves.len().into()),
+        ("frees", record.frees.len().into()),
+        ("dead_log", record.dead_log.len().into()),
+        ("sections", record.sections.len().into()),
+        ("part_copies", record.part_copies.len().into()),
+        ("may_open", record.may_open.len().into()),
+    ])
 }
 
 fn is_part_copy(owner: Owner) -> bool {
