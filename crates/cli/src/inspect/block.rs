@@ -266,8 +266,12 @@ impl Looker<'_> {
                 }
                 let birth = zones.iter().find(|view| view.seq == ZoneSeq(seq)).ok_or_else(no_zone)?;
                 let is_resident = birth.capacity > 0;
-                if is_resident || offset >= ZONE_BYTES_MAX {
+                if is_resident {
                     self.inside(Found { zone: birth.clone(), device: device_of(birth.home)?, offset })?;
+                }
+                if offset >= ZONE_BYTES_MAX {
+                    let expected = format_args!("an offset below {ZONE_BYTES_MAX:#x}");
+                    return Err(self.refused(expected, format_args!("{offset:#x}")));
                 }
                 let position = self.pool.position_of(Addr::new(ZoneSeq(seq), offset))?;
                 let (seq, offset) = position.ok_or_else(|| {
