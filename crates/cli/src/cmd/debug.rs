@@ -288,6 +288,14 @@ impl DebugCommand {
     }
 }
 
+/// A block of a ZAP.
+struct ZapBlock<'a> {
+    number: u64,
+    /// In the object, in bytes.
+    offset: u64,
+    content: &'a [u8],
+}
+
 impl Zap {
     fn run(&self, registry: &Registry) -> Outcome {
         let Object { pool, object, meta, output } = &self.zap;
@@ -295,9 +303,11 @@ impl Zap {
         let with_blocks = self.raw || self.hex;
         if with_blocks && !output.json {
             refuse_terminal(self.hex)?;
-            return self.each_block(registry, &mut |number, bytes_before, content| match self.hex {
-                true => print_on(&format!("block {number}\n{}", hex::dump(content, bytes_before))),
-                false => print_bytes(content),
+            return self.each_block(registry, &mut |block| match self.hex {
+                true => {
+                    print_on(&format!("block {}\n{}", block.number, hex::dump(block.content, block.offset)))
+                }
+                false => print_bytes(block.content),
             });
         }
         let query = match self.stats {
@@ -307,8 +317,8 @@ impl Zap {
         let mut answer = ask(registry, pool, &query)?;
         if with_blocks {
             let mut content = Vec::new();
-            self.each_block(registry, &mut |_, _, block| {
-                content.push(Value::from(hex::encode(block)));
+            self.each_block(registry, &mut |block| {
+                content.push(Value::from(hex::encode(block.content)));
                 Ok(true)
             })?;
             answer["content"] = content.into();
@@ -316,11 +326,11 @@ impl Zap {
         print(&zap(answer, output)?)
     }
 
-    /// Passes number, offset in the object and content of each block to `each`, until it returns false.
+    /// Passes the blocks to `each`, until it returns false.
     fn each_block(
         &self,
         registry: &Registry,
-        each: &mut dyn FnMut(u64, u64, &[u8]) -> Outcome<bool>,
+        each: &mut dyn FnMut(&ZapBlock<'_>) -> Outcome<bool>,
     ) -> Outcome {
         let Object { pool, object, meta, .. } = &self.zap;
         let mut next = 0;
@@ -332,7 +342,8 @@ impl Zap {
             let contents = rows(answer["content"].clone())?;
             for text in &contents {
                 let content = text.as_str().and_then(hex::decode).ok_or_else(|| other_version("content"))?;
-                if !each(next, next.saturating_mul(block_bytes), &content)? {
+                let offset = next.saturating_mul(block_bytes);
+                if !each(&ZapBlock { number: next, offset, content: &content })? {
                     return Ok(());
                 }
                 next += 1;
