@@ -5,17 +5,21 @@
 
 mod anchors;
 mod attributes;
+mod block;
 mod map;
 mod objects;
 mod space;
 mod stat;
+mod zaps;
 mod zones;
 
 pub use anchors::{newest_uberblock, uberblocks};
+pub use block::{BlockRow, Wanted, block};
 pub use map::zone_map;
-pub use objects::{dnode, dnodes, tree, zap};
+pub use objects::{dnode, dnodes, tree};
 pub use space::space;
 pub use stat::{resolve, stat};
+pub use zaps::{zap, zap_blocks};
 pub use zones::{zone, zones};
 
 use crate::open_pool::OpenPool;
@@ -62,4 +66,9 @@ pub fn damaged(open_pool: &OpenPool, blocks: &[DamagedBlock]) -> Vec<DamagedRow>
 
 fn addr_text(addr: terrane_format::Addr) -> String {
     format!("{}:{:#x}", addr.seq(), addr.offset())
+}
+
+/// A place on a device: device:zone:offset.
+fn place_text(home: terrane_format::record::Home, offset: u64) -> String {
+    format!("{}:{}:{offset:#x}", home.device, home.zone)
 }

@@ -19,6 +19,7 @@ mod failure;
 mod fd_store;
 mod figures;
 mod help;
+mod hex;
 mod idle;
 mod inspect;
 mod jobs;
@@ -130,7 +131,7 @@ impl Command {
             Command::Metrics(metrics) => metrics.run().map(|()| true),
             Command::Zones(zones) => zones.run().map(|()| true),
             Command::Stat(stat) => stat.run().map(|()| true),
-            Command::Debug(command) => command.run().map(|()| true),
+            Command::Debug(command) => command.run(),
             Command::Generate(command) => command.run(command_definition()).map(|()| true),
             Command::Forget => Ok(terrane_fuse::forget::run().map(|()| true)?),
         }

@@ -82,7 +82,17 @@ impl Query {
             Query::Dnodes { meta } => Ok(value(&inspect::dnodes(open_pool, *meta))),
             Query::Dnode { meta, object } => Ok(value(&inspect::dnode(open_pool, *meta, *object)?)),
             Query::Tree { meta, object } => Ok(value(&inspect::tree(open_pool, *meta, *object)?)),
-            Query::Zap { meta, object } => Ok(value(&inspect::zap(open_pool, *meta, *object)?)),
+            Query::Zap { meta, object } => Ok(value(&inspect::zap(open_pool, *meta, *object, true)?)),
+            Query::ZapStatistics { meta, object } => {
+                Ok(value(&inspect::zap(open_pool, *meta, *object, false)?))
+            }
+            Query::ZapBlocks { meta, object, first } => {
+                Ok(value(&inspect::zap_blocks(open_pool, *meta, *object, *first)?))
+            }
+            Query::Block { address, stored, content } => {
+                let wanted = inspect::Wanted { stored: *stored, content: *content };
+                Ok(value(&inspect::block(&open_pool.pool, Ok(&open_pool.objects), address, wanted)?))
+            }
         }
     }
 }

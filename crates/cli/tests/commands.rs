@@ -247,6 +247,8 @@ fn json_is_what_its_page_says() {
     dir.run("pool create gone gone.img --size 64M", 0);
     fs::remove_file(dir.path("gone.img")).unwrap();
     let seq = dir.json("debug zone tank -j")["zones"][0]["seq"].as_u64().unwrap();
+    let tree = dir.json("debug tree -j tank 0");
+    let block = tree["pointers"][0]["pointer"].as_str().unwrap().split(' ').next().unwrap().to_owned();
     let mut sections = BTreeSet::new();
     for (section, words) in [
         ("pool list: pools", "pool list -j".to_owned()),
@@ -270,6 +272,9 @@ fn json_is_what_its_page_says() {
         ("debug dnode: objects", "debug dnode -j tank".to_owned()),
         ("debug tree: pointers", "debug tree -j tank 0".to_owned()),
         ("debug zap: entries", "debug zap -j tank 1".to_owned()),
+        ("debug block: blocks", format!("debug block -j tank {block}")),
+        ("debug block: blocks", format!("debug block -j --raw tank {block}")),
+        ("debug block: blocks", format!("debug block -j --decompress tank {seq}:0")),
     ] {
         let answer = dir.json(&words);
         let (command, key) = section.split_once(": ").unwrap();

@@ -285,7 +285,15 @@ impl ZapHandle {
         value: ValueRef<'_>,
     ) -> Result<bool, ZapError> {
         let key = key.into();
-        self.change(batch, |zap| zap.put_cost(key_bytes(key), value), |zap, tx| zap.update(tx, key, value))
+        let cost = |zap: &ObjectZap| zap.put_cost(key_bytes(key), value);
+        self.change(batch, cost, |zap, tx| {
+            let is_new = zap.update(tx, key, value)?;
+            // Values of mixed widths make a ZAP fat. The last one may have got that of the others.
+            if !is_new && zap.is_shrink_due() {
+                self.0.open_zaps.add_shrink_due(&self.0, tx.txg().0);
+            }
+            Ok(is_new)
+        })
     }
 
     /// Removes an entry; returns whether it existed.

@@ -195,6 +195,29 @@ fn zaps_shrink_after_removals() {
     assert!(!zaps.shrink_zaps());
 }
 
+/// As identifiers are set beside names one after the other: mixed widths make the ZAP fat, until the last one is set.
+#[test]
+fn zaps_shrink_when_all_values_have_one_width() {
+    let machine = Machine::new(8);
+    let zaps = zaps(&machine);
+    let zap = create(&zaps, ZapSpec::NAMES);
+    let (word, identifier) = (ValueRef::U64s(&[7]), ValueRef::U64s(&[1, 2, 3]));
+    let batch = zaps.begin(BatchPlan::new().put(&zap, 20, 2, word)).unwrap();
+    (0..20).for_each(|number| zap.add(&batch, &format!("{number}"), word).unwrap());
+    assert_eq!(zap.kind().unwrap(), Kind::Micro);
+    drop(batch);
+    for half in [0..15, 15..20] {
+        let batch = zaps.begin(BatchPlan::new().put(&zap, 20, 2, identifier)).unwrap();
+        half.for_each(|number| assert!(!zap.update(&batch, &format!("{number}"), identifier).unwrap()));
+        drop(batch);
+        assert_eq!(zap.kind().unwrap(), Kind::Fat);
+        zaps.commit().unwrap();
+        assert!(!zaps.shrink_zaps());
+    }
+    assert_eq!(zap.kind().unwrap(), Kind::Tiny { chunk_bytes: 64, value_ints: 3 });
+    assert_eq!(zap.lookup("19").unwrap().unwrap().ints(), [1, 2, 3]);
+}
+
 #[test]
 fn threads_share_a_zap() {
     let machine = Machine::new(5);

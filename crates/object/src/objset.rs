@@ -11,6 +11,7 @@
 
 mod create;
 mod find_for_rewrite;
+mod pointer;
 mod policy;
 mod queue;
 mod stored;

@@ -8,9 +8,10 @@ use terrane_codec::compress::algorithm::{ID_ZSTD, ZSTD_HEADER_BYTES};
 use terrane_device::{Counted, Device, ZoneState};
 use terrane_format::addr::Addr;
 use terrane_format::block_ptr::Normal;
-use terrane_format::directory::Entry;
+use terrane_format::boot_ptr::BootPtr;
+use terrane_format::directory::{Entry, Owner};
 use terrane_format::label::{ANCHORS, Label};
-use terrane_format::record::{Home, Run, ZoneClass};
+use terrane_format::record::{Home, Run, SectionPtr, ZoneClass};
 use terrane_format::rows::Phase;
 use terrane_format::uberblock::Uberblock;
 use terrane_space::reclaimed::ReclaimedZone;
@@ -18,6 +19,8 @@ use terrane_space::zones::Findings;
 use terrane_store::PoolError;
 use terrane_store::anchors::read_anchor;
 use terrane_store::explain::EntryState;
+use terrane_store::occupant::{Occupant, StoredCopy};
+use terrane_store::pipeline::DecodeContext;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
 /// A zone's row, for display.
@@ -184,6 +187,43 @@ impl Pool {
         let copies = tables.zones.values().flat_map(|zone| &zone.part_copies);
         out.extend(copies.map(|copy| (copy.addr, (copy.part_end - copy.part_start) as u32)));
         out
+    }
+
+    /// The zone and the offset of the block born at `addr`. `None`: the tables do not have its birth zone.
+    pub fn position_of(&self, addr: Addr) -> Result<Option<(ZoneSeq, u64)>, PoolError> {
+        self.store.position_of(addr)
+    }
+
+    /// What a zone holds at an offset. `None`: the tables do not have the zone.
+    pub fn occupant(&self, seq: ZoneSeq, offset: u64) -> Result<Option<Occupant>, PoolError> {
+        self.store.occupant(seq, offset)
+    }
+
+    /// Bytes of a zone as each replica has them, unverified.
+    pub fn stored_copies(&self, seq: ZoneSeq, offset: u64, len: u32) -> Result<Vec<StoredCopy>, PoolError> {
+        self.store.stored_copies(seq, offset, len)
+    }
+
+    /// Decompresses the stored bytes of a block, which need not be those that its checksum wants.
+    pub fn decode_stored(&self, normal: &Normal, owner: Owner, stored: &[u8]) -> Result<Vec<u8>, PoolError> {
+        Ok(self.reader.pipeline.decode(&DecodeContext::stored(owner, normal), stored)?)
+    }
+
+    /// The pointer to the bootstrap block with a copy at this place. `None`: the pool needs no such block.
+    pub fn bootstrap_pointer(&self, addr: Addr) -> Option<BootPtr> {
+        let st = self.sync.lock();
+        let history = &st.history;
+        let chained = history.chain.iter().flat_map(|one| std::iter::once(&one.ptr).chain(&one.dead_log));
+        let recent = history.recent.iter().chain(&history.newest).map(|(_, ptr)| ptr);
+        let sections = st.sections.iter().map(|section| &section.ptr);
+        let mut all = chained.chain(recent).chain(sections);
+        all.find(|ptr| ptr.copies().any(|place| place.addr() == addr)).copied()
+    }
+
+    /// The pointer to the section of the zone tables with a copy at this place.
+    pub fn section_at(&self, addr: Addr) -> Option<SectionPtr> {
+        let st = self.sync.lock();
+        st.sections.iter().find(|section| section.ptr.copies().any(|place| place.addr() == addr)).copied()
     }
 
     /// Checks the invariants of the zone tables.

@@ -19,10 +19,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_device::{Device, SimDevice};
+use terrane_format::{BlockPtr, Owner};
 use terrane_oracle::{Content, Failure, Model, Node, Xattrs, ensure, failed, xattr_names};
 use terrane_posix::{DirEntry, Errno, Fs, Ino, SetXattr, WriteFlags};
-use terrane_wire::Prng;
-use terrane_wire::ZoneIdx;
+use terrane_wire::{ObjectId, Prng, ZoneIdx};
 
 /// No operation on a small image takes longer, even on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(20);
@@ -163,6 +163,43 @@ fn change(device: &SimDevice) -> Result<(), Failure> {
 /// the model.
 pub fn examine(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
     guarded(|| examine_unguarded(device, model))
+}
+
+/// Blocks of a zone that are looked at.
+const LOOKS_MAX: usize = 200;
+
+/// Looks at the blocks that the zone directories list, as people do who search for damage: an answer may be an error.
+fn look(device: &SimDevice) -> Result<(), Failure> {
+    guarded(|| {
+        let Ok(machine) = Machine::import(device, 1, true) else { return Ok(()) };
+        let (pool, meta) = (&machine.pool, machine.objects.mos());
+        for zone in pool.zones() {
+            let _ = pool.occupant(zone.seq, 0);
+            let listed = pool.zone_directory(zone.seq).unwrap_or_default();
+            for (entry, _) in listed.into_iter().take(LOOKS_MAX) {
+                let _ = pool.position_of(entry.identity);
+                let _ = pool.bootstrap_pointer(entry.identity);
+                let past = entry.offset.saturating_add(entry.psize.into());
+                for offset in [entry.offset, past] {
+                    let _ = pool.occupant(zone.seq, offset);
+                }
+                let Ok(copies) = pool.stored_copies(zone.seq, entry.offset, entry.psize) else { continue };
+                let set = match entry.owner {
+                    Owner::Block { objset, .. } if objset != meta.id().0 => {
+                        terrane_dataset::open_set(&machine.objects, ObjectId(objset))
+                    }
+                    _ => Ok(Arc::clone(meta)),
+                };
+                let Ok(BlockPtr::Normal(normal)) = set.and_then(|set| set.pointer_of(entry.owner)) else {
+                    continue;
+                };
+                for stored in copies.iter().filter_map(|copy| copy.bytes.as_ref().ok()) {
+                    let _ = pool.decode_stored(&normal, entry.owner, stored);
+                }
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A panic is a failure, and so is taking long.
@@ -367,6 +404,7 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
     let verdict = examine(&device, Some(&image.model)).and_then(|verdict| {
         // For one in seven of all bits of an image, which includes bits of every byte position.
         if verdict == Verdict::Damaged && bit.is_multiple_of(7) {
+            look(&device)?;
             change(&device)?;
         }
         Ok(verdict)
@@ -397,6 +435,7 @@ pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, Strin
     let verdict = examine(&device, None);
     let at = |failure: Failure| failure.within(format_args!("seed {seed}, {description}"));
     let verdict = verdict.map_err(at)?;
+    look(&device).map_err(|failure| at(failure.within("looking")))?;
     change(&device).map_err(|failure| at(failure.within("changing")))?;
     Ok(Some((verdict, description)))
 }
@@ -406,7 +445,7 @@ pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, Strin
 pub fn fixed_forgery(image: &Image, seed: u64, fixed: FixedForgery) -> Result<bool, Failure> {
     let forged = forge_tree::forge_in_tree(image, &mut Prng::new(seed), Some(fixed))?;
     let Some((device, forged)) = forged else { return Ok(false) };
-    let looked = examine(&device, None).and_then(|_| change(&device));
+    let looked = examine(&device, None).and_then(|_| look(&device)).and_then(|()| change(&device));
     looked.map(|()| true).map_err(|failure| failure.within(format_args!("{fixed:?}, {forged}")))
 }
 

@@ -75,7 +75,8 @@ fn read_boot_copy(devices: &Devices, ptr: &BootPtr, place: &Place, what: &str) -
     Ok(boot_decode(stored, &at)?)
 }
 
-fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
+/// The content of a bootstrap block whose stored bytes were verified.
+pub fn boot_decode(stored: &[u8], at: &str) -> Result<Vec<u8>, Corrupt> {
     let truncated = |error| Corrupt::new(at, "bootstrap block", "whole", error);
     let mut reader = Reader::new(stored);
     let id = reader.u32().map_err(truncated)?;

@@ -6,6 +6,7 @@ use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::block_ptr::Normal;
 use terrane_format::directory::Entry;
 use terrane_format::rows::Phase;
+use terrane_space::zones::Birthplaces;
 use terrane_wire::{Txg, ZoneSeq};
 
 /// The state of a directory entry's block.
@@ -21,6 +22,28 @@ pub enum EntryState {
     Unexplained,
 }
 
+/// The state of a block that the directory part of zone `seq` ending at `part_end` lists.
+pub(crate) fn state_of(
+    birthplaces: &mut Birthplaces<'_>,
+    seq: ZoneSeq,
+    part_end: u64,
+    entry: &Entry,
+) -> EntryState {
+    let granule = entry.identity.granule();
+    match birthplaces.of(entry.identity.seq()) {
+        None => EntryState::Dead,
+        Some(birth) if birth.born.dead.contains(granule, entry.granules()) => EntryState::Dead,
+        Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => EntryState::Unexplained,
+        Some(birth) => match birth.run_of(granule) {
+            Some(run) if run.is_listed_in(seq, part_end) => EntryState::Live,
+            Some(_) => EntryState::Moved,
+            None if !birth.is_resident => EntryState::Dead,
+            None if entry.identity.seq() == seq => EntryState::Live,
+            None => EntryState::Unexplained,
+        },
+    }
+}
+
 impl ZoneStore {
     /// The directory of a zone: every entry and the state of its block.
     pub fn directory(&self, seq: ZoneSeq) -> Result<Vec<(Entry, EntryState)>, PoolError> {
@@ -32,21 +55,7 @@ impl ZoneStore {
         let mut out = Vec::new();
         for part in &parts {
             for entry in &part.entries {
-                let granule = entry.identity.granule();
-                let state = match birthplaces.of(entry.identity.seq()) {
-                    None => EntryState::Dead,
-                    Some(birth) if birth.born.dead.contains(granule, entry.granules()) => EntryState::Dead,
-                    Some(birth) if birth.born.dead.overlaps(granule, entry.granules()) => {
-                        EntryState::Unexplained
-                    }
-                    Some(birth) => match birth.run_of(granule) {
-                        Some(run) if run.is_listed_in(seq, part.end) => EntryState::Live,
-                        Some(_) => EntryState::Moved,
-                        None if !birth.is_resident => EntryState::Dead,
-                        None if entry.identity.seq() == seq => EntryState::Live,
-                        None => EntryState::Unexplained,
-                    },
-                };
+                let state = state_of(&mut birthplaces, seq, part.end, entry);
                 out.push((entry.clone(), state));
             }
         }

@@ -9,7 +9,7 @@
 //! * [`pipeline`] and [`workers`]: compression and checksums
 //! * [`append`]: batches, writes, and what happens when a write fails
 //! * [`zone_store`] and [`pinned_zone`]: bytes of logical zones
-//! * [`explain`] and `newest`: whether zone directories agree with the tables
+//! * [`explain`] and `newest`: whether zone directories agree with the tables; [`occupant`]: what lies at an address
 //! * [`bootstrap`]: blocks that are named by place
 //! * [`commit_point`] and [`anchors`]: which txg is the newest
 //! * [`reader`] and [`prefetch_queue`]: reads and prefetch
@@ -34,6 +34,7 @@ pub mod explain;
 pub mod host_space;
 pub mod l2cache;
 mod newest;
+pub mod occupant;
 pub mod pinned_zone;
 pub mod pipeline;
 pub mod prefetch_queue;

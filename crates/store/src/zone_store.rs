@@ -199,7 +199,7 @@ impl ZoneStore {
     }
 
     /// Reads from one replica.
-    fn read_replica(
+    pub(crate) fn read_replica(
         &self,
         pinned: &PinnedZone,
         home: Home,

@@ -56,7 +56,7 @@ pub(crate) fn to_fat(
         let key = KeyRef::Name(slot.name());
         fat::put(&mut fat_zap, key, ValueRef::U64s(&words), Mode::AddWithCd(slot.cd()))?;
     }
-    let is_new = fat::put(&mut fat_zap, key, value, mode)?;
+    let is_new = fat::put(&mut fat_zap, key, value, mode)?.is_new;
     Ok((fat_zap, is_new))
 }
 

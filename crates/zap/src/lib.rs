@@ -21,6 +21,7 @@
 //! | `prepared_index` | an index built before it is needed |
 //! | [`cursor`] | a position in the order of entries |
 //! | `check` | what must hold of a whole ZAP |
+//! | `statistics` | what the blocks of a ZAP hold, for display |
 //!
 //! Invariant: no bytes of a store make this crate panic, loop forever, or use more memory than the store's size.
 //!
@@ -59,6 +60,7 @@ mod shrink;
 mod shrink_trigger;
 mod slot_cache;
 mod slots;
+mod statistics;
 pub mod store;
 pub mod value;
 mod zap;
@@ -73,6 +75,7 @@ pub use norm::{Match, NormFlags};
 pub use options::ZapOptions;
 pub use prepared_index::PreparedIndex;
 pub use shrink::ShrinkPlan;
+pub use statistics::{Contents, Damage, FatStatistics, Histogram, SlotStatistics, Statistics};
 pub use store::{FirstBlock, MemStore, Store};
 pub use value::{Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};

@@ -13,7 +13,8 @@
 //!
 //! **Hysteresis.** A ZAP must not oscillate around a limit. So it shrinks only into half of the space that it has or
 //! may have. A scan of all its entries must be earned by removals: after a conversion, or a scan that gained nothing,
-//! at least half as many names must be removed as there were entries.
+//! at least half as many names must be removed as there were entries. In a fat ZAP, a value that takes another width counts
+//! as a removal: after it, all values may have one width.
 
 use crate::convert;
 use crate::cursor::Cursor;
@@ -27,6 +28,7 @@ use crate::shrink_trigger::ShrinkTrigger;
 use crate::slots::{self, BlockKind, Shape, Slots};
 use crate::store::{MemStore, Store};
 use crate::zap::Zap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_wire::Corrupt;
 
@@ -48,13 +50,23 @@ impl ShrinkPlan {
     }
 }
 
+/// The outcome of reading all entries.
+enum Scan {
+    Built(MemStore),
+    /// No smaller ZAP has these entries.
+    NoGain {
+        /// See [`ShrinkTrigger::reset_after_scan`].
+        changes_needed: u64,
+    },
+}
+
 fn bytes_of(built: &MemStore) -> usize {
     built.blocks().map(|(_, bytes)| bytes.len()).sum()
 }
 
 impl Zap {
     /// Whether [`plan_shrink`](Zap::plan_shrink) is worthwhile. It is cheap: to be called after each removal, or once
-    /// per txg. False if nothing was removed since this `Zap` was opened.
+    /// per txg. False if nothing was removed, nor a value's width changed, since this `Zap` was opened.
     pub fn shrink_due<S: Store + ?Sized>(&self, store: &S) -> Result<bool, Error<S::Error>> {
         if !self.shrink_trigger.is_reached() || store.block_count() == 0 {
             return Ok(false);
@@ -88,14 +100,19 @@ impl Zap {
             return Ok(None);
         }
         let entries = self.len(store)?;
-        let built = match entries {
-            0 if self.is_empty(store)? => Some(MemStore::new()),
+        let scan = match entries {
+            0 if self.is_empty(store)? => Scan::Built(MemStore::new()),
             _ => self.build_smaller(store)?,
         };
-        if built.is_none() {
-            self.shrink_trigger.reset(entries);
+        match scan {
+            Scan::Built(built) => {
+                Ok(Some(ShrinkPlan { built, state: Arc::clone(&self.shrink_trigger.state) }))
+            }
+            Scan::NoGain { changes_needed } => {
+                self.shrink_trigger.reset_after_scan(entries, changes_needed);
+                Ok(None)
+            }
         }
-        Ok(built.map(|built| ShrinkPlan { built, state: Arc::clone(&self.shrink_trigger.state) }))
     }
 
     /// Installs a plan: frees all blocks of the ZAP and writes [`ShrinkPlan::bytes`]. An empty ZAP then has no block and
@@ -130,12 +147,13 @@ impl Zap {
         self.options.salt != 0 && self.options.norm == norm
     }
 
-    fn build_smaller<S: Store + ?Sized>(&self, store: &S) -> Result<Option<MemStore>, Error<S::Error>> {
+    fn build_smaller<S: Store + ?Sized>(&self, store: &S) -> Result<Scan, Error<S::Error>> {
         let block_0 = store.read(0)?;
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Slots => {
                 let from = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                smaller_slots(&from, self.options.tiny).map_err(Error::damage)
+                let built = smaller_slots(&from, self.options.tiny).map_err(Error::damage)?;
+                Ok(built.map_or(Scan::NoGain { changes_needed: 0 }, Scan::Built))
             }
             BlockKind::Fat => {
                 let header = fat::header(store)?;
@@ -143,9 +161,11 @@ impl Zap {
                 let built = slots_of_entries(&entries, (header.salt, header.norm), &self.options);
                 // Long values in small blocks may need less space than slots that are all as wide as the widest.
                 let blocks = header.num_leafs.saturating_add(header.table_numblks).saturating_add(1);
-                Ok(built.filter(|built| {
+                let is_smaller = |built: &MemStore| {
                     bytes_of(built) as u64 <= blocks.saturating_mul(store.block_size() as u64)
-                }))
+                };
+                let changes_needed = changes_to_one_width(&entries);
+                Ok(built.filter(is_smaller).map_or(Scan::NoGain { changes_needed }, Scan::Built))
             }
         }
     }
@@ -222,6 +242,15 @@ fn slots_of_entries(
     }
     let raw = convert::to_slots(entries, salt, norm, shape);
     Some(MemStore::from_image(&raw, raw.len()))
+}
+
+/// How many values must change at least before all have one width and count.
+fn changes_to_one_width(entries: &[Entry]) -> u64 {
+    let mut widths = BTreeMap::<_, usize>::new();
+    for entry in entries {
+        *widths.entry((entry.value.int_size(), entry.value.num_ints())).or_default() += 1;
+    }
+    entries.len().saturating_sub(widths.into_values().max().unwrap_or(0)) as u64
 }
 
 /// The maximum number of entries that a fat ZAP might be unable to separate. The entries are in the order of their

@@ -1,4 +1,5 @@
-//! Removals since the last rewrite of a ZAP: whether a scan for a smaller layout pays.
+//! Removals since the last rewrite of a ZAP: whether a scan for a smaller layout pays. A value that took another width in a
+//! fat ZAP counts as one: the old entry may have been the only one that no slot could hold beside the others.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,10 +32,20 @@ impl ShrinkTrigger {
         *self.count.get_mut() = self.count.get_mut().saturating_add(1);
     }
 
-    /// The ZAP of so many entries was rewritten, or a scan of them gained nothing.
+    /// The ZAP of so many entries was rewritten.
     pub fn reset(&self, entries: u64) {
+        self.reset_after_scan(entries, 0);
+    }
+
+    /// A scan of so many entries gained nothing. After `changes_needed` changes at the earliest all values may have one
+    /// width; 0: unknown. That many are waited for if they pay for a scan. So a ZAP whose values change their width one
+    /// after the other is scanned again with the last of them.
+    pub fn reset_after_scan(&self, entries: u64, changes_needed: u64) {
+        let half = (entries / 2).max(1);
+        let pays = (entries / 8).max(1)..half;
+        let threshold = if pays.contains(&changes_needed) { changes_needed } else { half };
         self.count.store(0, Ordering::Relaxed);
-        self.threshold.store((entries / 2).max(1), Ordering::Relaxed);
+        self.threshold.store(threshold, Ordering::Relaxed);
     }
 
     pub fn is_reached(&self) -> bool {

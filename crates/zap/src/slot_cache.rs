@@ -183,6 +183,17 @@ impl SlotCache {
         if placement.found.is_some() && mode == Mode::Add {
             return Err(Error::Exists);
         }
+        if let Some(only) = placement.found.filter(|_| index.len() == 1)
+            && let Some(words) = value.words().filter(|words| words.len() != shape.value_ints())
+        {
+            let target = Shape::smallest(words.len(), name.len(), options.tiny);
+            // A fat ZAP that it may become later needs a leaf for it.
+            let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
+            let Some(target) = target.filter(|target| target.leaf_chunks_max() < chunks_max) else {
+                return Ok(PutOutcome::NeedsFat);
+            };
+            return self.replace_only(store, (block_0, block_count), target, (name, only.cd.into(), words));
+        }
         // Even if the name exists and needs no slot: OpenZFS does so, and bytes depend on it.
         let is_full = index.len() >= slots;
         let grown = if is_full { block_0.len() + slots::GROWTH_BYTES } else { block_0.len() };
@@ -241,6 +252,27 @@ impl SlotCache {
             _ => self.index = OnceLock::new(),
         }
         Ok(PutOutcome::Stored { is_new: true })
+    }
+
+    /// Replaces the only entry by one of another width, in slots of this shape: without it the ZAP is empty, and an empty
+    /// one takes any shape. The name keeps its differentiator, so cursors stay valid. The block keeps its size, which
+    /// is enough for one slot of any shape.
+    fn replace_only<S: Store + ?Sized>(
+        &mut self,
+        store: &mut S,
+        (block_0, block_count): FirstBlock,
+        target: Shape,
+        (name, cd, words): (&[u8], u32, &[u64]),
+    ) -> Result<PutOutcome, Error<S::Error>> {
+        let parsed = Slots::parse(&block_0, block_count).map_err(Error::lift)?;
+        let mut raw = vec![0; block_0.len()];
+        slots::init(&mut raw, parsed.salt, parsed.norm, target);
+        slots::put_slot(&mut raw, target, 0, name, cd, words.iter().copied());
+        self.slot_hint = hint_after(0, target.slot_count(raw.len()));
+        drop(block_0);
+        change(store, |block| block.copy_from_slice(&raw))?;
+        self.index = OnceLock::new();
+        Ok(PutOutcome::Stored { is_new: false })
     }
 
     /// Removes a name; returns whether it existed.

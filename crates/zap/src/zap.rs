@@ -19,6 +19,7 @@ use crate::options::ZapOptions;
 use crate::shrink_trigger::ShrinkTrigger;
 use crate::slot_cache::{PutOutcome, SlotCache};
 use crate::slots::{self, BlockKind, Shape, Slot, Slots};
+use crate::statistics::{self, Statistics};
 use crate::store::{FirstBlock, Store, edit};
 use crate::value::{VALUE_BYTES_MAX, Value, ValueRef, ValueShape};
 use std::fmt;
@@ -388,7 +389,12 @@ impl Zap {
         }
         // Otherwise the store would have to copy the block to change it.
         drop(first);
-        fat::put(store, key, value, mode)
+        let stored = fat::put(store, key, value, mode)?;
+        if stored.is_reshaped {
+            // All values may be of one width now.
+            self.shrink_trigger.count_removal();
+        }
+        Ok(stored.is_new)
     }
 
     /// Converts slots to a fat ZAP to store an entry that slots cannot hold; returns whether its name is new.
@@ -542,6 +548,17 @@ impl Zap {
     pub fn check<S: Store + ?Sized>(&self, store: &S) -> Result<Report, Error<S::Error>> {
         delegate_to_copy!(self, store, check());
         check::check(store, self.slot_cache.index())
+    }
+
+    /// Reads the whole ZAP and counts what its blocks hold. Damage outside of block 0 is counted, not returned.
+    pub fn statistics<S: Store + ?Sized>(&self, store: &S) -> Result<Statistics, Error<S::Error>> {
+        delegate_to_copy!(self, store, statistics());
+        statistics::statistics(store)
+    }
+
+    /// Whether the blocks are in the byte order of big-endian machines, as OpenZFS writes them there.
+    pub fn has_swapped_bytes(&self) -> bool {
+        self.byte_order.is_swapped
     }
 }
 

@@ -345,3 +345,97 @@ fn an_empty_zap_is_dropped_only_if_it_can_be_recreated() {
     assert!(!s.shrink());
     assert_eq!(s.kind(), tiny(64, 2));
 }
+
+/// Without its only entry the ZAP is empty, and an empty one takes any shape.
+#[test]
+fn the_only_entry_may_take_another_width() {
+    let salt = ZapOptions::new(0x5eed).salt;
+    let tiny = |chunk_bytes, value_ints| Kind::Tiny { chunk_bytes, value_ints };
+    let long = "x".repeat(100);
+    for (name, before, after, kind) in [
+        ("fid", 1, 2, tiny(64, 2)),
+        ("fid", 1, 31, tiny(256, 31)),
+        ("fid", 3, 1, Kind::Micro),
+        ("fid", 31, 7, tiny(64, 7)),
+        (long.as_str(), 1, 2, tiny(128, 2)),
+        (long.as_str(), 2, 1, tiny(128, 1)),
+    ] {
+        let (old, new) = (vec![7u64; before], (1..=after as u64).collect::<Vec<_>>());
+        let mut s = Subject::new();
+        s.add(name, &old);
+        let place = s.all()[0].clone();
+        assert_eq!(s.zap.update(&mut s.store, name, &new), Ok(false), "{before} to {after}");
+        assert_eq!(s.kind(), kind, "{before} to {after}");
+        let all = s.all();
+        assert_eq!((all.len(), all[0].hash, all[0].cd), (1, place.hash, place.cd), "cursors stay valid");
+        assert!(!s.shrink());
+        // Exactly what a ZAP is that had the new value from the beginning, so what OpenZFS reads.
+        let mut fresh = Subject::new();
+        fresh.add(name, &new);
+        assert_eq!(s.store.image(), fresh.store.image(), "{before} to {after} with salt {salt:#x}");
+        // It goes on like any other.
+        s.add("2nd", &new);
+        assert_eq!(s.kind(), kind);
+        assert_eq!(s.zap.lookup(&s.store, name).unwrap().unwrap().ints(), new);
+    }
+}
+
+#[test]
+fn the_block_of_a_replaced_entry_keeps_its_size() {
+    let mut s = Subject::new();
+    (0..100).for_each(|i| s.add(&format!("{i}"), &[i]));
+    (1..100).for_each(|i| s.remove(&format!("{i}")));
+    let bytes = s.store.block_size();
+    assert_eq!(s.zap.update(&mut s.store, "0", &[1, 2, 3]), Ok(false));
+    assert_eq!((s.kind(), s.store.block_size()), (Kind::Tiny { chunk_bytes: 64, value_ints: 3 }, bytes));
+    assert!(s.shrink(), "the removals still count");
+    assert_eq!(s.store.block_size(), 512);
+    assert_eq!(s.all()[0].value.ints(), [1, 2, 3]);
+}
+
+#[test]
+fn what_other_entries_or_the_options_forbid_becomes_fat() {
+    // Another entry keeps its one word.
+    let mut s = Subject::new();
+    s.add("stays", &[1]);
+    s.add("fid", &[1]);
+    assert_eq!(s.zap.update(&mut s.store, "fid", &[1, 2]), Ok(false));
+    assert_eq!(s.kind(), Kind::Fat);
+    assert_eq!(s.zap.lookup_u64(&s.store, "stays"), Ok(Some(1)));
+    // No tiny ZAPs, integers of another width, more words than a slot has, no words at all.
+    let mut s = Subject::with(|o| o.tiny = false);
+    s.add("fid", &[1]);
+    assert_eq!(s.zap.update(&mut s.store, "fid", &[1, 2]), Ok(false));
+    assert_eq!(s.kind(), Kind::Fat);
+    for value in [ValueRef::U16s(&[1]), ValueRef::U64s(&[1; 32]), ValueRef::U64s(&[])] {
+        let mut s = Subject::new();
+        s.add("fid", &[1]);
+        assert_eq!(s.zap.update_ints(&mut s.store, "fid", value), Ok(false));
+        assert_eq!(s.kind(), Kind::Fat);
+    }
+    // A leaf of 512 bytes holds 18 chunks; 243 bytes of name and a word need 14, so slots of 256 bytes do not fit.
+    let mut s = Subject::with(|o| o.fat_block_shift = 9);
+    s.add("fid", &[1]);
+    assert_eq!(s.zap.update(&mut s.store, "fid", &[1; 31]), Ok(false));
+    assert_eq!(s.zap.lookup(&s.store, "fid").unwrap().unwrap().ints(), [1; 31]);
+    assert!(s.zap.check(&s.store).unwrap().is_clean());
+}
+
+/// Identifiers are set one after the other: at first widths are mixed, in the end they are not.
+#[test]
+fn values_that_have_one_width_again_go_back_to_slots() {
+    for entries in [2u64, 3, 20, 300] {
+        let mut s = Subject::new();
+        (0..entries).for_each(|i| s.add(&format!("{i}"), &[i]));
+        let mut shrank = 0;
+        for i in 0..entries {
+            assert_eq!(s.zap.update(&mut s.store, format!("{i}").as_str(), &[i, 1, 2]), Ok(false));
+            shrank += u64::from(s.shrink());
+            assert_eq!(s.kind() == Kind::Fat, i + 1 < entries, "{i} of {entries}");
+        }
+        assert_eq!((shrank, s.kind()), (1, Kind::Tiny { chunk_bytes: 64, value_ints: 3 }), "{entries}");
+        // An update of the same width, and one in slots, earns no scan.
+        assert_eq!(s.zap.update(&mut s.store, "0", &[7, 8, 9]), Ok(false));
+        assert!(!s.zap.shrink_due(&s.store).unwrap());
+    }
+}

@@ -24,10 +24,13 @@ use crate::target::{self, Target};
 use serde_json::Value;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::OpenMode;
 use terrane_fuse::mount::{MountEntry, list_mounts};
+use terrane_object::ObjectSets;
+use terrane_pool::Pool;
+use terrane_store::env::SystemEnv;
 
 /// Exits as the command line parser does, for mistakes that only the command itself can detect.
 pub fn exit_with_usage(text: &str) -> ! {
@@ -42,8 +45,13 @@ pub fn print(text: &str) -> Outcome {
 
 /// The same for repeated output: false if the reader has closed the pipe.
 pub fn print_on(text: &str) -> Outcome<bool> {
+    print_bytes(text.as_bytes())
+}
+
+/// The same for bytes.
+pub fn print_bytes(bytes: &[u8]) -> Outcome<bool> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(bytes).and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error.into()),
@@ -288,12 +296,28 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     if *query == Query::Check {
         return Ok(query::value(&checking::check_unmounted(members::open_read_only(&target)?, &show)?));
     }
+    if let Query::Block { address, stored, content } = query {
+        let wanted = inspect::Wanted { stored: *stored, content: *content };
+        return Ok(query::value(&block_of_closed(&target, address, wanted)?));
+    }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let open_pool = OpenPool::open(&target, &open_pool::tool_options(mode))?;
     let outcome = query.answer(&open_pool, &show);
     let closed = open_pool.export();
     let value = outcome?;
     closed.map(|()| value)
+}
+
+/// A block of a pool that is not mounted. The zone tables suffice to find it: object sets may be damaged.
+fn block_of_closed(target: &Target, address: &str, wanted: inspect::Wanted) -> Outcome<inspect::BlockRow> {
+    let devices = members::open_read_only(target)?;
+    let options = open_pool::tool_options(OpenMode::ReadOnly);
+    let pool = Pool::import(devices, Arc::new(SystemEnv::new()), &options)?;
+    let sets = ObjectSets::open(Arc::clone(&pool)).map_err(|error| error.to_string());
+    let outcome = inspect::block(&pool, sets.as_ref().map_err(String::clone), address, wanted);
+    // Nothing was changed, so nothing has to be committed.
+    pool.abandon();
+    outcome
 }
 
 /// Rebuilds the zone tables of a pool that is not mounted.

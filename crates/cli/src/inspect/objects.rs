@@ -1,18 +1,16 @@
-//! Objects as they are stored: dnodes, block pointers, entries of ZAPs.
+//! Objects as they are stored: dnodes and block pointers.
 
 use super::{ROWS_MAX, addr_text, attributes};
 use crate::failure::{Failure, Outcome};
 use crate::open_pool::OpenPool;
 use serde::Serialize;
 use std::sync::Arc;
-use terrane_dataset::ObjectStore;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectSet};
 use terrane_wire::ObjectId;
-use terrane_zap::{Cursor, Zap};
 
-fn set(open_pool: &OpenPool, meta: bool) -> &Arc<ObjectSet> {
+pub fn set(open_pool: &OpenPool, meta: bool) -> &Arc<ObjectSet> {
     if meta { open_pool.objects.mos() } else { open_pool.dataset.object_set() }
 }
 
@@ -203,7 +201,7 @@ impl PointerRow {
     }
 }
 
-fn pointer_text(ptr: &BlockPtr) -> String {
+pub fn pointer_text(ptr: &BlockPtr) -> String {
     match ptr {
         BlockPtr::Hole(_) if is_unwritten(ptr) => "never written".to_owned(),
         BlockPtr::Hole(_) => "hole".to_owned(),
@@ -261,81 +259,4 @@ pub fn tree(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<Vec<Pointe
         rows.push(row);
     }
     Ok(rows)
-}
-
-#[derive(Serialize)]
-pub struct ZapRow {
-    object: u64,
-    kind: String,
-    length: u64,
-    normalization: u64,
-    entries: Vec<ZapEntryRow>,
-}
-
-#[derive(Serialize)]
-struct ZapEntryRow {
-    name: String,
-    value: String,
-    int_size: u8,
-    hash: String,
-    cd: u32,
-    conflict: bool,
-    /// Of a directory's.
-    #[serde(flatten)]
-    named: Option<DirEntryRow>,
-}
-
-/// OpenZFS's directory entries: the type in the top four bits, the object number in the low 48.
-#[derive(Serialize)]
-struct DirEntryRow {
-    #[serde(rename = "type")]
-    type_: u64,
-    object: u64,
-}
-
-/// The entries of a ZAP, in the order of their hashes.
-pub fn zap(open_pool: &OpenPool, meta: bool, object: u64) -> Outcome<ZapRow> {
-    use terrane_object::ObjectKind::{DeleteQueue, Directory, Master, Zap as Plain};
-    let held = hold(open_pool, meta, object)?;
-    if ![DeleteQueue, Directory, Master, Plain].contains(&held.kind()) {
-        return Err(Failure::refused(
-            format_args!("object {object}"),
-            "a ZAP or a directory",
-            format_args!("{:?}", held.kind()),
-            "`terrane debug dnode POOL` lists the objects",
-        ));
-    }
-    let store = ObjectStore::reader(&held);
-    let zap = Zap::open(&store)?;
-    let mut rows = Vec::new();
-    let mut cursor = Cursor::START;
-    while rows.len() < ROWS_MAX {
-        let Some((entry, after)) = zap.next(&store, cursor)? else { break };
-        cursor = after;
-        let name = match entry.key.name() {
-            Some(name) => String::from_utf8_lossy(name).into_owned(),
-            None => format!("{:?}", entry.key),
-        };
-        let ints: Vec<String> = entry.value.ints().iter().map(u64::to_string).collect();
-        let named = (held.kind() == Directory).then(|| {
-            let word = entry.value.first_integer().unwrap_or(0);
-            DirEntryRow { type_: word >> 60, object: word & ((1 << 48) - 1) }
-        });
-        rows.push(ZapEntryRow {
-            name,
-            value: ints.join(" "),
-            int_size: entry.value.int_size(),
-            hash: format!("{:016x}", entry.hash),
-            cd: entry.cd,
-            conflict: entry.conflict,
-            named,
-        });
-    }
-    Ok(ZapRow {
-        object,
-        kind: zap.kind(&store)?.to_string(),
-        length: zap.len(&store)?,
-        normalization: zap.norm(&store)?.to_u64(),
-        entries: rows,
-    })
 }

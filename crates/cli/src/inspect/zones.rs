@@ -98,12 +98,6 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
         ));
     }
     let rows = pool.zone_directory(seq)?.into_iter().take(ROWS_MAX).map(|(entry, standing)| {
-        let standing = match standing {
-            EntryState::Live => "live",
-            EntryState::Dead => "dead",
-            EntryState::Moved => "moved",
-            EntryState::Unexplained => "unexplained",
-        };
         let siblings: Vec<String> = entry.other_copies.iter().map(|addr| addr_text(*addr)).collect();
         EntryRow {
             offset: entry.offset,
@@ -113,8 +107,18 @@ pub fn zone(pool: &Pool, seq: u64) -> Outcome<Vec<EntryRow>> {
             birth: entry.birth.0,
             owner: terrane_store::reports::owner_text(entry.owner),
             siblings: siblings.join(" "),
-            standing,
+            standing: standing_text(standing),
         }
     });
     Ok(rows.collect())
+}
+
+/// The state of a block as `debug zone` shows it.
+pub fn standing_text(state: EntryState) -> &'static str {
+    match state {
+        EntryState::Live => "live",
+        EntryState::Dead => "dead",
+        EntryState::Moved => "moved",
+        EntryState::Unexplained => "unexplained",
+    }
 }

@@ -119,6 +119,27 @@ pub enum Query {
         meta: bool,
         object: u64,
     },
+    /// A ZAP without its entries.
+    #[serde(rename = "zap statistics")]
+    ZapStatistics {
+        meta: bool,
+        object: u64,
+    },
+    /// Blocks of a ZAP, from this one on.
+    #[serde(rename = "zap blocks")]
+    ZapBlocks {
+        meta: bool,
+        object: u64,
+        first: u64,
+    },
+    /// The block at an address, as commands spell it.
+    Block {
+        address: String,
+        /// With its stored bytes.
+        stored: bool,
+        /// With its decoded bytes.
+        content: bool,
+    },
 }
 
 impl Query {
@@ -190,6 +211,9 @@ mod tests {
             Query::Dnode { meta: true, object: 3 },
             Query::Tree { meta: false, object: 0 },
             Query::Zap { meta: false, object: 1 << 60 },
+            Query::ZapStatistics { meta: true, object: 1 },
+            Query::ZapBlocks { meta: false, object: 7, first: 64 },
+            Query::Block { address: "1:0x55740".into(), stored: true, content: false },
         ] {
             let line = serde_json::to_value(&query).unwrap().to_string();
             assert_eq!(parsed(&line), Some(query), "{line}");

@@ -29,13 +29,22 @@ enum Decision {
     Split,
 }
 
-/// Stores a value under a key; returns whether the key is new.
+/// What storing a value changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stored {
+    /// The key is new.
+    pub is_new: bool,
+    /// The key had a value of another width or count.
+    pub is_reshaped: bool,
+}
+
+/// Stores a value under a key.
 pub(crate) fn put<S: Store + ?Sized>(
     store: &mut S,
     key: KeyRef<'_>,
     value: ValueRef<'_>,
     mode: Mode,
-) -> Result<bool, Error<S::Error>> {
+) -> Result<Stored, Error<S::Error>> {
     let block_0 = store.read(0)?;
     let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
     header.norm.validate(key).map_err(Error::lift)?;
@@ -74,7 +83,7 @@ pub(crate) fn put<S: Store + ?Sized>(
                 header.num_entries = header.num_entries.saturating_add(1);
                 grow_if_due(store, &mut header, prefix_len, nfree);
                 store_header(store, &header)?;
-                return Ok(true);
+                return Ok(Stored { is_new: true, is_reshaped: false });
             }
             Decision::Replace(found) => {
                 let freed = array_chunks(found.entry.value_len());
@@ -84,7 +93,11 @@ pub(crate) fn put<S: Store + ?Sized>(
                 if grow_if_due(store, &mut header, prefix_len, nfree) {
                     store_header(store, &header)?;
                 }
-                return Ok(false);
+                let old = (found.entry.value_int_size, usize::from(found.entry.value_ints));
+                return Ok(Stored {
+                    is_new: false,
+                    is_reshaped: old != (value.int_size(), value.num_ints()),
+                });
             }
         }
     }

@@ -9,7 +9,9 @@
 
 use std::collections::BTreeMap;
 use terrane_wire::Corrupt;
-use terrane_zap::{Cursor, Error, Key, MemStore, Store, Value, ValueRef, ValueShape, Zap, ZapOptions};
+use terrane_zap::{
+    Contents, Cursor, Error, Key, MemStore, Store, Value, ValueRef, ValueShape, Zap, ZapOptions,
+};
 
 /// Integer width and integers by key.
 pub type Model = BTreeMap<Key, (u8, Vec<u64>)>;
@@ -68,6 +70,14 @@ fn check(zap: &Zap, store: &MemStore) -> bool {
     let report = zap.check(store).unwrap();
     for damage in &report.damage {
         assert!(is_named(&Error::Store(damage.clone())), "{damage:?}");
+    }
+    match zap.statistics(store).map(|statistics| statistics.layout) {
+        Ok(Contents::Slots(slots)) if report.is_clean() => assert_eq!(slots.used as u64, report.entries),
+        Ok(Contents::Fat(fat)) if report.is_clean() => {
+            assert_eq!((fat.leaves, fat.entries, fat.damage.count), (report.leaves, report.entries, 0));
+        }
+        Ok(_) => {}
+        Err(error) => assert!(is_named(&error) && !report.is_clean(), "{error:?}"),
     }
     report.is_clean()
 }
