@@ -13,6 +13,7 @@ mod create;
 mod find_for_rewrite;
 mod policy;
 mod queue;
+mod spills;
 mod stored;
 mod sync;
 
@@ -29,6 +30,7 @@ pub use create::ObjectSpec;
 use parking_lot::Mutex;
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
+use spills::SpillReads;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
@@ -90,6 +92,7 @@ pub struct ObjectSet {
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
+    spill_reads: Mutex<SpillReads>,
 }
 
 /// Last changes to a txg before it syncs. Returns false to be called no more.
@@ -132,6 +135,7 @@ impl ObjectSet {
             }),
             root: Mutex::new(root),
             txg_end_hooks: Mutex::default(),
+            spill_reads: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
         Ok(set)
