@@ -4,7 +4,7 @@
 #   PEER=ext4 IMG=/path/image MNT=/path/mountpoint WORK=/path/scratch bench-peer.sh make|remount|down|run COMMAND...
 #
 # PEER: ext4, xfs, btrfs, btrfs-zstd; zfs-off, zfs-gzip, ...; null; terrane[-COMPRESSION][-16k|-1m][-sa|-dir], with terrane alone its
-# defaults; terrane-library: nothing is made or mounted, the command does all of that in its own process.
+# defaults; terrane-library, terrane-library-dir: nothing is made or mounted, the command does all of that in its own process.
 # READ_MB_PER_S: a loop device that reads no faster (cgroup 1), for Terrane too; not for zfs.
 # The image is a file that was written in full: otherwise the disk's allocation would be measured too, and differ from peer to peer.
 # What is run finds the commands for --between-cmd in COLD and ATTRIBUTES, and in SYNC one that commits where syncfs does not reach.
@@ -57,7 +57,7 @@ terrane_properties() {
 make_peer() {
     case $PEER in
         null) "$null" "$MNT" ;;
-        *-library) ;;
+        *-library | *-library-dir) ;;
         terrane*)
             [ -z "${READ_MB_PER_S:-}" ] || attach
             mkdir -p "$TERRANE_STATE_DIR"
@@ -91,7 +91,7 @@ remount() {
     case $PEER in
         # It would forget everything: only the kernel's caches can be cold.
         null) echo 3 >/proc/sys/vm/drop_caches ;;
-        *-library) drop ;;
+        *-library | *-library-dir) drop ;;
         terrane*) "$terrane" umount "$MNT"; drop; terrane_mount ;;
         zfs-*) zpool export bench; drop; zpool import -d "$(dirname "$IMG")" bench ;;
         *) umount "$MNT"; drop; kernel_mount ;;

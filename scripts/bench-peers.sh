@@ -54,7 +54,7 @@ peers_of() {
         smallfiles) echo "terrane-zstd3,terrane-lz4,null,$kernel,btrfs-zstd,zfs-off" ;;
         seq) echo "terrane-off,terrane-lz4,terrane-zstd3,terrane-off-16k,terrane-zstd3-16k,null,$kernel,btrfs-zstd,zfs-off" ;;
         fsync) echo "terrane,$kernel,zfs-off" ;;
-        xattr-*) echo "terrane-sa,terrane-dir,terrane-library,null,$kernel,zfs-off" ;;
+        xattr-*) echo "terrane-sa,terrane-dir,terrane-library,terrane-library-dir,null,$kernel,zfs-off" ;;
         *) die "workload $1 is not known" ;;
     esac
 }
@@ -67,7 +67,7 @@ chosen() {
         case $peer in
             null) [ -x "$(dirname "$terrane")/terrane-null" ] || continue ;;
             zfs-*) command -v zfs-fuse >/dev/null || continue ;;
-            *-library) [ -n "$in_process" ] || continue ;;
+            *-library | *-library-dir) [ -n "$in_process" ] || continue ;;
             terrane*) ;;
             *) grep -qw "${peer%%-*}" /proc/filesystems || continue ;;
         esac
@@ -96,7 +96,10 @@ run() { # work, peer, repetition
     export PEER=$peer
     local tags="--seed $rep --tag work=$work_name --tag peer=$peer --tag rep=$rep --between-cmd \"$between\""
     local command="'$fsbench' -d '$MNT' --json --keep $tags \${SYNC:+--sync-cmd \"\$SYNC\"} $args"
-    case $peer in *-library) command="'$in_process' --json --image '$IMG' $tags $args" ;; esac
+    case $peer in
+        *-library) command="'$in_process' --json --image '$IMG' $tags $args" ;;
+        *-library-dir) command="'$in_process' --json --image '$IMG' --xattr dir $tags $args" ;;
+    esac
     if ! "$peer_script" run bash -c "$command" >"$work/one" 2>"$work/log"; then
         reason=$(tail -n 3 "$work/log" | tr '\n"\\' "  '")
         loud "$work_name on $peer: $reason"

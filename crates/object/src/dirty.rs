@@ -96,6 +96,12 @@ pub(crate) struct Frozen {
 }
 
 impl Frozen {
+    /// Whether the tree changes even if no block of it was written.
+    pub fn changes_tree(&self) -> bool {
+        let is_freed = !self.dirty.freed.is_empty() && !self.dnode.root.is_hole();
+        is_freed || !self.dirty.forced_indirect.is_empty()
+    }
+
     /// Replaces the whole content by these blocks.
     pub fn replace_content(&mut self, blocks: Vec<Vec<u8>>) {
         self.dnode.block_count = blocks.len() as u64;

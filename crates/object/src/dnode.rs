@@ -11,7 +11,7 @@ use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
-use terrane_format::block_ptr::BLOCK_BYTES_MAX;
+use terrane_format::block_ptr::{BLOCK_BYTES_MAX, Normal};
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 /// Bytes of a dnode slot.
@@ -345,6 +345,19 @@ fn parse_spill(raw: &[u8], kind: ObjectKind, at: &dyn std::fmt::Display) -> Resu
     Ok(spill)
 }
 
+/// The spills of a dnode block that have blocks of their own. Damaged dnodes are left out.
+pub(crate) fn spill_pointers(raw: &[u8]) -> impl Iterator<Item = Normal> + '_ {
+    dnode_offsets(raw).filter_map(|offset| {
+        let head = DnodeHead::decode(raw.get(offset..)?)?;
+        let kind = ObjectKind::from_id(head.kind).filter(|_| head.flags & HAS_SPILL != 0)?;
+        let end = offset + (usize::from(head.extra_slots) + 1) * SLOT_BYTES;
+        match parse_spill(raw.get(end - BlockPtr::SIZE..end)?, kind, &"spill") {
+            Ok(BlockPtr::Normal(normal)) => Some(normal),
+            _ => None,
+        }
+    })
+}
+
 /// Position of an object's dnode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DnodeSlot {
@@ -499,7 +512,10 @@ pub fn check_block_bytes(bytes: u32, max: u32) -> Result<(), ObjectError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use terrane_codec::{ChecksumKind, Compression};
+    use terrane_format::Addr;
     use terrane_format::block_ptr::Embedded;
+    use terrane_wire::ZoneSeq;
 
     fn sample(slots: u8, bonus: usize) -> Dnode {
         let mut dnode = Dnode::new(ObjectKind::Directory, slots, 4096, Txg(4));
@@ -586,6 +602,7 @@ mod tests {
             "6, found 0 and 7",
         );
         refused(&|raw| raw[12] = 193, "bonus length");
+        assert_eq!(spill_pointers(&whole.encode()).count(), 0, "it has no block of its own");
         refused(&|raw| raw[5] |= 4, "unknown feature");
         // Objects that callers cannot change have no attributes.
         let BlockPtr::Embedded(embedded) = spill(1) else { panic!("embedded") };
@@ -593,6 +610,40 @@ mod tests {
         let spill = BlockPtr::Embedded(Embedded { kind: kind as u8, ..embedded });
         let dnodes = Dnode { spill, ..Dnode::new(kind, 1, 512, Txg(1)) };
         assert!(parse(&dnodes.encode()).is_err());
+    }
+
+    #[test]
+    fn spills_of_a_dnode_block_are_found_in_dnodes_of_every_size() {
+        let stored = |at: u64| Normal {
+            addrs: [Addr::new(ZoneSeq(7), at), Addr::new(ZoneSeq(8), at), Addr::NONE],
+            checksum: [9; 32],
+            checksum_kind: ChecksumKind::Blake3,
+            compression: Compression::Off.id(),
+            kind: ObjectKind::Directory as u8,
+            level: 0,
+            lsize: 1000,
+            psize: 1000,
+            logical_birth: Txg(5),
+            block_birth: Txg(5),
+            fill: 1,
+        };
+        let mut block = vec![0; DNODE_BLOCK_BYTES as usize];
+        let spills = [
+            (1usize, 1u8, BlockPtr::Normal(stored(64))),
+            (2, 1, BlockPtr::default()),
+            (3, 4, BlockPtr::Normal(stored(128))),
+            (8, 1, spill(300)),
+            (31, 1, BlockPtr::Normal(stored(192))),
+        ];
+        for (slot, slots, spill) in &spills {
+            let dnode = Dnode { spill: spill.clone(), ..sample(*slots, 100) };
+            dnode.encode_into(&mut block[slot * SLOT_BYTES..(slot + usize::from(*slots)) * SLOT_BYTES]);
+        }
+        assert_eq!(spill_pointers(&block).collect::<Vec<_>>(), [stored(64), stored(128), stored(192)]);
+        // Damaged ones are left out: a pointer, and slots that reach past the block's end.
+        block[2 * SLOT_BYTES - BlockPtr::SIZE..2 * SLOT_BYTES].fill(0xff);
+        block[31 * SLOT_BYTES + EXTRA_SLOTS_AT] = 1;
+        assert_eq!(spill_pointers(&block).collect::<Vec<_>>(), [stored(128)]);
     }
 
     #[test]
@@ -629,6 +680,7 @@ mod tests {
                 for lie in [0u8, 1, 0x7f, 0xff].into_iter().chain(flips) {
                     let mut bad = raw.clone();
                     bad[at] = lie;
+                    assert!(spill_pointers(&bad).count() <= 2);
                     // What parses can be encoded again, with the same result.
                     if let Ok(Some(dnode)) = Dnode::parse(&bad, &"here") {
                         let again = Dnode::parse(&dnode.encode(), &"here").unwrap();

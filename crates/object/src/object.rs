@@ -33,7 +33,7 @@ use crate::kind::ObjectKind;
 use crate::lifetime_hints::LifetimeHints;
 use crate::read_streams::ReadStreams;
 use crate::tree::TreeId;
-pub(crate) use attributes::check_fits;
+pub(crate) use attributes::{UnreadSpill, check_fits};
 pub use metadata_rewrite::MetadataRewrite;
 pub(crate) use metadata_rewrite::has_copy_born_at;
 use parking_lot::{Mutex, RwLock};

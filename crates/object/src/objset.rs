@@ -14,6 +14,7 @@ mod find_for_rewrite;
 mod pointer;
 mod policy;
 mod queue;
+mod spills;
 mod stored;
 mod sync;
 
@@ -30,6 +31,7 @@ pub use create::ObjectSpec;
 use parking_lot::Mutex;
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
+use spills::SpillReads;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
@@ -91,6 +93,7 @@ pub struct ObjectSet {
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
+    spill_reads: Mutex<SpillReads>,
 }
 
 /// Last changes to a txg before it syncs. Returns false to be called no more.
@@ -133,6 +136,7 @@ impl ObjectSet {
             }),
             root: Mutex::new(root),
             txg_end_hooks: Mutex::default(),
+            spill_reads: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
         Ok(set)

@@ -434,8 +434,8 @@ impl Mover<'_, '_> {
                     identity: Some(entry.identity),
                     birth: entry.birth,
                     owner: entry.owner,
-                    other_copies: entry.other_copies.clone(),
-                    near,
+                    other_copies: &entry.other_copies,
+                    near: &near,
                     crc: entry.crc,
                     shares_run,
                 };

@@ -96,9 +96,9 @@ impl Mover<'_, '_> {
                 identity: Some(heal.addr),
                 birth: heal.birth,
                 owner: heal.owner,
-                other_copies: heal.other_copies.clone(),
+                other_copies: &heal.other_copies,
                 // A separated copy that shares a zone again is left to GC.
-                near: if heal.is_damaged { near } else { Vec::new() },
+                near: if heal.is_damaged { &near } else { &[] },
                 crc,
                 shares_run: false,
             };

@@ -7,6 +7,7 @@
 mod sync_ctx;
 mod tx;
 
+pub(crate) use sync_ctx::Dropping;
 pub use sync_ctx::{Stream, TxgSync, WriteRequest};
 pub use tx::Tx;
 

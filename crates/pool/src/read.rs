@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_format::addr::Addr;
-use terrane_format::block_ptr::{BlockPtr, Normal};
+use terrane_format::block_ptr::{BlockPtr, Key, Normal};
 use terrane_format::directory::Owner;
 use terrane_store::PoolError;
 use terrane_store::pipeline::PreEncoded;
@@ -62,6 +62,11 @@ impl Pool {
     /// Reads blocks into the cache, on the calling thread: for jobs of [`offer_prefetch`](Pool::offer_prefetch).
     pub fn prefetch(&self, blocks: &[Normal]) {
         self.reader.prefetch(blocks);
+    }
+
+    /// Whether a block is in the cache. This does not count as a use.
+    pub fn is_cached(&self, key: Key) -> bool {
+        self.reader.cache.holds(key)
     }
 
     /// Prefetched blocks that were evicted before any read.

@@ -23,7 +23,7 @@ use self::source::Source;
 use crate::levels::CompressionTicket;
 use crate::mover::Mover;
 use crate::nopwrite::{EncodeOutcome, WriteDecision};
-use crate::pool::{Pool, Stream, SyncState, TxgSync, WriteRequest};
+use crate::pool::{Dropping, Pool, Stream, SyncState, TxgSync, WriteRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -87,6 +87,7 @@ impl Pool {
             uncached: Vec::new(),
             started_ns,
             logical_bytes: 0,
+            dropping: Dropping::default(),
         };
         txg_sync.close_leaving()?;
         let root = match client {
@@ -232,8 +233,7 @@ impl TxgSync<'_> {
                     supply,
                     self.txg,
                 )?;
-                let location =
-                    self.append((slot, ZoneClass::Data), &bytes, request.owner, crc, Vec::new())?;
+                let location = self.append((slot, ZoneClass::Data), &bytes, request.owner, crc, None)?;
                 if heat == Heat::Hot {
                     self.st.collector.ages.note_hot(location.seq);
                 }
@@ -277,10 +277,10 @@ impl TxgSync<'_> {
         bytes: &[u8],
         owner: Owner,
         crc: u32,
-        other_copies: Vec<Addr>,
+        other_copy: Option<Addr>,
     ) -> Result<AppendLocation, PoolError> {
-        let near: Vec<ZoneSeq> = other_copies.iter().map(|addr| addr.seq()).collect();
-        self.append_born((slot, class), (bytes, crc), owner, other_copies, near)
+        let near = other_copy.map(|addr| addr.seq());
+        self.append_born((slot, class), (bytes, crc), owner, other_copy.as_slice(), near.as_slice())
     }
 
     /// Appends a block that is born here. If zones have failed and no other takes the block, zones that wait
@@ -290,25 +290,16 @@ impl TxgSync<'_> {
         (slot, class): (usize, ZoneClass),
         (bytes, crc): (&[u8], u32),
         owner: Owner,
-        other_copies: Vec<Addr>,
-        near: Vec<ZoneSeq>,
+        other_copies: &[Addr],
+        near: &[ZoneSeq],
     ) -> Result<AppendLocation, PoolError> {
         let birth = self.txg;
-        let block = |other_copies, near| Stored {
-            bytes,
-            identity: None,
-            birth,
-            owner,
-            other_copies,
-            near,
-            crc,
-            shares_run: false,
-        };
-        let first = block(other_copies.clone(), near.clone());
-        match self.st.streams.append(slot, class, birth, first, &mut source!(self)) {
+        let block =
+            Stored { bytes, identity: None, birth, owner, other_copies, near, crc, shares_run: false };
+        match self.st.streams.append(slot, class, birth, block, &mut source!(self)) {
             Err(PoolError::NoSpace { .. }) => {
                 self.pool.drop_rollback_txgs(self.st, u64::MAX)?;
-                self.st.streams.append(slot, class, birth, block(other_copies, near), &mut source!(self))
+                self.st.streams.append(slot, class, birth, block, &mut source!(self))
             }
             location => location,
         }
@@ -320,10 +311,10 @@ impl TxgSync<'_> {
         (slot, class): (usize, ZoneClass),
         bytes: &[u8],
         what: u8,
-        near: Vec<ZoneSeq>,
+        near: &[ZoneSeq],
     ) -> Result<AppendLocation, PoolError> {
         let crc = crc32c::crc32c(bytes);
-        self.append_born((slot, class), (bytes, crc), Owner::Pool { structure: what }, Vec::new(), near)
+        self.append_born((slot, class), (bytes, crc), Owner::Pool { structure: what }, &[], near)
     }
 
     /// Appends both copies of a metadata block.
@@ -334,9 +325,9 @@ impl TxgSync<'_> {
         crc: u32,
     ) -> Result<[AppendLocation; 2], PoolError> {
         let [a, b] = self.st.streams.layout().meta();
-        let first = self.append((a, ZoneClass::MetaA), bytes, owner, crc, Vec::new())?;
+        let first = self.append((a, ZoneClass::MetaA), bytes, owner, crc, None)?;
         let other_copy = Addr::new(first.seq, first.offset);
-        let second = self.append((b, ZoneClass::MetaB), bytes, owner, crc, vec![other_copy])?;
+        let second = self.append((b, ZoneClass::MetaB), bytes, owner, crc, Some(other_copy))?;
         // If both copies had to go to one slot, its last block is the second copy.
         if second.slot != first.slot {
             self.st.streams.add_other_copy(first.slot, Addr::new(second.seq, second.offset));

@@ -39,7 +39,7 @@ impl Fs {
         use_attributes: impl FnOnce(&AllAttributes<'_>) -> R,
     ) -> Result<R, Errno> {
         let attrs = &state.attrs;
-        let Some(raw) = inode.object().spill()? else {
+        let Some(raw) = self.set.spill_of(inode.object())? else {
             return Ok(use_attributes(&AllAttributes { attrs, spill: None }));
         };
         let table = self.layouts.table();
@@ -70,7 +70,7 @@ impl Fs {
 
     /// All attributes with the current numbers, to be changed and stored.
     pub(crate) fn attr_list(&self, inode: &Inode, state: &mut State) -> Result<AttrList, Errno> {
-        let Some(raw) = inode.object().spill()? else { return state.attrs.current_list(None) };
+        let Some(raw) = self.set.spill_of(inode.object())? else { return state.attrs.current_list(None) };
         let table = self.layouts.table();
         let spill = Attrs::decode(&raw, &table)
             .map_err(|error| error.within(format_args!("object {}, spill block", inode.ino)))?;

@@ -371,7 +371,7 @@ impl Fs {
     }
 
     fn spill_bytes(&self, inode: &Inode) -> Result<u64, Errno> {
-        Ok(inode.object().spill()?.map_or(0, |spill| spill.len() as u64))
+        Ok(self.set.spill_of(inode.object())?.map_or(0, |spill| spill.len() as u64))
     }
 
     /// Upper bound of what setting an attribute dirties, in the inode's current state.
@@ -426,7 +426,7 @@ impl Fs {
         (name, value): (&[u8], &[u8]),
         how: SetXattr,
     ) -> Result<(), Errno> {
-        let existing = self.xattr_state(inode, state, name)?;
+        let mut existing = self.xattr_state(inode, state, name)?;
         let is_there = existing.is_in_list || existing.is_in_xattr_dir;
         match is_there {
             true if how.create => return Err(Errno::EEXIST),
@@ -439,14 +439,14 @@ impl Fs {
         if placement == XattrPlacement::Sa && value.len() <= LISTED_VALUE_MAX {
             let packed = parsed_list(&existing.list).with(name, value);
             if let Some(packed) = packed {
-                let mut list = existing.list.clone();
-                list.set(Attr::DXATTR, &packed);
-                match self.store_attrs(tx, inode, state, &list) {
+                existing.list.set(Attr::DXATTR, &packed);
+                match self.store_attrs(tx, inode, state, &existing.list) {
                     Ok(()) if existing.is_in_xattr_dir => {
-                        return self.remove_xattr_dir_entry(tx, inode, state, list, existing.xattr_dir, name);
+                        let XattrState { list, xattr_dir, .. } = existing;
+                        return self.remove_xattr_dir_entry(tx, inode, state, list, xattr_dir, name);
                     }
                     // The list does not even fit a spill block: this attribute goes to the hidden directory.
-                    Err(Errno::EFBIG) => {}
+                    Err(Errno::EFBIG) => existing.list = self.attr_list(inode, state)?,
                     outcome => return outcome,
                 }
             }

@@ -119,6 +119,7 @@ impl OpenZone {
 }
 
 /// A block to append.
+#[derive(Clone, Copy)]
 pub struct Stored<'a> {
     /// The bytes as they are stored: compressed, without padding.
     pub bytes: &'a [u8],
@@ -129,9 +130,9 @@ pub struct Stored<'a> {
     /// The owner, for the directory entry.
     pub owner: Owner,
     /// Addresses of the other copies that are known already.
-    pub other_copies: Vec<Addr>,
+    pub other_copies: &'a [Addr],
     /// Zones that hold those copies. The block avoids them if it can.
-    pub near: Vec<ZoneSeq>,
+    pub near: &'a [ZoneSeq],
     /// CRC-32C of `bytes`, for the directory entry.
     pub crc: u32,
     /// No block that lives elsewhere was born between the moved block appended before and this one. So both may share a run: a birth
@@ -422,7 +423,7 @@ impl Streams {
         }
         let wanted = slot;
         let is_metadata = class.is_metadata() || !block.other_copies.is_empty();
-        let slot = self.slot_with_space(slot, (class, is_metadata), (txg, len), &block.near, source)?;
+        let slot = self.slot_with_space(slot, (class, is_metadata), (txg, len), block.near, source)?;
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;
@@ -453,7 +454,7 @@ impl Streams {
             crc: block.crc,
             birth: block.birth,
             owner: block.owner,
-            other_copies: block.other_copies,
+            other_copies: block.other_copies.to_vec(),
         });
         if class == ZoneClass::MetaA {
             self.txg_totals.metadata_bytes += len;
@@ -830,13 +831,14 @@ impl Streams {
                         continue;
                     }
                 }
+                let near: Vec<ZoneSeq> = entry.other_copies.iter().map(|addr| addr.seq()).collect();
                 let block = Stored {
                     bytes,
                     identity: Some(entry.identity),
                     birth: entry.birth,
                     owner: entry.owner,
-                    other_copies: entry.other_copies.clone(),
-                    near: entry.other_copies.iter().map(|addr| addr.seq()).collect(),
+                    other_copies: &entry.other_copies,
+                    near: &near,
                     crc: entry.crc,
                     // Of blocks born here, everything from the failure on moves, so they may share runs. Blocks that were rescued into this
                     // batch keep their `shares_run`.

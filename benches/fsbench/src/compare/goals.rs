@@ -133,6 +133,7 @@ fn xattrs(goals: &mut Vec<Goal>) {
         let (setting, getting) = (text("set"), text("get, cold,"));
         if size.bytes <= 4096 {
             goals.push(at_least(&getting, get, "terrane-sa", 3.0, &["terrane-dir"]));
+            goals.push(at_least(&getting, get, "terrane-library", 3.0, &["terrane-library-dir"]));
         }
         if size.bytes <= 1024 {
             goals.push(at_least(&getting, get, "terrane-sa", 0.4, &["ext4"]));

@@ -175,7 +175,7 @@ in brackets. A ratio is the median of the ratios within each repetition. In the 
 * **Terrane** uses the same image as a file. So does zfs-fuse, through the host's page cache.
 * **null** is an in-memory file system behind Terrane's own FUSE front end. It shows what the kernel,
   FUSE and the front end cost with no storage behind them.
-* **terrane-library** is Terrane as a library in the measuring process: no operation passes through FUSE.
+* **terrane-library** is Terrane as a library in the measuring process: no operation passes through FUSE. **terrane-library-dir** is the same with `xattr=dir`.
 * ***Cold***: the file system was unmounted, its data flushed, and the machine's caches dropped. In the tables of files and
   directories only the kernel's cache of attributes is cold, for every peer.
 * **Extended attributes** of each size are set and read on a file system of their own. Seconds are for 100,000 files. For the largest

@@ -5,8 +5,17 @@ use crate::dirty::SpillChange;
 use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use std::sync::Arc;
+use terrane_format::BlockPtr;
+use terrane_format::block_ptr::Key;
 use terrane_format::directory::SPILL;
 use terrane_pool::Tx;
+
+/// A stored spill that may have to be read from the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnreadSpill {
+    pub key: Key,
+    pub stored_bytes: u32,
+}
 
 impl Object {
     /// The bonus, as the open txg sees it.
@@ -22,6 +31,17 @@ impl Object {
     /// Whether there is a spill block, as the open txg sees it.
     pub fn has_spill(&self) -> bool {
         self.state.read().has_spill()
+    }
+
+    /// The stored spill, if it has a block of its own that this object has not read.
+    pub(crate) fn unread_spill(&self) -> Option<UnreadSpill> {
+        let state = self.state.read();
+        match &state.dnode.spill {
+            BlockPtr::Normal(normal) if state.has_spill() && state.spill_in_memory().is_none() => {
+                Some(UnreadSpill { key: Key::of(normal), stored_bytes: normal.psize })
+            }
+            _ => None,
+        }
     }
 
     /// The spill, as it was set: at most 128 KiB. May read from the device.

@@ -32,8 +32,28 @@ use terrane_wire::{IdMap, ObjectId, Txg};
 /// Blocks per write call. Not bytes: with a few large blocks, each worker would get one at a time and wait.
 const CHUNK_BLOCKS: usize = 512;
 
-/// A dirty object, and the changes that the sync takes from it.
-type ChangedObject = (Arc<Object>, Arc<Frozen>);
+/// A dirty object, and the changes that the sync takes from it. Some facts are repeated here: with many objects, each look behind a
+/// pointer is a cache miss.
+struct ChangedObject {
+    object: Arc<Object>,
+    frozen: Arc<Frozen>,
+    id: ObjectId,
+    is_destroyed: bool,
+}
+
+impl ChangedObject {
+    fn new(object: Arc<Object>, frozen: Arc<Frozen>) -> ChangedObject {
+        ChangedObject { id: object.id(), is_destroyed: frozen.dirty.destroyed, object, frozen }
+    }
+}
+
+/// New pointers of one object. The spill is apart: for an object with nothing else, a map would be its largest
+/// allocation.
+#[derive(Clone, Default)]
+struct Written {
+    blocks: BTreeMap<u64, BlockPtr>,
+    spill: Option<BlockPtr>,
+}
 
 /// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
@@ -76,11 +96,11 @@ impl ObjectSet {
             state.freeze_before(txg_sync.txg().next());
             let frozen = state.syncing.clone();
             drop(state);
-            changed.extend(frozen.map(|set_aside| (object, set_aside)));
+            changed.extend(frozen.map(|frozen| ChangedObject::new(object, frozen)));
         }
         for MosChange { id, update: what } in changes {
             let object = self.hold(id)?;
-            changed.retain(|(other, _)| other.id() != id);
+            changed.retain(|other| other.id != id);
             let mut state = object.state.write();
             let mut frozen = state
                 .syncing
@@ -99,7 +119,7 @@ impl ObjectSet {
             let frozen = Arc::new(frozen);
             state.syncing = Some(frozen.clone());
             drop(state);
-            changed.push((object, frozen));
+            changed.push(ChangedObject::new(object, frozen));
         }
         if changed.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
@@ -108,7 +128,7 @@ impl ObjectSet {
         let mut ledger = Ledger::new(self.free_policy.as_deref(), queue);
         let queue_before = ledger.queue.clone();
         // In the order of dnode blocks.
-        changed.sort_unstable_by_key(|(object, _)| object.id());
+        changed.sort_unstable_by_key(|object| object.id);
         let (blocks, left_out) = self.read_dnode_blocks(txg_sync.txg(), &mut changed)?;
         let dnodes = self.sync_objects(txg_sync, &changed, &mut ledger)?;
         self.drain_queue(txg_sync, &mut ledger)?;
@@ -143,8 +163,8 @@ impl ObjectSet {
         for (object, dnode) in [(&dnodes_object, &new_dnodes), (&free_queue, &new_queue)] {
             object.install(dnode);
         }
-        for ((object, _), dnode) in changed.iter().zip(&dnodes) {
-            object.install(dnode);
+        for (changed, dnode) in changed.iter().zip(&dnodes) {
+            changed.object.install(dnode);
         }
         left_out.iter().for_each(|object| object.forget_changes());
         self.drop_destroyed(&changed);
@@ -152,6 +172,7 @@ impl ObjectSet {
         let old = std::mem::replace(&mut *self.root.lock(), root.clone());
         ledger.remove_header(txg_sync, &old);
         *self.queue.lock() = ledger.queue;
+        txg_sync.drop_on_worker((changed, dnodes));
         Ok(Some(Synced { root, queue }))
     }
 
@@ -166,8 +187,8 @@ impl ObjectSet {
         let mut blocks: DnodeBlocks = BTreeMap::new();
         let (mut damaged, mut left_out) = (None, Vec::new());
         let mut kept = Vec::with_capacity(changed.len());
-        for (object, frozen) in changed.drain(..) {
-            let block = slot_of(object.id()).block;
+        for object in changed.drain(..) {
+            let block = slot_of(object.id).block;
             if damaged != Some(block)
                 && let Entry::Vacant(vacant) = blocks.entry(block)
             {
@@ -181,10 +202,10 @@ impl ObjectSet {
                 }
             }
             if damaged == Some(block) {
-                self.handle_lost_changes(txg, &object, &frozen)?;
-                left_out.push(object);
+                self.handle_lost_changes(txg, &object.object, &object.frozen)?;
+                left_out.push(object.object);
             } else {
-                kept.push((object, frozen));
+                kept.push(object);
             }
         }
         *changed = kept;
@@ -224,10 +245,12 @@ impl ObjectSet {
         ledger: &mut Ledger<'_>,
     ) -> Result<Vec<Dnode>, ObjectError> {
         let policy = self.policy();
-        let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); changed.len()];
+        let mut written = vec![Written::default(); changed.len()];
         let mut requests = Vec::new();
         let mut positions = Vec::new();
-        for (index, (object, frozen)) in changed.iter().enumerate() {
+        // Dnodes of objects whose trees stay. Made as soon as their spills are written, while their memory is in the processor's cache.
+        let mut treeless: Vec<Option<Dnode>> = Vec::with_capacity(changed.len());
+        for (index, ChangedObject { object, frozen, .. }) in changed.iter().enumerate() {
             let file = object.lifetime_hints.placement(object.tree_id(), frozen, policy.write_hint);
             let mut replaced = ReplacedPointers::new(&self.pool, object.tree_id(), &frozen.dnode);
             let spill = match &frozen.dirty.spill {
@@ -257,20 +280,33 @@ impl ObjectSet {
                 requests.push(request);
                 positions.push((index, block));
                 if requests.len() >= CHUNK_BLOCKS {
-                    let written = txg_sync.write(std::mem::take(&mut requests))?;
-                    insert_written(txg_sync.txg(), &mut pointers, &mut positions, written);
+                    let pointers = txg_sync.write(std::mem::take(&mut requests))?;
+                    insert_written(txg_sync.txg(), &mut written, &mut positions, pointers);
+                    make_treeless(
+                        txg_sync,
+                        changed.get(..index).unwrap_or_default(),
+                        &mut written,
+                        &mut treeless,
+                        ledger,
+                    );
                 }
             }
         }
-        let written = txg_sync.write(requests)?;
-        insert_written(txg_sync.txg(), &mut pointers, &mut positions, written);
+        let pointers = txg_sync.write(requests)?;
+        insert_written(txg_sync.txg(), &mut written, &mut positions, pointers);
+        make_treeless(txg_sync, changed, &mut written, &mut treeless, ledger);
         let mut dnodes = Vec::with_capacity(changed.len());
-        for ((object, frozen), mut new) in changed.iter().zip(pointers) {
+        for ((changed, treeless), Written { blocks: new, spill }) in changed.iter().zip(treeless).zip(written)
+        {
+            if let Some(dnode) = treeless {
+                dnodes.push(dnode);
+                continue;
+            }
+            let ChangedObject { object, frozen, .. } = changed;
             // First, and even if the tree fails: this txg's bonus is in the dnode anyway, and bonus and spill
             // belong together.
-            let dnode = with_spill(txg_sync, frozen, new.remove(&SPILL), ledger);
-            let is_freed = !frozen.dirty.freed.is_empty() && !dnode.root.is_hole();
-            if new.is_empty() && frozen.dirty.forced_indirect.is_empty() && !is_freed {
+            let dnode = with_spill(txg_sync, frozen, spill, ledger);
+            if new.is_empty() && !frozen.changes_tree() {
                 dnodes.push(dnode);
                 continue;
             }
@@ -352,12 +388,12 @@ impl ObjectSet {
         (dnodes, mut blocks): (&[Dnode], DnodeBlocks),
         ledger: &mut Ledger<'_>,
     ) -> Result<Dnode, ObjectError> {
-        for ((object, frozen), dnode) in changed.iter().zip(dnodes) {
-            let DnodeSlot { block, offset } = slot_of(object.id());
+        for (object, dnode) in changed.iter().zip(dnodes) {
+            let DnodeSlot { block, offset } = slot_of(object.id);
             let slot = offset..offset + dnode.stored_bytes();
             let slot = blocks.get_mut(&block).and_then(|block| block.get_mut(slot));
             let slot = slot.expect("the dnode block was read, and no dnode crosses a block");
-            if frozen.dirty.destroyed {
+            if object.is_destroyed {
                 slot.fill(0);
             } else {
                 dnode.encode_into(slot);
@@ -392,8 +428,8 @@ impl ObjectSet {
     /// The dnodes are in the tree: drops destroyed objects, and slots in use are visible in the dnode blocks.
     fn drop_destroyed(&self, changed: &[ChangedObject]) {
         self.allocator.lock().clear_stored();
-        for (object, _) in changed.iter().filter(|(_, frozen)| frozen.dirty.destroyed) {
-            self.table.remove_destroyed(object);
+        for changed in changed.iter().filter(|changed| changed.is_destroyed) {
+            self.table.remove_destroyed(&changed.object);
         }
     }
 }
@@ -402,8 +438,8 @@ impl ObjectSet {
 /// objects back. A client that knows a new object with the same number would find the old one.
 fn freed_slots(changed: &[ChangedObject]) -> IdMap<u64, u32> {
     let mut freed = IdMap::default();
-    for (object, frozen) in changed.iter().filter(|(_, frozen)| frozen.dirty.destroyed) {
-        add_slots(&mut freed, object.id().0, frozen.dnode.slots);
+    for changed in changed.iter().filter(|changed| changed.is_destroyed) {
+        add_slots(&mut freed, changed.id.0, changed.frozen.dnode.slots);
     }
     freed
 }
@@ -427,16 +463,37 @@ fn with_spill(
     dnode
 }
 
+/// Makes the dnodes of all these objects whose trees stay, beyond those that are made already.
+fn make_treeless(
+    txg_sync: &mut TxgSync<'_>,
+    changed: &[ChangedObject],
+    written: &mut [Written],
+    treeless: &mut Vec<Option<Dnode>>,
+    ledger: &mut Ledger<'_>,
+) {
+    let done = treeless.len();
+    for (changed, written) in changed.iter().zip(written).skip(done) {
+        let frozen = &changed.frozen;
+        let stays = frozen.dirty.blocks.is_empty() && !frozen.changes_tree();
+        treeless.push(stays.then(|| with_spill(txg_sync, frozen, written.spill.take(), ledger)));
+    }
+}
+
 /// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.
 #[expect(clippy::indexing_slicing, reason = "positions were made from these objects")]
 fn insert_written(
     txg: Txg,
-    pointers: &mut [BTreeMap<u64, BlockPtr>],
+    written: &mut [Written],
     positions: &mut Vec<(usize, u64)>,
-    written: Vec<BlockPtr>,
+    pointers: Vec<BlockPtr>,
 ) {
-    for ((index, block), ptr) in positions.drain(..).zip(written).filter(|(_, ptr)| ptr.block_birth() == txg)
+    for ((index, block), ptr) in positions.drain(..).zip(pointers).filter(|(_, ptr)| ptr.block_birth() == txg)
     {
-        pointers[index].insert(block, ptr);
+        let object = &mut written[index];
+        if block == SPILL {
+            object.spill = Some(ptr);
+        } else {
+            object.blocks.insert(block, ptr);
+        }
     }
 }

@@ -6,6 +6,7 @@ use terrane_codec::ChecksumKind;
 use terrane_format::block_ptr::{BlockPtr, Key};
 use terrane_format::directory::Owner;
 use terrane_space::policy::Placement;
+use terrane_store::workers::Pending;
 use terrane_txg::commit::CommitBuilder;
 use terrane_txg::levels::Method;
 use terrane_wire::Txg;
@@ -57,4 +58,24 @@ pub struct TxgSync<'a> {
     pub(crate) started_ns: u64,
     /// Bytes that were written in this txg, before compression.
     pub(crate) logical_bytes: u64,
+    /// What workers drop meanwhile.
+    pub(crate) dropping: Dropping,
+}
+
+/// Values that workers drop. Its own drop waits for them: no job outlives its txg, as the values may refer to the pool.
+#[derive(Default)]
+pub(crate) struct Dropping(Vec<Pending<()>>);
+
+impl Drop for Dropping {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|pending| drop(pending.wait()));
+    }
+}
+
+impl TxgSync<'_> {
+    /// Drops `value` on a worker while the commit goes on: many objects take long. It is gone when the txg has ended.
+    pub fn drop_on_worker(&mut self, value: impl Send + 'static) {
+        let pending = self.pool.reader.pipeline.workers().submit(move |_| drop(value));
+        self.dropping.0.push(pending);
+    }
 }

@@ -144,8 +144,8 @@ impl TxgSync<'_> {
                 let near =
                     self.commit.boot_ptrs(&mut self.st.sections).filter(|ptr| ptr.places.iter().any(is_lost));
                 let near = near.flat_map(|ptr| &ptr.places).filter(|place| !is_lost(place));
-                let near = near.map(|place| place.seq).collect();
-                let location = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, near)?;
+                let near: Vec<ZoneSeq> = near.map(|place| place.seq).collect();
+                let location = self.append_own((lost.slot, lost.class), &lost.bytes, lost.what, &near)?;
                 let place = self.place_of(location);
                 let places = self.commit.boot_ptrs(&mut self.st.sections).flat_map(|ptr| &mut ptr.places);
                 places.filter(|place| is_lost(place)).for_each(|old| *old = place);
@@ -176,8 +176,7 @@ impl TxgSync<'_> {
             for (seq, mut copy, bytes) in parts {
                 let [a, b] = self.st.streams.layout().meta();
                 let slot = if self.st.streams.zone_of(b) == Some(seq) { a } else { b };
-                let location =
-                    self.append_own((slot, ZoneClass::MetaB), &bytes, POOL_PART_COPY, vec![seq])?;
+                let location = self.append_own((slot, ZoneClass::MetaB), &bytes, POOL_PART_COPY, &[seq])?;
                 copy.addr = Addr::new(location.seq, location.offset);
                 copies.push((seq, copy));
             }

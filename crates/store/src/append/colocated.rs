@@ -27,7 +27,7 @@ impl ColocatedCopy {
     pub fn of(addr: Addr, block: &Stored<'_>) -> Option<ColocatedCopy> {
         matches!(block.owner, Owner::Block { .. }).then(|| ColocatedCopy {
             addr,
-            other_copies: block.other_copies.clone(),
+            other_copies: block.other_copies.to_vec(),
             psize: block.bytes.len() as u32,
             crc: block.crc,
             birth: block.birth,

@@ -103,8 +103,8 @@ fn append(
         identity,
         birth,
         owner,
-        other_copies: Vec::new(),
-        near: Vec::new(),
+        other_copies: &[],
+        near: &[],
         crc: 0,
         shares_run: true,
     };
@@ -268,8 +268,8 @@ fn metadata_that_moves_is_counted_as_metadata() {
             identity,
             birth: Txg(3),
             owner,
-            other_copies,
-            near: Vec::new(),
+            other_copies: &other_copies,
+            near: &[],
             crc: 0,
             shares_run: false,
         };
@@ -319,14 +319,14 @@ fn append_twice(
     let owner = Owner::Block { objset: 1, object: 1, level: 1, block: 0 };
     let [a, b] = streams.layout().meta();
     let mut copy = |slot, class, other_copies: Vec<Addr>| {
-        let near = other_copies.iter().map(|addr| addr.seq()).collect();
+        let near: Vec<ZoneSeq> = other_copies.iter().map(|addr| addr.seq()).collect();
         let block = Stored {
             bytes: &bytes,
             identity: None,
             birth: Txg(9),
             owner,
-            other_copies,
-            near,
+            other_copies: &other_copies,
+            near: &near,
             crc: 0,
             shares_run: false,
         };
