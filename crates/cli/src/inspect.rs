@@ -5,6 +5,7 @@
 
 mod anchors;
 mod attributes;
+mod explain;
 mod map;
 mod objects;
 mod space;
@@ -12,6 +13,7 @@ mod stat;
 mod zones;
 
 pub use anchors::{newest_uberblock, uberblocks};
+pub use explain::explain;
 pub use map::zone_map;
 pub use objects::{dnode, dnodes, tree, zap};
 pub use space::space;
