@@ -44,9 +44,9 @@ bench-compression: ## every algorithm beside ext4, btrfs and zfs-fuse, and the c
 diagram: ## docs/crates.svg anew, from the table of crates in DESIGN.md
 	@TERRANE_DIAGRAM=write $(CARGO) test -q -p terrane-repo-tests --test diagram
 
-build: ## the program, at target/release/terrane
+build: ## the program, at target/release/terrane, and libterrane_hints.so
 	@scripts/setup.sh build
-	@$(CARGO) build --release -p terrane-cli
+	@$(CARGO) build --release -p terrane-cli -p terrane-preload
 
 install: ## program, manual pages, completions and units into PREFIX (/usr/local)
 	@scripts/install.sh

@@ -20,7 +20,7 @@ PREFIX=/usr MOUNTDIR=/usr/sbin ZSHDIR=/usr/share/zsh/vendor-completions DESTDIR=
 rm -r "$stage/usr/share/terrane"
 doc=$stage/usr/share/doc/terrane
 rm "$doc"/LICENSE-*
-strip --strip-unneeded --remove-section=.comment --remove-section=.note "$stage/usr/bin/terrane"
+strip --strip-unneeded --remove-section=.comment --remove-section=.note "$stage/usr/bin/terrane" "$stage/usr/lib/terrane/libterrane_hints.so"
 gzip -9n "$stage"/usr/share/man/man8/*
 mv "$doc/CHANGELOG.md" "$doc/NEWS.md"
 cat >"$doc/copyright" <<EOT
@@ -46,7 +46,7 @@ terrane ($version) unstable; urgency=medium
 EOT
 install -d -m 755 "$stage/usr/share/lintian/overrides" "$stage/DEBIAN"
 # The oldest C library that has every symbol the program asks for.
-glibc=$(objdump -T "$stage/usr/bin/terrane" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
+glibc=$(objdump -T "$stage/usr/bin/terrane" "$stage/usr/lib/terrane/libterrane_hints.so" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -Vu | tail -n 1)
 cat >"$stage/DEBIAN/control" <<EOT
 Package: terrane
 Version: $version

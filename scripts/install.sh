@@ -61,6 +61,8 @@ if [ ! -x "$terrane" ] || { [ -z "${TERRANE:-}" ] && [ -z "${SUDO_USER:-}" ] && 
     scripts/setup.sh build
     build_terrane
 fi
+hints=$(dirname "$terrane")/libterrane_hints.so
+[ -e "$hints" ] || die "$hints is missing: cargo build --release -p terrane-preload makes it"
 "$terrane" generate man "$stage/man"
 for shell in bash zsh fish; do "$terrane" generate completions "$shell" >"$stage/$shell"; done
 
@@ -68,6 +70,8 @@ for shell in bash zsh fish; do "$terrane" generate completions "$shell" >"$stage
 # An older installation may have had files that this one has not.
 [ ! -e "$list" ] || remove
 file 755 "$terrane" "$prefix/bin/terrane"
+# `terrane run-hinted` looks for it there.
+file 644 "$hints" "$prefix/lib/terrane/libterrane_hints.so"
 to=$prefix/bin/terrane
 [ "$mountdir" != "$prefix/sbin" ] || to=../bin/terrane
 for name in mount.terrane mount.fuse.terrane fsck.terrane; do link "$to" "$mountdir/$name"; done

@@ -37,6 +37,7 @@ installed() {
     local man=$tree/usr/local/share/man/man8 page
     ok 'install into DESTDIR' env DESTDIR="$tree" scripts/install.sh
     ok 'the program runs' "$tree/usr/local/bin/terrane" --version
+    ok 'it finds the library to preload' "$tree/usr/local/bin/terrane" run-hinted grep -q libterrane_hints /proc/self/maps
     for page in "$man"/*.8; do
         # What is missing is a date, on purpose.
         ok "mandoc: ${page##*/}" none < <(mandoc -T lint -W warning "$page" | grep -v -e 'missing date' -e 'cannot parse date')
@@ -129,6 +130,7 @@ mkdir /var/tmp/mnt
 terrane pool create tank /var/tmp/tank.img --size 256M
 terrane mount tank /var/tmp/mnt
 seq 100000 >/var/tmp/mnt/numbers
+terrane run-hinted grep -q libterrane_hints /proc/self/maps
 terrane umount /var/tmp/mnt
 if [ -e /usr/sbin/mount.terrane ]; then
     mount -t terrane -o ro /var/tmp/tank.img /var/tmp/mnt

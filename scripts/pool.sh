@@ -19,7 +19,7 @@ in_own_namespace() { # the script and its words
     exec unshare --mount --propagation slave bash "$@"
 }
 
-build_terrane() { (cd "$top" && cargo build --quiet --release -p terrane-cli); }
+build_terrane() { (cd "$top" && cargo build --quiet --release -p terrane-cli -p terrane-preload); }
 
 # Without /dev/fuse nothing can be mounted; that is said and counted, never passed over in silence.
 can_mount() { [ -r /dev/fuse ] && [ -w /dev/fuse ] && { [ "$(id -u)" = 0 ] || command -v fusermount3 >/dev/null; }; }

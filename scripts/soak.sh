@@ -28,7 +28,7 @@ while [ "$rounds" = 0 ] || [ "$round" -lt "$rounds" ]; do
     sim TERRANE_ZAP_LIVES=500 cargo test --release --quiet -p terrane-zap --test lives
     say '== fuzz targets'
     scripts/fuzz.sh 600
-    cargo build --release --quiet -p terrane-cli
+    cargo build --release --quiet -p terrane-cli -p terrane-preload
     scripts/mounted.sh --soak
     scripts/zoned.sh --soak
     scripts/packaged.sh

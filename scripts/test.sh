@@ -68,7 +68,7 @@ fi
 what_is_needed() { scripts/setup.sh test && { scripts/setup.sh suites || true; }; }
 step 'what is needed' what_is_needed
 step 'unit, model, crash, hostile' nice -n 5 cargo test --quiet --workspace --no-fail-fast
-step 'build for use' nice -n 5 cargo build --quiet --release -p terrane-cli
+step 'build for use' nice -n 5 cargo build --quiet --release -p terrane-cli -p terrane-preload
 step 'mounted suite' scripts/mounted.sh
 step 'life of a mount' scripts/life.sh
 step 'POSIX suites' scripts/suites.sh

@@ -6,6 +6,7 @@
 mod anchors;
 mod attributes;
 mod block;
+mod explain;
 mod map;
 mod objects;
 mod space;
@@ -15,6 +16,7 @@ mod zones;
 
 pub use anchors::{newest_uberblock, uberblocks};
 pub use block::{BlockRow, Wanted, block};
+pub use explain::explain;
 pub use map::zone_map;
 pub use objects::{dnode, dnodes, tree};
 pub use space::space;

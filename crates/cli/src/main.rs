@@ -76,6 +76,8 @@ enum Command {
     Metrics(cmd::metrics::Metrics),
     Zones(cmd::zones::Zones),
     Stat(cmd::stat::Stat),
+    Explain(cmd::explain::Explain),
+    RunHinted(cmd::run_hinted::RunHinted),
     /// Show on-disk structures
     #[command(subcommand)]
     Debug(cmd::debug::DebugCommand),
@@ -131,6 +133,8 @@ impl Command {
             Command::Metrics(metrics) => metrics.run().map(|()| true),
             Command::Zones(zones) => zones.run().map(|()| true),
             Command::Stat(stat) => stat.run().map(|()| true),
+            Command::Explain(explain) => explain.run().map(|()| true),
+            Command::RunHinted(run) => run.run().map(|()| true),
             Command::Debug(command) => command.run(),
             Command::Generate(command) => command.run(command_definition()).map(|()| true),
             Command::Forget => Ok(terrane_fuse::forget::run().map(|()| true)?),

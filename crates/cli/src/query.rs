@@ -78,6 +78,13 @@ impl Query {
             Query::StatPath { path } => {
                 Ok(value(&inspect::stat(open_pool, inspect::resolve(open_pool, path)?, progress)?))
             }
+            Query::Explain { object, name } => {
+                Ok(value(&inspect::explain(open_pool, *object, Some(name), progress)?))
+            }
+            Query::ExplainPath { path } => {
+                let name = path.split(|byte| *byte == b'/').rfind(|name| !name.is_empty());
+                Ok(value(&inspect::explain(open_pool, inspect::resolve(open_pool, path)?, name, progress)?))
+            }
             Query::Zone { seq } => Ok(value(&inspect::zone(&open_pool.pool, *seq)?)),
             Query::Dnodes { meta } => Ok(value(&inspect::dnodes(open_pool, *meta))),
             Query::Dnode { meta, object } => Ok(value(&inspect::dnode(open_pool, *meta, *object)?)),

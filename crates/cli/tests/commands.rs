@@ -265,6 +265,7 @@ fn json_is_what_its_page_says() {
         ("check: pools", "check -j tank".to_owned()),
         ("zones: zones", "zones -j tank".to_owned()),
         ("stat: files", "stat -j tank:/".to_owned()),
+        ("explain: files", "explain -j tank:/".to_owned()),
         ("debug uberblock: uberblocks", "debug uberblock -j tank".to_owned()),
         ("debug zone: zones", "debug zone -j tank".to_owned()),
         ("debug zone SEQ: entries", format!("debug zone -j tank {seq}")),
@@ -297,9 +298,10 @@ fn json_is_what_its_page_says() {
     let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let untested: Vec<_> = written
         .difference(&sections)
-        // They need a mount, and are compared where there is one (tests/rewrite.rs).
+        // They need a mount, and are compared where there is one (tests/rewrite.rs, tests/hints.rs).
         .filter(|head| {
-            !head.starts_with("metrics") && !["mounts: mounts", "fs rewrite: rewrites"].contains(head)
+            let elsewhere = ["mounts: mounts", "fs rewrite: rewrites", "fs hint: hints"];
+            !head.starts_with("metrics") && !elsewhere.contains(head)
         })
         .collect();
     assert!(untested.is_empty(), "sections that no command was compared with: {untested:?}");

@@ -11,6 +11,8 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
+mod support;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -251,6 +253,7 @@ fn the_examples_of_every_help_and_manual_page_work() {
     if !can_play() {
         return;
     }
+    support::hints_library();
     let path = root().join("crates/cli/src/examples.txt");
     let mut text = fs::read_to_string(&path).unwrap();
     let mut failures = Vec::new();
@@ -295,6 +298,7 @@ fn what_the_readme_shows_works_from_install_to_uninstall() {
     if !can_play() {
         return;
     }
+    support::hints_library();
     let mut outputs = play("README.md", INSTALLED, &all).unwrap_or_else(|failure| panic!("{failure}"));
     for (block, steps) in blocks.iter().zip(of_blocks) {
         let rest = outputs.split_off(steps.len());

@@ -7,7 +7,7 @@
 //! Lock: a leaf; no other lock is taken under it.
 
 use crate::pool::Pool;
-use terrane_space::policy::SimilarityKey;
+use terrane_space::policy::{Prediction, SimilarityKey};
 use terrane_txg::lifetimes::DEATHS_MAX;
 use terrane_wire::Txg;
 
@@ -27,6 +27,11 @@ impl Pool {
         predictor.note_moved_away(from);
         predictor.note_created(to);
         predictor.predict(to)
+    }
+
+    /// What similar files tell about a file's life, for explanations. Nothing is recorded.
+    pub fn explain_life(&self, key: SimilarityKey) -> Prediction {
+        self.lifetimes.0.lock().predictor.explain(key)
     }
 
     /// Records that a file lost its last name; `birth` is the txg that created it.

@@ -10,6 +10,7 @@ use crate::acl::{ACL_ACCESS, ACL_DEFAULT, Acl};
 use crate::claims::Need;
 use crate::errno::{Errno, log_eio};
 use crate::fs::Fs;
+use crate::hint_rules::HINT_RULES;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
@@ -91,6 +92,15 @@ impl Acl {
         }
         packed
     }
+}
+
+/// Extended attributes of a new file with these bits: ACLs by the directory's default ACL, and the hint rules
+/// of a directory.
+pub(crate) fn inherited_attributes(acl: Option<&Acl>, rules: Option<&[u8]>, bits: u32) -> Option<Vec<u8>> {
+    let packed = acl.and_then(|acl| acl.inherited(bits));
+    let Some(rules) = rules else { return packed };
+    let list = packed.as_deref().map_or(Ok(NvList::default()), NvList::parse);
+    list.expect("the list was packed above").with(HINT_RULES, rules)
 }
 
 /// Sets an ACL, or removes it (`None`).
@@ -249,10 +259,11 @@ impl Fs {
         self.stored_acl(dir, state, AclKind::Default)
     }
 
-    /// Upper bound of what inherited ACLs dirty in a new file.
-    pub(crate) fn inherit_cost(default: Option<&Acl>) -> Cost {
-        let meta_bytes = default.map_or(0, |acl| 2 * acl.to_bytes().len() as u64 + INHERITED_OVERHEAD);
-        Cost { meta_bytes, ..Cost::NOTHING }
+    /// Upper bound of what inherited ACLs and hint rules dirty in a new file.
+    pub(crate) fn inherit_cost(default: Option<&Acl>, rules: Option<&[u8]>) -> Cost {
+        let acl_bytes = default.map_or(0, |acl| 2 * acl.to_bytes().len() as u64 + INHERITED_OVERHEAD);
+        let rules_bytes = rules.map_or(0, |rules| rules.len() as u64 + INHERITED_OVERHEAD);
+        Cost { meta_bytes: acl_bytes + rules_bytes, ..Cost::NOTHING }
     }
 
     fn stored_acl(&self, inode: &Inode, state: &State, kind: AclKind) -> Result<Option<Acl>, Errno> {

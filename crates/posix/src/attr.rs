@@ -9,7 +9,7 @@
 //! Decoding refuses anything else.
 
 use crate::errno::Errno;
-use crate::types::{FILE_SIZE_MAX, Ino, Time, mode};
+use crate::types::{FILE_SIZE_MAX, HintOrigin, Ino, Time, mode};
 use terrane_object::ObjectKind;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, SaBuffer, Timestamp, ZplAttrs};
 use terrane_space::policy::Hint;
@@ -175,6 +175,11 @@ pub(crate) fn decode_time([secs, nanos]: Timestamp) -> Time {
 /// The lowest of the three bits of a write hint among an inode's flags.
 const HINT_SHIFT: u32 = 24;
 const HINT_BITS: u64 = 7 << HINT_SHIFT;
+/// The lowest of the two bits that say where the hint comes from.
+const ORIGIN_SHIFT: u32 = 27;
+const ORIGIN_BITS: u64 = 3 << ORIGIN_SHIFT;
+/// The directory has hint rules.
+pub(crate) const FLAG_HINT_RULES: u64 = 1 << 29;
 
 impl Attributes {
     /// The stored write hint; unknown ids count as none.
@@ -182,15 +187,39 @@ impl Attributes {
         Hint::from_id((self.zpl.flags & HINT_BITS) >> HINT_SHIFT).unwrap_or_default()
     }
 
+    /// Where the hint comes from. Without a hint, [`HintOrigin::File`].
+    pub fn hint_origin(&self) -> HintOrigin {
+        match (self.zpl.flags & ORIGIN_BITS) >> ORIGIN_SHIFT {
+            _ if self.hint() == Hint::NotSet => HintOrigin::File,
+            1 => HintOrigin::Directory,
+            2 => HintOrigin::Rule,
+            _ => HintOrigin::File,
+        }
+    }
+
     /// Puts a write hint into the flags. The caller saves the inode.
-    pub fn set_hint(&mut self, hint: Hint) {
-        self.zpl.flags = self.zpl.flags & !HINT_BITS | hint_flags(hint);
+    pub fn set_hint(&mut self, hint: Hint, origin: HintOrigin) {
+        self.zpl.flags = self.zpl.flags & !(HINT_BITS | ORIGIN_BITS) | hint_flags(hint, origin);
+    }
+
+    /// Whether the directory has hint rules.
+    pub fn has_hint_rules(&self) -> bool {
+        self.zpl.flags & FLAG_HINT_RULES != 0
+    }
+
+    /// Notes whether the directory has hint rules. The caller saves the inode.
+    pub fn set_has_hint_rules(&mut self, has_rules: bool) {
+        let flag = if has_rules { FLAG_HINT_RULES } else { 0 };
+        self.zpl.flags = self.zpl.flags & !FLAG_HINT_RULES | flag;
     }
 }
 
 /// The inode flags that encode this hint.
-pub(crate) fn hint_flags(hint: Hint) -> u64 {
-    (hint as u64) << HINT_SHIFT
+pub(crate) fn hint_flags(hint: Hint, origin: HintOrigin) -> u64 {
+    match hint {
+        Hint::NotSet => 0,
+        hint => (hint as u64) << HINT_SHIFT | (origin as u64) << ORIGIN_SHIFT,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! New files and directories, with and without a name.
 
-use crate::acl_files::reserve_late;
-use crate::attr::{Attributes, SYMLINK_INLINE_BYTES, encode_time, kind_of, object_kind};
+use crate::acl_files::{inherited_attributes, reserve_late};
+use crate::attr::{Attributes, FLAG_HINT_RULES, SYMLINK_INLINE_BYTES, encode_time, kind_of, object_kind};
 use crate::claims::{Need, UNLINKED_META_BLOCKS, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -137,7 +137,7 @@ impl Operation for CreateFile<'_> {
         }
         let links = if is_dir { 2 } else { 1 };
         let (object, attrs) =
-            fs.new_object((tx, now), (&held.dir, parent), &self.file, links, held.acl_cost)?;
+            fs.new_object((tx, now), (&held.dir, parent, Some(self.name)), &self.file, links, held.acl_cost)?;
         let kind = kind_of(self.file.bits).ok_or(Errno::EINVAL)?;
         if let Err(errno) = parent.insert(tx, self.name, ChildRef { ino: object.id().0, kind }) {
             fs.set.destroy(tx, &object)?;
@@ -207,7 +207,7 @@ impl Operation for CreateTmpfile<'_> {
         parent.check_can_add_name()?;
         let created = change.fs.new_object(
             (change.tx, change.now),
-            (&held.dir, &parent),
+            (&held.dir, &parent, None),
             &self.file,
             0,
             held.acl_cost,
@@ -260,27 +260,33 @@ impl Fs {
         self.execute(&CreateTmpfile { dir, file: NewFile::regular(mode, cred) })
     }
 
-    /// Upper bound of what the ACLs dirty that a file with these bits inherits.
+    /// Upper bound of what the ACLs and hint rules dirty that a file with these bits inherits.
     pub(crate) fn inherit_cost_in(&self, dir: &InodeRef<'_>, bits: u32) -> Result<Cost, Errno> {
-        Ok(Fs::inherit_cost(self.default_acl(dir, &dir.read(), bits)?.as_ref()))
+        let state = dir.read();
+        let rules = self.inherited_hint_rules(dir, &state, bits);
+        Ok(Fs::inherit_cost(self.default_acl(dir, &state, bits)?.as_ref(), rules.as_deref()))
     }
 
-    /// Creates the object of a new file, with what it inherits. `reserved` is the computed cost of its ACLs.
+    /// Creates the object of a new file, with what it inherits. `name`: if it gets one. `reserved` is the
+    /// computed cost of its ACLs and hint rules.
     pub(crate) fn new_object(
         &self,
         (tx, now): (&Tx, Time),
-        (dir, parent): (&Inode, &State),
+        (dir, parent, name): (&Inode, &State, Option<&[u8]>),
         file: &NewFile<'_>,
         links: u64,
         reserved: Cost,
     ) -> Result<(Arc<Object>, Attributes), Errno> {
         let default = self.default_acl(dir, parent, file.bits)?;
-        if default.is_some() {
+        let rules = self.inherited_hint_rules(dir, parent, file.bits);
+        if default.is_some() || rules.is_some() {
             reserve_late(tx, reserved);
         }
         let Inherited { gid, bits } = perm::inherit(&parent.attrs, file.bits, file.cred, default.as_ref());
         let now = encode_time(now);
         let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
+        let rule = name.filter(|_| !is_dir).and_then(|name| self.hint_by_rule(dir, parent, name));
+        let hint_rules_flag = if rules.is_some() { FLAG_HINT_RULES } else { 0 };
         let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
         let zpl = ZplAttrs {
             mode: u64::from(bits),
@@ -296,9 +302,11 @@ impl Fs {
             crtime: now,
             links,
             rdev: file.rdev.map(u64::from),
-            flags: hint::inherited(parent, bits) | inode_flags::inherited(parent, bits),
+            flags: hint::inherited(parent, bits, rule)
+                | hint_rules_flag
+                | inode_flags::inherited(parent, bits),
             symlink: inline.map(<[u8]>::to_vec),
-            dxattr: default.and_then(|default| default.inherited(bits)),
+            dxattr: inherited_attributes(default.as_ref(), rules.as_deref(), bits),
             ..ZplAttrs::default()
         };
         let kind = object_kind(bits);

@@ -2,7 +2,9 @@
 //!
 //! A hint is three bits of an inode's flags, so it is known once the inode is loaded. Programs see it as the
 //! extended attribute `user.terrane.write_hint`, and through [`Fs::set_write_hint`]. New files and directories
-//! inherit it from their directory. Without a hint, the data set's property applies.
+//! inherit it from their directory, and [rules](crate::hint_rules) of the directory go before that. Without a
+//! hint, the data set's property applies. Two more bits tell who stated the hint: a hint that was stated for a
+//! file stays, whatever its name.
 //!
 //! Invariant: the object of a loaded inode has the hint that the inode's flags state.
 
@@ -10,10 +12,10 @@ use crate::attr::hint_flags;
 use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
-use crate::hold::InodeRef;
+use crate::hold::{InodeRef, Locked};
 use crate::inode::{Inode, State};
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
-use crate::types::{Ino, SetXattr, mode};
+use crate::types::{HintOrigin, Ino, SetXattr, mode};
 use smallvec::smallvec;
 use terrane_space::policy::Hint;
 use terrane_txg::cost::Cost;
@@ -21,10 +23,11 @@ use terrane_txg::cost::Cost;
 /// Name of the hint as an extended attribute; its value is [`Hint::name`].
 pub const WRITE_HINT: &[u8] = b"user.terrane.write_hint";
 
-/// The flags that a new file with these bits inherits.
-pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
-    match bits & mode::S_IFMT {
-        mode::S_IFREG | mode::S_IFDIR => hint_flags(parent.attrs.hint()),
+/// The flags that a new file with these bits inherits. `rule`: the hint of the directory's rules for its name.
+pub(crate) fn inherited(parent: &State, bits: u32, rule: Option<Hint>) -> u64 {
+    match (bits & mode::S_IFMT, rule) {
+        (mode::S_IFREG, Some(hint)) => hint_flags(hint, HintOrigin::Rule),
+        (mode::S_IFREG | mode::S_IFDIR, _) => hint_flags(parent.attrs.hint(), HintOrigin::Directory),
         _ => 0,
     }
 }
@@ -63,7 +66,7 @@ impl Operation for SetHint {
         if self.as_xattr.is_none() {
             let state = inode.read();
             check_type(&state)?;
-            if state.attrs.hint() == self.hint {
+            if state.attrs.hint() == self.hint && state.attrs.hint_origin() == HintOrigin::File {
                 return Ok(HoldResult::NoChange(()));
             }
         }
@@ -95,7 +98,7 @@ impl Operation for SetHint {
             }
             state.attrs.zpl.ctime = now;
         }
-        state.attrs.set_hint(self.hint);
+        state.attrs.set_hint(self.hint, HintOrigin::File);
         Ok(Outcome::Changed(()))
     }
 
@@ -113,6 +116,40 @@ impl Fs {
         let state = inode.read();
         check_type(&state)?;
         Ok(state.attrs.hint())
+    }
+
+    /// The hint, and where it comes from. `EINVAL`: neither file nor directory.
+    pub fn write_hint_origin(&self, ino: Ino) -> Result<(Hint, HintOrigin), Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        check_type(&state)?;
+        Ok((state.attrs.hint(), state.attrs.hint_origin()))
+    }
+
+    /// A file gets this name in this directory: its hint follows the directory's rules, unless it was stated
+    /// for the file itself. The caller saves the inode.
+    pub(crate) fn match_hint(
+        &self,
+        locked: &mut Locked<'_>,
+        file: &InodeRef<'_>,
+        dir: &InodeRef<'_>,
+        name: &[u8],
+    ) {
+        let file_state = locked.get(file.ino);
+        let (hint, origin) = (file_state.attrs.hint(), file_state.attrs.hint_origin());
+        let is_stated = hint != Hint::NotSet && origin == HintOrigin::File;
+        if file_state.attrs.file_type() != mode::S_IFREG || is_stated {
+            return;
+        }
+        let parent = locked.get(dir.ino);
+        let (hint, origin) = match self.hint_by_rule(dir, parent, name) {
+            Some(hint) => (hint, HintOrigin::Rule),
+            // The rule was about the old name.
+            None if origin == HintOrigin::Rule => (parent.attrs.hint(), HintOrigin::Directory),
+            None => return,
+        };
+        locked.get(file.ino).attrs.set_hint(hint, origin);
+        file.object().set_hint(hint);
     }
 
     /// Sets the expected lifetime of bytes written to a file from now on. On a directory it applies to files

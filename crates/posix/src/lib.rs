@@ -25,7 +25,7 @@
 //! | `dir`, `create`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
 //! | `file`, `write`, `reserve` | read, write, truncate; space that `fallocate` reserves |
 //! | `xattr`, `xattr_dir`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
-//! | `hint`, `lifetimes` | lifetime hints given by users; lifetimes inferred from other files |
+//! | `hint`, `hint_rules`, `lifetimes` | lifetime hints given by users, for a file or by its name; lifetimes inferred from other files |
 //! | `inode_flags` | the flags of chattr(1) |
 //! | `unlinked`, `loss` | destroying unlinked objects; reporting losses to callers |
 //! | `rewrite` | online rewrite of records and shrinking of directories, invisible to programs |
@@ -51,6 +51,7 @@ mod errno;
 mod file;
 mod fs;
 mod hint;
+mod hint_rules;
 mod hold;
 mod indexes;
 mod inode;
@@ -90,6 +91,7 @@ pub use attr::FLAG_XATTR;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;
+pub use hint_rules::{HINT_RULES, HINT_RULES_BYTES_MAX, HINT_RULES_MAX, HintRule, HintRules, HintRulesError};
 pub use inode_flags::InodeFlags;
 pub use jobs::{
     Job, JobStep, RecompressStatus, RewriteFigures, RewritePass, RewriteSpec, RewriteState, RewriteStatus,

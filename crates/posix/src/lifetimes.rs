@@ -6,10 +6,11 @@
 //!
 //! Only regular files count: placement by lifetime applies to their blocks only.
 
+use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
 use crate::types::{Ino, mode};
-use terrane_space::policy::SimilarityKey;
+use terrane_space::policy::{Prediction, SimilarityKey};
 use terrane_wire::Txg;
 
 impl Fs {
@@ -24,6 +25,19 @@ impl Fs {
             let expected = self.set.pool().note_file_created(self.lifetime_key(dir, name));
             inode.object().set_expected_life(expected);
         }
+    }
+
+    /// How long the new blocks of a file are expected to live, in bytes that users write meanwhile, and what
+    /// similar files tell under this name today. `EISDIR`: not a regular file.
+    pub fn expected_life(&self, ino: Ino, name: Option<&[u8]>) -> Result<(Option<u64>, Prediction), Errno> {
+        let inode = self.hold(ino)?;
+        let state = inode.read();
+        if !is_file(&state) {
+            return Err(Errno::EISDIR);
+        }
+        let parent = state.attrs.zpl.parent;
+        let similar = name.map(|name| self.set.pool().explain_life(self.lifetime_key(parent, name)));
+        Ok((inode.object().expected_life(), similar.unwrap_or_default()))
     }
 
     /// A file was renamed. It has been counted under its old name.

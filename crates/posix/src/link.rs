@@ -85,6 +85,7 @@ impl Operation for Link<'_> {
         if links == 0 {
             fs.unlinked.remove(tx, inode.ino)?;
             fs.note_name(inode, file, dir.ino, self.name);
+            fs.match_hint(locked, inode, dir, self.name);
         }
         Ok(Outcome::Changed(()))
     }

@@ -178,6 +178,7 @@ impl<'a> Rename<'a> {
             }
         }
         move_parent(locked, source, self.dir, self.new_dir);
+        fs.match_hint(locked, &source.inode, &held.to, self.new_name);
         let moved = locked.get(source.inode.ino);
         fs.note_move(&source.inode, moved, (self.dir, self.name), (self.new_dir, self.new_name));
         Ok(())
@@ -186,14 +187,17 @@ impl<'a> Rename<'a> {
     fn exchange(
         &self,
         change: &mut Change<'_, '_>,
-        source: &HeldChild<'_>,
+        held: &HeldRename<'_>,
         target: &HeldChild<'_>,
     ) -> Result<(), Errno> {
-        let (tx, locked) = (change.tx, &mut change.locked);
+        let HeldRename { source, from, to, .. } = held;
+        let (fs, tx, locked) = (change.fs, change.tx, &mut change.locked);
         locked.get(self.new_dir).replace(tx, self.new_name, source.child_ref())?;
         locked.get(self.dir).replace(tx, self.name, target.child_ref())?;
         move_parent(locked, source, self.dir, self.new_dir);
         move_parent(locked, target, self.new_dir, self.dir);
+        fs.match_hint(locked, &source.inode, to, self.new_name);
+        fs.match_hint(locked, &target.inode, from, self.name);
         Ok(())
     }
 
@@ -203,7 +207,7 @@ impl<'a> Rename<'a> {
         let created = match self.whiteout_file() {
             Some(file) => {
                 let parent = change.locked.get(self.dir);
-                Some(fs.new_object((tx, change.now), (&held.from, parent), &file, 1, held.acl_cost)?)
+                Some(fs.new_object((tx, change.now), (&held.from, parent, None), &file, 1, held.acl_cost)?)
             }
             None => None,
         };
@@ -330,7 +334,7 @@ impl Operation for Rename<'_> {
             return Err(Errno::EMLINK);
         }
         match target {
-            Some(target) if self.is_exchange() => self.exchange(change, source, target)?,
+            Some(target) if self.is_exchange() => self.exchange(change, held, target)?,
             _ => self.move_name(change, held)?,
         }
         let now = change.stamp();

@@ -227,3 +227,26 @@ pub mod mode {
     /// All bits that `chmod` may change.
     pub const PERMISSIONS: u32 = 0o7777;
 }
+
+/// Where a file's or directory's hint comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HintOrigin {
+    /// It was stated for this file or directory.
+    File = 0,
+    /// It was inherited from the directory.
+    Directory = 1,
+    /// A rule of the directory matches the file's name.
+    Rule = 2,
+}
+
+impl HintOrigin {
+    /// The name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            HintOrigin::File => "file",
+            HintOrigin::Directory => "directory",
+            HintOrigin::Rule => "rule",
+        }
+    }
+}

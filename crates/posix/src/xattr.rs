@@ -13,6 +13,7 @@ use crate::claims::{FREES, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hint::{self, WRITE_HINT};
+use crate::hint_rules::{HINT_RULES, HintRules};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
@@ -141,7 +142,13 @@ impl Operation for PutXattr<'_> {
 
     fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
         let inode = fs.hold(self.ino)?;
-        Namespace::of(self.name)?.check_change(&inode.read())?;
+        {
+            let state = inode.read();
+            Namespace::of(self.name)?.check_change(&state)?;
+            if self.name == HINT_RULES && !state.attrs.is_dir() {
+                return Err(Errno::EINVAL);
+            }
+        }
         Ok(HoldResult::Held(inode))
     }
 
@@ -157,10 +164,14 @@ impl Operation for PutXattr<'_> {
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let state = change.locked.get(inode.ino);
-        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let (ctime, flags) = (state.attrs.zpl.ctime, state.attrs.zpl.flags);
+        state.attrs.zpl.ctime = now;
+        if self.name == HINT_RULES {
+            state.attrs.set_has_hint_rules(true);
+        }
         let set = fs.put_xattr(tx, inode, state, self.placement, (self.name, self.value), self.how);
         if set.is_err() {
-            state.attrs.zpl.ctime = ctime;
+            (state.attrs.zpl.ctime, state.attrs.zpl.flags) = (ctime, flags);
         }
         set.map(Outcome::Saved)
     }
@@ -205,10 +216,14 @@ impl Operation for RemoveXattr<'_> {
     fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
         let (fs, tx, now) = (change.fs, change.tx, change.stamp());
         let state = change.locked.get(inode.ino);
-        let ctime = std::mem::replace(&mut state.attrs.zpl.ctime, now);
+        let (ctime, flags) = (state.attrs.zpl.ctime, state.attrs.zpl.flags);
+        state.attrs.zpl.ctime = now;
+        if self.name == HINT_RULES {
+            state.attrs.set_has_hint_rules(false);
+        }
         let removed = fs.remove_xattr(tx, inode, state, self.name);
         if removed.is_err() {
-            state.attrs.zpl.ctime = ctime;
+            (state.attrs.zpl.ctime, state.attrs.zpl.flags) = (ctime, flags);
         }
         removed.map(Outcome::Saved)
     }
@@ -319,7 +334,8 @@ impl Fs {
     }
 
     /// Sets an extended attribute. `name` includes the namespace prefix, `value` has up to 64 KiB. `E2BIG`:
-    /// more. `ENOSPC`: the list of names would exceed 64 KiB. `EPERM`: `user.` on an inode that is neither file
+    /// more. `EINVAL`: no such hint, or not a list of hint rules, or rules for a file that is not a directory.
+    /// `ENOSPC`: the list of names would exceed 64 KiB. `EPERM`: `user.` on an inode that is neither file
     /// nor directory. `EEXIST`, `ENODATA`: as `how` demands.
     pub fn setxattr(
         &self,
@@ -344,6 +360,14 @@ impl Fs {
             namespace.check_change(&self.hold(ino)?.read())?;
             return self.put_hint(ino, Some(value), how);
         }
+        let placement = match name == HINT_RULES {
+            true => {
+                HintRules::parse(value).map_err(|_| Errno::EINVAL)?;
+                // Each new file of the directory is matched, so they lie beside its attributes if they fit.
+                XattrPlacement::Sa
+            }
+            false => placement,
+        };
         self.execute(&PutXattr { ino, name, value, how, placement })
     }
 

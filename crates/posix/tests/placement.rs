@@ -65,6 +65,38 @@ fn files_of_one_life_time_lie_together() {
     assert!(short.is_disjoint(&medium), "{short:?} {medium:?}");
 }
 
+/// A user who states a lifetime is obeyed, also where similar files died young.
+#[test]
+fn a_stated_lifetime_beats_what_similar_files_taught() {
+    let m = Machine::sized(74, &PROPS, 300, 2 << 20);
+    let (fs, root, mut rng) = (m.fs(), m.fs().root(), Prng::new(4));
+    for round in 0..6 {
+        for at in 0..20 {
+            let name = format!("old-{round}-{at}");
+            fs.put(fs.file(root, &name).ino, 0, &rng.random_bytes(FILE_BYTES));
+            fs.unlink(root, name.as_bytes()).unwrap();
+        }
+        fs.sync().unwrap();
+    }
+    let taught = fs.file(root, "taught").ino;
+    assert!(fs.expected_life(taught, None).unwrap().0.is_some(), "similar files died");
+    let (mut short, mut long) = (Vec::new(), Vec::new());
+    for round in 0..200 {
+        for (files, hint) in [(&mut short, Hint::Short), (&mut long, Hint::Long)] {
+            let ino = fs.file(root, &format!("{}-{round}", hint.name())).ino;
+            fs.set_write_hint(ino, hint).unwrap();
+            fs.put(ino, 0, &rng.random_bytes(FILE_BYTES));
+            files.push(ino);
+        }
+        if round % 10 == 0 {
+            fs.sync().unwrap();
+        }
+    }
+    fs.sync().unwrap();
+    let (short, long) = (zones(&m, &short), zones(&m, &long));
+    assert!(short.is_disjoint(&long), "short {short:?} long {long:?}");
+}
+
 /// Overwritten data is likely to be overwritten again.
 #[test]
 fn overwritten_data_is_placed_apart_from_other_data() {

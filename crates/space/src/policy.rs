@@ -31,7 +31,7 @@ pub mod victim;
 pub use clock::Clock;
 pub use heat::{Age, Heat, HotLifetime};
 pub use hint::{Hint, Match};
-pub use lifetime_predictor::{LifetimePredictor, SimilarityKey};
+pub use lifetime_predictor::{LifetimePredictor, Prediction, SimilarityKey};
 pub use nopwrite_sampling::NopwriteSampling;
 pub use options::{CollectionOptions, IdleWindow};
 pub use placement::Placement;

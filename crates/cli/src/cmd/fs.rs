@@ -1,5 +1,6 @@
 //! `terrane fs`: datasets and their properties.
 
+mod hint;
 mod rewrite;
 
 use super::{ask, ask_within, print, rows};
@@ -35,6 +36,9 @@ Sources:
     /// Reset properties to their default values
     #[command(after_help = property_help())]
     Inherit(Inherit),
+    /// Show and set write hints, and rules that give files a hint by their name
+    #[command(after_help = hint::HELP)]
+    Hint(hint::HintCommand),
     /// Rewrite existing files with another compression or record size
     #[command(after_help = rewrite::HELP)]
     Rewrite(rewrite::Rewrite),
@@ -127,6 +131,7 @@ impl FsCommand {
         match self {
             FsCommand::List(list) => list.run(),
             FsCommand::Get(get) => get.run(),
+            FsCommand::Hint(hint) => hint.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Set(set) => {
                 let query = Query::Set { settings: set.properties.clone() };

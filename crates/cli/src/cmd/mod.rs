@@ -2,12 +2,14 @@
 
 pub mod check;
 pub mod debug;
+pub mod explain;
 pub mod fs;
 pub mod generate;
 pub mod metrics;
 pub mod mount;
 pub mod mounts;
 pub mod pool;
+pub mod run_hinted;
 pub mod stat;
 pub mod zones;
 

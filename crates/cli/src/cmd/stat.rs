@@ -53,7 +53,8 @@ impl Stat {
         let registry = Registry::of_this_user()?;
         let (mut rows, mut failures) = (Vec::new(), Vec::new());
         for path in &self.paths {
-            match stat_path(&registry, path) {
+            let by_inode = |object| Query::Stat { object };
+            match ask_about_path(&registry, path, by_inode, |path| Query::StatPath { path }) {
                 Ok(mut row) => {
                     row["path"] = path.display().to_string().into();
                     rows.push(row);
@@ -158,19 +159,25 @@ fn ratio_text(logical: u64, stored: u64) -> String {
     if stored == 0 { String::new() } else { format!(" ({:.2}x)", logical as f64 / stored as f64) }
 }
 
-fn stat_path(registry: &Registry, path: &Path) -> Outcome<Value> {
+/// Asks about the file at a path on a mount by its inode, or at `POOL:/PATH` by its path in the pool.
+pub(super) fn ask_about_path(
+    registry: &Registry,
+    path: &Path,
+    by_inode: impl Fn(u64) -> Query,
+    by_path: impl Fn(Vec<u8>) -> Query,
+) -> Outcome<Value> {
     if path.symlink_metadata().is_err()
         && let Some((pool, inside)) = split_pool_path(path)
     {
         let pool = pool.to_str().ok_or_else(|| Failure(format!("{}: invalid pool name", pool.display())))?;
-        return ask(registry, pool, &Query::StatPath { path: inside.to_vec() });
+        return ask(registry, pool, &by_path(inside.to_vec()));
     }
     let meta = path.symlink_metadata().map_err(Failure::io("examining", path))?;
     let target = pool_of_mount(registry, path, meta.dev())?;
     match daemon_of(registry, &target)? {
         Some(daemon) => {
             let bar = super::progress_bar();
-            daemon.ask(&Query::Stat { object: meta.ino() }, &mut |what, done, total| bar(what, done, total))
+            daemon.ask(&by_inode(meta.ino()), &mut |what, done, total| bar(what, done, total))
         }
         None => Err(Failure(format!("pool {} was unmounted meanwhile", target.name))),
     }

@@ -174,7 +174,26 @@ pub fn stat(open_pool: &OpenPool, object: u64, progress: Progress<'_>) -> Outcom
     })
 }
 
-fn type_name(attr: &Attr) -> &'static str {
+/// Sequence number of a zone, its device, and its index on the device.
+pub(super) type ZonePlace = (u64, u16, u32);
+/// Blocks and bytes of an object in each zone.
+pub(super) type ObjectZones = BTreeMap<ZonePlace, (u64, u64)>;
+
+/// The zones that hold an object's blocks, and errors.
+pub(super) fn zones_of(
+    open_pool: &OpenPool,
+    object: u64,
+    progress: Progress<'_>,
+) -> Outcome<(ObjectZones, Vec<String>)> {
+    let set = open_pool.dataset.object_set();
+    let mut walk = Walk::new(set, object, progress);
+    walk.sample_interval = u64::MAX;
+    walk.tree(&set.hold(ObjectId(object))?.dnode());
+    let zones = walk.zones.into_iter().map(|(place, tally)| (place, (tally.blocks, tally.stored)));
+    Ok((zones.collect(), walk.errors))
+}
+
+pub(super) fn type_name(attr: &Attr) -> &'static str {
     match attr.mode & mode::S_IFMT {
         mode::S_IFREG => "regular file",
         mode::S_IFDIR => "directory",

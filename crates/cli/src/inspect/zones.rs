@@ -10,7 +10,7 @@ use terrane_pool::inspect::ZoneView;
 use terrane_store::explain::EntryState;
 use terrane_wire::ZoneSeq;
 
-fn phase_text(phase: Phase) -> String {
+pub(super) fn phase_text(phase: Phase) -> String {
     match phase {
         Phase::Open => "open".to_owned(),
         Phase::Full => "full".to_owned(),

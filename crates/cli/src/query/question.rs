@@ -101,6 +101,16 @@ pub enum Query {
     StatPath {
         path: Vec<u8>,
     },
+    /// Why the blocks of an inode lie where they lie. `name`: its last name on the command line.
+    Explain {
+        object: u64,
+        name: Vec<u8>,
+    },
+    /// The same of the file at a path from the root of the dataset.
+    #[serde(rename = "explain path")]
+    ExplainPath {
+        path: Vec<u8>,
+    },
     Zone {
         seq: u64,
     },
@@ -206,6 +216,8 @@ mod tests {
             Query::Space,
             Query::Stat { object: 7 },
             Query::StatPath { path: b"/a\xff\n".to_vec() },
+            Query::Explain { object: 7, name: b"a\xff".to_vec() },
+            Query::ExplainPath { path: b"/a\xff\n".to_vec() },
             Query::Zone { seq: u64::MAX },
             Query::Dnodes { meta: true },
             Query::Dnode { meta: true, object: 3 },

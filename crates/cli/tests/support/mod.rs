@@ -216,3 +216,20 @@ pub fn can_mount() -> bool {
     }
     able
 }
+
+/// The library for `terrane run-hinted`, beside the program. It is no dependency of these tests, so it is built
+/// now if `cargo test` was asked for this crate alone.
+pub fn hints_library() -> PathBuf {
+    let home = Path::new(env!("CARGO_BIN_EXE_terrane")).parent().unwrap();
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args(["build", "--quiet", "--package", "terrane-preload", "--target-dir"])
+        .arg(home.parent().unwrap());
+    if home.ends_with("release") {
+        build.arg("--release");
+    }
+    let output = build.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    let library = home.join("libterrane_hints.so");
+    assert!(output.status.success() && library.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
+    library
+}

@@ -85,6 +85,30 @@ impl LifetimeStats {
     }
 }
 
+/// What the table knows about files that are similar to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Prediction {
+    /// Expected life, in user bytes. `None`: too few observations, or lives differ too much. `u64::MAX`: hardly any has died.
+    pub life_bytes: Option<u64>,
+    /// Recent births and deaths. Old ones count less, so these are no totals.
+    pub births: u64,
+    /// As `births`.
+    pub deaths: u64,
+    /// Whether they are those of the directory and suffix; else those of the suffix in all directories.
+    pub is_of_directory: bool,
+}
+
+impl Prediction {
+    fn of(stats: &LifetimeStats, is_of_directory: bool, is_known: bool) -> Prediction {
+        Prediction {
+            life_bytes: stats.life_log2().filter(|_| is_known).map(|log2| log2.exp2() as u64),
+            births: stats.births.round() as u64,
+            deaths: stats.deaths.round() as u64,
+            is_of_directory,
+        }
+    }
+}
+
 /// Lifetimes by directory and suffix.
 #[derive(Clone, Debug)]
 pub struct LifetimePredictor {
@@ -148,6 +172,24 @@ impl LifetimePredictor {
         Some(log2.exp2() as u64)
     }
 
+    /// The same, with the observations that it rests on.
+    pub fn explain(&self, key: SimilarityKey) -> Prediction {
+        let known = |key, births| {
+            self.stats_of(key).filter(|stats| stats.births >= births && stats.life_log2().is_some())
+        };
+        let in_directory = known(key.in_directory, BIRTHS_MIN);
+        let anywhere = known(key.anywhere, BIRTHS_MIN_ANYWHERE);
+        let predicted = self.predict(key);
+        let by = |stats: &LifetimeStats| stats.life_log2().map(|log2| log2.exp2() as u64);
+        match (in_directory, anywhere) {
+            (_, Some(stats)) if by(stats) == predicted => Prediction::of(stats, false, true),
+            (Some(stats), _) => Prediction::of(stats, true, true),
+            _ => self
+                .stats_of(key.in_directory)
+                .map_or(Prediction::default(), |stats| Prediction::of(stats, true, false)),
+        }
+    }
+
     fn ways(&self, key: u64) -> std::ops::Range<usize> {
         let sets = self.keys / WAYS;
         let first = usize::try_from(key % sets as u64).expect("the number of a set fits usize") * WAYS;
@@ -206,6 +248,28 @@ mod tests {
         for name in [".profile", "core.1234", "notes", "a.sentence that goes on", "dot."] {
             assert_eq!(key(1, name), key(1, "README"), "{name}");
         }
+    }
+
+    #[test]
+    fn an_explanation_names_what_was_predicted_and_from_what() {
+        let mut predictor = LifetimePredictor::new(usize::MAX);
+        assert_eq!(predictor.explain(key(1, "a.o")), Prediction::default());
+        for n in 0..200u64 {
+            let (dir, name) = [(1, "a.o"), (1, "b.c"), (2, "c.o"), (3, "d.h")][n as usize % 4];
+            predictor.note_created(key(dir, name));
+            if n % 4 != 3 {
+                predictor.note_died(key(dir, name), 1 << (10 + 2 * (n % 4)));
+            }
+            for (dir, name) in [(1, "x.o"), (1, "x.c"), (2, "x.o"), (3, "x.h"), (4, "x.o"), (4, "x")] {
+                let explained = predictor.explain(key(dir, name));
+                assert_eq!(explained.life_bytes, predictor.predict(key(dir, name)), "{n} {dir} {name}");
+                assert!(explained.births >= explained.deaths);
+            }
+        }
+        let of = |dir, name| predictor.explain(key(dir, name));
+        assert_eq!((of(1, "x.c").life_bytes, of(1, "x.c").deaths), (Some(1 << 12), 50));
+        assert!(!of(4, "x.o").is_of_directory && of(4, "x.o").deaths > 16);
+        assert_eq!((of(3, "x.h").life_bytes, of(3, "x.h").deaths), (Some(u64::MAX), 0));
     }
 
     #[test]

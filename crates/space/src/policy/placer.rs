@@ -32,15 +32,14 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// The lane of a block. For new files, the measured life of similar files beats a hint, because it is known to a factor of two. For
-    /// a block that replaces another, the old version's life tells more than similar files.
+    /// The lane of a block. A hint with a lifetime beats all that the pool inferred: a user who states a lifetime gets its zones. For new
+    /// files without one, the measured life of similar files decides. For a block that replaces another, the old version's life tells
+    /// more than similar files.
     fn of(placement: &Placement, heat: Heat) -> Lane {
         let is_new = placement.replaced_birth == Txg(0);
         match placement.expected_life_bytes {
-            // That no similar file has died yet tells less than a hint.
-            Some(u64::MAX) if placement.hint.has_lifetime() => Lane::Hint(placement.hint),
-            Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
             _ if placement.hint.has_lifetime() => Lane::Hint(placement.hint),
+            Some(life) if is_new => Lane::Life(life.max(1).ilog2()),
             _ if heat < Heat::Cold => Lane::Heat(heat),
             _ => Lane::Hint(placement.hint),
         }

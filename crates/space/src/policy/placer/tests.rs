@@ -216,13 +216,38 @@ fn files_that_live_as_long_share_a_slot_and_others_do_not() {
 }
 
 #[test]
-fn lanes_prefer_the_predecessor_then_measured_lives_then_hints() {
-    let placement = Placement { hint: Hint::Short, ..expected(1, 1 << 40) };
-    assert_eq!(Lane::of(&placement, Heat::Cold), Lane::Life(40));
-    let again = Placement { replaced_birth: Txg(7), ..placement };
-    assert_eq!(Lane::of(&again, Heat::Hot), Lane::Hint(Hint::Short));
-    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Warm), Lane::Heat(Heat::Warm));
-    assert_eq!(Lane::of(&Placement { hint: Hint::NotSet, ..again }, Heat::Cold), Lane::Hint(Hint::NotSet));
+fn lanes_prefer_stated_lifetimes_then_measured_lives_then_the_predecessor() {
+    for life in [None, Some(0), Some(1), Some(1 << 40), Some(u64::MAX)] {
+        for heat in [Heat::Hot, Heat::Warm, Heat::Tepid, Heat::Cold] {
+            for replaced_birth in [Txg(0), Txg(7)] {
+                for hint in Hint::ALL {
+                    let placement =
+                        Placement { hint, expected_life_bytes: life, replaced_birth, ..Placement::default() };
+                    let expected = match (hint, life) {
+                        (Hint::Short | Hint::Medium | Hint::Long | Hint::Extreme, _) => Lane::Hint(hint),
+                        (_, Some(life)) if replaced_birth == Txg(0) => Lane::Life(life.max(1).ilog2()),
+                        _ if heat != Heat::Cold => Lane::Heat(heat),
+                        _ => Lane::Hint(hint),
+                    };
+                    assert_eq!(Lane::of(&placement, heat), expected, "{placement:?} {heat:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stated_lifetime_is_obeyed_where_similar_files_died_young() {
+    let mut placer = Placer::new(Layout::new(300, 0).unwrap(), ZONE);
+    let young = |id, hint| Placement { hint, ..expected(id, 1 << 12) };
+    let short = place(&mut placer, &young(1, Hint::Short), false, true);
+    let long = place(&mut placer, &young(2, Hint::Long), false, true);
+    let inferred = place(&mut placer, &young(3, Hint::NotSet), false, true);
+    assert!(short != long && short != inferred && long != inferred, "{short} {long} {inferred}");
+    for id in 4..40 {
+        assert_eq!(place(&mut placer, &young(id, Hint::Short), id % 2 == 0, true), short);
+        assert_eq!(place(&mut placer, &young(id + 100, Hint::Long), id % 2 == 0, true), long);
+    }
 }
 
 #[test]
