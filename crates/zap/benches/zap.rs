@@ -1,8 +1,12 @@
-//! Nanoseconds per operation, for directories of four sizes: `cargo bench -p terrane-zap`.
+//! Nanoseconds per operation, for directories of four sizes, and for names of neighbouring hashes: `cargo bench -p
+//! terrane-zap --bench zap`.
+
+#[path = "../tests/colliders/mod.rs"]
+mod colliders;
 
 use std::hint::black_box;
 use std::time::Instant;
-use terrane_zap::{Cursor, MemStore, Zap, ZapOptions};
+use terrane_zap::{Cursor, Kind, MemStore, Zap, ZapOptions};
 
 /// Every name once, in another order than they were added in.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
@@ -70,9 +74,33 @@ fn bench(count: u64, rounds: u64) {
     report("remove", count * rounds, started);
 }
 
+/// As many names as one block of slots holds, spread evenly, or with hashes that agree in nine bits, which an attacker
+/// can choose.
+fn bench_crowd(what: &str, names: &[Vec<u8>]) {
+    println!("{} names, {what}", names.len());
+    let mut store = MemStore::new();
+    let options = ZapOptions { micro_max_bytes: 1 << 20, ..ZapOptions::new(3) };
+    let mut zap = Zap::create(&mut store, options).expect("options are valid");
+    let started = Instant::now();
+    for name in names {
+        zap.add(&mut store, name, &[1]).expect("names are new");
+    }
+    report("add", names.len() as u64, started);
+    assert_eq!(zap.kind(&store), Ok(Kind::Micro));
+    let started = Instant::now();
+    for i in scattered(names.len() as u64) {
+        zap.remove(&mut store, &names[i as usize]).expect("images are good");
+    }
+    report("remove", names.len() as u64, started);
+}
+
 fn main() {
     bench(10, 10_000);
     bench(100, 2_000);
     bench(2_000, 100);
     bench(1_000_003, 1);
+    let even: Vec<_> = (0..16_000).map(|i| format!("file-{i:09}").into_bytes()).collect();
+    bench_crowd("spread evenly", &even);
+    let crowd: Vec<_> = colliders::colliders(9, 14).take(1 << 20).step_by(64).take(16_000).collect();
+    bench_crowd("of neighbouring hashes", &crowd);
 }

@@ -80,6 +80,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use crate::elements::Elements;
     use crate::ordered::Ordered;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -166,5 +167,112 @@ mod tests {
         assert_eq!(ordered.from(6 << 60).next(), Some(15 << 60));
         assert_eq!(Ordered::default().from(0).next(), None);
         assert_eq!([u64::MAX, 0].map(|element| Ordered::default().remove(element)), [None, None]);
+    }
+
+    /// Hashes of 28 bits: spread, at one value, at neighbouring values, and at the end of all.
+    #[derive(Clone, Copy, Debug)]
+    enum Spread {
+        Even,
+        OneHash,
+        Neighbours,
+        End,
+    }
+
+    impl Spread {
+        fn element(self, number: u64) -> u64 {
+            let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            match self {
+                Spread::Even => scattered >> 36 << 36 | number,
+                Spread::OneHash => 0x1234_5670 << 32 | number << 16 | scattered >> 48,
+                Spread::Neighbours => 0x7777 << 48 | (scattered & 0xfff) << 36 | number,
+                Spread::End => 0xffff << 48 | (scattered & 0xff) << 40 | number,
+            }
+        }
+    }
+
+    fn spreads() -> impl Strategy<Value = Spread> {
+        prop_oneof![Just(Spread::Even), Just(Spread::OneHash), Just(Spread::Neighbours), Just(Spread::End)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_crowd_behaves_like_a_sorted_set(
+            crowds in prop::collection::vec((spreads(), 1..4000u64), 1..4),
+            built in any::<prop::sample::Index>(),
+            seed in any::<u64>(),
+        ) {
+            let mut all: BTreeSet<u64> = BTreeSet::new();
+            for (spread, count) in crowds {
+                all.extend((0..count).map(|number| spread.element(number)));
+            }
+            let mut order: Vec<u64> = all.iter().copied().collect();
+            order.sort_by_key(|element| element.wrapping_mul(seed | 1));
+            let (built, added) = order.split_at(built.index(order.len() + 1));
+            let mut model: BTreeSet<u64> = built.iter().copied().collect();
+            let mut elements = Elements::build(built);
+            prop_assert_eq!(elements.check(), Ok(()));
+            for (n, element) in added.iter().enumerate() {
+                model.insert(*element);
+                elements.insert(*element);
+                let first = element.rotate_left(7) ^ seed;
+                prop_assert_eq!(elements.from(first).next(), model.range(first..).next().copied());
+                if n % 256 == 0 {
+                    prop_assert_eq!(elements.check(), Ok(()));
+                    prop_assert!(elements.from(0).eq(model.iter().copied()));
+                }
+            }
+            prop_assert_eq!(&elements, &Elements::build(&order));
+            order.sort_by_key(|element| element.wrapping_mul(seed.rotate_left(9) | 1));
+            for (n, element) in order.iter().enumerate() {
+                prop_assert!(elements.remove(*element) && !elements.remove(*element));
+                model.remove(element);
+                prop_assert_eq!(elements.len(), model.len());
+                if n % 256 == 0 {
+                    prop_assert_eq!(elements.check(), Ok(()));
+                    prop_assert!(elements.from(*element).eq(model.range(*element..).copied()));
+                }
+            }
+            prop_assert!(elements.bytes() <= 160);
+        }
+    }
+
+    fn is_tree(elements: &Elements) -> bool {
+        matches!(elements, Elements::Tree(_))
+    }
+
+    #[test]
+    fn a_crowd_becomes_a_tree_and_others_never_do() {
+        let crowd = |spread: Spread| (0..16_000).map(move |number| spread.element(number));
+        for spread in [Spread::OneHash, Spread::Neighbours, Spread::End] {
+            let mut scattered: Vec<u64> = crowd(spread).collect();
+            scattered.sort_by_key(|element| element.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            assert!(is_tree(&Elements::build(&scattered)), "{spread:?} built");
+            let mut elements = Elements::default();
+            scattered.iter().for_each(|element| elements.insert(*element));
+            assert!(is_tree(&elements), "{spread:?} inserted");
+            // In ascending order nothing moves before the first removal.
+            scattered.sort_unstable();
+            let mut elements = Elements::default();
+            scattered.iter().for_each(|element| elements.insert(*element));
+            scattered.iter().take(2).for_each(|element| assert!(elements.remove(*element)));
+            assert!(is_tree(&elements), "{spread:?} removed from");
+            let (last, others) = scattered[2..].split_at(512);
+            others.iter().for_each(|element| assert!(elements.remove(*element)));
+            assert!(!is_tree(&elements) && elements.from(0).eq(last.iter().copied()));
+            assert!(elements.bytes() <= last.len() * 30);
+        }
+        for count in [100, 2_000, 16_000] {
+            let even: Vec<u64> = (0..count).map(|number| Spread::Even.element(number)).collect();
+            let mut elements = Elements::build(&even[..even.len() / 2]);
+            even[even.len() / 2..].iter().for_each(|element| elements.insert(*element));
+            even.iter().step_by(3).for_each(|element| assert!(elements.remove(*element)));
+            assert!(!is_tree(&elements));
+        }
+    }
+
+    #[test]
+    fn a_directory_without_a_crowd_pays_nothing() {
+        assert_eq!(size_of::<Elements>(), size_of::<Ordered>());
     }
 }

@@ -232,6 +232,10 @@ impl Iterator for Iter<'_> {
     fn next(&mut self) -> Option<u64> {
         self.0.find(|held| **held != GAP).copied()
     }
+
+    fn fold<B, F: FnMut(B, u64) -> B>(self, first: B, each: F) -> B {
+        self.0.copied().filter(|held| *held != GAP).fold(first, each)
+    }
 }
 
 fn homes_for(count: usize, load: usize) -> usize {
