@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_codec::Compression;
 use terrane_format::addr::Addr;
-use terrane_format::block_ptr::{BlockPtr, Normal};
+use terrane_format::block_ptr::{BlockPtr, Key, Normal};
 use terrane_format::directory::Owner;
 use terrane_store::PoolError;
 use terrane_store::pipeline::PreEncoded;
@@ -14,6 +14,12 @@ impl Pool {
     /// the block in the log.
     pub fn read(&self, ptr: &BlockPtr, owner: Owner) -> Result<Arc<Vec<u8>>, PoolError> {
         self.reader.read(ptr, owner)
+    }
+
+    /// Drops the cached content of a metadata block that its owner is about to change. The cache keeps its stored
+    /// form.
+    pub fn release_content(&self, key: Key) {
+        self.reader.cache.release_plain(key);
     }
 
     /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size. For whole blocks that

@@ -5,8 +5,8 @@
 //! elements converts them to a `BTreeSet`. That costs as much as a few such changes, and no later change depends on
 //! the hashes.
 //!
-//! Hashes of other names lead there about once in twenty directories of the largest size, and never in smaller ones.
-//! Their lookups are then slower, and still correct.
+//! Random hashes form no such run in 400 simulated arrays of 16,000 at their fullest. If they ever do, lookups become
+//! slower and stay correct.
 
 use crate::ordered::{self, Ordered};
 use std::collections::{BTreeSet, btree_set};
@@ -16,10 +16,10 @@ const MOVED_MAX: usize = 1024;
 /// With so few elements, a tree becomes an array again. They can form a long run only after many insertions, which pay
 /// for the next conversion.
 const TREE_MIN: usize = MOVED_MAX / 2;
-/// A node of the tree has at least 5 elements and takes at most 208 bytes, with its links and the allocator's
-/// overhead.
+/// A node of the tree has at least 5 elements. It takes 112 bytes with the allocator's overhead, or 208 if it has
+/// children, as at most one in six has.
 const TREE_NODE_ELEMENTS_MIN: usize = 5;
-const TREE_NODE_BYTES: usize = 112;
+const TREE_NODE_BYTES: usize = 128;
 
 /// A set of distinct numbers, none [`u64::MAX`], whose upper halves are hashes.
 #[derive(Clone, Debug)]

@@ -69,8 +69,7 @@ impl fmt::Display for Kind {
 enum Layout {
     Unwritten,
     Slots,
-    /// With the flags for keys, and those for names.
-    Fat(Flags, NormFlags),
+    Fat(Header),
 }
 
 impl Layout {
@@ -78,10 +77,7 @@ impl Layout {
         let Some((block_0, block_count)) = first else { return Ok(Layout::Unwritten) };
         Ok(match slots::block_kind(block_0)? {
             BlockKind::Slots => Layout::Slots,
-            BlockKind::Fat => {
-                let header = Header::parse(block_0, *block_count)?;
-                Layout::Fat(header.flags, header.norm)
-            }
+            BlockKind::Fat => Layout::Fat(Header::parse(block_0, *block_count)?),
         })
     }
 }
@@ -208,7 +204,7 @@ impl Zap {
         match layout {
             Layout::Unwritten => self.options.flags,
             Layout::Slots => Flags::NONE,
-            Layout::Fat(flags, _) => *flags,
+            Layout::Fat(header) => header.flags,
         }
     }
 
@@ -386,9 +382,12 @@ impl Zap {
                 PutOutcome::NeedsFat => self.convert_to_fat(store, (key, value), mode),
             };
         }
-        // Otherwise the store would have to copy the block to change it.
-        drop(first);
-        fat::put(store, key, value, mode)
+        match (layout, first) {
+            (Layout::Fat(header), Some((block_0, _))) => {
+                fat::put_with(store, (header, block_0), (key, value), mode)
+            }
+            _ => fat::put(store, key, value, mode),
+        }
     }
 
     /// Converts slots to a fat ZAP to store an entry that slots cannot hold; returns whether its name is new.
@@ -428,15 +427,10 @@ impl Zap {
             return Ok(false);
         }
         self.shrink_trigger.invalidate_plans();
-        let removed = match key {
-            KeyRef::Name(name) if matches!(layout, Layout::Slots) => {
-                self.slot_cache.remove(store, first, name)?
-            }
-            _ => {
-                // Otherwise the store would have to copy the block to change it.
-                drop(first);
-                fat::remove(store, key)?
-            }
+        let removed = match (layout, key) {
+            (Layout::Fat(header), _) => fat::remove(store, (header, first.0), key)?,
+            (_, KeyRef::Name(name)) => self.slot_cache.remove(store, first, name)?,
+            (_, KeyRef::U64s(_)) => false,
         };
         if removed {
             self.shrink_trigger.count_removal();
@@ -474,7 +468,7 @@ impl Zap {
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
         delegate_to_copy!(self, store, next(from));
         let first = match self.layout(store)? {
-            Layout::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
+            Layout::Fat(Header { norm: NormFlags::NONE, .. }) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
         };
         Ok(first.map(|entry| {
@@ -508,7 +502,7 @@ impl Zap {
         delegate_to_copy!(self, store, list_unmarked(from, max));
         match self.layout(store)? {
             Layout::Unwritten => Ok((Vec::new(), self.options.norm)),
-            Layout::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
+            Layout::Fat(header) => Ok((fat::list(store, from, max)?, header.norm)),
             Layout::Slots => {
                 let block_0 = store.read(0)?;
                 let slots = slots_of(&block_0, store)?;

@@ -14,13 +14,14 @@ use crate::error::ObjectError;
 use crate::free_policy::Ledger;
 use crate::kind::ObjectKind;
 use crate::lifetime_hints::{ReplacedPointers, content_birth};
-use crate::object::Object;
+use crate::object::{Object, key_of};
 use crate::object_alloc::add_slots;
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::block_ptr::Key;
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
 use terrane_pool::{Stream, TxgSync, WriteRequest};
@@ -34,6 +35,9 @@ const CHUNK_BLOCKS: usize = 512;
 
 /// A dirty object, and the changes that the sync takes from it.
 type ChangedObject = (Arc<Object>, Arc<Frozen>);
+
+/// Blocks by number, and their names in the cache.
+type BlockNames = Vec<(u64, Key)>;
 
 /// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
@@ -110,7 +114,7 @@ impl ObjectSet {
         // In the order of dnode blocks.
         changed.sort_unstable_by_key(|(object, _)| object.id());
         let (blocks, left_out) = self.read_dnode_blocks(txg_sync.txg(), &mut changed)?;
-        let dnodes = self.sync_objects(txg_sync, &changed, &mut ledger)?;
+        let (dnodes, names) = self.sync_objects(txg_sync, &changed, &mut ledger)?;
         self.drain_queue(txg_sync, &mut ledger)?;
         let (dnodes_object, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_dnodes = self.sync_dnodes(txg_sync, &changed, (&dnodes, blocks), &mut ledger)?;
@@ -141,10 +145,10 @@ impl ObjectSet {
         self.allocator.lock().rotate_freed(freed_slots(&changed));
         // Dnodes first: a thread that holds an object from now on reads the new ones.
         for (object, dnode) in [(&dnodes_object, &new_dnodes), (&free_queue, &new_queue)] {
-            object.install(dnode);
+            object.install(dnode, &[]);
         }
-        for ((object, _), dnode) in changed.iter().zip(&dnodes) {
-            object.install(dnode);
+        for (((object, _), dnode), names) in changed.iter().zip(&dnodes).zip(&names) {
+            object.install(dnode, names);
         }
         left_out.iter().for_each(|object| object.forget_changes());
         self.drop_destroyed(&changed);
@@ -216,13 +220,14 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree.
+    /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree. Returns
+    /// their dnodes, and the names of the blocks.
     fn sync_objects(
         &self,
         txg_sync: &mut TxgSync<'_>,
         changed: &[ChangedObject],
         ledger: &mut Ledger<'_>,
-    ) -> Result<Vec<Dnode>, ObjectError> {
+    ) -> Result<(Vec<Dnode>, Vec<BlockNames>), ObjectError> {
         let policy = self.policy();
         let mut pointers: Vec<BTreeMap<u64, BlockPtr>> = vec![BTreeMap::new(); changed.len()];
         let mut requests = Vec::new();
@@ -265,6 +270,8 @@ impl ObjectSet {
         let written = txg_sync.write(requests)?;
         insert_written(txg_sync.txg(), &mut pointers, &mut positions, written);
         let mut dnodes = Vec::with_capacity(changed.len());
+        let names: Vec<BlockNames> =
+            changed.iter().zip(&pointers).map(|((object, _), new)| block_names(object.kind(), new)).collect();
         for ((object, frozen), mut new) in changed.iter().zip(pointers) {
             // First, and even if the tree fails: this txg's bonus is in the dnode anyway, and bonus and spill
             // belong together.
@@ -295,7 +302,7 @@ impl ObjectSet {
             };
             dnodes.push(dnode);
         }
-        Ok(dnodes)
+        Ok((dnodes, names))
     }
 
     fn request(
@@ -425,6 +432,14 @@ fn with_spill(
         dnode.spill = new;
     }
     dnode
+}
+
+/// The names of a metadata object's new blocks. Only few blocks of a file are remembered, and not by name.
+fn block_names(kind: ObjectKind, new: &BTreeMap<u64, BlockPtr>) -> BlockNames {
+    if !kind.is_metadata() {
+        return Vec::new();
+    }
+    new.iter().filter_map(|(block, ptr)| Some((*block, key_of(ptr)?))).collect()
 }
 
 /// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.
