@@ -4,7 +4,8 @@
 //! `B built` is memory per element after building, with capacity and the allocator's rounding. `B grown` is its
 //! maximum during as many random insertions. Times are nanoseconds per operation, the best of many rounds. `build` is
 //! in microseconds for all elements, in slot order, with known hashes. `crowd` inserts and removes where all hashes
-//! share their first 16 bits, as an attacker could choose; `hash order` then changes to a tree. The choice is `decisions/0017-an-index-in-hash-order.md`.
+//! share their first 16 bits, as an attacker could choose; `hash order` then changes to a tree. The choice is
+//! `decisions/0017-an-index-in-hash-order.md`.
 
 #[path = "../../src/elements.rs"]
 mod elements;
