@@ -228,6 +228,12 @@ impl BlockCache {
         shard.shrink_to_budget(self.shard_bytes.load(Ordering::Relaxed), &self.evicted);
     }
 
+    /// Drops the content of a block that is also cached in stored form: its owner is about to change it, so it will hardly be read
+    /// again. If no reader holds the content, the owner can then change it in place.
+    pub fn release_plain(&self, key: Key) {
+        self.shard(key).lock().release_plain(key);
+    }
+
     /// Drops a freed block.
     pub fn forget(&self, key: Key) {
         let cached = self.shard(key).lock().forget(key);

@@ -34,6 +34,7 @@ use crate::lifetime_hints::LifetimeHints;
 use crate::read_streams::ReadStreams;
 use crate::tree::TreeId;
 pub(crate) use attributes::{UnreadSpill, check_fits};
+pub(crate) use blocks::key_of;
 pub use metadata_rewrite::MetadataRewrite;
 pub(crate) use metadata_rewrite::has_copy_born_at;
 use parking_lot::{Mutex, RwLock};
@@ -43,6 +44,7 @@ use state::{RecentBlocks, State};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 pub(crate) use table::ObjectTable;
+use terrane_format::block_ptr::Key;
 use terrane_format::{BlockPtr, Feature};
 use terrane_pool::Tx;
 use terrane_space::policy::Hint;
@@ -213,11 +215,15 @@ impl Object {
         Ok(result)
     }
 
-    /// Replaces the tree by that of the finished sync.
-    pub(crate) fn install(&self, new: &Dnode) {
+    /// Replaces the tree by that of the finished sync. `names`: the names of the blocks that it wrote for the
+    /// content.
+    pub(crate) fn install(&self, new: &Dnode, names: &[(u64, Key)]) {
         let mut state = self.state.write();
         if state.dnode.root != new.root {
-            state.recent = RecentBlocks::default();
+            match state.syncing.clone() {
+                Some(synced) => state.recent.follow(&synced, names),
+                None => state.recent = RecentBlocks::default(),
+            }
         }
         if state.dnode.spill != new.spill {
             state.recent_spill = match &state.syncing.as_ref().map(|synced| &synced.dirty.spill) {

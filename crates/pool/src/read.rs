@@ -16,6 +16,12 @@ impl Pool {
         self.reader.read(ptr, owner)
     }
 
+    /// Drops the cached content of a metadata block that its owner is about to change. The cache keeps its stored
+    /// form.
+    pub fn release_content(&self, key: Key) {
+        self.reader.cache.release_plain(key);
+    }
+
     /// Like [`read`](Pool::read), into the caller's memory of exactly the block's size. For whole blocks that
     /// will not be read again. On an error the content of the memory is undefined.
     pub fn read_into(&self, ptr: &BlockPtr, owner: Owner, out: &mut [u8]) -> Result<(), PoolError> {

@@ -1,17 +1,17 @@
 //! An index of a micro or tiny ZAP in memory, with 8 bytes per entry.
 //!
 //! An element is the top 32 bits of the masked hash, the collision differentiator (16 bits) and the slot (16 bits).
-//! So numeric order is cursor order. [`Ordered`] keeps the elements.
+//! So numeric order is cursor order. [`Elements`] keeps them.
 //!
 //! Invariant: elements point at used slots; they describe the block as its ZAP last left it.
 
-use crate::ordered::Ordered;
+use crate::elements::Elements;
 use crate::slots::Slots;
 use terrane_wire::Corrupt;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Index {
-    elements: Ordered,
+    elements: Elements,
 }
 
 /// A decoded element.
@@ -42,7 +42,7 @@ impl Index {
     pub fn build(slots: &Slots<'_>) -> Result<Index, Corrupt> {
         let mut elements = Vec::with_capacity(slots.slot_count());
         slots.for_each_hash(|hash, cd, slot| elements.push(element(hash, cd, slot)))?;
-        Ok(Index { elements: Ordered::build(&elements) })
+        Ok(Index { elements: Elements::build(&elements) })
     }
 
     pub fn len(&self) -> usize {
@@ -80,6 +80,7 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
+    use crate::elements::Elements;
     use crate::ordered::Ordered;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
@@ -120,12 +121,13 @@ mod tests {
                 prop_assert_eq!(ordered.from(first).next(), model.range(first..).next().copied());
             }
             prop_assert!(ordered.from(0).eq(model.iter().copied()));
-            prop_assert_eq!(&ordered, &Ordered::build(&model.iter().copied().collect::<Vec<_>>()));
+            let again = Ordered::build(&model.iter().copied().collect::<Vec<_>>());
+            prop_assert!(ordered.from(0).eq(again.from(0)));
             let mut order: Vec<u64> = model.iter().copied().collect();
             order.sort_by_key(|element| element.wrapping_mul(seed | 1));
             for (k, element) in order.iter().enumerate() {
-                prop_assert!(ordered.remove(*element));
-                prop_assert!(!ordered.remove(*element));
+                prop_assert!(ordered.remove(*element).is_some());
+                prop_assert_eq!(ordered.remove(*element), None);
                 model.remove(element);
                 prop_assert_eq!(ordered.check(), Ok(()));
                 if k % 16 == 0 {
@@ -164,6 +166,113 @@ mod tests {
         assert_eq!(ordered.from(u64::MAX - 1).next(), None);
         assert_eq!(ordered.from(6 << 60).next(), Some(15 << 60));
         assert_eq!(Ordered::default().from(0).next(), None);
-        assert!(!Ordered::default().remove(u64::MAX) && !Ordered::default().remove(0));
+        assert_eq!([u64::MAX, 0].map(|element| Ordered::default().remove(element)), [None, None]);
+    }
+
+    /// Hashes of 28 bits: spread, at one value, at neighbouring values, and at the end of all.
+    #[derive(Clone, Copy, Debug)]
+    enum Spread {
+        Even,
+        OneHash,
+        Neighbours,
+        End,
+    }
+
+    impl Spread {
+        fn element(self, number: u64) -> u64 {
+            let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            match self {
+                Spread::Even => scattered >> 36 << 36 | number,
+                Spread::OneHash => 0x1234_5670 << 32 | number << 16 | scattered >> 48,
+                Spread::Neighbours => 0x7777 << 48 | (scattered & 0xfff) << 36 | number,
+                Spread::End => 0xffff << 48 | (scattered & 0xff) << 40 | number,
+            }
+        }
+    }
+
+    fn spreads() -> impl Strategy<Value = Spread> {
+        prop_oneof![Just(Spread::Even), Just(Spread::OneHash), Just(Spread::Neighbours), Just(Spread::End)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn a_crowd_behaves_like_a_sorted_set(
+            crowds in prop::collection::vec((spreads(), 1..4000u64), 1..4),
+            built in any::<prop::sample::Index>(),
+            seed in any::<u64>(),
+        ) {
+            let mut all: BTreeSet<u64> = BTreeSet::new();
+            for (spread, count) in crowds {
+                all.extend((0..count).map(|number| spread.element(number)));
+            }
+            let mut order: Vec<u64> = all.iter().copied().collect();
+            order.sort_by_key(|element| element.wrapping_mul(seed | 1));
+            let (built, added) = order.split_at(built.index(order.len() + 1));
+            let mut model: BTreeSet<u64> = built.iter().copied().collect();
+            let mut elements = Elements::build(built);
+            prop_assert_eq!(elements.check(), Ok(()));
+            for (n, element) in added.iter().enumerate() {
+                model.insert(*element);
+                elements.insert(*element);
+                let first = element.rotate_left(7) ^ seed;
+                prop_assert_eq!(elements.from(first).next(), model.range(first..).next().copied());
+                if n % 256 == 0 {
+                    prop_assert_eq!(elements.check(), Ok(()));
+                    prop_assert!(elements.from(0).eq(model.iter().copied()));
+                }
+            }
+            prop_assert_eq!(&elements, &Elements::build(&order));
+            order.sort_by_key(|element| element.wrapping_mul(seed.rotate_left(9) | 1));
+            for (n, element) in order.iter().enumerate() {
+                prop_assert!(elements.remove(*element) && !elements.remove(*element));
+                model.remove(element);
+                prop_assert_eq!(elements.len(), model.len());
+                if n % 256 == 0 {
+                    prop_assert_eq!(elements.check(), Ok(()));
+                    prop_assert!(elements.from(*element).eq(model.range(*element..).copied()));
+                }
+            }
+            prop_assert!(elements.bytes() <= 160);
+        }
+    }
+
+    fn is_tree(elements: &Elements) -> bool {
+        matches!(elements, Elements::Tree(_))
+    }
+
+    #[test]
+    fn a_crowd_becomes_a_tree_and_others_never_do() {
+        let crowd = |spread: Spread| (0..16_000).map(move |number| spread.element(number));
+        for spread in [Spread::OneHash, Spread::Neighbours, Spread::End] {
+            let mut scattered: Vec<u64> = crowd(spread).collect();
+            scattered.sort_by_key(|element| element.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            assert!(is_tree(&Elements::build(&scattered)), "{spread:?} built");
+            let mut elements = Elements::default();
+            scattered.iter().for_each(|element| elements.insert(*element));
+            assert!(is_tree(&elements), "{spread:?} inserted");
+            // In ascending order nothing moves before the first removal.
+            scattered.sort_unstable();
+            let mut elements = Elements::default();
+            scattered.iter().for_each(|element| elements.insert(*element));
+            scattered.iter().take(2).for_each(|element| assert!(elements.remove(*element)));
+            assert!(is_tree(&elements), "{spread:?} removed from");
+            let (last, others) = scattered[2..].split_at(512);
+            others.iter().for_each(|element| assert!(elements.remove(*element)));
+            assert!(!is_tree(&elements) && elements.from(0).eq(last.iter().copied()));
+            assert!(elements.bytes() <= last.len() * 30);
+        }
+        for count in [100, 2_000, 16_000] {
+            let even: Vec<u64> = (0..count).map(|number| Spread::Even.element(number)).collect();
+            let mut elements = Elements::build(&even[..even.len() / 2]);
+            even[even.len() / 2..].iter().for_each(|element| elements.insert(*element));
+            even.iter().step_by(3).for_each(|element| assert!(elements.remove(*element)));
+            assert!(!is_tree(&elements));
+        }
+    }
+
+    #[test]
+    fn a_directory_without_a_crowd_pays_nothing() {
+        assert_eq!(size_of::<Elements>(), size_of::<Ordered>());
     }
 }

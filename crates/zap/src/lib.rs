@@ -11,7 +11,7 @@
 //! | [`store`] | the object, seen as blocks |
 //! | [`hash`], [`key`], [`value`] | position of an entry, its key, its value |
 //! | [`norm`] | names that mean the same |
-//! | `slots`, `ordered`, `index`, `slot_cache` | one block of slots, and the index of it in memory |
+//! | `slots`, `ordered`, `elements`, `index`, `slot_cache` | one block of slots, and the index of it in memory |
 //! | `fat` | header, pointer table, leaves |
 //! | `options` | how a ZAP is made, and how far it may grow |
 //! | `convert`, `shrink`, `shrink_trigger` | conversions between kinds, which keep every cursor valid |
@@ -47,6 +47,7 @@ mod bytes;
 mod check;
 mod convert;
 pub mod cursor;
+mod elements;
 mod error;
 mod fat;
 pub mod hash;

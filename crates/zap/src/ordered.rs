@@ -7,7 +7,8 @@
 //! sort. A tree offers none of that for the same memory: `decisions/0017-an-index-in-hash-order.md`.
 //!
 //! An attacker can choose names whose hashes are all neighbours. Then there is one long run: lookups gallop through
-//! it, and an insertion costs as much as in a sorted array.
+//! it, and an insertion costs as much as in a sorted array. Changes return how many elements they moved, so that
+//! [`Elements`](crate::elements::Elements) can choose another structure.
 //!
 //! Invariants:
 //! * Elements ascend, gaps left out.
@@ -40,11 +41,16 @@ pub struct Ordered {
 impl Ordered {
     /// Builds the set from elements in any order. They must be distinct, and none [`u64::MAX`].
     pub fn build(elements: &[u64]) -> Ordered {
-        let mut ordered = Ordered::with_homes(homes_for(elements.len(), LOAD_BUILT));
+        let mut ordered = Ordered::for_elements(elements.len());
         for element in elements {
             ordered.put(*element);
         }
         ordered
+    }
+
+    /// An empty set for `count` elements that are [`put`](Ordered::put) next.
+    pub fn for_elements(count: usize) -> Ordered {
+        Ordered::with_homes(homes_for(count, LOAD_BUILT))
     }
 
     fn with_homes(homes: usize) -> Ordered {
@@ -116,37 +122,38 @@ impl Ordered {
     }
 
     /// Elements from this one on.
-    pub fn from(&self, first: u64) -> impl Iterator<Item = u64> + use<'_> {
-        let rest = self.cells.get(self.find_cell(first)..).unwrap_or(&[]);
-        rest.iter().copied().filter(|held| *held != GAP)
+    pub fn from(&self, first: u64) -> Iter<'_> {
+        Iter(self.cells.get(self.find_cell(first)..).unwrap_or(&[]).iter())
     }
 
-    pub fn insert(&mut self, element: u64) {
+    /// Inserts an element that is not in the set, and returns how many others moved.
+    pub fn insert(&mut self, element: u64) -> usize {
         if (self.count + 1) * LOAD_UNIT > self.homes * LOAD_FULL {
             self.resize(homes_for(self.count + 1, LOAD_GROWN));
         }
-        self.put(element);
+        self.put(element)
     }
 
-    fn put(&mut self, element: u64) {
+    /// As [`insert`](Ordered::insert), without growing the array for it.
+    pub fn put(&mut self, element: u64) -> usize {
         self.count += 1;
         let home = self.home(element);
         let (mut cell, mut carried) = (home, element);
         for held in self.cells.get_mut(home..).unwrap_or(&mut []).iter_mut().take(STEPS_MAX) {
             if *held == GAP {
                 *held = carried;
-                return;
+                return cell - home;
             }
             if *held > carried {
                 std::mem::swap(held, &mut carried);
             }
             cell += 1;
         }
-        self.insert_displaced(cell, carried);
+        self.insert_displaced(cell, carried)
     }
 
     /// Inserts an element that has no gap near its home.
-    fn insert_displaced(&mut self, from: usize, element: u64) {
+    fn insert_displaced(&mut self, from: usize, element: u64) -> usize {
         let cell = self.first_from(from, element);
         let rest = self.cells.get_mut(cell..).unwrap_or(&mut []);
         match rest.iter().position(|held| *held == GAP) {
@@ -155,19 +162,22 @@ impl Ordered {
                 if let Some(free) = rest.first_mut() {
                     *free = element;
                 }
+                gap
             }
             None => {
+                let moved = rest.len();
                 self.reserve_cells();
                 self.cells.insert(cell, element);
+                moved
             }
         }
     }
 
-    /// Returns false if there was no such element.
-    pub fn remove(&mut self, element: u64) -> bool {
+    /// Removes an element and returns how many others moved; `None` if there was no such element.
+    pub fn remove(&mut self, element: u64) -> Option<usize> {
         let cell = self.find_cell(element);
         if element == GAP || self.at(cell) != element {
-            return false;
+            return None;
         }
         let homes = self.homes;
         let rest = self.cells.get_mut(cell..).unwrap_or(&mut []);
@@ -183,13 +193,14 @@ impl Ordered {
         if self.count * LOAD_UNIT < self.homes * LOAD_EMPTY && self.homes > HOMES_MIN {
             self.resize(homes_for(self.count, LOAD_GROWN));
         }
-        true
+        Some(moved)
     }
 
-    /// Reserves a few cells after the last: a vector would double by itself.
+    /// Reserves a few cells after the last: a vector would double by itself. A crowd that needs many gets more at a
+    /// time, because each reservation may copy all cells.
     fn reserve_cells(&mut self) {
         if self.cells.len() == self.cells.capacity() {
-            self.cells.reserve_exact(CELLS_ADDED);
+            self.cells.reserve_exact(CELLS_ADDED.max((self.cells.len() - self.homes) / 4));
         }
     }
 
@@ -212,14 +223,20 @@ impl Ordered {
     }
 }
 
-/// How the elements are spread depends on history, so it is not compared.
-impl PartialEq for Ordered {
-    fn eq(&self, other: &Ordered) -> bool {
-        self.count == other.count && self.from(0).eq(other.from(0))
+/// Elements in order.
+pub struct Iter<'a>(std::slice::Iter<'a, u64>);
+
+impl Iterator for Iter<'_> {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        self.0.find(|held| **held != GAP).copied()
+    }
+
+    fn fold<B, F: FnMut(B, u64) -> B>(self, first: B, each: F) -> B {
+        self.0.copied().filter(|held| *held != GAP).fold(first, each)
     }
 }
-
-impl Eq for Ordered {}
 
 fn homes_for(count: usize, load: usize) -> usize {
     (count * LOAD_UNIT / load).max(HOMES_MIN)

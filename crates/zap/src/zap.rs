@@ -70,8 +70,7 @@ impl fmt::Display for Kind {
 enum Layout {
     Unwritten,
     Slots,
-    /// With the flags for keys, and those for names.
-    Fat(Flags, NormFlags),
+    Fat(Header),
 }
 
 impl Layout {
@@ -79,10 +78,7 @@ impl Layout {
         let Some((block_0, block_count)) = first else { return Ok(Layout::Unwritten) };
         Ok(match slots::block_kind(block_0)? {
             BlockKind::Slots => Layout::Slots,
-            BlockKind::Fat => {
-                let header = Header::parse(block_0, *block_count)?;
-                Layout::Fat(header.flags, header.norm)
-            }
+            BlockKind::Fat => Layout::Fat(Header::parse(block_0, *block_count)?),
         })
     }
 }
@@ -209,7 +205,7 @@ impl Zap {
         match layout {
             Layout::Unwritten => self.options.flags,
             Layout::Slots => Flags::NONE,
-            Layout::Fat(flags, _) => *flags,
+            Layout::Fat(header) => header.flags,
         }
     }
 
@@ -387,9 +383,12 @@ impl Zap {
                 PutOutcome::NeedsFat => self.convert_to_fat(store, (key, value), mode),
             };
         }
-        // Otherwise the store would have to copy the block to change it.
-        drop(first);
-        let stored = fat::put(store, key, value, mode)?;
+        let stored = match (layout, first) {
+            (Layout::Fat(header), Some((block_0, _))) => {
+                fat::put_with(store, (header, block_0), (key, value), mode)?
+            }
+            _ => fat::put(store, key, value, mode)?,
+        };
         if stored.is_reshaped {
             // All values may be of one width now.
             self.shrink_trigger.count_removal();
@@ -434,15 +433,10 @@ impl Zap {
             return Ok(false);
         }
         self.shrink_trigger.invalidate_plans();
-        let removed = match key {
-            KeyRef::Name(name) if matches!(layout, Layout::Slots) => {
-                self.slot_cache.remove(store, first, name)?
-            }
-            _ => {
-                // Otherwise the store would have to copy the block to change it.
-                drop(first);
-                fat::remove(store, key)?
-            }
+        let removed = match (layout, key) {
+            (Layout::Fat(header), _) => fat::remove(store, (header, first.0), key)?,
+            (_, KeyRef::Name(name)) => self.slot_cache.remove(store, first, name)?,
+            (_, KeyRef::U64s(_)) => false,
         };
         if removed {
             self.shrink_trigger.count_removal();
@@ -480,7 +474,7 @@ impl Zap {
     ) -> Result<Option<(Entry, Cursor)>, Error<S::Error>> {
         delegate_to_copy!(self, store, next(from));
         let first = match self.layout(store)? {
-            Layout::Fat(_, NormFlags::NONE) => fat::next(store, from)?,
+            Layout::Fat(Header { norm: NormFlags::NONE, .. }) => fat::next(store, from)?,
             _ => self.list(store, from, 1)?.pop(),
         };
         Ok(first.map(|entry| {
@@ -514,7 +508,7 @@ impl Zap {
         delegate_to_copy!(self, store, list_unmarked(from, max));
         match self.layout(store)? {
             Layout::Unwritten => Ok((Vec::new(), self.options.norm)),
-            Layout::Fat(_, norm) => Ok((fat::list(store, from, max)?, norm)),
+            Layout::Fat(header) => Ok((fat::list(store, from, max)?, header.norm)),
             Layout::Slots => {
                 let block_0 = store.read(0)?;
                 let slots = slots_of(&block_0, store)?;

@@ -200,3 +200,32 @@ fn names_that_nearly_collide_do_not_buy_a_table() {
         check_all(&store, &zap, taken);
     }
 }
+
+/// The largest crowd of a block of slots: no 128 names agree in 17 bits, but all of them agree in nine. Their index
+/// becomes a tree, and an array again when few are left.
+#[test]
+fn sixteen_thousand_neighbours_are_found_listed_and_removed() {
+    let names: Vec<_> = colliders(9, 14).take(1 << 20).step_by(64).take(16_000).collect();
+    let (mut store, mut zap) = zap_of(1 << 20);
+    for (number, name) in (0..).zip(&names) {
+        zap.add(&mut store, name, &[number]).unwrap();
+    }
+    assert_eq!(zap.kind(&store), Ok(Kind::Micro));
+    check_all(&store, &zap, 16_000);
+    // The array that a crowd leaves takes at most 12 bytes an entry.
+    assert!(zap.index_bytes() > 16_000 * 16, "{} bytes", zap.index_bytes());
+    // Built in one go, and used by another ZAP in memory.
+    let mut zap =
+        Zap::open_with(&store, ZapOptions { micro_max_bytes: 1 << 20, ..ZapOptions::new(1) }).unwrap();
+    assert_eq!(zap.add(&mut store, &names[0], &[0]), Err(Error::Exists));
+    assert!(zap.index_bytes() > 16_000 * 16, "{} bytes", zap.index_bytes());
+    for (number, name) in (0..).zip(&names) {
+        assert_eq!(zap.lookup_u64(&store, name), Ok(Some(number)));
+    }
+    for name in names.iter().skip(100) {
+        assert_eq!(zap.remove(&mut store, name), Ok(true));
+        assert_eq!(zap.remove(&mut store, name), Ok(false));
+    }
+    check_all(&store, &zap, 100);
+    assert!(zap.index_bytes() <= 100 * 30, "{} bytes", zap.index_bytes());
+}

@@ -285,6 +285,16 @@ impl Shard {
         }
     }
 
+    /// Drops the decompressed form of a block. Its entry in the queue is stale from then on.
+    pub fn release_plain(&mut self, key: Key) {
+        let Some((kind, at)) = self.find(key) else { return };
+        let kind_blocks = &mut self.kinds[kind as usize];
+        let plain = kind_blocks.block_mut(at).and_then(|cached| cached.plain.take());
+        if let Some(plain) = plain {
+            kind_blocks.count_plain_out(plain.memory());
+        }
+    }
+
     pub fn shrink_to_budget(&mut self, budget: usize, evicted: &EvictedBlocks) {
         self.bound_metadata(budget);
         let (share, idle_share) = (budget / PLAIN_DIVISOR, budget / IDLE_PLAIN_DIVISOR);

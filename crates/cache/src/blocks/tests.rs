@@ -65,6 +65,32 @@ fn decompressed_forms_are_dropped_before_blocks() {
 }
 
 #[test]
+fn released_content_leaves_the_stored_form() {
+    let cache = BlockCache::new(16 << 20);
+    let content = |n: u64| Arc::new(vec![n as u8; 16 << 10]);
+    (0..100).for_each(|n| cache.insert(key(n), Kind::Metadata, packed(n, 4096), Some(content(n))));
+    let plain_bytes = |cache: &BlockCache| cache.stats()[Kind::Metadata as usize].plain_bytes;
+    let all = plain_bytes(&cache);
+    // Each comes back as often as it is released, and the queue does not grow by it.
+    for round in 0..200 {
+        (0..50).for_each(|n| cache.release_plain(key(n)));
+        cache.release_plain(key(7));
+        cache.release_plain(key(7_000));
+        cache.check().unwrap();
+        assert_eq!(plain_bytes(&cache), all / 2, "round {round}");
+        assert!(matches!(cache.get(key(7), Kind::Metadata), Some(CacheHit::Packed(_))));
+        (0..50).for_each(|n| cache.insert_plain(key(n), &content(n)));
+        assert_eq!(plain_bytes(&cache), all);
+    }
+    assert!(bytes(&cache) < all + 100 * 4200 + (64 << 10), "{} bytes", bytes(&cache));
+    // Content that is the stored form stays.
+    let block = content(1);
+    cache.insert(key(900), Kind::Metadata, (Packed::Content(block.clone()), Source::Pool), None);
+    cache.release_plain(key(900));
+    assert!(matches!(cache.get(key(900), Kind::Metadata), Some(CacheHit::Plain(_))));
+}
+
+#[test]
 fn uncompressed_blocks_are_not_cached_twice() {
     let cache = BlockCache::new(16 << 20);
     let block = Arc::new(vec![3; 4096]);

@@ -11,8 +11,18 @@ use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::tree::lookup;
 use std::sync::Arc;
+use terrane_format::BlockPtr;
+use terrane_format::block_ptr::Key;
 use terrane_pool::Tx;
 use terrane_wire::Corrupt;
+
+/// The name in the cache of the block behind a pointer.
+pub(crate) fn key_of(ptr: &BlockPtr) -> Option<Key> {
+    match ptr {
+        BlockPtr::Normal(normal) => Some(Key::of(normal)),
+        BlockPtr::Hole(_) | BlockPtr::Embedded(_) => None,
+    }
+}
 
 impl Object {
     /// Changes the block size while there is at most one block. Its content is kept, cut or extended with
@@ -81,13 +91,15 @@ impl Object {
                     )
                     .into())
                 }
-                false => pool.read(&ptr, self.tree_id().owner(0, block)).map(Some),
+                false => {
+                    pool.read(&ptr, self.tree_id().owner(0, block)).map(|data| Some((data, key_of(&ptr))))
+                }
             });
             match read {
-                Ok(Some(data)) => {
+                Ok(Some((data, key))) => {
                     let mut state = self.state.write();
                     if state.dnode.root == dnode.root {
-                        state.recent.put(self.kind, block, dnode.block_count, &data);
+                        state.recent.put(self.kind, (block, key), dnode.block_count, &data);
                     }
                     return Ok(Some(data));
                 }
@@ -254,11 +266,22 @@ impl Object {
             }
             change(bytes);
         };
-        if let Some(data) = self.state.write().dirty_block(tx, block) {
-            change(data);
-            return Ok(());
-        }
-        let mut data = self.raw_block(block)?.unwrap_or_default();
+        let clean = {
+            let mut state = self.state.write();
+            if let Some(data) = state.dirty_block(tx, block) {
+                change(data);
+                return Ok(());
+            }
+            if self.kind.is_metadata() { state.take_clean(block) } else { None }
+        };
+        let mut data = match clean {
+            Some((data, key)) => {
+                // The cache would keep the old content until the sync, and the change would have to copy it.
+                key.into_iter().for_each(|key| tx.pool().release_content(key));
+                data
+            }
+            None => self.raw_block(block)?.unwrap_or_default(),
+        };
         self.change(tx, |state| {
             change(&mut data);
             state.put(tx.txg(), block, data);

@@ -7,6 +7,7 @@ use crate::dnode::Dnode;
 use crate::kind::ObjectKind;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
+use terrane_format::block_ptr::Key;
 use terrane_pool::Tx;
 use terrane_wire::Txg;
 
@@ -21,14 +22,23 @@ pub(crate) struct State {
     pub recent_spill: Weak<Vec<u8>>,
 }
 
-/// Recently read blocks that are still in the cache, found without walking the tree.
+/// A recently used block that is in the tree.
+#[derive(Clone, Default)]
+pub(crate) struct RecentBlock {
+    number: u64,
+    content: Weak<Vec<u8>>,
+    /// Its name in the cache; `None`: unknown, or not a block of its own.
+    pub key: Option<Key>,
+}
+
+/// Recently read or written blocks that are still in the cache, found without walking the tree.
 ///
 /// Invariant: each entry matches the tree of the state's dnode.
 #[derive(Default)]
-pub(crate) struct RecentBlocks(Vec<(u64, Weak<Vec<u8>>)>);
+pub(crate) struct RecentBlocks(Vec<RecentBlock>);
 
 impl RecentBlocks {
-    /// Number of entries, 16 bytes each. Many for dnodes, as every object is found through them. One per block
+    /// Number of entries, 40 bytes each. Many for dnodes, as every object is found through them. One per block
     /// for ZAPs, as lookups hit all leaves of a large one alike. Few for files, which are read in order.
     pub fn entries_max(kind: ObjectKind) -> u64 {
         match kind {
@@ -38,20 +48,74 @@ impl RecentBlocks {
         }
     }
 
-    pub fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+    fn entry(&self, block: u64) -> Option<&RecentBlock> {
         let slot = block.checked_rem(self.0.len() as u64)?;
-        let (stored_block, data) = self.0.get(slot as usize)?;
-        if *stored_block == block { data.upgrade() } else { None }
+        self.0.get(slot as usize).filter(|entry| entry.number == block)
     }
 
-    pub fn put(&mut self, kind: ObjectKind, block: u64, block_count: u64, data: &Arc<Vec<u8>>) {
+    pub fn get(&self, block: u64) -> Option<Arc<Vec<u8>>> {
+        self.entry(block)?.content.upgrade()
+    }
+
+    /// A block whose caller is about to change it, and its name in the cache. The entry goes.
+    pub fn take(&mut self, block: u64) -> Option<(Arc<Vec<u8>>, Option<Key>)> {
+        let (content, key) = self.entry(block).map(|entry| (entry.content.upgrade(), entry.key))?;
+        self.forget(block);
+        Some((content?, key))
+    }
+
+    pub fn put(
+        &mut self,
+        kind: ObjectKind,
+        (block, key): (u64, Option<Key>),
+        block_count: u64,
+        data: &Arc<Vec<u8>>,
+    ) {
         let slots = Self::entries_max(kind).min(block_count.next_power_of_two()).max(1);
         if slots as usize > self.0.len() {
-            self.0 = vec![(0, Weak::new()); slots as usize];
+            // Block numbers of few slots are those of more, so each finds its place again.
+            let old = std::mem::replace(&mut self.0, vec![RecentBlock::default(); slots as usize]);
+            old.into_iter().filter(|entry| entry.content.strong_count() > 0).for_each(|e| self.set(e));
         }
-        let slot = block % self.0.len() as u64;
-        if let Some(entry) = self.0.get_mut(slot as usize) {
-            *entry = (block, Arc::downgrade(data));
+        self.set(RecentBlock { number: block, content: Arc::downgrade(data), key });
+    }
+
+    fn set(&mut self, entry: RecentBlock) {
+        let slot = entry.number % self.0.len().max(1) as u64;
+        if let Some(place) = self.0.get_mut(slot as usize) {
+            *place = entry;
+        }
+    }
+
+    fn forget(&mut self, block: u64) {
+        let slots = self.0.len() as u64;
+        let slot = block.checked_rem(slots).and_then(|slot| self.0.get_mut(slot as usize));
+        if let Some(entry) = slot.filter(|entry| entry.number == block) {
+            *entry = RecentBlock::default();
+        }
+    }
+
+    /// Follows the tree to the state after a sync, which wrote blocks under these names.
+    pub fn follow(&mut self, synced: &Frozen, names: &[(u64, Key)]) {
+        let Frozen { dirty, dnode } = synced;
+        if self.0.is_empty() || dirty.is_resized || dirty.destroyed {
+            *self = RecentBlocks::default();
+            return;
+        }
+        for (first, end) in dirty.freed.iter() {
+            if end - first < self.0.len() as u64 {
+                (first..end).for_each(|block| self.forget(block));
+            } else {
+                let freed = |entry: &&mut RecentBlock| (first..end).contains(&entry.number);
+                self.0.iter_mut().filter(freed).for_each(|entry| *entry = RecentBlock::default());
+            }
+        }
+        // A block without a new name was not stored as one, or keeps its pointer.
+        dirty.blocks.keys().for_each(|block| self.forget(*block));
+        for (block, key) in names {
+            if let Some(data) = dirty.blocks.get(block) {
+                self.put(dnode.kind, (*block, Some(*key)), dnode.block_count, data);
+            }
         }
     }
 }
@@ -140,6 +204,15 @@ impl State {
         let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
         open.restored.remove(&block);
         open.blocks.get_mut(&block)
+    }
+
+    /// A block that is only in the tree and in memory, and its name in the cache. Its entry among the recent ones
+    /// goes, as the caller is about to change it.
+    pub fn take_clean(&mut self, block: u64) -> Option<(Arc<Vec<u8>>, Option<Key>)> {
+        match self.dirty_content(block) {
+            DirtyContent::Unchanged => self.recent.take(block),
+            DirtyContent::Data(_) | DirtyContent::Zeros => None,
+        }
     }
 
     pub fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {

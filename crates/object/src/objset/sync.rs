@@ -14,13 +14,14 @@ use crate::error::ObjectError;
 use crate::free_policy::Ledger;
 use crate::kind::ObjectKind;
 use crate::lifetime_hints::{ReplacedPointers, content_birth};
-use crate::object::Object;
+use crate::object::{Object, key_of};
 use crate::object_alloc::add_slots;
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
+use terrane_format::block_ptr::Key;
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
 use terrane_pool::{Stream, TxgSync, WriteRequest};
@@ -54,6 +55,9 @@ struct Written {
     blocks: BTreeMap<u64, BlockPtr>,
     spill: Option<BlockPtr>,
 }
+
+/// Blocks by number, and their names in the cache.
+type BlockNames = Vec<(u64, Key)>;
 
 /// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
@@ -130,7 +134,7 @@ impl ObjectSet {
         // In the order of dnode blocks.
         changed.sort_unstable_by_key(|object| object.id);
         let (blocks, left_out) = self.read_dnode_blocks(txg_sync.txg(), &mut changed)?;
-        let dnodes = self.sync_objects(txg_sync, &changed, &mut ledger)?;
+        let (dnodes, names) = self.sync_objects(txg_sync, &changed, &mut ledger)?;
         self.drain_queue(txg_sync, &mut ledger)?;
         let (dnodes_object, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_dnodes = self.sync_dnodes(txg_sync, &changed, (&dnodes, blocks), &mut ledger)?;
@@ -161,10 +165,10 @@ impl ObjectSet {
         self.allocator.lock().rotate_freed(freed_slots(&changed));
         // Dnodes first: a thread that holds an object from now on reads the new ones.
         for (object, dnode) in [(&dnodes_object, &new_dnodes), (&free_queue, &new_queue)] {
-            object.install(dnode);
+            object.install(dnode, &[]);
         }
-        for (changed, dnode) in changed.iter().zip(&dnodes) {
-            changed.object.install(dnode);
+        for ((changed, dnode), names) in changed.iter().zip(&dnodes).zip(&names) {
+            changed.object.install(dnode, names);
         }
         left_out.iter().for_each(|object| object.forget_changes());
         self.drop_destroyed(&changed);
@@ -237,13 +241,14 @@ impl ObjectSet {
         Ok(())
     }
 
-    /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree.
+    /// Writes level-0 blocks and spills of all objects in one parallel stream, then each object's tree. Returns
+    /// their dnodes, and the names of the blocks.
     fn sync_objects(
         &self,
         txg_sync: &mut TxgSync<'_>,
         changed: &[ChangedObject],
         ledger: &mut Ledger<'_>,
-    ) -> Result<Vec<Dnode>, ObjectError> {
+    ) -> Result<(Vec<Dnode>, Vec<BlockNames>), ObjectError> {
         let policy = self.policy();
         let mut written = vec![Written::default(); changed.len()];
         let mut requests = Vec::new();
@@ -296,7 +301,14 @@ impl ObjectSet {
         insert_written(txg_sync.txg(), &mut written, &mut positions, pointers);
         make_treeless(txg_sync, changed, &mut written, &mut treeless, ledger);
         let mut dnodes = Vec::with_capacity(changed.len());
-        for ((changed, treeless), Written { blocks: new, spill }) in changed.iter().zip(treeless).zip(written)
+        let mut names: Vec<BlockNames> = changed
+            .iter()
+            .zip(&written)
+            .map(|(changed, new)| block_names(changed.object.kind(), &new.blocks))
+            .collect();
+        let names_of = names.iter_mut();
+        for (((changed, treeless), Written { blocks: new, spill }), names) in
+            changed.iter().zip(treeless).zip(written).zip(names_of)
         {
             if let Some(dnode) = treeless {
                 dnodes.push(dnode);
@@ -320,6 +332,7 @@ impl ObjectSet {
                 // The tree is damaged, so the changes cannot be merged into it.
                 Err(error) => {
                     report_permanent_error(&self.pool, error)?;
+                    names.clear();
                     if object.is_second_copy() {
                         // The new birth tells the thread that fills it.
                         Dnode { birth: txg_sync.txg(), ..dnode }
@@ -331,7 +344,7 @@ impl ObjectSet {
             };
             dnodes.push(dnode);
         }
-        Ok(dnodes)
+        Ok((dnodes, names))
     }
 
     fn request(
@@ -477,6 +490,14 @@ fn make_treeless(
         let stays = frozen.dirty.blocks.is_empty() && !frozen.changes_tree();
         treeless.push(stays.then(|| with_spill(txg_sync, frozen, written.spill.take(), ledger)));
     }
+}
+
+/// The names of a metadata object's new blocks. Only few blocks of a file are remembered, and not by name.
+fn block_names(kind: ObjectKind, new: &BTreeMap<u64, BlockPtr>) -> BlockNames {
+    if !kind.is_metadata() {
+        return Vec::new();
+    }
+    new.iter().filter_map(|(block, ptr)| Some((*block, key_of(ptr)?))).collect()
 }
 
 /// Stores new pointers with their objects. A pointer kept by nopwrite is in the tree already.

@@ -6,13 +6,13 @@
 //! * `server`: a metadata server's directories, each an object with an empty ZAP, entered in its parent with
 //!   three integers, one transaction each. The commit is part of the wall time.
 //!
-//! Each runs with one thread and with two that share nothing but the pool. CPU is the callers' own, per
+//! Each runs with one thread and with two (`--threads`) that share nothing but the pool. CPU is the callers' own, per
 //! operation, and in brackets the whole process's, including the sync. `ops/s` is by wall time. `scaling` is
 //! the operations per second of two threads over those of one. It includes waiting for each other and the
 //! sync, but not the time in which the threads were ready and others ran instead.
 //!
 //!     cargo bench -p terrane --bench zap -- [--rows micro,tiny,fat,server] [--dirs N] [--names N] [--fat-names N]
-//!         [--server-names N] [--rounds N] [--dir DIRECTORY] [--json]
+//!         [--server-names N] [--rounds N] [--threads N,N] [--dir DIRECTORY] [--json]
 
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot go on should say where")]
 
@@ -138,7 +138,10 @@ struct Options {
     /// Names of `server`
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     server_names: usize,
-    /// Repetitions, each with one and with two threads
+    /// Threads of each repetition
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// Repetitions, each with all numbers of threads
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
     /// Directory in which the pool's file is made
@@ -162,7 +165,7 @@ fn main() {
     let path = pool::image_path(&options.dir);
     let mut table = Table::new(options.json);
     for _ in 0..options.rounds {
-        for threads in [1, 2] {
+        for threads in options.threads.iter().copied() {
             let run = Run { threads, path: path.clone() };
             for group in &options.rows {
                 let rows: Vec<Row> = match group {

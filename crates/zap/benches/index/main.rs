@@ -4,14 +4,17 @@
 //! `B built` is memory per element after building, with capacity and the allocator's rounding. `B grown` is its
 //! maximum during as many random insertions. Times are nanoseconds per operation, the best of many rounds. `build` is
 //! in microseconds for all elements, in slot order, with known hashes. `crowd` inserts and removes where all hashes
-//! share their first 16 bits, as an attacker could choose. The choice is `decisions/0017-an-index-in-hash-order.md`.
+//! share their first 16 bits, as an attacker could choose; `hash order` then changes to a tree. The choice is
+//! `decisions/0017-an-index-in-hash-order.md`.
 
+#[path = "../../src/elements.rs"]
+mod elements;
 #[path = "../../src/ordered.rs"]
 mod ordered;
 mod others;
 
 use clap::Parser;
-use ordered::Ordered;
+use elements::Elements;
 use others::{Hashed, Leaves, SortedArray};
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -36,21 +39,21 @@ pub fn allocated(bytes: usize) -> usize {
     if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
 }
 
-impl Structure for Ordered {
+impl Structure for Elements {
     const NAME: &'static str = "hash order";
 
     fn build(elements: &[u64]) -> Self {
-        let built = Ordered::build(elements);
+        let built = Elements::build(elements);
         assert_eq!((built.len(), built.check()), (elements.len(), Ok(())));
         built
     }
 
     fn insert(&mut self, element: u64) {
-        Ordered::insert(self, element);
+        Elements::insert(self, element);
     }
 
     fn remove(&mut self, element: u64) {
-        assert!(Ordered::remove(self, element));
+        assert!(Elements::remove(self, element));
     }
 
     fn first_from(&self, element: u64) -> Option<u64> {
@@ -62,7 +65,7 @@ impl Structure for Ordered {
     }
 
     fn bytes(&self) -> usize {
-        allocated(Ordered::bytes(self))
+        allocated(Elements::bytes(self))
     }
 }
 
@@ -224,7 +227,7 @@ fn main() {
         row::<SortedArray>(&elements);
         row::<Leaves>(&elements);
         row::<Hashed>(&elements);
-        row::<Ordered>(&elements);
+        row::<Elements>(&elements);
         row::<BTreeSet<u64>>(&elements);
     }
 }

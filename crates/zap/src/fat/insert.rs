@@ -9,6 +9,7 @@ use crate::fat::{leaf_of, store_header};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
 use crate::value::ValueRef;
+use std::sync::Arc;
 use terrane_wire::Corrupt;
 
 /// What to do if the key exists, and which differentiator a new key gets.
@@ -46,7 +47,17 @@ pub(crate) fn put<S: Store + ?Sized>(
     mode: Mode,
 ) -> Result<Stored, Error<S::Error>> {
     let block_0 = store.read(0)?;
-    let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+    let header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+    put_with(store, (header, block_0), (key, value), mode)
+}
+
+/// As [`put`], if the caller has block 0 and its header already.
+pub(crate) fn put_with<S: Store + ?Sized>(
+    store: &mut S,
+    (mut header, block_0): (Header, Arc<Vec<u8>>),
+    (key, value): (KeyRef<'_>, ValueRef<'_>),
+    mode: Mode,
+) -> Result<Stored, Error<S::Error>> {
     header.norm.validate(key).map_err(Error::lift)?;
     let mut at_hand = Some(block_0);
     let (name, stored_value) = (key.stored(), value.stored());

@@ -14,6 +14,8 @@ use terrane_wire::{Corrupt, layout};
 
 pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0000;
 pub(crate) const MAGIC: u32 = 0x2AB_1EAF;
+/// So few chunks are compared with each other to find one that is named twice.
+pub(crate) const FEW_CHUNKS: usize = 16;
 /// Ends every chain.
 pub(crate) const NONE: u16 = 0xFFFF;
 
@@ -424,11 +426,13 @@ impl<'a> Leaf<'a> {
             return Err(self.damage("free chunks", format_args!("at least {count}"), self.nfree));
         }
         let mut taken = Vec::with_capacity(count);
-        let mut seen = ChunkSet::new();
+        // A set would have to be allocated.
+        let (few, mut seen) = (count <= FEW_CHUNKS, ChunkSet::new());
         let mut next = self.freelist;
         for _ in 0..count {
             let at = self.chunk(next, FREE)?;
-            if !seen.insert(next) {
+            let is_new = if few { !taken.contains(&next) } else { seen.insert(next) };
+            if !is_new {
                 return Err(self.chunk_damage(next, "free list", "no chunk twice", "a cycle"));
             }
             taken.push(next);

@@ -9,7 +9,7 @@ use crate::bytes::{get_u16, put, put_u16, put_u64};
 use crate::fat::header::{Geometry, Header};
 use crate::fat::leaf::{
     ARRAY, ARRAY_BYTES, ARRAY_NEXT_AT, BLOCK_TYPE, CHUNK_BYTES, ChunkSet, ENTRY, ENTRY_NEXT_AT, EntryChunk,
-    FREE, Found, Leaf, LeafHeader, MAGIC, NONE, array_chunks,
+    FEW_CHUNKS, FREE, Found, Leaf, LeafHeader, MAGIC, NONE, array_chunks,
 };
 use terrane_wire::{Corrupt, Field};
 
@@ -125,7 +125,7 @@ pub(crate) fn replace_value(
 ) -> Result<(), Corrupt> {
     let leaf = Leaf::parse(raw, block, header)?;
     let old = leaf.array_chunk_numbers(found.entry.value_chunk, found.entry.value_len())?;
-    validate_distinct(&leaf, old.iter())?;
+    validate_distinct(&leaf, &old, &[])?;
     let needed = array_chunks(new.value.len());
     let more = needed.saturating_sub(old.len());
     // The old chain goes to the head of the free list first, and the new one is taken from there.
@@ -170,15 +170,19 @@ fn place_in_chain(leaf: &Leaf<'_>, hash: u64, cd: u32) -> Result<(usize, u16), C
 fn chains_of(leaf: &Leaf<'_>, entry: &EntryChunk) -> Result<(Vec<u16>, Vec<u16>), Corrupt> {
     let name = leaf.array_chunk_numbers(entry.name_chunk, leaf.name_len(entry))?;
     let value = leaf.array_chunk_numbers(entry.value_chunk, entry.value_len())?;
-    validate_distinct(leaf, name.iter().chain(&value))?;
+    validate_distinct(leaf, &name, &value)?;
     Ok((name, value))
 }
 
 /// A chunk freed twice would make the free list a cycle.
-fn validate_distinct<'c>(leaf: &Leaf<'_>, chunks: impl Iterator<Item = &'c u16>) -> Result<(), Corrupt> {
-    let mut seen = ChunkSet::new();
-    for chunk in chunks {
-        if !seen.insert(*chunk) {
+fn validate_distinct(leaf: &Leaf<'_>, name: &[u16], value: &[u16]) -> Result<(), Corrupt> {
+    let (few, mut seen) = (name.len() + value.len() <= FEW_CHUNKS, ChunkSet::new());
+    for (at, chunk) in name.iter().chain(value).enumerate() {
+        let is_new = match few {
+            true => !name.iter().chain(value).take(at).any(|before| before == chunk),
+            false => seen.insert(*chunk),
+        };
+        if !is_new {
             return Err(leaf.damage("chain of a name or value", "no chunk twice", chunk));
         }
     }

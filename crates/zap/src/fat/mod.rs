@@ -20,7 +20,7 @@ mod remove;
 mod split;
 pub(crate) mod table;
 
-pub(crate) use insert::{Mode, put};
+pub(crate) use insert::{Mode, put, put_with};
 pub use list::{Entry, VisitedEntry};
 pub(crate) use list::{list, next, visit};
 pub(crate) use remove::remove;

@@ -6,13 +6,17 @@ use crate::fat::leaf::Leaf;
 use crate::fat::{leaf_edit, leaf_of, merge, store_header};
 use crate::key::KeyRef;
 use crate::store::{Store, edit};
+use std::sync::Arc;
 
-/// Removes a key; returns whether it existed.
-pub(crate) fn remove<S: Store + ?Sized>(store: &mut S, key: KeyRef<'_>) -> Result<bool, Error<S::Error>> {
-    let block_0 = store.read(0)?;
-    let mut header = Header::parse(&block_0, store.block_count()).map_err(Error::lift)?;
+/// Removes a key; returns whether it existed. The caller has block 0 and its header already.
+pub(crate) fn remove<S: Store + ?Sized>(
+    store: &mut S,
+    (mut header, block_0): (Header, Arc<Vec<u8>>),
+    key: KeyRef<'_>,
+) -> Result<bool, Error<S::Error>> {
     let hash = header.hash(key);
     let (block, raw) = leaf_of(store, &header, &block_0, hash)?;
+    // The store would have to copy a block that is still held here, to change it.
     drop(block_0);
     let leaf = Leaf::parse_for(&raw, block, &header, hash).map_err(Error::damage)?;
     let Some(found) = leaf.find(hash, key).map_err(Error::damage)? else { return Ok(false) };

@@ -28,7 +28,9 @@ pub(crate) fn validate_fits<E: From<Corrupt>>(
     // Bits that the table has already need no justification.
     let bits = header.table_shift.max(table_shift_limit(header));
     let mut chunks = needed;
-    for bucket in 0..leaf.geometry.buckets() {
+    // Buckets are in the order of the hashes, so entries that agree in so many bits lie side by side.
+    let below = u64::MAX.checked_shr(bits).unwrap_or(0);
+    for bucket in leaf.bucket(hash & !below)..=leaf.bucket(hash | below) {
         for found in leaf.chain(bucket) {
             let entry = found.map_err(Error::damage)?.entry;
             if top_bits(entry.hash, bits) == top_bits(hash, bits) {
