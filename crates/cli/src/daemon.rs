@@ -726,7 +726,7 @@ fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
         fd_store::write_facts(facts_file, &facts)?;
     }
     limit.change(MemoryBudget::of(bytes), &shared.open_pool.pool, &shared.fs);
-    Ok(query::value(&limit.status(&shared.open_pool.pool)))
+    Ok(query::value(&limit.status(&shared.open_pool.pool, Some(&shared.fs))))
 }
 
 fn stop(shared: &Shared, how: StopMode, timeout: Duration, client: &mut ClientConnection) {

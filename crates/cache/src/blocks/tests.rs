@@ -8,8 +8,10 @@ fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }
 }
 
-fn packed(n: u64, len: usize) -> (Packed, Source) {
-    (Packed::Compressed(vec![n as u8; len].into()), Source::Pool)
+/// Blocks that compress to half of their size.
+fn packed(n: u64, len: usize) -> StoredBlock {
+    let packed = Packed::Compressed(vec![n as u8; len].into());
+    StoredBlock { packed, source: Source::Pool, lsize: 2 * len as u32 }
 }
 
 fn bytes(cache: &BlockCache) -> u64 {
@@ -68,12 +70,13 @@ fn decompressed_forms_are_dropped_before_blocks() {
 fn uncompressed_blocks_are_not_cached_twice() {
     let cache = BlockCache::new(16 << 20);
     let block = Arc::new(vec![3; 4096]);
-    let stored = (Packed::Content(block.clone()), Source::Pool);
+    let stored = StoredBlock { packed: Packed::Content(block.clone()), source: Source::Pool, lsize: 4096 };
     cache.insert(key(1), Kind::Metadata, stored, Some(block.clone()));
     assert!(
         matches!(cache.get(key(1), Kind::Metadata), Some(CacheHit::Plain(found)) if Arc::ptr_eq(&found, &block))
     );
-    assert_eq!(cache.stats()[1].plain_bytes, 0);
+    let stats = cache.stats()[1];
+    assert_eq!((stats.plain_bytes, stats.logical_bytes), (0, 4096));
     cache.set_plain_only(true);
     cache.insert(key(1), Kind::Data, packed(1, 100), Some(block.clone()));
     assert!(
@@ -265,4 +268,23 @@ proptest! {
             cache.check().unwrap();
         }
     }
+}
+
+#[test]
+fn contents_of_compressed_blocks_are_counted_beside_what_they_take() {
+    let cache = BlockCache::new(16 << 20);
+    (0..100).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    cache.insert(key(500), Kind::Metadata, packed(1, 1000), Some(Arc::new(vec![1; 2000])));
+    let [data, metadata] = cache.stats();
+    assert_eq!((data.logical_bytes, metadata.logical_bytes), (100 * 8192, 2000));
+    assert!((100 * 4096..100 * 4200).contains(&data.stored_bytes), "{data:?}");
+    assert!(metadata.stored_bytes < 1100 && metadata.plain_bytes > 0, "{metadata:?}");
+    cache.forget(key(3));
+    assert_eq!(cache.stats()[0].logical_bytes, 99 * 8192);
+    (1000..50_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    let data = cache.stats()[0];
+    assert_eq!(data.logical_bytes, data.blocks * 8192);
+    cache.check().unwrap();
+    cache.clear();
+    assert_eq!(cache.stats().map(|stats| stats.logical_bytes + stats.stored_bytes), [0, 0]);
 }
