@@ -47,6 +47,10 @@ impl Mounted {
         }
     }
 
+    fn unmount(&self) {
+        self.dir.run("umount mnt", 0);
+    }
+
     /// Requests for attributes that the kernel has sent.
     fn getattrs(&self) -> u64 {
         let metrics = self.dir.out("metrics tank");
@@ -107,6 +111,7 @@ fn blocks_of_files_are_right_soon_after_the_commit() {
     }
     let more = mounted.getattrs() - before;
     assert!(more < 10, "{more} requests for attributes of 60 files that did not change");
+    mounted.unmount();
 }
 
 #[test]
@@ -129,6 +134,7 @@ fn blocks_of_extended_attributes_are_shown_soon_after_the_commit() {
     mounted.sync_until("an attribute that compresses", || (1..=16).contains(&blocks(&file)));
     removexattr(&file, "user.large").unwrap();
     mounted.sync_until("a file without its attribute", || blocks(&file) == 0);
+    mounted.unmount();
 }
 
 #[test]
@@ -151,4 +157,49 @@ fn blocks_of_rewritten_files_are_shown() {
         let time = Duration::from_secs(10);
         mounted.sync_until_within(time, "a rewritten file", || (blocks(&file) < 200) == is_small);
     }
+    mounted.unmount();
+}
+
+#[test]
+fn stat_shows_where_attributes_lie_and_what_they_take() {
+    if !can_mount() {
+        return;
+    }
+    let mounted = Mounted::new("homes");
+    let file = mounted.mnt.join("file");
+    fs::write(&file, b"").unwrap();
+    let stat = || mounted.dir.json("stat --json mnt/file")["files"][0].clone();
+    let plain = stat()["attributes"].clone();
+    assert!(
+        plain["bonus"].as_u64().unwrap() > 0 && plain["values"].as_array().unwrap().is_empty(),
+        "{plain}"
+    );
+    assert_eq!([&plain["spill"], &plain["spill_stored"], &plain["objects"]], [0, 0, 0], "{plain}");
+
+    let value = noise(60_000);
+    setxattr(&file, "user.small", b"12345", XattrFlags::empty()).unwrap();
+    mounted.dir.run("sync tank", 0);
+    let small = stat()["attributes"]["values"][0].clone();
+    assert_eq!((&small["home"], &small["bytes"]), (&"bonus".into(), &5.into()), "{small}");
+    setxattr(&file, "user.large", &value[..16_000], XattrFlags::empty()).unwrap();
+    mounted.dir.run("sync tank", 0);
+    let spilled = stat();
+    let spill = &spilled["attributes"];
+    assert!(spill["spill"].as_u64().unwrap() >= 16_000, "{spill}");
+    // In two copies.
+    assert!((32_000..40_000).contains(&spill["spill_stored"].as_u64().unwrap()), "{spill}");
+    assert!(!spilled["zones"].as_array().unwrap().is_empty(), "{spilled}");
+    setxattr(&file, "user.huge", &value, XattrFlags::empty()).unwrap();
+    mounted.dir.run("sync tank", 0);
+    let hidden = stat()["attributes"].clone();
+    let huge =
+        hidden["values"].as_array().unwrap().iter().find(|row| row["name"] == "user.huge").unwrap().clone();
+    assert!(huge["home"].as_str().unwrap().starts_with("object ") && huge["bytes"] == 60_000, "{hidden}");
+    assert_eq!(hidden["objects"], 2, "the directory and the value: {hidden}");
+    assert!(hidden["objects_stored"].as_u64().unwrap() > 30_000, "{hidden}");
+    let text = mounted.dir.out("stat mnt/file");
+    for words in [" in the dnode, ", " in a spill block (", "2 hidden objects (", "user.huge "] {
+        assert!(text.contains(words), "{words:?} in {text}");
+    }
+    mounted.unmount();
 }
