@@ -671,9 +671,8 @@ fn blocks_are_known_once_they_are_stored() {
     assert_eq!(shown(), (1, true));
 
     // Kernels do not expect that of extended attributes.
-    let large = |bytes: u8| {
-        let value: Vec<u8> =
-            (0..9000u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ bytes).collect();
+    let large = |seed: u64| {
+        let value = Prng::new(seed).random_bytes(9000);
         fs.setxattr(file, b"user.large", &value, Default::default(), &USER).unwrap();
     };
     fs.setxattr(file, b"user.small", b"in the bonus area", Default::default(), &USER).unwrap();

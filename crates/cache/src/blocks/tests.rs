@@ -234,9 +234,12 @@ fn statistics_are_kept_per_kind() {
     cache.insert(key(2), Kind::Metadata, packed(2, 3000), None);
     cache.get(key(2), Kind::Metadata);
     cache.get(key(3), Kind::Metadata);
-    let of = |bytes, hits, misses| CacheStats { bytes, blocks: 1, hits, misses, ..CacheStats::default() };
+    let of = |stats: CacheStats, logical_bytes, hits, misses| {
+        let CacheStats { bytes, stored_bytes, .. } = stats;
+        CacheStats { bytes, stored_bytes, logical_bytes, blocks: 1, hits, misses, ..CacheStats::default() }
+    };
     let [data, metadata] = cache.stats();
-    assert_eq!((data, metadata), (of(data.bytes, 0, 0), of(metadata.bytes, 1, 1)));
+    assert_eq!((data, metadata), (of(data, 2000, 0, 0), of(metadata, 6000, 1, 1)));
     // The first block of a kind allocates memory for more.
     assert!(
         (1000..4000).contains(&data.bytes) && (3000..6000).contains(&metadata.bytes),
