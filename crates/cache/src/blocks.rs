@@ -19,7 +19,7 @@ mod shard;
 use crate::Kind;
 use crate::retention;
 use cached_block::CachedBlock;
-pub use cached_block::{Packed, Source};
+pub use cached_block::{Packed, Source, StoredBlock};
 use evicted::EvictedBlocks;
 use parking_lot::Mutex;
 use shard::Shard;
@@ -70,6 +70,10 @@ pub struct CacheStats {
     pub bytes: u64,
     /// Memory of decompressed forms.
     pub plain_bytes: u64,
+    /// Memory of stored forms.
+    pub stored_bytes: u64,
+    /// Bytes of the contents of all cached blocks: what they would take decompressed.
+    pub logical_bytes: u64,
     /// Cached blocks.
     pub blocks: u64,
     /// Reads that found the block.
@@ -91,6 +95,8 @@ impl std::iter::Sum for CacheStats {
         all.fold(CacheStats::default(), |sum, one| CacheStats {
             bytes: sum.bytes + one.bytes,
             plain_bytes: sum.plain_bytes + one.plain_bytes,
+            stored_bytes: sum.stored_bytes + one.stored_bytes,
+            logical_bytes: sum.logical_bytes + one.logical_bytes,
             blocks: sum.blocks + one.blocks,
             hits: sum.hits + one.hits,
             misses: sum.misses + one.misses,
@@ -179,19 +185,24 @@ impl BlockCache {
         &self,
         key: Key,
         kind: Kind,
-        (packed, source): (Packed, Source),
+        StoredBlock { packed, source, lsize }: StoredBlock,
         plain: Option<Arc<Vec<u8>>>,
     ) {
         let (packed, plain) = match plain {
             Some(block) if self.is_plain_only() => (Packed::Content(block), None),
             plain => (packed, plain),
         };
-        self.admit(kind, CachedBlock { key, packed, plain: None, is_prefetched: false, source }, plain);
+        self.admit(
+            kind,
+            CachedBlock { key, packed, plain: None, lsize, is_prefetched: false, source },
+            plain,
+        );
     }
 
     /// Caches a prefetched block: its first read does not count as a second use.
-    pub fn insert_prefetched(&self, key: Key, kind: Kind, (packed, source): (Packed, Source)) {
-        self.admit(kind, CachedBlock { key, packed, plain: None, is_prefetched: true, source }, None);
+    pub fn insert_prefetched(&self, key: Key, kind: Kind, block: StoredBlock) {
+        let StoredBlock { packed, source, lsize } = block;
+        self.admit(kind, CachedBlock { key, packed, plain: None, lsize, is_prefetched: true, source }, None);
     }
 
     /// Memory of prefetched blocks that were not read yet.

@@ -48,8 +48,9 @@ use terrane_fuse::handover;
 use terrane_fuse::mount::{
     Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts, other_namespaces,
 };
+use terrane_fuse::proto::ROOT_ID;
 use terrane_fuse::session::{Drain, Negotiated};
-use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
+use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Notifier, Session, UnmountHandle};
 use terrane_pool::{ImportOptions, Pool};
 use terrane_posix::Fs;
 
@@ -531,6 +532,7 @@ fn run_housekeeping(shared: &Shared, drains: bool) {
         flags.poll(shared);
         let mut pace = || (!shared.is_ending()).then_some(1);
         run_job(&shared.fs.shrink_dirs(), "shrinking directories failed", &mut pace);
+        invalidate_restored(shared);
         let outcome = shared.fs.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
@@ -538,6 +540,25 @@ fn run_housekeeping(shared: &Shared, drains: bool) {
             log::warn!("pool {}: storing the error log failed: {error}", shared.open_pool.pool.name());
         }
         recorded = outcome;
+    }
+}
+
+/// Has the kernel ask again for the blocks of inodes that background jobs have stored in another form.
+fn invalidate_restored(shared: &Shared) {
+    let inodes = shared.fs.take_restored();
+    if inodes.is_empty() {
+        return;
+    }
+    let Some(connection) = shared.lifecycle().connection.as_ref().and_then(|file| file.try_clone().ok())
+    else {
+        return;
+    };
+    let notifier = Notifier::new(connection);
+    for ino in inodes {
+        let node = if ino == shared.fs.root() { ROOT_ID } else { ino };
+        if let Err(error) = notifier.invalidate_attributes(node) {
+            log::debug!("invalidating attributes of inode {ino} failed: {error}");
+        }
     }
 }
 
@@ -705,7 +726,7 @@ fn change_memory(shared: &Shared, bytes: u64) -> Outcome<Value> {
         fd_store::write_facts(facts_file, &facts)?;
     }
     limit.change(MemoryBudget::of(bytes), &shared.open_pool.pool, &shared.fs);
-    Ok(query::value(&limit.status(&shared.open_pool.pool)))
+    Ok(query::value(&limit.status(&shared.open_pool.pool, Some(&shared.fs))))
 }
 
 fn stop(shared: &Shared, how: StopMode, timeout: Duration, client: &mut ClientConnection) {

@@ -164,6 +164,10 @@ pub struct MemoryStatus {
     resident: Option<u64>,
     cache_limit: u64,
     cache: u64,
+    cache_stored: u64,
+    cache_logical: u64,
+    directory_indexes: Option<usize>,
+    directory_index_bytes: Option<usize>,
     dirty_limit: u64,
     dirty: u64,
 }
@@ -186,13 +190,17 @@ impl MemoryLimit {
     }
 
     /// For `pool status`.
-    pub fn status(&self, pool: &Pool) -> MemoryStatus {
+    pub fn status(&self, pool: &Pool, fs: Option<&Fs>) -> MemoryStatus {
         let stats = pool.stats();
         MemoryStatus {
             limit: self.current().0,
             resident: resident(),
             cache_limit: stats.cache_bytes_max,
             cache: stats.cache.bytes,
+            cache_stored: stats.cache.stored_bytes,
+            cache_logical: stats.cache.logical_bytes,
+            directory_indexes: fs.map(Fs::index_count),
+            directory_index_bytes: fs.map(Fs::index_bytes),
             dirty_limit: stats.dirty_bytes_max,
             dirty: stats.dirty_bytes,
         }

@@ -40,6 +40,8 @@ pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics<'_>>) -> String 
             seconds(stats.uptime_ns),
         );
         families::devices(&mut text, &stats);
+        families::reclaim(&mut text, open_pool, &stats);
+        families::given_up(&mut text, &stats);
         families::txgs(&mut text, &stats);
         families::caches(&mut text, &stats);
         families::cache_devices(&mut text, open_pool);

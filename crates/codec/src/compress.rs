@@ -18,6 +18,7 @@
 pub mod accept;
 pub mod algorithm;
 mod entropy;
+pub mod given_up;
 mod gzip;
 mod lzjb;
 mod zle;
@@ -25,7 +26,9 @@ mod zle;
 use algorithm::{
     Compression, ID_GZIP_1, ID_GZIP_9, ID_LZ4, ID_LZJB, ID_OFF, ID_ZLE, ID_ZSTD, ZSTD_HEADER_BYTES, ZstdLevel,
 };
+use given_up::{GaveUp, GivenUp};
 use lz4_flex::block::{CompressTable, compress_into_with_table, decompress_into, get_maximum_output_size};
+use std::sync::Arc;
 use terrane_wire::Corrupt;
 use zstd_safe::{CCtx, CParameter, DCtx, DParameter, FrameFormat, ResetDirective};
 
@@ -90,6 +93,7 @@ pub struct Compressor {
     gzip: gzip::Contexts,
     /// Output of lz4 and of probes, at its worst-case size: the encoder takes no limit.
     scratch: Vec<u8>,
+    given_up: Arc<GivenUp>,
 }
 
 impl Default for Compressor {
@@ -108,6 +112,11 @@ impl Compressor {
     /// Allocates the contexts of zstd and the tables of lz4 and lzjb. Those of gzip, and scratch memory, follow on
     /// first use.
     pub fn new() -> Self {
+        Self::counting(Arc::default())
+    }
+
+    /// As [`Compressor::new`]. Blocks of at least [`PROBE_BYTES_MIN`] that are given up are counted in `given_up`.
+    pub fn counting(given_up: Arc<GivenUp>) -> Self {
         let mut cctx = CCtx::create();
         for parameter in [
             CParameter::Format(FrameFormat::Magicless),
@@ -128,6 +137,7 @@ impl Compressor {
             lzjb: Box::new([0; 1024]),
             gzip: gzip::Contexts::default(),
             scratch: Vec::new(),
+            given_up,
         }
     }
 
@@ -144,13 +154,17 @@ impl Compressor {
     /// coded already (a JPEG, a zstd frame). Then lz4 alone decides. If it finds enough repeats, zstd works
     /// at most at [`CODED_LEVEL_MAX`], though the header names the level asked for.
     pub fn compress(&mut self, algo: Compression, src: &[u8], max_out: usize, out: &mut Vec<u8>) -> Outcome {
+        let mut gave_up = GaveUp::Encoder;
         let done = match algo {
             _ if src.is_empty() || src.len() > INPUT_BYTES_MAX => None,
             Compression::Off => None,
             Compression::Zle => zle::compress(src, max_out, out),
             Compression::Lz4 => self.lz4(src, max_out, out),
             _ => match (self.probe(algo, src, max_out, out), algo) {
-                (ProbeResult::Incompressible, _) => None,
+                (ProbeResult::Incompressible, _) => {
+                    gave_up = GaveUp::Probe;
+                    None
+                }
                 (_, Compression::Lzjb) => lzjb::compress(src, max_out, &mut self.lzjb, out),
                 (_, Compression::Gzip(level)) => self.gzip.compress(level, src, max_out, out),
                 (ProbeResult::RepeatsOnly, Compression::Zstd(level)) => {
@@ -163,6 +177,9 @@ impl Compressor {
         match done {
             Some(()) => Outcome::Compressed,
             None => {
+                if algo != Compression::Off && (PROBE_BYTES_MIN..=INPUT_BYTES_MAX).contains(&src.len()) {
+                    self.given_up.count(algo, gave_up, src.len());
+                }
                 out.clear();
                 Outcome::Incompressible
             }

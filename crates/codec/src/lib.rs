@@ -22,4 +22,5 @@ pub use auto::{AutoRange, CompressionPolicy};
 pub use checksum::{ChecksumKind, compute};
 pub use compress::accept::{is_zero, max_stored};
 pub use compress::algorithm::{Compression, GzipLevel, PropertyError, ZstdLevel, is_same_algorithm};
+pub use compress::given_up::{GaveUp, GivenUp, GivenUpCodec};
 pub use compress::{BLOCK_BYTES_MAX, Compressor, INPUT_BYTES_MAX, Outcome};

@@ -266,6 +266,13 @@ impl Label {
         self.members().any(|(_, row)| row.role == Role::Special)
     }
 
+    /// Bytes of all zones of all members, and of their anchors alone.
+    pub fn device_bytes(&self) -> (u64, u64) {
+        let all = |row: &DeviceRow| u64::from(row.zone_count).saturating_mul(row.zone_size);
+        let device_bytes = self.members().map(|(_, row)| all(row)).fold(0, u64::saturating_add);
+        (device_bytes, device_bytes.saturating_sub(self.block_bytes()))
+    }
+
     /// Bytes of all zones for blocks.
     pub fn block_bytes(&self) -> u64 {
         let bytes = |row: &DeviceRow| u64::from(row.block_zones()).saturating_mul(row.zone_size);

@@ -8,6 +8,9 @@
 //! with ENOSYS, and the kernel keeps the pages of closed files. Opens are sent only where pages must not be
 //! kept (`direct_io`), because the answer to OPEN is what says so.
 //!
+//! One number changes without a request: compression decides at the commit how many blocks a file takes. So
+//! attributes of an inode with bytes that are not stored yet are valid for [`UNSTORED_ATTR`] only.
+//!
 //! Birth times are the one attribute that only STATX carries. A kernel that learns that we serve them sends a
 //! STATX for each node that a program stats with its birth time. Some programs always ask for it (Rust's
 //! standard library does), which costs one more request per file of a tree walk. So birth times are shown
@@ -15,6 +18,7 @@
 
 use crate::proto::fopen;
 use std::time::Duration;
+use terrane_posix::Attr;
 
 /// How long the kernel may use what it has cached. A mount option sets each field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +38,10 @@ pub struct CachePolicy {
 /// A year: longer than any mount, and far from where the kernel's clock arithmetic saturates.
 const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// Lifetime of attributes whose number of blocks the next commit may change. Shorter: programs that keep appending
+/// to many files send more GETATTR. Longer: `du` after a `sync` shows uncompressed bytes that long.
+pub const UNSTORED_ATTR: Duration = Duration::from_millis(500);
+
 impl Default for CachePolicy {
     fn default() -> Self {
         CachePolicy {
@@ -50,6 +58,11 @@ impl CachePolicy {
     /// Whether the kernel may open files and directories without a request.
     pub fn stateless_open(&self) -> bool {
         !self.direct_io
+    }
+
+    /// Lifetime of these attributes.
+    pub fn attr_of(&self, attr: &Attr) -> Duration {
+        if attr.blocks_known { self.attr } else { self.attr.min(UNSTORED_ATTR) }
     }
 
     /// Flags of the answer to OPEN or CREATE.

@@ -68,7 +68,7 @@ impl Handler for Dispatch {
         let answer =
             if call.header.is_resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
         // Also after a refusal: a part of the request may have been done.
-        self.invalidate_mode(call, reply);
+        self.invalidate_attributes(call, reply);
         if let Err(errno) = answer {
             self.handle_failed_write_back(call, errno);
             return Err(errno);
@@ -338,11 +338,20 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Has the kernel drop its cached mode before it sees the answer. The kernel leaves set-id bits to us
-    /// (HANDLE_KILLPRIV_V2) and executes by the cached mode, but answers to these requests carry no mode.
+    /// Has the kernel drop its cached attributes before it sees the answer, if the request has changed one that neither
+    /// the kernel nor the answer knows of. The kernel leaves set-id bits to us (HANDLE_KILLPRIV_V2) and executes by the
+    /// cached mode, but answers to these requests carry no mode.
     /// What a dead server may have done counts as done.
-    fn invalidate_mode(&self, call: &Call<'_>, reply: &mut Reply) {
+    fn invalidate_attributes(&self, call: &Call<'_>, reply: &mut Reply) {
         let nodeid = match *call.request {
+            // Setting an extended attribute drops only the cached change time, but may take a block.
+            Request::Setxattr(_) | Request::Removexattr { .. } => {
+                let nodeid = call.header.nodeid;
+                if self.fs.take_blocks_outdated(self.ino(nodeid)) || call.header.is_resent() {
+                    reply.mark_outdated(nodeid);
+                }
+                return;
+            }
             Request::Write(write) if write.write_flags & proto::write::KILL_SUIDGID != 0 => {
                 call.header.nodeid
             }

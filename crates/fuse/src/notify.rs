@@ -39,7 +39,8 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    pub(crate) fn new(device: File) -> Self {
+    /// Sends on this connection, a mount's `/dev/fuse`.
+    pub fn new(device: File) -> Self {
         Notifier { device }
     }
 

@@ -42,6 +42,7 @@ impl OneFile {
             rdev: 0,
             size,
             blocks: 1,
+            blocks_known: true,
             blksize: 131_072,
             atime: time,
             mtime: time,

@@ -66,6 +66,7 @@ impl MemoryFs {
             rdev: 0,
             size,
             blocks: size.div_ceil(512),
+            blocks_known: true,
             blksize: 131_072,
             atime: time,
             mtime: time,

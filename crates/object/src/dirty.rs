@@ -149,6 +149,14 @@ impl Dirty {
         self.freed.add(first, end);
     }
 
+    /// Whether the sync may change how many bytes the object has stored. Changes of the bonus area alone never do.
+    pub fn changes_used(&self) -> bool {
+        let is_spill_changed = !matches!(self.spill, SpillChange::Unchanged);
+        is_spill_changed
+            || self.destroyed
+            || !(self.blocks.is_empty() && self.freed.is_empty() && self.forced_indirect.is_empty())
+    }
+
     pub fn bytes(&self) -> u64 {
         let spill = if let SpillChange::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
         self.blocks.values().map(|block| block.len() as u64).sum::<u64>() + spill

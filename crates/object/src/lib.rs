@@ -47,6 +47,6 @@ pub use entry::Identity;
 pub use error::ObjectError;
 pub use free_policy::{FreeDecision, FreePolicy};
 pub use kind::ObjectKind;
-pub use object::{MetadataRewrite, Object};
+pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
 pub use objset::{DataPolicy, HeaderCounts, ObjectSet, ObjectSpec, Usage};

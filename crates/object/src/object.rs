@@ -75,6 +75,15 @@ impl Drop for Object {
     }
 }
 
+/// How much an object occupies: see [`Object::occupied_bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OccupiedBytes {
+    /// Stored bytes, and the bytes of changes that are not stored yet, before compression.
+    pub bytes: u64,
+    /// All of them are stored, so no sync changes the number.
+    pub are_stored: bool,
+}
+
 impl Object {
     pub(crate) fn new(table: Weak<ObjectTable>, own_id: TreeId, dnode: Dnode) -> Object {
         let state = State {
@@ -186,15 +195,24 @@ impl Object {
         state.dnode.used.saturating_add(state.layers().map(Dirty::bytes).sum::<u64>())
     }
 
-    /// As [`used_bytes`](Self::used_bytes), plus content embedded in the root pointer, which takes no block.
-    pub fn occupied_bytes(&self) -> u64 {
+    /// As [`used_bytes`](Self::used_bytes), plus contents embedded in the dnode's pointers, which take no block.
+    pub fn occupied_bytes(&self) -> OccupiedBytes {
         let state = self.state.read();
-        let embedded = match &state.dnode.root {
+        let payload = |ptr: &BlockPtr| match ptr {
             BlockPtr::Embedded(embedded) => embedded.payload.len() as u64,
             BlockPtr::Hole(_) | BlockPtr::Normal(_) => 0,
         };
-        drop(state);
-        self.used_bytes().saturating_add(embedded)
+        let embedded = payload(&state.dnode.root) + payload(&state.dnode.spill);
+        let dirty: u64 = state.layers().map(Dirty::bytes).sum();
+        OccupiedBytes {
+            bytes: state.dnode.used.saturating_add(dirty).saturating_add(embedded),
+            are_stored: !state.layers().any(Dirty::changes_used),
+        }
+    }
+
+    /// Whether a change of its spill block is not stored yet.
+    pub fn has_unstored_spill(&self) -> bool {
+        self.state.read().layers().any(|dirty| !matches!(dirty.spill, SpillChange::Unchanged))
     }
 
     /// Runs `change` on the open txg's changes, and adds the object to that txg's sync.

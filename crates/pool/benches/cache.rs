@@ -9,7 +9,7 @@
 use clap::Parser;
 use std::sync::Arc;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{BlockCache, Packed, Source};
+use terrane_cache::blocks::{BlockCache, Packed, Source, StoredBlock};
 use terrane_device::thread_ns;
 use terrane_format::Addr;
 use terrane_format::block_ptr::Key;
@@ -21,8 +21,12 @@ fn key(n: u64) -> Key {
 
 static SOURCE: [u8; 16 << 10] = [7; 16 << 10];
 
-fn packed(len: usize) -> (Packed, Source) {
-    (Packed::Compressed(Arc::from(&SOURCE[..len])), Source::Pool)
+fn packed(len: usize) -> StoredBlock {
+    StoredBlock {
+        packed: Packed::Compressed(Arc::from(&SOURCE[..len])),
+        source: Source::Pool,
+        lsize: 2 * len as u32,
+    }
 }
 
 /// The fastest of five rounds of `count` calls, in nanoseconds per call.

@@ -349,6 +349,9 @@ impl Mover<'_, '_> {
             && !self.txg_sync.st.collector.awaiting_sections.contains(progress.victim)
         {
             self.txg_sync.st.collector.finished.push((progress.victim, progress.cost.reset_bytes()));
+            let counters = &self.txg_sync.pool.store.counters;
+            counters.reclaimed_bytes.add(progress.cost.reset_bytes());
+            counters.reclaim_moved_bytes.add(progress.cost.moved);
         }
         self.txg_sync.pool.store.counters.collected_zones.add(1);
         log::debug!(txg = self.txg_sync.txg.0, zone = progress.victim.0, bytes = progress.cost.moved; "collected");

@@ -54,4 +54,4 @@ pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;
 pub use rewrite::{RelocatedBlock, RewriteCursor};
-pub use stats::{DeviceStats, Stats};
+pub use stats::{DeviceStats, KeptSpace, Stats};

@@ -10,11 +10,14 @@ use crate::pool::Pool;
 use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_cache::blocks::CacheStats;
+use terrane_codec::GivenUpCodec;
 use terrane_device::{Counted, Device, IoCounts};
 use terrane_format::record::ZoneClass;
 use terrane_format::rows::Phase;
 use terrane_format::totals::Totals;
+use terrane_space::account::SpaceParts;
 use terrane_store::counters::{Io, WaitFor};
+use terrane_txg::activity::Reclaim;
 use terrane_wire::DeviceIdx;
 use terrane_wire::meter::HistogramSnapshot;
 
@@ -42,6 +45,19 @@ pub struct DeviceStats {
     pub io: IoCounts,
 }
 
+/// What the bytes of the devices are kept for. Anchors, unusable bytes and the parts of zones add up to `device_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptSpace {
+    /// All zones of all devices.
+    pub device_bytes: u64,
+    /// Zones that hold labels and uberblocks.
+    pub anchor_bytes: u64,
+    /// Zones that are not used: their device leaves, takes no more writes, or they are suspect. Bytes of zones above their capacity.
+    pub unusable_bytes: u64,
+    /// What the other zones are kept for.
+    pub parts: SpaceParts,
+}
+
 /// Statistics of a pool since its import.
 #[derive(Clone, Debug)]
 pub struct Stats {
@@ -67,6 +83,8 @@ pub struct Stats {
     pub logical_bytes: u64,
     /// Those bytes after compression.
     pub stored_bytes: u64,
+    /// Blocks that compression gave up, by algorithm.
+    pub given_up: Vec<GivenUpCodec>,
     /// Overwrites that changed nothing, so that the old blocks were kept, and their bytes before compression.
     pub nopwrite_blocks: u64,
     /// Those bytes.
@@ -105,6 +123,10 @@ pub struct Stats {
     pub zones: ZoneCounts,
     /// Bytes that users can fill, live bytes, and bytes available to users.
     pub space: (u64, u64, u64),
+    /// What the bytes of the devices are kept for.
+    pub kept: KeptSpace,
+    /// What collection gave since the import.
+    pub reclaim: Reclaim,
     /// Entries of the relocation index.
     pub runs: u64,
     /// Memory of the relocation index: runs, and rows of reclaimed zones.
@@ -154,6 +176,19 @@ impl Pool {
         self.activity.recent_totals(window_ns)
     }
 
+    /// What collection gave in the last `window_ns`, or since the import.
+    pub fn recent_reclaim(&self, window_ns: u64) -> Reclaim {
+        self.activity.recent_reclaim(window_ns)
+    }
+
+    /// What the bytes of the devices are kept for, as of the last commit.
+    fn kept_space(&self) -> KeptSpace {
+        let (device_bytes, anchor_bytes) = self.label().device_bytes();
+        let parts = self.admission.space_snapshot().parts;
+        let in_zones = device_bytes - anchor_bytes;
+        KeptSpace { device_bytes, anchor_bytes, unusable_bytes: in_zones.saturating_sub(parts.zones), parts }
+    }
+
     /// Dirty bytes in memory, their bound, and the number of operations that wait for space. Cheap enough for
     /// a call before each record.
     pub fn load(&self) -> (u64, u64, u64) {
@@ -198,6 +233,7 @@ impl Pool {
             totals_now: counters.totals(),
             logical_bytes: counters.logical_bytes.get(),
             stored_bytes: counters.stored_bytes.get(),
+            given_up: self.reader.pipeline.workers().given_up().snapshot().to_vec(),
             nopwrite_blocks: counters.nopwrite_blocks.get(),
             nopwrite_bytes: counters.nopwrite_bytes.get(),
             cache: cache_by_kind.into_iter().sum(),
@@ -217,6 +253,8 @@ impl Pool {
             reset_zones: counters.reset_zones.get(),
             zones,
             space: self.space(),
+            kept: self.kept_space(),
+            reclaim: self.activity.reclaim(),
             runs: index.runs,
             run_index_bytes: index.run_index_bytes,
             run_index_packed: index.is_packed,

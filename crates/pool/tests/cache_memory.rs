@@ -4,7 +4,7 @@ use cap::Cap;
 use std::alloc::System;
 use std::sync::Arc;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source};
+use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source, StoredBlock};
 use terrane_format::Addr;
 use terrane_format::block_ptr::Key;
 use terrane_wire::{Txg, ZoneSeq};
@@ -18,8 +18,12 @@ fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 100_000), n % 100_000 * 16), birth: Txg(1 + n / 1000) }
 }
 
-fn packed(len: usize) -> (Packed, Source) {
-    (Packed::Compressed(vec![7; len].into()), Source::Pool)
+fn packed(len: usize) -> StoredBlock {
+    StoredBlock {
+        packed: Packed::Compressed(vec![7; len].into()),
+        source: Source::Pool,
+        lsize: 2 * len as u32,
+    }
 }
 
 fn charged(cache: &BlockCache) -> (usize, usize) {

@@ -9,7 +9,7 @@ use crate::dir_prefetch::{DirPrefetch, PrefetchedDirs};
 use crate::dnode_sizing::DnodeSizing;
 use crate::errno::Errno;
 use crate::indexes::Indexes;
-use crate::inode::InodeCache;
+use crate::inode::{Inode, InodeCache};
 use crate::jobs::{RelocatedQueue, Rewriting, ShrinkQueue};
 use crate::layouts::Layouts;
 use crate::losses::{Loss, Losses};
@@ -21,6 +21,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DnodeBlocks, Naming};
 use terrane_object::ObjectSet;
+
+/// Inodes that wait for [`Fs::take_restored`]. Of more, a kernel shows old numbers of blocks until it drops them.
+const RESTORED_MAX: usize = 64 << 10;
 
 /// A mounted data set. It is shared by threads; every method takes its own locks.
 ///
@@ -38,6 +41,8 @@ pub struct Fs {
     pub(crate) rewriting: Arc<Rewriting>,
     pub(crate) master: Master,
     pub(crate) reservations: Arc<Reservations>,
+    /// Inodes whose stored bytes a background job has changed, while the kernel has their number of blocks.
+    pub(crate) restored: Mutex<Vec<Ino>>,
     pub(crate) relocated_queue: Mutex<RelocatedQueue>,
     pub(crate) dnode_blocks: DnodeBlocks,
     pub(crate) pointer_blocks: ClaimedBlocks<PointerBlock>,
@@ -92,6 +97,22 @@ impl Fs {
             .into_iter()
             .find(|times| *times as u8 == stored)
             .unwrap_or_default()
+    }
+
+    /// A background job has changed how an inode is stored, in a transaction that is still open or has just ended.
+    pub(crate) fn note_restored(&self, inode: &Inode) {
+        if inode.forget_told_blocks() {
+            let mut restored = self.restored.lock();
+            if restored.len() < RESTORED_MAX {
+                restored.push(inode.ino);
+            }
+        }
+    }
+
+    /// Inodes whose [`blocks`](crate::Attr::blocks) background jobs have changed since the last call. Kernels that
+    /// cache attributes must be notified.
+    pub fn take_restored(&self) -> Vec<Ino> {
+        std::mem::take(&mut *self.restored.lock())
     }
 
     /// Inode number of the root directory.

@@ -180,6 +180,11 @@ impl Fs {
         self.evict_indexes();
     }
 
+    /// Number of directory indexes in memory.
+    pub fn index_count(&self) -> usize {
+        self.indexes.count()
+    }
+
     /// Bytes of all directory indexes in memory.
     pub fn index_bytes(&self) -> usize {
         self.indexes.bytes()

@@ -5,7 +5,7 @@
 //! millisecond. So the sum is bounded, and the oldest index is dropped first. A single index in use may exceed
 //! the bound.
 //!
-//! Invariant: `bytes` is the sum of the shares of all inodes in memory.
+//! Invariant: [`Sum`] is the sum of the shares of all inodes in memory.
 
 use crate::types::Ino;
 use parking_lot::Mutex;
@@ -16,8 +16,31 @@ use std::sync::{Arc, OnceLock};
 /// Default bound in bytes, for four million names. [`Fs::set_index_bytes_max`](crate::Fs::set_index_bytes_max) changes it.
 const BYTES_DEFAULT: usize = 48 << 20;
 
+/// All indexes in memory.
+#[derive(Default)]
+struct Sum {
+    bytes: AtomicUsize,
+    count: AtomicUsize,
+}
+
+impl Sum {
+    /// An index that took `before` bytes takes `now`.
+    fn change(&self, before: usize, now: usize) {
+        match (before, now) {
+            (0, 1..) => drop(self.count.fetch_add(1, Ordering::AcqRel)),
+            (1.., 0) => drop(self.count.fetch_sub(1, Ordering::AcqRel)),
+            _ => {}
+        }
+        if now >= before {
+            self.bytes.fetch_add(now - before, Ordering::AcqRel);
+        } else {
+            self.bytes.fetch_sub(before - now, Ordering::AcqRel);
+        }
+    }
+}
+
 pub(crate) struct Indexes {
-    bytes: Arc<AtomicUsize>,
+    sum: Arc<Sum>,
     bytes_max: AtomicUsize,
     /// Directories with an index, oldest index first; some may no longer exist. A leaf lock.
     queue: Mutex<VecDeque<Ino>>,
@@ -27,19 +50,14 @@ pub(crate) struct Indexes {
 #[derive(Default)]
 pub(crate) struct Share {
     counted: AtomicUsize,
-    sum: OnceLock<Arc<AtomicUsize>>,
+    sum: OnceLock<Arc<Sum>>,
 }
 
 impl Share {
     /// Sets the counted bytes, and returns the previous ones.
-    fn count(&self, bytes: usize, sum: &Arc<AtomicUsize>) -> usize {
+    fn count(&self, bytes: usize, sum: &Arc<Sum>) -> usize {
         let before = self.counted.swap(bytes, Ordering::AcqRel);
-        let sum = self.sum.get_or_init(|| Arc::clone(sum));
-        if bytes >= before {
-            sum.fetch_add(bytes - before, Ordering::AcqRel);
-        } else {
-            sum.fetch_sub(before - bytes, Ordering::AcqRel);
-        }
+        self.sum.get_or_init(|| Arc::clone(sum)).change(before, bytes);
         before
     }
 }
@@ -47,14 +65,14 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         if let Some(sum) = self.sum.get() {
-            sum.fetch_sub(*self.counted.get_mut(), Ordering::AcqRel);
+            sum.change(*self.counted.get_mut(), 0);
         }
     }
 }
 
 impl Indexes {
     pub fn new() -> Self {
-        Indexes { bytes: Arc::default(), bytes_max: AtomicUsize::new(BYTES_DEFAULT), queue: Mutex::default() }
+        Indexes { sum: Arc::default(), bytes_max: AtomicUsize::new(BYTES_DEFAULT), queue: Mutex::default() }
     }
 
     /// Counts a directory's current index bytes. True: the sum exceeds its bound. The caller holds the inode,
@@ -63,15 +81,20 @@ impl Indexes {
         if bytes == share.counted.load(Ordering::Acquire) {
             return false;
         }
-        if share.count(bytes, &self.bytes) == 0 {
+        if share.count(bytes, &self.sum) == 0 {
             self.queue.lock().push_back(dir);
         }
         self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
+    /// Number of indexes.
+    pub fn count(&self) -> usize {
+        self.sum.count.load(Ordering::Acquire)
+    }
+
     /// Sum of all indexes in bytes.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Acquire)
+        self.sum.bytes.load(Ordering::Acquire)
     }
 
     /// Takes the directory that loses its index next, unless it is the only one.
@@ -87,7 +110,7 @@ impl Indexes {
 
     /// Subtracts the share of a directory whose index was dropped.
     pub fn uncount(&self, share: &Share) {
-        share.count(0, &self.bytes);
+        share.count(0, &self.sum);
     }
 
     /// Drops indexes until the sum fits. `drop_index` returns whether it dropped one; `None`: the directory is

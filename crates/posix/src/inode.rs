@@ -54,6 +54,10 @@ pub(crate) struct Inode {
     pub body: OnceLock<Body>,
     /// A write cleared the set-id bits, and the kernel does not know the new mode yet.
     set_ids_cleared: AtomicBool,
+    /// The kernel may have been told a number of blocks that is valid until it is told otherwise.
+    has_told_blocks: AtomicBool,
+    /// What the kernel was told of its blocks has changed, and no answer says so.
+    blocks_outdated: AtomicBool,
     /// It has a reservation; see [`Reservations`](crate::reservations::Reservations).
     has_reservation: AtomicBool,
     /// What the newest txg has reserved for this inode.
@@ -93,6 +97,8 @@ impl Inode {
             loading: Mutex::new(()),
             body: OnceLock::new(),
             set_ids_cleared: AtomicBool::new(false),
+            has_told_blocks: AtomicBool::new(true),
+            blocks_outdated: AtomicBool::new(false),
             has_reservation: AtomicBool::new(false),
             claims: Claims::of(ino),
             shrink_queued: AtomicBool::new(false),
@@ -132,6 +138,31 @@ impl Inode {
     /// Whether set-id bits were cleared since the last call.
     pub fn take_set_ids_cleared(&self) -> bool {
         self.set_ids_cleared.load(Ordering::Acquire) && self.set_ids_cleared.swap(false, Ordering::AcqRel)
+    }
+
+    /// The kernel is about to be told its number of blocks. Called before that number is read, so that a change that
+    /// the number lacks is noted.
+    pub fn note_blocks_told(&self) {
+        if !self.has_told_blocks.load(Ordering::Acquire) {
+            self.has_told_blocks.store(true, Ordering::Release);
+        }
+    }
+
+    /// Its number of blocks has changed, or will with the next commit, and the answer to the kernel will not say so.
+    pub fn note_blocks_changed(&self) {
+        if self.forget_told_blocks() {
+            self.blocks_outdated.store(true, Ordering::Release);
+        }
+    }
+
+    /// What the kernel was told of its blocks is outdated. Returns whether the kernel was told anything.
+    pub fn forget_told_blocks(&self) -> bool {
+        self.has_told_blocks.load(Ordering::Acquire) && self.has_told_blocks.swap(false, Ordering::AcqRel)
+    }
+
+    /// Whether the kernel has an outdated number of blocks, and was not notified so far.
+    pub fn take_blocks_outdated(&self) -> bool {
+        self.blocks_outdated.load(Ordering::Acquire) && self.blocks_outdated.swap(false, Ordering::AcqRel)
     }
 
     fn body(&self) -> &Body {

@@ -188,6 +188,7 @@ impl Fs {
             rewriting: Arc::new(Rewriting::load(&master)?),
             master,
             reservations,
+            restored: Mutex::default(),
             relocated_queue: Mutex::default(),
             dnode_blocks: DnodeBlocks::default(),
             pointer_blocks: ClaimedBlocks::default(),

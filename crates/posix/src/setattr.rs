@@ -99,6 +99,8 @@ impl Fs {
     pub(crate) fn attr(&self, inode: &Inode, state: &State) -> Attr {
         let zpl = &state.attrs.zpl;
         let object = inode.object();
+        inode.note_blocks_told();
+        let occupied = object.occupied_bytes();
         Attr {
             ino: inode.ino,
             generation: zpl.generation,
@@ -108,10 +110,8 @@ impl Fs {
             gid: low32(zpl.gid),
             rdev: low32(zpl.rdev.unwrap_or(0)),
             size: zpl.size,
-            blocks: object
-                .occupied_bytes()
-                .saturating_add(self.reservations.unwritten_bytes(inode))
-                .div_ceil(512),
+            blocks: occupied.bytes.saturating_add(self.reservations.unwritten_bytes(inode)).div_ceil(512),
+            blocks_known: occupied.are_stored,
             blksize: object.block_size().max(self.set.record_size()),
             atime: decode_time(zpl.atime),
             mtime: decode_time(zpl.mtime),
@@ -130,5 +130,11 @@ impl Fs {
     /// mode. So a kernel that caches modes must be notified.
     pub fn take_set_ids_cleared(&self, ino: Ino) -> bool {
         self.hold_cached(ino).is_some_and(|inode| inode.take_set_ids_cleared())
+    }
+
+    /// Whether a change of extended attributes has changed [`Attr::blocks`] since the last call. Kernels that cache
+    /// attributes do not expect that, so they must be notified.
+    pub fn take_blocks_outdated(&self, ino: Ino) -> bool {
+        self.hold_cached(ino).is_some_and(|inode| inode.take_blocks_outdated())
     }
 }

@@ -93,6 +93,9 @@ impl Fs {
         self.dnode_sizing.note_stored_size(tx, object, bytes);
         object.set_attributes(tx, encoded.bonus.as_bytes().to_vec(), spill)?;
         state.attrs.set_bonus(encoded.bonus);
+        if object.has_unstored_spill() {
+            inode.note_blocks_changed();
+        }
         self.touch(tx, inode);
         Ok(())
     }

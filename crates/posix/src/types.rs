@@ -62,6 +62,8 @@ pub struct Attr {
     pub size: u64,
     /// Storage in units of 512 bytes.
     pub blocks: u64,
+    /// The next commit does not change `blocks`. False: a part of the inode is not stored yet.
+    pub blocks_known: bool,
     /// Preferred I/O size in bytes: the file's record size, at least the property `recordsize`.
     pub blksize: u32,
     /// Last access; see [`AccessTimes`].

@@ -647,3 +647,48 @@ fn contents_move_into_the_dnode_and_out_of_it() {
     }
     assert!(!is_embedded(&m, dir));
 }
+
+#[test]
+fn blocks_are_known_once_they_are_stored() {
+    let m = Machine::new(78, &[]);
+    let (fs, root) = (m.fs(), m.fs().root());
+    let file = fs.file(root, "f").ino;
+    let shown = || {
+        let attr = fs.getattr(file).unwrap();
+        (attr.blocks, attr.blocks_known)
+    };
+    assert_eq!(shown(), (0, true), "an empty file has nothing to store");
+    fs.put(file, 0, &[7; 1_000_000]);
+    let (before, is_known) = shown();
+    assert!(before > 1900 && !is_known, "{before}");
+    fs.sync().unwrap();
+    let (after, is_known) = shown();
+    assert!((1..100).contains(&after) && is_known, "{after}");
+    assert!(!fs.take_blocks_outdated(file), "a kernel expects that writing changes them");
+    fs.size(file, 10).unwrap();
+    assert!(!shown().1, "what is freed is still stored");
+    fs.sync().unwrap();
+    assert_eq!(shown(), (1, true));
+
+    // Kernels do not expect that of extended attributes.
+    let large = |seed: u64| {
+        let value = Prng::new(seed).random_bytes(9000);
+        fs.setxattr(file, b"user.large", &value, Default::default(), &USER).unwrap();
+    };
+    fs.setxattr(file, b"user.small", b"in the bonus area", Default::default(), &USER).unwrap();
+    assert!(!fs.take_blocks_outdated(file) && shown().1, "no block changes");
+    large(1);
+    assert!(fs.take_blocks_outdated(file) && !fs.take_blocks_outdated(file), "told once");
+    large(2);
+    assert!(!fs.take_blocks_outdated(file), "the kernel has asked for nothing since");
+    assert!(!shown().1);
+    large(3);
+    assert!(fs.take_blocks_outdated(file), "the kernel has the blocks of before");
+    fs.sync().unwrap();
+    let (with_spill, is_known) = shown();
+    assert!(with_spill > 18 && is_known, "{with_spill}");
+    fs.removexattr(file, b"user.large").unwrap();
+    assert!(fs.take_blocks_outdated(file) && !shown().1);
+    fs.sync().unwrap();
+    assert_eq!(shown(), (1, true));
+}

@@ -723,10 +723,11 @@ fn indexes_of_directories_stay_within_their_bound() {
     }
     fs.set_index_bytes_max(0);
     assert!(fs.index_bytes() <= one, "all but the last are gone");
+    assert_eq!(fs.index_count(), 1);
     inos.iter().for_each(|dir| fs.forget(*dir, 1));
     fs.set_idle_inodes_max(0);
     fs.forget_all();
-    assert_eq!(fs.index_bytes(), 0, "what an inode counted goes with it");
+    assert_eq!((fs.index_bytes(), fs.index_count()), (0, 0), "what an inode counted goes with it");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn is_made_by(fs: &Fs, ino: Ino, name: &str) -> bool {
 
 /// The attributes that must not change.
 fn seen(attr: &Attr) -> Attr {
-    Attr { blocks: 0, blksize: 0, ..*attr }
+    Attr { blocks: 0, blocks_known: true, blksize: 0, ..*attr }
 }
 
 /// A tree with all cases: files of many records, of one, embedded ones, holes, links, empty files.

@@ -26,7 +26,7 @@ fn stuff(rng: &mut Prng, len: usize) -> Vec<u8> {
 }
 
 fn seen(attr: &Attr) -> Attr {
-    Attr { blocks: 0, blksize: 0, ..*attr }
+    Attr { blocks: 0, blocks_known: true, blksize: 0, ..*attr }
 }
 
 /// One change of a file and of its model.

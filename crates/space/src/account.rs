@@ -282,7 +282,64 @@ pub struct Limits {
     pub low_watermark_margin: u64,
 }
 
+/// What the bytes of zones are kept for, and what users can fill. The parts add up to `zones`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceParts {
+    /// Capacity of all usable zones, and live bytes in zones that will not be reclaimed.
+    pub zones: u64,
+    /// Headers and directories of zones, and their ends that no block fits.
+    pub zone_overhead: u64,
+    /// What the file systems below the devices lack.
+    pub lacking_on_host: u64,
+    /// One zone for the copies of a victim, and garbage that is too thin to be collected.
+    pub collection: u64,
+    /// What commits take while a victim is copied.
+    pub commits: u64,
+    /// Zones that metadata fills beside those of data.
+    pub metadata: u64,
+    /// Unused halves of open zones.
+    pub open_zones: u64,
+    /// The rest of the reserve. Frees, write-backs and writes into reserved ranges use it when users are refused.
+    pub frees: u64,
+    /// What users can fill: [`Limits::live`].
+    pub offered: u64,
+}
+
+/// Open zones of which half is expected to be unused. Shared slots are expected to be filled.
+fn half_empty_zones(slots: u64) -> u64 {
+    if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 }
+}
+
 impl SpaceAccount {
+    /// What the bytes of all usable zones are kept for. The limits for users say how much is kept; this explains it.
+    pub fn parts(&self) -> SpaceParts {
+        let ResidentZones { capacity, unreclaimable_bytes, .. } = self.residents;
+        let of_empty = self.devices.iter().map(|device| device.empty * device.zone_bytes);
+        let zones = capacity + of_empty.sum::<u64>() + unreclaimable_bytes;
+        let (zone_count, in_zones) = self.usable_space();
+        let offered = self.limits(0).live.min(in_zones);
+        let (_, lacking) = self.free_in_zones();
+        // Each part is bounded by what is left, so that all of them add up whatever the limits are.
+        let mut left = in_zones - offered;
+        let mut take = |bytes: u64| {
+            let taken = bytes.min(left);
+            left -= taken;
+            taken
+        };
+        let (per_zone, slots) = (self.sizes.per_zone(), self.slots.all);
+        SpaceParts {
+            zones,
+            zone_overhead: zones.saturating_sub(in_zones),
+            lacking_on_host: take(lacking),
+            collection: take(per_zone * (1 + zone_count.div_ceil(GARBAGE_MIN_DIVISOR))),
+            commits: take(self.sizes.commit_bytes()),
+            metadata: take(per_zone * slots / METADATA_DIVISOR),
+            open_zones: take(per_zone * half_empty_zones(slots)),
+            frees: take(u64::MAX),
+            offered,
+        }
+    }
+
     /// Bytes that empty and open zones still take, and how many of those the file systems below the devices lack.
     fn free_in_zones(&self) -> (u64, u64) {
         let of = |device: &DeviceSpace| {
@@ -329,9 +386,7 @@ impl SpaceAccount {
     /// Bytes kept from users, of `zones` usable zones of the largest size.
     fn reserve(&self, zones: u64) -> u64 {
         let slots = self.slots.all;
-        // Shared slots are expected to be filled. Others may stay half empty.
-        let half_empty = if slots > SHARED_SLOTS as u64 { slots / 2 } else { 0 };
-        let tenths = 10 * (1 + zones.div_ceil(GARBAGE_MIN_DIVISOR) + half_empty)
+        let tenths = 10 * (1 + zones.div_ceil(GARBAGE_MIN_DIVISOR) + half_empty_zones(slots))
             + 10 * slots / METADATA_DIVISOR
             + 10 * self.sizes.commit_bytes() / self.sizes.per_zone().max(1);
         (zones * 7 / 100).max(tenths.div_ceil(10)) * self.sizes.per_zone()
@@ -477,6 +532,36 @@ mod tests {
             (all.frees_without_host, all.zones),
             "zones are what they were"
         );
+    }
+
+    #[test]
+    fn parts_of_the_space_add_up_to_all_zones() {
+        let sum = |parts: SpaceParts| {
+            let SpaceParts { zone_overhead, lacking_on_host, collection, commits, metadata, .. } = parts;
+            let SpaceParts { open_zones, frees, offered, .. } = parts;
+            let kept = collection + commits + metadata + open_zones + frees;
+            zone_overhead + lacking_on_host + kept + offered
+        };
+        for empty in [0, 5, 95, 100] {
+            for slots in [2, 3, 5, 12] {
+                let mut account = account(empty);
+                account.slots.all = slots;
+                let parts = account.parts();
+                assert_eq!((parts.zones, sum(parts)), (6400 * MIB, 6400 * MIB), "{parts:?}");
+                assert_eq!(parts.offered, account.limits(0).live);
+                assert_eq!(parts.commits, account.sizes.commit_bytes());
+                assert_eq!(parts.collection, 5 * account.sizes.per_zone());
+                assert_eq!(parts.open_zones > 0, slots > SHARED_SLOTS as u64, "{parts:?}");
+                assert_eq!(parts.lacking_on_host, 0);
+                account.devices[0].host_free_bytes = 0;
+                let less = account.parts();
+                assert_eq!((less.zones, sum(less)), (6400 * MIB, 6400 * MIB), "{less:?}");
+                assert_eq!(less.lacking_on_host, account.free_in_zones().1);
+                assert!(less.offered <= parts.offered && less.collection <= parts.collection);
+            }
+        }
+        let tiny = SpaceAccount { devices: Vec::new(), ..account(100) }.parts();
+        assert_eq!(tiny, SpaceParts::default(), "nothing is kept where nothing is");
     }
 
     #[test]

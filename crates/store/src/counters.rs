@@ -124,6 +124,10 @@ pub struct Counters {
     pub collected_zones: Sum,
     /// Stored bytes that GC moved.
     pub collected_bytes: Sum,
+    /// Bytes that the resets of emptied victims give, garbage and moved blocks alike.
+    pub reclaimed_bytes: Sum,
+    /// Bytes that had to be moved out of those victims.
+    pub reclaim_moved_bytes: Sum,
     /// Zones that were reset.
     pub reset_zones: Sum,
     /// Copies that were read but did not match their checksum.
@@ -170,6 +174,8 @@ impl Counters {
             no_space: Sum::default(),
             collected_zones: Sum::default(),
             collected_bytes: Sum::default(),
+            reclaimed_bytes: Sum::default(),
+            reclaim_moved_bytes: Sum::default(),
             reset_zones: Sum::default(),
             checksum_errors: Sum::default(),
             read_errors: Sum::default(),

@@ -18,7 +18,7 @@ use crate::zone_store::ZoneStore;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source};
+use terrane_cache::blocks::{BlockCache, CacheHit, Packed, Source, StoredBlock};
 use terrane_cache::reads_in_flight::ReadsInFlight;
 use terrane_codec::{Compression, compute};
 use terrane_device::Device;
@@ -177,7 +177,8 @@ impl BlockReader {
                     true => Packed::Content(block.clone()),
                     false => packed(normal, &stored),
                 };
-                self.cache.insert(key, kind, (packed, source), Some(block.clone()));
+                let stored = StoredBlock { packed, source, lsize: normal.lsize };
+                self.cache.insert(key, kind, stored, Some(block.clone()));
                 Ok(block)
             }
         }
@@ -211,7 +212,8 @@ impl BlockReader {
                 let (stored, source) = self.fetch(normal, owner)?;
                 unpack(&stored, out)?;
                 let plain = self.cache.is_plain_only().then(|| Arc::new(out.to_vec()));
-                self.cache.insert(key, kind, (packed(normal, &stored), source), plain);
+                let stored = StoredBlock { packed: packed(normal, &stored), source, lsize: normal.lsize };
+                self.cache.insert(key, kind, stored, plain);
             }
         }
         Ok(())
@@ -232,7 +234,8 @@ impl BlockReader {
             Packed::copy_of(compression, bytes)
         };
         let plain = self.cache.wants_plain(key, kind, content.len()).then(|| content.clone());
-        self.cache.insert(key, kind, (packed, Source::Pool), plain);
+        let lsize = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        self.cache.insert(key, kind, StoredBlock { packed, source: Source::Pool, lsize }, plain);
     }
 
     /// Reads and verifies every copy of a block, past the cache. Returns the damaged copies. For `check`.

@@ -10,7 +10,7 @@ use flume::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use terrane_codec::Compressor;
+use terrane_codec::{Compressor, GivenUp};
 
 type Job = Box<dyn FnOnce(&mut Compressor) + Send>;
 
@@ -21,6 +21,7 @@ pub struct Workers {
     inline: bool,
     /// Contexts for jobs that run on the calling thread: readers, and pools without threads.
     idle: Mutex<Vec<Compressor>>,
+    given_up: Arc<GivenUp>,
 }
 
 /// The result of a job, to be received.
@@ -37,20 +38,21 @@ impl Workers {
     /// Starts as many threads as the environment says.
     pub fn new(env: &Arc<dyn Env>) -> Workers {
         let threads = env.workers();
+        let given_up = Arc::<GivenUp>::default();
         let queue = (threads > 0).then(|| {
             let (queue, jobs) = bounded::<Job>(threads * 64);
             for index in 0..threads {
-                let (jobs, env) = (jobs.clone(), env.clone());
+                let (jobs, env, given_up) = (jobs.clone(), env.clone(), given_up.clone());
                 std::thread::Builder::new()
                     .name(format!("terrane-work-{index}"))
                     .spawn(move || {
                         // Workers occupy all processors during a txg. At normal priority a reader would wait for a worker's time slice.
                         env.lower_priority();
-                        let mut compressor = Compressor::new();
+                        let mut compressor = Compressor::counting(given_up.clone());
                         for job in jobs {
                             // After a panic, the waiting caller gets an error. The worker goes on with a new context.
                             if catch_unwind(AssertUnwindSafe(|| job(&mut compressor))).is_err() {
-                                compressor = Compressor::new();
+                                compressor = Compressor::counting(given_up.clone());
                             }
                         }
                     })
@@ -58,7 +60,7 @@ impl Workers {
             }
             queue
         });
-        Workers { queue, inline: threads < 2, idle: Mutex::default() }
+        Workers { queue, inline: threads < 2, idle: Mutex::default(), given_up }
     }
 
     /// Runs `job` on a worker, or on the calling thread if there is none.
@@ -81,9 +83,15 @@ impl Workers {
         Pending(pending)
     }
 
+    /// Blocks that all contexts have given up.
+    pub fn given_up(&self) -> &GivenUp {
+        &self.given_up
+    }
+
     /// Runs `job` on this thread with a borrowed context.
     pub fn run_inline<R>(&self, job: impl FnOnce(&mut Compressor) -> R) -> R {
-        let mut compressor = self.idle.lock().pop().unwrap_or_default();
+        let idle = self.idle.lock().pop();
+        let mut compressor = idle.unwrap_or_else(|| Compressor::counting(self.given_up.clone()));
         let answer = job(&mut compressor);
         self.idle.lock().push(compressor);
         answer

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use terrane_codec::auto::Inflow;
-use terrane_space::account::Limits;
+use terrane_space::account::{Limits, SpaceParts};
 use terrane_store::zone_store::ZoneStore;
 use terrane_wire::Txg;
 
@@ -72,6 +72,8 @@ pub struct SpaceSnapshot {
     pub live: u64,
     /// Limits on live bytes and on bytes written, for users and for frees.
     pub limits: Limits,
+    /// What the rest of the space is kept for.
+    pub parts: SpaceParts,
     /// GC found no further victim that would give space.
     pub is_stuck: bool,
     /// Emptied zones wait for their reset, which empty txgs would bring.

@@ -61,11 +61,24 @@ pub enum Source {
     CacheDevice,
 }
 
+/// A block as it is given to the cache.
+#[derive(Clone, Debug)]
+pub struct StoredBlock {
+    /// Its stored form.
+    pub packed: Packed,
+    /// Where that came from.
+    pub source: Source,
+    /// Bytes of its content.
+    pub lsize: u32,
+}
+
 /// A cached block.
 pub(super) struct CachedBlock {
     pub key: Key,
     pub packed: Packed,
     pub plain: Option<Box<Plain>>,
+    /// Bytes of its content.
+    pub lsize: u32,
     /// The block was prefetched, and no reader has asked for it.
     pub is_prefetched: bool,
     pub source: Source,

@@ -37,6 +37,8 @@ struct KindBlocks {
     plain: VecDeque<(u64, EntryIdx)>,
     plain_count: usize,
     plain_bytes: usize,
+    /// Bytes of the contents of all blocks.
+    logical_bytes: u64,
 }
 
 impl KindBlocks {
@@ -100,6 +102,10 @@ impl KindBlocks {
         if (cached().count(), bytes as u64) != (self.policy.count(), self.policy.bytes()) {
             return Err(format!("bytes of blocks: expected {bytes}, found {}", self.policy.bytes()));
         }
+        let logical: u64 = cached().map(|cached| u64::from(cached.lsize)).sum();
+        if logical != self.logical_bytes {
+            return Err(format!("bytes of contents: expected {logical}, found {}", self.logical_bytes));
+        }
         if plain != (self.plain_count, self.plain_bytes) {
             return Err(format!("decompressed bytes: expected {}, found {}", plain.1, self.plain_bytes));
         }
@@ -155,6 +161,8 @@ impl Shard {
         CacheStats {
             bytes: bytes as u64,
             plain_bytes: kind_blocks.plain_bytes as u64,
+            stored_bytes: kind_blocks.policy.bytes(),
+            logical_bytes: kind_blocks.logical_bytes,
             blocks: kind_blocks.policy.count() as u64,
             ..self.stats[kind as usize]
         }
@@ -216,6 +224,7 @@ impl Shard {
             kind_blocks.blocks.reserve_exact(kind_blocks.policy.slots() - kind_blocks.blocks.len());
             kind_blocks.blocks.resize_with(at as usize + 1, || None);
         }
+        kind_blocks.logical_bytes += u64::from(cached.lsize);
         kind_blocks.blocks[at as usize] = Some(cached);
         self.index.insert(tag(key), number_of(kind, at));
         self.admitted += 1;
@@ -462,6 +471,7 @@ impl Shard {
     fn drop_block(&mut self, kind: Kind, at: EntryIdx) -> Option<CachedBlock> {
         let kind_blocks = &mut self.kinds[kind as usize];
         let cached = kind_blocks.blocks.get_mut(at as usize).and_then(Option::take)?;
+        kind_blocks.logical_bytes -= u64::from(cached.lsize);
         if cached.plain.is_some() {
             kind_blocks.count_plain_out(cached.plain_bytes());
         }

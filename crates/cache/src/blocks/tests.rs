@@ -8,8 +8,10 @@ fn key(n: u64) -> Key {
     Key { addr: Addr::new(ZoneSeq(1 + n / 1000), n % 1000 * 16), birth: Txg(1) }
 }
 
-fn packed(n: u64, len: usize) -> (Packed, Source) {
-    (Packed::Compressed(vec![n as u8; len].into()), Source::Pool)
+/// Blocks that compress to half of their size.
+fn packed(n: u64, len: usize) -> StoredBlock {
+    let packed = Packed::Compressed(vec![n as u8; len].into());
+    StoredBlock { packed, source: Source::Pool, lsize: 2 * len as u32 }
 }
 
 fn bytes(cache: &BlockCache) -> u64 {
@@ -94,12 +96,13 @@ fn released_content_leaves_the_stored_form() {
 fn uncompressed_blocks_are_not_cached_twice() {
     let cache = BlockCache::new(16 << 20);
     let block = Arc::new(vec![3; 4096]);
-    let stored = (Packed::Content(block.clone()), Source::Pool);
+    let stored = StoredBlock { packed: Packed::Content(block.clone()), source: Source::Pool, lsize: 4096 };
     cache.insert(key(1), Kind::Metadata, stored, Some(block.clone()));
     assert!(
         matches!(cache.get(key(1), Kind::Metadata), Some(CacheHit::Plain(found)) if Arc::ptr_eq(&found, &block))
     );
-    assert_eq!(cache.stats()[1].plain_bytes, 0);
+    let stats = cache.stats()[1];
+    assert_eq!((stats.plain_bytes, stats.logical_bytes), (0, 4096));
     cache.set_plain_only(true);
     cache.insert(key(1), Kind::Data, packed(1, 100), Some(block.clone()));
     assert!(
@@ -257,9 +260,12 @@ fn statistics_are_kept_per_kind() {
     cache.insert(key(2), Kind::Metadata, packed(2, 3000), None);
     cache.get(key(2), Kind::Metadata);
     cache.get(key(3), Kind::Metadata);
-    let of = |bytes, hits, misses| CacheStats { bytes, blocks: 1, hits, misses, ..CacheStats::default() };
+    let of = |stats: CacheStats, logical_bytes, hits, misses| {
+        let CacheStats { bytes, stored_bytes, .. } = stats;
+        CacheStats { bytes, stored_bytes, logical_bytes, blocks: 1, hits, misses, ..CacheStats::default() }
+    };
     let [data, metadata] = cache.stats();
-    assert_eq!((data, metadata), (of(data.bytes, 0, 0), of(metadata.bytes, 1, 1)));
+    assert_eq!((data, metadata), (of(data, 2000, 0, 0), of(metadata, 6000, 1, 1)));
     // The first block of a kind allocates memory for more.
     assert!(
         (1000..4000).contains(&data.bytes) && (3000..6000).contains(&metadata.bytes),
@@ -291,4 +297,23 @@ proptest! {
             cache.check().unwrap();
         }
     }
+}
+
+#[test]
+fn contents_of_compressed_blocks_are_counted_beside_what_they_take() {
+    let cache = BlockCache::new(16 << 20);
+    (0..100).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    cache.insert(key(500), Kind::Metadata, packed(1, 1000), Some(Arc::new(vec![1; 2000])));
+    let [data, metadata] = cache.stats();
+    assert_eq!((data.logical_bytes, metadata.logical_bytes), (100 * 8192, 2000));
+    assert!((100 * 4096..100 * 4200).contains(&data.stored_bytes), "{data:?}");
+    assert!(metadata.stored_bytes < 1100 && metadata.plain_bytes > 0, "{metadata:?}");
+    cache.forget(key(3));
+    assert_eq!(cache.stats()[0].logical_bytes, 99 * 8192);
+    (1000..50_000).for_each(|n| cache.insert(key(n), Kind::Data, packed(n, 4096), None));
+    let data = cache.stats()[0];
+    assert_eq!(data.logical_bytes, data.blocks * 8192);
+    cache.check().unwrap();
+    cache.clear();
+    assert_eq!(cache.stats().map(|stats| stats.logical_bytes + stats.stored_bytes), [0, 0]);
 }

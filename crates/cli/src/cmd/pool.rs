@@ -103,7 +103,7 @@ pub struct Create {
 pub struct Status {
     /// Pools, by name or by device (default: all known pools)
     pools: Vec<String>,
-    /// Name the files whose blocks could not be read, and those that lost changes
+    /// Name the files whose blocks could not be read, and those that lost changes; more figures of memory and compression
     #[arg(short, long)]
     verbose: bool,
     /// Only pools that are not healthy, or have files that lost changes; the exit code is 1 if there are any
@@ -253,6 +253,19 @@ const ERROR_COUNTS: [(&str, &str); 3] = [
     ("checksum_errors", "checksum errors"),
 ];
 
+/// What space is kept for: the keys of `kept`, and words.
+const KEPT_PARTS: [(&str, &str); 9] = [
+    ("anchors", "for labels and uberblocks"),
+    ("unusable", "in zones out of use"),
+    ("zone_overhead", "for headers, directories and ends of zones"),
+    ("collection", "for collection"),
+    ("commits", "for commits"),
+    ("metadata", "for metadata"),
+    ("open_zones", "in open zones"),
+    ("frees", "for frees"),
+    ("host", "that the host lacks"),
+];
+
 /// The errors of a device that has some.
 fn device_errors(row: &Value) -> Option<String> {
     let count = |(key, word): &(&str, &str)| {
@@ -328,7 +341,82 @@ impl Status {
         let [resident, limit] = ["resident", "limit"].map(bytes);
         let ([cache, cache_limit], [dirty, dirty_limit]) =
             (["cache", "cache_limit"].map(bytes), ["dirty", "dirty_limit"].map(bytes));
-        format!("{resident} of {limit}; {cache} of {cache_limit} for blocks, {dirty} of {dirty_limit} dirty")
+        let held = format!("{} of contents, stored in {}", bytes("cache_logical"), bytes("cache_stored"));
+        let indexes = match row.get("directory_indexes").and_then(Value::as_u64) {
+            None | Some(0) => String::new(),
+            _ if !self.verbose => String::new(),
+            Some(count) => format!(", {} for {count} directory indexes", bytes("directory_index_bytes")),
+        };
+        format!(
+            "{resident} of {limit}; {cache} of {cache_limit} for blocks ({held}), {dirty} of {dirty_limit} dirty{indexes}"
+        )
+    }
+
+    /// Why users are offered less than the devices have.
+    fn kept_line(&self, row: &Value) -> String {
+        let kept = &row["kept"];
+        let number = |key: &str| kept[key].as_u64().unwrap_or(0);
+        let print = |bytes: u64| if self.parsable { bytes.to_string() } else { size::format(bytes) };
+        let parts: Vec<String> = KEPT_PARTS
+            .iter()
+            .filter(|(key, _)| *key != "unusable" || number(key) > 0)
+            .map(|(key, what)| format!("{} {what}", print(number(key))))
+            .collect();
+        let all: u64 = KEPT_PARTS.iter().map(|(key, _)| number(key)).sum();
+        format!("{} of {}: {}", print(all), print(number("devices")), parts.join(", "))
+    }
+
+    /// What GC gave for what it moved. `None`: nothing.
+    fn reclaim_line(&self, row: &Value) -> Option<String> {
+        let reclaim = row["reclaim"].as_object()?;
+        let number = |key: &str| reclaim.get(key).and_then(Value::as_u64).unwrap_or(0);
+        let print = |key: &str| match self.parsable {
+            true => number(key).to_string(),
+            false => size::format(number(key)),
+        };
+        let ratio = |key: &str| reclaim.get(key).and_then(Value::as_f64).map(|ratio| format!("{ratio:.2}"));
+        let lately = [("ratio_minute", "minute"), ("ratio_ten_minutes", "ten minutes")]
+            .map(|(key, window)| ratio(key).map(|ratio| format!(", {ratio} in the last {window}")));
+        let lately: String = lately.into_iter().flatten().collect();
+        let ratio = ratio("ratio").map(|ratio| format!(" (ratio {ratio}{lately})")).unwrap_or_default();
+        (number("freed") > 0).then(|| {
+            format!("{} freed for {} moved{ratio}: {} won", print("freed"), print("moved"), print("won"))
+        })
+    }
+
+    /// Blocks that compression gave up. `None`: none.
+    fn given_up_line(&self, row: &Value) -> Option<String> {
+        let rows = row["given_up"].as_array().filter(|rows| !rows.is_empty())?;
+        let step = |row: &Value, blocks: &str, bytes: &str, by: &str| {
+            let (blocks, bytes) = (row[blocks].as_u64()?, row[bytes].as_u64()?);
+            let bytes = if self.parsable { bytes.to_string() } else { size::format(bytes) };
+            (blocks > 0).then(|| format!("{blocks} blocks of {bytes} by {by}"))
+        };
+        let codec = |row: &Value| {
+            let steps = [
+                step(row, "probe_blocks", "probe_bytes", "a probe"),
+                step(row, "encoder_blocks", "encoder_bytes", "the encoder"),
+            ];
+            let steps: Vec<String> = steps.into_iter().flatten().collect();
+            format!("{} {}", row["name"].as_str().unwrap_or("?"), steps.join(", "))
+        };
+        Some(rows.iter().map(codec).collect::<Vec<_>>().join("; "))
+    }
+
+    /// The zones of each size.
+    fn zones_text(&self, row: &Value) -> String {
+        let print = |bytes: &Value| {
+            let bytes = bytes.as_u64().unwrap_or(0);
+            if self.parsable { bytes.to_string() } else { size::format(bytes) }
+        };
+        let of_size = |row: &Value| format!("{} of {}", row["zones"], print(&row["size"]));
+        match row["zone_sizes"].as_array().map(Vec::as_slice) {
+            Some(sizes @ [_, _, ..]) => {
+                let sizes: Vec<String> = sizes.iter().map(of_size).collect();
+                format!("{}: {}", row["zones"], sizes.join(" and "))
+            }
+            _ => format!("{} of {}", row["zones"], print(&row["zone_size"])),
+        }
     }
 
     /// A cache device, in words.
@@ -404,6 +492,7 @@ impl Status {
                 row["objects"]
             ),
         );
+        line("kept", self.kept_line(row));
         // Zones that should not exist in a healthy pool.
         let trouble: Vec<String> =
             [("zones_suspect", "suspect"), ("zones_read_only", "read-only"), ("zones_offline", "offline")]
@@ -414,9 +503,8 @@ impl Status {
         line(
             "zones",
             format!(
-                "{} of {}: {} open, {} full, {} empty, {} waiting to be reset{}",
-                row["zones"],
-                bytes("zone_size"),
+                "{}: {} open, {} full, {} empty, {} waiting to be reset{}",
+                self.zones_text(row),
                 row["zones_open"],
                 row["zones_full"],
                 row["zones_empty"],
@@ -443,7 +531,13 @@ impl Status {
             )
         });
         line("gc", self.gc_line(row));
+        if let Some(text) = self.reclaim_line(row) {
+            line("reclaim", text);
+        }
         line("written", self.written_line(row));
+        if let Some(text) = self.given_up_line(row).filter(|_| self.verbose) {
+            line("given up", text);
+        }
         if let Some(waits) = row["waits"].as_object() {
             let seconds = |key: &str| waits.get(key).and_then(Value::as_f64).unwrap_or(0.0);
             let number = |key: &str| waits.get(key).and_then(Value::as_u64).unwrap_or(0);

@@ -30,6 +30,8 @@ Fields:
   levels        levels of zstd, read from the records; of large files some thousand records are sampled
   metadata      blocks of pointers to records, in two copies
   zones         where it lies: sequence number of the zone, its place on the device, blocks, bytes
+  attributes    bytes in the dnode (bonus area), in a spill block, and in hidden objects, which `du` does not show
+  values        extended attributes: their sizes in bytes, and where they lie
   txgs          the transaction groups that created the file and last changed its records
 ";
 
@@ -146,6 +148,9 @@ impl Stat {
             )
         };
         line("zones", lines(list("zones").iter().map(zone).collect()));
+        for (key, text) in attribute_lines(&row["attributes"], &bytes) {
+            line(key, text);
+        }
         line("txgs", format!("created in {}, newest record in {}", row["first_txg"], row["last_txg"]));
         if number(&row["errors_count"]) > 0 {
             let shown = list("errors").iter().filter_map(Value::as_str).map(str::to_owned).collect();
@@ -153,6 +158,39 @@ impl Stat {
         }
         out
     }
+}
+
+/// Values of extended attributes that are shown; `--json` has all of them.
+const VALUES_SHOWN: usize = 20;
+
+/// Where a file's attributes lie.
+fn attribute_lines(row: &Value, bytes: &dyn Fn(&Value) -> String) -> Vec<(&'static str, String)> {
+    let number = |key: &str| row[key].as_u64().unwrap_or(0);
+    let mut homes = vec![format!("{} in the dnode", bytes(&row["bonus"]))];
+    if number("spill") > 0 {
+        homes.push(format!(
+            "{} in a spill block ({} stored)",
+            bytes(&row["spill"]),
+            bytes(&row["spill_stored"])
+        ));
+    }
+    if number("objects") > 0 {
+        homes.push(format!("{} hidden objects ({} stored)", row["objects"], bytes(&row["objects_stored"])));
+    }
+    let values = row["values"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let value = |item: &Value| {
+        let text = |key: &str| crate::table::printable(item[key].as_str().unwrap_or("?"));
+        format!("{} {} in {}", text("name"), bytes(&item["bytes"]), text("home"))
+    };
+    let mut shown: Vec<String> = values.iter().take(VALUES_SHOWN).map(value).collect();
+    if values.len() > VALUES_SHOWN {
+        shown.push(format!("and {} more", values.len() - VALUES_SHOWN));
+    }
+    let mut lines = vec![("attributes", homes.join(", "))];
+    if !shown.is_empty() {
+        lines.push(("values", shown.join("\n             ")));
+    }
+    lines
 }
 
 fn ratio_text(logical: u64, stored: u64) -> String {

@@ -1,4 +1,4 @@
-//! The attributes of one inode, each with its location: part of `terrane debug dnode`.
+//! The attributes of one inode, each with its location: part of `terrane debug dnode` and of `terrane stat`.
 
 use super::objects::hold;
 use crate::open_pool::OpenPool;
@@ -39,10 +39,51 @@ pub struct XattrRow {
     bytes: u64,
 }
 
+#[derive(Default)]
 struct Lists {
     attributes: Vec<AttributeRow>,
     xattrs: Vec<XattrRow>,
     hidden: Option<u64>,
+    /// The hidden directory and the values in it.
+    hidden_objects: u64,
+    hidden_stored: u64,
+}
+
+/// Where the attributes of an inode lie, and what they take. Sizes are bytes.
+#[derive(Serialize)]
+pub struct HomesRow {
+    bonus: usize,
+    spill: u64,
+    spill_stored: u64,
+    objects: u64,
+    objects_stored: u64,
+    values: Vec<XattrRow>,
+}
+
+/// The homes of an inode's attributes. Stored bytes are those of the last commit. An error names what could not be read.
+pub fn homes(open_pool: &OpenPool, object: &Object) -> (HomesRow, Option<String>) {
+    let dnode = object.dnode();
+    let (lists, error) = match lists(open_pool, object) {
+        Ok(lists) => (lists, None),
+        Err(error) => (Lists::default(), Some(format!("attributes: {error}"))),
+    };
+    let row = HomesRow {
+        bonus: dnode.bonus.len(),
+        spill: u64::from(dnode.spill.lsize()),
+        spill_stored: stored_bytes(&dnode.spill),
+        objects: lists.hidden_objects,
+        objects_stored: lists.hidden_stored,
+        values: lists.xattrs,
+    };
+    (row, error)
+}
+
+/// Bytes that a pointer's block takes: of all copies, or in the pointer itself.
+fn stored_bytes(ptr: &BlockPtr) -> u64 {
+    match ptr {
+        BlockPtr::Embedded(embedded) => embedded.payload.len() as u64,
+        BlockPtr::Hole(_) | BlockPtr::Normal(_) => ptr.allocated_bytes(),
+    }
 }
 
 /// An object's attributes, or why they cannot be read.
@@ -62,7 +103,7 @@ pub fn describe(open_pool: &OpenPool, object: &Object) -> Described {
 
 fn lists(open_pool: &OpenPool, object: &Object) -> Result<Lists, String> {
     let table = load_layouts(&open_pool.dataset)?.ok_or("the data set has no files")?;
-    let mut lists = Lists { attributes: Vec::new(), xattrs: Vec::new(), hidden: None };
+    let mut lists = Lists::default();
     lists.take(&object.bonus(), &table, "bonus")?;
     let spill = object.spill().map_err(|error| error.to_string())?;
     if let Some(spill) = spill {
@@ -98,17 +139,32 @@ impl Lists {
 
     fn take_hidden(&mut self, open_pool: &OpenPool, table: &LayoutTable, number: u64) -> Result<(), String> {
         let held = hold(open_pool, false, number).map_err(|error| error.0)?;
+        self.count_hidden(&held);
         let store = ObjectStore::reader(&held);
         let zap = Zap::open(&store).map_err(|error| error.to_string())?;
         for entry in zap.list(&store, Cursor::START, HIDDEN_MAX).map_err(|error| error.to_string())? {
             let value = entry.value.first_integer().unwrap_or(0) & ObjectId::MASK;
-            let bytes = hold(open_pool, false, value).map_err(|error| error.0)?;
+            let held = hold(open_pool, false, value).map_err(|error| error.0)?;
+            self.count_hidden(&held);
             let bytes =
-                Attrs::decode(&bytes.bonus(), table).map_err(|error| error.to_string())?.u64(Attr::SIZE);
+                Attrs::decode(&held.bonus(), table).map_err(|error| error.to_string())?.u64(Attr::SIZE);
             let home = format!("object {value}");
             self.xattrs.push(row(entry.key.name().unwrap_or_default(), &home, bytes.unwrap_or(0)));
         }
         Ok(())
+    }
+}
+
+impl Lists {
+    fn count_hidden(&mut self, object: &Object) {
+        let dnode = object.dnode();
+        let embedded: u64 = [&dnode.root, &dnode.spill]
+            .into_iter()
+            .filter(|ptr| matches!(ptr, BlockPtr::Embedded(_)))
+            .map(stored_bytes)
+            .sum();
+        self.hidden_objects += 1;
+        self.hidden_stored += dnode.used + embedded;
     }
 }
 

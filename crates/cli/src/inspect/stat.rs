@@ -6,6 +6,7 @@
 //! Invariants: an indirect block is read at most once and levels only go down, so a walk ends; nothing is
 //! kept per record.
 
+use super::attributes::{self, HomesRow};
 use crate::failure::{Failure, Outcome};
 use crate::open_pool::OpenPool;
 use crate::progress::Progress;
@@ -69,6 +70,7 @@ pub struct FileRow {
     zstd_levels: Vec<CountRow>,
     checksums: Vec<CountRow>,
     zones: Vec<ZoneRow>,
+    attributes: HomesRow,
     first_txg: u64,
     last_txg: u64,
     errors: Vec<String>,
@@ -128,6 +130,11 @@ pub fn stat(open_pool: &OpenPool, object: u64, progress: Progress<'_>) -> Outcom
     let mut walk = Walk::new(set, object, progress);
     walk.sample_interval = dnode.block_count.div_ceil(ZSTD_SAMPLES_MAX).max(1);
     walk.tree(&dnode);
+    if let BlockPtr::Normal(spill) = &dnode.spill {
+        walk.add_zones(spill);
+    }
+    let (attributes, failed) = attributes::homes(open_pool, &held);
+    failed.into_iter().for_each(|text| walk.error(text));
     // A file without a block takes the dataset's record size with its first one.
     let record_size = if dnode.block_count == 0 { set.record_size() } else { dnode.block_bytes };
     let length = if attr.mode & mode::S_IFMT == mode::S_IFREG { attr.size } else { 0 };
@@ -167,6 +174,7 @@ pub fn stat(open_pool: &OpenPool, object: u64, progress: Progress<'_>) -> Outcom
             .collect(),
         checksums: checksums.into_iter().map(|(name, records)| CountRow { name, records }).collect(),
         zones: zones.into_iter().map(|(place, tally)| ZoneRow::of(place, tally)).collect(),
+        attributes,
         first_txg: dnode.birth.0,
         last_txg: newest,
         errors,

@@ -6,10 +6,11 @@ use crate::logger;
 use crate::memory;
 use crate::open_pool::OpenPool;
 use terrane_cache::Kind;
+use terrane_codec::GaveUp;
 use terrane_device::ZoneState;
 use terrane_format::WritePurpose;
 use terrane_format::record::ZoneClass;
-use terrane_pool::Stats;
+use terrane_pool::{KeptSpace, Stats};
 use terrane_posix::{Fs, Job};
 use terrane_store::counters::{Io, WaitFor};
 use terrane_store::l2cache::CacheDeviceStats;
@@ -22,6 +23,7 @@ pub fn space(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
     text.gauge("pool_size_bytes", "Bytes that users can fill.", size);
     text.gauge("pool_used_bytes", "Bytes of live blocks, all copies, after compression.", used);
     text.gauge("pool_available_bytes", "Bytes still available to users, before compression.", available);
+    kept(text, &stats.kept);
     // A set from before they were counted has none.
     if let Some(account) = open_pool.dataset.object_set().account() {
         text.gauge(
@@ -93,6 +95,73 @@ pub fn space(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
     );
     text.gauge("dead_set_bytes", "Memory of the dead sets.", stats.dead_set_bytes);
     text.gauge("committed_txg", "Number of the newest durable transaction group.", stats.txg);
+}
+
+/// What the bytes of the devices are kept for. With `pool_size_bytes` that adds up to all of them.
+fn kept(text: &mut MetricsText, kept: &KeptSpace) {
+    let parts = &kept.parts;
+    text.gauge("pool_device_bytes", "Bytes of all zones of all devices.", kept.device_bytes);
+    text.labelled(
+        (
+            "pool_kept_bytes",
+            "gauge",
+            "Bytes that users cannot fill, by what they are kept for. With pool_size_bytes they add up to pool_device_bytes.",
+        ),
+        "use",
+        [
+            ("anchors", kept.anchor_bytes),
+            ("unusable", kept.unusable_bytes),
+            ("zone overhead", parts.zone_overhead),
+            ("host", parts.lacking_on_host),
+            ("collection", parts.collection),
+            ("commits", parts.commits),
+            ("metadata", parts.metadata),
+            ("open zones", parts.open_zones),
+            ("frees", parts.frees),
+        ],
+    );
+}
+
+/// What garbage collection gave for what it moved.
+pub fn reclaim(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
+    let all = stats.reclaim;
+    text.counter(
+        "reclaim_freed_bytes_total",
+        "Bytes of zones that garbage collection emptied, live blocks included.",
+        all.freed_bytes,
+    );
+    text.counter("reclaim_moved_bytes_total", "Bytes moved out of these zones.", all.moved_bytes);
+    text.counter("reclaim_won_bytes_total", "Bytes won for writers: freed but not moved.", all.won_bytes());
+    let windows = [("minute", 60), ("ten minutes", 600)];
+    let recent = windows
+        .map(|(window, seconds)| (window, open_pool.pool.recent_reclaim(seconds * 1_000_000_000).ratio()));
+    let ratios = [("import", all.ratio())].into_iter().chain(recent);
+    text.labelled(
+        ("reclaim_ratio", "gauge", "Bytes freed by garbage collection per byte moved, by window."),
+        "window",
+        ratios.filter_map(|(window, ratio)| ratio.map(|ratio| (window, ratio))),
+    );
+}
+
+/// Blocks that compression gave up.
+pub fn given_up(text: &mut MetricsText, stats: &Stats) {
+    type Field = fn((u64, u64)) -> u64;
+    let fields: [(&str, &str, Field); 2] = [
+        (
+            "compression_given_up_blocks_total",
+            "Blocks of 4 KiB or more stored uncompressed, by codec, and by what gave them up: a probe (early abort) or the encoder.",
+            |(blocks, _)| blocks,
+        ),
+        ("compression_given_up_bytes_total", "Bytes of these blocks.", |(_, bytes)| bytes),
+    ];
+    for (name, help, field) in fields {
+        text.family(name, "counter", help);
+        for codec in &stats.given_up {
+            for (step, counts) in GaveUp::ALL.iter().zip(codec.by_step) {
+                text.sample(name, &[("codec", codec.codec), ("step", step.name())], field(counts));
+            }
+        }
+    }
 }
 
 /// Since the pool was created.
@@ -238,7 +307,7 @@ pub fn txgs(text: &mut MetricsText, stats: &Stats) {
 
 pub fn caches(text: &mut MetricsText, stats: &Stats) {
     type Field = fn(&terrane_cache::blocks::CacheStats) -> u64;
-    let fields: [(&str, &str, &str, Field); 9] = [
+    let fields: [(&str, &str, &str, Field); 11] = [
         ("cache_hits_total", "counter", "Hits in the block cache.", |cache| cache.hits),
         ("cache_misses_total", "counter", "Misses in the block cache.", |cache| cache.misses),
         ("cache_evictions_total", "counter", "Blocks evicted from the block cache.", |cache| cache.evictions),
@@ -252,6 +321,12 @@ pub fn caches(text: &mut MetricsText, stats: &Stats) {
         ("cache_bytes", "gauge", "Bytes in the block cache.", |cache| cache.bytes),
         ("cache_plain_bytes", "gauge", "Bytes of decompressed blocks in the block cache.", |cache| {
             cache.plain_bytes
+        }),
+        ("cache_stored_bytes", "gauge", "Bytes of blocks in the block cache as stored.", |cache| {
+            cache.stored_bytes
+        }),
+        ("cache_logical_bytes", "gauge", "Bytes of these blocks before compression.", |cache| {
+            cache.logical_bytes
         }),
         ("cache_blocks", "gauge", "Blocks in the block cache.", |cache| cache.blocks),
     ];
@@ -407,6 +482,8 @@ pub fn requests(text: &mut MetricsText, mount: &MountMetrics<'_>) {
     text.counter("fuse_written_bytes_total", "File bytes received from the kernel.", stats.written_bytes);
     text.gauge("inodes_known", "Inodes known to the kernel or in memory.", mount.fs.cached_inodes());
     text.gauge("inodes_live", "Inodes completely in memory.", mount.fs.inodes_in_memory());
+    text.gauge("directory_indexes", "Indexes of names of directories in memory.", mount.fs.index_count());
+    text.gauge("directory_index_bytes", "Memory of these indexes.", mount.fs.index_bytes());
 }
 
 pub fn process(text: &mut MetricsText, open_pool: &OpenPool) {

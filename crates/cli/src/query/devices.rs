@@ -58,6 +58,13 @@ impl DeviceRow {
     }
 }
 
+impl DeviceRow {
+    /// The size of its zones, their number, and of them the empty and the used ones.
+    pub fn zones_by_state(&self) -> (u64, u64, u64, u64) {
+        (self.zone_size, self.zones, self.zones_empty, self.zones_used)
+    }
+}
+
 /// Each device of the pool.
 pub(super) fn rows(open_pool: &OpenPool) -> Vec<DeviceRow> {
     let errors = open_pool.pool.errors().devices;

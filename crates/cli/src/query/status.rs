@@ -11,9 +11,10 @@ use crate::open_pool::OpenPool;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
+use terrane_codec::GivenUpCodec;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Totals;
-use terrane_pool::Stats;
+use terrane_pool::{KeptSpace, Stats};
 use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
 use terrane_store::read_retry::Suspension;
@@ -37,7 +38,9 @@ pub(super) struct Status {
     available: u64,
     capacity_percent: Option<u64>,
     objects: u64,
+    kept: KeptRow,
     zone_size: u64,
+    zone_sizes: Vec<ZoneSizeRow>,
     zones: u64,
     zones_empty: u64,
     zones_waiting: u64,
@@ -68,6 +71,110 @@ pub(super) struct Status {
     activity: Activity,
 }
 
+/// Zones of one size.
+#[derive(Serialize)]
+struct ZoneSizeRow {
+    size: u64,
+    zones: u64,
+    empty: u64,
+    used: u64,
+}
+
+/// Zones by size, largest first.
+fn zone_sizes(devices: &[DeviceRow]) -> Vec<ZoneSizeRow> {
+    let mut rows: Vec<ZoneSizeRow> = Vec::new();
+    for device in devices {
+        let (size, zones, empty, used) = device.zones_by_state();
+        match rows.iter_mut().find(|row| row.size == size) {
+            Some(row) => {
+                (row.zones, row.empty, row.used) = (row.zones + zones, row.empty + empty, row.used + used)
+            }
+            None => rows.push(ZoneSizeRow { size, zones, empty, used }),
+        }
+    }
+    rows.sort_by_key(|row| std::cmp::Reverse(row.size));
+    rows
+}
+
+/// What the bytes of the devices are kept for. All but `devices` add up, with the pool's size, to `devices`.
+#[derive(Serialize)]
+struct KeptRow {
+    devices: u64,
+    anchors: u64,
+    unusable: u64,
+    zone_overhead: u64,
+    host: u64,
+    collection: u64,
+    commits: u64,
+    metadata: u64,
+    open_zones: u64,
+    frees: u64,
+}
+
+impl KeptRow {
+    fn of(kept: &KeptSpace) -> KeptRow {
+        let KeptSpace { device_bytes, anchor_bytes, unusable_bytes, parts } = *kept;
+        KeptRow {
+            devices: device_bytes,
+            anchors: anchor_bytes,
+            unusable: unusable_bytes,
+            zone_overhead: parts.zone_overhead,
+            host: parts.lacking_on_host,
+            collection: parts.collection,
+            commits: parts.commits,
+            metadata: parts.metadata,
+            open_zones: parts.open_zones,
+            frees: parts.frees,
+        }
+    }
+}
+
+/// What GC gave since the mount.
+#[derive(Serialize)]
+struct ReclaimRow {
+    freed: u64,
+    moved: u64,
+    won: u64,
+    ratio: Option<f64>,
+    ratio_minute: Option<f64>,
+    ratio_ten_minutes: Option<f64>,
+}
+
+impl ReclaimRow {
+    fn of(open_pool: &OpenPool, stats: &Stats) -> ReclaimRow {
+        let lately = |seconds: u64| open_pool.pool.recent_reclaim(seconds * 1_000_000_000).ratio();
+        ReclaimRow {
+            freed: stats.reclaim.freed_bytes,
+            moved: stats.reclaim.moved_bytes,
+            won: stats.reclaim.won_bytes(),
+            ratio: stats.reclaim.ratio(),
+            ratio_minute: lately(60),
+            ratio_ten_minutes: lately(600),
+        }
+    }
+}
+
+/// Blocks that one algorithm gave up.
+#[derive(Serialize)]
+struct GivenUpRow {
+    name: &'static str,
+    probe_blocks: u64,
+    probe_bytes: u64,
+    encoder_blocks: u64,
+    encoder_bytes: u64,
+}
+
+impl GivenUpRow {
+    fn of(codec: &GivenUpCodec) -> GivenUpRow {
+        let [(probe_blocks, probe_bytes), (encoder_blocks, encoder_bytes)] = codec.by_step;
+        GivenUpRow { name: codec.codec, probe_blocks, probe_bytes, encoder_blocks, encoder_bytes }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.probe_blocks + self.encoder_blocks == 0
+    }
+}
+
 #[derive(Serialize)]
 struct SuspendedRow {
     reason: String,
@@ -89,6 +196,8 @@ struct Activity {
     amplification_minute: Option<f64>,
     amplification_ten_minutes: Option<f64>,
     waits: Option<Waits>,
+    reclaim: Option<ReclaimRow>,
+    given_up: Option<Vec<GivenUpRow>>,
     garbage: u64,
     garbage_goal: Option<u64>,
     collection: Option<&'static str>,
@@ -157,6 +266,8 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
     let suspended = status.suspended.as_ref();
     let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
     let stats = open_pool.pool.stats();
+    let fs = open_pool.fs.get().map(|fs| &**fs);
+    let members = devices::rows(open_pool);
     let devices = open_pool.pool.devices();
     let given_up = |state: ZoneState| {
         let all = devices.iter().flat_map(|device| &device.unwritable_zones);
@@ -167,17 +278,19 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
         id: format!("{:016x}", open_pool.pool.label().id()),
         state,
         device: open_pool.path.display().to_string(),
-        devices: devices::rows(open_pool),
+        zone_sizes: zone_sizes(&members),
+        devices: members,
         caches: open_pool.pool.caches().iter().map(CacheRow::of).collect(),
         mountpoint: open_pool.mountpoint.as_ref().map(|dir| dir.display().to_string()),
         read_only: open_pool.mountpoint.is_some() && open_pool.pool.is_read_only(),
         supervisor: open_pool.mountpoint.as_ref().map(|_| fd_store::state()),
-        memory: open_pool.memory.get().map(|allowance| allowance.status(&open_pool.pool)),
+        memory: open_pool.memory.get().map(|allowance| allowance.status(&open_pool.pool, fs)),
         size: status.size_bytes,
         used: status.live_bytes,
         available: status.available_bytes,
         capacity_percent: percent(status.live_bytes, status.size_bytes),
         objects: usage.objects,
+        kept: KeptRow::of(&stats.kept),
         zone_size: status.zone_size,
         zones: status.zones,
         zones_empty: status.zones_empty,
@@ -289,6 +402,9 @@ fn activity(open_pool: &OpenPool, stats: &Stats) -> Activity {
         amplification_minute: lately(60),
         amplification_ten_minutes: lately(600),
         waits: mounted.map(|_| Waits::of(stats)),
+        reclaim: mounted.map(|_| ReclaimRow::of(open_pool, stats)),
+        given_up: mounted
+            .map(|_| stats.given_up.iter().map(GivenUpRow::of).filter(|row| !row.is_empty()).collect()),
         garbage: collecting.garbage_bytes,
         garbage_goal: (!collecting.done).then_some(collecting.goal_bytes),
         collection: mounted.map(|_| mode.name()),
@@ -353,7 +469,7 @@ pub fn unavailable_row(name: &str, device: Option<String>, reason: &str) -> Valu
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 51] = [
+pub const STATUS_KEYS: [&str; 55] = [
     "name",
     "id",
     "state",
@@ -369,7 +485,9 @@ pub const STATUS_KEYS: [&str; 51] = [
     "available",
     "capacity_percent",
     "objects",
+    "kept",
     "zone_size",
+    "zone_sizes",
     "zones",
     "zones_empty",
     "zones_waiting",
@@ -389,6 +507,8 @@ pub const STATUS_KEYS: [&str; 51] = [
     "amplification_minute",
     "amplification_ten_minutes",
     "waits",
+    "reclaim",
+    "given_up",
     "garbage",
     "garbage_goal",
     "collection",

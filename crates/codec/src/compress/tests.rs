@@ -334,3 +334,41 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn blocks_that_are_given_up_are_counted_by_algorithm_and_step() {
+    let given_up = Arc::new(GivenUp::default());
+    let mut compressor = Compressor::counting(given_up.clone());
+    let mut out = Vec::new();
+    let mut prng = 1u64;
+    let random: Vec<u8> = std::iter::repeat_with(|| {
+        prng = prng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (prng >> 56) as u8
+    })
+    .take(16 << 10)
+    .collect();
+    let high = Compression::Zstd(ZstdLevel::new(19).unwrap());
+    // Fast levels are not probed.
+    let low = Compression::Zstd(ZstdLevel::fast(10).unwrap());
+    let gzip = Compression::Gzip(algorithm::GzipLevel::DEFAULT);
+    for algo in
+        [high, high, low, gzip, Compression::Lzjb, Compression::Lz4, Compression::Zle, Compression::Off]
+    {
+        let limit = accept::max_stored(random.len());
+        assert_eq!(compressor.compress(algo, &random, limit, &mut out), Outcome::Incompressible);
+    }
+    // Neither small blocks nor those that do compress are counted.
+    let _ = compressor.compress(high, &random[..2000], 1000, &mut out);
+    assert_eq!(compressor.compress(high, &[7; 16 << 10], 8 << 10, &mut out), Outcome::Compressed);
+    let bytes = random.len() as u64;
+    let found = given_up.snapshot().map(|row| (row.codec, row.by_step));
+    let (none, one) = ((0, 0), (1, bytes));
+    let expected = [
+        ("lzjb", [one, none]),
+        ("gzip", [one, none]),
+        ("zle", [none, one]),
+        ("lz4", [none, one]),
+        ("zstd", [(2, 2 * bytes), one]),
+    ];
+    assert_eq!(found, expected);
+}

@@ -48,13 +48,14 @@ const NO_ATTR: AttrWire = AttrWire {
 
 /// The LOOKUP answer for a node that exists.
 pub fn entry(attr: &Attr, nodeid: u64, policy: &CachePolicy) -> EntryOut {
+    let attr_valid = policy.attr_of(attr);
     EntryOut {
         nodeid,
         generation: attr.generation,
         entry_valid: policy.entry.as_secs(),
-        attr_valid: policy.attr.as_secs(),
+        attr_valid: attr_valid.as_secs(),
         entry_valid_nsec: policy.entry.subsec_nanos(),
-        attr_valid_nsec: policy.attr.subsec_nanos(),
+        attr_valid_nsec: attr_valid.subsec_nanos(),
         attr: wire(attr),
     }
 }
@@ -74,8 +75,13 @@ pub fn no_entry(valid: Duration) -> EntryOut {
 
 /// The answer to GETATTR and SETATTR.
 pub fn put_attr(reply: &mut Reply, attr: &Attr, policy: &CachePolicy) {
-    let (valid, nanos) = (policy.attr.as_secs(), policy.attr.subsec_nanos());
-    let out = AttrOut { attr_valid: valid, attr_valid_nsec: nanos, dummy: 0, attr: wire(attr) };
+    let valid = policy.attr_of(attr);
+    let out = AttrOut {
+        attr_valid: valid.as_secs(),
+        attr_valid_nsec: valid.subsec_nanos(),
+        dummy: 0,
+        attr: wire(attr),
+    };
     reply.bytes(&out.encode());
 }
 
@@ -90,9 +96,10 @@ pub fn put_statx(reply: &mut Reply, attr: &Attr, policy: &CachePolicy) {
     // A device number as FUSE carries it: 12 bits of major between the low 8 and the high 12 bits of minor.
     let (rdev_major, rdev_minor) =
         ((attr.rdev & 0xf_ff00) >> 8, (attr.rdev & 0xff) | ((attr.rdev >> 12) & 0xf_ff00));
+    let valid = policy.attr_of(attr);
     let out = StatxOut {
-        attr_valid: policy.attr.as_secs(),
-        attr_valid_nsec: policy.attr.subsec_nanos(),
+        attr_valid: valid.as_secs(),
+        attr_valid_nsec: valid.subsec_nanos(),
         flags: 0,
         spare: [0; 2],
         mask: statx::BASIC | statx::BTIME,
@@ -142,10 +149,9 @@ pub fn put_statfs(reply: &mut Reply, figures: &StatFs) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_node_is_shown_the_same_by_stat_and_statx() {
+    fn attr() -> Attr {
         let time = |secs| Time { secs, nanos: 5 };
-        let attr = Attr {
+        Attr {
             ino: 9,
             generation: 3,
             mode: 0o20_644,
@@ -155,12 +161,18 @@ mod tests {
             rdev: 0x1234_5678,
             size: 10,
             blocks: 8,
+            blocks_known: true,
             blksize: 131_072,
             atime: time(-1),
             mtime: time(2),
             ctime: time(3),
             btime: time(4),
-        };
+        }
+    }
+
+    #[test]
+    fn a_node_is_shown_the_same_by_stat_and_statx() {
+        let attr = attr();
         let policy = CachePolicy { attr: Duration::from_millis(1500), ..CachePolicy::default() };
         let mut reply = Reply::new();
         put_attr(&mut reply, &attr, &policy);
@@ -176,5 +188,28 @@ mod tests {
         assert_eq!((statx.ino, statx.size, statx.blocks, statx.mask), (9, 10, 8, 0xfff));
         let entry = entry(&attr, 1, &policy);
         assert_eq!((entry.nodeid, entry.generation, entry.attr.ino), (1, 3, 9));
+    }
+
+    #[test]
+    fn attributes_are_valid_for_a_short_time_while_bytes_are_not_stored() {
+        let lifetimes = |policy: CachePolicy, blocks_known| {
+            let attr = Attr { blocks_known, ..attr() };
+            let entry = entry(&attr, 1, &policy);
+            let mut reply = Reply::new();
+            put_attr(&mut reply, &attr, &policy);
+            let stat = AttrOut::decode(reply.payload()).unwrap();
+            reply.clear();
+            put_statx(&mut reply, &attr, &policy);
+            let statx = StatxOut::decode(reply.payload()).unwrap();
+            assert_eq!((stat.attr_valid, stat.attr_valid_nsec), (statx.attr_valid, statx.attr_valid_nsec));
+            assert_eq!((stat.attr_valid, stat.attr_valid_nsec), (entry.attr_valid, entry.attr_valid_nsec));
+            assert_eq!(entry.entry_valid, policy.entry.as_secs(), "names stay valid");
+            Duration::new(stat.attr_valid, stat.attr_valid_nsec)
+        };
+        let policy = CachePolicy::default();
+        assert_eq!(lifetimes(policy, true), policy.attr);
+        assert_eq!(lifetimes(policy, false), crate::cache_policy::UNSTORED_ATTR);
+        let shorter = CachePolicy { attr: Duration::from_millis(1), ..policy };
+        assert_eq!(lifetimes(shorter, false), shorter.attr, "an option may ask for less");
     }
 }

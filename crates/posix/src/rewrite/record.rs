@@ -246,6 +246,10 @@ impl Fs {
         let need = Need::records(object, data, block_bytes, file_bytes);
         let tx = self.begin_with_cursor(cursor, &[(&inode.claims, need)])?;
         let after = encoded.stored_bytes();
-        Ok(object.recode_block(&tx, block, (&old_ptr, content), encoded)?.then_some(after))
+        let is_stored = object.recode_block(&tx, block, (&old_ptr, content), encoded)?;
+        if is_stored {
+            self.note_restored(inode);
+        }
+        Ok(is_stored.then_some(after))
     }
 }

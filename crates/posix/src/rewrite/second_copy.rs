@@ -388,6 +388,9 @@ impl Fs {
         target.put_blocks(&tx, &freed, blocks)?;
         target.truncate(&tx, state.attrs.zpl.size)?;
         let exchanged = object.take_content(&tx, target, Txg(progress.birth))?;
+        if exchanged {
+            self.note_restored(inode);
+        }
         if exchanged && let Err(errno) = self.recount_reservation(&tx, inode) {
             log::warn!("failed to recount the reservation of inode {}: {errno}", inode.ino);
         }

@@ -67,6 +67,7 @@ impl Fs {
         let mut state = dir.write();
         // A change in the meantime makes this a no-op; the next removal notes the directory again.
         state.apply_shrink(&tx, plan)?;
+        self.note_restored(dir);
         self.shrink_queue.remove(dir);
         Ok(())
     }

@@ -13,7 +13,7 @@ use crate::prefetch_queue::{
 };
 use std::ops::Range;
 use terrane_cache::Kind;
-use terrane_cache::blocks::{CacheHit, Source};
+use terrane_cache::blocks::{CacheHit, Source, StoredBlock};
 use terrane_codec::compute;
 use terrane_format::block_ptr::{Key, Normal};
 
@@ -89,7 +89,8 @@ impl BlockReader {
     }
 
     fn cache_prefetched(&self, key: Key, normal: &Normal, stored: &[u8], source: Source) {
-        self.cache.insert_prefetched(key, Kind::of(normal), (packed(normal, stored), source));
+        let stored = StoredBlock { packed: packed(normal, stored), source, lsize: normal.lsize };
+        self.cache.insert_prefetched(key, Kind::of(normal), stored);
     }
 
     /// A block from the cache, if needed after waiting for its prefetch.

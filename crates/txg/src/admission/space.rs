@@ -150,6 +150,7 @@ impl Admission {
         let space = SpaceSnapshot {
             live: account.live,
             limits: account.limits(for_txg),
+            parts: account.parts(),
             is_stuck: st.collector.is_stuck,
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unreadable),
             unread_since_ns: st.collector.unread.since_ns(),
