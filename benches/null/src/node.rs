@@ -186,6 +186,7 @@ impl Nodes {
             rdev: 0,
             size,
             blocks: 0,
+            blocks_known: true,
             blksize: 131_072,
             atime: time,
             mtime: time,
