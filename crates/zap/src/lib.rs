@@ -74,5 +74,5 @@ pub use options::ZapOptions;
 pub use prepared_index::PreparedIndex;
 pub use shrink::ShrinkPlan;
 pub use store::{FirstBlock, MemStore, Store};
-pub use value::{Value, ValueRef, ValueShape};
+pub use value::{CountBits, Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};
