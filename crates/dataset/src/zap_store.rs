@@ -15,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_zap::{
-    CountBits, Cursor, Entry, FirstBlock, Flags, KeyRef, Kind, PreparedIndex, ShrinkPlan, Store, Value, ValueRef,
-    ValueShape, VisitedEntry, Zap, ZapOptions,
+    CountBits, Cursor, Entry, FirstBlock, Flags, KeyRef, Kind, PreparedIndex, ShrinkPlan, Store, Value,
+    ValueRef, ValueShape, VisitedEntry, Zap, ZapOptions,
 };
 
 /// An object as `terrane_zap` sees it: readable, and writable with a transaction.

@@ -112,14 +112,17 @@ impl Model {
         .map_err(|errno| Failure(format!("words of {ino}: {errno}")))?;
         for name in names.keys() {
             let expected = self.words.get(&(ino, name.clone()));
-            let shown = listed.remove(name).ok_or_else(|| Failure(format!("{name} in {ino} is not listed")))?;
+            let shown =
+                listed.remove(name).ok_or_else(|| Failure(format!("{name} in {ino} is not listed")))?;
             let found = match fs.entry_words(ino, name.as_bytes()) {
                 Err(Errno::ENODATA) => Vec::new(),
                 found => found.map_err(failed("words"))?.as_slice().to_vec(),
             };
             let expected = expected.map_or(&[][..], Vec::as_slice);
             ensure(shown == expected && found == expected, || {
-                format!("directory {ino}: words of {name}: listed {shown:x?}, found {found:x?}, not {expected:x?}")
+                format!(
+                    "directory {ino}: words of {name}: listed {shown:x?}, found {found:x?}, not {expected:x?}"
+                )
             })?;
         }
         ensure(listed.is_empty(), || format!("directory {ino}: {listed:x?} is listed with words only"))

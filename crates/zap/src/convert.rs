@@ -53,7 +53,9 @@ pub(crate) fn to_fat(
     for used in from.used_slots() {
         let (number, slot) = used?;
         words.clear();
-        words.extend(slot.unpadded(padding).map_err(|damage| damage.within(format_args!("block 0 slot {number}")))?);
+        words.extend(
+            slot.unpadded(padding).map_err(|damage| damage.within(format_args!("block 0 slot {number}")))?,
+        );
         let key = KeyRef::Name(slot.name());
         fat::put(&mut fat_zap, key, ValueRef::U64s(&words), Mode::AddWithCd(slot.cd()))?;
     }

@@ -207,7 +207,8 @@ fn slots_of_entries(
             return None;
         }
         // Padding would hide that words are missing.
-        let counted = options.padding.zip(entry.value.first_integer()).map(|(count, first)| count.words(first));
+        let counted =
+            options.padding.zip(entry.value.first_integer()).map(|(count, first)| count.words(first));
         if is_padded && counted.is_none_or(|counted| counted > count) {
             return None;
         }

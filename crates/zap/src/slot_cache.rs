@@ -225,10 +225,13 @@ impl SlotCache {
             match placement.found {
                 // Slots keep their order.
                 Some(indexed) => {
-                    let before = parsed.slots().take(usize::from(indexed.slot)).filter(|slot| !slot.is_free());
+                    let before =
+                        parsed.slots().take(usize::from(indexed.slot)).filter(|slot| !slot.is_free());
                     slots::put_value(&mut raw, target, before.count(), words.iter().copied());
                 }
-                None => slots::put_slot(&mut raw, target, used, name, placement.lowest_cd, words.iter().copied()),
+                None => {
+                    slots::put_slot(&mut raw, target, used, name, placement.lowest_cd, words.iter().copied())
+                }
             }
             drop(block_0);
             grow(store, true, bytes)?;

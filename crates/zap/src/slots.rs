@@ -215,7 +215,10 @@ impl<'a> Slot<'a> {
     }
 
     /// The words without padding.
-    pub fn unpadded(&self, padding: Option<CountBits>) -> Result<impl Iterator<Item = u64> + use<'a>, Corrupt> {
+    pub fn unpadded(
+        &self,
+        padding: Option<CountBits>,
+    ) -> Result<impl Iterator<Item = u64> + use<'a>, Corrupt> {
         let (has, counted) = (self.value_ints(), padding.map(|count| count.words(self.first_word())));
         match counted {
             Some(counted) if counted > has => {

@@ -117,13 +117,7 @@ impl State {
     }
 
     /// Adds a name, which must not exist yet, and counts it in the size.
-    pub fn insert(
-        &mut self,
-        tx: &Tx,
-        name: &[u8],
-        child: ChildRef,
-        words: &EntryWords,
-    ) -> Result<(), Errno> {
+    pub fn insert(&mut self, tx: &Tx, name: &[u8], child: ChildRef, words: &EntryWords) -> Result<(), Errno> {
         self.names_mut()?.add(tx, name, ValueRef::U64s(&child.to_value_with(words)))?;
         self.attrs.zpl.size += 1;
         Ok(())
