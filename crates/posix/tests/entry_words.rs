@@ -5,9 +5,10 @@ mod support;
 
 use std::sync::Arc;
 use support::{Machine, ROOT_CRED, Short, USER};
-use terrane_dataset::{Naming, ObjectStore, ObjectZap};
+use terrane_dataset::{ObjectStore, ObjectZap};
 use terrane_format::Feature;
-use terrane_posix::{Errno, Fs, Ino, InodeFlags, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr};
+use terrane_format::features::Compatibility;
+use terrane_posix::{Errno, Fs, Ino, InodeFlags, Job, RENAME_EXCHANGE, RENAME_NOREPLACE, SetXattr};
 use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
 use terrane_zap::{Kind, ValueRef, Zap};
@@ -99,7 +100,7 @@ fn a_script_that_adds_words_to_existing_names_keeps_the_directory_tiny() {
     assert_eq!(kind(fs, one), TINY_64);
     let dir = fs.dir(root, "d").ino;
     let names: Vec<String> = (0..200).map(|number| format!("file-{number:06}")).collect();
-    names.iter().for_each(|name| drop(fs.file(dir, name)));
+    names.iter().for_each(|name| assert!(fs.file(dir, name).ino > 0));
     for (number, name) in names.iter().enumerate() {
         set(fs, dir, name, &[number as u64, 0, 0]).unwrap();
         assert_eq!(kind(fs, dir), TINY_64);
@@ -234,8 +235,9 @@ fn an_older_pool_has_no_words_before_it_is_upgraded() {
     assert_eq!(kind(m.fs(), root), Kind::Fat, "tiny directories are a feature of their own");
     m.remount();
     assert_eq!(words(m.fs(), root, "f"), Ok(ID.to_vec()));
-    let features = m.pool().features();
-    assert!(features.read_only_compatible.iter().any(|name| name == "org.terrane:entry_words"));
+    let row = Feature::EntryWords.row();
+    assert_eq!((row.name, row.compatibility), ("org.terrane:entry_words", Compatibility::ReadOnly));
+    assert!(m.pool().has(Feature::EntryWords));
 }
 
 #[test]

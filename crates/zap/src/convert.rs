@@ -53,9 +53,12 @@ pub(crate) fn to_fat(
     for used in from.used_slots() {
         let (number, slot) = used?;
         words.clear();
-        words.extend(
-            slot.unpadded(padding).map_err(|damage| damage.within(format_args!("block 0 slot {number}")))?,
-        );
+        match slot.unpadded(padding) {
+            Ok(unpadded) => words.extend(unpadded),
+            // It is replaced below.
+            Err(_) if key == KeyRef::Name(slot.name()) => words.extend(slot.words()),
+            Err(damage) => return Err(damage.within(format_args!("block 0 slot {number}")).into()),
+        }
         let key = KeyRef::Name(slot.name());
         fat::put(&mut fat_zap, key, ValueRef::U64s(&words), Mode::AddWithCd(slot.cd()))?;
     }

@@ -183,7 +183,8 @@ fn is_halved(slots: &Slots<'_>, used: usize) -> bool {
 }
 
 fn smaller_slots(from: &Slots<'_>, options: &ZapOptions) -> Result<Option<MemStore>, Corrupt> {
-    let (used, Widest { words, name_bytes }) = (from.used_slots().count(), from.widest(options.padding)?);
+    let (used, Widest { words, name_bytes }) =
+        (from.used_slots().count(), from.widest(options.padding, None)?);
     let shape = Shape::smallest(words, name_bytes, options.tiny).unwrap_or(from.shape);
     if shape == from.shape && !is_halved(from, used) {
         return Ok(None);

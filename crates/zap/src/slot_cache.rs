@@ -191,7 +191,8 @@ impl SlotCache {
             return Ok(PutOutcome::NeedsFat);
         }
         let entry = (name.len(), value);
-        let shaped = shape_for(&parsed, index.len(), entry, options).map_err(Error::damage)?;
+        let shaped =
+            shape_for(&parsed, (index.len(), placement.found), entry, options).map_err(Error::damage)?;
         let Some((words, target)) = shaped else { return Ok(PutOutcome::NeedsFat) };
         if let Some(indexed) = placement.found
             && target == shape
@@ -298,10 +299,10 @@ impl SlotCache {
 }
 
 /// The words of a value, and the slots that can hold it under a name of `name_bytes` bytes beside the `used` entries
-/// of the block. `None` if there are none.
+/// of the block, one of which it may replace. `None` if there are none.
 fn shape_for<'v>(
     from: &Slots<'_>,
-    used: usize,
+    (used, replaced): (usize, Option<IndexedSlot>),
     (name_bytes, value): (usize, ValueRef<'v>),
     options: &ZapOptions,
 ) -> Result<Option<(&'v [u64], Shape)>, Corrupt> {
@@ -316,7 +317,7 @@ fn shape_for<'v>(
         _ if fits_words && name_bytes <= shape.name_bytes_max() => Some(shape),
         _ if fits_words => Shape::smallest(shape.value_ints(), name_bytes, tiny),
         _ if options.padding.is_some() => {
-            let longest = from.widest(options.padding)?.name_bytes;
+            let longest = from.widest(options.padding, replaced.map(|indexed| indexed.slot))?.name_bytes;
             Shape::smallest(words.len(), name_bytes.max(longest), tiny)
         }
         _ => None,

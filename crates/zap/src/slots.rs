@@ -383,15 +383,18 @@ impl<'a> Slots<'a> {
         self.slots().find(|slot| slot.name_field().first() == Some(first) && slot.is_named(name))
     }
 
-    /// The most words of a value, without padding, and the length of the longest name.
-    pub fn widest(&self, padding: Option<CountBits>) -> Result<Widest, Corrupt> {
+    /// The most words of a value, without padding, and the length of the longest name. The value of the slot
+    /// `replaced` does not count.
+    pub fn widest(&self, padding: Option<CountBits>, replaced: Option<u16>) -> Result<Widest, Corrupt> {
         let mut widest = Widest { words: 1, name_bytes: 0 };
         for used in self.used_slots() {
             let (number, slot) = used?;
-            let at = || format!("block 0 slot {number}");
-            let words = slot.unpadded(padding).map_err(|damage| damage.within(at()))?.count();
-            widest.words = widest.words.max(words);
             widest.name_bytes = widest.name_bytes.max(slot.name().len());
+            if replaced != Some(number) {
+                let at = || format!("block 0 slot {number}");
+                let words = slot.unpadded(padding).map_err(|damage| damage.within(at()))?.count();
+                widest.words = widest.words.max(words);
+            }
         }
         Ok(widest)
     }
