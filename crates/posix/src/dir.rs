@@ -1,6 +1,6 @@
 //! Directories: lookup and listing of names.
 //!
-//! A directory is a ZAP from names to (object, file type). "." and ".." are not stored. An empty directory has
+//! A directory is a ZAP from names to (object, file type) and words of programs. "." and ".." are not stored. An empty directory has
 //! no block. Its size attribute is the number of entries + 2, its link count the number of subdirectories + 2.
 
 use crate::claims::{Claims, Need};
