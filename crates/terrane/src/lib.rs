@@ -32,7 +32,8 @@
 //! ```
 //!
 //! A program that wants names and numbers without files calls [`Zaps`]: see its module, and
-//! `examples/file_ids.rs`, which opens a pool too.
+//! `examples/file_ids.rs`, which opens a pool too. A metadata server that has files as well keeps its
+//! identifiers beside their names ([`Fs::with_entry_words`]), as `examples/directory_ids.rs` does.
 
 #![deny(missing_docs)]
 

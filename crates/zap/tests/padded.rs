@@ -216,3 +216,33 @@ fn behaves_like_a_map_whatever_its_shape() {
         assert!(kinds.get(kind).is_some_and(|count| *count > 10), "{kind}: {kinds:?}");
     }
 }
+
+/// Whatever the bytes are, every change ends with a result or with damage that is named.
+#[test]
+fn no_flipped_bit_makes_a_change_panic() {
+    for (micro_max_bytes, count) in [(128 << 10, 5), (512, 12)] {
+        let mut s = Subject::new(micro_max_bytes);
+        (0..count).for_each(|i| s.put(&format!("n{i}"), &[i; 6][..(i % 7) as usize]));
+        let (image, block_size) = (s.store.image(), s.store.block_size());
+        let used: Vec<usize> = match s.kind() {
+            Kind::Fat => (0..200).chain(16_384..17_600).collect(),
+            _ => (0..512).collect(),
+        };
+        for (at, bit) in used.into_iter().flat_map(|at| [0, 2, 7].map(|bit| (at, bit))) {
+            let mut damaged = image.clone();
+            let Some(byte) = damaged.get_mut(at) else { break };
+            *byte ^= 1 << bit;
+            let mut store = MemStore::from_image(&damaged, block_size);
+            let Ok(mut zap) = Zap::open_with(&store, *s.zap.options()) else { continue };
+            let _ = zap.update(&mut store, "n1", &value(9, &[1, 2, 3, 4, 5, 6]));
+            let _ = zap.update(&mut store, "n2", &value(9, &[]));
+            let _ = zap.remove(&mut store, "n3");
+            let _ = zap.remove(&mut store, "n0");
+            let _ = zap.remove(&mut store, "n4");
+            let _ = zap.shrink(&mut store);
+            let _ = zap.update(&mut store, &"x".repeat(250), &value(9, &[1]));
+            let _ = zap.visit(&store, Cursor::START, &mut |entry| entry.copy_integers(&mut [0; 7]) < 1 << 20);
+            let _ = zap.check(&store);
+        }
+    }
+}
