@@ -110,12 +110,13 @@ pub fn run(count: u64, names: u64, file: Option<PathBuf>) -> Result<(), Box<dyn 
         let made = rate(count * names, start);
         let bytes = pool.space().1.saturating_sub(before);
         let start = Instant::now();
+        let mut looked_up = "-".to_owned();
         if round != Round::None && names > 0 {
             read(&fs, root, count, names)?;
+            looked_up = format!("{:.0}", rate(count, start));
         }
-        let looked_up = rate(count, start);
         println!(
-            "{:<10} {made:>12.0} {looked_up:>12.0} {:>16.1} {:>16.1}",
+            "{:<10} {made:>12.0} {looked_up:>12} {:>16.1} {:>16.1}",
             format!("{round:?}"),
             per(bytes, count),
             per(bytes, count * names)
