@@ -6,13 +6,15 @@ use crate::walk::Walk;
 use std::sync::Arc;
 
 use terrane_dataset::zaps::PROGRAM_ROOTS;
-use terrane_dataset::{Dataset, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY};
+use terrane_dataset::{
+    Dataset, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY,
+};
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectKind, ObjectSet, ObjectSets};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
 use terrane_sa::{LayoutTable, ZplAttrs};
 use terrane_wire::ObjectId;
-use terrane_zap::{Cursor, Entry, Match, Zap};
+use terrane_zap::{Cursor, Entry, Match, Value, Zap};
 
 /// Entries read at a time.
 const BATCH: usize = 512;
@@ -365,6 +367,7 @@ impl ObjectChecker {
                 report.add(kind::ENTRY, at, "an object's number", "none");
                 return;
             };
+            check_entry_words(report, &at, &entry.value, is_xattr);
             if !entry.key.name().is_some_and(|name| naming.accepts(name)) {
                 report.add(kind::ENTRY, &at, "valid UTF-8", "other bytes");
             }
@@ -633,3 +636,21 @@ impl MasterEntries {
 }
 
 const RESERVED: &str = "RESERVED";
+
+/// Checks the words beside a directory entry: as many as its first one says, and then zeros.
+fn check_entry_words(report: &mut Report, at: &str, value: &Value, is_xattr: bool) {
+    let words_max = if is_xattr { 1 } else { 1 + ENTRY_WORDS_MAX };
+    let (int_size, count) = (value.int_size(), value.num_ints());
+    if int_size != 8 || count > words_max {
+        let found = format_args!("{count} integers of {int_size} bytes");
+        return report.add(kind::ENTRY, at, format_args!("1 to {words_max} words"), found);
+    }
+    let words = value.ints();
+    let counted = words.first().map_or(1, |first| ENTRY_WORD_COUNT.words(*first));
+    if counted > count {
+        return report.add(kind::ENTRY, at, format_args!("of {counted} words by its first one"), count);
+    }
+    if let Some(word) = words.iter().skip(counted).find(|word| **word != 0) {
+        report.add(kind::ENTRY, at, format_args!("of {counted} words and zeros"), format_args!("{word:#x}"));
+    }
+}

@@ -117,6 +117,43 @@ fn a_wrong_type_in_a_name_is_found() {
 }
 
 #[test]
+fn damaged_words_beside_an_entry_are_found() {
+    let with = |count: u64, words: &[u64]| {
+        after(|dataset, dir| {
+            let tx = dataset.object_set().begin(COST).unwrap();
+            let mut zap = names(dataset, dir);
+            let first = zap.lookup_u64(b"file").unwrap().unwrap();
+            let value = [&[first | count << 48], words].concat();
+            zap.update(&tx, b"file", ValueRef::U64s(&value)).unwrap();
+        })
+    };
+    for (count, words) in [(0, &[][..]), (1, &[7]), (2, &[7, 0]), (1, &[7, 0, 0]), (6, &[1, 2, 3, 4, 5, 6])] {
+        let report = with(count, words);
+        assert!(report.is_clean(), "{count} of {words:?}: {report}");
+    }
+    for (count, words, found) in [
+        (1, &[][..], "of 2 words by its first one, found 1"),
+        (7, &[0; 6], "of 8 words by its first one, found 7"),
+        (0, &[9], "of 1 words and zeros, found 0x9"),
+        (1, &[0, 0, 9], "of 2 words and zeros, found 0x9"),
+        (6, &[0; 7], "1 to 7 words, found 8 integers of 8 bytes"),
+        (0, &[0; 30], "1 to 7 words, found 31 integers of 8 bytes"),
+    ] {
+        let report = with(count, words);
+        assert!(report.has(kind::ENTRY) && report.findings_count == 1, "{count} of {words:?}: {report}");
+        assert!(report.to_string().contains(found), "{count} of {words:?}: {report}");
+    }
+    let bytes = after(|dataset, dir| {
+        let tx = dataset.object_set().begin(COST).unwrap();
+        let mut zap = names(dataset, dir);
+        let first = zap.lookup_u64(b"file").unwrap().unwrap();
+        let halves = [(first >> 32) as u32, first as u32];
+        zap.update(&tx, b"file", ValueRef::U32s(&halves)).unwrap();
+    });
+    assert!(bytes.to_string().contains("1 to 7 words, found 2 integers of 4 bytes"), "{bytes}");
+}
+
+#[test]
 fn a_directory_in_itself_is_a_loop() {
     let report = after(|dataset, dir| {
         let tx = dataset.object_set().begin(COST).unwrap();

@@ -124,7 +124,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let dir = TestDir::new("upgrade");
     assert!(dir.out("pool upgrade").starts_with("no known pools"));
     dir.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words";
     assert_eq!(dir.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(dir.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -142,7 +142,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(dir.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words\n"
     ));
     assert!(dir.out("check old").contains("nothing found"));
     dir.refused("pool upgrade nobody", &["nobody"]);
@@ -298,9 +298,10 @@ fn json_is_what_its_page_says() {
     let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let untested: Vec<_> = written
         .difference(&sections)
-        // They need a mount, and are compared where there is one (tests/rewrite.rs, tests/hints.rs).
+        // They need a mount, and are compared where there is one (tests/rewrite.rs, hints.rs, entries.rs).
         .filter(|head| {
-            let elsewhere = ["mounts: mounts", "fs rewrite: rewrites", "fs hint: hints"];
+            let elsewhere =
+                ["mounts: mounts", "fs rewrite: rewrites", "fs hint: hints", "fs entry list: entries"];
             !head.starts_with("metrics") && !elsewhere.contains(head)
         })
         .collect();

@@ -31,7 +31,7 @@ pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrPlacement};
 pub use dataset::{Dataset, MASTER};
-pub use directory::POOL_DIRECTORY;
+pub use directory::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, POOL_DIRECTORY};
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
 pub use free_policy::open_set;

@@ -7,6 +7,7 @@
 //! Invariant: the state of an `ObjectZap` describes the object's blocks, unless a change failed halfway. Then
 //! it is dropped, and read again before the next use.
 
+use crate::directory::ENTRY_WORD_COUNT;
 use crate::error::ZapError;
 use crate::naming::Naming;
 use crate::zap_policy::ZapPolicy;
@@ -14,8 +15,8 @@ use std::sync::{Arc, OnceLock};
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_zap::{
-    Cursor, Entry, FirstBlock, Flags, KeyRef, Kind, PreparedIndex, ShrinkPlan, Store, Value, ValueRef,
-    ValueShape, VisitedEntry, Zap, ZapOptions,
+    CountBits, Cursor, Entry, FirstBlock, Flags, KeyRef, Kind, PreparedIndex, ShrinkPlan, Store, Value,
+    ValueRef, ValueShape, VisitedEntry, Zap, ZapOptions,
 };
 
 /// An object as `terrane_zap` sees it: readable, and writable with a transaction.
@@ -95,18 +96,21 @@ pub struct ObjectZap {
     /// Used if nothing was written to the object yet.
     salt: u64,
     naming: Naming,
+    /// Directories only.
+    padding: Option<CountBits>,
 }
 
 impl ObjectZap {
     /// Takes an object whose blocks are a ZAP, or which has none yet; reads nothing before the first use.
     pub fn new(policy: &Arc<ZapPolicy>, object: Arc<Object>) -> Self {
-        ObjectZap::with_names(policy, object, Naming::BYTES)
+        let salt = policy.new_salt();
+        let (policy, naming) = (Arc::clone(policy), Naming::BYTES);
+        ObjectZap { object, policy, zap: OnceLock::new(), salt, naming, padding: None }
     }
 
-    /// The same for a directory with these naming rules.
-    pub fn with_names(policy: &Arc<ZapPolicy>, object: Arc<Object>, naming: Naming) -> Self {
-        let salt = policy.new_salt();
-        ObjectZap { object, policy: Arc::clone(policy), zap: OnceLock::new(), salt, naming }
+    /// The same for a directory with these naming rules. Its entries may have words beside them.
+    pub fn directory(policy: &Arc<ZapPolicy>, object: Arc<Object>, naming: Naming) -> Self {
+        ObjectZap { naming, padding: Some(ENTRY_WORD_COUNT), ..ObjectZap::new(policy, object) }
     }
 
     /// Creates an object that will be a ZAP; it has no block before its first entry.
@@ -134,7 +138,8 @@ impl ObjectZap {
         if let Some(zap) = self.zap.get() {
             return Ok(zap);
         }
-        let options = ZapOptions { norm: self.naming.norm(), ..self.policy.options(self.salt) };
+        let (norm, padding) = (self.naming.norm(), self.padding);
+        let options = ZapOptions { norm, padding, ..self.policy.options(self.salt) };
         let opened = Zap::open_with(&ObjectStore::reader(&self.object), options)?;
         // Two readers may race here: they opened the same bytes.
         Ok(self.zap.get_or_init(|| Box::new(opened)))
@@ -165,14 +170,22 @@ impl ObjectZap {
         self.zap()?.len(&ObjectStore::reader(&self.object))
     }
 
-    /// The first integer of the entry that matches a name, by the rules of [`with_names`](Self::with_names).
-    /// All other methods compare bytes.
+    /// The first integer of the entry that matches a name, by the rules of [`directory`](Self::directory).
+    /// Methods that do not match compare bytes.
     pub fn match_u64(&self, name: &[u8]) -> Result<Option<u64>, ZapError> {
         if self.naming.is_exact() {
             return self.lookup_u64(name);
         }
         let found = self.find_match(name)?;
         found.map(|entry| entry.value.first_integer().ok_or(ZapError::NoInteger)).transpose()
+    }
+
+    /// The value of the entry that matches a name, by the same rules.
+    pub fn match_value(&self, name: &[u8]) -> Result<Option<Value>, ZapError> {
+        if self.naming.is_exact() {
+            return self.lookup(name);
+        }
+        Ok(self.find_match(name)?.map(|entry| entry.value))
     }
 
     /// The stored name that matches this one, if its bytes differ.
@@ -346,17 +359,14 @@ impl ObjectZap {
         self.zap.get().map_or(0, |zap| zap.index_bytes())
     }
 
-    /// Upper bound of what adding or replacing an entry dirties. Cheap for one integer and a short name, which
-    /// fit any slot. Otherwise it checks the ZAP's encoding.
+    /// Upper bound of what adding or replacing an entry dirties.
     pub fn put_cost(&self, name_bytes: usize, value: ValueRef<'_>) -> ChangeCost {
-        let has_one_int = matches!(value, ValueRef::U64s([_]));
-        let fits_any_slot = has_one_int && name_bytes <= MICRO_NAME_BYTES_MAX;
         let size = self.size();
         if size.blocks > 1 {
             return size.fat_cost();
         }
         let limit = u64::from(self.policy.slots_bytes_max());
-        let growth = if fits_any_slot { 1 } else { self.growth(name_bytes, value) };
+        let growth = self.growth(name_bytes, value);
         // Other changes may fill it before this one: a ZAP near the limit counts as if it had reached it.
         let grown = size.block_bytes.saturating_mul(growth).saturating_add(GROWTH_BYTES);
         if growth == 0 || grown.saturating_add(CONCURRENT_GROWTH_BYTES) > limit {
@@ -376,12 +386,25 @@ impl ObjectZap {
             // An unreadable ZAP cannot be changed either.
             Ok(Kind::Fat) | Err(_) => return 0,
         };
-        let needs =
-            ints.len().saturating_mul(8).saturating_add(name_bytes).saturating_add(TINY_OVERHEAD_BYTES);
-        match SLOT_BYTES.into_iter().find(|slot| needs as u64 <= *slot) {
-            Some(slot_needed) if has_ints == ints.len() && self.policy.may_be_tiny() => {
-                slot_needed.max(slot) / slot
+        if ints.len() == 1 && has_ints == 1 && name_bytes <= MICRO_NAME_BYTES_MAX {
+            // It fits any slot of one word.
+            return 1;
+        }
+        let bytes_of = |ints: usize, name_bytes: usize| {
+            ints.saturating_mul(8).saturating_add(name_bytes).saturating_add(TINY_OVERHEAD_BYTES) as u64
+        };
+        let needs = match self.padding {
+            // All slots get wider, and the longest name is not known.
+            Some(_) if ints.len() > has_ints => {
+                let name_bytes_max = slot.saturating_sub(bytes_of(has_ints, 0)) as usize;
+                bytes_of(ints.len(), name_bytes.max(name_bytes_max))
             }
+            Some(_) => bytes_of(has_ints, name_bytes),
+            None if ints.len() == has_ints => bytes_of(has_ints, name_bytes),
+            None => return 0,
+        };
+        match SLOT_BYTES.into_iter().find(|slot| needs <= *slot) {
+            Some(slot_needed) if self.policy.may_be_tiny() => slot_needed.max(slot) / slot,
             _ => 0,
         }
     }

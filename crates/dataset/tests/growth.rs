@@ -3,11 +3,14 @@
 
 mod support;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use support::Machine;
-use terrane_dataset::{Dataset, ObjectZap, ZapPolicy};
+use terrane_dataset::{Dataset, Naming, ObjectZap, ZapPolicy};
 use terrane_format::Feature;
 use terrane_object::ObjectKind;
 use terrane_txg::cost::Cost;
+use terrane_wire::Prng;
 use terrane_zap::{Kind, ValueRef};
 
 const COST: Cost = Cost { write_bytes: 4 << 20, meta_blocks: 64, ..Cost::NOTHING };
@@ -162,4 +165,50 @@ fn changes_dirty_at_most_their_cost() {
         }
     }
     assert!(conversions >= 3 && reshaped >= 6, "{conversions} {reshaped}");
+}
+
+/// Words beside the entries of a directory come and go, and slots get wider.
+#[test]
+fn words_beside_entries_dirty_at_most_their_cost() {
+    let machine = Machine::new(6);
+    let dataset = Dataset::create_root(&machine.objects, &[]).unwrap();
+    let set = dataset.object_set();
+    let mut reshaped = BTreeMap::new();
+    for (seed, limit) in [(1, "2K"), (2, "8K"), (3, "32K"), (4, "128K"), (5, "8K"), (6, "32K")] {
+        dataset.set("zapsize", limit).unwrap();
+        let mut rng = Prng::new(seed);
+        let object = Arc::clone(new_zap(&dataset).object());
+        let mut zap = ObjectZap::directory(dataset.zap_policy(), object, Naming::BYTES);
+        let plain = 1 + rng.below(u64::from(dataset.zap_policy().slots_bytes_max()) / 64 - 8);
+        let tx = set.begin(COST).unwrap();
+        for number in 0..plain {
+            zap.add_u64(&tx, format!("{number}").as_bytes(), number).unwrap();
+        }
+        drop(tx);
+        for step in 0..60 {
+            let len = [1, 1, 1, 20, 40, 70, 110, 200][(rng.below(8).min(step / 6)) as usize];
+            let name = format!("{:0len$}", rng.below(2 * plain));
+            let count = rng.below(7).min(step / 8) as usize;
+            let value: Vec<u64> = [&[step | (count as u64) << 48][..], &vec![step; count]].concat();
+            let kind_before = zap.kind().unwrap();
+            let cost = zap.put_cost(name.len(), ValueRef::U64s(&value));
+            set.commit().unwrap();
+            let tx = set.begin(COST).unwrap();
+            zap.update(&tx, name.as_str(), ValueRef::U64s(&value)).unwrap();
+            let dirty = zap.object().dirty_blocks(&tx) as u64 * u64::from(zap.object().block_size());
+            let kind = zap.kind().unwrap();
+            assert!(
+                dirty <= cost.bytes,
+                "seed {seed}, {count} words, {len} bytes of name: {dirty} bytes are dirty, {cost:?}; {kind_before} to {kind}"
+            );
+            if kind != kind_before {
+                *reshaped.entry((kind_before.to_string(), kind.to_string())).or_insert(0) += 1;
+            }
+            if kind == Kind::Fat && step > 40 {
+                break;
+            }
+        }
+    }
+    let from = |kind: &str| reshaped.keys().filter(|(from, _)| from.starts_with(kind)).count();
+    assert!(from("Micro") >= 1 && from("Tiny") >= 4, "{reshaped:?}");
 }

@@ -35,6 +35,8 @@ pub enum Feature {
     Births,
     /// Data sets with an identity, and pending frees of theirs in the meta object set.
     Datasets,
+    /// Words beside directory entries.
+    EntryWords,
 }
 
 /// The label's list that names the feature.
@@ -162,6 +164,13 @@ pub static FEATURES: &[FeatureRow] = &[
         compatibility: Compatibility::Incompatible,
         is_default: true,
         meaning: "data sets with ids, and pending frees per data set",
+    },
+    FeatureRow {
+        feature: Feature::EntryWords,
+        name: "org.terrane:entry_words",
+        compatibility: Compatibility::ReadOnly,
+        is_default: true,
+        meaning: "up to six 64-bit words beside a directory entry, such as file identifiers",
     },
 ];
 

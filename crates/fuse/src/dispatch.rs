@@ -10,6 +10,7 @@
 )]
 
 mod admin;
+mod entry_words;
 mod ioctl;
 mod loss;
 mod mapped;

@@ -18,6 +18,7 @@
 //! * [`launder`]: has the kernel write back stores through mappings.
 //! * [`cache_policy`]: what the kernel may cache, and for how long.
 //! * [`metrics`]: counters and latencies of a mount.
+//! * [`entry_words`]: calls about words beside directory entries, both sides.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
 //! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
@@ -28,6 +29,7 @@
 
 pub mod cache_policy;
 pub mod dispatch;
+pub mod entry_words;
 pub mod forget;
 pub mod handover;
 pub mod launder;

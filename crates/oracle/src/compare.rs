@@ -62,6 +62,7 @@ impl Model {
                     format!("directory {ino}: size {}, not {}", attr.size, names.len() + 2)
                 })?;
                 self.compare_names(fs, ino, names)?;
+                self.compare_words(fs, ino, names)?;
                 if node.nlink > 0 {
                     self.compare_paths(fs, ino, names, *parent)?;
                 }
@@ -99,6 +100,32 @@ impl Model {
             })?;
         }
         Ok(())
+    }
+
+    /// Whether the names have exactly these words beside them, by the listing and one by one.
+    fn compare_words(&self, fs: &Fs, ino: Ino, names: &BTreeMap<String, Ino>) -> Result<(), Failure> {
+        let mut listed = BTreeMap::new();
+        fs.readdir_words(ino, DOTS, &mut |entry, words| {
+            listed.insert(String::from_utf8_lossy(entry.name).into_owned(), words.as_slice().to_vec());
+            true
+        })
+        .map_err(|errno| Failure(format!("words of {ino}: {errno}")))?;
+        for name in names.keys() {
+            let expected = self.words.get(&(ino, name.clone()));
+            let shown =
+                listed.remove(name).ok_or_else(|| Failure(format!("{name} in {ino} is not listed")))?;
+            let found = match fs.entry_words(ino, name.as_bytes()) {
+                Err(Errno::ENODATA) => Vec::new(),
+                found => found.map_err(failed("words"))?.as_slice().to_vec(),
+            };
+            let expected = expected.map_or(&[][..], Vec::as_slice);
+            ensure(shown == expected && found == expected, || {
+                format!(
+                    "directory {ino}: words of {name}: listed {shown:x?}, found {found:x?}, not {expected:x?}"
+                )
+            })?;
+        }
+        ensure(listed.is_empty(), || format!("directory {ino}: {listed:x?} is listed with words only"))
     }
 
     /// Whether a directory's names lead to the right inodes, and its dots too.

@@ -75,13 +75,15 @@ pub struct Model {
     pub nodes: BTreeMap<Ino, Node>,
     /// Lookup counts that a kernel would hold.
     pub lookups: BTreeMap<Ino, u64>,
+    /// Words beside names, by directory and name. Names without words are missing.
+    pub words: BTreeMap<(Ino, String), Vec<u64>>,
 }
 
 impl Model {
     /// An empty tree. Its root has the number `root`.
     pub fn new(root: Ino) -> Model {
         let nodes = BTreeMap::from([(root, Node::dir(root, 0o755))]);
-        Model { root, nodes, lookups: BTreeMap::new() }
+        Model { root, nodes, lookups: BTreeMap::new(), words: BTreeMap::new() }
     }
 
     fn node(&mut self, ino: Ino) -> &mut Node {
@@ -305,6 +307,28 @@ impl Model {
         Ok(())
     }
 
+    /// Sets the words beside a name, or removes them if there are none. Errors: `ENOENT` if there is no such name,
+    /// `ENODATA` if it has no words to remove.
+    pub fn set_words(&mut self, dir: Ino, name: &str, words: &[u64]) -> Outcome {
+        self.find(dir, name).ok_or(Errno::ENOENT)?;
+        let key = (dir, name.to_string());
+        if words.is_empty() {
+            return self.words.remove(&key).map(drop).ok_or(Errno::ENODATA);
+        }
+        self.words.insert(key, words.to_vec());
+        Ok(())
+    }
+
+    /// Moves the words of one name to another one, whose own words are returned.
+    fn move_words(&mut self, from: (Ino, &str), to: (Ino, &str)) -> Option<Vec<u64>> {
+        let to = (to.0, to.1.to_string());
+        let replaced = self.words.remove(&to);
+        if let Some(words) = self.words.remove(&(from.0, from.1.to_string())) {
+            self.words.insert(to, words);
+        }
+        replaced
+    }
+
     fn drop_link(&mut self, dir: Ino, ino: Ino) {
         if self.is_dir(ino) {
             self.node(dir).nlink -= 1;
@@ -342,6 +366,7 @@ impl Model {
             _ => {}
         }
         self.names(dir).remove(name);
+        self.words.remove(&(dir, name.to_string()));
         self.drop_link(dir, ino);
         Ok(())
     }
@@ -390,6 +415,9 @@ impl Model {
             if flags == RENAME_EXCHANGE {
                 self.names(dir).insert(name.to_string(), target);
                 self.names(new_dir).insert(new_name.to_string(), source);
+                if let Some(words) = self.move_words((dir, name), (new_dir, new_name)) {
+                    self.words.insert((dir, name.to_string()), words);
+                }
                 self.set_parent(source, dir, new_dir);
                 self.set_parent(target, new_dir, dir);
                 return Ok(());
@@ -405,6 +433,7 @@ impl Model {
         }
         self.names(dir).remove(name);
         self.names(new_dir).insert(new_name.to_string(), source);
+        self.move_words((dir, name), (new_dir, new_name));
         self.set_parent(source, dir, new_dir);
         if let Some(target) = target {
             self.drop_link(new_dir, target);
@@ -419,6 +448,7 @@ impl Model {
             root: self.root,
             nodes: nodes.map(|(ino, node)| (*ino, node.clone())).collect(),
             lookups: BTreeMap::new(),
+            words: self.words.clone(),
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::inode::{ChildRef, Inode, State};
 use crate::inode_flags;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::perm::{self, Inherited};
-use crate::types::{Attr, Cred, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
+use crate::types::{Attr, Cred, EntryWords, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
 use smallvec::smallvec;
 use std::sync::Arc;
 use terrane_object::dnode::Dnode;
@@ -34,16 +34,16 @@ pub(crate) struct NewFile<'a> {
 }
 
 impl<'a> NewFile<'a> {
-    fn regular(permissions: u32, cred: &'a Cred) -> Self {
+    pub fn regular(permissions: u32, cred: &'a Cred) -> Self {
         NewFile { bits: mode::S_IFREG | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
     }
 
-    fn directory(permissions: u32, cred: &'a Cred) -> Self {
+    pub fn directory(permissions: u32, cred: &'a Cred) -> Self {
         NewFile { bits: mode::S_IFDIR | permissions & mode::PERMISSIONS, rdev: None, target: None, cred }
     }
 
     /// Any file except a directory or a symlink.
-    fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
+    pub fn node(bits: u32, rdev: u32, cred: &'a Cred) -> Result<Self, Errno> {
         // No type means a regular file, as in mknod(2).
         let file_type = if bits & mode::S_IFMT == 0 { mode::S_IFREG } else { bits & mode::S_IFMT };
         let rdev = match file_type {
@@ -55,7 +55,7 @@ impl<'a> NewFile<'a> {
         Ok(NewFile { bits: file_type | bits & mode::PERMISSIONS, rdev, target: None, cred })
     }
 
-    fn symlink(target: &'a [u8], cred: &'a Cred) -> Result<Self, Errno> {
+    pub fn symlink(target: &'a [u8], cred: &'a Cred) -> Result<Self, Errno> {
         match target.len() {
             0 => return Err(Errno::ENOENT),
             len if len > SYMLINK_MAX => return Err(Errno::ENAMETOOLONG),
@@ -97,6 +97,8 @@ pub(crate) struct CreateFile<'a> {
     pub dir: Ino,
     pub name: &'a [u8],
     pub file: NewFile<'a>,
+    /// Stored beside the name.
+    pub words: EntryWords,
 }
 
 impl Operation for CreateFile<'_> {
@@ -111,7 +113,10 @@ impl Operation for CreateFile<'_> {
 
     fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldParent<'_>) -> Result<OperationCost<'h>, Errno> {
         let target = Cost { write_bytes: self.file.target_bytes(), ..Cost::NOTHING };
-        let needs = smallvec![fs.name_add_need(&held.dir, self.name)?, (&fs.claims_of_new, Need::attrs())];
+        let needs = smallvec![
+            fs.name_add_need(&held.dir, self.name, &self.words)?,
+            (&fs.claims_of_new, Need::attrs())
+        ];
         Ok(OperationCost { cost: sum([target, held.acl_cost]), needs })
     }
 
@@ -139,7 +144,8 @@ impl Operation for CreateFile<'_> {
         let (object, attrs) =
             fs.new_object((tx, now), (&held.dir, parent, Some(self.name)), &self.file, links, held.acl_cost)?;
         let kind = kind_of(self.file.bits).ok_or(Errno::EINVAL)?;
-        if let Err(errno) = parent.insert(tx, self.name, ChildRef { ino: object.id().0, kind }) {
+        let child = ChildRef { ino: object.id().0, kind };
+        if let Err(errno) = parent.insert(tx, self.name, child, &self.words) {
             fs.set.destroy(tx, &object)?;
             return Err(errno);
         }
@@ -234,24 +240,28 @@ impl Operation for CreateTmpfile<'_> {
 }
 
 impl Fs {
+    fn create_file(&self, dir: Ino, name: &[u8], file: NewFile<'_>) -> Result<Attr, Errno> {
+        self.execute(&CreateFile { dir, name, file, words: EntryWords::NONE })
+    }
+
     /// Creates a regular file. `EEXIST`: the name exists.
     pub fn create(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
-        self.execute(&CreateFile { dir, name, file: NewFile::regular(mode, cred) })
+        self.create_file(dir, name, NewFile::regular(mode, cred))
     }
 
     /// Creates any file except a directory or a symlink. `rdev` matters for devices only.
     pub fn mknod(&self, dir: Ino, name: &[u8], mode: u32, rdev: u32, cred: &Cred) -> Result<Attr, Errno> {
-        self.execute(&CreateFile { dir, name, file: NewFile::node(mode, rdev, cred)? })
+        self.create_file(dir, name, NewFile::node(mode, rdev, cred)?)
     }
 
     /// Creates an empty directory. `EEXIST`: the name exists.
     pub fn mkdir(&self, dir: Ino, name: &[u8], mode: u32, cred: &Cred) -> Result<Attr, Errno> {
-        self.execute(&CreateFile { dir, name, file: NewFile::directory(mode, cred) })
+        self.create_file(dir, name, NewFile::directory(mode, cred))
     }
 
     /// Creates a symlink. `target` is stored as is: 1 to 4095 bytes without NUL.
     pub fn symlink(&self, dir: Ino, name: &[u8], target: &[u8], cred: &Cred) -> Result<Attr, Errno> {
-        self.execute(&CreateFile { dir, name, file: NewFile::symlink(target, cred)? })
+        self.create_file(dir, name, NewFile::symlink(target, cred)?)
     }
 
     /// Creates a regular file without a name, which a link may give it. It is destroyed if the kernel

@@ -1,6 +1,6 @@
 //! Directories: lookup and listing of names.
 //!
-//! A directory is a ZAP from names to (object, file type). "." and ".." are not stored. An empty directory has
+//! A directory is a ZAP from names to (object, file type) and words of programs. "." and ".." are not stored. An empty directory has
 //! no block. Its size attribute is the number of entries + 2, its link count the number of subdirectories + 2.
 
 use crate::claims::{Claims, Need};
@@ -9,9 +9,9 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{ChildRef, KIND_DIR, check_name, is_dots};
-use crate::types::{Attr, DirEntry, Ino, ReadOptions, SYMLINK_MAX, mode};
+use crate::types::{Attr, DirEntry, EntryWords, Ino, ReadOptions, SYMLINK_MAX, mode};
 use terrane_sa::Attr as SaAttr;
-use terrane_zap::{Cursor, KeyRef, ValueRef};
+use terrane_zap::{Cursor, KeyRef, ValueRef, VisitedEntry};
 
 /// Offsets of ".." and of the first name. Offset 3 also stands for the first name. Later offsets are at least
 /// 2^28.
@@ -63,13 +63,15 @@ impl Fs {
         Ok(self.attr(&inode, &state))
     }
 
-    /// What adding or replacing a name in `dir` needs.
+    /// What adding or replacing a name in `dir` with these words beside it needs.
     pub(crate) fn name_add_need<'a>(
         &self,
         dir: &'a InodeRef<'_>,
         name: &[u8],
+        words: &EntryWords,
     ) -> Result<(&'a Claims, Need), Errno> {
-        let cost = dir.read().names()?.put_cost(name.len(), ValueRef::U64s(&[0]));
+        let value = ChildRef { ino: 0, kind: 0 }.to_value_with(words);
+        let cost = dir.read().names()?.put_cost(name.len(), ValueRef::U64s(&value));
         Ok((&dir.claims, Need::names(cost)))
     }
 
@@ -123,7 +125,7 @@ impl Fs {
         each: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Result<(), Errno> {
         let dir = self.hold(dir)?;
-        self.list_entries(&dir, offset, how, &mut |_| (), &mut |entry, ()| each(entry))
+        self.list_entries(&dir, offset, how, &mut |_, _| (), &mut |entry, ()| each(entry))
     }
 
     /// As [`readdir`](Self::readdir), with the attributes of each inode. They are `None` for "." and "..", and
@@ -158,16 +160,16 @@ impl Fs {
             }
             taken
         };
-        self.list_entries(&dir, offset, how, &mut |ino| Some(self.hold_unloaded(ino)), &mut show)
+        self.list_entries(&dir, offset, how, &mut |ino, _| Some(self.hold_unloaded(ino)), &mut show)
     }
 
-    /// Calls `hold` for each object while the directory is locked, and `each` while it is not.
-    fn list_entries<T: Default>(
+    /// Calls `hold` for each entry while the directory is locked, and `each` while it is not.
+    pub(crate) fn list_entries<T: Default>(
         &self,
         dir: &InodeRef<'_>,
         offset: u64,
         how: ReadOptions,
-        hold: &mut dyn FnMut(Ino) -> T,
+        hold: &mut dyn FnMut(Ino, &VisitedEntry<'_>) -> T,
         each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
     ) -> Result<(), Errno> {
         let parent = {
@@ -218,7 +220,7 @@ impl Fs {
 fn visit_names<T>(
     dir: &InodeRef<'_>,
     offset: u64,
-    hold: &mut dyn FnMut(Ino) -> T,
+    hold: &mut dyn FnMut(Ino, &VisitedEntry<'_>) -> T,
     each: &mut dyn FnMut(DirEntry<'_>, T) -> bool,
 ) -> Result<(), Errno> {
     let mut cursor = if offset == 0 { Cursor::START } else { Cursor::from_u64(offset) };
@@ -231,7 +233,7 @@ fn visit_names<T>(
             if let (KeyRef::Name(name), Some(value)) = (entry.key, entry.first_integer) {
                 let child = ChildRef::from_value(value);
                 names.extend_from_slice(name);
-                rows.push((child, entry.after.to_u64(), names.len(), hold(child.ino)));
+                rows.push((child, entry.after.to_u64(), names.len(), hold(child.ino, &entry)));
             }
             rows.len() < batch
         })?;

@@ -143,7 +143,7 @@ impl InodeRef<'_> {
 
     fn set_body(&self, object: Arc<Object>, attrs: Attributes) {
         let names = attrs.is_dir().then(|| {
-            ObjectZap::with_names(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
+            ObjectZap::directory(self.fs.dataset().zap_policy(), Arc::clone(&object), self.fs.naming)
         });
         object.set_hint(attrs.hint());
         self.set_has_reservation(self.fs.reservations.has(self.ino));

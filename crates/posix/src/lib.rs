@@ -23,6 +23,7 @@
 //! | `mount`, `sync` | create, mount and unmount; durability |
 //! | `setattr`, `spill_attrs` | attributes read and changed; attributes that are not numbers |
 //! | `dir`, `create`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
+//! | `entry_words` | words of programs beside names |
 //! | `file`, `write`, `reserve` | read, write, truncate; space that `fallocate` reserves |
 //! | `xattr`, `xattr_dir`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
 //! | `hint`, `hint_rules`, `lifetimes` | lifetime hints given by users, for a file or by its name; lifetimes inferred from other files |
@@ -47,6 +48,7 @@ mod delete_queue;
 mod dir;
 mod dir_prefetch;
 mod dnode_sizing;
+mod entry_words;
 mod errno;
 mod file;
 mod fs;
@@ -88,6 +90,7 @@ mod support;
 
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use attr::FLAG_XATTR;
+pub use entry_words::WithEntryWords;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};
 pub use hint::WRITE_HINT;

@@ -10,7 +10,7 @@ use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{ChildRef, KIND_DIR, check_name};
 use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
-use crate::types::{Attr, Ino, LINK_MAX};
+use crate::types::{Attr, EntryWords, Ino, LINK_MAX};
 use smallvec::smallvec;
 use terrane_txg::cost::Cost;
 
@@ -20,6 +20,8 @@ pub(crate) struct Link<'a> {
     pub ino: Ino,
     pub dir: Ino,
     pub name: &'a [u8],
+    /// Stored beside the name.
+    pub words: EntryWords,
 }
 
 /// A file, and the directory in which it has or gets a name.
@@ -47,7 +49,7 @@ impl Operation for Link<'_> {
         let HeldEntry { inode, dir } = held;
         let nameless = inode.read().attrs.zpl.links == 0;
         let mut needs: Needs<'h> =
-            smallvec![fs.name_add_need(dir, self.name)?, (&inode.claims, Need::attrs())];
+            smallvec![fs.name_add_need(dir, self.name, &self.words)?, (&inode.claims, Need::attrs())];
         needs.extend(nameless.then(|| fs.unlinked.need_of_one(inode.ino)));
         Ok(OperationCost { cost: Cost::NOTHING, needs })
     }
@@ -76,7 +78,7 @@ impl Operation for Link<'_> {
         file.check_changeable()?;
         let parent = locked.get(dir.ino);
         parent.check_can_add_name()?;
-        parent.insert(tx, self.name, ChildRef { ino: inode.ino, kind })?;
+        parent.insert(tx, self.name, ChildRef { ino: inode.ino, kind }, &self.words)?;
         parent.note_names_changed(now);
         let file = locked.get(inode.ino);
         file.add_link();
@@ -162,7 +164,7 @@ impl Operation for Remove<'_> {
 impl Fs {
     /// Adds a name to a file, and adds one to the lookup count. `EPERM`: a directory.
     pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        self.execute(&Link { ino, dir, name })
+        self.execute(&Link { ino, dir, name, words: EntryWords::NONE })
     }
 
     /// Removes a name of an inode that is not a directory (`EISDIR`). The file is destroyed with its last name

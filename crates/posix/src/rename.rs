@@ -13,7 +13,7 @@ use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{ChildRef, KIND_DIR, check_name};
 use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
-use crate::types::{Cred, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
+use crate::types::{Cred, EntryWords, Ino, LINK_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, mode};
 use parking_lot::MutexGuard;
 use smallvec::smallvec;
 use terrane_txg::cost::Cost;
@@ -28,11 +28,18 @@ const KIND_WHITEOUT: u8 = 2;
 struct HeldChild<'f> {
     inode: InodeRef<'f>,
     kind: u8,
+    /// They move with the name.
+    words: EntryWords,
 }
 
 impl HeldChild<'_> {
     fn child_ref(&self) -> ChildRef {
         ChildRef { ino: self.inode.ino, kind: self.kind }
+    }
+
+    /// The entry as it was found.
+    fn entry(&self) -> (ChildRef, EntryWords) {
+        (self.child_ref(), self.words)
     }
 
     fn is_dir(&self) -> bool {
@@ -160,18 +167,21 @@ impl<'a> Rename<'a> {
                     return Err(Errno::ENOTEMPTY);
                 }
                 let parent = locked.get(self.new_dir);
-                parent.replace(tx, self.new_name, source.child_ref())?;
+                parent.replace(tx, self.new_name, source.child_ref(), &source.words)?;
                 parent.respell(tx, self.new_name)?;
                 if target.is_dir() {
                     parent.remove_link();
                 }
                 fs.drop_link(locked, target.inode.ino, (self.new_dir, self.new_name), now);
             }
-            None => locked.get(self.new_dir).insert(tx, self.new_name, source.child_ref())?,
+            None => {
+                let parent = locked.get(self.new_dir);
+                parent.insert(tx, self.new_name, source.child_ref(), &source.words)?;
+            }
         }
         let old_dir = locked.get(self.dir);
         match whiteout {
-            Some(whiteout) => old_dir.replace(tx, self.name, whiteout)?,
+            Some(whiteout) => old_dir.replace(tx, self.name, whiteout, &EntryWords::NONE)?,
             None => {
                 old_dir.remove(tx, self.name)?;
                 fs.shrink_queue.note_removal(&held.from, old_dir, tx.txg().0);
@@ -192,8 +202,8 @@ impl<'a> Rename<'a> {
     ) -> Result<(), Errno> {
         let HeldRename { source, from, to, .. } = held;
         let (fs, tx, locked) = (change.fs, change.tx, &mut change.locked);
-        locked.get(self.new_dir).replace(tx, self.new_name, source.child_ref())?;
-        locked.get(self.dir).replace(tx, self.name, target.child_ref())?;
+        locked.get(self.new_dir).replace(tx, self.new_name, source.child_ref(), &source.words)?;
+        locked.get(self.dir).replace(tx, self.name, target.child_ref(), &target.words)?;
         move_parent(locked, source, self.dir, self.new_dir);
         move_parent(locked, target, self.new_dir, self.dir);
         fs.match_hint(locked, &source.inode, to, self.new_name);
@@ -235,7 +245,11 @@ impl Operation for Rename<'_> {
         let (from, to) = (fs.hold(self.dir)?, fs.hold(self.new_dir)?);
         let move_lock = (from.ino != to.ino).then(|| fs.directory_moves.lock());
         let hold_named = |dir: &InodeRef<'f>, name| -> Result<Option<HeldChild<'f>>, Errno> {
-            Ok(fs.hold_child(dir, name)?.map(|(inode, kind)| HeldChild { inode, kind }))
+            let Some((inode, kind)) = fs.hold_child(dir, name)? else { return Ok(None) };
+            // If the name has another target by now, `run` sees it.
+            let found = dir.read().find_with_words(name)?;
+            let words = found.map_or(EntryWords::NONE, |(_, words)| words);
+            Ok(Some(HeldChild { inode, kind, words }))
         };
         let source = hold_named(&from, self.name)?.ok_or(Errno::ENOENT)?;
         let target = hold_named(&to, self.new_name)?;
@@ -269,16 +283,17 @@ impl Operation for Rename<'_> {
     fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldRename<'_>) -> Result<OperationCost<'h>, Errno> {
         let HeldRename { source, target, from, to, .. } = held;
         let moved = (&source.inode.claims, Need::attrs());
-        let gets = fs.name_add_need(to, self.new_name)?;
+        let gets = fs.name_add_need(to, self.new_name, &source.words)?;
         if held.is_respelling {
             return Ok(OperationCost {
                 cost: Cost::NOTHING,
                 needs: smallvec![gets, fs.name_remove_need(to)?, moved],
             });
         }
-        let leaves = match self.whiteout.is_some() || self.is_exchange() {
-            true => fs.name_add_need(from, self.name)?,
-            false => fs.name_remove_need(from)?,
+        let leaves = match target {
+            Some(target) if self.is_exchange() => fs.name_add_need(from, self.name, &target.words)?,
+            _ if self.whiteout.is_some() => fs.name_add_need(from, self.name, &EntryWords::NONE)?,
+            _ => fs.name_remove_need(from)?,
         };
         let mut needs: Needs<'h> = smallvec![leaves, gets, moved];
         needs.extend(target.as_ref().map(|target| (&target.inode.claims, Need::attrs())));
@@ -311,8 +326,9 @@ impl Operation for Rename<'_> {
         }
         let HeldRename { source, target, .. } = held;
         let locked = &mut change.locked;
-        if locked.get(self.dir).find(self.name)? != Some(source.child_ref())
-            || locked.get(self.new_dir).find(self.new_name)? != target.as_ref().map(HeldChild::child_ref)
+        if locked.get(self.dir).find_with_words(self.name)? != Some(source.entry())
+            || locked.get(self.new_dir).find_with_words(self.new_name)?
+                != target.as_ref().map(HeldChild::entry)
         {
             return Ok(Outcome::Retry);
         }

@@ -1,5 +1,7 @@
 //! Arguments and results of calls: attributes, credentials, directory entries.
 
+use terrane_dataset::ENTRY_WORDS_MAX;
+
 /// An inode number: its object's number in the data set.
 pub type Ino = u64;
 
@@ -117,6 +119,38 @@ pub struct DirEntry<'a> {
     pub kind: u8,
     /// Offset that continues behind this entry.
     pub next: u64,
+}
+
+/// Words beside a directory entry: none, or up to [`EntryWords::MAX`]. What they mean is up to programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryWords {
+    /// Words beyond `count` are 0.
+    words: [u64; ENTRY_WORDS_MAX],
+    count: u8,
+}
+
+impl EntryWords {
+    /// Most words beside an entry.
+    pub const MAX: usize = ENTRY_WORDS_MAX;
+    /// An entry without words.
+    pub const NONE: EntryWords = EntryWords { words: [0; ENTRY_WORDS_MAX], count: 0 };
+
+    /// `None`: more than [`EntryWords::MAX`].
+    pub fn from_slice(words: &[u64]) -> Option<EntryWords> {
+        let mut all = EntryWords { count: u8::try_from(words.len()).ok()?, ..EntryWords::NONE };
+        all.words.get_mut(..words.len())?.copy_from_slice(words);
+        Some(all)
+    }
+
+    /// The words in their order.
+    pub fn as_slice(&self) -> &[u64] {
+        self.words.get(..usize::from(self.count)).unwrap_or(&[])
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
 }
 
 /// Options of a write.

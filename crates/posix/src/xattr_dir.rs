@@ -15,7 +15,7 @@ use crate::fs::Fs;
 use crate::inode::{ChildRef, KIND_FILE, State};
 use crate::types::{Ino, XATTR_SIZE_MAX, mode};
 use std::sync::Arc;
-use terrane_dataset::{INITIAL_BLOCK_BYTES, Naming, ObjectZap, ZapError};
+use terrane_dataset::{INITIAL_BLOCK_BYTES, ObjectZap, ZapError};
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
 use terrane_pool::Tx;
@@ -92,7 +92,7 @@ impl Fs {
     /// Opens the hidden directory of `owner`.
     pub(crate) fn open_xattr_dir(&self, owner: Ino, number: u64) -> Result<XattrDir, ObjectError> {
         let (object, attrs) = self.open_xattr_object(number, ObjectKind::Directory, owner)?;
-        let names = ObjectZap::with_names(self.dataset().zap_policy(), object, Naming::BYTES);
+        let names = ObjectZap::new(self.dataset().zap_policy(), object);
         Ok(XattrDir { names, attrs })
     }
 
@@ -212,7 +212,7 @@ impl Fs {
                 let (object, attrs) =
                     self.new_xattr_object(tx, owner, owner_ino, mode::S_IFDIR | 0o700, 2)?;
                 created = Some(Arc::clone(&object));
-                let names = ObjectZap::with_names(self.dataset().zap_policy(), object, Naming::BYTES);
+                let names = ObjectZap::new(self.dataset().zap_policy(), object);
                 XattrDir { names, attrs }
             }
         };

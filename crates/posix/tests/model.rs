@@ -38,6 +38,12 @@ impl Run {
         }
     }
 
+    /// One to six words, mostly three; some end with zeros.
+    fn any_words(&mut self) -> Vec<u64> {
+        let count = *self.rng.one_of(&[1, 2, 3, 3, 3, 3, 6]);
+        (0..count).map(|_| if self.rng.below(4) == 0 { 0 } else { self.rng.next_u64() }).collect()
+    }
+
     fn any_file(&mut self) -> Option<Ino> {
         let files = self.model.files();
         (!files.is_empty()).then(|| *self.rng.one_of(&files))
@@ -53,13 +59,32 @@ impl Run {
         let fs = std::sync::Arc::clone(self.machine.fs());
         let (dir, name) = (self.any_dir(), self.any_name());
         let raw = name.as_bytes();
-        match self.rng.below(20) {
+        match self.rng.below(24) {
+            20..23 => {
+                let words = self.any_words();
+                assert_eq!(
+                    fs.set_entry_words(dir, raw, &words),
+                    self.model.set_words(dir, &name, &words),
+                    "words {words:x?} of {name} in {dir}"
+                );
+            }
+            23 => assert_eq!(
+                fs.remove_entry_words(dir, raw),
+                self.model.set_words(dir, &name, &[]),
+                "no words of {name} in {dir}"
+            ),
             0..3 => {
                 let expected = self.model.may_add(dir, &name);
-                let made = fs.create(dir, raw, 0o644, &USER);
+                let words = if self.rng.below(2) == 0 { Vec::new() } else { self.any_words() };
+                let made = match fs.with_entry_words(&words) {
+                    Ok(with_words) => with_words.create(dir, raw, 0o644, &USER),
+                    Err(_) => fs.create(dir, raw, 0o644, &USER),
+                };
                 assert_eq!(made.map(drop), expected, "create {name} in {dir}");
                 if let Ok(attr) = made {
                     self.model.add_node(dir, &name, attr.ino, Node::file(0o644));
+                    let set = self.model.set_words(dir, &name, &words);
+                    assert_eq!(set.is_err(), words.is_empty());
                 }
             }
             3..5 => {

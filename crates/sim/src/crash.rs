@@ -226,7 +226,7 @@ fn run_small_scenario(scenario: SmallScenario, cut: Option<u64>) -> Result<(Work
     let SmallScenario { seed, drive, steps, mix: acts } = scenario;
     let mut plan = Plan { drive, ..Plan::small(seed) };
     // A directory that soon outgrows slots.
-    plan.props.extend((acts == OpMix::Names).then_some(("zapsize", "3K")));
+    plan.props.extend(matches!(acts, OpMix::Names | OpMix::Words).then_some(("zapsize", "3K")));
     let mut workload = Workload::fresh(Machine::create(&plan)?, seed);
     workload.file_bytes = 6000;
     workload.mix = acts;

@@ -123,8 +123,11 @@ struct Life {
 #[derive(Args)]
 struct EveryWrite {
     /// Only operations on names
-    #[arg(long, conflicts_with_all = ["attributes", "collect"])]
+    #[arg(long, conflicts_with_all = ["words", "attributes", "collect"])]
     names: bool,
+    /// Only operations on names, and on words beside them
+    #[arg(long, conflicts_with_all = ["attributes", "collect"])]
+    words: bool,
     /// Only operations on extended attributes
     #[arg(long, conflicts_with = "collect")]
     attributes: bool,
@@ -249,9 +252,10 @@ fn every_write_of_a_collection(seed: u64, stride: u64) -> Result<u64, Failure> {
 }
 
 fn every_write(asked: &EveryWrite) -> Result<u64, Failure> {
-    let (mix, option) = match (asked.names, asked.attributes) {
-        (true, _) => (OpMix::Names, " --names"),
-        (_, true) => (OpMix::Attributes, " --attributes"),
+    let (mix, option) = match asked {
+        EveryWrite { names: true, .. } => (OpMix::Names, " --names"),
+        EveryWrite { words: true, .. } => (OpMix::Words, " --words"),
+        EveryWrite { attributes: true, .. } => (OpMix::Attributes, " --attributes"),
         _ => (OpMix::Everything, ""),
     };
     let (seed, stride) = (asked.seed, asked.stride);
@@ -366,6 +370,7 @@ mod tests {
             "replay --collect --large --seed 4",
             "every-write",
             "every-write --names --seed 7",
+            "every-write --words --seed 7",
             "every-write --attributes --seed 7",
             "every-write --collect --seed 7",
             "every-write --collect --seed 7 --stride 96",
@@ -420,6 +425,7 @@ mod tests {
             "replay --tight --seed 1",
             "replay --collect --tight --large --seed 1",
             "every-write --names --attributes",
+            "every-write --names --words",
             "gc --compare --policy both",
         ] {
             let refused = parse(line).map(drop).expect_err(line).kind();

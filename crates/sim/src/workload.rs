@@ -89,6 +89,8 @@ pub enum OpMix {
     /// Only names of all lengths in one directory, alternately more and fewer: it goes through every kind,
     /// both ways.
     Names,
+    /// The same with words beside the names: slots get wider and narrower, too.
+    Words,
     /// Only extended attributes of few files: they change their home again and again.
     Attributes,
     /// Only contents of files on a nearly full pool, so that GC never rests.
@@ -141,7 +143,7 @@ impl Workload {
         self.steps += 1;
         let outcome = match self.mix {
             OpMix::Everything => self.act(),
-            OpMix::Names => self.act_on_names(),
+            OpMix::Names | OpMix::Words => self.act_on_names(),
             OpMix::Attributes => self.act_on_few_files(),
             OpMix::Churn => self.churn(),
         };
@@ -430,6 +432,9 @@ impl Workload {
             _ => None,
         };
         let grows = (self.steps / 40).is_multiple_of(2);
+        if self.mix == OpMix::Words && self.rng.one_in(2) {
+            return self.act_on_words(&old.unwrap_or(name));
+        }
         match (old, self.rng.below(4)) {
             (Some(old), 0) => {
                 let mut model = self.model.clone();
@@ -457,6 +462,24 @@ impl Workload {
                     self.model.forget(attr.ino);
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Sets or removes the words beside a name of the root directory.
+    fn act_on_words(&mut self, name: &str) -> Result<(), Failure> {
+        let dir = self.model.root;
+        let count = self.rng.pick(&[0, 1, 3, 3, 3, 6]).unwrap_or(0);
+        let words: Vec<u64> = (0..count).map(|_| self.rng.next_u64() >> self.rng.below(65).min(63)).collect();
+        let mut model = self.model.clone();
+        let expected = model.set_words(dir, name, &words);
+        let fs = self.machine.fs();
+        let found = match words.as_slice() {
+            [] => fs.remove_entry_words(dir, name.as_bytes()),
+            words => fs.set_entry_words(dir, name.as_bytes(), words),
+        };
+        if self.expect_same(&format!("words {words:x?} of {name}"), found, expected)?.is_some() {
+            self.model = model;
         }
         Ok(())
     }

@@ -110,6 +110,54 @@ fn a_directory_of_that_workload_goes_through_every_kind_both_ways() {
 }
 
 #[test]
+fn no_crash_point_loses_words_beside_a_name() {
+    let stride = number("TERRANE_STRIDE").unwrap_or(16);
+    for (seed, drive) in NAMES_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {
+        let scenario = SmallScenario { seed, drive, steps: NAMES_STEPS, mix: OpMix::Words };
+        let ops = count_small_ops(scenario).unwrap();
+        for cut in (0..ops).step_by(stride as usize) {
+            cut_at(scenario, cut, 4)
+                .unwrap_or_else(|failure| panic!("seed {seed}, drive {drive} of {ops}: {failure}"));
+        }
+    }
+}
+
+/// Otherwise the test before would cut where nothing happens.
+#[test]
+fn a_directory_of_that_workload_gets_wide_slots_and_narrow_ones_again() {
+    let mut seen = BTreeSet::new();
+    let width = |kind| match kind {
+        Kind::Nothing => 0,
+        Kind::Micro => 1,
+        Kind::Tiny { value_ints, .. } => value_ints,
+        Kind::Fat => u8::MAX,
+    };
+    for seed in NAMES_SEEDS {
+        let plan = Plan { props: vec![("zapsize", "3K")], ..Plan::small(seed) };
+        let mut workload = Workload::fresh(Machine::create(&plan).unwrap(), seed);
+        workload.mix = OpMix::Words;
+        let root = ObjectId(workload.model.root);
+        let mut last = Kind::Nothing;
+        for step in 0..NAMES_STEPS {
+            assert_eq!(workload.step().unwrap(), Step::Done);
+            if step % 2 == 1 {
+                workload.sync().unwrap();
+            }
+            let kind = workload.machine.fs().dataset().open_zap(root).unwrap().kind().unwrap();
+            seen.insert((width(last), width(kind)));
+            last = kind;
+        }
+    }
+    let wide = |ints: u8| (2..=7).contains(&ints);
+    let goes = |from: &dyn Fn(u8) -> bool, to: &dyn Fn(u8) -> bool| {
+        seen.iter().any(|(old, new)| from(*old) && to(*new))
+    };
+    assert!(goes(&|old| old == 1, &wide) && goes(&wide, &|new| new == u8::MAX), "{seen:?}");
+    assert!(seen.iter().any(|(old, new)| wide(*old) && wide(*new) && new > old), "{seen:?}");
+    assert!(goes(&|old| old == u8::MAX, &wide) || goes(&wide, &|new| new == 1), "{seen:?}");
+}
+
+#[test]
 fn no_crash_point_of_an_attribute_that_changes_its_home_loses_it() {
     let stride = number("TERRANE_STRIDE").unwrap_or(16);
     for (seed, drive) in ATTRIBUTE_SEEDS.into_iter().flat_map(|seed| [(seed, true), (seed, false)]) {

@@ -32,7 +32,8 @@
 //! ```
 //!
 //! A program that wants names and numbers without files calls [`Zaps`]: see its module, and
-//! `examples/file_ids.rs`, which opens a pool too.
+//! `examples/file_ids.rs`, which opens a pool too. A metadata server that has files as well keeps its
+//! identifiers beside their names ([`Fs::with_entry_words`]), as `examples/directory_ids.rs` does.
 
 #![deny(missing_docs)]
 
@@ -45,12 +46,12 @@ pub use terrane_device::{Device, DeviceError, FileDevice, OpenMode, SimConfig, S
 pub use terrane_object::ObjectSets;
 pub use terrane_pool::{CreateOptions, ImportOptions, Pool};
 pub use terrane_posix::{
-    ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, AccessTimes, Acl, Attr, Cred, DirEntry, Errno, FALLOC_KEEP_SIZE,
-    FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Ino, InodeFlags, Job, JobStep, LINK_MAX,
-    NAME_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, ReadOptions, Recompress, RecompressStatus,
-    Rewrite, RewriteFigures, RewritePass, RewriteRelocated, RewriteSpec, RewriteState, RewriteStatus,
-    SYMLINK_MAX, SetAttr, SetTime, SetXattr, ShrinkDirs, StatFs, Time, WRITE_HINT, WriteFlags,
-    XATTR_LIST_MAX, XATTR_SIZE_MAX, mode,
+    ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, AccessTimes, Acl, Attr, Cred, DirEntry, EntryWords, Errno,
+    FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Fs, Ino, InodeFlags, Job, JobStep,
+    LINK_MAX, NAME_MAX, RENAME_EXCHANGE, RENAME_NOREPLACE, RENAME_WHITEOUT, ReadOptions, Recompress,
+    RecompressStatus, Rewrite, RewriteFigures, RewritePass, RewriteRelocated, RewriteSpec, RewriteState,
+    RewriteStatus, SYMLINK_MAX, SetAttr, SetTime, SetXattr, ShrinkDirs, StatFs, Time, WRITE_HINT,
+    WithEntryWords, WriteFlags, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode,
 };
 pub use terrane_space::policy::Hint;
 pub use terrane_store::PoolError;

@@ -11,10 +11,11 @@ use crate::key::KeyRef;
 use crate::norm::NormFlags;
 use crate::slots::{self, Shape, Slots};
 use crate::store::{MemStore, Store, edit};
-use crate::value::ValueRef;
+use crate::value::{CountBits, ValueRef};
 use terrane_wire::Corrupt;
 
-/// The same entries in slots of another shape, without gaps, in a block of `bytes` bytes.
+/// The same entries in slots of another shape, without gaps, in a block of `bytes` bytes. Words that the shape lacks
+/// must be padding.
 pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<Vec<u8>, Corrupt> {
     let mut raw = vec![0; bytes];
     slots::init(&mut raw, from.salt, from.norm, shape);
@@ -25,8 +26,8 @@ pub(crate) fn to_shape(from: &Slots<'_>, shape: Shape, bytes: usize) -> Result<V
     Ok(raw)
 }
 
-/// A block of slots with these entries in their order. Their values must have as many words as the shape, and their
-/// names must fit.
+/// A block of slots with these entries in their order. Their values must have at most as many words as the shape, and
+/// their names must fit.
 pub(crate) fn to_slots(entries: &[Entry], salt: u64, norm: NormFlags, shape: Shape) -> Vec<u8> {
     let mut raw = vec![0; shape.bytes_for(entries.len())];
     slots::init(&mut raw, salt, norm, shape);
@@ -41,7 +42,7 @@ pub(crate) fn to_slots(entries: &[Entry], salt: u64, norm: NormFlags, shape: Sha
 /// the name of that one is new.
 pub(crate) fn to_fat(
     from: &Slots<'_>,
-    block_shift: u32,
+    (block_shift, padding): (u32, Option<CountBits>),
     (key, value): (KeyRef<'_>, ValueRef<'_>),
     mode: Mode,
 ) -> Result<(MemStore, bool), Error<Corrupt>> {
@@ -50,9 +51,14 @@ pub(crate) fn to_fat(
     fat::create(&mut fat_zap, from.salt, Flags::NONE, from.norm)?;
     let mut words = Vec::new();
     for used in from.used_slots() {
-        let (_, slot) = used?;
+        let (number, slot) = used?;
         words.clear();
-        words.extend(slot.words());
+        match slot.unpadded(padding) {
+            Ok(unpadded) => words.extend(unpadded),
+            // It is replaced below.
+            Err(_) if key == KeyRef::Name(slot.name()) => words.extend(slot.words()),
+            Err(damage) => return Err(damage.within(format_args!("block 0 slot {number}")).into()),
+        }
         let key = KeyRef::Name(slot.name());
         fat::put(&mut fat_zap, key, ValueRef::U64s(&words), Mode::AddWithCd(slot.cd()))?;
     }

@@ -78,5 +78,5 @@ pub use prepared_index::PreparedIndex;
 pub use shrink::ShrinkPlan;
 pub use statistics::{Contents, Damage, FatStatistics, Histogram, SlotStatistics, Statistics};
 pub use store::{FirstBlock, MemStore, Store};
-pub use value::{Value, ValueRef, ValueShape};
+pub use value::{CountBits, Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};

@@ -6,6 +6,7 @@ use crate::hash::Flags;
 use crate::key::NAME_BYTES_MAX;
 use crate::norm::NormFlags;
 use crate::slots;
+use crate::value::CountBits;
 use terrane_wire::Corrupt;
 
 /// How a ZAP is made, and how far it may grow.
@@ -26,6 +27,9 @@ pub struct ZapOptions {
     pub norm: NormFlags,
     /// Maximum bytes of a name with its NUL: 256, or up to 1024 in a directory with long names.
     pub name_bytes_max: usize,
+    /// Where the first word of each value says how many words follow it. Slots may then hold values of different
+    /// lengths: shorter ones are padded with zeros. `None`: values of different lengths make the ZAP fat.
+    pub padding: Option<CountBits>,
 }
 
 impl ZapOptions {
@@ -39,6 +43,7 @@ impl ZapOptions {
             flags: Flags::NONE,
             norm: NormFlags::NONE,
             name_bytes_max: NAME_BYTES_MAX,
+            padding: None,
         }
     }
 

@@ -25,7 +25,7 @@ use crate::hash::Flags;
 use crate::norm::NormFlags;
 use crate::options::ZapOptions;
 use crate::shrink_trigger::ShrinkTrigger;
-use crate::slots::{self, BlockKind, Shape, Slots};
+use crate::slots::{self, BlockKind, Shape, Slots, Widest};
 use crate::store::{MemStore, Store};
 use crate::zap::Zap;
 use std::collections::BTreeMap;
@@ -76,7 +76,8 @@ impl Zap {
             BlockKind::Slots => {
                 let slots = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
                 let (shape, used) = (slots.shape, self.slot_cache.len(&slots));
-                let smallest = Shape::smallest(shape.value_ints(), 1, self.options.tiny);
+                let words = if self.options.padding.is_some() { 1 } else { shape.value_ints() };
+                let smallest = Shape::smallest(words, 1, self.options.tiny);
                 let has_smaller = smallest.is_some_and(|smallest| smallest != shape);
                 Ok(used == 0 && self.can_recreate(slots.norm)
                     || used > 0 && (has_smaller || is_halved(&slots, used)))
@@ -152,7 +153,7 @@ impl Zap {
         match slots::block_kind(&block_0).map_err(Error::lift)? {
             BlockKind::Slots => {
                 let from = Slots::parse(&block_0, store.block_count()).map_err(Error::lift)?;
-                let built = smaller_slots(&from, self.options.tiny).map_err(Error::damage)?;
+                let built = smaller_slots(&from, &self.options).map_err(Error::damage)?;
                 Ok(built.map_or(Scan::NoGain { changes_needed: 0 }, Scan::Built))
             }
             BlockKind::Fat => {
@@ -201,13 +202,10 @@ fn is_halved(slots: &Slots<'_>, used: usize) -> bool {
     room <= slots.bytes()
 }
 
-fn smaller_slots(from: &Slots<'_>, tiny: bool) -> Result<Option<MemStore>, Corrupt> {
-    let (mut used, mut name_bytes) = (0, 0);
-    for slot in from.used_slots() {
-        used += 1;
-        name_bytes = slot?.1.name().len().max(name_bytes);
-    }
-    let shape = Shape::smallest(from.shape.value_ints(), name_bytes, tiny).unwrap_or(from.shape);
+fn smaller_slots(from: &Slots<'_>, options: &ZapOptions) -> Result<Option<MemStore>, Corrupt> {
+    let (used, Widest { words, name_bytes }) =
+        (from.used_slots().count(), from.widest(options.padding, None)?);
+    let shape = Shape::smallest(words, name_bytes, options.tiny).unwrap_or(from.shape);
     if shape == from.shape && !is_halved(from, used) {
         return Ok(None);
     }
@@ -221,16 +219,21 @@ fn slots_of_entries(
     (salt, norm): (u64, NormFlags),
     options: &ZapOptions,
 ) -> Option<MemStore> {
-    let named =
-        |entry: &Entry| Some((entry.key.name()?.len(), entry.value.int_size(), entry.value.num_ints()));
-    let (_, int_size, ints) = named(entries.first()?)?;
-    let mut name_bytes = 0;
+    let is_padded = options.padding.is_some();
+    let (mut ints, mut name_bytes) = (entries.first()?.value.num_ints(), 0);
     for entry in entries {
-        let (bytes, size, count) = named(entry)?;
-        name_bytes = bytes.max(name_bytes);
-        if (size, count) != (int_size, ints) || int_size != 8 {
+        let count = entry.value.num_ints();
+        name_bytes = entry.key.name()?.len().max(name_bytes);
+        if entry.value.int_size() != 8 || count != ints && !is_padded {
             return None;
         }
+        // Padding would hide that words are missing.
+        let counted =
+            options.padding.zip(entry.value.first_integer()).map(|(count, first)| count.words(first));
+        if is_padded && counted.is_none_or(|counted| counted > count) {
+            return None;
+        }
+        ints = ints.max(count);
     }
     let shape = Shape::smallest(ints, name_bytes, options.tiny)?;
     let inseparable_fit = inseparable_max(entries).saturating_mul(shape.leaf_chunks_max())

@@ -11,7 +11,7 @@ use crate::convert;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::leaf::top_bits;
-use crate::fat::{Entry, Mode, SHIFT_ALWAYS_ALLOWED, VisitedEntry, header::Geometry};
+use crate::fat::{Entry, Integers, Mode, SHIFT_ALWAYS_ALLOWED, VisitedEntry, header::Geometry};
 use crate::index::{Index, IndexedSlot};
 use crate::key::{Key, KeyRef};
 use crate::options::ZapOptions;
@@ -43,8 +43,8 @@ pub(crate) struct SlotCache {
 pub(crate) enum PutOutcome {
     /// It is stored; `is_new` says whether its name is new.
     Stored { is_new: bool },
-    /// It is new, and all other entries were laid out anew.
-    Reshaped { entries: usize },
+    /// It is stored, and all other entries were laid out anew. `is_new` says whether its name is new.
+    Reshaped { is_new: bool, entries: usize },
     /// No block of slots can hold it, or not with the present entries. Nothing was changed.
     NeedsFat,
 }
@@ -143,7 +143,8 @@ impl SlotCache {
             }
             let slot = slots.indexed_slot(indexed.slot)?;
             let (key, after) = (KeyRef::Name(slot.name()), Cursor::after(indexed.hash, slot.cd()));
-            if !each(VisitedEntry { key, first_integer: Some(slot.first_word()), after }) {
+            let integers = Integers::Words(slot.words_raw());
+            if !each(VisitedEntry { key, first_integer: Some(slot.first_word()), integers, after }) {
                 return Ok(false);
             }
         }
@@ -201,10 +202,12 @@ impl SlotCache {
             return Ok(PutOutcome::NeedsFat);
         }
         let entry = (name.len(), value);
-        let Some((words, target)) = shape_for(shape, index.len(), entry, options.tiny) else {
-            return Ok(PutOutcome::NeedsFat);
-        };
-        if let Some(indexed) = placement.found {
+        let shaped =
+            shape_for(&parsed, (index.len(), placement.found), entry, options).map_err(Error::damage)?;
+        let Some((words, target)) = shaped else { return Ok(PutOutcome::NeedsFat) };
+        if let Some(indexed) = placement.found
+            && target == shape
+        {
             drop(block_0);
             grow(store, is_full, grown)?;
             let slot = usize::from(indexed.slot);
@@ -220,23 +223,34 @@ impl SlotCache {
         // All entries that no split can separate must fit into one leaf if the ZAP becomes fat later. OpenZFS does
         // not check that when an update adds a name, nor in tiny ZAPs.
         let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
-        if (placement.inseparable + 1) * target.leaf_chunks_max() >= chunks_max {
+        let is_new = placement.found.is_none();
+        if (placement.inseparable + usize::from(is_new)) * target.leaf_chunks_max() >= chunks_max {
             return Ok(PutOutcome::NeedsFat);
         }
         if target != shape {
             let used = index.len();
-            let bytes = target.bytes_for(used + 1).max(grown);
+            let bytes = target.bytes_for(used + usize::from(is_new)).max(grown);
             if bytes > options.slots_bytes_max().max(grown) {
                 return Ok(PutOutcome::NeedsFat);
             }
             let mut raw = convert::to_shape(&parsed, target, bytes).map_err(Error::damage)?;
-            slots::put_slot(&mut raw, target, used, name, placement.lowest_cd, words.iter().copied());
+            match placement.found {
+                // Slots keep their order.
+                Some(indexed) => {
+                    let before =
+                        parsed.slots().take(usize::from(indexed.slot)).filter(|slot| !slot.is_free());
+                    slots::put_value(&mut raw, target, before.count(), words.iter().copied());
+                }
+                None => {
+                    slots::put_slot(&mut raw, target, used, name, placement.lowest_cd, words.iter().copied())
+                }
+            }
             drop(block_0);
             grow(store, true, bytes)?;
             change(store, |block| block.copy_from_slice(&raw))?;
             self.slot_hint = hint_after(used, target.slot_count(bytes));
             self.index = OnceLock::new();
-            return Ok(PutOutcome::Reshaped { entries: used });
+            return Ok(PutOutcome::Reshaped { is_new, entries: used });
         }
         let slot = if is_full { Some(slots) } else { parsed.free_slot(self.slot_hint) };
         let slot_damage =
@@ -316,22 +330,31 @@ impl SlotCache {
     }
 }
 
-/// The words of a value, and the slots that can hold it under a name of `name_bytes` bytes with `used` other entries.
-/// `None` if there are none.
+/// The words of a value, and the slots that can hold it under a name of `name_bytes` bytes beside the `used` entries
+/// of the block, one of which it may replace. `None` if there are none.
 fn shape_for<'v>(
-    shape: Shape,
-    used: usize,
+    from: &Slots<'_>,
+    (used, replaced): (usize, Option<IndexedSlot>),
     (name_bytes, value): (usize, ValueRef<'v>),
-    tiny: bool,
-) -> Option<(&'v [u64], Shape)> {
-    let words = value.words()?;
-    let fits = words.len() == shape.value_ints() && name_bytes <= shape.name_bytes_max();
+    options: &ZapOptions,
+) -> Result<Option<(&'v [u64], Shape)>, Corrupt> {
+    let Some(words) = value.words() else { return Ok(None) };
+    let (shape, tiny) = (from.shape, options.tiny);
+    let fits_words = match options.padding {
+        None => words.len() == shape.value_ints(),
+        Some(_) => words.len() <= shape.value_ints(),
+    };
     let target = match used {
         0 => Shape::smallest(words.len(), name_bytes, tiny),
-        _ if fits => Some(shape),
-        _ => Shape::smallest(words.len(), name_bytes, tiny).filter(|_| words.len() == shape.value_ints()),
+        _ if fits_words && name_bytes <= shape.name_bytes_max() => Some(shape),
+        _ if fits_words => Shape::smallest(shape.value_ints(), name_bytes, tiny),
+        _ if options.padding.is_some() => {
+            let longest = from.widest(options.padding, replaced.map(|indexed| indexed.slot))?.name_bytes;
+            Shape::smallest(words.len(), name_bytes.max(longest), tiny)
+        }
+        _ => None,
     };
-    Some((words, target?))
+    Ok(target.map(|target| (words, target)))
 }
 
 fn grow<S: Store + ?Sized>(store: &mut S, grows: bool, bytes: usize) -> Result<(), S::Error> {

@@ -14,7 +14,7 @@ use crate::fat::leaf::array_chunks;
 use crate::hash::Flags;
 use crate::key::KeyRef;
 use crate::norm::NormFlags;
-use crate::value::Value;
+use crate::value::{CountBits, Value};
 use terrane_wire::{Corrupt, Field, layout};
 
 pub(crate) const BLOCK_TYPE: u64 = 0x8000_0000_0000_0003;
@@ -176,6 +176,13 @@ pub(crate) struct Slots<'a> {
     pub shape: Shape,
 }
 
+/// What all entries of a block need.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Widest {
+    pub words: usize,
+    pub name_bytes: usize,
+}
+
 /// A slot, used or free.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Slot<'a> {
@@ -199,8 +206,26 @@ impl<'a> Slot<'a> {
     }
 
     pub fn words(&self) -> impl Iterator<Item = u64> + use<'a> {
-        let words = self.raw.get(..self.shape.cd_at()).unwrap_or(&[]);
-        words.chunks_exact(8).map(|word| get_u64(word, 0))
+        self.words_raw().chunks_exact(8).map(|word| get_u64(word, 0))
+    }
+
+    /// The words as they are stored.
+    pub fn words_raw(&self) -> &'a [u8] {
+        self.raw.get(..self.shape.cd_at()).unwrap_or(&[])
+    }
+
+    /// The words without padding.
+    pub fn unpadded(
+        &self,
+        padding: Option<CountBits>,
+    ) -> Result<impl Iterator<Item = u64> + use<'a>, Corrupt> {
+        let (has, counted) = (self.value_ints(), padding.map(|count| count.words(self.first_word())));
+        match counted {
+            Some(counted) if counted > has => {
+                Err(Corrupt::new("", "words of a value", format_args!("at most {has}"), counted))
+            }
+            _ => Ok(self.words().take(counted.unwrap_or(has))),
+        }
     }
 
     pub fn value(&self) -> Value {
@@ -358,6 +383,22 @@ impl<'a> Slots<'a> {
         self.slots().find(|slot| slot.name_field().first() == Some(first) && slot.is_named(name))
     }
 
+    /// The most words of a value, without padding, and the length of the longest name. The value of the slot
+    /// `replaced` does not count.
+    pub fn widest(&self, padding: Option<CountBits>, replaced: Option<u16>) -> Result<Widest, Corrupt> {
+        let mut widest = Widest { words: 1, name_bytes: 0 };
+        for used in self.used_slots() {
+            let (number, slot) = used?;
+            widest.name_bytes = widest.name_bytes.max(slot.name().len());
+            if replaced != Some(number) {
+                let at = || format!("block 0 slot {number}");
+                let words = slot.unpadded(padding).map_err(|damage| damage.within(at()))?.count();
+                widest.words = widest.words.max(words);
+            }
+        }
+        Ok(widest)
+    }
+
     /// The first free slot from `hint` on, else from the beginning.
     pub fn free_slot(&self, hint: usize) -> Option<usize> {
         let free_from = |first: usize| {
@@ -390,7 +431,7 @@ pub(crate) fn init(raw: &mut [u8], salt: u64, norm: NormFlags, shape: Shape) {
     }
 }
 
-/// Fills a slot. Name and words must fit the shape.
+/// Fills a slot. Name and words must fit the shape; words that are missing become 0.
 pub(crate) fn put_slot(
     raw: &mut [u8],
     shape: Shape,
@@ -408,7 +449,8 @@ pub(crate) fn put_slot(
 
 pub(crate) fn put_value(raw: &mut [u8], shape: Shape, slot: usize, words: impl IntoIterator<Item = u64>) {
     let at = shape.slot_at(slot);
-    for (k, word) in words.into_iter().take(shape.value_ints()).enumerate() {
+    let words = words.into_iter().chain(std::iter::repeat(0)).take(shape.value_ints());
+    for (k, word) in words.enumerate() {
         put_u64(raw, at.saturating_add(8 * k), word);
     }
 }

@@ -15,6 +15,24 @@ pub struct ValueShape {
     pub num_ints: usize,
 }
 
+/// Bits of a value's first word that count the words after it. Words beyond them are padding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountBits {
+    /// The lowest bit.
+    pub shift: u8,
+    /// Number of bits, at most 8.
+    pub bits: u8,
+}
+
+impl CountBits {
+    /// Words of a value with this first word, itself included.
+    pub fn words(self, first: u64) -> usize {
+        let mask = (1u64 << self.bits.min(8)) - 1;
+        let further = first.checked_shr(self.shift.into()).unwrap_or(0) & mask;
+        1 + usize::try_from(further).unwrap_or(usize::MAX - 1)
+    }
+}
+
 /// Integers to be stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueRef<'a> {

@@ -376,9 +376,9 @@ impl Zap {
         {
             return match self.slot_cache.put(store, first, &self.options, (name, value), mode)? {
                 PutOutcome::Stored { is_new } => Ok(is_new),
-                PutOutcome::Reshaped { entries } => {
+                PutOutcome::Reshaped { is_new, entries } => {
                     self.shrink_trigger.reset(entries as u64);
-                    Ok(true)
+                    Ok(is_new)
                 }
                 PutOutcome::NeedsFat => self.convert_to_fat(store, (key, value), mode),
             };
@@ -410,8 +410,8 @@ impl Zap {
         }
         let block_0 = store.read(0)?;
         let parsed = slots_of(&block_0, store)?;
-        let shift = self.options.fat_block_shift;
-        let (built, is_new) = convert::to_fat(&parsed, shift, (key, value), mode).map_err(Error::lift)?;
+        let form = (self.options.fat_block_shift, self.options.padding);
+        let (built, is_new) = convert::to_fat(&parsed, form, (key, value), mode).map_err(Error::lift)?;
         self.shrink_trigger.reset(self.slot_cache.len(&parsed) as u64);
         drop(block_0);
         self.drop_state();

@@ -87,7 +87,8 @@ fn released_content_leaves_the_stored_form() {
     assert!(bytes(&cache) < all + 100 * 4200 + (64 << 10), "{} bytes", bytes(&cache));
     // Content that is the stored form stays.
     let block = content(1);
-    cache.insert(key(900), Kind::Metadata, (Packed::Content(block.clone()), Source::Pool), None);
+    let stored = StoredBlock { packed: Packed::Content(block.clone()), source: Source::Pool, lsize: 4096 };
+    cache.insert(key(900), Kind::Metadata, stored, None);
     cache.release_plain(key(900));
     assert!(matches!(cache.get(key(900), Kind::Metadata), Some(CacheHit::Plain(_))));
 }

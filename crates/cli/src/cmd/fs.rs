@@ -1,5 +1,6 @@
 //! `terrane fs`: datasets and their properties.
 
+mod entry;
 mod hint;
 mod rewrite;
 
@@ -42,6 +43,9 @@ Sources:
     /// Rewrite existing files with another compression or record size
     #[command(after_help = rewrite::HELP)]
     Rewrite(rewrite::Rewrite),
+    /// Show and change words that programs keep beside names
+    #[command(subcommand, after_help = entry::HELP)]
+    Entry(entry::EntryCommand),
 }
 
 #[derive(Args)]
@@ -133,6 +137,7 @@ impl FsCommand {
             FsCommand::Get(get) => get.run(),
             FsCommand::Hint(hint) => hint.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
+            FsCommand::Entry(entry) => entry.run(),
             FsCommand::Set(set) => {
                 let query = Query::Set { settings: set.properties.clone() };
                 change(&Registry::of_this_user()?, &set.pool, &query)

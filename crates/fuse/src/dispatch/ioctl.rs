@@ -1,4 +1,4 @@
-//! Our own ioctls on open files: write hints, as in `F_GET_RW_HINT` and `F_SET_RW_HINT`, which the kernel
+//! Ioctls on open files. Ours are write hints, as in `F_GET_RW_HINT` and `F_SET_RW_HINT`, which the kernel
 //! does not pass on.
 //!
 //! The kernel copies as many bytes in and out as the ioctl number says, so these have the shape of `_IOR` and
@@ -108,7 +108,7 @@ impl Dispatch {
             }
             TRIM if !admin::is_admin(caller) => return Err(EPERM),
             TRIM => return self.trim(data, reply),
-            _ => return Err(ENOTTY),
+            _ => return self.entry_words(caller, node, args, data, reply),
         };
         reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
         if let Some(number) = answer {

@@ -14,7 +14,8 @@
 //! Invariant: nothing here changes the file system except a truncation that the caller asked for.
 
 use super::{Answer, Dispatch, O_TRUNC, cred_of};
-use crate::proto::Request;
+use crate::entry_words::SET_ENTRY_WORDS;
+use crate::proto::{IoctlOut, Request};
 use crate::reply::Reply;
 use crate::session::Call;
 use terrane_posix::{Attr, Cred, Errno, Ino, RENAME_EXCHANGE, RENAME_WHITEOUT, SetAttr, mode};
@@ -71,6 +72,10 @@ impl Dispatch {
                 if there == set.value { Ok(()) } else { Err(EEXIST) }
             }
             (Errno::ENODATA, Request::Removexattr { .. }) => Ok(()),
+            (Errno::ENODATA, Request::Ioctl { ioctl, .. }) if ioctl.cmd == SET_ENTRY_WORDS => {
+                reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
+                Ok(())
+            }
             (ENOENT, Request::Unlink { .. } | Request::Rmdir { .. }) => Ok(()),
             (ENOENT, Request::Rename { new_dir, new_name, .. }) => {
                 let there = self.fs.lookup(self.ino(new_dir), new_name)?;

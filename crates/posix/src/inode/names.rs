@@ -1,13 +1,14 @@
-//! Directory entries: a ZAP from a name to an object number and a file type.
+//! Directory entries: a ZAP from a name to an object number and a file type, and up to six words of programs.
 
 use super::State;
 use crate::attr::kind_of;
 use crate::errno::Errno;
-use crate::types::{Ino, NAME_MAX};
-use terrane_dataset::ObjectZap;
+use crate::types::{EntryWords, Ino, NAME_MAX};
+use smallvec::SmallVec;
+use terrane_dataset::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, ObjectZap};
 use terrane_pool::Tx;
-use terrane_wire::ObjectId;
-use terrane_zap::ShrinkPlan;
+use terrane_wire::{Corrupt, ObjectId};
+use terrane_zap::{ShrinkPlan, ValueRef};
 
 /// `DT_DIR`
 pub(crate) const KIND_DIR: u8 = 4;
@@ -30,10 +31,29 @@ impl ChildRef {
         self.ino | u64::from(self.kind) << KIND_SHIFT
     }
 
-    /// From the value of a directory entry.
+    /// The whole value of an entry with words beside it.
+    pub fn to_value_with(self, words: &EntryWords) -> SmallVec<[u64; 1 + ENTRY_WORDS_MAX]> {
+        let count = words.as_slice().len() as u64;
+        let first = self.to_value() | count << ENTRY_WORD_COUNT.shift;
+        std::iter::once(first).chain(words.as_slice().iter().copied()).collect()
+    }
+
+    /// From the first word of a directory entry's value.
     pub fn from_value(value: u64) -> Self {
         let kind = u8::try_from(value >> KIND_SHIFT).unwrap_or(0);
         ChildRef { ino: value & ObjectId::MASK, kind }
+    }
+}
+
+impl EntryWords {
+    /// The words in an entry's value of `count` integers, of which `integers` are the first.
+    pub(crate) fn from_integers(integers: &[u64], count: usize) -> Result<EntryWords, Corrupt> {
+        let counted = integers.first().map_or(1, |first| ENTRY_WORD_COUNT.words(*first));
+        let words = integers.get(1..counted).filter(|_| counted <= count);
+        words.and_then(EntryWords::from_slice).ok_or_else(|| {
+            let expected = format_args!("{counted} by its first, at most {}", 1 + ENTRY_WORDS_MAX);
+            Corrupt::new("directory entry", "number of integers", expected, count)
+        })
     }
 }
 
@@ -73,6 +93,17 @@ impl State {
         Ok(self.names()?.match_u64(name)?.map(ChildRef::from_value))
     }
 
+    /// Looks a name up with the words beside it.
+    pub fn find_with_words(&self, name: &[u8]) -> Result<Option<(ChildRef, EntryWords)>, Errno> {
+        let Some(first) = self.names()?.match_u64(name)? else { return Ok(None) };
+        if ENTRY_WORD_COUNT.words(first) == 1 {
+            return Ok(Some((ChildRef::from_value(first), EntryWords::NONE)));
+        }
+        let Some(value) = self.names()?.match_value(name)? else { return Ok(None) };
+        let words = EntryWords::from_integers(&value.ints(), value.num_ints())?;
+        Ok(Some((ChildRef::from_value(first), words)))
+    }
+
     /// Whether two names with different bytes match the same entry.
     pub fn is_same_name(&self, a: &[u8], b: &[u8]) -> Result<bool, Errno> {
         let (stored_a, stored_b) = (self.names()?.other_spelling(a)?, self.names()?.other_spelling(b)?);
@@ -86,26 +117,34 @@ impl State {
     }
 
     /// Adds a name, which must not exist yet, and counts it in the size.
-    pub fn insert(&mut self, tx: &Tx, name: &[u8], child: ChildRef) -> Result<(), Errno> {
-        self.names_mut()?.add_u64(tx, name, child.to_value())?;
+    pub fn insert(&mut self, tx: &Tx, name: &[u8], child: ChildRef, words: &EntryWords) -> Result<(), Errno> {
+        self.names_mut()?.add(tx, name, ValueRef::U64s(&child.to_value_with(words)))?;
         self.attrs.zpl.size += 1;
         Ok(())
     }
 
-    /// Replaces the target of an existing name, and keeps its stored spelling.
-    pub fn replace(&mut self, tx: &Tx, name: &[u8], child: ChildRef) -> Result<(), Errno> {
+    /// Replaces the target of an existing name and the words beside it, and keeps its stored spelling.
+    pub fn replace(
+        &mut self,
+        tx: &Tx,
+        name: &[u8],
+        child: ChildRef,
+        words: &EntryWords,
+    ) -> Result<(), Errno> {
         let stored = self.names()?.other_spelling(name)?;
         let name = stored.as_deref().unwrap_or(name);
-        Ok(self.names_mut()?.update_u64(tx, name, child.to_value())?)
+        let value = child.to_value_with(words);
+        self.names_mut()?.update(tx, name, ValueRef::U64s(&value))?;
+        Ok(())
     }
 
     /// Changes the spelling of an existing name. False: it already has this spelling.
     pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
+        let Some(stored) = self.names()?.other_spelling(name)? else { return Ok(false) };
+        let (child, words) = self.find_with_words(&stored)?.ok_or(Errno::ENOENT)?;
         let names = self.names_mut()?;
-        let Some(stored) = names.other_spelling(name)? else { return Ok(false) };
-        let value = names.lookup_u64(&stored)?.ok_or(Errno::ENOENT)?;
         // Add before removing: if the directory cannot take the new name, it keeps the old one.
-        names.add_u64(tx, name, value)?;
+        names.add(tx, name, ValueRef::U64s(&child.to_value_with(&words)))?;
         names.remove(tx, &stored)?;
         Ok(true)
     }

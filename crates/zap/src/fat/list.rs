@@ -4,6 +4,7 @@
 //! the few entries that share a bucket. The walk verifies that each entry lies where its hash belongs. That also
 //! guarantees that it advances, whatever the blocks hold.
 
+use crate::bytes::get_u64;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::fat::header::Header;
@@ -45,8 +46,35 @@ pub struct VisitedEntry<'a> {
     pub key: KeyRef<'a>,
     /// The first integer of the value, widened, if there is one.
     pub first_integer: Option<u64>,
+    pub(crate) integers: Integers<'a>,
     /// The cursor after this entry.
     pub after: Cursor,
+}
+
+/// The integers of a visited entry, where they lie.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Integers<'a> {
+    /// Words in the order of bytes of slots.
+    Words(&'a [u8]),
+    Value(&'a Value),
+}
+
+impl VisitedEntry<'_> {
+    /// Copies the value's first integers, widened, as far as `out` has space. Returns how many the value has.
+    pub fn copy_integers(&self, out: &mut [u64]) -> usize {
+        match self.integers {
+            Integers::Words(raw) => {
+                let words = raw.chunks_exact(8);
+                let count = words.len();
+                out.iter_mut().zip(words).for_each(|(out, word)| *out = get_u64(word, 0));
+                count
+            }
+            Integers::Value(value) => {
+                out.iter_mut().zip(value.ints()).for_each(|(out, word)| *out = word);
+                value.num_ints()
+            }
+        }
+    }
 }
 
 /// Passes entries from the cursor on to `each` until it returns false. Returns true if the last entry was passed.
@@ -60,7 +88,8 @@ pub(crate) fn visit<S: Store + ?Sized>(
         for entry in found {
             let entry = read(leaf, entry)?;
             let (first, after) = (entry.value.first_integer(), entry.cursor_after());
-            wanted = each(VisitedEntry { key: entry.key.as_ref(), first_integer: first, after });
+            let (key, integers) = (entry.key.as_ref(), Integers::Value(&entry.value));
+            wanted = each(VisitedEntry { key, first_integer: first, integers, after });
             if !wanted {
                 break;
             }

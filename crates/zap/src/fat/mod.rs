@@ -21,6 +21,7 @@ mod split;
 pub(crate) mod table;
 
 pub(crate) use insert::{Mode, put, put_with};
+pub(crate) use list::Integers;
 pub use list::{Entry, VisitedEntry};
 pub(crate) use list::{list, next, visit};
 pub(crate) use remove::remove;
