@@ -21,6 +21,7 @@ mod directory;
 mod dnode_blocks;
 mod error;
 mod error_log;
+mod feature_counts;
 mod free_policy;
 mod naming;
 pub mod props;

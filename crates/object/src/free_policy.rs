@@ -8,8 +8,9 @@
 //! the txg that removes the block asks it.
 
 use crate::account::Account;
+use crate::kind::ObjectKind;
 use crate::queued_subtree::QueuedSubtree;
-use terrane_format::BlockPtr;
+use terrane_format::{BlockPtr, Feature};
 use terrane_pool::TxgSync;
 use terrane_wire::Txg;
 
@@ -30,6 +31,12 @@ pub trait FreePolicy: Send + Sync {
     /// sync waits for the answer, so this must not wait for a txg. If the txg fails afterwards, the pool writes
     /// nothing more.
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
+
+    /// The feature that objects of this kind may use, if its uses are counted. Only objects of one block do.
+    fn counted_feature(&self, kind: ObjectKind) -> Option<Feature>;
+
+    /// Whether such an object, which is about to be destroyed, is a use. `None`: its block is damaged.
+    fn is_use(&self, block: &[u8]) -> Option<bool>;
 }
 
 /// What a sync does to a set beside its trees, and the only way by which blocks leave them.
@@ -109,5 +116,13 @@ pub(crate) struct FreeAll;
 impl FreePolicy for FreeAll {
     fn decide(&self, _: &BlockPtr, _: Txg) -> FreeDecision {
         FreeDecision::Free
+    }
+
+    fn counted_feature(&self, _: ObjectKind) -> Option<Feature> {
+        None
+    }
+
+    fn is_use(&self, _: &[u8]) -> Option<bool> {
+        Some(false)
     }
 }

@@ -91,10 +91,10 @@ impl Pool {
         let pool = env.random_u64();
         let mut features = Features::default();
         for feature in &create.features {
-            features.add(*feature);
+            features.enable(*feature);
         }
         if members.len() > 1 {
-            features.add(Feature::Devices);
+            features.enable(Feature::Devices);
         }
         let row = |(device, role): &(Arc<dyn Device>, Role)| {
             let mut row = DeviceRow::of(random_id(env.as_ref()), geometry(device.info()), *role);
@@ -172,10 +172,11 @@ impl Pool {
             (Txg(1), Txg(0)),
             state,
             (env, counters, Totals::default()),
+            None,
             options,
         );
         pool.run_txg()?;
-        pool.membership.activate(in_force.into_iter());
+        pool.membership.put_in_force(in_force.into_iter());
         pool.start(options);
         Ok(pool)
     }

@@ -73,6 +73,7 @@ pub use norm::{Match, NormFlags};
 pub use options::ZapOptions;
 pub use prepared_index::PreparedIndex;
 pub use shrink::ShrinkPlan;
+pub use slots::is_tiny;
 pub use store::{FirstBlock, MemStore, Store};
 pub use value::{Value, ValueRef, ValueShape};
 pub use zap::{Kind, Zap};

@@ -64,6 +64,24 @@ pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
     }
 }
 
+/// Whether block 0 is that of a tiny ZAP, of either byte order. It looks at the header only.
+///
+/// # Errors
+/// The block belongs to no ZAP.
+pub fn is_tiny(raw: &[u8]) -> Result<bool, Corrupt> {
+    let header = SlotsHeader::decode(raw).ok_or_else(|| {
+        Corrupt::new("block 0", "bytes", format_args!("at least {}", SlotsHeader::SIZE), raw.len())
+    })?;
+    let types = [BLOCK_TYPE, crate::fat::header::BLOCK_TYPE];
+    match types.iter().position(|own| [*own, own.swap_bytes()].contains(&header.block_type)) {
+        Some(of) => Ok(of == 0 && header.flags & FLAG_TINY != 0),
+        None => {
+            let found = format_args!("{:#x}", header.block_type);
+            Err(Corrupt::new("block 0", "block type", "that of a ZAP", found))
+        }
+    }
+}
+
 /// The layout of the slots of a block.
 ///
 /// Only shapes of the format's table exist. 64 bytes with one word is micro. 64 bytes with 2 to 7 words, 128 with 1

@@ -5,6 +5,7 @@ use crate::dirty::SpillChange;
 use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use std::sync::Arc;
+use terrane_format::Feature;
 use terrane_format::directory::SPILL;
 use terrane_pool::Tx;
 
@@ -74,7 +75,9 @@ impl Object {
         // Zeros would be stored as a hole, which a dnode's spill pointer must not be.
         let spill = spill.filter(|spill| spill.iter().any(|byte| *byte != 0));
         if let Some(spill) = &spill {
-            check_fits("spill", self.table()?.spill_max(), spill.len())?;
+            let table = self.table()?;
+            check_fits("spill", table.spill_max(), spill.len())?;
+            table.pool().note_use(Feature::Xattr);
         }
         self.change(tx, |state| {
             check_fits("bonus", Dnode::bonus_capacity(state.dnode.slots, spill.is_some()), bonus.len())?;
