@@ -112,16 +112,21 @@ impl Pool {
         Ok(new)
     }
 
-    /// Disables features that are not active. All anchors are rewritten.
+    /// Disables features that are not active. Returns those that were enabled. All anchors are rewritten.
     ///
     /// # Errors
-    /// `Refused` if one is active; then none is disabled. `ReadOnly`; `Failed` as for [`enable`](Pool::enable).
-    pub fn disable(self: &Arc<Self>, unwanted: &[Feature]) -> Result<Vec<Feature>, PoolError> {
+    /// `Refused` if one is active; then none is disabled. The message has the number of uses, which may come from
+    /// a walk (`found`). `ReadOnly`; `Failed` as for [`enable`](Pool::enable).
+    pub fn disable(
+        self: &Arc<Self>,
+        unwanted: &[Feature],
+        found: &BTreeMap<Feature, u64>,
+    ) -> Result<Vec<Feature>, PoolError> {
         let mut st = self.begin_feature_change()?;
         if let Some(feature) =
             unwanted.iter().find(|feature| self.feature_state(**feature) == FeatureState::Active)
         {
-            return Err(self.refuse_active(*feature));
+            return Err(self.refuse_active(*feature, found.get(feature).copied()));
         }
         let is_enabled = |feature: &Feature| self.feature_state(*feature) == FeatureState::Enabled;
         let mut gone: Vec<Feature> = unwanted.iter().copied().filter(is_enabled).collect();
@@ -133,8 +138,8 @@ impl Pool {
         Ok(gone)
     }
 
-    fn refuse_active(&self, feature: Feature) -> PoolError {
-        let (row, uses) = (feature.row(), self.uses(feature));
+    fn refuse_active(&self, feature: Feature, found: Option<u64>) -> PoolError {
+        let (row, uses) = (feature.row(), self.uses(feature).or(found));
         let found = match (row.tracking, uses) {
             (UseTracking::WhenEnabled, _) => "active: in use from the moment it is enabled".to_owned(),
             (_, Some(uses)) => format!("active: {uses} x {}", row.use_noun),
