@@ -33,10 +33,14 @@ pub trait FreePolicy: Send + Sync {
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
 
     /// The feature that objects of this kind may use, if its uses are counted. Only objects of one block do.
-    fn counted_feature(&self, kind: ObjectKind) -> Option<Feature>;
+    fn counted_feature(&self, _kind: ObjectKind) -> Option<Feature> {
+        None
+    }
 
     /// Whether such an object, which is about to be destroyed, is a use. `None`: its block is damaged.
-    fn is_use(&self, block: &[u8]) -> Option<bool>;
+    fn is_use(&self, _block: &[u8]) -> Option<bool> {
+        Some(false)
+    }
 }
 
 /// What a sync does to a set beside its trees, and the only way by which blocks leave them.
@@ -116,13 +120,5 @@ pub(crate) struct FreeAll;
 impl FreePolicy for FreeAll {
     fn decide(&self, _: &BlockPtr, _: Txg) -> FreeDecision {
         FreeDecision::Free
-    }
-
-    fn counted_feature(&self, _: ObjectKind) -> Option<Feature> {
-        None
-    }
-
-    fn is_use(&self, _: &[u8]) -> Option<bool> {
-        Some(false)
     }
 }

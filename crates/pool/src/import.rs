@@ -692,7 +692,7 @@ fn open(
         (next_txg, uber.txg),
         state,
         (env, counters, before),
-        Some(record.incarnation),
+        Some((uber.txg, record.incarnation)),
         options,
     );
     if !options.read_only {
@@ -760,7 +760,7 @@ pub(crate) fn assemble(
     (open, synced): (Txg, Txg),
     state: SyncState,
     (env, counters, before): (Arc<dyn Env>, Arc<Counters>, Totals),
-    record_incarnation: Option<u64>,
+    imported: Option<(Txg, u64)>,
     options: &ImportOptions,
 ) -> Arc<Pool> {
     let reports = Arc::new(Reports::new(env.clone()));
@@ -770,7 +770,7 @@ pub(crate) fn assemble(
     let reader =
         BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
     let pool = Pool {
-        membership: Membership::new(label, state.incarnation, record_incarnation),
+        membership: Membership::new(label, state.incarnation, imported),
         store: store.clone(),
         reader: Arc::new(reader),
         reports,

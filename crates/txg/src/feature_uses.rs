@@ -39,6 +39,8 @@ pub struct ImportedUses {
     pub record_incarnation: u64,
     /// Bits of the features that the imported label has as active.
     pub active: u32,
+    /// The imported txg.
+    pub txg: Txg,
 }
 
 #[derive(Debug, Default)]
@@ -149,6 +151,8 @@ impl FeatureUses {
         let before = if was_active { stored.filter(is_valid).map(|stored| stored.uses) } else { Some(0) };
         count.uses = before.and_then(|uses| uses.checked_add_signed(count.folded));
         count.is_loaded = true;
+        let was_unused = count.uses == Some(0) && count.changes == 0;
+        count.zero_since = was_unused.then_some(self.imported.txg);
         true
     }
 
@@ -236,7 +240,7 @@ mod tests {
 
     fn imported(is_active: bool) -> FeatureUses {
         let active = if is_active { TINY.bit() } else { 0 };
-        FeatureUses::new(ImportedUses { record_incarnation: 7, active }, 8)
+        FeatureUses::new(ImportedUses { record_incarnation: 7, active, txg: Txg(8) }, 8)
     }
 
     fn stored(uses: u64, incarnation: u64) -> Option<StoredCount> {

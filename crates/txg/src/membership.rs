@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;
 use terrane_format::features::FeatureState;
 use terrane_format::label::Label;
+use terrane_wire::Txg;
 
 /// The label in memory, the features in force, and figures of the devices.
 pub struct Membership {
@@ -25,12 +26,13 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// No feature is in force yet. Commits will be of `incarnation`. `record_incarnation`: that of the
-    /// imported commit record; `None` in a new pool.
-    pub fn new(label: Label, incarnation: u64, record_incarnation: Option<u64>) -> Membership {
+    /// No feature is in force yet. Commits will be of `incarnation`. `imported`: the imported txg, and the
+    /// incarnation of its commit record; `None` in a new pool.
+    pub fn new(label: Label, incarnation: u64, imported: Option<(Txg, u64)>) -> Membership {
         let imported = ImportedUses {
-            record_incarnation: record_incarnation.unwrap_or(incarnation),
-            active: record_incarnation.map_or(0, |_| active_bits(&label)),
+            record_incarnation: imported.map_or(incarnation, |(_, incarnation)| incarnation),
+            active: imported.map_or(0, |_| active_bits(&label)),
+            txg: imported.map_or(Txg(0), |(txg, _)| txg),
         };
         Membership {
             label: Mutex::new(label),

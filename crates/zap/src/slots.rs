@@ -442,6 +442,27 @@ pub(crate) fn clear_slot(raw: &mut [u8], shape: Shape, slot: usize) {
 mod tests {
     use super::*;
 
+    #[test]
+    fn only_slots_with_the_flag_are_tiny() {
+        let block = |block_type: u64, flags| {
+            let mut raw = [0; 64];
+            raw[..8].copy_from_slice(&block_type.to_le_bytes());
+            raw[24] = flags;
+            raw
+        };
+        let fat = crate::fat::header::BLOCK_TYPE;
+        for block_type in [BLOCK_TYPE, BLOCK_TYPE.swap_bytes()] {
+            assert_eq!(is_tiny(&block(block_type, FLAG_TINY)).ok(), Some(true));
+            assert_eq!(is_tiny(&block(block_type, 0)).ok(), Some(false));
+        }
+        for block_type in [fat, fat.swap_bytes()] {
+            assert_eq!(is_tiny(&block(block_type, FLAG_TINY)).ok(), Some(false), "no flag there");
+        }
+        assert!(
+            is_tiny(&block(7, FLAG_TINY)).is_err() && is_tiny(&[0; 64]).is_err() && is_tiny(&[]).is_err()
+        );
+    }
+
     /// FORMAT.md section 8.3: longest names for 64, 128 and 256 bytes; 0 if there is no such shape.
     #[test]
     fn shapes_are_those_of_the_table() {
