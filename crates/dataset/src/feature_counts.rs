@@ -25,6 +25,7 @@ use terrane_object::{Object, ObjectKind, ObjectSet};
 use terrane_pool::Tx;
 use terrane_txg::feature_uses::StoredCount;
 use terrane_wire::ObjectId;
+use terrane_zap::Value;
 
 /// The feature whose uses are counted here.
 const COUNTED: Feature = Feature::TinyZap;
@@ -122,8 +123,14 @@ fn find(mos: &Arc<ObjectSet>, directory: &ObjectZap) -> Result<Option<ObjectZap>
 
 fn load(mos: &Arc<ObjectSet>) -> Result<Option<StoredCount>, DatasetError> {
     let Some(zap) = find(mos, &directory(mos)?)? else { return Ok(None) };
-    let uses = zap.lookup_u64(COUNTED.row().name)?;
-    let incarnation = zap.lookup_u64(INCARNATION)?;
+    // A value of any other form is none of ours.
+    let number = |name: &[u8]| -> Result<Option<u64>, DatasetError> {
+        Ok(match zap.lookup(name)? {
+            Some(Value::U64(number)) => Some(number),
+            _ => None,
+        })
+    };
+    let (uses, incarnation) = (number(COUNTED.row().name.as_bytes())?, number(INCARNATION)?);
     Ok(uses.zip(incarnation).map(|(uses, incarnation)| StoredCount { uses, incarnation }))
 }
 

@@ -174,16 +174,21 @@ fn first_and_last_use_are_cut_at_every_write() {
         zaps.commit().unwrap();
         destroy(&zaps, "b");
         zaps.commit().unwrap();
+        let mut cut_copies = device.take_cut_copies();
         if by_export {
             drop(zaps);
             machine.pool.export().unwrap();
         } else {
-            machine.commit_txgs(70);
+            // Nothing happens in most of them.
+            machine.commit_txgs(58);
+            drop(device.take_cut_copies());
+            assert_eq!(machine.state(), (FeatureState::Active, Some(0)));
+            machine.commit_txgs(10);
             assert_eq!(machine.state(), (FeatureState::Enabled, Some(0)), "unused for long");
             new_tiny(&zaps, "c");
             zaps.commit().unwrap();
         }
-        let cut_copies = device.take_cut_copies();
+        cut_copies.extend(device.take_cut_copies());
         drop(machine);
         let (mut refused, mut accepted, mut used) = (0, 0, 0);
         for (number, cut_copy) in cut_copies.iter().enumerate() {
@@ -310,7 +315,7 @@ fn forged_counts_are_found() {
         ("org.terrane:tinyzap", ValueRef::U64s(&[9]), true),
         ("org.terrane:tinyzap", ValueRef::U64s(&[u64::MAX]), false),
         ("org.terrane:tinyzap", ValueRef::U8s(b"two"), false),
-        ("org.terrane:tinyzap", ValueRef::U64s(&[2, 2]), true),
+        ("org.terrane:tinyzap", ValueRef::U64s(&[2, 2]), false),
         ("incarnation", ValueRef::U64s(&[u64::MAX]), false),
     ];
     for (name, value, is_valid) in forgeries {
