@@ -8,8 +8,8 @@ use terrane_format::Feature;
 use terrane_format::features::{FEATURES, FeatureState};
 use terrane_object::{ObjectKind, ObjectSets};
 
-/// Compares the uses in a report with the label, and with the stored counts. After everything else: an unreadable
-/// part has uses that nobody can count.
+/// Compares the uses in a report with the label, and with the stored counts. It runs last: uses in an unreadable
+/// part cannot be counted.
 pub(crate) fn check_features(objects: &Arc<ObjectSets>, report: &mut Report) {
     let pool = objects.pool();
     let label = pool.label();

@@ -1,7 +1,7 @@
 //! Counts of what uses a feature: tiny ZAPs.
 //!
 //! A version that does not know tiny ZAPs may open a pool without one. So each change of a ZAP, and each
-//! destruction of an object, tells the pool if there is one more or one less ([`ZapForm`]). When a txg has
+//! destruction of an object, tells the pool if there is one more or one less (`zap_form`). When a txg has
 //! quiesced, the sum is stored in the MOS. The pool directory's entry `feature_uses` names a ZAP there:
 //!
 //! | name | number |
@@ -16,68 +16,21 @@
 
 use crate::directory::{FEATURE_USES, POOL_DIRECTORY};
 use crate::error::DatasetError;
+use crate::zap_form::COUNTED;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
-use terrane_format::Feature;
 use terrane_format::features::FeatureState;
-use terrane_object::{Object, ObjectKind, ObjectSet};
+use terrane_object::{ObjectKind, ObjectSet};
 use terrane_pool::Tx;
 use terrane_txg::feature_uses::StoredCount;
 use terrane_wire::ObjectId;
 use terrane_zap::Value;
 
-/// The feature whose uses are counted here.
-const COUNTED: Feature = Feature::TinyZap;
 /// The entry for the incarnation.
 const INCARNATION: &[u8] = b"incarnation";
 /// Metadata blocks that a change of the count dirties: the ZAP, the pool directory, and their dnodes.
 const BLOCKS: u32 = 8;
-
-/// What an object counts for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ZapForm {
-    /// It is a tiny ZAP.
-    Tiny,
-    /// It is none.
-    NotTiny,
-    /// It cannot be read.
-    Unknown,
-}
-
-impl ZapForm {
-    /// The form of the ZAP in an object of a data set.
-    pub fn of(object: &Arc<Object>) -> ZapForm {
-        // A fat ZAP has a leaf behind its header.
-        if object.block_count() != 1 {
-            return ZapForm::NotTiny;
-        }
-        match object.read_block(0).map(|block| terrane_zap::is_tiny(&block)) {
-            Ok(Ok(true)) => ZapForm::Tiny,
-            Ok(Ok(false)) => ZapForm::NotTiny,
-            _ => ZapForm::Unknown,
-        }
-    }
-
-    /// Counts the change from this form to another one.
-    pub fn change_to(self, after: ZapForm, tx: &Tx) {
-        match (self, after) {
-            (ZapForm::Unknown, _) | (_, ZapForm::Unknown) => tx.pool().lose_uses(COUNTED),
-            (ZapForm::NotTiny, ZapForm::Tiny) => tx.pool().change_uses(tx, COUNTED, 1),
-            (ZapForm::Tiny, ZapForm::NotTiny) => tx.pool().change_uses(tx, COUNTED, -1),
-            (ZapForm::Tiny, ZapForm::Tiny) | (ZapForm::NotTiny, ZapForm::NotTiny) => {}
-        }
-    }
-}
-
-/// The feature that objects of a kind may use, if its uses are counted.
-pub(crate) fn of_kind(kind: ObjectKind) -> Option<Feature> {
-    let is_zap = matches!(
-        kind,
-        ObjectKind::Zap | ObjectKind::Master | ObjectKind::Directory | ObjectKind::DeleteQueue
-    );
-    is_zap.then_some(COUNTED)
-}
 
 /// Passes the stored count to the pool, and stores it with each txg from now on. Does nothing if that was done
 /// before.

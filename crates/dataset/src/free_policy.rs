@@ -5,7 +5,7 @@
 //!
 //! Invariant: object sets of data sets are opened only by [`open_set`], so this policy decides about all their frees.
 
-use crate::feature_counts;
+use crate::zap_form;
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::{FreeDecision, FreePolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
@@ -20,7 +20,7 @@ impl FreePolicy for NoSnapshots {
     }
 
     fn counted_feature(&self, kind: ObjectKind) -> Option<Feature> {
-        feature_counts::of_kind(kind)
+        zap_form::of_kind(kind)
     }
 
     fn is_use(&self, block: &[u8]) -> Option<bool> {

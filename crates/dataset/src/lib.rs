@@ -25,6 +25,7 @@ mod feature_counts;
 mod free_policy;
 mod naming;
 pub mod props;
+mod zap_form;
 mod zap_handle;
 mod zap_policy;
 mod zap_store;

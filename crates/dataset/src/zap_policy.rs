@@ -3,7 +3,7 @@
 //! The limit is a property. Whether a ZAP may be tiny depends on a feature that can be enabled while the pool
 //! is open. So each change checks both, and existing ZAPs stay as they are.
 
-use crate::feature_counts::ZapForm;
+use crate::zap_form::ZapForm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;

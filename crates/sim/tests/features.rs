@@ -308,7 +308,7 @@ fn a_version_that_does_not_count_makes_the_count_unknown_until_a_walk() {
     assert_eq!(machine.pool.feature_state(TINY), FeatureState::Enabled);
 }
 
-/// Whoever forges the stored counts gets a finding or an unknown count, and never a panic.
+/// A forged count is a finding or unknown, and never a panic. A walk repairs it.
 #[test]
 fn forged_counts_are_found() {
     let forgeries: [(&str, ValueRef<'_>, bool); 6] = [
