@@ -30,12 +30,13 @@ pub(crate) fn check_features(objects: &Arc<ObjectSets>, report: &mut Report) {
         (Feature::Datasets, identified),
     ];
     report.uses.extend(of_pool);
+    // What is damaged may look like a use, or hide one.
     let is_whole = report.is_clean();
     for row in FEATURES {
         let found = report.uses.entry(row.feature).or_default();
         let (found, state) = (*found, label.features.state(row.feature));
         let at = format!("feature {}", row.name);
-        if found > 0 && state != FeatureState::Active {
+        if is_whole && found > 0 && state != FeatureState::Active {
             let found = format_args!("{}, and in use {found} times ({})", state.name(), row.use_noun);
             report.add(kind::FEATURE, &at, "active in the labels, or not in use", found);
         }
