@@ -9,7 +9,7 @@
 //! Then it checks the names: every name leads to an object, and every object has a name.
 //!
 //! Modules, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
-//! (objects and names), and `rebuild`, which needs only the walk.
+//! (objects and names), `features` (uses), and `rebuild`, which needs only the walk.
 //!
 //! Invariants:
 //! * Nothing is changed.
@@ -22,6 +22,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::unwrap_used, clippy::disallowed_methods))]
 
 pub mod attributes;
+mod features;
 mod rebuild;
 pub mod report;
 mod rules;
@@ -89,5 +90,6 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
     if let (Some(mut checker), Some(dataset)) = (checker, &dataset) {
         checker.check(dataset, &mut walk);
     }
+    features::check_features(objects, &mut report);
     report
 }

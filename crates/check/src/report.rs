@@ -3,7 +3,9 @@
 //! Each finding has a *kind*, a stable name that tests and scripts compare. Location, expected and found are
 //! text.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use terrane_format::Feature;
 use terrane_wire::Corrupt;
 
 /// Findings kept. Further ones are only counted, so that a report stays small whatever a device holds.
@@ -102,6 +104,8 @@ pub mod kind {
     pub const DELETE_QUEUE: &str = "delete queue";
     /// The space that a file has reserved.
     pub const RESERVED: &str = "reservation";
+    /// Something uses a feature that is not active, or the stored number of its uses is wrong.
+    pub const FEATURE: &str = "feature";
     /// The root data set cannot be opened.
     pub const ROOT_DATASET: &str = "root data set";
 }
@@ -154,6 +158,8 @@ pub struct Report {
     pub explained_zones: u64,
     /// Sizes of what was checked.
     pub counts: Counts,
+    /// Uses of each feature. They are all uses only if the report is clean.
+    pub uses: BTreeMap<Feature, u64>,
 }
 
 impl Report {
@@ -165,6 +171,11 @@ impl Report {
     /// Whether something of this kind was found.
     pub fn has(&self, kind: &str) -> bool {
         self.findings.iter().any(|finding| finding.kind == kind)
+    }
+
+    pub(crate) fn add_use(&mut self, feature: Feature) {
+        let uses = self.uses.entry(feature).or_default();
+        *uses = uses.saturating_add(1);
     }
 
     pub(crate) fn add(

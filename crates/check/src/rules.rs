@@ -9,6 +9,7 @@ use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{
     Dataset, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY,
 };
+use terrane_format::Feature;
 use terrane_object::dnode::Dnode;
 use terrane_object::{ObjectKind, ObjectSet, ObjectSets};
 use terrane_posix::{XATTR_SIZE_MAX, mode};
@@ -133,6 +134,9 @@ impl ObjectChecker {
             match attributes::read_inode(report, (&self.set, id), dnode, layouts) {
                 Some(Inode { zpl, xattr_dir, is_xattr, is_partial }) => {
                     (info.is_unreadable, info.is_xattr) = (false, is_xattr);
+                    if !dnode.spill.is_hole() || xattr_dir.is_some() || zpl.dxattr.is_some() {
+                        report.add_use(Feature::Xattr);
+                    }
                     self.check_attributes(report, &mut info, &zpl, dnode);
                     self.xattr_dirs.extend(xattr_dir.map(|xattr_dir| (id.0, xattr_dir)));
                     self.partial.extend(is_partial.then_some(id.0));
@@ -146,6 +150,13 @@ impl ObjectChecker {
                 "only in objects with attributes",
                 format_args!("a {:?}", dnode.kind),
             );
+        }
+        if info.is_zap() && dnode.block_count == 1 && !self.set.is_meta() {
+            // An unreadable or foreign block is reported elsewhere.
+            let block = self.set.hold(id).and_then(|object| object.read_block(0));
+            if block.is_ok_and(|block| terrane_zap::is_tiny(&block).unwrap_or(false)) {
+                report.add_use(Feature::TinyZap);
+            }
         }
         let is_second_copy = info.kind == ObjectKind::File && !info.is_unreadable && info.links == 0;
         self.infos.push(info);
@@ -649,6 +660,9 @@ fn check_entry_words(report: &mut Report, at: &str, value: &Value, is_xattr: boo
     let counted = words.first().map_or(1, |first| ENTRY_WORD_COUNT.words(*first));
     if counted > count {
         return report.add(kind::ENTRY, at, format_args!("of {counted} words by its first one"), count);
+    }
+    if counted > 1 {
+        report.add_use(Feature::EntryWords);
     }
     if let Some(word) = words.iter().skip(counted).find(|word| **word != 0) {
         report.add(kind::ENTRY, at, format_args!("of {counted} words and zeros"), format_args!("{word:#x}"));

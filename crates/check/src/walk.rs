@@ -13,7 +13,7 @@ use crate::report::{Progress, Report, Stage, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrane_format::directory::SPILL;
-use terrane_format::{Addr, BlockPtr, Owner, granule_bytes};
+use terrane_format::{Addr, BlockPtr, Feature, Owner, granule_bytes};
 use terrane_object::dnode::{
     DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX, dnodes_in,
 };
@@ -195,6 +195,9 @@ impl<'a> Walk<'a> {
             };
             self.walk_subtree(&tree, &queued_root.root, 0, self.synced, &mut None);
         }
+        if set.account().is_some() {
+            self.report.add_use(Feature::Accounts);
+        }
         // Parts that could not be walked were not counted.
         if let Some(stored) = set.account()
             && self.report.findings_count == findings
@@ -222,6 +225,9 @@ impl<'a> Walk<'a> {
         mut each: Option<DnodeVisitor<'_>>,
     ) -> SubtreeTotals {
         let at = format!("object set {objset} object {id}");
+        if dnode.indirect_bytes != INDIRECT_BYTES {
+            self.report.add_use(Feature::Pointers);
+        }
         let tree = Tree {
             objset,
             object: id.0,
@@ -413,6 +419,7 @@ impl<'a> Walk<'a> {
         if !tree.is_detached {
             self.report.expect(kind::BLOCK_KIND, &at, tree.kind, of_kind);
         }
+        self.count_features(ptr, tree.is_detached);
         let BlockPtr::Normal(normal) = ptr else { return 0 };
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
@@ -436,6 +443,13 @@ impl<'a> Walk<'a> {
             self.report.add(kind::COPIES, &at, 2, 1);
         }
         ptr.allocated_bytes()
+    }
+
+    /// Counts what a pointer uses. The tree of a detached subtree is unknown: its indirect blocks may be small.
+    fn count_features(&mut self, ptr: &BlockPtr, is_detached: bool) {
+        let may_be_small = is_detached && !ptr.is_hole() && ptr.level() > 0;
+        let used = ptr.features().chain(may_be_small.then_some(Feature::Pointers));
+        used.for_each(|feature| self.report.add_use(feature));
     }
 
     fn record_copy(

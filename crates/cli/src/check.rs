@@ -10,7 +10,7 @@
 //! the last try, over zones that were held throughout, are reported. If they were not held, the check was cut
 //! short, and the report says so.
 
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::open_pool::{self, OpenPool};
 use crate::progress::Progress;
 use serde::Serialize;
@@ -19,11 +19,13 @@ use std::sync::Arc;
 use terrane_check::{Counts, Finding, Report, Stage};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, DeviceError, DeviceInfo, OpenMode, ZoneReport};
+use terrane_format::Feature;
 use terrane_object::ObjectSets;
 use terrane_object::objset::HEADER;
 use terrane_pool::Pool;
 use terrane_posix::Fs;
 use terrane_store::env::{Env, SystemEnv};
+use terrane_txg::feature_uses::WalkStart;
 use terrane_wire::ZoneIdx;
 
 /// How often a check of a busy pool is started before it is given up.
@@ -107,6 +109,40 @@ pub fn check_mounted(open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Ch
         }
     }
     Ok(CheckResult::cut_short())
+}
+
+/// Counts the uses of features in a pool that this process has open, as a check does. Returns what was known when
+/// the walk began.
+pub fn count_uses(
+    open_pool: &OpenPool,
+    progress: Progress<'_>,
+) -> Outcome<(WalkStart, BTreeMap<Feature, u64>)> {
+    let mut last = Failure("the pool changes too fast for a walk; try again when it is less busy".into());
+    for _ in 0..ATTEMPTS_MAX {
+        let start = open_pool.pool.begin_use_walk();
+        open_pool.pool.commit()?;
+        let hold = open_pool.pool.hold_zones();
+        let devices = open_pool.pool.device_handles().into_iter().map(read_only_view).collect();
+        let outcome = check(devices, progress);
+        let was_held = hold.is_whole();
+        drop(hold);
+        // A wrong count is what is repaired here.
+        let is_other = |finding: &&Finding| finding.kind != terrane_check::kind::FEATURE;
+        match outcome.map(|(report, _)| report) {
+            Ok(report) if report.findings.iter().filter(is_other).count() == 0 => {
+                return Ok((start, report.uses));
+            }
+            // If zones that it began with were reset, that says nothing.
+            Ok(report) if was_held => {
+                let (name, count) = (open_pool.pool.name(), report.findings_count);
+                last =
+                    Failure(format!("pool {name}: uses not counted, {count} findings; see `terrane check`"));
+            }
+            Err(error) if was_held => last = error,
+            _ => {}
+        }
+    }
+    Err(last)
 }
 
 /// Records what was found as damage, which `pool status` shows from then on.

@@ -27,7 +27,7 @@ pub use zones::{zone, zones};
 use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_format::Owner;
-use terrane_format::features::Features;
+use terrane_format::features::{Feature, Features};
 use terrane_format::label::Label;
 use terrane_object::objset::HEADER;
 use terrane_store::errors::DamagedBlock;
@@ -35,10 +35,12 @@ use terrane_store::errors::DamagedBlock;
 /// Maximum rows of one answer, so that a huge object does not need a huge answer.
 const ROWS_MAX: usize = 100_000;
 
-/// Names of the features in all lists of a label.
+/// Names of the features that are enabled or active. Those of other versions come last.
 pub fn feature_names(label: &Label) -> Vec<String> {
     let Features { incompatible, read_only_compatible, compatible } = &label.features;
-    [incompatible, read_only_compatible, compatible].into_iter().flatten().cloned().collect()
+    let listed = [incompatible, read_only_compatible, compatible].into_iter().flatten();
+    let others = listed.filter(|name| Feature::from_name(name).is_none()).cloned();
+    label.features.known().map(|feature| feature.row().name.to_owned()).chain(others).collect()
 }
 
 /// A block that cannot be read.

@@ -5,6 +5,7 @@
 //! columns. Its keys are the fields of a struct, which `docs/json.md` lists.
 
 mod devices;
+mod features;
 mod iostat;
 mod properties;
 mod question;
@@ -55,6 +56,9 @@ impl Query {
             Query::Check => Ok(value(&check::check_mounted(open_pool, progress)?)),
             Query::Uberblocks => Ok(value(&inspect::uberblocks(&open_pool.pool.device_handles()))),
             Query::Upgrade => Ok(value(&upgrade(open_pool)?)),
+            Query::Features { enable, disable, count } => {
+                Ok(value(&features::change_and_list(open_pool, (enable, disable), *count, progress)?))
+            }
             Query::Collect { target_percent, wait } => {
                 Ok(value(&collect::collect_to(open_pool, *target_percent, *wait, progress)?))
             }

@@ -120,6 +120,35 @@ fn an_import_rewinds_to_an_older_txg() {
 }
 
 #[test]
+fn features_are_enabled_and_become_active_by_their_use() {
+    let dir = TestDir::new("features");
+    with_attributes(&dir.path("tank.img"));
+    dir.run("pool import tank.img", 0);
+    let state = |name: &str, words: &str| {
+        let answer = dir.json(&format!("pool features -j tank {words}"));
+        let rows = answer["features"].as_array().unwrap().clone();
+        let row = rows.into_iter().find(|row| row["name"] == format!("org.terrane:{name}")).unwrap();
+        (row["state"].as_str().unwrap().to_owned(), row["uses"].as_u64())
+    };
+    let (active, enabled) = ("active".to_owned(), "enabled".to_owned());
+    assert_eq!(state("tinyzap", ""), (enabled.clone(), Some(0)));
+    assert_eq!(state("codecs", ""), ("disabled".to_owned(), Some(0)));
+    assert_eq!(state("xattr", ""), (active.clone(), None), "not counted");
+    assert_eq!(state("xattr", "--count"), (active.clone(), Some(1)));
+    assert_eq!(state("datasets", "--count"), (active, Some(1)));
+    dir.refused("pool features tank --disable xattr", &["org.terrane:xattr", "active: 1 x inode"]);
+    dir.refused("pool features tank --disable org.terrane:rows", &["in use from the moment it is enabled"]);
+    dir.refused("pool features tank --disable flux", &["\"flux\"", "unknown"]);
+    assert_eq!(state("tinyzap", "--disable tinyzap"), ("disabled".to_owned(), Some(0)));
+    assert_eq!(state("tinyzap", ""), ("disabled".to_owned(), Some(0)));
+    assert!(dir.out("pool upgrade tank").contains("added: org.terrane:tinyzap\n"));
+    dir.run("pool features tank --disable tinyzap", 0);
+    assert_eq!(state("tinyzap", "--enable tinyzap"), (enabled, Some(0)));
+    assert!(dir.out("pool features tank").contains("org.terrane:tinyzap   enabled"));
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
 fn a_pool_of_an_older_version_is_upgraded_once() {
     let dir = TestDir::new("upgrade");
     assert!(dir.out("pool upgrade").starts_with("no known pools"));
@@ -259,6 +288,7 @@ fn json_is_what_its_page_says() {
         ("pool iostat: pools", "pool iostat -j -w tank".to_owned()),
         ("pool gc: pools", "pool gc -j tank".to_owned()),
         ("pool clear: pools", "pool clear -j tank".to_owned()),
+        ("pool features: features", "pool features -j tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),

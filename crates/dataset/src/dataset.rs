@@ -4,6 +4,7 @@ use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
 use crate::error_log::{ErrorRecorder, RecordScope};
+use crate::feature_counts;
 use crate::free_policy::open_set;
 use crate::naming::{self, Naming};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
@@ -226,6 +227,7 @@ impl Dataset {
             recorder: ErrorRecorder::open(objects.mos()),
             open_zaps: Mutex::default(),
         };
+        feature_counts::open(objects.mos());
         dataset.apply(&dataset.props.lock())?;
         dataset.apply_kernel_cached(&dataset.props.lock())?;
         Ok(dataset)

@@ -14,3 +14,4 @@ pub const ENTRY_WORDS_MAX: usize = 6;
 pub(crate) const ROOT_DATASET: &[u8] = b"root_dataset";
 pub(crate) const ROOT_PROPS: &[u8] = b"root_props";
 pub(crate) const ERRORS: &[u8] = b"errors";
+pub(crate) const FEATURE_USES: &[u8] = b"feature_uses";

@@ -5,9 +5,10 @@
 //!
 //! Invariant: object sets of data sets are opened only by [`open_set`], so this policy decides about all their frees.
 
+use crate::zap_form;
 use std::sync::Arc;
-use terrane_format::BlockPtr;
-use terrane_object::{FreeDecision, FreePolicy, ObjectError, ObjectSet, ObjectSets};
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{FreeDecision, FreePolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_wire::{ObjectId, Txg};
 
 /// The policy of a data set without snapshots.
@@ -16,6 +17,14 @@ struct NoSnapshots;
 impl FreePolicy for NoSnapshots {
     fn decide(&self, _: &BlockPtr, _: Txg) -> FreeDecision {
         FreeDecision::Free
+    }
+
+    fn counted_feature(&self, kind: ObjectKind) -> Option<Feature> {
+        zap_form::of_kind(kind)
+    }
+
+    fn is_use(&self, block: &[u8]) -> Option<bool> {
+        terrane_zap::is_tiny(block).ok()
     }
 }
 

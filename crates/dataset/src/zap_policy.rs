@@ -3,10 +3,11 @@
 //! The limit is a property. Whether a ZAP may be tiny depends on a feature that can be enabled while the pool
 //! is open. So each change checks both, and existing ZAPs stay as they are.
 
+use crate::zap_form::ZapForm;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use terrane_format::Feature;
-use terrane_object::ObjectSet;
+use terrane_object::{Object, ObjectSet};
 use terrane_pool::{Pool, Tx};
 use terrane_zap::ZapOptions;
 
@@ -45,6 +46,19 @@ impl ZapPolicy {
     /// Whether ZAPs may become tiny, which the first version does not know.
     pub fn may_be_tiny(&self) -> bool {
         !self.is_meta && self.pool.has(Feature::TinyZap)
+    }
+
+    /// The form of the ZAP in an object, as far as tiny ZAPs are counted.
+    pub(crate) fn form(&self, object: &Arc<Object>) -> ZapForm {
+        if self.is_meta { ZapForm::NotTiny } else { ZapForm::of(object) }
+    }
+
+    /// After a change: counts the object if it has become a tiny ZAP, or was one.
+    pub(crate) fn count_change(&self, tx: &Tx, before: ZapForm, object: &Arc<Object>) {
+        // A change of a destroyed object was refused, and its use was ended with it.
+        if !self.is_meta && !object.is_destroyed() {
+            before.change_to(ZapForm::of(object), tx);
+        }
     }
 
     /// Whether a transaction belongs to the pool of these ZAPs.

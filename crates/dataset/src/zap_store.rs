@@ -264,6 +264,7 @@ impl ObjectZap {
     pub fn write_empty(&mut self, tx: &Tx, flags: Flags, fat_block_shift: u32) -> Result<(), ZapError> {
         let options = ZapOptions { flags, fat_block_shift, ..self.policy.options(self.salt) };
         let created = Zap::create(&mut ObjectStore::writer(&self.object, tx), options)?;
+        // A new ZAP is never tiny, so no use is to be counted.
         self.zap = OnceLock::from(Box::new(created));
         Ok(())
     }
@@ -304,7 +305,9 @@ impl ObjectZap {
         // Flags are stored in the blocks only, so a ZAP with flags keeps them. An unreadable ZAP keeps its
         // blocks too, although the key was removed.
         if removed && self.is_empty().unwrap_or(false) && self.has_no_flags().unwrap_or(false) {
+            let form = self.policy.form(&self.object);
             self.object.truncate(tx, 0)?;
+            self.policy.count_change(tx, form, &self.object);
             self.object.set_block_size(tx, INITIAL_BLOCK_BYTES)?;
             self.zap = OnceLock::new();
         }
@@ -340,7 +343,9 @@ impl ObjectZap {
         self.zap()?;
         let mut zap = self.zap.take().expect("`zap` has filled it");
         zap.allow_growth(&self.policy.options(self.salt));
+        let form = self.policy.form(&self.object);
         let outcome = change(&mut zap, &mut ObjectStore::writer(&self.object, tx));
+        self.policy.count_change(tx, form, &self.object);
         if !matches!(outcome, Err(ZapError::Store(_))) {
             self.zap = OnceLock::from(zap);
         }

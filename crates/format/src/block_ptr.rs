@@ -11,7 +11,8 @@
 //! Invariant: a pointer that parses has no bit set that this version does not know. Such a bit is an unknown feature.
 
 use crate::addr::{Addr, granule_bytes};
-use terrane_codec::ChecksumKind;
+use crate::features::Feature;
+use terrane_codec::{ChecksumKind, Compression};
 use terrane_wire::{Corrupt, Txg, layout};
 
 /// Most copies that a pointer names.
@@ -263,6 +264,21 @@ impl BlockPtr {
             }
             .encode(),
         }
+    }
+
+    /// Features whose absence makes a reader refuse the pointer.
+    pub fn features(&self) -> impl Iterator<Item = Feature> + use<> {
+        let (compression, has_two_births) = match self {
+            BlockPtr::Hole(_) => (None, false),
+            BlockPtr::Embedded(embedded) => (Some(embedded.compression), false),
+            BlockPtr::Normal(normal) => {
+                (Some(normal.compression), normal.logical_birth != normal.block_birth)
+            }
+        };
+        let has_new_codec = compression.is_some_and(|id| !Compression::id_needs_no_feature(id));
+        [(Feature::Codecs, has_new_codec), (Feature::Births, has_two_births)]
+            .into_iter()
+            .filter_map(|(feature, is_used)| is_used.then_some(feature))
     }
 
     /// Validates a stored pointer. `at` names the place in errors.

@@ -3,6 +3,12 @@
 //! The label names them in three lists, which say what a version that does not know a feature may do with the pool. Every feature that
 //! this version knows is one row of [`FEATURES`]. Before a structure of a feature is written, the pool is asked whether the feature is
 //! in force. Reads need no check: known structures are read wherever they are found.
+//!
+//! A feature is *disabled*, *enabled* or *active* ([`FeatureState`]). The list of its [`Compatibility`] names it only while it is
+//! active: something stored may use it. While it is merely enabled, the compatible list names it, so that versions that do not know it
+//! import the pool.
+//!
+//! Invariant: what is stored uses only features that are active in every label from which the pool could be imported.
 
 /// A feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +56,39 @@ pub enum Compatibility {
     Compatible,
 }
 
+/// Whether a pool may use a feature, and whether it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum FeatureState {
+    /// The pool does not use it.
+    Disabled,
+    /// The pool may use it. Nothing stored does.
+    Enabled,
+    /// Something stored may use it.
+    Active,
+}
+
+impl FeatureState {
+    /// The name for users.
+    pub fn name(self) -> &'static str {
+        match self {
+            FeatureState::Disabled => "disabled",
+            FeatureState::Enabled => "enabled",
+            FeatureState::Active => "active",
+        }
+    }
+}
+
+/// How a pool knows whether something stored uses a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UseTracking {
+    /// It is in use from the moment when it is enabled.
+    WhenEnabled,
+    /// In use from its first use on, until a walk over the whole pool finds no use.
+    Marked,
+    /// The uses are counted in each txg.
+    Counted,
+}
+
 /// The properties of a feature.
 #[derive(Debug)]
 pub struct FeatureRow {
@@ -61,6 +100,10 @@ pub struct FeatureRow {
     pub compatibility: Compatibility,
     /// New pools have it, and an upgrade adds it. Other features are added by their first use.
     pub is_default: bool,
+    /// How its uses are known.
+    pub tracking: UseTracking,
+    /// One use, in words.
+    pub use_noun: &'static str,
     /// The description for users.
     pub meaning: &'static str,
 }
@@ -72,6 +115,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:tinyzap",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::Counted,
+        use_noun: "tiny ZAP",
         meaning: "directories of one block with long names, or several integers per name",
     },
     FeatureRow {
@@ -79,6 +124,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:naming",
         compatibility: Compatibility::Incompatible,
         is_default: false,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "data set",
         meaning: "data sets with utf8only, normalization or casesensitivity",
     },
     FeatureRow {
@@ -86,6 +133,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:xattr",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "inode",
         meaning: "extended attributes and ACLs",
     },
     FeatureRow {
@@ -93,6 +142,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:totals",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "table of totals",
         meaning: "bytes written since the pool's creation, by purpose",
     },
     FeatureRow {
@@ -100,6 +151,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:devices",
         compatibility: Compatibility::Incompatible,
         is_default: false,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "device",
         meaning: "several devices, or special devices",
     },
     FeatureRow {
@@ -107,6 +160,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:tallies",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "run",
         meaning: "fingerprints of relocated blocks, which save memory for freed ones",
     },
     FeatureRow {
@@ -114,6 +169,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:codecs",
         compatibility: Compatibility::Incompatible,
         is_default: false,
+        tracking: UseTracking::Marked,
+        use_noun: "block",
         meaning: "blocks compressed by lzjb, zle or gzip",
     },
     FeatureRow {
@@ -121,6 +178,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:accounts",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "object set",
         meaning: "space of data sets before and after compression, for new data sets",
     },
     FeatureRow {
@@ -128,6 +187,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:caches",
         compatibility: Compatibility::Compatible,
         is_default: false,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "cache device",
         meaning: "cache devices",
     },
     FeatureRow {
@@ -135,6 +196,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:pointers",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "object",
         meaning: "4 KiB indirect blocks for files with small records",
     },
     FeatureRow {
@@ -142,6 +205,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:identity",
         compatibility: Compatibility::Incompatible,
         is_default: false,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "id",
         meaning: "a separate id for a copied pool",
     },
     FeatureRow {
@@ -149,6 +214,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:rows",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "zone table",
         meaning: "zone tables that later versions can extend",
     },
     FeatureRow {
@@ -156,6 +223,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:births",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "block",
         meaning: "rewritten blocks keep the birth txg of their content",
     },
     FeatureRow {
@@ -163,6 +232,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:datasets",
         compatibility: Compatibility::Incompatible,
         is_default: true,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "object set",
         meaning: "data sets with ids, and pending frees per data set",
     },
     FeatureRow {
@@ -170,6 +241,8 @@ pub static FEATURES: &[FeatureRow] = &[
         name: "org.terrane:entry_words",
         compatibility: Compatibility::ReadOnly,
         is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "directory entry",
         meaning: "up to six 64-bit words beside a directory entry, such as file identifiers",
     },
 ];
@@ -216,30 +289,72 @@ impl Features {
         }
     }
 
-    /// Whether the feature is in the list of its compatibility.
-    pub fn has(&self, feature: Feature) -> bool {
-        let row = feature.row();
-        self.list(row.compatibility).iter().any(|name| name == row.name)
-    }
-
-    /// Adds a feature. False: it was there.
-    pub fn add(&mut self, feature: Feature) -> bool {
-        if self.has(feature) {
-            return false;
-        }
-        let row = feature.row();
-        match row.compatibility {
+    fn list_mut(&mut self, compatibility: Compatibility) -> &mut Vec<String> {
+        match compatibility {
             Compatibility::Incompatible => &mut self.incompatible,
             Compatibility::ReadOnly => &mut self.read_only_compatible,
             Compatibility::Compatible => &mut self.compatible,
         }
-        .push(row.name.to_owned());
-        true
     }
 
-    /// The features that this version knows.
+    /// The state of a feature. A feature in both its own list and the compatible one is active.
+    pub fn state(&self, feature: Feature) -> FeatureState {
+        let row = feature.row();
+        let has = |list: &Vec<String>| list.iter().any(|name| name == row.name);
+        if has(self.list(row.compatibility)) {
+            FeatureState::Active
+        } else if has(&self.compatible) {
+            FeatureState::Enabled
+        } else {
+            FeatureState::Disabled
+        }
+    }
+
+    /// Whether the feature is active.
+    pub fn is_active(&self, feature: Feature) -> bool {
+        self.state(feature) == FeatureState::Active
+    }
+
+    /// Changes the state of a feature. False: it had that state. A compatible feature cannot be merely enabled: it becomes active.
+    pub fn set_state(&mut self, feature: Feature, state: FeatureState) -> bool {
+        let (row, before) = (feature.row(), self.state(feature));
+        if before == state {
+            return false;
+        }
+        for compatibility in [row.compatibility, Compatibility::Compatible] {
+            self.list_mut(compatibility).retain(|name| name != row.name);
+        }
+        let list = match state {
+            FeatureState::Disabled => return true,
+            FeatureState::Enabled => Compatibility::Compatible,
+            FeatureState::Active => row.compatibility,
+        };
+        self.list_mut(list).push(row.name.to_owned());
+        self.state(feature) != before
+    }
+
+    /// Enables a feature. It becomes active at once if its uses are not tracked. False: it was enabled or active.
+    pub fn enable(&mut self, feature: Feature) -> bool {
+        let state = match feature.row().tracking {
+            UseTracking::WhenEnabled => FeatureState::Active,
+            UseTracking::Marked | UseTracking::Counted => FeatureState::Enabled,
+        };
+        self.state(feature) < state && self.set_state(feature, state)
+    }
+
+    /// The features that are enabled or active, as far as this version knows them.
     pub fn known(&self) -> impl Iterator<Item = Feature> + '_ {
-        FEATURES.iter().map(|row| row.feature).filter(|feature| self.has(*feature))
+        FEATURES
+            .iter()
+            .map(|row| row.feature)
+            .filter(|feature| self.state(*feature) != FeatureState::Disabled)
+    }
+
+    /// The first active feature that a reader must know, and that is not `known` to it. A reader that writes must also know the
+    /// read-only compatible ones.
+    pub fn first_unknown(&self, known: &dyn Fn(&str) -> bool, writes: bool) -> Option<&str> {
+        let for_writers = self.read_only_compatible.iter().filter(|_| writes);
+        self.incompatible.iter().chain(for_writers).map(String::as_str).find(|name| !known(name))
     }
 }
 
@@ -256,5 +371,43 @@ mod tests {
         }
         assert!(FEATURES.len() <= u32::BITS as usize, "each has a bit");
         assert_eq!(Feature::from_name("org.example:new"), None);
+    }
+    #[test]
+    fn only_an_active_feature_is_refused_by_a_reader_without_it() {
+        let knows_no_tiny = |name: &str| name != "org.terrane:tinyzap";
+        let mut features = Features::default();
+        assert_eq!(features.state(Feature::TinyZap), FeatureState::Disabled);
+        assert!(features.enable(Feature::TinyZap) && !features.enable(Feature::TinyZap));
+        assert_eq!(features.state(Feature::TinyZap), FeatureState::Enabled);
+        assert_eq!(features.first_unknown(&knows_no_tiny, true), None);
+        assert_eq!(features.known().collect::<Vec<_>>(), [Feature::TinyZap]);
+        assert!(features.set_state(Feature::TinyZap, FeatureState::Active));
+        assert_eq!(features.first_unknown(&knows_no_tiny, true), Some("org.terrane:tinyzap"));
+        assert_eq!(features.first_unknown(&|_| true, true), None);
+        assert!(!features.enable(Feature::TinyZap), "it is more than enabled");
+        assert!(features.set_state(Feature::TinyZap, FeatureState::Disabled));
+        assert_eq!(features, Features::default());
+        // Nothing stored can be in the form of such a feature unless it is active.
+        assert!(features.enable(Feature::Rows) && features.is_active(Feature::Rows));
+        features.read_only_compatible.push("org.example:append".into());
+        assert_eq!(features.first_unknown(&|name| name.contains("terrane"), false), None);
+        assert_eq!(
+            features.first_unknown(&|name| name.contains("terrane"), true),
+            Some("org.example:append")
+        );
+    }
+
+    /// An older version that knows no states adds a feature to its own list, beside the compatible one.
+    #[test]
+    fn a_feature_in_two_lists_is_active() {
+        let mut features = Features::default();
+        features.enable(Feature::TinyZap);
+        features.incompatible.push("org.terrane:tinyzap".into());
+        assert_eq!(features.state(Feature::TinyZap), FeatureState::Active);
+        assert!(features.set_state(Feature::TinyZap, FeatureState::Enabled));
+        assert_eq!((features.incompatible.len(), features.compatible.len()), (0, 1));
+        // A compatible feature has no list of its own.
+        assert!(features.enable(Feature::Caches) && features.is_active(Feature::Caches));
+        assert!(!features.set_state(Feature::Caches, FeatureState::Enabled));
     }
 }

@@ -315,14 +315,14 @@ impl Label {
             body.u32(row.as_ref().map_or(0, |row| row.zone_count));
             body.u32(row.as_ref().map_or(0, |row| row.write_unit));
         }
-        if self.features.has(Feature::Devices) {
+        if self.features.is_active(Feature::Devices) {
             for row in &self.devices {
                 body.u8(row.as_ref().map_or(0, |row| row.role as u8));
                 body.u8(row.as_ref().map_or(0, |row| row.state as u8));
                 body.blob(row.as_ref().map_or("", |row| &row.name).as_bytes());
             }
         }
-        if self.features.has(Feature::Caches) {
+        if self.features.is_active(Feature::Caches) {
             body.varint(self.caches.len() as u64);
             for row in &self.caches {
                 body.u64(row.cache);
@@ -344,7 +344,7 @@ impl Label {
             write_unit: self.write_unit,
             max_block: self.max_block,
             sections: self.sections,
-            identity: self.identity.filter(|_| self.features.has(Feature::Identity)).unwrap_or(0),
+            identity: self.identity.filter(|_| self.features.is_active(Feature::Identity)).unwrap_or(0),
             seal: [0; 16],
         };
         let seed = label_seed(self.pool, self.device, anchor, self.anchor_generation);
@@ -425,7 +425,7 @@ impl Label {
             ));
         }
         validate_devices(&own, &features, &devices, at)?;
-        let identity = Some(head.identity).filter(|id| *id != 0 && features.has(Feature::Identity));
+        let identity = Some(head.identity).filter(|id| *id != 0 && features.is_active(Feature::Identity));
         Ok(Label {
             pool: head.pool,
             identity,
@@ -455,7 +455,7 @@ fn validate_devices(
     let bad = |expected: &str, found: &dyn std::fmt::Display| {
         Err(Corrupt::new(at, "device table of the label", expected, found))
     };
-    let max = if features.has(Feature::Devices) { DEVICES_MAX } else { 1 };
+    let max = if features.is_active(Feature::Devices) { DEVICES_MAX } else { 1 };
     if devices.is_empty() || devices.len() > max {
         return bad(&format!("1 to {max} devices"), &devices.len());
     }
@@ -514,7 +514,7 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
         Ok(DeviceRow { device, zone_size, zone_count, write_unit, role, state, name })
     };
     let mut devices = (0..count).map(|_| row()).collect::<Result<Vec<_>, _>>().map_err(truncated)?;
-    if features.has(Feature::Devices) {
+    if features.is_active(Feature::Devices) {
         for row in &mut devices {
             let (role, state) = (raw.u8().map_err(truncated)?, raw.u8().map_err(truncated)?);
             row.name = text(&mut raw).map_err(truncated)?;
@@ -532,7 +532,7 @@ fn parse_body(body: &[u8], at: &str) -> Result<Body, Corrupt> {
     }
     let devices: Vec<_> = devices.into_iter().map(|row| (row.device != 0).then_some(row)).collect();
     let mut caches = Vec::new();
-    if features.has(Feature::Caches) {
+    if features.is_active(Feature::Caches) {
         let count = raw.count(17).map_err(truncated)?;
         let mut row = || -> Result<CacheRow, Truncated> {
             Ok(CacheRow { cache: raw.u64()?, zone_size: raw.u64()?, name: text(&mut raw)? })

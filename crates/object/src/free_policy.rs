@@ -8,8 +8,9 @@
 //! the txg that removes the block asks it.
 
 use crate::account::Account;
+use crate::kind::ObjectKind;
 use crate::queued_subtree::QueuedSubtree;
-use terrane_format::BlockPtr;
+use terrane_format::{BlockPtr, Feature};
 use terrane_pool::TxgSync;
 use terrane_wire::Txg;
 
@@ -30,6 +31,16 @@ pub trait FreePolicy: Send + Sync {
     /// sync waits for the answer, so this must not wait for a txg. If the txg fails afterwards, the pool writes
     /// nothing more.
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
+
+    /// The feature that objects of this kind may use, if its uses are counted. Only objects of one block do.
+    fn counted_feature(&self, _kind: ObjectKind) -> Option<Feature> {
+        None
+    }
+
+    /// Whether such an object, which is about to be destroyed, is a use. `None`: its block is damaged.
+    fn is_use(&self, _block: &[u8]) -> Option<bool> {
+        Some(false)
+    }
 }
 
 /// What a sync does to a set beside its trees, and the only way by which blocks leave them.

@@ -13,7 +13,7 @@
 )]
 
 use crate::dirty::{Ranges, TreeBlock};
-use crate::dnode::Dnode;
+use crate::dnode::{Dnode, INDIRECT_BYTES};
 use crate::free_policy::Ledger;
 use crate::queued_subtree::QueuedSubtree;
 use std::collections::{BTreeMap, BTreeSet};
@@ -346,6 +346,12 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
         if let BlockPtr::Hole(hole) = &dnode.root {
             dnode.root = BlockPtr::Hole(Hole { level: 0, ..*hole });
             dnode.levels = 1;
+        }
+        match dnode.levels {
+            // Its size says nothing then, and may not be known to an older version.
+            1 => dnode.indirect_bytes = INDIRECT_BYTES,
+            _ if dnode.indirect_bytes != INDIRECT_BYTES => self.txg_sync.pool().note_use(Feature::Pointers),
+            _ => {}
         }
         // Queued subtrees subtract a share by their block count; exact if they were the whole tree.
         let spill_bytes = dnode.spill.allocated_bytes();

@@ -85,14 +85,14 @@ impl Pool {
             self.reports.check_running()?;
             {
                 let mut label = self.membership.label_mut();
-                label.features.add(Feature::Caches);
+                label.features.enable(Feature::Caches);
                 label.generation += 1;
                 let mut row = CacheRow { cache: id, zone_size: info.zone_size, name: String::new() };
                 row.set_name(&info.name);
                 label.caches.push(row);
             }
             self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
-            self.membership.activate(std::iter::once(Feature::Caches));
+            self.membership.put_in_force(std::iter::once(Feature::Caches));
         }
         self.reader.use_cache_device(device, id);
         log::info!("pool {}: cache device {id:016x} added: {}", self.name(), info.name);

@@ -91,10 +91,10 @@ impl Pool {
         let pool = env.random_u64();
         let mut features = Features::default();
         for feature in &create.features {
-            features.add(*feature);
+            features.enable(*feature);
         }
         if members.len() > 1 {
-            features.add(Feature::Devices);
+            features.enable(Feature::Devices);
         }
         let row = |(device, role): &(Arc<dyn Device>, Role)| {
             let mut row = DeviceRow::of(random_id(env.as_ref()), geometry(device.info()), *role);
@@ -166,7 +166,7 @@ impl Pool {
         };
         let in_force: Vec<Feature> = label.features.known().collect();
         let pool = assemble(
-            label,
+            (label, None),
             devices,
             Tables::default(),
             (Txg(1), Txg(0)),
@@ -175,7 +175,7 @@ impl Pool {
             options,
         );
         pool.run_txg()?;
-        pool.membership.activate(in_force.into_iter());
+        pool.membership.put_in_force(in_force.into_iter());
         pool.start(options);
         Ok(pool)
     }

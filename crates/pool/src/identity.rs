@@ -35,14 +35,14 @@ impl Pool {
             label.name = name.to_owned();
             label.generation += 1;
             if is_copy {
-                label.features.add(Feature::Identity);
+                label.features.enable(Feature::Identity);
                 label.identity = Some(random_id(self.env.as_ref()));
                 label.caches.clear();
             }
         }
         self.relabel(&mut st).inspect_err(|error| self.fail(error))?;
         if is_copy {
-            self.membership.activate(std::iter::once(Feature::Identity));
+            self.membership.put_in_force(std::iter::once(Feature::Identity));
         }
         log::info!("pool renamed: {name}, id {:016x}", self.label().id());
         Ok(())

@@ -75,6 +75,8 @@ pub struct ImportOptions {
     pub discard: bool,
     /// Source of the zone tables.
     pub index: IndexSource,
+    /// Names of features that the import takes for unknown, as a version before them does. For tests.
+    pub unknown_features: &'static [&'static str],
 }
 
 impl Default for ImportOptions {
@@ -88,6 +90,7 @@ impl Default for ImportOptions {
             commit_period: Duration::from_secs(5),
             discard: true,
             index: IndexSource::Stored,
+            unknown_features: &[],
         }
     }
 }
@@ -265,7 +268,7 @@ impl Pool {
             label_is_old |= generation != label.generation;
             anchors.push(anchor);
         }
-        if label.features.has(Feature::Devices) {
+        if label.features.is_active(Feature::Devices) {
             for (row, given) in label.devices.iter_mut().zip(&slots) {
                 if let (Some(row), Some(device)) = (row, device_of(*given)) {
                     row.set_name(&device.info().name);
@@ -401,21 +404,20 @@ pub(crate) fn check_name(name: &str) -> Result<(), PoolError> {
 }
 
 fn check_features(label: &Label, options: &ImportOptions) -> Result<(), PoolError> {
-    let unknown = |list: &[String]| list.iter().find(|name| Feature::from_name(name).is_none()).cloned();
-    let pool = format!("pool {}", label.name);
-    if let Some(feature) = unknown(&label.features.incompatible) {
-        return Err(PoolError::refused(
-            pool,
-            "known features",
-            feature,
-            "use a version of Terrane that knows this feature",
-        ));
+    let is_known =
+        |name: &str| Feature::from_name(name).is_some() && !options.unknown_features.contains(&name);
+    let refuse = |feature: &str, remedy: &str| {
+        Err(PoolError::refused(format_args!("pool {}", label.name), "known features", feature, remedy))
+    };
+    if let Some(feature) = label.features.first_unknown(&is_known, false) {
+        return refuse(feature, "use a version of Terrane that knows this feature");
     }
-    if let Some(feature) = unknown(&label.features.read_only_compatible).filter(|_| !options.read_only) {
-        let remedy = "import it read-only, or use a version of Terrane that knows this feature";
-        return Err(PoolError::refused(pool, "known features", feature, remedy));
+    match label.features.first_unknown(&is_known, !options.read_only) {
+        Some(feature) => {
+            refuse(feature, "import it read-only, or use a version of Terrane that knows this feature")
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Loads the tables of one committed txg.
@@ -547,7 +549,7 @@ fn load_rebuilt(
     let what = format!("commit record of txg {}", uber.txg);
     let record = Record::parse(&read(&uber.record, &what)?.0, &what)?;
     let mut tables = rebuild::tables(devices, label, uber.txg, &uber.record, index)?;
-    if !label.features.has(Feature::Tallies) {
+    if !label.features.is_active(Feature::Tallies) {
         // Older versions could not read them.
         tables.clear_tallies();
     }
@@ -682,9 +684,17 @@ fn open(
     };
     let slot = label.members().map(|(_, row)| u64::from(row.write_unit).max(4096)).sum();
     let before = record.totals.plus(&Totals::of_commit(&uber.record, slot, uber.clean));
-    let features: Vec<Feature> = label.features.known().collect();
-    let pool =
-        assemble(label, devices, tables, (next_txg, uber.txg), state, (env, counters, before), options);
+    let is_known = |feature: &Feature| !options.unknown_features.contains(&feature.row().name);
+    let features: Vec<Feature> = label.features.known().filter(is_known).collect();
+    let pool = assemble(
+        (label, Some((uber.txg, record.incarnation))),
+        devices,
+        tables,
+        (next_txg, uber.txg),
+        state,
+        (env, counters, before),
+        options,
+    );
     if !options.read_only {
         // A rewind to a named txg is the administrator's decision.
         if !uber.clean && options.rewind.is_none() && matches!(options.index, IndexSource::Stored) {
@@ -706,7 +716,7 @@ fn open(
         if pool.store.devices.any_leaving() {
             pool.admission.want_empty();
         }
-        pool.membership.activate(features.into_iter());
+        pool.membership.put_in_force(features.into_iter());
         pool.start(options);
     } else {
         pool.publish(&pool.sync.lock());
@@ -743,8 +753,9 @@ fn first_txg((txg, clean): (Txg, bool), lease: u64, rewinds: bool) -> Txg {
     if clean && !rewinds { txg.next() } else { Txg(lease.max(txg.0 + 1)) }
 }
 
+/// `imported`: txg and incarnation of the commit that was imported.
 pub(crate) fn assemble(
-    label: Label,
+    (label, imported): (Label, Option<(Txg, u64)>),
     devices: Arc<Devices>,
     tables: Tables,
     (open, synced): (Txg, Txg),
@@ -759,7 +770,7 @@ pub(crate) fn assemble(
     let reader =
         BlockReader::new(store.clone(), Pipeline::new(&env), reports.clone(), options.cache_bytes, threads);
     let pool = Pool {
-        membership: Membership::new(label),
+        membership: Membership::new(label, state.incarnation, imported),
         store: store.clone(),
         reader: Arc::new(reader),
         reports,

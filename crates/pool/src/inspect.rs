@@ -99,6 +99,11 @@ impl Pool {
         self.store.devices.all().into_iter().map(view).collect()
     }
 
+    /// Runs of moved blocks with a fingerprint.
+    pub fn tallied_runs(&self) -> u64 {
+        self.store.tables.read().tallied_runs()
+    }
+
     /// The resident and the reclaimed zones, by sequence number. Copies them all under the lock of the tables.
     pub fn zones(&self) -> Vec<ZoneView> {
         let tables = self.store.tables.read();

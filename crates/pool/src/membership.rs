@@ -106,7 +106,7 @@ impl Pool {
         if role == Role::Special {
             st.streams.separate_metadata();
         }
-        self.membership.activate(std::iter::once(Feature::Devices));
+        self.membership.put_in_force(std::iter::once(Feature::Devices));
         self.publish(&st);
         log::info!(
             "pool {}: device {index} added: {}",
@@ -140,7 +140,7 @@ impl Pool {
             let remedy = "copy the data into a new pool";
             return Err(PoolError::refused(format_args!("pool {}", label.name), expected, found, remedy));
         }
-        label.features.add(Feature::Devices);
+        label.features.enable(Feature::Devices);
         label.generation += 1;
         for (index, member) in self.store.devices.all() {
             if let Some(Some(row)) = label.devices.get_mut(usize::from(index.0)) {

@@ -315,6 +315,7 @@ impl Pool {
             }
             self.commit_txg(self.admission.open())?;
         }
+        self.end_unused_features()?;
         self.want_checkpoint();
         self.commit_txg(self.admission.open())?;
         let mut st = self.sync.lock();

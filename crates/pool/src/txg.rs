@@ -103,6 +103,7 @@ impl Pool {
             let last = Tx { pool: self.clone(), txg };
             client.quiesced(&last);
         }
+        self.membership.uses.fold(txg);
         self.admission.open_next(txg);
         let outcome = self.sync_txg(&mut sync, txg);
         if let Err(error) = &outcome {

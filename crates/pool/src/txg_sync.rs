@@ -194,6 +194,12 @@ impl TxgSync<'_> {
     }
 
     fn store_block(&mut self, request: &WriteRequest, tried: EncodeOutcome) -> Result<BlockPtr, PoolError> {
+        let ptr = self.place_block(request, tried)?;
+        ptr.features().for_each(|feature| self.pool.note_use(feature));
+        Ok(ptr)
+    }
+
+    fn place_block(&mut self, request: &WriteRequest, tried: EncodeOutcome) -> Result<BlockPtr, PoolError> {
         let level = match request.owner {
             Owner::Block { level, .. } => level,
             Owner::Pool { .. } => 0,

@@ -10,6 +10,7 @@ use support::{import, options, sim, verify, work};
 use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
 use terrane_format::Feature;
+use terrane_format::features::FeatureState;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_store::PoolError;
 use terrane_store::env::{Env, SeededEnv};
@@ -30,7 +31,9 @@ fn old(seed: u64, hardware: bool) -> SimDevice {
 fn labels(device: &SimDevice) -> Vec<bool> {
     let anchors = terrane_pool::inspect::anchors(device);
     let with_uberblocks = anchors.iter().filter(|(_, _, ubers)| !ubers.is_empty());
-    with_uberblocks.map(|(_, label, _)| label.features.has(Feature::TinyZap)).collect()
+    with_uberblocks
+        .map(|(_, label, _)| label.features.state(Feature::TinyZap) != FeatureState::Disabled)
+        .collect()
 }
 
 #[test]

@@ -324,6 +324,7 @@ impl Fs {
         let data_bytes = content_target.map_or(0, <[u8]>::len).next_multiple_of(512);
         let block_size = u32::try_from(data_bytes).unwrap_or(0).max(terrane_dataset::INITIAL_BLOCK_BYTES);
         let list = zpl.to_list();
+        self.note_attr_uses(&list);
         let dnode_slots = self.dnode_sizing.slots_for_new(self.dataset().dnode_size(), &list);
         let encoded = self.layouts.encode(tx, &list, Dnode::bonus_max(dnode_slots))?;
         let bonus = encoded.bonus.as_bytes().to_vec();

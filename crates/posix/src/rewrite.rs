@@ -82,7 +82,7 @@ impl Rewrite<'_> {
         if spec.compression.is_some_and(|compression| !compression.needs_no_feature())
             && !pool.has(Feature::Codecs)
         {
-            // The pool keeps the feature for ever, so a rewrite that cannot begin in a full pool must not get here.
+            // This rewrites the labels, so a rewrite that cannot begin in a full pool must not get here.
             drop(self.fs.begin(rewriting.cursor.total_cost(), &[])?);
             pool.enable(&[Feature::Codecs]).map_err(terrane_object::ObjectError::from)?;
         }

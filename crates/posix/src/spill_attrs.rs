@@ -7,6 +7,7 @@ use crate::attr::Attributes;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
+use terrane_format::Feature;
 use terrane_object::{Object, ObjectError};
 use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, Attrs};
@@ -77,6 +78,13 @@ impl Fs {
         state.attrs.current_list(Some(&spill))
     }
 
+    /// Before a list is stored, by a holder of the txg: notes what versions without extended attributes would lose.
+    pub(crate) fn note_attr_uses(&self, list: &AttrList) {
+        if [Attr::XATTR, Attr::DXATTR].iter().any(|attr| list.get(*attr).is_some()) {
+            self.set.pool().note_use(Feature::Xattr);
+        }
+    }
+
     /// Stores a list from [`attr_list`](Self::attr_list) in bonus and spill. `EFBIG`: it does not fit, and nothing
     /// changed. The caller holds the inode's lock and has reserved space for a spill block.
     pub(crate) fn store_attrs(
@@ -87,6 +95,7 @@ impl Fs {
         list: &AttrList,
     ) -> Result<(), Errno> {
         let object = inode.object();
+        self.note_attr_uses(list);
         let encoded = self.layouts.encode(tx, list, object.bonus_max())?;
         let spill = encoded.spill.map(|spill| spill.into_bytes());
         let bytes = encoded.bonus.as_bytes().len() + spill.as_ref().map_or(0, Vec::len);

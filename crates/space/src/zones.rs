@@ -672,6 +672,13 @@ impl Tables {
         Ok(tables)
     }
 
+    /// Runs with a known tally.
+    pub fn tallied_runs(&self) -> u64 {
+        let of = |born: &BornBlocks| born.runs.iter().filter(|run| run.tally.is_known()).count() as u64;
+        let resident: u64 = self.zones.values().map(|zone| of(&zone.born)).sum();
+        resident + self.reclaimed().map(|(_, zone)| of(&zone.born)).sum::<u64>()
+    }
+
     /// Sets all tallies to unknown: versions without tallies cannot read them.
     pub fn clear_tallies(&mut self) {
         let forget = |born: &mut BornBlocks| born.runs.iter_mut().for_each(|run| run.tally = Tally::UNKNOWN);

@@ -18,6 +18,7 @@ pub mod collector;
 pub mod commit;
 pub mod control;
 pub mod cost;
+pub mod feature_uses;
 pub mod gc_request;
 pub mod history;
 pub mod hold;

@@ -76,6 +76,7 @@ pub use norm::{Match, NormFlags};
 pub use options::ZapOptions;
 pub use prepared_index::PreparedIndex;
 pub use shrink::ShrinkPlan;
+pub use slots::is_tiny;
 pub use statistics::{Contents, Damage, FatStatistics, Histogram, SlotStatistics, Statistics};
 pub use store::{FirstBlock, MemStore, Store};
 pub use value::{CountBits, Value, ValueRef, ValueShape};

@@ -64,6 +64,24 @@ pub(crate) fn block_kind(raw: &[u8]) -> Result<BlockKind, Error<Corrupt>> {
     }
 }
 
+/// Whether block 0 is that of a tiny ZAP, of either byte order. It looks at the header only.
+///
+/// # Errors
+/// The block belongs to no ZAP.
+pub fn is_tiny(raw: &[u8]) -> Result<bool, Corrupt> {
+    let header = SlotsHeader::decode(raw).ok_or_else(|| {
+        Corrupt::new("block 0", "bytes", format_args!("at least {}", SlotsHeader::SIZE), raw.len())
+    })?;
+    let types = [BLOCK_TYPE, crate::fat::header::BLOCK_TYPE];
+    match types.iter().position(|own| [*own, own.swap_bytes()].contains(&header.block_type)) {
+        Some(of) => Ok(of == 0 && header.flags & FLAG_TINY != 0),
+        None => {
+            let found = format_args!("{:#x}", header.block_type);
+            Err(Corrupt::new("block 0", "block type", "that of a ZAP", found))
+        }
+    }
+}
+
 /// The layout of the slots of a block.
 ///
 /// Only shapes of the format's table exist. 64 bytes with one word is micro. 64 bytes with 2 to 7 words, 128 with 1
@@ -465,6 +483,27 @@ pub(crate) fn clear_slot(raw: &mut [u8], shape: Shape, slot: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_slots_with_the_flag_are_tiny() {
+        let block = |block_type: u64, flags| {
+            let mut raw = [0; 64];
+            raw[..8].copy_from_slice(&block_type.to_le_bytes());
+            raw[24] = flags;
+            raw
+        };
+        let fat = crate::fat::header::BLOCK_TYPE;
+        for block_type in [BLOCK_TYPE, BLOCK_TYPE.swap_bytes()] {
+            assert_eq!(is_tiny(&block(block_type, FLAG_TINY)).ok(), Some(true));
+            assert_eq!(is_tiny(&block(block_type, 0)).ok(), Some(false));
+        }
+        for block_type in [fat, fat.swap_bytes()] {
+            assert_eq!(is_tiny(&block(block_type, FLAG_TINY)).ok(), Some(false), "no flag there");
+        }
+        assert!(
+            is_tiny(&block(7, FLAG_TINY)).is_err() && is_tiny(&[0; 64]).is_err() && is_tiny(&[]).is_err()
+        );
+    }
 
     /// FORMAT.md section 8.3: longest names for 64, 128 and 256 bytes; 0 if there is no such shape.
     #[test]

@@ -2,6 +2,7 @@
 
 mod clear;
 mod devices;
+mod features;
 mod gc;
 mod import;
 mod iostat;
@@ -66,6 +67,9 @@ pub enum PoolCommand {
     Clear(clear::Clear),
     /// Destroy a pool: its labels are wiped, and all its data is lost
     Destroy(Destroy),
+    /// Show which features a pool may use and which it does, and enable or disable some
+    #[command(after_help = features::HELP)]
+    Features(features::Features),
     /// Show version and feature flags of pools, and upgrade them
     #[command(after_help = upgrade::HELP)]
     Upgrade(upgrade::Upgrade),
@@ -165,6 +169,7 @@ impl PoolCommand {
             PoolCommand::Iostat(iostat) => iostat.run(),
             PoolCommand::Gc(gc) => gc.run(),
             PoolCommand::Clear(clear) => clear.run(),
+            PoolCommand::Features(features) => features.run(),
             PoolCommand::Upgrade(upgrade) => upgrade.run(),
             PoolCommand::List(list) => {
                 let (rows, failed) = statuses(&Registry::of_this_user()?, &list.pools)?;

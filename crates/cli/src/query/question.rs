@@ -28,7 +28,7 @@ impl From<Setting> for (String, String) {
     }
 }
 
-/// All questions. Everything but `Set`, `Inherit`, `Upgrade`, `Add`, `Remove`, `Collect`, `Rewrite`,
+/// All questions. Everything but `Set`, `Inherit`, `Upgrade`, `Features` with a change, `Add`, `Remove`, `Collect`, `Rewrite`,
 /// `RewriteCancel` and `Clear` only reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
@@ -67,6 +67,13 @@ pub enum Query {
     Uberblocks,
     /// Enables all features that new pools have.
     Upgrade,
+    /// The features and their states.
+    Features {
+        enable: Vec<String>,
+        disable: Vec<String>,
+        /// Walks over the pool to count the uses.
+        count: bool,
+    },
     /// Runs GC down to a share of garbage in full zones.
     Collect {
         target_percent: u8,
@@ -155,6 +162,9 @@ pub enum Query {
 impl Query {
     /// Whether it needs a writable pool.
     pub fn is_change(&self) -> bool {
+        if let Query::Features { enable, disable, count } = self {
+            return *count || !enable.is_empty() || !disable.is_empty();
+        }
         matches!(
             self,
             Query::Set { .. }
@@ -201,6 +211,7 @@ mod tests {
             Query::Check,
             Query::Uberblocks,
             Query::Upgrade,
+            Query::Features { enable: vec!["tinyzap".into()], disable: vec![], count: true },
             Query::Collect { target_percent: 7, wait: true },
             Query::Rewrite {
                 object: 7,

@@ -175,6 +175,11 @@ impl Compression {
         matches!(self, Compression::Off | Compression::Lz4 | Compression::Zstd(_))
     }
 
+    /// The same of a stored id.
+    pub fn id_needs_no_feature(id: u8) -> bool {
+        matches!(id, ID_OFF | ID_LZ4 | ID_ZSTD)
+    }
+
     /// The stored property: `id | level << 7`.
     pub fn to_property(self) -> u64 {
         let level = if let Compression::Zstd(level) = self { level.cookie() } else { 0 };

@@ -3,6 +3,7 @@
 use super::*;
 use crate::boot_ptr::BootPtr;
 use crate::features::FEATURES;
+use crate::features::FeatureState;
 use crate::seal::{Seed, seal};
 use crate::uberblock::{Uberblock, UberblockPhys};
 use terrane_wire::Txg;
@@ -43,7 +44,7 @@ fn a_copy_has_an_id_of_its_own_where_the_label_has_the_feature() {
     let mut label = Label { identity: Some(7), ..label() };
     let parsed = Label::parse(&label.encode(0), 0, "here").unwrap();
     assert_eq!((parsed.identity, parsed.id()), (None, 0x1234));
-    label.features.add(Feature::Identity);
+    label.features.enable(Feature::Identity);
     let parsed = Label::parse(&label.encode(1), 1, "here").unwrap();
     assert_eq!((parsed.identity, parsed.id(), parsed.pool), (Some(7), 7, 0x1234));
     assert_eq!(parsed, label);
@@ -54,7 +55,7 @@ fn cache_devices_are_named_where_the_label_has_the_feature() {
     let row = |cache| CacheRow { cache, zone_size: 1 << 26, name: format!("/dev/fast{cache}") };
     let mut label = Label { caches: vec![row(5), row(6)], ..label() };
     assert_eq!(Label::parse(&label.encode(0), 0, "here").unwrap().caches, []);
-    label.features.add(Feature::Caches);
+    label.features.enable(Feature::Caches);
     assert_eq!(Label::parse(&label.encode(0), 0, "here").unwrap(), label);
     label.caches = (0..=CACHES_MAX as u64).map(row).collect();
     assert!(Label::parse(&label.encode(0), 0, "here").is_err(), "too many");
@@ -85,14 +86,14 @@ fn golden(name: &str, features: Features) {
 fn labels_match_the_golden_files() {
     golden("label_of_the_first_version", Features::default());
     let mut features = Features::default();
-    features.add(crate::Feature::TinyZap);
+    features.set_state(crate::Feature::TinyZap, crate::features::FeatureState::Active);
     golden("label_with_tinyzap", features);
 }
 
 /// Three devices: one removed, one special and leaving.
 fn several() -> Label {
     let mut features = Features::default();
-    features.add(Feature::Devices);
+    features.enable(Feature::Devices);
     let special = DeviceRow {
         zone_size: 4 << 20,
         role: Role::Special,
@@ -255,7 +256,7 @@ fn labels_in_which_not_everything_would_fit_are_refused() {
     let text = read(&with(36)).unwrap_err().to_string();
     assert!(text.contains("features should be at most 3072"), "{text}");
     // The largest possible content beside them.
-    FEATURES.iter().for_each(|row| _ = most.features.add(row.feature));
+    FEATURES.iter().for_each(|row| _ = most.features.set_state(row.feature, FeatureState::Active));
     most.name = "n".repeat(255);
     most.devices = (0..DEVICES_MAX as u64).map(|id| Some(row(99 + id))).collect();
     most.caches = (0..CACHES_MAX as u64)

@@ -5,9 +5,9 @@ use crate::dirty::SpillChange;
 use crate::dnode::Dnode;
 use crate::error::ObjectError;
 use std::sync::Arc;
-use terrane_format::BlockPtr;
 use terrane_format::block_ptr::Key;
 use terrane_format::directory::SPILL;
+use terrane_format::{BlockPtr, Feature};
 use terrane_pool::Tx;
 
 /// A stored spill that may have to be read from the device.
@@ -94,7 +94,9 @@ impl Object {
         // Zeros would be stored as a hole, which a dnode's spill pointer must not be.
         let spill = spill.filter(|spill| spill.iter().any(|byte| *byte != 0));
         if let Some(spill) = &spill {
-            check_fits("spill", self.table()?.spill_max(), spill.len())?;
+            let table = self.table()?;
+            check_fits("spill", table.spill_max(), spill.len())?;
+            table.pool().note_use(Feature::Xattr);
         }
         self.change(tx, |state| {
             check_fits("bonus", Dnode::bonus_capacity(state.dnode.slots, spill.is_some()), bonus.len())?;

@@ -7,6 +7,7 @@ use crate::kind::ObjectKind;
 use crate::object::{Object, check_fits};
 use crate::object_alloc::{NUMBERS_END, ObjectAllocator, add_slots};
 use std::sync::Arc;
+use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_store::PoolError;
 use terrane_wire::{IdMap, ObjectId};
@@ -107,11 +108,24 @@ impl ObjectSet {
 
     /// Destroys the object and frees all its blocks; large ones over many txgs.
     pub fn destroy(&self, tx: &Tx, object: &Arc<Object>) -> Result<(), ObjectError> {
+        let counted = self.counted_use(object);
         object.destroy(tx)?;
+        match counted {
+            Some((_, Some(false))) | None => {}
+            Some((feature, Some(true))) => self.pool.change_uses(tx, feature, -1),
+            Some((feature, None)) => self.pool.lose_uses(feature),
+        }
         let mut allocator = self.allocator.lock();
         // The header's count may be damaged.
         allocator.objects = allocator.objects.saturating_sub(1);
         Ok(())
+    }
+
+    /// The feature that an object may use, and whether it does. `None` instead: it cannot be read.
+    fn counted_use(&self, object: &Arc<Object>) -> Option<(Feature, Option<bool>)> {
+        let policy = self.free_policy.as_ref().filter(|_| object.block_count() == 1)?;
+        let feature = policy.counted_feature(object.kind())?;
+        Some((feature, object.read_block(0).ok().and_then(|block| policy.is_use(&block))))
     }
 
     /// The number that the next object with so many slots will most likely get.

@@ -225,6 +225,11 @@ impl ObjectSet {
             log::error!(
                 "object set {set} object {id}: space lost, tree or dnode block damaged while destroying it"
             );
+            // It still exists, and what it uses was subtracted.
+            let policy = self.free_policy.as_ref();
+            if let Some(feature) = policy.and_then(|policy| policy.counted_feature(object.kind())) {
+                self.pool.lose_uses(feature);
+            }
             return Ok(());
         }
         if object.kind().is_metadata() {

@@ -112,6 +112,7 @@ impl TxgSync<'_> {
         self.validate_record(&record, &own)?;
         self.pool.store.flush(self.pool.threaded())?;
         self.raise_lease();
+        self.update_features()?;
         self.pool.write_uberblock(self.st, self.txg, own, false)?;
         self.finish(record, own, root, appended.device_bytes)
     }
@@ -196,13 +197,15 @@ impl TxgSync<'_> {
         moves.append(&mut appended.moves);
         if !self.pool.has(Feature::Tallies) {
             moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
+        } else if moves.iter().any(|moved| moved.run.tally.is_known()) {
+            self.pool.note_use(Feature::Tallies);
         }
         let inline = self.commit.dead_log.is_empty();
         let mut filled = std::mem::take(&mut appended.filled);
         filled.append(&mut self.commit.explained);
         Record {
             txg: self.txg,
-            incarnation: self.st.incarnation,
+            incarnation: self.pool.membership.uses.record_incarnation(),
             time_ns: self.pool.env.wall_ns(),
             previous: self.st.history.last().map_or(BootPtr::NONE, |(_, ptr)| ptr),
             previous_txg: self.st.history.last_txg(),

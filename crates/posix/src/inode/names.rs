@@ -6,6 +6,7 @@ use crate::errno::Errno;
 use crate::types::{EntryWords, Ino, NAME_MAX};
 use smallvec::SmallVec;
 use terrane_dataset::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, ObjectZap};
+use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_wire::{Corrupt, ObjectId};
 use terrane_zap::{ShrinkPlan, ValueRef};
@@ -118,6 +119,7 @@ impl State {
 
     /// Adds a name, which must not exist yet, and counts it in the size.
     pub fn insert(&mut self, tx: &Tx, name: &[u8], child: ChildRef, words: &EntryWords) -> Result<(), Errno> {
+        note_words(tx, words);
         self.names_mut()?.add(tx, name, ValueRef::U64s(&child.to_value_with(words)))?;
         self.attrs.zpl.size += 1;
         Ok(())
@@ -133,6 +135,7 @@ impl State {
     ) -> Result<(), Errno> {
         let stored = self.names()?.other_spelling(name)?;
         let name = stored.as_deref().unwrap_or(name);
+        note_words(tx, words);
         let value = child.to_value_with(words);
         self.names_mut()?.update(tx, name, ValueRef::U64s(&value))?;
         Ok(())
@@ -142,6 +145,7 @@ impl State {
     pub fn respell(&mut self, tx: &Tx, name: &[u8]) -> Result<bool, Errno> {
         let Some(stored) = self.names()?.other_spelling(name)? else { return Ok(false) };
         let (child, words) = self.find_with_words(&stored)?.ok_or(Errno::ENOENT)?;
+        note_words(tx, &words);
         let names = self.names_mut()?;
         // Add before removing: if the directory cannot take the new name, it keeps the old one.
         names.add(tx, name, ValueRef::U64s(&child.to_value_with(&words)))?;
@@ -193,5 +197,12 @@ impl State {
     /// `DT_*`; 0 for an invalid mode.
     pub fn kind(&self) -> u8 {
         kind_of(self.attrs.mode()).unwrap_or(0)
+    }
+}
+
+/// The pool's feature is active from the first words on.
+fn note_words(tx: &Tx, words: &EntryWords) {
+    if !words.is_empty() {
+        tx.pool().note_use(Feature::EntryWords);
     }
 }

@@ -12,9 +12,9 @@ use terrane_format::FEATURES;
 use terrane_format::label::FORMAT_VERSION;
 
 pub const HELP: &str = "\
-Without a pool it shows all that are known and changes nothing. An upgraded pool has every feature that new pools have, and versions
-that do not know them refuse it by name: there is no way back. It takes a moment, also while the pool is mounted. `--rewind` does not
-reach back beyond it.
+Without a pool it shows all that are known and changes nothing. An upgraded pool has every feature that new pools have. Versions that do
+not know them refuse it by name once they are in use, which some are at once: see `terrane pool features`. It takes a moment, also while
+the pool is mounted.
 ";
 
 #[derive(Args)]
