@@ -7,6 +7,7 @@ use terrane_check::{Report, check, kind};
 use terrane_dataset::{Dataset, ObjectZap};
 use terrane_device::SimDevice;
 use terrane_format::BlockPtr;
+use terrane_format::Feature;
 use terrane_object::{Object, ObjectKind, ObjectSpec};
 use terrane_posix::SetXattr;
 use terrane_sa::{Attr, AttrList, Attrs, LayoutTable, NvList, SaBuffer};
@@ -125,6 +126,7 @@ fn damaged_words_beside_an_entry_are_found() {
             let first = zap.lookup_u64(b"file").unwrap().unwrap();
             let value = [&[first | count << 48], words].concat();
             zap.update(&tx, b"file", ValueRef::U64s(&value)).unwrap();
+            tx.pool().note_use(Feature::EntryWords);
         })
     };
     for (count, words) in [(0, &[][..]), (1, &[7]), (2, &[7, 0]), (1, &[7, 0, 0]), (6, &[1, 2, 3, 4, 5, 6])] {

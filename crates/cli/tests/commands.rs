@@ -144,7 +144,7 @@ fn features_are_enabled_and_become_active_by_their_use() {
     assert!(dir.out("pool upgrade tank").contains("added: org.terrane:tinyzap\n"));
     dir.run("pool features tank --disable tinyzap", 0);
     assert_eq!(state("tinyzap", "--enable tinyzap"), (enabled, Some(0)));
-    assert!(dir.out("pool features tank").contains("org.terrane:tinyzap   enabled"));
+    assert!(dir.out("pool features tank").contains("org.terrane:tinyzap      enabled"));
     assert!(dir.out("check tank").contains("nothing found"));
 }
 

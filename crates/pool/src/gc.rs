@@ -324,12 +324,20 @@ impl Mover<'_, '_> {
     }
 
     /// Closes the zones of extra slots whose files are probably whole, if most in them has died, or if they are nearly full and others
-    /// may be opened.
+    /// may be opened. If the file system below lacks space, their unwritten ends take none.
     fn close_left_zones(&mut self) -> Result<(), PoolError> {
         self.txg_sync.st.streams.set_open_max(self.txg_sync.pool.collection().open_zones_max);
+        let left = self.txg_sync.st.streams.left_slots();
+        if left.is_empty() {
+            return Ok(());
+        }
         let supply = self.txg_sync.pool.admission.zone_supply(self.txg_sync.st);
-        for slot in self.txg_sync.st.streams.left_slots() {
-            if self.is_wasteful(slot) || self.txg_sync.st.streams.is_end_spared(slot, supply) {
+        let lacks_host_space = self.txg_sync.pool.admission.account(self.txg_sync.st).lacks_host_space();
+        for slot in left {
+            if lacks_host_space
+                || self.is_wasteful(slot)
+                || self.txg_sync.st.streams.is_end_spared(slot, supply)
+            {
                 self.txg_sync.st.streams.close_slot(slot, self.txg_sync.txg)?;
             }
         }

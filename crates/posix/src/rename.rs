@@ -202,8 +202,14 @@ impl<'a> Rename<'a> {
     ) -> Result<(), Errno> {
         let HeldRename { source, from, to, .. } = held;
         let (fs, tx, locked) = (change.fs, change.tx, &mut change.locked);
-        locked.get(self.new_dir).replace(tx, self.new_name, source.child_ref(), &source.words)?;
-        locked.get(self.dir).replace(tx, self.name, target.child_ref(), &target.words)?;
+        // First the entry that gets more words: it may find no space, and then nothing has changed.
+        let mut sides = [(self.new_dir, self.new_name, source), (self.dir, self.name, target)];
+        if target.words.as_slice().len() > source.words.as_slice().len() {
+            sides.reverse();
+        }
+        for (dir, name, child) in sides {
+            locked.get(dir).replace(tx, name, child.child_ref(), &child.words)?;
+        }
         move_parent(locked, source, self.dir, self.new_dir);
         move_parent(locked, target, self.new_dir, self.dir);
         fs.match_hint(locked, &source.inode, to, self.new_name);

@@ -42,7 +42,7 @@ const SET_WRITE_HINT: c_ulong = 0x4008_54f1;
 const FUSE_MAGIC: i64 = 0x6573_5546;
 
 /// The C library's function.
-type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+type Fcntl = unsafe extern "C-unwind" fn(c_int, c_int, ...) -> c_int;
 
 /// A function of the C library, found behind this library.
 struct Next {
@@ -154,7 +154,7 @@ fn call(next: &Next, fd: c_int, cmd: c_int, arg: usize) -> c_int {
 // AArch64 pass an integer or pointer behind `...` in the same register as a named third parameter. A caller
 // without a third argument leaves an unspecified value in that register. It is then passed on unused.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
     call(&FCNTL, fd, cmd, arg)
 }
 
@@ -164,6 +164,6 @@ pub unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
 /// As for [`fcntl`].
 // SAFETY (of the name and the type): as for `fcntl`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
     call(&FCNTL64, fd, cmd, arg)
 }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: frees may use the GC reserve. Nothing may use the space that commits need.
 
-use crate::policy::{Supply, ZoneSupply};
+use crate::policy::ZoneSupply;
 use terrane_format::addr::granule_bytes;
 
 /// The low watermark of collection is a margin above the space that must be kept. The margin is this fraction of the pool, between
@@ -112,21 +112,14 @@ impl Sizes {
 
     /// What placement may do with `empty` zones. Ends of zones stay unused only while users hold less than 7/8 of their limit, and
     /// empty zones exceed all promises. So unused ends never cause a shortage.
-    pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> Supply {
+    pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> ZoneSupply {
         let low = self.min_empty_zones();
-        let per_zone = self.per_zone().max(1);
-        let reserved = reserved_bytes.div_ceil(per_zone) as usize;
-        let zones = match empty > low {
+        let reserved = reserved_bytes.div_ceil(self.per_zone().max(1)) as usize;
+        match empty > low {
             true if empty > 2 * low + reserved && live < limit / 8 * 7 => ZoneSupply::Plenty,
             true => ZoneSupply::Enough,
             false => ZoneSupply::Short,
-        };
-        Supply { zones, extra_slots: self.extra_slots(live, limit) as usize }
-    }
-
-    /// How many extra slots may have an open zone, each of which holds up to a zone: as many zones as users lack to 14/15 of their limit.
-    fn extra_slots(&self, live: u64, limit: u64) -> u64 {
-        (limit / 15 * 14).saturating_sub(live) / self.per_zone().max(1)
+        }
     }
 }
 
@@ -363,10 +356,22 @@ impl SpaceAccount {
         kept.max(self.slots.non_data_bytes) + self.slots.metadata_bytes
     }
 
+    /// Whether the file system below a device has less space than the device's zones.
+    pub fn lacks_host_space(&self) -> bool {
+        self.free_in_zones().1 > 0
+    }
+
+    /// How many extra slots may have an open zone, each of which holds up to a zone: as many zones as users lack to 14/15 of their limit.
+    /// None where the file system below a device has less space than its zones: garbage in open zones would keep that space.
+    pub fn extra_slots(&self) -> u64 {
+        let left = (self.user_capacity() / 15 * 14).saturating_sub(self.live);
+        if self.lacks_host_space() { 0 } else { left / self.sizes.per_zone().max(1) }
+    }
+
     /// The low watermark's margin above the kept space, for `zones` usable zones.
     pub fn low_watermark_margin(&self, zones: u64) -> u64 {
         // What is left in the zones of extra slots counts as free, but is not there for others.
-        let extra = self.sizes.extra_slots(self.live, self.user_capacity()).min(self.slots.extra_wanted);
+        let extra = self.extra_slots().min(self.slots.extra_wanted);
         margin_bytes(self.sizes.per_zone(), zones, self.slots.data)
             + extra.div_ceil(2) * self.sizes.per_zone()
     }
@@ -623,7 +628,7 @@ mod tests {
     fn placement_spends_zones_only_where_users_lack_none() {
         let sizes = account(0).sizes;
         let low = sizes.min_empty_zones();
-        let zones = |empty, reserved, live| sizes.zone_supply(empty, reserved, live, 1 << 40).zones;
+        let zones = |empty, reserved, live| sizes.zone_supply(empty, reserved, live, 1 << 40);
         assert_eq!(zones(low, 0, 0), ZoneSupply::Short);
         assert_eq!(zones(low + 1, 0, 0), ZoneSupply::Enough);
         assert_eq!(zones(2 * low + 1, 0, 0), ZoneSupply::Plenty);
@@ -635,8 +640,12 @@ mod tests {
     fn fewer_extra_slots_are_open_the_fuller_the_pool_is() {
         let account = account(50);
         let limit = account.user_capacity();
-        let extra = |percent: u64| account.sizes.zone_supply(9, 0, limit / 100 * percent, limit).extra_slots;
+        let extra =
+            |percent: u64| SpaceAccount { live: limit / 100 * percent, ..account.clone() }.extra_slots();
         assert_eq!([50, 80, 90, 94, 100].map(extra), [40, 12, 3, 0, 0]);
+        let mut on_a_small_host = account.clone();
+        on_a_small_host.devices[0].host_free_bytes = 40 * 64 * MIB;
+        assert_eq!(on_a_small_host.extra_slots(), 0, "zones are plenty, but the host is not");
         let mut busy = account.clone();
         busy.slots.extra_wanted = 8;
         let margin = |account: &SpaceAccount| account.low_watermark_margin(100);

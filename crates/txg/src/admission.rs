@@ -74,6 +74,8 @@ pub struct SpaceSnapshot {
     pub limits: Limits,
     /// What the rest of the space is kept for.
     pub parts: SpaceParts,
+    /// Extra slots that may have an open zone.
+    pub extra_slots: u64,
     /// GC found no further victim that would give space.
     pub is_stuck: bool,
     /// Emptied zones wait for their reset, which empty txgs would bring.

@@ -205,6 +205,15 @@ impl SlotCache {
         let shaped =
             shape_for(&parsed, (index.len(), placement.found), entry, options).map_err(Error::damage)?;
         let Some((words, target)) = shaped else { return Ok(PutOutcome::NeedsFat) };
+        // All entries that no split can separate must fit into one leaf if the ZAP becomes fat later. OpenZFS does
+        // not check that when an update adds a name, nor in tiny ZAPs.
+        let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
+        let is_new = placement.found.is_none();
+        let is_crowd = (placement.inseparable + usize::from(is_new)) * target.leaf_chunks_max() >= chunks_max;
+        // Words may be longer than those that they replace, although the slots have space for them.
+        if is_crowd && target == shape && options.padding.is_some() && value.num_ints() > 1 {
+            return Ok(PutOutcome::NeedsFat);
+        }
         if let Some(indexed) = placement.found
             && target == shape
         {
@@ -220,11 +229,7 @@ impl SlotCache {
             })?;
             return Ok(PutOutcome::Stored { is_new: false });
         }
-        // All entries that no split can separate must fit into one leaf if the ZAP becomes fat later. OpenZFS does
-        // not check that when an update adds a name, nor in tiny ZAPs.
-        let chunks_max = Geometry { block_shift: options.fat_block_shift }.chunks();
-        let is_new = placement.found.is_none();
-        if (placement.inseparable + usize::from(is_new)) * target.leaf_chunks_max() >= chunks_max {
+        if is_crowd {
             return Ok(PutOutcome::NeedsFat);
         }
         if target != shape {

@@ -150,6 +150,7 @@ fn without_padding_other_lengths_make_the_zap_fat() {
     let mut store = MemStore::new();
     let mut zap = Zap::open_with(&store, options).unwrap();
     zap.add(&mut store, "a", &value(1, &[])).unwrap();
+    zap.add(&mut store, "b", &value(1, &[])).unwrap();
     zap.update(&mut store, "a", &value(1, &[2])).unwrap();
     assert_eq!(zap.kind(&store).unwrap(), Kind::Fat);
 }

@@ -73,6 +73,7 @@ impl Dispatch {
             }
             (Errno::ENODATA, Request::Removexattr { .. }) => Ok(()),
             (Errno::ENODATA, Request::Ioctl { ioctl, .. }) if ioctl.cmd == SET_ENTRY_WORDS => {
+                reply.mark_outdated(call.header.nodeid);
                 reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
                 Ok(())
             }

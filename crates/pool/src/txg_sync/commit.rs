@@ -197,8 +197,6 @@ impl TxgSync<'_> {
         moves.append(&mut appended.moves);
         if !self.pool.has(Feature::Tallies) {
             moves.iter_mut().for_each(|moved| moved.run.tally = Tally::UNKNOWN);
-        } else if moves.iter().any(|moved| moved.run.tally.is_known()) {
-            self.pool.note_use(Feature::Tallies);
         }
         let inline = self.commit.dead_log.is_empty();
         let mut filled = std::mem::take(&mut appended.filled);

@@ -125,7 +125,10 @@ impl Admission {
         let space = self.space_snapshot();
         let empty = st.alloc.empty_count();
         let soon = usize::from(space.resets_wait && empty > 1);
-        self.sizes().zone_supply(empty + soon, self.reserved(), space.live, space.limits.live)
+        Supply {
+            zones: self.sizes().zone_supply(empty + soon, self.reserved(), space.live, space.limits.live),
+            extra_slots: space.extra_slots as usize,
+        }
     }
 
     /// Publishes the space from within a syncing txg. It has written what was reserved in it, and still needs
@@ -152,6 +155,7 @@ impl Admission {
             limits: account.limits(for_txg),
             parts: account.parts(),
             is_stuck: st.collector.is_stuck,
+            extra_slots: account.extra_slots(),
             resets_wait: tables.emptied().any(|(_, zone)| !zone.unreadable),
             unread_since_ns: st.collector.unread.since_ns(),
             empty_zones: account.empty_zones as u64,
