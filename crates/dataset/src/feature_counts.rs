@@ -23,6 +23,7 @@ use std::sync::Arc;
 use terrane_format::features::FeatureState;
 use terrane_object::{ObjectKind, ObjectSet};
 use terrane_pool::Tx;
+use terrane_store::read_retry::ReadRetry;
 use terrane_txg::feature_uses::StoredCount;
 use terrane_wire::ObjectId;
 use terrane_zap::Value;
@@ -54,6 +55,7 @@ pub(crate) fn open(mos: &Arc<ObjectSet>) {
             return true;
         }
         tx.reserve_more(BLOCKS);
+        let _waits = ReadRetry::unlimited();
         match store(&mos, tx, found.unwrap_or(StoredCount { uses: 0, incarnation: 0 })) {
             Ok(()) => last = found,
             Err(error) => tx.pool().fail_uses(&error),
@@ -91,10 +93,11 @@ fn store(mos: &Arc<ObjectSet>, tx: &Tx, count: StoredCount) -> Result<(), Datase
     let mut directory = directory(mos)?;
     let known =
         find(mos, &directory).or_else(|error| if error.is_transient() { Err(error) } else { Ok(None) })?;
-    if let Some(mut zap) = known
-        && put(&mut zap, tx, count).is_ok()
-    {
-        return Ok(());
+    if let Some(mut zap) = known {
+        match put(&mut zap, tx, count) {
+            Err(error) if !error.is_transient() => {}
+            outcome => return outcome,
+        }
     }
     // There is none yet, or it is damaged.
     let mut zap = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;

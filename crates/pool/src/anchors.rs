@@ -61,7 +61,8 @@ impl Pool {
     /// The switch resets the anchors. So the uberblocks of the txgs that can be rolled back to are appended
     /// again behind the label.
     pub(crate) fn relabel(&self, st: &mut SyncState) -> Result<(), PoolError> {
-        let Some((txg, record)) = st.history.last() else {
+        // Not the last record that a replay needs: if this txg rewrites all sections, there is none.
+        let Some((txg, record)) = st.history.newest else {
             return Err(PoolError::Failed { reason: "there is no commit record".into() });
         };
         let label = self.label();

@@ -53,6 +53,10 @@ impl Pool {
 
     /// The uses of a counted feature are unknown from now on, because something could not be read.
     pub fn lose_uses(&self, feature: Feature) {
+        // A feature that is not in force has no use, whatever could not be read.
+        if !self.has(feature) && self.uses(feature) == Some(0) {
+            return;
+        }
         log::warn!(
             "pool {}: uses of feature {} unknown, something that may use it is unreadable",
             self.name(),
@@ -177,7 +181,7 @@ impl Pool {
                 return Ok(());
             }
             // The first commit of a new pool writes its first labels anyway.
-            if st.history.last().is_none() {
+            if st.history.newest.is_none() {
                 return Ok(());
             }
             label.generation += 1;

@@ -23,7 +23,7 @@ use terrane_format::addr::{Addr, granule_bytes};
 use terrane_format::directory::{Entry, Owner, POOL_DEAD_LOG, POOL_RECORD, POOL_SECTION};
 use terrane_format::rows::Phase;
 use terrane_space::account::Yield;
-use terrane_space::policy::VictimPolicy;
+use terrane_space::policy::{VictimPolicy, ZoneSupply};
 use terrane_space::zones::{Birthplaces, Zone};
 use terrane_store::PoolError;
 use terrane_store::append::Stored;
@@ -326,12 +326,14 @@ impl Mover<'_, '_> {
     /// Closes the zones of extra slots whose files are probably whole, if most in them has died, or if they are nearly full and others
     /// may be opened. If the file system below lacks space, their unwritten ends take none.
     fn close_left_zones(&mut self) -> Result<(), PoolError> {
-        self.txg_sync.st.streams.set_open_max(self.txg_sync.pool.collection().open_zones_max);
         let left = self.txg_sync.st.streams.left_slots();
         if left.is_empty() {
             return Ok(());
         }
         let supply = self.txg_sync.pool.admission.zone_supply(self.txg_sync.st);
+        if supply.zones == ZoneSupply::Short {
+            return Ok(());
+        }
         let lacks_host_space = self.txg_sync.pool.admission.account(self.txg_sync.st).lacks_host_space();
         for slot in left {
             if lacks_host_space

@@ -241,13 +241,18 @@ impl Scan<'_> {
                 self.newest_intact(&copies, addr).map(|copy| (addr, copy.psize, copy))
             })
             .collect();
-        for (addr, psize, copy) in listed {
-            let Some(raw) = self.bytes_of(&copy, addr) else { continue };
+        let parse = |(addr, psize, copy): (Addr, u32, BlockCopy)| {
+            let raw = self.bytes_of(&copy, addr)?;
             let tail = raw.len().checked_sub(PartTrailer::SIZE).and_then(|from| raw.get(from..));
-            let Some(trailer) = tail.and_then(PartTrailer::decode) else { continue };
-            let Some(end) = trailer.part_start.checked_add(u64::from(psize)) else { continue };
-            let Ok(trailer) = parse_trailer(&raw, trailer.seq, end) else { continue };
-            let Ok(part) = parse_part(self.pool, &trailer, &raw, end) else { continue };
+            let trailer = tail.and_then(PartTrailer::decode)?;
+            let end = trailer.part_start.checked_add(u64::from(psize))?;
+            let trailer = parse_trailer(&raw, trailer.seq, end).ok()?;
+            let part = parse_part(self.pool, &trailer, &raw, end).ok()?;
+            Some((trailer, end, part, addr))
+        };
+        let mut copies: Vec<_> = listed.into_iter().filter_map(parse).collect();
+        copies.sort_by_key(|(trailer, end, ..)| (trailer.seq, *end));
+        for (trailer, end, part, addr) in copies {
             let Some(found) = self.zones.get_mut(&trailer.seq).filter(|_| part.txg <= self.up_to) else {
                 continue;
             };
@@ -256,7 +261,10 @@ impl Scan<'_> {
                 let behind = found.parts.range(end..).next();
                 let is_passed =
                     behind.is_some_and(|(_, next)| next.previous.is_none_or(|previous| previous < end));
-                if is_passed || !found.parts.values().all(is_disjoint) {
+                // A crash undid the txg of a part at the end of a zone that names no part of the zone.
+                let follows = part.previous.is_none_or(|previous| found.parts.contains_key(&previous));
+                let is_undone = behind.is_none() && !follows;
+                if is_passed || is_undone || !found.parts.values().all(is_disjoint) {
                     continue;
                 }
                 log::warn!("zone {}: directory part ending at byte {end} damaged, using copy", trailer.seq);

@@ -89,6 +89,7 @@ impl Pool {
             logical_bytes: 0,
             dropping: Dropping::default(),
         };
+        txg_sync.st.streams.begin_txg(txg, self.collection().open_zones_max);
         txg_sync.close_leaving()?;
         let root = match client {
             Some(client) => {

@@ -134,3 +134,25 @@ fn the_power_may_go_at_any_moment_of_an_upgrade() {
     }
     assert!(kept_old > 0 && got_new > 0 && mixed > 0, "every outcome was seen");
 }
+
+/// A txg that rewrites all sections leaves no record that a replay needs. Its first use is on the labels all the
+/// same.
+#[test]
+fn a_first_use_beside_a_checkpoint_is_on_all_labels() {
+    let device = sim(9, false);
+    let (pool, toy) = support::create(&device, 9);
+    work(&pool, &toy, &SeededEnv::new(9), 6).unwrap();
+    assert_eq!(pool.feature_state(Feature::Xattr), FeatureState::Enabled);
+    pool.want_checkpoint();
+    pool.note_use(Feature::Xattr);
+    work(&pool, &toy, &SeededEnv::new(10), 1).unwrap();
+    pool.abandon();
+    for (_, label, ubers) in terrane_pool::inspect::anchors(&device) {
+        assert!(ubers.is_empty() || label.features.is_active(Feature::Xattr), "{:?}", label.features);
+    }
+    let older = ImportOptions { unknown_features: &["org.terrane:xattr"], ..options() };
+    let refused = support::import_with(vec![Arc::new(device.clone())], &older, 9).err().unwrap();
+    assert!(refused.to_string().contains("org.terrane:xattr"), "{refused}");
+    let (pool, toy) = import(&device, 11).unwrap();
+    verify(&pool, &toy);
+}

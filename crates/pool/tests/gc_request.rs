@@ -102,7 +102,8 @@ fn idle_time_is_used_and_ends() {
     pool.set_collection(CollectionOptions { idle: IdleWindow::new(at(30), at(60)), ..Default::default() });
     let (before, _) = garbage(&pool);
     (0..3).for_each(|_| commit_txg());
-    assert_eq!((garbage(&pool).0, pool.gc_now().0), (before, GcMode::Idle), "not before its time");
+    // Open zones that hold little else may be closed, which adds to the garbage of full ones.
+    assert!(garbage(&pool).0 >= before && pool.gc_now().0 == GcMode::Idle, "not before its time");
     env.sleep(Duration::from_secs(45 * 60));
     commit_txg();
     assert_eq!(pool.gc_now().0, GcMode::Window);

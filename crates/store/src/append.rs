@@ -277,7 +277,7 @@ impl Streams {
     pub fn separate_metadata(&mut self) {
         let layout = self.layout().with_metadata_slots();
         if layout != self.layout() {
-            self.placer = Placer::new(layout, self.placer.zone_bytes());
+            self.placer = self.placer.with_layout(layout);
             self.open.resize_with(layout.slots(), || None);
         }
     }
@@ -290,7 +290,6 @@ impl Streams {
         supply: Supply,
         txg: Txg,
     ) -> Result<usize, PoolError> {
-        self.placer.begin_txg(txg);
         if !self.placer.extra_may_continue(supply) {
             // They open no zone, so one that is full would stay open, and could not be collected.
             for slot in self.layout().extra() {
@@ -307,8 +306,10 @@ impl Streams {
         Ok(choice.slot)
     }
 
-    /// From now on placement has at most this many zones open, those for which space is kept in any case. `None`: no limit.
-    pub fn set_open_max(&mut self, open_max: Option<u32>) {
+    /// Blocks that are placed from now on belong to this txg. Placement has at most `open_max` zones open, those for which space is
+    /// kept in any case; `None`: no limit.
+    pub fn begin_txg(&mut self, txg: Txg, open_max: Option<u32>) {
+        self.placer.begin_txg(txg);
         self.placer.set_open_max(open_max);
     }
 
@@ -718,9 +719,9 @@ impl Streams {
 
     fn recycle(&mut self, mut memory: AlignedBuf) {
         // Large buffers are rare, and are not kept. The bound covers the queued batches, the one being written, the one not yet
-        // completed, and one for each slot.
+        // completed, and one for each slot for which space is kept.
         let is_usual = (1..=4 * self.batch_bytes).contains(&(memory.capacity() as u64));
-        if is_usual && self.spare.len() < IN_FLIGHT + 2 + self.open.len() {
+        if is_usual && self.spare.len() < IN_FLIGHT + 2 + self.layout().kept_slots() {
             memory.clear();
             self.spare.push(memory);
         }

@@ -333,6 +333,11 @@ impl Placer {
         }
     }
 
+    /// With another layout, and all slots closed.
+    pub fn with_layout(&self, layout: Layout) -> Placer {
+        Placer { txg: self.txg, extra_max: self.extra_max, ..Placer::new(layout, self.zone_bytes) }
+    }
+
     /// From now on at most this many zones are open, those for which space is kept in any case. `None`: no limit.
     pub fn set_open_max(&mut self, open_max: Option<u32>) {
         self.extra_max =

@@ -70,8 +70,9 @@ impl Admission {
         let layout = st.streams.layout();
         // With many slots, open space is scattered, and a large block may fit none of the tails.
         let many = layout.kept_slots() > SHARED_SLOTS;
-        let end = if many { granule_bytes(sizes.zone_yield.largest_block) } else { 0 };
         let of_slot = |slot: usize| {
+            let is_scattered = many || layout.extra().contains(&slot);
+            let end = if is_scattered { granule_bytes(sizes.zone_yield.largest_block) } else { 0 };
             Some((st.streams.device_of(slot)?, st.streams.data_free_bytes(slot).saturating_sub(end)))
         };
         let open: Vec<(DeviceIdx, u64)> = (0..layout.slots()).filter_map(of_slot).collect();
