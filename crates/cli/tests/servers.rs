@@ -38,14 +38,6 @@ fn supervisor(dir: &TestDir) -> u32 {
     status.lines().find_map(|line| line.strip_prefix("PPid:\t")).unwrap().parse().unwrap()
 }
 
-/// Waits until a killed process no longer listens. It may remain as a zombie.
-fn wait_until_ended(pid: u32) {
-    wait_until("a killed process goes on", 10, || {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
-    });
-}
-
 fn wait_until_supervisor_is(dir: &TestDir, state: &str) {
     wait_until(&format!("no supervisor is {state}"), 10, || {
         dir.json("pool status --json tank")["pools"][0]["supervisor"] == state
@@ -68,7 +60,6 @@ fn a_supervisor_that_is_killed_is_replaced() {
     wait_until_supervisor_is(&dir, "running");
     // The server replaces it without a command, and then a server that is killed has a successor.
     kill("-KILL", second);
-    wait_until_ended(second);
     wait_until_supervisor_is(&dir, "running");
     kill("-KILL", server(&dir));
     let mut content = String::new();
@@ -86,7 +77,6 @@ fn a_supervisor_that_is_killed_is_replaced() {
     // A supervisor that adopted a server ends with the mount as any other.
     let last = supervisor(&dir);
     kill("-KILL", last);
-    wait_until_ended(last);
     wait_until_supervisor_is(&dir, "running");
     dir.run("umount tank", 0);
     let socket = dir.path("state/tank.supervisor");

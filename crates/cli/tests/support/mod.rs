@@ -195,8 +195,19 @@ pub fn identity(program: &Path) -> [u32; 2] {
     })
 }
 
+/// Sends a signal, and waits until a killed process has ended, maybe as a zombie. Before that it seems to listen, and the kernel answers
+/// a request with EIO if a server dies while it copies that request.
 pub fn kill(signal: &str, pid: u32) {
     assert!(Command::new("kill").arg(signal).arg(pid.to_string()).status().unwrap().success());
+    let begun = Instant::now();
+    let has_ended = || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_none_or(|(_, state)| state.starts_with('Z'))
+    };
+    while signal == "-KILL" && !has_ended() {
+        assert!(begun.elapsed() < Duration::from_secs(10), "process {pid} goes on");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// What only root may do is tested only as root.
