@@ -331,7 +331,8 @@ impl Mover<'_, '_> {
             return Ok(());
         }
         let supply = self.txg_sync.pool.admission.zone_supply(self.txg_sync.st);
-        if supply.zones == ZoneSupply::Short {
+        // What is left in them may be promised.
+        if supply.zones < ZoneSupply::Ample {
             return Ok(());
         }
         let lacks_host_space = self.txg_sync.pool.admission.account(self.txg_sync.st).lacks_host_space();

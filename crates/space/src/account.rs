@@ -110,13 +110,14 @@ impl Sizes {
         1 + self.commit_bytes().div_ceil(self.per_zone().max(1)) as usize
     }
 
-    /// What placement may do with `empty` zones. Ends of zones stay unused only while users hold less than 7/8 of their limit, and
-    /// empty zones exceed all promises. So unused ends never cause a shortage.
+    /// What placement may do with `empty` zones. Ends of zones stay unused only while empty zones exceed all promises, so unused ends
+    /// never cause a shortage.
     pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> ZoneSupply {
         let low = self.min_empty_zones();
         let reserved = reserved_bytes.div_ceil(self.per_zone().max(1)) as usize;
         match empty > low {
             true if empty > 2 * low + reserved && live < limit / 8 * 7 => ZoneSupply::Plenty,
+            true if empty > low + reserved => ZoneSupply::Ample,
             true => ZoneSupply::Enough,
             false => ZoneSupply::Short,
         }
@@ -630,10 +631,11 @@ mod tests {
         let low = sizes.min_empty_zones();
         let zones = |empty, reserved, live| sizes.zone_supply(empty, reserved, live, 1 << 40);
         assert_eq!(zones(low, 0, 0), ZoneSupply::Short);
-        assert_eq!(zones(low + 1, 0, 0), ZoneSupply::Enough);
+        assert_eq!(zones(low + 1, 0, 0), ZoneSupply::Ample);
+        assert_eq!(zones(low + 1, 1, 0), ZoneSupply::Enough, "it is promised");
         assert_eq!(zones(2 * low + 1, 0, 0), ZoneSupply::Plenty);
-        assert_eq!(zones(2 * low + 1, 1, 0), ZoneSupply::Enough, "one is promised");
-        assert_eq!(zones(2 * low + 1, 0, 7 << 37), ZoneSupply::Enough, "the pool is nearly full");
+        assert_eq!(zones(2 * low + 1, 1, 0), ZoneSupply::Ample, "one is promised");
+        assert_eq!(zones(2 * low + 1, 0, 7 << 37), ZoneSupply::Ample, "the pool is nearly full");
     }
 
     #[test]

@@ -36,7 +36,7 @@ use terrane_format::directory::{
 use terrane_format::record::{Home, Move, OpenedZone, PartCopy, WrittenZone, ZoneClass, runs_of};
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_space::account::MetadataReserve;
-use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Supply};
+use terrane_space::policy::{Age, Heat, Layout, Placement, Placer, Supply, ZoneSupply};
 use terrane_wire::{DeviceIdx, Txg, ZoneSeq};
 pub use write_buffer::WriteBuffer;
 
@@ -323,7 +323,9 @@ impl Streams {
 
     /// Whether the end of the slot's zone is better left unused than filled.
     pub fn is_end_spared(&self, slot: usize, supply: Supply) -> bool {
-        self.placer.extra_may_continue(supply) && self.placer.is_scrap(self.data_free_bytes(slot), supply)
+        supply.zones >= ZoneSupply::Ample
+            && self.placer.extra_may_continue(supply)
+            && self.placer.is_scrap(self.data_free_bytes(slot), supply)
     }
 
     /// Extra slots that would take data now if zones were plenty.

@@ -1,16 +1,15 @@
 //! `terrane explain`: why the blocks of a file lie where they lie.
 
-use super::print;
-use super::stat::ask_about_path;
-use crate::failure::{Failure, Outcome};
+use super::stat::{ask_about_path, show_files};
+use crate::failure::Outcome;
 use crate::query::Query;
 use crate::registry::Registry;
 use crate::size;
-use crate::table::{envelope, printable};
+use crate::table::printable;
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub const HELP: &str = "\
 Zones are those of the last commit; `terrane sync` commits. What is known about similar files is kept while the pool is open, so a pool
@@ -42,25 +41,12 @@ pub struct Explain {
 impl Explain {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        for path in &self.paths {
+        let ask = |path: &Path| {
             let name = path.file_name().map(|name| name.as_bytes().to_vec()).unwrap_or_default();
             let by_inode = |object| Query::Explain { object, name: name.clone() };
-            match ask_about_path(&registry, path, by_inode, |path| Query::ExplainPath { path }) {
-                Ok(mut row) => {
-                    row["path"] = path.display().to_string().into();
-                    rows.push(row);
-                }
-                Err(Failure(text)) => failures.push(text),
-            }
-        }
-        if self.json {
-            print(&format!("{:#}\n", envelope("explain", json!({"files": rows}))))?;
-        } else {
-            let shown: Vec<String> = rows.iter().map(|row| self.describe(row)).collect();
-            print(&shown.join("\n"))?;
-        }
-        if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
+            ask_about_path(&registry, path, by_inode, |path| Query::ExplainPath { path })
+        };
+        show_files("explain", &self.paths, self.json, ask, |row| self.describe(row))
     }
 
     fn bytes(&self, value: &Value) -> String {

@@ -53,24 +53,10 @@ pub struct Stat {
 impl Stat {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let (mut rows, mut failures) = (Vec::new(), Vec::new());
-        for path in &self.paths {
-            let by_inode = |object| Query::Stat { object };
-            match ask_about_path(&registry, path, by_inode, |path| Query::StatPath { path }) {
-                Ok(mut row) => {
-                    row["path"] = path.display().to_string().into();
-                    rows.push(row);
-                }
-                Err(Failure(text)) => failures.push(text),
-            }
-        }
-        if self.json {
-            print(&format!("{:#}\n", envelope("stat", json!({"files": rows}))))?;
-        } else {
-            let shown: Vec<String> = rows.iter().map(|row| self.describe(row)).collect();
-            print(&shown.join("\n"))?;
-        }
-        if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
+        let ask = |path: &Path| {
+            ask_about_path(&registry, path, |object| Query::Stat { object }, |path| Query::StatPath { path })
+        };
+        show_files("stat", &self.paths, self.json, ask, |row| self.describe(row))
     }
 
     fn describe(&self, row: &Value) -> String {
@@ -195,6 +181,32 @@ fn attribute_lines(row: &Value, bytes: &dyn Fn(&Value) -> String) -> Vec<(&'stat
 
 fn ratio_text(logical: u64, stored: u64) -> String {
     if stored == 0 { String::new() } else { format!(" ({:.2}x)", logical as f64 / stored as f64) }
+}
+
+/// Asks about each file, and shows the answers. A file that cannot be asked about does not keep the others from being shown.
+pub(super) fn show_files(
+    command: &str,
+    paths: &[PathBuf],
+    is_json: bool,
+    ask: impl Fn(&Path) -> Outcome<Value>,
+    describe: impl Fn(&Value) -> String,
+) -> Outcome {
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    for path in paths {
+        match ask(path) {
+            Ok(mut row) => {
+                row["path"] = path.display().to_string().into();
+                rows.push(row);
+            }
+            Err(Failure(text)) => failures.push(text),
+        }
+    }
+    if is_json {
+        print(&format!("{:#}\n", envelope(command, json!({"files": rows}))))?;
+    } else {
+        print(&rows.iter().map(describe).collect::<Vec<_>>().join("\n"))?;
+    }
+    if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
 }
 
 /// Asks about the file at a path on a mount by its inode, or at `POOL:/PATH` by its path in the pool.

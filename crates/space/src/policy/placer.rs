@@ -236,7 +236,9 @@ pub enum ZoneSupply {
     Short,
     /// Another zone may be opened.
     Enough,
-    /// Also, ends of zones may stay unused.
+    /// Also, the ends of zones that a file has nearly filled may stay unused.
+    Ample,
+    /// Also, larger ends of zones may stay unused.
     Plenty,
 }
 
@@ -460,7 +462,8 @@ impl Placer {
         }
         // The file would probably not fit, and little is lost.
         let is_big = placement.burst_bytes >= self.zone_bytes / BIG_FILE_DIVISOR;
-        if extra.may_continue && !is_small || is_big && supply.zones == ZoneSupply::Plenty {
+        let may_spare = extra.may_continue && supply.zones >= ZoneSupply::Ample;
+        if may_spare && !is_small || is_big && supply.zones == ZoneSupply::Plenty {
             let is_scrap = |at: usize| {
                 let free_bytes = free_bytes(at);
                 free_bytes < SCRAP_BURSTS * placement.burst_bytes && self.is_scrap(free_bytes, supply)
@@ -500,6 +503,7 @@ impl Placer {
         // A lane without a slot gets one of a lane with several, the one with the least space.
         let is_one_of_several = |lane: Lane| open().filter(|(_, _, of)| *of == lane).count() > 1;
         if extra.may_continue
+            && supply.zones == ZoneSupply::Plenty
             && closed.is_none()
             && let Some((slot, ..)) =
                 open().filter(|(_, _, of)| is_one_of_several(*of)).min_by_key(|(at, ..)| free_bytes(*at))

@@ -121,13 +121,12 @@ impl Admission {
         waiting_for_reset(&self.store.tables.read(), &self.zone_yield()).zones
     }
 
-    /// What placement may do with empty zones. If others will be empty after this txg, the last one may be taken.
+    /// What placement may do with empty zones.
     pub fn zone_supply(&self, st: &SyncState) -> Supply {
         let space = self.space_snapshot();
         let empty = st.alloc.empty_count();
-        let soon = usize::from(space.resets_wait && empty > 1);
         Supply {
-            zones: self.sizes().zone_supply(empty + soon, self.reserved(), space.live, space.limits.live),
+            zones: self.sizes().zone_supply(empty, self.reserved(), space.live, space.limits.live),
             extra_slots: space.extra_slots as usize,
         }
     }
