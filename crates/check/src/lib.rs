@@ -35,7 +35,7 @@ pub use report::{Counts, Finding, Progress, Report, Stage, kind};
 
 use rules::ObjectChecker;
 use std::sync::Arc;
-use terrane_dataset::{Dataset, open_set};
+use terrane_dataset::{Dataset, open_any_set};
 use terrane_object::{ObjectKind, ObjectSets};
 use walk::Walk;
 
@@ -71,7 +71,7 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
     });
     let mut checker = None;
     for id in sets {
-        let set = match open_set(objects, id) {
+        let set = match open_any_set(objects, id) {
             Ok(set) => set,
             Err(error) => {
                 walk.report.add(kind::UNREADABLE, format_args!("object set {id}"), "a header", error);

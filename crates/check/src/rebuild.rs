@@ -10,7 +10,7 @@
 use crate::report::{Progress, Report, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
-use terrane_dataset::open_set;
+use terrane_dataset::open_any_set;
 use terrane_device::Device;
 use terrane_object::{ObjectKind, ObjectSets};
 use terrane_pool::{ImportOptions, IndexSource, Pool};
@@ -70,7 +70,7 @@ fn collect_reached(
         false
     });
     for id in sets {
-        let set = open_set(objects, id).map_err(|error| format!("object set {id}: {error}"))?;
+        let set = open_any_set(objects, id).map_err(|error| format!("object set {id}: {error}"))?;
         walk.walk_objset(&set, &mut |_, _, _| false);
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_dataset::open_set;
+use terrane_dataset::{DatasetError, open_any_set};
 use terrane_format::Owner;
 use terrane_format::directory::{POOL_DEAD_LOG, POOL_RECORD, SPILL};
 use terrane_format::granule_bytes;
@@ -114,7 +114,7 @@ impl Usage {
 ///
 /// # Errors
 /// If a directory or a table of dnodes cannot be read.
-pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, ObjectError> {
+pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, DatasetError> {
     let mut kinds: BTreeMap<u64, BTreeMap<u64, ObjectKind>> = BTreeMap::new();
     let mut sets = Vec::new();
     // If a dnode cannot be read only its kind is missing: its blocks are listed anyway.
@@ -124,7 +124,7 @@ pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, ObjectError> {
         }
     });
     for id in sets {
-        let set = open_set(objects, id)?;
+        let set = open_any_set(objects, id)?;
         let of_set = kinds.entry(set.id().0).or_default();
         set.for_each_dnode(&mut |id, dnode| {
             of_set.insert(id.0, dnode.kind);
@@ -152,7 +152,7 @@ pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, ObjectError> {
     for zone in pool.zones().iter().filter(|zone| !matches!(zone.phase, Phase::Reclaimed)) {
         usage.claimed += zone.claimed;
         usage.overhead += zone.claimed;
-        for (entry, standing) in pool.zone_directory(zone.seq)? {
+        for (entry, standing) in pool.zone_directory(zone.seq).map_err(ObjectError::from)? {
             let bytes = granule_bytes(u64::from(entry.psize));
             usage.overhead = usage.overhead.saturating_sub(bytes);
             if standing != EntryState::Live {

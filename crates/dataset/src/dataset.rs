@@ -7,6 +7,7 @@ use crate::error_log::{ErrorRecorder, RecordScope};
 use crate::feature_counts;
 use crate::free_policy::open_set;
 use crate::naming::{self, Naming};
+use crate::node::{self, Node};
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
 use crate::zap_handle::OpenZaps;
 use crate::zap_policy::ZapPolicy;
@@ -119,7 +120,11 @@ impl Props {
 
 /// Checks that the pool supports a value, and enables the feature that it needs. So older versions refuse the
 /// pool before anything is written that they cannot read.
-fn ensure_supported(set: &ObjectSet, property: &Property, number: u64) -> Result<(), DatasetError> {
+pub(crate) fn ensure_supported(
+    set: &ObjectSet,
+    property: &Property,
+    number: u64,
+) -> Result<(), DatasetError> {
     let max_block = u64::from(set.pool().max_block());
     if property.name == props::RECORD_SIZE && number > max_block {
         let expected = format!("at most {} in this pool, a quarter of a zone", props::print_size(max_block));
@@ -133,6 +138,22 @@ fn ensure_supported(set: &ObjectSet, property: &Property, number: u64) -> Result
     let Some(feature) = props::feature_of(property, number).filter(missing) else { return Ok(()) };
     set.pool().enable(&[feature]).map_err(ObjectError::from)?;
     Ok(())
+}
+
+/// Creates object 1 of a new data set, with the properties that never change.
+pub(crate) fn create_master(
+    set: &Arc<ObjectSet>,
+    tx: &Tx,
+    fixed: &[(&'static Property, u64)],
+) -> Result<(), DatasetError> {
+    let mut master = ObjectZap::create(set, &ZapPolicy::of(set), tx, ObjectKind::Master)?;
+    for (property, number) in fixed {
+        master.update_u64(tx, property.name.as_bytes(), *number)?;
+    }
+    match master.object().id() {
+        MASTER => Ok(()),
+        other => Err(DatasetError::first_object("master ZAP", other)),
+    }
 }
 
 impl Dataset {
@@ -170,33 +191,22 @@ impl Dataset {
             let mut directory = directory;
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
             directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
-            let set = open_set(objects, id)?;
-            let mut master = ObjectZap::create(&set, &ZapPolicy::of(&set), &tx, ObjectKind::Master)?;
-            for (property, number) in fixed {
-                master.update_u64(&tx, property.name.as_bytes(), number)?;
-            }
-            if master.object().id() != MASTER {
-                return Err(DatasetError::first_object("master ZAP", master.object().id()));
-            }
+            let set = open_set(objects, &Node::root(&mos)?)?;
+            create_master(&set, &tx, &fixed)?;
         }
         Dataset::open_root(objects)
     }
 
     /// Opens the root data set through the pool directory.
     pub fn open_root(objects: &Arc<ObjectSets>) -> Result<Dataset, DatasetError> {
+        Dataset::open(objects, &Node::root(objects.mos())?)
+    }
+
+    /// Opens the data set of a node.
+    pub(crate) fn open(objects: &Arc<ObjectSets>, node: &Node) -> Result<Dataset, DatasetError> {
         let mos = Arc::clone(objects.mos());
-        let meta = ZapPolicy::of(&mos);
-        let directory = ObjectZap::new(&meta, mos.hold(POOL_DIRECTORY)?);
-        let find = |name: &[u8], at| {
-            let number = directory.lookup_u64(name)?;
-            number.map(ObjectId).ok_or(DatasetError::Damaged {
-                at,
-                expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
-                found: "none".to_string(),
-            })
-        };
-        let set = open_set(objects, find(ROOT_DATASET, "pool directory")?)?;
-        let zap = ObjectZap::new(&meta, mos.hold(find(ROOT_PROPS, "pool directory")?)?);
+        let set = open_set(objects, node)?;
+        let zap = node::zap(&mos, node.props)?;
         let mut local = BTreeMap::new();
         for property in PROPERTIES.iter().filter(|property| !property.fixed) {
             let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };

@@ -13,5 +13,7 @@ pub const ENTRY_WORDS_MAX: usize = 6;
 
 pub(crate) const ROOT_DATASET: &[u8] = b"root_dataset";
 pub(crate) const ROOT_PROPS: &[u8] = b"root_props";
+pub(crate) const ROOT_NODE: &[u8] = b"root_node";
+pub(crate) const RETIRED: &[u8] = b"retired";
 pub(crate) const ERRORS: &[u8] = b"errors";
 pub(crate) const FEATURE_USES: &[u8] = b"feature_uses";

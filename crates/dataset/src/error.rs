@@ -1,6 +1,7 @@
 //! Errors of data sets: one variant for each thing a caller would do differently.
 
 use std::fmt;
+use terrane_format::Feature;
 use terrane_object::ObjectError;
 use terrane_wire::ObjectId;
 
@@ -35,6 +36,35 @@ pub enum DatasetError {
         /// Name of the property.
         name: &'static str,
     },
+    /// There is no such data set or snapshot.
+    Unknown {
+        /// Its path and name.
+        name: String,
+        /// The existing one whose name is most like it.
+        nearest: Option<String>,
+    },
+    /// There is a data set or snapshot with this name already.
+    Exists {
+        /// Its path and name.
+        name: String,
+    },
+    /// The name cannot be that of a data set or snapshot.
+    InvalidName {
+        /// Path and name.
+        name: String,
+    },
+    /// Something must be ended or destroyed first.
+    InUse {
+        /// Path and name of the data set or snapshot.
+        name: String,
+        /// What is in the way, in words.
+        by: String,
+    },
+    /// The pool lacks a feature that only an upgrade adds.
+    NeedsFeature {
+        /// The feature.
+        feature: Feature,
+    },
     /// The pool directory or the properties are invalid.
     Damaged {
         /// The damaged structure, as the subject of a message.
@@ -52,6 +82,20 @@ impl DatasetError {
         matches!(self, DatasetError::Object(ObjectError::Pool(error)) if error.is_transient())
     }
 
+    /// An unknown path: `name` is not below `known`, which has these names.
+    pub(crate) fn unknown(path: &str, known: &str, name: &str, names: Vec<String>) -> Self {
+        let nearest = Self::nearest(name, names);
+        let nearest = nearest.map(|found| if known.is_empty() { found } else { format!("{known}/{found}") });
+        DatasetError::Unknown { name: path.to_string(), nearest }
+    }
+
+    /// The name that is most like this one.
+    pub(crate) fn nearest(name: &str, names: Vec<String>) -> Option<String> {
+        let distance = |other: &String| edit_distance(name, other);
+        let nearest = names.into_iter().min_by_key(distance)?;
+        Some(nearest).filter(|found| edit_distance(name, found) <= 1 + name.chars().count() / 3)
+    }
+
     /// A new object set must number its objects from 1, since the object is found by its number later.
     pub(crate) fn first_object(at: &'static str, found: ObjectId) -> Self {
         DatasetError::Damaged {
@@ -60,6 +104,22 @@ impl DatasetError {
             found: found.to_string(),
         }
     }
+}
+
+/// Insertions, removals and replacements of characters that make one word of the other.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (above, x) in a.chars().enumerate() {
+        let mut next = vec![above + 1];
+        for ((y, pair), left) in b.iter().zip(row.windows(2)).zip(0..) {
+            let &[diagonal, up] = pair else { continue };
+            let before = next.get(left).copied().unwrap_or(usize::MAX - 1);
+            next.push((diagonal + usize::from(x != *y)).min(up + 1).min(before + 1));
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or(0)
 }
 
 impl fmt::Display for DatasetError {
@@ -77,6 +137,21 @@ impl fmt::Display for DatasetError {
                 f,
                 "property '{name}' refused: it is fixed when a pool is created (`terrane pool create -o {name}=...`), \
                  because all stored names depend on it"
+            ),
+            DatasetError::Unknown { name, nearest: None } => write!(f, "{name} does not exist"),
+            DatasetError::Unknown { name, nearest: Some(nearest) } => {
+                write!(f, "{name} does not exist; did you mean {nearest}?")
+            }
+            DatasetError::Exists { name } => write!(f, "{name} exists already"),
+            DatasetError::InvalidName { name } => write!(
+                f,
+                "invalid name '{name}': expected letters, digits, and any of '-_.: ', at most 255 bytes in all, and not . or .."
+            ),
+            DatasetError::InUse { name, by } => write!(f, "{name} is in use: {by}"),
+            DatasetError::NeedsFeature { feature } => write!(
+                f,
+                "the pool lacks the feature {}: add it with `terrane pool upgrade`",
+                feature.row().name
             ),
             DatasetError::Damaged { at, expected, found } => {
                 write!(f, "{at} damaged: expected {expected}, found {found}")
@@ -99,5 +174,20 @@ impl From<ZapError> for DatasetError {
             ZapError::Store(error) => DatasetError::Object(error),
             other => DatasetError::Zap(other),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_names_are_found() {
+        let nearest =
+            |name: &str| DatasetError::nearest(name, vec!["home".to_string(), "backup".to_string()]);
+        assert_eq!(nearest("hme").as_deref(), Some("home"));
+        assert_eq!(nearest("bakcup").as_deref(), Some("backup"));
+        assert_eq!(nearest("zebra"), None);
+        assert_eq!((edit_distance("", "abc"), edit_distance("kitten", "sitting")), (3, 3));
     }
 }

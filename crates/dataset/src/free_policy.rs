@@ -1,37 +1,85 @@
-//! Decides whether a block that leaves a data set is freed.
+//! Opens object sets of data sets with the policy that decides about their frees.
 //!
-//! A block that leaves the live trees of a data set may still belong to a snapshot. The object set asks here,
-//! once per block ([`FreePolicy`]). There are no snapshots yet, so every block is freed.
-//!
-//! Invariant: object sets of data sets are opened only by [`open_set`], so this policy decides about all their frees.
+//! Invariant: object sets of data sets are opened only here, so their [`Chain`] decides about all their frees.
 
-use crate::zap_form;
+use crate::chain::{Chain, Link};
+use crate::dead_list::PartInfo;
+use crate::error::DatasetError;
+use crate::node::{DEAD_LIST, Node, ORIGIN, SNAPSHOTS};
+use crate::snapshot_info::SnapshotInfo;
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use terrane_format::{BlockPtr, Feature};
-use terrane_object::{FreeDecision, FreePolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
-use terrane_wire::{ObjectId, Txg};
+use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets};
+use terrane_store::PoolError;
+use terrane_wire::{Corrupt, ObjectId, Txg};
 
-/// The policy of a data set without snapshots.
-struct NoSnapshots;
-
-impl FreePolicy for NoSnapshots {
-    fn decide(&self, _: &BlockPtr, _: Txg) -> FreeDecision {
-        FreeDecision::Free
-    }
-
-    fn counted_feature(&self, kind: ObjectKind) -> Option<Feature> {
-        zap_form::of_kind(kind)
-    }
-
-    fn is_use(&self, block: &[u8]) -> Option<bool> {
-        terrane_zap::is_tiny(block).ok()
-    }
-}
-
-/// Opens the object set of a data set; `id` is the MOS object that holds its root.
+/// Opens the object set of a data set.
 ///
 /// # Errors
 /// The object is unreadable, or what its bonus refers to.
-pub fn open_set(objects: &ObjectSets, id: ObjectId) -> Result<Arc<ObjectSet>, ObjectError> {
-    objects.open_objset(id, Arc::new(NoSnapshots))
+pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSet>, DatasetError> {
+    let mos = objects.mos();
+    let origin = match node.get(ORIGIN)? {
+        Some(id) => read_snapshot(mos, id)?.created,
+        None => Txg(0),
+    };
+    let snapshots = snapshots_of(mos, node)?;
+    let links: Vec<Link> = snapshots
+        .iter()
+        .map(|(_, info)| Link { created: info.created, snapshot: info.id, dead_list: info.dead_list })
+        .collect();
+    let head_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
+    let due = due_lists(mos, links.iter().map(|link| link.dead_list).chain([head_list]))?;
+    Ok(objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?)
+}
+
+/// Lists with entries to free.
+pub(crate) fn due_lists(
+    mos: &Arc<ObjectSet>,
+    lists: impl Iterator<Item = ObjectId>,
+) -> Result<BTreeSet<ObjectId>, ObjectError> {
+    let mut due = BTreeSet::new();
+    for list in lists.filter(|list| *list != ObjectId(0)) {
+        if PartInfo::parse(&mos.hold(list)?.bonus(), list).map_err(PoolError::from)?.is_scan_due {
+            due.insert(list);
+        }
+    }
+    Ok(due)
+}
+
+/// The snapshots of a data set with their names, oldest first.
+pub(crate) fn snapshots_of(
+    mos: &Arc<ObjectSet>,
+    node: &Node,
+) -> Result<Vec<(Vec<u8>, SnapshotInfo)>, DatasetError> {
+    let mut found = Vec::new();
+    let Some(zap) = node.zap_of(SNAPSHOTS)? else { return Ok(found) };
+    for entry in zap.entries()? {
+        let (Some(name), terrane_zap::Value::U64(number)) = (entry.key.name(), &entry.value) else {
+            return Err(DatasetError::Damaged {
+                at: "snapshots of a data set",
+                expected: "names, with a number each".to_string(),
+                found: format!("{:?}", entry.key),
+            });
+        };
+        found.push((name.to_vec(), read_snapshot(mos, ObjectId(*number))?));
+    }
+    found.sort_by_key(|(_, info)| info.created);
+    Ok(found)
+}
+
+/// What is stored of a snapshot.
+pub(crate) fn read_snapshot(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<SnapshotInfo, ObjectError> {
+    let object = mos.hold(id)?;
+    if object.kind() != ObjectKind::Snapshot {
+        let at = format!("snapshot, object {id} of the meta object set");
+        return Err(PoolError::from(Corrupt::new(
+            at,
+            "kind",
+            "Snapshot",
+            format_args!("{:?}", object.kind()),
+        ))
+        .into());
+    }
+    Ok(SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?)
 }

@@ -16,7 +16,9 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod attributes;
+mod chain;
 mod dataset;
+mod dead_list;
 mod directory;
 mod dnode_blocks;
 mod error;
@@ -24,7 +26,10 @@ mod error_log;
 mod feature_counts;
 mod free_policy;
 mod naming;
+mod node;
 pub mod props;
+mod snapshot_info;
+mod tree;
 mod zap_form;
 mod zap_handle;
 mod zap_policy;
@@ -32,13 +37,16 @@ mod zap_store;
 pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrPlacement};
+pub use chain::{Chain, ChainUsage, Link};
 pub use dataset::{Dataset, MASTER};
+pub use dead_list::{DeadEntry, PartInfo};
 pub use directory::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, POOL_DIRECTORY};
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
-pub use free_policy::open_set;
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use snapshot_info::SnapshotInfo;
+pub use tree::{DatasetInfo, Datasets, Snapshot, open_any_set};
 pub use zap_handle::{Batch, BatchPlan, ZapHandle};
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{ChangeCost, INITIAL_BLOCK_BYTES, ObjectStore, ObjectZap};

@@ -43,6 +43,8 @@ pub enum Feature {
     Datasets,
     /// Words beside directory entries.
     EntryWords,
+    /// Several data sets, snapshots and clones.
+    Snapshots,
 }
 
 /// The label's list that names the feature.
@@ -244,6 +246,15 @@ pub static FEATURES: &[FeatureRow] = &[
         tracking: UseTracking::Marked,
         use_noun: "directory entry",
         meaning: "up to six 64-bit words beside a directory entry, such as file identifiers",
+    },
+    FeatureRow {
+        feature: Feature::Snapshots,
+        name: "org.terrane:snapshots",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "data set or snapshot",
+        meaning: "data sets below the root, snapshots and clones",
     },
 ];
 

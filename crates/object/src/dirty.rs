@@ -109,6 +109,20 @@ impl Frozen {
         self.dirty.freed.add(0, u64::MAX);
         self.dirty.blocks = (0..).zip(blocks.into_iter().map(Arc::new)).collect();
     }
+
+    /// Replaces these blocks, or frees those without content.
+    pub fn replace_blocks(&mut self, blocks: BTreeMap<u64, Option<Vec<u8>>>) {
+        for (block, content) in blocks {
+            match content {
+                Some(content) => {
+                    self.dnode.block_count = self.dnode.block_count.max(block.saturating_add(1));
+                    self.dirty.restored.remove(&block);
+                    self.dirty.blocks.insert(block, Arc::new(content));
+                }
+                None => self.dirty.free(block, block.saturating_add(1)),
+            }
+        }
+    }
 }
 
 /// Change of the spill block.

@@ -64,14 +64,10 @@ pub(crate) fn parse_entry(bonus: &[u8], id: ObjectId) -> Result<(BlockPtr, Optio
     Ok((root, Some(Identity { guid, created, free_queue })))
 }
 
-/// The bonus with another root.
-pub(crate) fn with_root(bonus: &[u8], root: &BlockPtr) -> Vec<u8> {
-    [&root.encode()[..], bonus.get(BlockPtr::SIZE..).unwrap_or(&[])].concat()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mos_change::patched;
     use terrane_format::block_ptr::Hole;
 
     const IDENTITY: Identity = Identity { guid: 77, created: Txg(5), free_queue: ObjectId(4) };
@@ -99,13 +95,13 @@ mod tests {
 
     /// A later version adds a field, and an older one commits: the field is still there.
     #[test]
-    fn with_root_keeps_unknown_fields() {
+    fn another_root_keeps_unknown_fields() {
         let mut info = [&IDENTITY.encode()[..], &[1, 2, 3, 4, 5]].concat();
         info[0] += 5;
-        let bonus = with_root(&[&root(9).encode()[..], &info].concat(), &root(12));
+        let bonus = patched(&[&root(9).encode()[..], &info].concat(), 0, &root(12).encode());
         assert_eq!(parse_entry(&bonus, ObjectId(2)).unwrap(), (root(12), Some(IDENTITY)));
         assert_eq!(bonus[BlockPtr::SIZE..], info);
-        assert_eq!(with_root(&root(9).encode(), &root(12)), root(12).encode());
+        assert_eq!(patched(&root(9).encode(), 0, &root(12).encode()), root(12).encode());
     }
 
     #[test]

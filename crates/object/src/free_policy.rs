@@ -8,10 +8,13 @@
 //! the txg that removes the block asks it.
 
 use crate::account::Account;
+use crate::error::ObjectError;
 use crate::kind::ObjectKind;
+use crate::mos_change::MosChange;
 use crate::queued_subtree::QueuedSubtree;
+use std::any::Any;
 use terrane_format::{BlockPtr, Feature};
-use terrane_pool::TxgSync;
+use terrane_pool::{Tx, TxgSync};
 use terrane_wire::Txg;
 
 /// What happens to a block that leaves the live trees.
@@ -24,13 +27,35 @@ pub enum FreeDecision {
 }
 
 /// Decides which blocks of an object set are freed when they leave its live trees.
-pub trait FreePolicy: Send + Sync {
+///
+/// A txg calls it in this order: [`quiesced`](Self::quiesced), [`decide`](Self::decide) for each block, and
+/// [`after_sync`](Self::after_sync).
+pub trait FreePolicy: Any + Send + Sync {
     /// Decides about a stored block that left the live trees in `txg`. That is the syncing txg, or an earlier one if
     /// the block waited in the free queue. 0: a txg before snapshots existed. A snapshot refers to the block
     /// only if it was created after the block's [`latest_birth`](BlockPtr::latest_birth) and before `txg`. The
     /// sync waits for the answer, so this must not wait for a txg. If the txg fails afterwards, the pool writes
     /// nothing more.
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
+
+    /// Whether it may keep blocks, so that operations reserve space for the lists of them.
+    fn may_keep(&self) -> bool {
+        false
+    }
+
+    /// All operations have left the txg, which will sync now. `last_tx` may still change the meta object set.
+    fn quiesced(&self, _last_tx: &Tx) {}
+
+    /// The set has synced in this txg, even if it had no changes. Returns the changes of the meta object set that follow from it.
+    /// `account`: of the set after the sync. An error stops the pool.
+    fn after_sync(
+        &self,
+        _txg_sync: &mut TxgSync<'_>,
+        _root: &BlockPtr,
+        _account: Option<Account>,
+    ) -> Result<Vec<MosChange>, ObjectError> {
+        Ok(Vec::new())
+    }
 
     /// The feature that objects of this kind may use, if its uses are counted. Only objects of one block do.
     fn counted_feature(&self, _kind: ObjectKind) -> Option<Feature> {

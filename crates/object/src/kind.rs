@@ -24,11 +24,15 @@ pub enum ObjectKind {
     Special = 9,
     /// A ZAP of the objects without links.
     DeleteQueue = 10,
+    /// In the meta object set: blocks that left a data set and that a snapshot refers to.
+    DeadList = 11,
+    /// In the meta object set, an object that stands for a snapshot.
+    Snapshot = 12,
 }
 
 impl ObjectKind {
     /// All kinds, by number.
-    pub const ALL: [ObjectKind; 10] = [
+    pub const ALL: [ObjectKind; 12] = [
         ObjectKind::Dnodes,
         ObjectKind::FreeQueue,
         ObjectKind::Objset,
@@ -39,6 +43,8 @@ impl ObjectKind {
         ObjectKind::Symlink,
         ObjectKind::Special,
         ObjectKind::DeleteQueue,
+        ObjectKind::DeadList,
+        ObjectKind::Snapshot,
     ];
 
     /// The kind with this stored number. `None`: there is none.
@@ -46,9 +52,9 @@ impl ObjectKind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == id)
     }
 
-    /// False for dnodes and free queue, which only the sync changes.
+    /// False for those whose blocks only the sync changes.
     pub(crate) fn is_changed_by_callers(self) -> bool {
-        !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue)
+        !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue | ObjectKind::DeadList)
     }
 
     /// True for everything but file contents: two copies, always compressed.

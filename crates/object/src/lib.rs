@@ -12,7 +12,7 @@
 //! | `kind`, [`dnode`] | bytes as stored |
 //! | `account` | space that a set takes |
 //! | [`entry`] | identity of a set |
-//! | [`queued_subtree`], `free_policy` | how blocks leave a set |
+//! | [`queued_subtree`], `free_policy`, `mos_change` | how blocks leave a set |
 //! | `dirty` | what a txg changed |
 //! | `tree` | from changed blocks to a new root |
 //! | `lifetime_hints` | expected lifetimes |
@@ -33,6 +33,7 @@ mod error;
 mod free_policy;
 mod kind;
 mod lifetime_hints;
+mod mos_change;
 pub mod object;
 mod object_alloc;
 pub mod object_sets;
@@ -47,6 +48,7 @@ pub use entry::Identity;
 pub use error::ObjectError;
 pub use free_policy::{FreeDecision, FreePolicy};
 pub use kind::ObjectKind;
+pub use mos_change::{MosChange, MosUpdate};
 pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
 pub use objset::{DataPolicy, HeaderCounts, ObjectSet, ObjectSpec, Usage};

@@ -9,8 +9,9 @@ use crate::entry::{Identity, parse_entry};
 use crate::error::ObjectError;
 use crate::free_policy::FreePolicy;
 use crate::kind::ObjectKind;
+use crate::mos_change::{MosChange, MosUpdate};
 use crate::object::Object;
-use crate::objset::{MosChange, MosUpdate, ObjectSet, ObjectSpec, Synced};
+use crate::objset::{ObjectSet, ObjectSpec, Synced};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -63,7 +64,13 @@ impl ObjectSets {
 
     /// Creates an empty object set; returns the MOS object that stands for it.
     pub fn create_objset(&self, tx: &Tx) -> Result<ObjectId, ObjectError> {
-        let bonus = BlockPtr::default().encode().to_vec();
+        self.create_objset_at(tx, &BlockPtr::default())
+    }
+
+    /// Creates an object set that begins with the content of another: `root` points to a header. The set's free policy must keep
+    /// what is older than the set.
+    pub fn create_objset_at(&self, tx: &Tx, root: &BlockPtr) -> Result<ObjectId, ObjectError> {
+        let bonus = root.encode().to_vec();
         let spec =
             ObjectSpec { kind: ObjectKind::Objset, block_size: 512, dnode_slots: 1, bonus, spill: None };
         let object = self.mos.create(tx, spec)?;
@@ -123,6 +130,24 @@ impl ObjectSets {
         id: ObjectId,
         free_policy: Arc<dyn FreePolicy>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
+        self.open_as(id, free_policy, false)
+    }
+
+    /// Opens a set that was retired before the pool was opened. Following txgs go on with freeing it.
+    pub fn open_retired(
+        &self,
+        id: ObjectId,
+        free_policy: Arc<dyn FreePolicy>,
+    ) -> Result<Arc<ObjectSet>, ObjectError> {
+        self.open_as(id, free_policy, true)
+    }
+
+    fn open_as(
+        &self,
+        id: ObjectId,
+        free_policy: Arc<dyn FreePolicy>,
+        is_retired: bool,
+    ) -> Result<Arc<ObjectSet>, ObjectError> {
         if let Some(set) = self.sets.lock().get(&id) {
             return Ok(set.clone());
         }
@@ -138,6 +163,9 @@ impl ObjectSets {
         let (root, identity) = parse_entry(&object.bonus(), id)?;
         let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
         let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue)?;
+        if is_retired {
+            set.set_retired();
+        }
         self.sets.lock().insert(id, set.clone());
         Ok(set)
     }
@@ -162,6 +190,24 @@ impl ObjectSets {
         Ok(queue)
     }
 
+    /// Closes a set whose last operation has ended: nothing is synced for it any more, and it can be opened again as what is stored.
+    /// Waits for the sync of the open txg, so the caller must not have joined one.
+    pub fn close(&self, id: ObjectId) -> Result<(), ObjectError> {
+        let known = self.sets.lock().get(&id).cloned();
+        if known.is_some() {
+            // What is dirty in it is in the newest txg at most.
+            self.mos.commit()?;
+            let _opening = self.opening.lock();
+            self.sets.lock().remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Forgets a drained set, which the txg of this transaction destroys.
+    pub fn forget_retired(&self, _tx: &Tx, id: ObjectId) {
+        self.sets.lock().remove(&id);
+    }
+
     /// Identity of a set; `None`: it has none yet.
     pub fn identity(&self, id: ObjectId) -> Result<Option<Identity>, ObjectError> {
         Ok(parse_entry(&self.mos.hold(id)?.bonus(), id)?.1)
@@ -172,7 +218,12 @@ impl Client for ObjectSets {
     fn quiesced(&self, last_tx: &Tx) {
         let sets: Vec<(ObjectId, Arc<ObjectSet>)> =
             self.sets.lock().iter().map(|(id, set)| (*id, set.clone())).collect();
-        sets.iter().for_each(|(_, set)| set.quiesced(last_tx));
+        for (_, set) in &sets {
+            set.quiesced(last_tx);
+            if let Some(policy) = set.free_policy() {
+                policy.quiesced(last_tx);
+            }
+        }
         self.mos.quiesced(last_tx);
         *self.syncing.lock() = sets;
     }
@@ -182,13 +233,18 @@ impl Client for ObjectSets {
         let mut changes = Vec::new();
         for (id, set) in sets {
             if let Some(Synced { root, queue }) = set.sync(txg_sync, Vec::new()).map_err(into_pool)? {
-                changes.push(MosChange { id, update: MosUpdate::Root(root) });
+                changes.push(MosChange::root(id, &root));
                 let queue = set.queue_in_mos().zip(queue);
                 changes
                     .extend(queue.map(|(id, blocks)| MosChange { id, update: MosUpdate::Content(blocks) }));
             }
             if set.queue_needs_txg() {
                 self.pool.want_another_txg();
+            }
+            if let Some(policy) = set.free_policy() {
+                let mut of_policy =
+                    policy.after_sync(txg_sync, &set.root(), set.account()).map_err(into_pool)?;
+                changes.append(&mut of_policy);
             }
         }
         self.mos.sync(txg_sync, changes).map_err(into_pool)?;

@@ -18,7 +18,7 @@ mod spills;
 mod stored;
 mod sync;
 
-pub(crate) use sync::{MosChange, MosUpdate, Synced};
+pub(crate) use sync::Synced;
 
 use crate::account::Account;
 use crate::dnode::{Dnode, ObjsetHeader};
@@ -85,6 +85,11 @@ pub struct ObjectSet {
     /// The object of the MOS that holds the queue instead.
     queue_in_mos: Option<Arc<Object>>,
     queue: Mutex<Vec<QueuedSubtree>>,
+    /// The open txg retires the set: the birth below which its blocks belong to another.
+    retire_wanted: Mutex<Option<Txg>>,
+    /// The syncing txg does.
+    retiring: Mutex<Option<Txg>>,
+    is_retired: AtomicBool,
     /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
     queue_deferred: AtomicBool,
     account: Mutex<Option<Account>>,
@@ -128,6 +133,9 @@ impl ObjectSet {
             me: me.clone(),
             allocator: Mutex::new(allocator),
             queue: Mutex::default(),
+            retire_wanted: Mutex::default(),
+            retiring: Mutex::default(),
+            is_retired: AtomicBool::new(false),
             queue_deferred: AtomicBool::new(false),
             account: Mutex::new(header.account),
             syncing: Mutex::new(Syncing {
@@ -173,9 +181,40 @@ impl ObjectSet {
         self.root.lock().clone()
     }
 
+    /// What decides about the blocks that leave the set. `None`: this is the meta object set.
+    pub fn free_policy(&self) -> Option<&Arc<dyn FreePolicy>> {
+        self.free_policy.as_ref()
+    }
+
+    /// Ends the set in this txg: everything that it holds is freed, over many txgs. What was born before `prune_below` belongs to another
+    /// set too, and is not freed. Changes that are not durable yet are lost. Needs a queue in the meta object set.
+    pub fn retire(&self, _tx: &Tx, prune_below: Txg) {
+        *self.retire_wanted.lock() = Some(prune_below);
+    }
+
+    /// Goes on with freeing a set that was retired before the pool was opened.
+    pub(crate) fn set_retired(&self) {
+        self.is_retired.store(true, Ordering::Release);
+    }
+
+    /// Whether a txg has retired the set, or one before the pool was opened.
+    pub fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// Whether a retired set has been freed wholly, as of the last sync.
+    pub fn is_drained(&self) -> bool {
+        self.is_retired()
+            && self.retiring.lock().is_none()
+            && self.root.lock().is_hole()
+            && self.queue.lock().is_empty()
+    }
+
     /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
     /// transaction.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
+        let cost = if may_keep { cost.with_dead_lists() } else { cost };
         Ok(self.pool.begin(cost)?)
     }
 
@@ -265,6 +304,10 @@ impl ObjectSet {
 
     /// The txg has quiesced: after the last changes, everything dirty belongs to it.
     pub(crate) fn quiesced(&self, last_tx: &Tx) {
+        if let Some(prune_below) = self.retire_wanted.lock().take() {
+            *self.retiring.lock() = Some(prune_below);
+            self.set_retired();
+        }
         self.txg_end_hooks.lock().retain_mut(|hook| hook(last_tx));
         let mut allocator = self.allocator.lock();
         allocator.quiesced();

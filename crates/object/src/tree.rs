@@ -13,8 +13,9 @@
 )]
 
 use crate::dirty::{Ranges, TreeBlock};
-use crate::dnode::{Dnode, INDIRECT_BYTES};
+use crate::dnode::{Dnode, INDIRECT_BYTES, ObjsetHeader, dnodes_in};
 use crate::free_policy::Ledger;
+use crate::kind::ObjectKind;
 use crate::queued_subtree::QueuedSubtree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -574,7 +575,8 @@ pub(crate) fn report_permanent_error(pool: &Pool, error: PoolError) -> Result<()
     Ok(())
 }
 
-/// Frees part of a queued subtree; the rest goes back to the queue. Returns the number of freed blocks.
+/// Frees part of a queued subtree; the rest goes back to the queue. Returns the number of freed blocks. A header block or a block of
+/// dnodes stands for the objects in it too: it is in a queue only if its set is retired.
 pub(crate) fn free_subtree(
     txg_sync: &mut TxgSync<'_>,
     tree: TreeId,
@@ -582,12 +584,19 @@ pub(crate) fn free_subtree(
     ledger: &mut Ledger<'_>,
 ) -> Result<u64, PoolError> {
     let level = queued.root.level();
+    let kind = ObjectKind::from_id(queued.root.kind());
     let mut freed = 1;
-    if level > 0 {
+    if level == 0 && matches!(kind, Some(ObjectKind::Objset | ObjectKind::Dnodes)) {
+        let roots = roots_in(txg_sync.pool(), tree, &queued.root)?;
+        ledger
+            .queue
+            .extend(roots.into_iter().filter(|root| queued.owns(root)).map(|root| queued.with_root(root)));
+    } else if level > 0 {
         let below = children(txg_sync.pool(), tree, &queued.root, level, 0)?;
         for child in below.into_iter().filter(|child| queued.owns(child)) {
             let child = queued.with_root(child);
-            if level > 2 {
+            // Many objects may hang below a block of dnodes.
+            if level > 2 || kind == Some(ObjectKind::Dnodes) {
                 ledger.queue.push(child);
             } else {
                 match free_subtree(txg_sync, tree, &child, ledger) {
@@ -601,4 +610,16 @@ pub(crate) fn free_subtree(
     }
     ledger.remove_queued(txg_sync, queued);
     Ok(freed)
+}
+
+/// Pointers to everything that a header block, or a block of dnodes, refers to.
+fn roots_in(pool: &Pool, tree: TreeId, ptr: &BlockPtr) -> Result<Vec<BlockPtr>, PoolError> {
+    let raw = pool.read(ptr, tree.owner(0, 0))?;
+    let at = format!("object set {} that is being destroyed", tree.objset);
+    if ptr.kind() == ObjectKind::Objset as u8 {
+        let header = ObjsetHeader::parse(&raw, &at)?;
+        return Ok(vec![header.dnodes.root, header.free_queue.root]);
+    }
+    let dnodes = dnodes_in(&raw, &at)?;
+    Ok(dnodes.into_iter().flat_map(|(_, dnode)| [dnode.root, dnode.spill]).collect())
 }

@@ -351,7 +351,13 @@ impl TxgSync<'_> {
         Ok(location.slot)
     }
 
-    /// Frees a block. There is no other way to free one. Holes and embedded blocks occupy no space.
+    /// Frees one copy of a block whose pointer is gone.
+    pub fn release_copy(&mut self, addr: Addr, granules: u32) {
+        self.released = true;
+        self.commit.free_copy(addr, granules);
+    }
+
+    /// Frees a block with all its copies. Holes and embedded blocks occupy no space.
     pub fn release(&mut self, ptr: &BlockPtr) {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {

@@ -186,11 +186,12 @@ fn look(device: &SimDevice) -> Result<(), Failure> {
                 let Ok(copies) = pool.stored_copies(zone.seq, entry.offset, entry.psize) else { continue };
                 let set = match entry.owner {
                     Owner::Block { objset, .. } if objset != meta.id().0 => {
-                        terrane_dataset::open_set(&machine.objects, ObjectId(objset))
+                        terrane_dataset::open_any_set(&machine.objects, ObjectId(objset))
                     }
                     _ => Ok(Arc::clone(meta)),
                 };
-                let Ok(BlockPtr::Normal(normal)) = set.and_then(|set| set.pointer_of(entry.owner)) else {
+                let Ok(BlockPtr::Normal(normal)) = set.and_then(|set| Ok(set.pointer_of(entry.owner)?))
+                else {
                     continue;
                 };
                 for stored in copies.iter().filter_map(|copy| copy.bytes.as_ref().ok()) {

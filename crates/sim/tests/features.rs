@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_check::{Report, kind};
 use terrane_dataset::{
-    BatchPlan, Dataset, ObjectZap, POOL_DIRECTORY, ZapHandle, ZapPolicy, ZapSpec, Zaps, open_set,
+    BatchPlan, Dataset, ObjectZap, POOL_DIRECTORY, ZapHandle, ZapPolicy, ZapSpec, Zaps, open_any_set,
 };
 use terrane_device::sim::Survival;
 use terrane_device::{Device, SimConfig, SimDevice};
@@ -236,7 +236,7 @@ fn write_uncounted(device: &SimDevice) {
         let mos = machine.objects.mos();
         let directory = ObjectZap::new(&ZapPolicy::of(mos), mos.hold(POOL_DIRECTORY).unwrap());
         let id = directory.lookup_u64("root_dataset").unwrap().unwrap();
-        open_set(&machine.objects, ObjectId(id)).unwrap()
+        open_any_set(&machine.objects, ObjectId(id)).unwrap()
     };
     let policy = ZapPolicy::of(&set);
     {

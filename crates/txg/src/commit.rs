@@ -55,6 +55,11 @@ impl CommitBuilder {
         self.frees.extend(normal.copies().map(|addr| Free { addr, granules }));
     }
 
+    /// Frees one copy of a block.
+    pub fn free_copy(&mut self, addr: Addr, granules: u32) {
+        self.frees.push(Free { addr, granules });
+    }
+
     /// Frees every copy of a bootstrap block.
     pub fn free_boot(&mut self, ptr: &BootPtr) {
         let granules = (granule_bytes(u64::from(ptr.len)) / GRANULE) as u32;

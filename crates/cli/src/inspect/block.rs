@@ -467,9 +467,9 @@ impl Looker<'_> {
         };
         let opened = match objset {
             0 => Ok(sets.mos().clone()),
-            objset => terrane_dataset::open_set(sets, ObjectId(objset)),
+            objset => terrane_dataset::open_any_set(sets, ObjectId(objset)),
         };
-        match opened.and_then(|set| set.pointer_of(entry.owner)) {
+        match opened.and_then(|set| Ok(set.pointer_of(entry.owner)?)) {
             Ok(BlockPtr::Normal(normal)) if normal.copies().any(|addr| addr == entry.identity) => {
                 Pointer::Block(normal)
             }

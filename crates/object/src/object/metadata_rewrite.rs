@@ -53,8 +53,8 @@ impl Object {
         block: u64,
         addr: Addr,
     ) -> Result<Option<MetadataRewrite>, ObjectError> {
-        // Only the sync changes a free queue: content read earlier must not come back.
-        if self.kind() == ObjectKind::FreeQueue {
+        // Only the sync changes these: content read earlier must not come back.
+        if matches!(self.kind(), ObjectKind::FreeQueue | ObjectKind::DeadList) {
             return Ok(None);
         }
         if level > 0 {

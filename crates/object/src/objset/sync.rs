@@ -9,13 +9,14 @@ use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
 use crate::dirty::{Dirty, Frozen, Ranges, SpillChange};
 use crate::dnode::{Dnode, DnodeSlot, ObjsetHeader, dnode_offsets, slot_of};
-use crate::entry::with_root;
 use crate::error::ObjectError;
 use crate::free_policy::Ledger;
 use crate::kind::ObjectKind;
 use crate::lifetime_hints::{ReplacedPointers, content_birth};
+use crate::mos_change::{MosChange, MosUpdate, patched};
 use crate::object::{Object, key_of};
 use crate::object_alloc::add_slots;
+use crate::queued_subtree::QueuedSubtree;
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -62,19 +63,6 @@ type BlockNames = Vec<(u64, Key)>;
 /// Dnode blocks, by index.
 type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
-/// A change of a MOS object that follows from the sync of another set.
-pub(crate) struct MosChange {
-    pub id: ObjectId,
-    pub update: MosUpdate,
-}
-
-pub(crate) enum MosUpdate {
-    /// The set that it stands for has a new root.
-    Root(BlockPtr),
-    /// Its whole content is replaced by these blocks.
-    Content(Vec<Vec<u8>>),
-}
-
 /// Result of a set's sync.
 pub(crate) struct Synced {
     pub root: BlockPtr,
@@ -112,18 +100,21 @@ impl ObjectSet {
                 .cloned()
                 .unwrap_or_else(|| Frozen { dirty: Dirty::new(txg_sync.txg()), dnode: state.dnode.clone() });
             match what {
-                // The bytes behind the root may differ in the open txg already.
-                MosUpdate::Root(root) => {
+                MosUpdate::Bonus { at, bytes } => {
                     for dnode in [&mut state.dnode, &mut frozen.dnode] {
-                        dnode.bonus = Arc::new(with_root(&dnode.bonus, &root));
+                        dnode.bonus = Arc::new(patched(&dnode.bonus, at, &bytes));
                     }
                 }
                 MosUpdate::Content(blocks) => frozen.replace_content(blocks),
+                MosUpdate::Blocks(blocks) => frozen.replace_blocks(blocks),
             }
             let frozen = Arc::new(frozen);
             state.syncing = Some(frozen.clone());
             drop(state);
             changed.push(ChangedObject::new(object, frozen));
+        }
+        if self.is_retired() {
+            return self.sync_retired(txg_sync, &changed);
         }
         if changed.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
@@ -177,6 +168,34 @@ impl ObjectSet {
         ledger.remove_header(txg_sync, &old);
         *self.queue.lock() = ledger.queue;
         txg_sync.drop_on_worker((changed, dnodes));
+        Ok(Some(Synced { root, queue }))
+    }
+
+    /// The first such sync moves the whole set to the free queue. This one and the following ones free pieces of it.
+    fn sync_retired(
+        &self,
+        txg_sync: &mut TxgSync<'_>,
+        changed: &[ChangedObject],
+    ) -> Result<Option<Synced>, ObjectError> {
+        changed.iter().for_each(|changed| changed.object.forget_changes());
+        let queue = std::mem::take(&mut *self.queue.lock());
+        let before = queue.clone();
+        let mut ledger = Ledger::new(self.free_policy.as_deref(), queue);
+        let mut root = self.root.lock().clone();
+        if let Some(prune_below) = self.retiring.lock().take()
+            && !root.is_hole()
+        {
+            let detached = txg_sync.txg();
+            ledger.queue.push(QueuedSubtree { root: std::mem::take(&mut root), detached, prune_below });
+        }
+        if ledger.queue.is_empty() && before.is_empty() {
+            return Ok(None);
+        }
+        self.drain_queue(txg_sync, &mut ledger)?;
+        let StoredQueue { in_mos: queue, .. } = self.sync_queue(txg_sync, &before, &mut ledger)?;
+        *self.root.lock() = root.clone();
+        *self.account.lock() = self.account().map(|before| ledger.account_after(before));
+        *self.queue.lock() = ledger.queue;
         Ok(Some(Synced { root, queue }))
     }
 

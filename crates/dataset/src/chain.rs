@@ -1,0 +1,692 @@
+//! The snapshots of one data set, oldest first, and which blocks they keep.
+//!
+//! Snapshot `s` refers to a block that was born in txg `b` and left the data set in txg `d` if `b <= s < d`. So the newest snapshot
+//! before `d` decides. If it refers to the block, the block goes to the dead list of the next snapshot, or of the head.
+//!
+//! Of the blocks on a list, the snapshot before the list is the newest that refers to them. When that snapshot is destroyed, the
+//! list takes over the snapshot's own list. Then an entry stays if it was born no later than the snapshot that is now before the list.
+//! That makes destruction a rule for each list, which can be applied in pieces, and again after a crash.
+//!
+//! Invariants:
+//! * A chain changes only in the sync of the txg to which the change belongs. An operation only says what is to change.
+//! * An entry is freed and leaves its list in the same txg.
+
+use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
+use crate::snapshot_info::SnapshotInfo;
+use crate::zap_form;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{
+    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, ObjectError, ObjectKind, ObjectSet, ObjectSpec,
+};
+use terrane_pool::{Tx, TxgSync};
+use terrane_store::PoolError;
+use terrane_wire::{ObjectId, Txg};
+
+/// Blocks of dead lists that a txg looks through at most, for each data set.
+const SCAN_BLOCKS: u64 = 64;
+/// Copies of blocks that a txg frees from dead lists at most, for each data set. Exceeded by those of one block.
+const SCAN_FREES: u64 = 32 << 10;
+/// Metadata blocks that the destruction of a part dirties.
+const DESTROY_BLOCKS: u32 = 6;
+
+/// A snapshot in a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The txg that it shows.
+    pub created: Txg,
+    /// The object of the MOS that stands for it.
+    pub snapshot: ObjectId,
+    /// First part of its dead list.
+    pub dead_list: ObjectId,
+}
+
+/// A change of a chain, in the txg of the operation that asks for it.
+#[derive(Clone, Debug)]
+pub(crate) enum ChainChange {
+    /// A snapshot is taken. Its list is that of the head, which gets a new one.
+    Take { info: SnapshotInfo, new_list: ObjectId },
+    /// A snapshot is destroyed.
+    Destroy(Txg),
+    /// The data set is retired. Its snapshots are no longer its own, and what is older than the origin is not.
+    Detach { origin: Txg },
+}
+
+/// A part of a dead list.
+struct Part {
+    id: ObjectId,
+    info: PartInfo,
+    blocks: u64,
+    has_changed: bool,
+}
+
+/// A pass over a list.
+struct Scan {
+    part: usize,
+    block: u64,
+    /// Blocks that the first part had when the pass began. Entries behind them are counted when they are added.
+    first_part_blocks: u64,
+    unique_bytes: u64,
+}
+
+/// A dead list in memory.
+struct DeadList {
+    parts: Vec<Part>,
+    scan: Option<Scan>,
+    /// Blocks that this txg changes, by part.
+    writes: BTreeMap<(ObjectId, u64), Option<Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// What is older belongs to the snapshot from which the data set was cloned.
+    origin: Txg,
+    links: Vec<Link>,
+    head_list: ObjectId,
+    /// Lists that were used since the pool was opened, by their first part.
+    lists: BTreeMap<ObjectId, DeadList>,
+    /// Entries that the syncing txg adds, by list.
+    added: BTreeMap<ObjectId, Vec<DeadEntry>>,
+    /// Lists that have to be looked through.
+    due: BTreeSet<ObjectId>,
+    /// Parts without entries, which the next txg destroys, with their list.
+    empty: Vec<(ObjectId, ObjectId)>,
+    /// Of those, the parts that the syncing txg destroys.
+    destroyed: Vec<(ObjectId, ObjectId)>,
+}
+
+/// Decides which blocks that leave a data set its snapshots keep.
+pub struct Chain {
+    mos: Weak<ObjectSet>,
+    /// The newest txg whose blocks may be kept.
+    newest: AtomicU64,
+    /// Whether a sync has anything to do here.
+    is_busy: AtomicBool,
+    state: Mutex<State>,
+    pending: Mutex<Vec<ChainChange>>,
+    syncing: Mutex<Vec<ChainChange>>,
+}
+
+/// What the blocks of a chain's lists take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChainUsage {
+    /// Bytes that only one snapshot refers to, by its txg.
+    pub unique: BTreeMap<Txg, u64>,
+    /// Bytes of all lists: what would be freed if all snapshots were destroyed.
+    pub kept_bytes: u64,
+    /// Some counts are not exact yet, because destroyed snapshots are still being freed.
+    pub is_counting: bool,
+}
+
+impl Chain {
+    /// The chain of a data set that is being opened. `due`: lists with entries to free.
+    pub(crate) fn new(
+        mos: &Arc<ObjectSet>,
+        origin: Txg,
+        links: Vec<Link>,
+        head_list: ObjectId,
+        due: BTreeSet<ObjectId>,
+    ) -> Arc<Chain> {
+        let newest = links.last().map_or(origin, |link| link.created);
+        let is_busy = AtomicBool::new(!due.is_empty());
+        let state = State { origin, links, head_list, due, ..State::default() };
+        Arc::new(Chain {
+            mos: Arc::downgrade(mos),
+            newest: AtomicU64::new(newest.0),
+            is_busy,
+            state: Mutex::new(state),
+            pending: Mutex::default(),
+            syncing: Mutex::default(),
+        })
+    }
+
+    /// The chain of an open object set.
+    pub(crate) fn of(set: &ObjectSet) -> Option<Arc<Chain>> {
+        let policy = Arc::clone(set.free_policy()?);
+        let policy: Arc<dyn std::any::Any + Send + Sync> = policy;
+        policy.downcast().ok()
+    }
+
+    /// Asks for a change in the txg of a transaction, which the caller holds.
+    pub(crate) fn change(&self, _tx: &Tx, change: ChainChange) {
+        let mut pending = self.pending.lock();
+        if let ChainChange::Take { info, .. } = &change {
+            // From now on operations reserve space for the lists.
+            self.newest.fetch_max(info.created.0, Ordering::Relaxed);
+        }
+        pending.push(change);
+    }
+
+    /// The newest txg of which a snapshot exists or is being taken, or the origin's. Blocks born later are the data set's alone.
+    pub fn newest(&self) -> Txg {
+        Txg(self.newest.load(Ordering::Relaxed))
+    }
+
+    /// The snapshots as of the last sync, oldest first.
+    pub fn links(&self) -> Vec<Link> {
+        self.state.lock().links.clone()
+    }
+
+    /// Whether lists have entries to free, or to count.
+    pub fn is_scan_due(&self) -> bool {
+        !self.state.lock().due.is_empty()
+            || self.pending.lock().iter().any(|change| matches!(change, ChainChange::Destroy(_)))
+    }
+
+    /// First parts of all lists, as of the last sync.
+    pub fn lists(&self) -> Vec<ObjectId> {
+        let state = self.state.lock();
+        state
+            .links
+            .iter()
+            .map(|link| link.dead_list)
+            .chain([state.head_list])
+            .filter(|id| *id != ObjectId(0))
+            .collect()
+    }
+
+    /// What the lists hold, as of the last sync.
+    pub fn usage(&self) -> Result<ChainUsage, ObjectError> {
+        let mut state = self.state.lock();
+        let mut usage = ChainUsage { is_counting: !state.due.is_empty(), ..ChainUsage::default() };
+        let Some(mos) = self.mos.upgrade() else { return Ok(usage) };
+        for index in 0..=state.links.len() {
+            let Some(list) = state.load_list(&mos, index)? else { continue };
+            let unique = list.parts.first().map_or(0, |part| part.info.unique_bytes);
+            usage.kept_bytes += list.parts.iter().map(|part| part.info.used_bytes).sum::<u64>();
+            if let Some(link) = index.checked_sub(1).and_then(|before| state.links.get(before)) {
+                usage.unique.insert(link.created, unique);
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Calls `each` for every entry of a list, as of the last sync. `index`: of the snapshot that has the list, or one more: the head.
+    pub fn each_entry(&self, index: usize, each: &mut dyn FnMut(&DeadEntry)) -> Result<(), ObjectError> {
+        let Some(mos) = self.mos.upgrade() else { return Ok(()) };
+        let parts: Vec<(ObjectId, u64)> = {
+            let mut state = self.state.lock();
+            let Some(list) = state.load_list(&mos, index)? else { return Ok(()) };
+            list.parts.iter().map(|part| (part.id, part.blocks)).collect()
+        };
+        for (id, blocks) in parts {
+            for block in 0..blocks {
+                read_entries(&mos, id, block)?.iter().for_each(&mut *each);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn read_entries(mos: &Arc<ObjectSet>, id: ObjectId, block: u64) -> Result<Vec<DeadEntry>, ObjectError> {
+    let raw = mos.hold(id)?.read_block(block)?;
+    if raw.iter().all(|byte| *byte == 0) {
+        return Ok(Vec::new());
+    }
+    let at = format!("dead list, object {id} of the meta object set, block {block}");
+    Ok(parse_block(&raw, &at).map_err(PoolError::from)?)
+}
+
+/// The spec of a new, empty part.
+pub(crate) fn new_part() -> ObjectSpec {
+    let (block_size, bonus) = (LIST_BLOCK_BYTES, PartInfo::default().encode());
+    ObjectSpec { kind: ObjectKind::DeadList, block_size, dnode_slots: 1, bonus, spill: None }
+}
+
+/// The parts of the list that begins with this one.
+fn load_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
+    let (mut parts, mut seen, mut next) = (Vec::new(), BTreeSet::new(), Some(first));
+    while let Some(id) = next {
+        let object = mos.hold(id)?;
+        let found = object.kind();
+        if found != ObjectKind::DeadList || !seen.insert(id) {
+            let at = format!("dead list {first}, object {id} of the meta object set");
+            let found = format_args!("{found:?}, part {}", parts.len());
+            return Err(
+                PoolError::from(terrane_wire::Corrupt::new(at, "kind", "DeadList, once", found)).into()
+            );
+        }
+        let info = PartInfo::parse(&object.bonus(), id).map_err(PoolError::from)?;
+        next = info.next;
+        parts.push(Part { id, info, blocks: object.block_count(), has_changed: false });
+    }
+    Ok(parts)
+}
+
+/// All parts of the list that begins with this one. 0: there is none.
+pub(crate) fn part_ids(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<ObjectId>, ObjectError> {
+    if first == ObjectId(0) {
+        return Ok(Vec::new());
+    }
+    Ok(load_parts(mos, first)?.into_iter().map(|part| part.id).collect())
+}
+
+impl State {
+    /// The first part of the list of the snapshot with this index, or of the head.
+    fn list_id(&self, index: usize) -> ObjectId {
+        self.links.get(index).map_or(self.head_list, |link| link.dead_list)
+    }
+
+    fn index_of(&self, list: ObjectId) -> Option<usize> {
+        (0..=self.links.len()).find(|index| self.list_id(*index) == list)
+    }
+
+    /// The txg of the snapshot before the list with this index. Blocks that were born later are freed.
+    fn before(&self, index: usize) -> Txg {
+        index
+            .checked_sub(1)
+            .and_then(|before| self.links.get(before))
+            .map_or(self.origin, |link| link.created)
+    }
+
+    /// Blocks on the list that were born later than this belong to the snapshot before the list alone.
+    fn unique_after(&self, index: usize) -> Txg {
+        match index {
+            0 => Txg(u64::MAX),
+            index => self.before(index - 1),
+        }
+    }
+
+    /// The list with this index. `None`: the data set has none yet.
+    fn load_list(
+        &mut self,
+        mos: &Arc<ObjectSet>,
+        index: usize,
+    ) -> Result<Option<&mut DeadList>, ObjectError> {
+        let id = self.list_id(index);
+        if id == ObjectId(0) {
+            return Ok(None);
+        }
+        if let std::collections::btree_map::Entry::Vacant(vacant) = self.lists.entry(id) {
+            let parts = load_parts(mos, id)?;
+            vacant.insert(DeadList { parts, scan: None, writes: BTreeMap::new() });
+        }
+        Ok(self.lists.get_mut(&id))
+    }
+
+    fn keep(&mut self, block: &BlockPtr, left: Txg) -> FreeDecision {
+        let index = self.links.partition_point(|link| link.created < left);
+        let birth = block.latest_birth();
+        if birth > self.before(index) {
+            return FreeDecision::Free;
+        }
+        let BlockPtr::Normal(normal) = block else { return FreeDecision::Free };
+        let granules =
+            (terrane_format::granule_bytes(u64::from(normal.psize)) / terrane_format::GRANULE) as u32;
+        let added = self.added.entry(self.list_id(index)).or_default();
+        added.extend(normal.copies().map(|addr| DeadEntry { addr, granules, birth }));
+        FreeDecision::Keep
+    }
+
+    fn take(&mut self, info: &SnapshotInfo, new_list: ObjectId) {
+        self.links.push(Link { created: info.created, snapshot: info.id, dead_list: info.dead_list });
+        self.head_list = new_list;
+    }
+
+    /// Hands the list of a snapshot on to the next one.
+    fn destroy(&mut self, mos: &Arc<ObjectSet>, created: Txg) -> Result<(), ObjectError> {
+        let Some(index) = self.links.iter().position(|link| link.created == created) else { return Ok(()) };
+        let own = self.list_id(index);
+        self.load_list(mos, index)?;
+        self.load_list(mos, index + 1)?;
+        self.links.remove(index);
+        let Some(own_list) = self.lists.remove(&own) else { return Ok(()) };
+        let next = self.list_id(index);
+        let Some(next_list) = self.lists.get_mut(&next) else { return Ok(()) };
+        let (parts, writes) = (own_list.parts, own_list.writes);
+        if let (Some(last), Some(first)) = (next_list.parts.last_mut(), parts.first()) {
+            last.info.next = Some(first.id);
+            last.has_changed = true;
+        }
+        next_list.parts.extend(parts);
+        next_list.writes.extend(writes);
+        let moved = self.added.remove(&own).unwrap_or_default();
+        self.added.entry(next).or_default().extend(moved);
+        self.due.remove(&own);
+        for (of_list, _) in
+            self.empty.iter_mut().chain(&mut self.destroyed).filter(|(of_list, _)| *of_list == own)
+        {
+            *of_list = next;
+        }
+        // The list after the next counts what only the next snapshot has, which has become more.
+        for index in [index, index + 1] {
+            if let Some(list) = self.load_list_if(mos, index)? {
+                list.scan = None;
+                if let Some(first) = list.parts.first_mut() {
+                    first.info.is_scan_due = true;
+                    first.has_changed = true;
+                }
+                let id = self.list_id(index);
+                self.due.insert(id);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_list_if(
+        &mut self,
+        mos: &Arc<ObjectSet>,
+        index: usize,
+    ) -> Result<Option<&mut DeadList>, ObjectError> {
+        if index > self.links.len() { Ok(None) } else { self.load_list(mos, index) }
+    }
+
+    /// Puts the entries that this txg added into their lists.
+    fn store_added(&mut self, mos: &Arc<ObjectSet>) -> Result<(), ObjectError> {
+        for (id, entries) in std::mem::take(&mut self.added) {
+            let Some(index) = self.index_of(id).filter(|_| !entries.is_empty()) else { continue };
+            let unique_after = self.unique_after(index);
+            let unique: u64 =
+                entries.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes).sum();
+            if let Some(list) = self.load_list(mos, index)? {
+                list.append(mos, entries)?;
+                list.add_unique(unique);
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks through a bounded piece of the lists that are due: frees what no snapshot refers to any more, and counts the rest.
+    fn scan(&mut self, mos: &Arc<ObjectSet>, txg_sync: &mut TxgSync<'_>) -> Result<(), ObjectError> {
+        // Nobody has reserved space for these blocks, so small pools take fewer of them.
+        let blocks_max = u64::from(mos.pool().max_block()) / u64::from(LIST_BLOCK_BYTES) / 4;
+        let (mut blocks, mut freed) = (blocks_max.clamp(1, SCAN_BLOCKS), 0);
+        while blocks > 0
+            && freed < SCAN_FREES
+            && let Some(id) = self.due.first().copied()
+        {
+            let Some(index) = self.index_of(id) else {
+                self.due.remove(&id);
+                continue;
+            };
+            let (before, unique_after) = (self.before(index), self.unique_after(index));
+            let Some(list) = self.load_list(mos, index)? else { continue };
+            match list.scan_block(mos, txg_sync, before, unique_after)? {
+                Some(count) => (blocks, freed) = (blocks - 1, freed + count),
+                None => {
+                    let empty: Vec<_> = list
+                        .parts
+                        .iter()
+                        .skip(1)
+                        .filter(|part| part.info.entries == 0)
+                        .map(|part| (id, part.id))
+                        .collect();
+                    self.empty.extend(empty);
+                    self.due.remove(&id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The changes of the MOS that store the lists as they are now.
+    fn take_changes(&mut self, changes: &mut Vec<MosChange>) {
+        for list in self.lists.values_mut() {
+            let mut by_part: BTreeMap<ObjectId, BTreeMap<u64, Option<Vec<u8>>>> = BTreeMap::new();
+            for ((part, block), content) in std::mem::take(&mut list.writes) {
+                by_part.entry(part).or_default().insert(block, content);
+            }
+            changes.extend(
+                by_part.into_iter().map(|(id, blocks)| MosChange { id, update: MosUpdate::Blocks(blocks) }),
+            );
+            for part in list.parts.iter_mut().filter(|part| part.has_changed) {
+                part.has_changed = false;
+                changes.push(MosChange {
+                    id: part.id,
+                    update: MosUpdate::Bonus { at: 0, bytes: part.info.encode() },
+                });
+            }
+        }
+    }
+}
+
+impl DeadList {
+    fn add_unique(&mut self, bytes: u64) {
+        match (&mut self.scan, self.parts.first_mut()) {
+            (Some(scan), _) => scan.unique_bytes = scan.unique_bytes.saturating_add(bytes),
+            (None, Some(first)) => {
+                first.info.unique_bytes = first.info.unique_bytes.saturating_add(bytes);
+                first.has_changed = true;
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// Entries of a block, with what this txg has changed.
+    fn entries(
+        &self,
+        mos: &Arc<ObjectSet>,
+        part: ObjectId,
+        block: u64,
+    ) -> Result<Vec<DeadEntry>, ObjectError> {
+        match self.writes.get(&(part, block)) {
+            Some(Some(raw)) => Ok(parse_block(raw, &"a dead list in memory").map_err(PoolError::from)?),
+            Some(None) => Ok(Vec::new()),
+            None => read_entries(mos, part, block),
+        }
+    }
+
+    /// Adds entries to the first part.
+    fn append(&mut self, mos: &Arc<ObjectSet>, mut entries: Vec<DeadEntry>) -> Result<(), ObjectError> {
+        let first_free = self.scan.as_ref().map_or(0, |scan| scan.first_part_blocks);
+        let Some((id, blocks)) = self.parts.first().map(|part| (part.id, part.blocks)) else { return Ok(()) };
+        let (count, bytes) = (entries.len() as u64, entries.iter().map(DeadEntry::bytes).sum::<u64>());
+        let mut at = blocks;
+        // The last block is filled, unless a pass has counted it or will.
+        if let Some(last) = blocks.checked_sub(1).filter(|last| *last >= first_free) {
+            match self.entries(mos, id, last) {
+                Ok(mut others) => {
+                    entries.append(&mut others);
+                    at = last;
+                }
+                Err(error) => report(mos, error)?,
+            }
+        }
+        entries.sort_unstable();
+        for content in encode_blocks(&entries) {
+            self.writes.insert((id, at), Some(content));
+            at += 1;
+        }
+        if let Some(part) = self.parts.first_mut() {
+            part.blocks = part.blocks.max(at);
+            part.info.entries = part.info.entries.saturating_add(count);
+            part.info.used_bytes = part.info.used_bytes.saturating_add(bytes);
+            part.has_changed = true;
+        }
+        Ok(())
+    }
+
+    /// Looks through the next block. Returns how many copies were freed; `None`: the pass has ended.
+    fn scan_block(
+        &mut self,
+        mos: &Arc<ObjectSet>,
+        txg_sync: &mut TxgSync<'_>,
+        before: Txg,
+        unique_after: Txg,
+    ) -> Result<Option<u64>, ObjectError> {
+        let first_part_blocks = self.parts.first().map_or(0, |part| part.blocks);
+        let (part, block, first_part_blocks) = {
+            let scan =
+                self.scan.get_or_insert(Scan { part: 0, block: 0, first_part_blocks, unique_bytes: 0 });
+            (scan.part, scan.block, scan.first_part_blocks)
+        };
+        let first_entries = self.parts.first().map_or(0, |part| part.info.entries);
+        let Some(found) = self.parts.get(part) else {
+            let unique_bytes = self.scan.take().map_or(0, |scan| scan.unique_bytes);
+            if let Some(first) = self.parts.first_mut() {
+                first.info.unique_bytes = unique_bytes;
+                first.info.is_scan_due = false;
+                first.has_changed = true;
+            }
+            return Ok(None);
+        };
+        let (id, blocks) = (found.id, if part == 0 { first_part_blocks } else { found.blocks });
+        // A small part is poured into the first one. Each time, the first one at least doubles what is poured.
+        let is_poured = part > 0 && found.info.entries <= first_entries.max(4096);
+        if block >= blocks {
+            if let Some(scan) = &mut self.scan {
+                (scan.part, scan.block) = (part + 1, 0);
+            }
+            return Ok(Some(0));
+        }
+        let entries = match self.entries(mos, id, block) {
+            Ok(entries) => entries,
+            Err(error) => {
+                report(mos, error)?;
+                Vec::new()
+            }
+        };
+        let (freed, mut kept): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.birth > before);
+        freed.iter().for_each(|entry| txg_sync.release_copy(entry.addr, entry.granules));
+        let unique: u64 = kept.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes).sum();
+        let (content, stays) = if is_poured { (Vec::new(), 0) } else { encode_block(&kept) };
+        let moved = kept.split_off(stays);
+        let (leaving, bytes) = freed
+            .iter()
+            .chain(&moved)
+            .fold((0u64, 0u64), |(count, bytes), entry| (count + 1, bytes + entry.bytes()));
+        if leaving > 0 {
+            self.writes.insert((id, block), Some(content).filter(|_| stays > 0));
+            if let Some(found) = self.parts.get_mut(part) {
+                found.info.entries = found.info.entries.saturating_sub(leaving);
+                found.info.used_bytes = found.info.used_bytes.saturating_sub(bytes);
+                found.has_changed = true;
+            }
+        }
+        if let Some(scan) = &mut self.scan {
+            scan.block += 1;
+            scan.unique_bytes = scan.unique_bytes.saturating_add(unique);
+        }
+        if !moved.is_empty() {
+            self.append(mos, moved)?;
+        }
+        Ok(Some(freed.len() as u64))
+    }
+}
+
+/// Damage costs the space of what cannot be read. Other errors stop the pool.
+fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
+    match error {
+        ObjectError::Pool(PoolError::Corrupt(corrupt)) => {
+            mos.pool().report_damage(corrupt);
+            Ok(())
+        }
+        other => Err(other),
+    }
+}
+
+impl FreePolicy for Chain {
+    fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision {
+        if block.latest_birth() > self.newest() {
+            return FreeDecision::Free;
+        }
+        self.state.lock().keep(block, txg)
+    }
+
+    fn may_keep(&self) -> bool {
+        self.newest() > Txg(0)
+    }
+
+    fn counted_feature(&self, kind: ObjectKind) -> Option<Feature> {
+        zap_form::of_kind(kind)
+    }
+
+    fn is_use(&self, block: &[u8]) -> Option<bool> {
+        terrane_zap::is_tiny(block).ok()
+    }
+
+    fn quiesced(&self, last_tx: &Tx) {
+        *self.syncing.lock() = std::mem::take(&mut *self.pending.lock());
+        let mut state = self.state.lock();
+        let Some(mos) = self.mos.upgrade().filter(|_| !state.empty.is_empty()) else { return };
+        for (list, part) in std::mem::take(&mut state.empty) {
+            last_tx.reserve_more(DESTROY_BLOCKS);
+            match mos.hold(part).and_then(|object| mos.destroy(last_tx, &object)) {
+                Ok(()) => state.destroyed.push((list, part)),
+                Err(error) => {
+                    log::warn!("part {part} of dead list {list} stays, though it is empty: {error}")
+                }
+            }
+        }
+        self.is_busy.store(true, Ordering::Relaxed);
+    }
+
+    fn after_sync(
+        &self,
+        txg_sync: &mut TxgSync<'_>,
+        root: &BlockPtr,
+        account: Option<Account>,
+    ) -> Result<Vec<MosChange>, ObjectError> {
+        let syncing = std::mem::take(&mut *self.syncing.lock());
+        let mut changes = Vec::new();
+        let mut state = self.state.lock();
+        if syncing.is_empty() && state.added.is_empty() && !self.is_busy.load(Ordering::Relaxed) {
+            return Ok(changes);
+        }
+        let Some(mos) = self.mos.upgrade() else { return Ok(changes) };
+        let destroyed: BTreeSet<Txg> = syncing
+            .iter()
+            .filter_map(
+                |change| if let ChainChange::Destroy(created) = change { Some(*created) } else { None },
+            )
+            .collect();
+        for change in &syncing {
+            match change {
+                ChainChange::Take { info, new_list } => {
+                    state.take(info, *new_list);
+                    if !destroyed.contains(&info.created) {
+                        let info = SnapshotInfo {
+                            root: root.clone(),
+                            referenced: account.unwrap_or_default(),
+                            ..info.clone()
+                        };
+                        changes.push(MosChange {
+                            id: info.id,
+                            update: MosUpdate::Bonus { at: 0, bytes: info.encode() },
+                        });
+                    }
+                }
+                ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
+                ChainChange::Detach { origin } => {
+                    let links = std::mem::take(&mut state.links);
+                    for link in links {
+                        state.lists.remove(&link.dead_list);
+                        state.due.remove(&link.dead_list);
+                    }
+                    state.origin = *origin;
+                }
+            }
+        }
+        for (list, part) in std::mem::take(&mut state.destroyed) {
+            if let Some(list) = state.lists.get_mut(&list)
+                && let Some(at) = list.parts.iter().position(|found| found.id == part)
+            {
+                let gone = list.parts.remove(at);
+                if let Some(before) = at.checked_sub(1).and_then(|before| list.parts.get_mut(before)) {
+                    before.info.next = gone.info.next;
+                    before.has_changed = true;
+                }
+                list.scan = None;
+                list.writes.retain(|(of_part, _), _| *of_part != part);
+            }
+        }
+        state.store_added(&mos)?;
+        state.scan(&mos, txg_sync)?;
+        state.take_changes(&mut changes);
+        let has_more = !state.due.is_empty() || !state.empty.is_empty();
+        self.is_busy.store(has_more, Ordering::Relaxed);
+        if has_more {
+            mos.pool().want_another_txg();
+        }
+        let newest = state.links.last().map_or(state.origin, |link| link.created);
+        let pending = self.pending.lock();
+        let taken = pending.iter().filter_map(|change| {
+            if let ChainChange::Take { info, .. } = change { Some(info.created) } else { None }
+        });
+        self.newest.store(taken.max().unwrap_or(newest).max(newest).0, Ordering::Relaxed);
+        Ok(changes)
+    }
+}

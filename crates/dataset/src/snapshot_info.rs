@@ -1,0 +1,150 @@
+//! Stored form of a snapshot: the bonus of the object of the MOS that stands for it.
+//!
+//! It begins with the root pointer of the object set as the snapshot holds it. The sync of the txg that takes the snapshot writes it.
+
+use terrane_format::BlockPtr;
+use terrane_object::Account;
+use terrane_wire::{Corrupt, ObjectId, Txg, layout};
+
+layout! {
+    /// What follows the root pointer in the bonus of a snapshot. `FORMAT.md` section "Snapshots".
+    SnapshotRow, 96 bytes {
+        /// Size of this structure, with fields of later versions.
+        0  bytes: u32,
+        /// 0, else an unknown feature.
+        4  flags: u32,
+        /// A random number, not 0.
+        8  guid: u64,
+        /// The txg that it shows. Not 0.
+        16 created: Txg,
+        /// Time of its creation in nanoseconds since 1970.
+        24 time_ns: u64,
+        /// Object of the meta object set with its dead list. Not 0.
+        32 dead_list: ObjectId,
+        /// The object set whose state it is, which its blocks name as their owner.
+        40 set: ObjectId,
+        /// What all blocks of the set take, all copies in granules.
+        48 used: u64,
+        /// Bytes of the records of files before compression.
+        56 logical: u64,
+        /// The same after compression.
+        64 physical: u64,
+        /// Holds: while it is not 0, the snapshot cannot be destroyed.
+        72 holds: u64,
+        /// Data sets that began as a clone of it.
+        80 clones: u64,
+        /// Must be 0.
+        88 reserved: u64,
+    }
+}
+
+/// What is stored of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SnapshotInfo {
+    /// The object of the MOS that stands for it.
+    pub id: ObjectId,
+    /// Root of its object set. A hole while the txg that takes it is open.
+    pub root: BlockPtr,
+    /// A random number, not 0; unique over all pools.
+    pub guid: u64,
+    /// The txg that it shows.
+    pub created: Txg,
+    /// Time of its creation in nanoseconds since 1970.
+    pub time_ns: u64,
+    /// Object of the MOS with its dead list: what left the data set since the snapshot before.
+    pub dead_list: ObjectId,
+    /// The object set whose state it is.
+    pub set: ObjectId,
+    /// What the object set took when the snapshot was taken.
+    pub referenced: Account,
+    /// Holds on it.
+    pub holds: u64,
+    /// Data sets that began as a clone of it.
+    pub clones: u64,
+}
+
+/// Offset of the number of holds in the bonus.
+const AT: usize = BlockPtr::SIZE;
+
+impl SnapshotInfo {
+    /// The whole bonus.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let row = SnapshotRow {
+            bytes: SnapshotRow::SIZE as u32,
+            flags: 0,
+            guid: self.guid,
+            created: self.created,
+            time_ns: self.time_ns,
+            dead_list: self.dead_list,
+            set: self.set,
+            used: self.referenced.used_bytes,
+            logical: self.referenced.logical_bytes,
+            physical: self.referenced.physical_bytes,
+            holds: self.holds,
+            clones: self.clones,
+            reserved: 0,
+        };
+        [&self.root.encode()[..], &row.encode()].concat()
+    }
+
+    pub(crate) fn parse(bonus: &[u8], id: ObjectId) -> Result<SnapshotInfo, Corrupt> {
+        let at = format!("snapshot, object {id} of the meta object set");
+        let (root, row) = bonus.split_at_checked(AT).unwrap_or((bonus, &[]));
+        let root = BlockPtr::parse(root, &at)?;
+        let found = SnapshotRow::decode(row)
+            .filter(|found| (SnapshotRow::SIZE..=row.len()).contains(&(found.bytes as usize)))
+            .ok_or_else(|| Corrupt::new(&at, "size of the bonus", SnapshotRow::SIZE, row.len()))?;
+        if found.flags != 0 || found.reserved != 0 {
+            let words = format_args!("{:#x}, {}", found.flags, found.reserved);
+            return Err(Corrupt::new(&at, "flags and reserved word", 0, words));
+        }
+        let SnapshotRow { guid, created, time_ns, dead_list, set, holds, clones, .. } = found;
+        if guid == 0 || created == Txg(0) || dead_list == ObjectId(0) {
+            let words = format_args!("{guid:#x}, txg {created}, object {dead_list}");
+            return Err(Corrupt::new(&at, "guid, txg and dead list", "not 0", words));
+        }
+        let referenced =
+            Account { used_bytes: found.used, logical_bytes: found.logical, physical_bytes: found.physical };
+        Ok(SnapshotInfo { id, root, guid, created, time_ns, dead_list, set, referenced, holds, clones })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_format::block_ptr::Hole;
+
+    #[test]
+    fn infos_come_back_and_lies_are_refused() {
+        let root = BlockPtr::Hole(Hole { kind: 3, level: 0, lsize: 3072, birth: Txg(9) });
+        let referenced = Account { used_bytes: 3, logical_bytes: 4, physical_bytes: 5 };
+        let info = SnapshotInfo {
+            id: ObjectId(4),
+            root,
+            guid: 1,
+            created: Txg(2),
+            time_ns: 7,
+            dead_list: ObjectId(8),
+            set: ObjectId(2),
+            referenced,
+            holds: 1,
+            clones: 2,
+        };
+        assert_eq!(SnapshotInfo::parse(&info.encode(), ObjectId(4)).unwrap(), info);
+        for forged in [
+            SnapshotInfo { guid: 0, ..info.clone() },
+            SnapshotInfo { created: Txg(0), ..info.clone() },
+            SnapshotInfo { dead_list: ObjectId(0), ..info.clone() },
+        ] {
+            assert!(SnapshotInfo::parse(&forged.encode(), ObjectId(4)).is_err());
+        }
+        for at in [AT, AT + 4, AT + 88] {
+            let mut forged = info.encode();
+            forged[at] ^= 1;
+            assert!(SnapshotInfo::parse(&forged, ObjectId(4)).is_err(), "{at}");
+        }
+        for len in 0..info.encode().len() {
+            assert!(SnapshotInfo::parse(&info.encode()[..len], ObjectId(4)).is_err(), "{len}");
+        }
+    }
+}

@@ -1,0 +1,701 @@
+//! The tree of data sets of a pool, and the snapshots of each.
+//!
+//! A data set has a *path* in its pool: empty for the root, else names joined by `/`. A snapshot has a name in its data set.
+//!
+//! A data set that is destroyed leaves the tree at once, and is *retired*: following txgs free what it holds. Until that has ended, an
+//! entry of the pool directory's ZAP `retired` names it, so that a later import goes on.
+//!
+//! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
+
+use crate::chain::{Chain, ChainChange, new_part};
+use crate::dataset::{Dataset, create_master};
+use crate::directory::{POOL_DIRECTORY, RETIRED};
+use crate::error::DatasetError;
+use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
+use crate::node::{CHILDREN, DEAD_LIST, Node, ORIGIN, SET, SNAPSHOTS, zap};
+use crate::props::Property;
+use crate::snapshot_info::SnapshotInfo;
+use crate::zap_policy::ZapPolicy;
+use crate::zap_store::ObjectZap;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets, ObjectSpec};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
+use terrane_wire::{ObjectId, Txg};
+use terrane_zap::Value;
+
+/// Cost of an operation on one data set or snapshot.
+const COST: Cost = Cost { meta_blocks: 48, ..Cost::NOTHING };
+/// The same, for one that frees space, which must be possible when the pool is full.
+const COST_FREEING: Cost = Cost { frees: true, ..COST };
+/// Metadata blocks that each further snapshot of the same operation dirties.
+const BLOCKS_EACH: u32 = 12;
+/// Bytes of a path, as in OpenZFS.
+const PATH_MAX: usize = 255;
+/// Metadata blocks that the end of a retired set dirties.
+const REAP_BLOCKS: u32 = 24;
+
+/// What is known of a data set without opening it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetInfo {
+    /// Its path; empty: the root.
+    pub path: String,
+    /// The object of the MOS that stands for its object set.
+    pub set: ObjectId,
+    /// Its guid. `None`: the pool is older than guids.
+    pub guid: Option<u64>,
+    /// Txg that created its object set.
+    pub created: Option<Txg>,
+    /// The snapshot of which it is a clone, as `path@name`.
+    pub origin: Option<String>,
+}
+
+/// What is stored of a named snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name in its data set.
+    pub name: String,
+    /// The rest.
+    pub info: SnapshotInfo,
+}
+
+/// The data sets of a pool.
+pub struct Datasets {
+    objects: Arc<ObjectSets>,
+    open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// Held while the tree changes. Taken after the transaction begins.
+    tree: Mutex<()>,
+    /// Sets that are being freed.
+    retired: Mutex<Vec<Retired>>,
+}
+
+struct Retired {
+    set: Arc<ObjectSet>,
+    /// First part of its dead list, or 0.
+    dead_list: ObjectId,
+}
+
+impl Datasets {
+    /// Opens the tree of a pool, and goes on with freeing what was destroyed. There must be one `Datasets` for a pool.
+    pub fn open(objects: &Arc<ObjectSets>) -> Result<Arc<Datasets>, DatasetError> {
+        let datasets = Arc::new(Datasets {
+            objects: Arc::clone(objects),
+            open: Mutex::default(),
+            tree: Mutex::default(),
+            retired: Mutex::default(),
+        });
+        if !objects.pool().is_read_only() {
+            for (set, dead_list) in retired_sets(objects)? {
+                datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
+            }
+            let of_hook = Arc::downgrade(&datasets);
+            objects.mos().on_txg_end(move |last_tx| {
+                let Some(datasets) = of_hook.upgrade() else { return false };
+                datasets.reap(last_tx);
+                true
+            });
+        }
+        Ok(datasets)
+    }
+
+    /// The object sets of the pool.
+    pub fn objects(&self) -> &Arc<ObjectSets> {
+        &self.objects
+    }
+
+    /// The data set with this path. While it is open, every caller gets the same one.
+    pub fn open_dataset(&self, path: &str) -> Result<Arc<Dataset>, DatasetError> {
+        let node = self.node(path)?;
+        self.open_node(&node)
+    }
+
+    fn open_node(&self, node: &Node) -> Result<Arc<Dataset>, DatasetError> {
+        let mut open = self.open.lock();
+        if let Some(found) = open.get(&node.set).and_then(Weak::upgrade) {
+            return Ok(found);
+        }
+        let opened = Arc::new(Dataset::open(&self.objects, node)?);
+        open.insert(node.set, Arc::downgrade(&opened));
+        Ok(opened)
+    }
+
+    /// Whether anything holds the data set open.
+    fn is_open(&self, node: &Node) -> bool {
+        self.open.lock().get(&node.set).is_some_and(|open| open.strong_count() > 0)
+    }
+
+    fn node(&self, path: &str) -> Result<Node, DatasetError> {
+        let mos = self.objects.mos();
+        let mut node = Node::root(mos)?;
+        let mut known = String::new();
+        for name in path.split('/').filter(|_| !path.is_empty()) {
+            let children = node.zap_of(CHILDREN)?;
+            let found =
+                children.as_ref().map(|children| children.lookup_u64(name.as_bytes())).transpose()?.flatten();
+            let Some(id) = found else {
+                let names = children.map(|children| names_in(&children)).transpose()?.unwrap_or_default();
+                return Err(DatasetError::unknown(path, &known, name, names));
+            };
+            node = Node::open(mos, ObjectId(id))?;
+            known = join(&known, name);
+        }
+        Ok(node)
+    }
+
+    /// All data sets, each after the one above it, in the order of their names.
+    pub fn list(&self) -> Result<Vec<DatasetInfo>, DatasetError> {
+        let _tree = self.tree.lock();
+        let nodes = nodes(self.objects.mos())?;
+        let mut names: BTreeMap<ObjectId, String> = BTreeMap::new();
+        for (path, node) in nodes.iter().filter(|(_, node)| node.id().is_some()) {
+            for (name, info) in
+                snapshots_of(self.objects.mos(), node)?.into_iter().filter(|(_, info)| info.clones > 0)
+            {
+                names.insert(info.id, format!("{path}@{}", String::from_utf8_lossy(&name)));
+            }
+        }
+        nodes
+            .into_iter()
+            .map(|(path, node)| {
+                let identity = self.objects.identity(node.set)?;
+                let origin = node.get(ORIGIN)?;
+                Ok(DatasetInfo {
+                    path,
+                    set: node.set,
+                    guid: identity.map(|identity| identity.guid),
+                    created: identity.map(|identity| identity.created),
+                    origin: origin
+                        .map(|id| names.get(&id).cloned().unwrap_or_else(|| format!("object {id}"))),
+                })
+            })
+            .collect()
+    }
+
+    /// Creates a data set below an existing one. `init` fills it in the same transaction.
+    pub fn create(
+        &self,
+        path: &str,
+        props: &[(&str, &str)],
+        init: &mut dyn FnMut(&Dataset, &Tx) -> Result<(), DatasetError>,
+    ) -> Result<Arc<Dataset>, DatasetError> {
+        let (parent, name) = split(path)?;
+        let mut wanted = Vec::with_capacity(props.len());
+        for (name, value) in props {
+            let property = Property::find(name)?;
+            wanted.push((property, property.parse(value)?));
+        }
+        crate::props::complete_naming(&mut wanted)?;
+        for (property, number) in &wanted {
+            crate::dataset::ensure_supported(self.objects.mos(), property, *number)?;
+        }
+        let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
+        let fixed: Vec<_> =
+            fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
+        if !fixed.is_empty() {
+            self.objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
+        }
+        self.make_children(parent, name, &mut |tx, _| {
+            let set = self.objects.create_objset(tx)?;
+            let mos = self.objects.mos();
+            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+            for (property, number) in &wanted {
+                props.update_u64(tx, property.name.as_bytes(), *number)?;
+            }
+            let node = Node::create(mos, tx, set, props.object().id())?;
+            create_master(&open_set(&self.objects, &node)?, tx, &fixed)?;
+            let dataset = self.open_node(&node)?;
+            init(&dataset, tx)?;
+            Ok((node, dataset))
+        })
+    }
+
+    fn make_children(
+        &self,
+        parent: &str,
+        name: &str,
+        make: &mut dyn FnMut(&Tx, &mut Node) -> Result<(Node, Arc<Dataset>), DatasetError>,
+    ) -> Result<Arc<Dataset>, DatasetError> {
+        let path = join(parent, name);
+        self.enable()?;
+        let mos = self.objects.mos();
+        let tx = mos.begin(Cost { write_bytes: 512 << 10, ..COST })?;
+        tx.pool().note_use(Feature::Snapshots);
+        let _tree = self.tree.lock();
+        let mut parent = self.node(parent)?;
+        let children = parent.zap_of(CHILDREN)?;
+        if children.is_some_and(|children| matches!(children.lookup_u64(name.as_bytes()), Ok(Some(_)))) {
+            return Err(DatasetError::Exists { name: path });
+        }
+        let (node, dataset) = make(&tx, &mut parent)?;
+        let id = node.id().expect("every node but the root's has a ZAP");
+        parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?;
+        Ok(dataset)
+    }
+
+    /// Everything below needs this feature.
+    fn enable(&self) -> Result<(), DatasetError> {
+        let pool = self.objects.pool();
+        if !pool.has(Feature::Datasets) {
+            return Err(DatasetError::NeedsFeature { feature: Feature::Datasets });
+        }
+        if !pool.has(Feature::Snapshots) {
+            pool.enable(&[Feature::Snapshots]).map_err(ObjectError::from)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a data set another path. It must not be the root.
+    pub fn rename(&self, from: &str, to: &str) -> Result<(), DatasetError> {
+        let ((old_parent, old_name), (new_parent, new_name)) = (split(from)?, split(to)?);
+        if to.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(DatasetError::InUse {
+                name: from.to_string(),
+                by: format!("{to} would be below it"),
+            });
+        }
+        let tx = self.objects.mos().begin(COST)?;
+        let _tree = self.tree.lock();
+        let node = self.node(from)?;
+        if self.node(to).is_ok() {
+            return Err(DatasetError::Exists { name: to.to_string() });
+        }
+        let id = node.id().expect("every node but the root's has a ZAP");
+        let mut new_parent = self.node(new_parent)?;
+        new_parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?;
+        self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+        Ok(())
+    }
+
+    /// Destroys a data set without children and snapshots. What it holds is freed in the background.
+    pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
+        let (parent, name) = split(path)?;
+        let mos = self.objects.mos();
+        self.settle()?;
+        let tx = mos.begin(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
+        if self.is_open(&node) {
+            return Err(in_use("it is open: unmount it first".to_string()));
+        }
+        let children = node.zap_of(CHILDREN)?.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
+        if let Some(child) = children.first() {
+            let found = children.len();
+            return Err(in_use(format!("{found} data set(s) are below it, like {}", join(path, child))));
+        }
+        let snapshots = snapshots_of(mos, &node)?;
+        if let Some((name, _)) = snapshots.first() {
+            let (found, name) = (snapshots.len(), String::from_utf8_lossy(name));
+            return Err(in_use(format!(
+                "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
+            )));
+        }
+        let prune_below = match node.get(ORIGIN)? {
+            Some(origin) => {
+                let info = read_snapshot(mos, origin)?;
+                self.update_snapshot(
+                    &tx,
+                    SnapshotInfo { clones: info.clones.saturating_sub(1), ..info.clone() },
+                )?;
+                info.created.next()
+            }
+            None => Txg(0),
+        };
+        self.retire(&tx, &node, prune_below)?;
+        self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
+        node.destroy(&tx)
+    }
+
+    /// Begins to free the object set of a node. What was born before `prune_below` belongs to a snapshot.
+    fn retire(&self, tx: &Tx, node: &Node, prune_below: Txg) -> Result<(), DatasetError> {
+        let set = open_set(&self.objects, node)?;
+        let dead_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
+        let mut directory = zap(self.objects.mos(), POOL_DIRECTORY)?;
+        let mut retired = match directory.lookup_u64(RETIRED)? {
+            Some(id) => zap(self.objects.mos(), ObjectId(id))?,
+            None => {
+                let mos = self.objects.mos();
+                let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+                directory.add_u64(tx, RETIRED, made.object().id().0)?;
+                made
+            }
+        };
+        retired.update_u64(tx, format!("{}.dead_list", node.set).as_bytes(), dead_list.0)?;
+        retired.update_u64(tx, format!("{}.prune_below", node.set).as_bytes(), prune_below.0)?;
+        if let Some(chain) = Chain::of(&set) {
+            chain.change(tx, ChainChange::Detach { origin: Txg(prune_below.0.saturating_sub(1)) });
+        }
+        set.retire(tx, prune_below);
+        self.open.lock().remove(&node.set);
+        self.retired.lock().push(Retired { set, dead_list });
+        Ok(())
+    }
+
+    /// Whether destroyed data sets are still being freed.
+    pub fn is_freeing(&self) -> bool {
+        !self.retired.lock().is_empty()
+    }
+
+    /// Ends retired sets of which nothing is left.
+    fn reap(&self, last_tx: &Tx) {
+        let mut retired = self.retired.lock();
+        retired.retain(|retired| {
+            let is_scanning = Chain::of(&retired.set).is_some_and(|chain| chain.is_scan_due());
+            if !retired.set.is_drained() || is_scanning {
+                return true;
+            }
+            last_tx.reserve_more(REAP_BLOCKS);
+            match self.end_retired(last_tx, retired) {
+                Ok(()) => false,
+                Err(error) => {
+                    log::warn!(
+                        "object set {} is free, but stays in the list of retired ones: {error}",
+                        retired.set.id()
+                    );
+                    false
+                }
+            }
+        });
+    }
+
+    fn end_retired(&self, tx: &Tx, retired: &Retired) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let set = ObjectId(retired.set.id().0);
+        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
+            let mut list = zap(mos, ObjectId(id))?;
+            list.remove(tx, format!("{set}.dead_list").as_bytes())?;
+            list.remove(tx, format!("{set}.prune_below").as_bytes())?;
+        }
+        for part in crate::chain::part_ids(mos, retired.dead_list)? {
+            mos.destroy(tx, &mos.hold(part)?)?;
+        }
+        if let Some(identity) = self.objects.identity(set)? {
+            mos.destroy(tx, &mos.hold(identity.free_queue)?)?;
+        }
+        self.objects.forget_retired(tx, set);
+        mos.destroy(tx, &mos.hold(set)?)?;
+        Ok(())
+    }
+
+    /// Makes everything durable that was done before, so that no snapshot is half-made.
+    fn settle(&self) -> Result<(), DatasetError> {
+        Ok(self.objects.mos().commit()?)
+    }
+
+    /// Takes snapshots of these data sets under these names, all of the same txg. Durable on return.
+    pub fn snapshot(&self, wanted: &[(&str, &str)]) -> Result<Vec<Snapshot>, DatasetError> {
+        for (path, name) in wanted {
+            check_name(name, &format!("{path}@{name}"))?;
+        }
+        self.enable()?;
+        let mos = self.objects.mos();
+        // The last snapshot of a data set must be older than the next one.
+        self.settle()?;
+        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
+        let mut taken = Vec::with_capacity(wanted.len());
+        {
+            let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
+            tx.pool().note_use(Feature::Snapshots);
+            let _tree = self.tree.lock();
+            let mut nodes = Vec::with_capacity(wanted.len());
+            for (path, name) in wanted {
+                let node = self.node(path)?;
+                let snapshots = node.zap_of(SNAPSHOTS)?;
+                let known = snapshots.map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
+                let is_named_twice = nodes.iter().any(|(set, _, _, _)| *set == node.set);
+                if known.is_some() || is_named_twice {
+                    return Err(DatasetError::Exists { name: format!("{path}@{name}") });
+                }
+                let set = open_set(&self.objects, &node)?;
+                nodes.push((node.set, node, set, *name));
+            }
+            let time_ns = self.objects.pool().env().wall_ns();
+            for (_, mut node, set, name) in nodes {
+                taken.push(self.take(&tx, &mut node, &set, name, time_ns)?);
+            }
+        }
+        mos.commit()?;
+        taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
+    }
+
+    fn take(
+        &self,
+        tx: &Tx,
+        node: &mut Node,
+        set: &Arc<ObjectSet>,
+        name: &str,
+        time_ns: u64,
+    ) -> Result<(String, ObjectId), DatasetError> {
+        let mos = self.objects.mos();
+        let dead_list = match node.get(DEAD_LIST)? {
+            Some(list) => list,
+            None => mos.create(tx, new_part())?.id(),
+        };
+        let new_list = mos.create(tx, new_part())?.id();
+        let guid = loop {
+            let guid = mos.random_u64();
+            if guid != 0 {
+                break guid;
+            }
+        };
+        let mut info = SnapshotInfo {
+            id: ObjectId(0),
+            root: BlockPtr::default(),
+            guid,
+            created: tx.txg(),
+            time_ns,
+            dead_list,
+            set: node.set,
+            referenced: terrane_object::Account::default(),
+            holds: 0,
+            clones: 0,
+        };
+        let (kind, block_size) = (ObjectKind::Snapshot, 512);
+        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: info.encode(), spill: None };
+        info.id = mos.create(tx, spec)?.id();
+        node.zap_of_mut(tx, SNAPSHOTS)?.add_u64(tx, name.as_bytes(), info.id.0)?;
+        node.set(tx, DEAD_LIST, new_list)?;
+        let id = info.id;
+        if let Some(chain) = Chain::of(set) {
+            chain.change(tx, ChainChange::Take { info, new_list });
+        }
+        Ok((name.to_string(), id))
+    }
+
+    /// The snapshots of a data set, oldest first.
+    pub fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, DatasetError> {
+        let _tree = self.tree.lock();
+        let found = snapshots_of(self.objects.mos(), &self.node(path)?)?;
+        let named =
+            |(name, info): (Vec<u8>, _)| Snapshot { name: String::from_utf8_lossy(&name).into_owned(), info };
+        Ok(found.into_iter().map(named).collect())
+    }
+
+    /// A snapshot by its name.
+    pub fn find_snapshot(&self, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+        let _tree = self.tree.lock();
+        self.snapshot_of(&self.node(path)?, path, name)
+    }
+
+    fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+        let snapshots = node.zap_of(SNAPSHOTS)?;
+        let found = snapshots.as_ref().map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
+        let Some(id) = found else {
+            let names = snapshots.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
+            let nearest = DatasetError::nearest(name, names).map(|found| format!("{path}@{found}"));
+            return Err(DatasetError::Unknown { name: format!("{path}@{name}"), nearest });
+        };
+        Ok(Snapshot { name: name.to_string(), info: read_snapshot(self.objects.mos(), ObjectId(id))? })
+    }
+
+    fn update_snapshot(&self, tx: &Tx, info: SnapshotInfo) -> Result<(), DatasetError> {
+        let object = self.objects.mos().hold(info.id)?;
+        // What a later version has added stays.
+        let mut bonus = info.encode();
+        bonus.extend_from_slice(object.bonus().get(bonus.len()..).unwrap_or(&[]));
+        Ok(object.set_bonus(tx, bonus)?)
+    }
+
+    /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
+    pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        self.settle()?;
+        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
+        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST_FREEING })?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let mut found = Vec::with_capacity(names.len());
+        for name in names {
+            let snapshot = self.snapshot_of(&node, path, name)?;
+            let SnapshotInfo { holds, clones, .. } = snapshot.info;
+            if holds > 0 || clones > 0 {
+                let by = format!("{holds} hold(s) and {clones} clone(s)");
+                return Err(DatasetError::InUse { name: format!("{path}@{name}"), by });
+            }
+            found.push(snapshot);
+        }
+        let set = open_set(&self.objects, &node)?;
+        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
+        for snapshot in found {
+            snapshots.remove(&tx, snapshot.name.as_bytes())?;
+            mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
+            if let Some(chain) = Chain::of(&set) {
+                chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a snapshot another name in its data set.
+    pub fn rename_snapshot(&self, path: &str, from: &str, to: &str) -> Result<(), DatasetError> {
+        check_name(to, &format!("{path}@{to}"))?;
+        let tx = self.objects.mos().begin(COST)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let snapshot = self.snapshot_of(&node, path, from)?;
+        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
+        if snapshots.lookup_u64(to.as_bytes())?.is_some() {
+            return Err(DatasetError::Exists { name: format!("{path}@{to}") });
+        }
+        snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
+        snapshots.remove(&tx, from.as_bytes())?;
+        Ok(())
+    }
+
+    /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
+    pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        self.settle()?;
+        let tx = mos.begin(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
+        if self.is_open(&node) {
+            return Err(in_use("it is open: unmount it first".to_string()));
+        }
+        let snapshot = self.snapshot_of(&node, path, name)?.info;
+        let newer: Vec<String> = snapshots_of(mos, &node)?
+            .into_iter()
+            .filter(|(_, info)| info.created > snapshot.created)
+            .map(|(name, _)| format!("{path}@{}", String::from_utf8_lossy(&name)))
+            .collect();
+        if !newer.is_empty() {
+            return Err(in_use(format!(
+                "newer snapshots would be lost: {}; destroy them too with -r",
+                newer.join(", ")
+            )));
+        }
+        self.retire(&tx, &node, snapshot.created.next())?;
+        let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
+        node.set(&tx, SET, set)?;
+        let new_list = mos.create(&tx, new_part())?.id();
+        node.set(&tx, DEAD_LIST, new_list)?;
+        drop(tx);
+        Ok(mos.commit()?)
+    }
+
+    /// Creates a data set that begins with the content of a snapshot.
+    pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
+        let (parent, child) = split(target)?;
+        self.settle()?;
+        self.make_children(parent, child, &mut |tx, _| {
+            let mos = self.objects.mos();
+            let source = self.node(path)?;
+            let info = self.snapshot_of(&source, path, name)?.info;
+            let set = self.objects.create_objset_at(tx, &info.root)?;
+            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+            // Its own values: the clone may have other data sets above it.
+            for entry in zap(mos, source.props)?.entries()? {
+                if let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) {
+                    props.add_u64(tx, name, *number)?;
+                }
+            }
+            let mut node = Node::create(mos, tx, set, props.object().id())?;
+            node.set(tx, ORIGIN, info.id)?;
+            node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
+            self.update_snapshot(tx, SnapshotInfo { clones: info.clones + 1, ..info })?;
+            let dataset = self.open_node(&node)?;
+            Ok((node, dataset))
+        })
+    }
+}
+
+/// Opens an object set of a pool, whoever it belongs to.
+pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet>, DatasetError> {
+    if let Some((_, node)) = nodes(objects.mos())?.into_iter().find(|(_, node)| node.set == id) {
+        return open_set(objects, &node);
+    }
+    open_retired(objects, id)
+}
+
+/// Opens a set that is being freed.
+fn open_retired(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet>, DatasetError> {
+    let mos = objects.mos();
+    let list = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)?;
+    let number = |what: &str| -> Result<Option<u64>, DatasetError> {
+        let Some(list) = list else { return Ok(None) };
+        Ok(zap(mos, ObjectId(list))?.lookup_u64(format!("{id}.{what}").as_bytes())?)
+    };
+    let Some(prune_below) = number("prune_below")? else {
+        return Err(DatasetError::Unknown { name: format!("object set {id}"), nearest: None });
+    };
+    let dead_list = ObjectId(number("dead_list")?.unwrap_or(0));
+    let due = due_lists(mos, [dead_list].into_iter())?;
+    let chain = Chain::new(mos, Txg(prune_below.saturating_sub(1)), Vec::new(), dead_list, due);
+    Ok(objects.open_retired(id, chain)?)
+}
+
+/// Retired sets that are stored, with their dead lists.
+fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<(ObjectId, ObjectId)>, DatasetError> {
+    let mos = objects.mos();
+    let Some(list) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? else { return Ok(Vec::new()) };
+    let mut found = Vec::new();
+    for entry in zap(mos, ObjectId(list))?.entries()? {
+        let name = entry.key.name().map(String::from_utf8_lossy);
+        let set =
+            name.as_deref().and_then(|name| name.strip_suffix(".dead_list")).and_then(|set| set.parse().ok());
+        if let (Some(set), Value::U64(dead_list)) = (set, &entry.value) {
+            found.push((ObjectId(set), ObjectId(*dead_list)));
+        }
+    }
+    Ok(found)
+}
+
+/// All nodes with their paths, each after the one above it.
+pub(crate) fn nodes(mos: &Arc<ObjectSet>) -> Result<Vec<(String, Node)>, DatasetError> {
+    let mut found = Vec::new();
+    let mut waiting = vec![(String::new(), Node::root(mos)?)];
+    let mut seen = std::collections::BTreeSet::new();
+    while let Some((path, node)) = waiting.pop() {
+        if let Some(children) = node.zap_of(CHILDREN)? {
+            let mut below = Vec::new();
+            for entry in children.entries()? {
+                let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) else { continue };
+                // A damaged tree may lead in circles.
+                if !seen.insert(*number) {
+                    return Err(DatasetError::Damaged {
+                        at: "tree of data sets",
+                        expected: format!("object {number} of the meta object set in one place"),
+                        found: format!("it is also {}", join(&path, &String::from_utf8_lossy(name))),
+                    });
+                }
+                below
+                    .push((join(&path, &String::from_utf8_lossy(name)), Node::open(mos, ObjectId(*number))?));
+            }
+            below.sort_by(|(a, _), (b, _)| b.cmp(a));
+            waiting.extend(below);
+        }
+        found.push((path, node));
+    }
+    Ok(found)
+}
+
+fn names_in(zap: &ObjectZap) -> Result<Vec<String>, DatasetError> {
+    let entries = zap.entries()?;
+    let names = entries.iter().filter_map(|entry| entry.key.name());
+    Ok(names.map(|name| String::from_utf8_lossy(name).into_owned()).collect())
+}
+
+fn join(parent: &str, name: &str) -> String {
+    if parent.is_empty() { name.to_string() } else { format!("{parent}/{name}") }
+}
+
+/// The path of the data set above, and the last name.
+fn split(path: &str) -> Result<(&str, &str), DatasetError> {
+    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+    check_name(name, path)?;
+    Ok((parent, name))
+}
+
+/// Refuses what cannot be a name of a data set or a snapshot.
+fn check_name(name: &str, whole: &str) -> Result<(), DatasetError> {
+    let is_valid = |char: char| char.is_alphanumeric() || "-_.: ".contains(char);
+    let is_dots = name == "." || name == "..";
+    if name.is_empty() || is_dots || !name.chars().all(is_valid) || whole.len() > PATH_MAX {
+        return Err(DatasetError::InvalidName { name: whole.to_string() });
+    }
+    Ok(())
+}
