@@ -4,6 +4,7 @@
 
 use crate::report::{Report, kind};
 use std::sync::Arc;
+use terrane_dataset::stored::StoredDataset;
 use terrane_format::Feature;
 use terrane_format::features::{FEATURES, FeatureState};
 use terrane_object::{ObjectKind, ObjectSets};
@@ -19,6 +20,11 @@ pub(crate) fn check_features(objects: &Arc<ObjectSets>, report: &mut Report) {
         let is_set = dnode.kind == ObjectKind::Objset;
         identified += u64::from(is_set && objects.identity(id).is_ok_and(|identity| identity.is_some()));
     });
+    // A tree that cannot be read was reported.
+    let stored = StoredDataset::all(objects).unwrap_or_default();
+    let is_use =
+        |dataset: &&StoredDataset| dataset.path.as_deref() != Some("") || dataset.head_list.is_some();
+    let uses_of_tree = stored.iter().filter(is_use).count() as u64;
     let of_pool = [
         (Feature::Naming, u64::from(is_active(Feature::Naming))),
         (Feature::Totals, u64::from(is_active(Feature::Totals))),
@@ -28,6 +34,7 @@ pub(crate) fn check_features(objects: &Arc<ObjectSets>, report: &mut Report) {
         (Feature::Identity, u64::from(is_active(Feature::Identity))),
         (Feature::Rows, u64::from(if is_active(Feature::Rows) { label.sections } else { 0 })),
         (Feature::Datasets, identified),
+        (Feature::Snapshots, uses_of_tree),
     ];
     report.uses.extend(of_pool);
     // What is damaged may look like a use, or hide one.

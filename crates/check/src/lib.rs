@@ -8,7 +8,7 @@
 //!
 //! Then it checks the names: every name leads to an object, and every object has a name.
 //!
-//! Modules, in reading order: [`report`], `walk` (blocks), `space` (zones), `attributes` (inodes), `rules`
+//! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (blocks that only they keep), `space` (zones), `attributes` (inodes), `rules`
 //! (objects and names), `features` (uses), and `rebuild`, which needs only the walk.
 //!
 //! Invariants:
@@ -26,6 +26,7 @@ mod features;
 mod rebuild;
 pub mod report;
 mod rules;
+mod snapshots;
 mod space;
 pub mod usage;
 mod walk;
@@ -34,42 +35,53 @@ pub use rebuild::rebuild_index;
 pub use report::{Counts, Finding, Progress, Report, Stage, kind};
 
 use rules::ObjectChecker;
+use snapshots::check_snapshots;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_dataset::{Dataset, open_any_set};
+use terrane_dataset::open_any_set;
+use terrane_dataset::stored::{self, StoredDataset};
 use terrane_object::{ObjectKind, ObjectSets};
-use walk::Walk;
+use terrane_wire::ObjectId;
+use walk::{History, Walk};
 
 /// Checks an imported pool as of its last committed txg. Nothing may change it meanwhile, and nothing may be
 /// dirty. `progress` is called about once per MiB.
 pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> Report {
     let mut report = Report::default();
     let pool = objects.pool();
-    let dataset = Dataset::open_root(objects);
-    if let Err(error) = &dataset {
+    let opened = stored::open_all(objects).unwrap_or_else(|error| {
         report.add(kind::ROOT_DATASET, "meta object set", "one that can be opened", error);
-    }
-    let dataset = dataset.ok();
-    let root_set = dataset.as_ref().map(|dataset| dataset.object_set().id().0);
-
-    let layouts = dataset.as_ref().and_then(|dataset| match attributes::load_layouts(dataset) {
-        Ok(layouts) => layouts,
-        Err(found) => {
-            report.add(kind::ATTRIBUTES, "SA layouts", "readable", found);
-            None
-        }
+        Vec::new()
     });
+    let mut datasets = BTreeMap::new();
+    for (path, opened) in opened {
+        match opened {
+            Ok(dataset) => drop(datasets.insert(dataset.object_set().id().0, dataset)),
+            Err(error) => report.add(
+                kind::ROOT_DATASET,
+                format_args!("data set /{path}"),
+                "one that can be opened",
+                error,
+            ),
+        }
+    }
+    let stored = StoredDataset::all(objects).unwrap_or_else(|error| {
+        report.add(kind::DATASETS, "meta object set", "readable", error);
+        Vec::new()
+    });
+    let find = |id: ObjectId| stored.iter().find(|dataset| dataset.set == id);
 
     let mut walk = Walk::new(pool, &mut report, progress);
     walk.walk_bootstrap();
     let mut meta = ObjectChecker::new(objects.mos(), None);
     let mut sets = Vec::new();
-    walk.walk_objset(objects.mos(), &mut |report, id, dnode| {
+    walk.walk_objset(objects.mos(), History::default(), &mut |report, id, dnode| {
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
         meta.add_object(report, id, dnode)
     });
-    let mut checker = None;
+    let mut checkers = Vec::new();
     for id in sets {
         let set = match open_any_set(objects, id) {
             Ok(set) => set,
@@ -78,17 +90,33 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
                 continue;
             }
         };
-        let layouts = layouts.clone().filter(|_| root_set == Some(id.0));
+        let dataset = datasets.get(&id.0);
+        let layouts = dataset.and_then(|dataset| match attributes::load_layouts(dataset) {
+            Ok(layouts) => layouts,
+            Err(found) => {
+                walk.report.add(kind::ATTRIBUTES, "SA layouts", "readable", found);
+                None
+            }
+        });
         let mut found = ObjectChecker::new(&set, layouts);
-        walk.walk_objset(&set, &mut |report, id, dnode| found.add_object(report, id, dnode));
-        if root_set == Some(id.0) {
-            checker = Some(found);
+        let history = History::of(objects, id, find(id));
+        let from = walk.reached.len();
+        walk.walk_objset(&set, history, &mut |report, id, dnode| found.add_object(report, id, dnode));
+        if let Some(stored) = find(id).filter(|stored| stored.lists().next().is_some()) {
+            let reached = walk.reached.get(from..).unwrap_or(&[]);
+            let head = reached.iter().map(|reached| reached.addr()).collect();
+            check_snapshots(objects, stored, &head, &mut walk);
+        }
+        if dataset.is_some() {
+            checkers.push((id.0, found));
         }
     }
     space::check_space(pool, &mut walk);
     meta.check_pool_directory(walk.report, objects);
-    if let (Some(mut checker), Some(dataset)) = (checker, &dataset) {
-        checker.check(dataset, &mut walk);
+    for (id, mut checker) in checkers {
+        if let Some(dataset) = datasets.get(&id) {
+            checker.check(dataset, &mut walk);
+        }
     }
     features::check_features(objects, &mut report);
     report

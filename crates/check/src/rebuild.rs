@@ -8,9 +8,11 @@
 //! reached are freed.
 
 use crate::report::{Progress, Report, kind};
-use crate::walk::Walk;
+use crate::snapshots::check_snapshots;
+use crate::walk::{History, Walk};
 use std::sync::Arc;
 use terrane_dataset::open_any_set;
+use terrane_dataset::stored::StoredDataset;
 use terrane_device::Device;
 use terrane_object::{ObjectKind, ObjectSets};
 use terrane_pool::{ImportOptions, IndexSource, Pool};
@@ -60,10 +62,11 @@ fn collect_reached(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Vec<(terrane_format::Addr, u32)>, String> {
     let mut report = Report::default();
+    let stored = StoredDataset::all(objects).map_err(|error| format!("data sets: {error}"))?;
     let mut walk = Walk::new(objects.pool(), &mut report, progress);
     walk.walk_bootstrap();
     let mut sets = Vec::new();
-    walk.walk_objset(objects.mos(), &mut |_, id, dnode| {
+    walk.walk_objset(objects.mos(), History::default(), &mut |_, id, dnode| {
         if dnode.kind == ObjectKind::Objset {
             sets.push(id);
         }
@@ -71,7 +74,13 @@ fn collect_reached(
     });
     for id in sets {
         let set = open_any_set(objects, id).map_err(|error| format!("object set {id}: {error}"))?;
-        walk.walk_objset(&set, &mut |_, _, _| false);
+        let stored = stored.iter().find(|dataset| dataset.set == id);
+        let from = walk.reached.len();
+        walk.walk_objset(&set, History::of(objects, id, stored), &mut |_, _, _| false);
+        if let Some(stored) = stored.filter(|stored| stored.lists().next().is_some()) {
+            let head = walk.reached.get(from..).unwrap_or(&[]).iter().map(|reached| reached.addr()).collect();
+            check_snapshots(objects, stored, &head, &mut walk);
+        }
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();
     // A finding that was not kept could be one of them too.

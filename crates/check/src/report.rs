@@ -54,6 +54,10 @@ pub mod kind {
     pub const USED: &str = "stored bytes of the object";
     /// A block is reached by two paths, or two blocks share bytes.
     pub const SHARED: &str = "block reached";
+    /// A dead list has something that it should not have, or lacks something.
+    pub const DEAD_LIST: &str = "dead list";
+    /// The tree of data sets cannot be read.
+    pub const DATASETS: &str = "data sets";
     /// Space by the zone tables differs from that of the reachable blocks.
     pub const LIVE: &str = "live bytes of the zone";
     /// The zone tables contradict themselves.

@@ -5,6 +5,7 @@ use crate::report::{Report, Stage, kind};
 use crate::walk::Walk;
 use std::sync::Arc;
 
+use terrane_dataset::stored::objects_of_tree;
 use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{
     Dataset, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY,
@@ -276,7 +277,7 @@ impl ObjectChecker {
 
     /// Checks that everything in the meta object set is named by the pool directory, or is the free queue of
     /// a set that is.
-    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &ObjectSets) {
+    pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Arc<ObjectSets>) {
         let mut named = vec![POOL_DIRECTORY.0];
         self.check_zap_structure(report, POOL_DIRECTORY.0, &mut |_, entry| {
             named.extend(entry.value.first_integer())
@@ -286,6 +287,12 @@ impl ObjectChecker {
         // A set whose identity cannot be read could not be opened, and is reported.
         let queue =
             |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
+        match objects_of_tree(objects) {
+            Ok(of_tree) => named.extend(of_tree.into_iter().map(|id| id.0)),
+            Err(error) => report.add(kind::DATASETS, "meta object set", "readable", error),
+        }
+        named.sort_unstable();
+        named.dedup();
         let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
         named.extend(queues);
         for id in named {

@@ -95,7 +95,7 @@ fn check_zone_directory(pool: &Arc<Pool>, walk: &mut Walk<'_>, zone: &ZoneView) 
             continue;
         };
         reached.mark_listed();
-        let (psize, ours) = (reached.psize(), reached.may_be_owned_by(entry.owner));
+        let (psize, ours) = (reached.psize_like(entry.psize), reached.may_be_owned_by(entry.owner));
         walk.report.expect(kind::UNLISTED, at(), psize, entry.psize);
         if !ours {
             walk.report.add(kind::OWNER, at(), "the object above it", format_args!("{:?}", entry.owner));

@@ -12,19 +12,24 @@
 use crate::report::{Progress, Report, Stage, kind};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
+use terrane_dataset::stored::StoredDataset;
 use terrane_format::directory::SPILL;
 use terrane_format::{Addr, BlockPtr, Feature, Owner, granule_bytes};
 use terrane_object::dnode::{
-    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX, dnodes_in,
+    DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, ObjsetHeader, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX,
+    dnodes_in,
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
-use terrane_object::{Account, HeaderCounts, ObjectKind, ObjectSet};
+use terrane_object::queued_subtree::QueuedSubtree;
+use terrane_object::{Account, HeaderCounts, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Pool;
 use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
 
 /// Set in `Reached::psize` when a zone directory lists the block. Sizes need 25 bits.
 const LISTED: u32 = 1 << 31;
+/// Set in `Reached::psize` if the size is known in whole granules only.
+const ROUNDED: u32 = 1 << 30;
 /// The owner digest of blocks whose owner is unknown.
 const UNKNOWN_OWNER: u32 = 0;
 pub(crate) const POOL_OWNER: u32 = 1;
@@ -43,7 +48,13 @@ impl Reached {
     }
 
     pub fn psize(&self) -> u32 {
-        self.psize & !LISTED
+        self.psize & !(LISTED | ROUNDED)
+    }
+
+    /// The size that a zone directory should have, from what it has.
+    pub fn psize_like(&self, stored: u32) -> u32 {
+        let is_like = granule_bytes(u64::from(stored)) == u64::from(self.psize());
+        if self.psize & ROUNDED != 0 && is_like { stored } else { self.psize() }
     }
 
     pub fn is_listed(&self) -> bool {
@@ -106,6 +117,27 @@ struct SubtreeTotals {
     partial: bool,
 }
 
+/// What an object set has from others.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct History {
+    /// Blocks that were born in this txg or before belong to the snapshot from which it was cloned.
+    pub origin: Txg,
+    /// Blocks that were born before this txg name another set as their owner.
+    pub created: Txg,
+}
+
+impl History {
+    /// The history of a set of the pool.
+    pub fn of(objects: &ObjectSets, id: ObjectId, stored: Option<&StoredDataset>) -> History {
+        // A set whose identity cannot be read could not be opened, and is reported.
+        let identity = objects.identity(id).ok().flatten();
+        History {
+            origin: stored.map_or(Txg(0), |stored| stored.origin),
+            created: identity.map_or(Txg(0), |identity| identity.created),
+        }
+    }
+}
+
 /// Takes each dnode as it is met: set, number, dnode. True: its blocks may be owned by another object.
 pub(crate) type DnodeVisitor<'a> = &'a mut dyn FnMut(&mut Report, ObjectId, &Dnode) -> bool;
 
@@ -121,6 +153,8 @@ pub(crate) struct Walk<'a> {
     pub by_zone: BTreeMap<ZoneSeq, u64>,
     /// Of the object set that is being walked.
     account: Account,
+    /// Of the object set that is being walked.
+    history: History,
     seen_indirect: HashSet<u64>,
 }
 
@@ -139,6 +173,7 @@ impl<'a> Walk<'a> {
             reached: Vec::new(),
             by_zone: BTreeMap::new(),
             account: Account::default(),
+            history: History::default(),
             seen_indirect: HashSet::new(),
         }
     }
@@ -151,12 +186,16 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks an object set: its header, its dnodes, their trees, and its free queue.
-    pub fn walk_objset(&mut self, set: &ObjectSet, each: DnodeVisitor<'_>) {
+    pub fn walk_objset(&mut self, set: &ObjectSet, history: History, each: DnodeVisitor<'_>) {
         let root = set.root();
+        let objset = set.id().0;
+        self.history = history;
+        self.seen_indirect.clear();
+        self.account = Account::default();
         if root.is_hole() {
+            self.walk_queue(objset, set.inner_trees().2);
             return;
         }
-        let objset = set.id().0;
         let header = Tree {
             objset,
             object: HEADER,
@@ -181,20 +220,7 @@ impl<'a> Walk<'a> {
         };
         let is_whole = !self.walk_object(objset, (ObjectId(0), false), &dnodes, Some(&mut visit)).partial;
         self.walk_object(objset, (FREE_QUEUE, false), &free_queue, None);
-        for queued_root in queued {
-            let tree = Tree {
-                objset,
-                object: FREE_QUEUE.0,
-                kind: 0,
-                metadata: false,
-                block_bytes: u32::MAX,
-                indirect_bytes: INDIRECT_BYTES,
-                is_detached: true,
-                is_second_copy: false,
-                prune_below: queued_root.prune_below,
-            };
-            self.walk_subtree(&tree, &queued_root.root, 0, self.synced, &mut None);
-        }
+        self.walk_queue(objset, queued);
         if set.account().is_some() {
             self.report.add_use(Feature::Accounts);
         }
@@ -214,6 +240,78 @@ impl<'a> Walk<'a> {
         if high_water < numbers_end {
             let at = format!("object set {objset}");
             self.report.add(kind::HIGH_WATER, at, format_args!("at least {numbers_end}"), high_water);
+        }
+    }
+
+    /// Walks subtrees that wait to be freed.
+    fn walk_queue(&mut self, objset: u64, queue: Vec<QueuedSubtree>) {
+        for queued in queue {
+            let tree = Tree {
+                objset,
+                object: FREE_QUEUE.0,
+                kind: 0,
+                metadata: false,
+                block_bytes: u32::MAX,
+                indirect_bytes: INDIRECT_BYTES,
+                is_detached: true,
+                is_second_copy: false,
+                prune_below: queued.prune_below,
+            };
+            if queued.owns(&queued.root) {
+                self.walk_subtree(&tree, &queued.root, 0, self.synced, &mut None);
+            }
+        }
+    }
+
+    /// What hangs below a header block or a block of dnodes of a set that was destroyed.
+    fn walk_detached_leaf(&mut self, tree: &Tree, ptr: &BlockPtr) {
+        let owner = tree.owner(0, 0);
+        let raw = match self.pool.read(ptr, owner) {
+            Ok(raw) => raw,
+            Err(error) => {
+                self.report.add(kind::UNREADABLE, owner_text(owner), "a block of a destroyed set", error);
+                return;
+            }
+        };
+        let at = owner_text(owner);
+        let roots = if ptr.kind() == ObjectKind::Objset as u8 {
+            ObjsetHeader::parse(&raw, &at).map(|header| vec![header.dnodes.root, header.free_queue.root])
+        } else {
+            let all = |dnodes: Vec<(usize, Dnode)>| {
+                dnodes.into_iter().flat_map(|(_, dnode)| [dnode.root, dnode.spill]).collect()
+            };
+            dnodes_in(&raw, &at).map(all)
+        };
+        match roots {
+            Ok(roots) => {
+                for root in
+                    roots.iter().filter(|root| !root.is_hole() && root.latest_birth() >= tree.prune_below)
+                {
+                    self.walk_subtree(tree, root, 0, self.synced, &mut None);
+                }
+            }
+            Err(corrupt) => self.report.damage(kind::UNREADABLE, &corrupt),
+        }
+    }
+
+    /// Counts a copy that waits on a dead list to be freed.
+    pub fn record_waiting(&mut self, addr: Addr, bytes: u64) {
+        let at = format!("dead list, copy born at {addr}");
+        self.record_copy(addr, bytes as u32, UNKNOWN_OWNER, &at);
+        if let Some(last) = self.reached.last_mut() {
+            last.psize |= ROUNDED;
+        }
+    }
+
+    /// Verifies and counts a block that only snapshots refer to.
+    pub fn record_of_snapshot(&mut self, ptr: &BlockPtr, at: &str) {
+        let BlockPtr::Normal(normal) = ptr else { return };
+        self.count_features(ptr, true);
+        for (addr, error) in self.pool.verify(ptr) {
+            self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
+        }
+        for addr in normal.copies() {
+            self.record_copy(addr, normal.psize, UNKNOWN_OWNER, &at);
         }
     }
 
@@ -370,6 +468,11 @@ impl<'a> Walk<'a> {
             let most = format!("at most {}", tree.block_bytes);
             self.report.add(kind::BLOCK_SIZE, owner_text(owner), most, ptr.lsize());
         }
+        let is_expanded = [ObjectKind::Objset as u8, ObjectKind::Dnodes as u8].contains(&ptr.kind());
+        if tree.is_detached && is_expanded {
+            self.walk_detached_leaf(tree, ptr);
+            return Some(1);
+        }
         let Some(each) = each else {
             // A readable block also decompresses. File contents are verified by their checksum alone.
             if tree.metadata
@@ -424,7 +527,12 @@ impl<'a> Walk<'a> {
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
         }
-        let owner = if tree.is_detached || tree.is_second_copy { UNKNOWN_OWNER } else { digest(owner) };
+        if ptr.latest_birth() <= self.history.origin {
+            return ptr.allocated_bytes();
+        }
+        let is_of_other = ptr.latest_birth() < self.history.created;
+        let is_unknown = tree.is_detached || tree.is_second_copy || is_of_other;
+        let owner = if is_unknown { UNKNOWN_OWNER } else { digest(owner) };
         let mut zones: Vec<ZoneSeq> = Vec::new();
         for addr in normal.copies() {
             if let Some(zone) = self.record_copy(addr, normal.psize, owner, &at) {

@@ -170,22 +170,11 @@ impl Chain {
         self.state.lock().links.clone()
     }
 
-    /// Whether lists have entries to free, or to count.
-    pub fn is_scan_due(&self) -> bool {
-        !self.state.lock().due.is_empty()
-            || self.pending.lock().iter().any(|change| matches!(change, ChainChange::Destroy(_)))
-    }
-
-    /// First parts of all lists, as of the last sync.
-    pub fn lists(&self) -> Vec<ObjectId> {
+    /// Whether the lists are at rest: nothing on them is to be freed or counted, and no part is being destroyed.
+    pub fn is_at_rest(&self) -> bool {
+        let is_pending = !self.pending.lock().is_empty();
         let state = self.state.lock();
-        state
-            .links
-            .iter()
-            .map(|link| link.dead_list)
-            .chain([state.head_list])
-            .filter(|id| *id != ObjectId(0))
-            .collect()
+        !is_pending && state.due.is_empty() && state.empty.is_empty() && state.destroyed.is_empty()
     }
 
     /// What the lists hold, as of the last sync.
@@ -203,25 +192,13 @@ impl Chain {
         }
         Ok(usage)
     }
-
-    /// Calls `each` for every entry of a list, as of the last sync. `index`: of the snapshot that has the list, or one more: the head.
-    pub fn each_entry(&self, index: usize, each: &mut dyn FnMut(&DeadEntry)) -> Result<(), ObjectError> {
-        let Some(mos) = self.mos.upgrade() else { return Ok(()) };
-        let parts: Vec<(ObjectId, u64)> = {
-            let mut state = self.state.lock();
-            let Some(list) = state.load_list(&mos, index)? else { return Ok(()) };
-            list.parts.iter().map(|part| (part.id, part.blocks)).collect()
-        };
-        for (id, blocks) in parts {
-            for block in 0..blocks {
-                read_entries(&mos, id, block)?.iter().for_each(&mut *each);
-            }
-        }
-        Ok(())
-    }
 }
 
-fn read_entries(mos: &Arc<ObjectSet>, id: ObjectId, block: u64) -> Result<Vec<DeadEntry>, ObjectError> {
+pub(crate) fn read_entries(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    block: u64,
+) -> Result<Vec<DeadEntry>, ObjectError> {
     let raw = mos.hold(id)?.read_block(block)?;
     if raw.iter().all(|byte| *byte == 0) {
         return Ok(Vec::new());
@@ -343,8 +320,6 @@ impl State {
         }
         next_list.parts.extend(parts);
         next_list.writes.extend(writes);
-        let moved = self.added.remove(&own).unwrap_or_default();
-        self.added.entry(next).or_default().extend(moved);
         self.due.remove(&own);
         for (of_list, _) in
             self.empty.iter_mut().chain(&mut self.destroyed).filter(|(of_list, _)| *of_list == own)
@@ -364,6 +339,31 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// Hands the snapshots and their lists to another chain, and keeps the list of the head.
+    fn detach(&mut self, origin: Txg) {
+        for link in std::mem::take(&mut self.links) {
+            self.lists.remove(&link.dead_list);
+            self.due.remove(&link.dead_list);
+        }
+        let head = self.head_list;
+        self.empty.retain(|(list, _)| *list == head);
+        self.origin = origin;
+    }
+
+    /// Takes parts that this txg destroys out of their lists.
+    fn unlink_destroyed(&mut self) {
+        for (list, part) in std::mem::take(&mut self.destroyed) {
+            let Some(list) = self.lists.get_mut(&list) else { continue };
+            let Some(at) = list.parts.iter().position(|found| found.id == part) else { continue };
+            let gone = list.parts.remove(at);
+            if let Some(before) = at.checked_sub(1).and_then(|before| list.parts.get_mut(before)) {
+                before.info.next = gone.info.next;
+                before.has_changed = true;
+            }
+            list.scan = None;
+        }
     }
 
     fn load_list_if(
@@ -627,6 +627,8 @@ impl FreePolicy for Chain {
             return Ok(changes);
         }
         let Some(mos) = self.mos.upgrade() else { return Ok(changes) };
+        state.unlink_destroyed();
+        state.store_added(&mos)?;
         let destroyed: BTreeSet<Txg> = syncing
             .iter()
             .filter_map(
@@ -638,42 +640,19 @@ impl FreePolicy for Chain {
                 ChainChange::Take { info, new_list } => {
                     state.take(info, *new_list);
                     if !destroyed.contains(&info.created) {
-                        let info = SnapshotInfo {
-                            root: root.clone(),
-                            referenced: account.unwrap_or_default(),
-                            ..info.clone()
-                        };
-                        changes.push(MosChange {
-                            id: info.id,
-                            update: MosUpdate::Bonus { at: 0, bytes: info.encode() },
-                        });
+                        let referenced = account.unwrap_or_default();
+                        let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
+                        let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
+                        changes.push(MosChange { id: info.id, update });
                     }
                 }
                 ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
                 ChainChange::Detach { origin } => {
-                    let links = std::mem::take(&mut state.links);
-                    for link in links {
-                        state.lists.remove(&link.dead_list);
-                        state.due.remove(&link.dead_list);
-                    }
-                    state.origin = *origin;
+                    state.take_changes(&mut changes);
+                    state.detach(*origin);
                 }
             }
         }
-        for (list, part) in std::mem::take(&mut state.destroyed) {
-            if let Some(list) = state.lists.get_mut(&list)
-                && let Some(at) = list.parts.iter().position(|found| found.id == part)
-            {
-                let gone = list.parts.remove(at);
-                if let Some(before) = at.checked_sub(1).and_then(|before| list.parts.get_mut(before)) {
-                    before.info.next = gone.info.next;
-                    before.has_changed = true;
-                }
-                list.scan = None;
-                list.writes.retain(|(of_part, _), _| *of_part != part);
-            }
-        }
-        state.store_added(&mos)?;
         state.scan(&mos, txg_sync)?;
         state.take_changes(&mut changes);
         let has_more = !state.due.is_empty() || !state.empty.is_empty();

@@ -29,6 +29,7 @@ mod naming;
 mod node;
 pub mod props;
 mod snapshot_info;
+pub mod stored;
 mod tree;
 mod zap_form;
 mod zap_handle;

@@ -38,6 +38,10 @@ const PATH_MAX: usize = 255;
 /// Metadata blocks that the end of a retired set dirties.
 const REAP_BLOCKS: u32 = 24;
 
+/// Entries of the ZAP of retired sets: a set's number with one of these.
+const DEAD_LIST_OF: &str = ".dead_list";
+const PRUNE_BELOW: &str = ".prune_below";
+
 /// What is known of a data set without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
@@ -88,7 +92,7 @@ impl Datasets {
             retired: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
-            for (set, dead_list) in retired_sets(objects)? {
+            for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
                 datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
             }
             let of_hook = Arc::downgrade(&datasets);
@@ -108,6 +112,7 @@ impl Datasets {
 
     /// The data set with this path. While it is open, every caller gets the same one.
     pub fn open_dataset(&self, path: &str) -> Result<Arc<Dataset>, DatasetError> {
+        let _tree = self.tree.lock();
         let node = self.node(path)?;
         self.open_node(&node)
     }
@@ -323,8 +328,8 @@ impl Datasets {
                 made
             }
         };
-        retired.update_u64(tx, format!("{}.dead_list", node.set).as_bytes(), dead_list.0)?;
-        retired.update_u64(tx, format!("{}.prune_below", node.set).as_bytes(), prune_below.0)?;
+        retired.update_u64(tx, format!("{}{DEAD_LIST_OF}", node.set).as_bytes(), dead_list.0)?;
+        retired.update_u64(tx, format!("{}{PRUNE_BELOW}", node.set).as_bytes(), prune_below.0)?;
         if let Some(chain) = Chain::of(&set) {
             chain.change(tx, ChainChange::Detach { origin: Txg(prune_below.0.saturating_sub(1)) });
         }
@@ -343,8 +348,8 @@ impl Datasets {
     fn reap(&self, last_tx: &Tx) {
         let mut retired = self.retired.lock();
         retired.retain(|retired| {
-            let is_scanning = Chain::of(&retired.set).is_some_and(|chain| chain.is_scan_due());
-            if !retired.set.is_drained() || is_scanning {
+            let is_at_rest = Chain::of(&retired.set).is_none_or(|chain| chain.is_at_rest());
+            if !retired.set.is_drained() || !is_at_rest {
                 return true;
             }
             last_tx.reserve_more(REAP_BLOCKS);
@@ -366,8 +371,8 @@ impl Datasets {
         let set = ObjectId(retired.set.id().0);
         if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
             let mut list = zap(mos, ObjectId(id))?;
-            list.remove(tx, format!("{set}.dead_list").as_bytes())?;
-            list.remove(tx, format!("{set}.prune_below").as_bytes())?;
+            list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
+            list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
         }
         for part in crate::chain::part_ids(mos, retired.dead_list)? {
             mos.destroy(tx, &mos.hold(part)?)?;
@@ -545,10 +550,25 @@ impl Datasets {
         Ok(())
     }
 
+    /// Waits until nothing waits to be freed in an object set.
+    fn drain(&self, path: &str) -> Result<(), DatasetError> {
+        let set = open_set(&self.objects, &self.node(path)?)?;
+        while let Some(can_go_on) = set.is_freeing() {
+            if !can_go_on {
+                let by = "blocks that are to be freed cannot be read now: try again later".to_string();
+                return Err(DatasetError::InUse { name: path.to_string(), by });
+            }
+            set.wait_synced(set.open_txg())?;
+        }
+        Ok(())
+    }
+
     /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
     pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
         self.settle()?;
+        // What left the data set before the snapshot still has to find its list.
+        self.drain(path)?;
         let tx = mos.begin(COST_FREEING)?;
         let _tree = self.tree.lock();
         let mut node = self.node(path)?;
@@ -608,37 +628,56 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
     if let Some((_, node)) = nodes(objects.mos())?.into_iter().find(|(_, node)| node.set == id) {
         return open_set(objects, &node);
     }
-    open_retired(objects, id)
+    if retired_sets(objects)?.iter().any(|retired| retired.set == id) {
+        return open_retired(objects, id);
+    }
+    // Nothing names it.
+    let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), std::collections::BTreeSet::new());
+    Ok(objects.open_objset(id, chain)?)
 }
 
 /// Opens a set that is being freed.
 fn open_retired(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet>, DatasetError> {
-    let mos = objects.mos();
-    let list = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)?;
-    let number = |what: &str| -> Result<Option<u64>, DatasetError> {
-        let Some(list) = list else { return Ok(None) };
-        Ok(zap(mos, ObjectId(list))?.lookup_u64(format!("{id}.{what}").as_bytes())?)
-    };
-    let Some(prune_below) = number("prune_below")? else {
+    let Some(found) = retired_sets(objects)?.into_iter().find(|found| found.set == id) else {
         return Err(DatasetError::Unknown { name: format!("object set {id}"), nearest: None });
     };
-    let dead_list = ObjectId(number("dead_list")?.unwrap_or(0));
-    let due = due_lists(mos, [dead_list].into_iter())?;
-    let chain = Chain::new(mos, Txg(prune_below.saturating_sub(1)), Vec::new(), dead_list, due);
+    let due = due_lists(objects.mos(), [found.dead_list].into_iter())?;
+    let chain = Chain::new(objects.mos(), found.origin(), Vec::new(), found.dead_list, due);
     Ok(objects.open_retired(id, chain)?)
 }
 
-/// Retired sets that are stored, with their dead lists.
-fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<(ObjectId, ObjectId)>, DatasetError> {
+/// A retired set, as stored.
+pub(crate) struct StoredRetired {
+    pub set: ObjectId,
+    /// First part of its dead list, or 0.
+    pub dead_list: ObjectId,
+    prune_below: Txg,
+}
+
+impl StoredRetired {
+    /// What is older belongs to a snapshot.
+    pub fn origin(&self) -> Txg {
+        Txg(self.prune_below.0.saturating_sub(1))
+    }
+}
+
+/// Retired sets that are stored.
+pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetired>, DatasetError> {
     let mos = objects.mos();
     let Some(list) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? else { return Ok(Vec::new()) };
+    let list = zap(mos, ObjectId(list))?;
     let mut found = Vec::new();
-    for entry in zap(mos, ObjectId(list))?.entries()? {
+    for entry in list.entries()? {
         let name = entry.key.name().map(String::from_utf8_lossy);
         let set =
-            name.as_deref().and_then(|name| name.strip_suffix(".dead_list")).and_then(|set| set.parse().ok());
-        if let (Some(set), Value::U64(dead_list)) = (set, &entry.value) {
-            found.push((ObjectId(set), ObjectId(*dead_list)));
+            name.as_deref().and_then(|name| name.strip_suffix(PRUNE_BELOW)).and_then(|set| set.parse().ok());
+        if let (Some(set), Value::U64(prune_below)) = (set, &entry.value) {
+            let dead_list = list.lookup_u64(format!("{set}{DEAD_LIST_OF}").as_bytes())?.unwrap_or(0);
+            found.push(StoredRetired {
+                set: ObjectId(set),
+                dead_list: ObjectId(dead_list),
+                prune_below: Txg(*prune_below),
+            });
         }
     }
     Ok(found)

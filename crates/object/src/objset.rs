@@ -320,6 +320,12 @@ impl ObjectSet {
         self.table.synced(txg);
     }
 
+    /// Whether subtrees wait to be freed. `Some(false)`: they wait for a device, as they cannot be read.
+    pub fn is_freeing(&self) -> Option<bool> {
+        let is_waiting = !self.queue.lock().is_empty();
+        is_waiting.then(|| !self.queue_deferred.load(Ordering::Relaxed))
+    }
+
     /// Whether the queue needs another txg.
     pub(crate) fn queue_needs_txg(&self) -> bool {
         !self.queue.lock().is_empty() && !self.queue_deferred.load(Ordering::Relaxed)

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use terrane_dataset::{ClaimedBlocks, Dataset, DatasetError, DnodeBlocks, ObjectZap};
 use terrane_object::{ObjectError, ObjectKind, ObjectSpec};
+use terrane_pool::Tx;
 use terrane_sa::layout::LAYOUT_FIRST;
 use terrane_sa::{SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
@@ -45,71 +46,77 @@ impl Fs {
     /// Durable on return.
     pub fn format(dataset: &Dataset, owner: &Cred) -> Result<(), DatasetError> {
         let set = dataset.object_set();
-        {
-            let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
-            let mut registry = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            let table = Layouts::first().map_err(ObjectError::from)?;
-            for row in table.registry().iter() {
-                registry.add_u64(&tx, row.name.as_bytes(), row.to_zap_value())?;
-            }
-            let mut layouts = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            for layout in table.iter().filter(|layout| layout.number() >= LAYOUT_FIRST) {
-                Layouts::store(&mut layouts, &tx, layout)?;
-            }
-            let mut attributes = dataset.new_zap(&tx, ObjectKind::Zap)?;
-            attributes.add_u64(&tx, REGISTRY, registry.object().id().0)?;
-            attributes.add_u64(&tx, LAYOUTS, layouts.object().id().0)?;
-            let queue = dataset.new_zap(&tx, ObjectKind::DeleteQueue)?;
-
-            let now = encode_time(Time::from_ns(set.pool().env().wall_ns()));
-            let mut root = ZplAttrs {
-                mode: u64::from(mode::S_IFDIR | 0o755),
-                size: 2,
-                generation: tx.txg().0,
-                uid: u64::from(owner.uid),
-                gid: u64::from(owner.gid),
-                atime: now,
-                mtime: now,
-                ctime: now,
-                crtime: now,
-                links: 2,
-                ..ZplAttrs::default()
-            };
-            let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
-                let list = zpl.to_list();
-                let layout = table.find(list.order());
-                let encoded = layout.map(|layout| SaBuffer::encode(layout, &list));
-                encoded.and_then(Result::ok).map(SaBuffer::into_bytes).ok_or_else(|| DatasetError::Damaged {
-                    at: "the root directory's attributes",
-                    expected: "encodable".to_string(),
-                    found: format!("{zpl:?}"),
-                })
-            };
-            let object = set.create(
-                &tx,
-                ObjectSpec {
-                    kind: ObjectKind::Directory,
-                    block_size: terrane_dataset::INITIAL_BLOCK_BYTES,
-                    dnode_slots: 1,
-                    bonus: bonus(&root)?,
-                    spill: None,
-                },
-            )?;
-            // The root is its own parent, and its number is known only now.
-            root.parent = object.id().0;
-            object.set_bonus(&tx, bonus(&root)?)?;
-
-            let mut master = dataset.master()?;
-            for (name, number) in [
-                (VERSION, VERSION_NUMBER),
-                (SA_ATTRS, attributes.object().id().0),
-                (DELETE_QUEUE, queue.object().id().0),
-                (ROOT, object.id().0),
-            ] {
-                master.add_u64(&tx, name, number)?;
-            }
-        }
+        let tx = set.begin(Cost { write_bytes: 256 << 10, meta_blocks: 32, ..Cost::NOTHING })?;
+        Fs::format_in(dataset, &tx, owner)?;
+        drop(tx);
         Ok(set.commit()?)
+    }
+
+    /// The same, in a transaction that has reserved 256 KiB and 32 metadata blocks for it.
+    pub fn format_in(dataset: &Dataset, tx: &Tx, owner: &Cred) -> Result<(), DatasetError> {
+        let set = dataset.object_set();
+        let mut registry = dataset.new_zap(tx, ObjectKind::Zap)?;
+        let table = Layouts::first().map_err(ObjectError::from)?;
+        for row in table.registry().iter() {
+            registry.add_u64(tx, row.name.as_bytes(), row.to_zap_value())?;
+        }
+        let mut layouts = dataset.new_zap(tx, ObjectKind::Zap)?;
+        for layout in table.iter().filter(|layout| layout.number() >= LAYOUT_FIRST) {
+            Layouts::store(&mut layouts, tx, layout)?;
+        }
+        let mut attributes = dataset.new_zap(tx, ObjectKind::Zap)?;
+        attributes.add_u64(tx, REGISTRY, registry.object().id().0)?;
+        attributes.add_u64(tx, LAYOUTS, layouts.object().id().0)?;
+        let queue = dataset.new_zap(tx, ObjectKind::DeleteQueue)?;
+
+        let now = encode_time(Time::from_ns(set.pool().env().wall_ns()));
+        let mut root = ZplAttrs {
+            mode: u64::from(mode::S_IFDIR | 0o755),
+            size: 2,
+            generation: tx.txg().0,
+            uid: u64::from(owner.uid),
+            gid: u64::from(owner.gid),
+            atime: now,
+            mtime: now,
+            ctime: now,
+            crtime: now,
+            links: 2,
+            ..ZplAttrs::default()
+        };
+        let bonus = |zpl: &ZplAttrs| -> Result<Vec<u8>, DatasetError> {
+            let list = zpl.to_list();
+            let layout = table.find(list.order());
+            let encoded = layout.map(|layout| SaBuffer::encode(layout, &list));
+            encoded.and_then(Result::ok).map(SaBuffer::into_bytes).ok_or_else(|| DatasetError::Damaged {
+                at: "the root directory's attributes",
+                expected: "encodable".to_string(),
+                found: format!("{zpl:?}"),
+            })
+        };
+        let object = set.create(
+            tx,
+            ObjectSpec {
+                kind: ObjectKind::Directory,
+                block_size: terrane_dataset::INITIAL_BLOCK_BYTES,
+                dnode_slots: 1,
+                bonus: bonus(&root)?,
+                spill: None,
+            },
+        )?;
+        // The root is its own parent, and its number is known only now.
+        root.parent = object.id().0;
+        object.set_bonus(tx, bonus(&root)?)?;
+
+        let mut master = dataset.master()?;
+        for (name, number) in [
+            (VERSION, VERSION_NUMBER),
+            (SA_ATTRS, attributes.object().id().0),
+            (DELETE_QUEUE, queue.object().id().0),
+            (ROOT, object.id().0),
+        ] {
+            master.add_u64(tx, name, number)?;
+        }
+        Ok(())
     }
 
     /// Opens a formatted data set, and destroys up to 256 objects that a crash left without a name. For the

@@ -1,0 +1,250 @@
+//! Checks snapshots and dead lists.
+//!
+//! A block that only snapshots refer to must be on exactly one dead list, and nothing else may be there. A snapshot shares what is older
+//! than the snapshot before it with that one. So each walk of a snapshot skips older subtrees, and no block is met twice.
+
+use crate::report::kind;
+use crate::walk::Walk;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrane_dataset::stored::{StoredDataset, each_dead_entry, list_parts};
+use terrane_dataset::{DeadEntry, PartInfo};
+use terrane_format::{Addr, BlockPtr, GRANULE, Owner, granule_bytes};
+use terrane_object::dnode::{Dnode, INDIRECT_BYTES, ObjsetHeader, dnodes_in};
+use terrane_object::objset::HEADER;
+use terrane_object::{ObjectKind, ObjectSets};
+use terrane_pool::Pool;
+use terrane_wire::{ObjectId, Txg};
+
+/// Levels of a tree at most.
+const LEVELS_MAX: u8 = 12;
+
+/// Copies of blocks, and how often each was met.
+type Copies = BTreeMap<DeadEntry, u32>;
+
+/// Checks the snapshots of a data set whose head was walked.
+pub(crate) fn check_snapshots(
+    objects: &Arc<ObjectSets>,
+    dataset: &StoredDataset,
+    head: &BTreeSet<Addr>,
+    walk: &mut Walk<'_>,
+) {
+    let name = dataset
+        .path
+        .as_ref()
+        .map_or_else(|| format!("destroyed object set {}", dataset.set), |path| format!("data set /{path}"));
+    let mut listed = Copies::new();
+    let mut is_whole = true;
+    for (index, list) in dataset.lists().enumerate() {
+        let at = format!("{name}, dead list {list}");
+        is_whole &= check_list(objects, dataset, (index, list), &at, &mut listed, walk);
+    }
+    let mut before = dataset.origin;
+    let mut kept = Copies::new();
+    for snapshot in &dataset.snapshots {
+        let at = format!("{name}, snapshot {}", snapshot.name);
+        let mut of_snapshot = SnapshotWalk {
+            pool: objects.pool(),
+            set: dataset.set,
+            before,
+            head,
+            walk: &mut *walk,
+            at: &at,
+            kept: &mut kept,
+            is_whole: true,
+        };
+        of_snapshot.walk_header(&snapshot.info.root);
+        is_whole &= of_snapshot.is_whole;
+        before = snapshot.info.created;
+    }
+    if !is_whole {
+        return;
+    }
+    for (entry, times) in &kept {
+        let found = listed.get(entry).copied().unwrap_or(0);
+        if found != *times {
+            let at = format!("{name}, copy born at {} in txg {}", entry.addr, entry.birth);
+            walk.report.add(kind::DEAD_LIST, at, format_args!("on its dead lists {times} times"), found);
+        }
+    }
+    for (entry, found) in listed.iter().filter(|(entry, _)| !kept.contains_key(entry)) {
+        let at = format!("{name}, copy born at {} in txg {}", entry.addr, entry.birth);
+        walk.report.add(
+            kind::DEAD_LIST,
+            at,
+            "on no dead list: no snapshot refers to it",
+            format_args!("{found} times"),
+        );
+    }
+}
+
+/// Collects what is on a list. Returns whether all of it could be read.
+fn check_list(
+    objects: &Arc<ObjectSets>,
+    dataset: &StoredDataset,
+    (index, list): (usize, ObjectId),
+    at: &str,
+    listed: &mut Copies,
+    walk: &mut Walk<'_>,
+) -> bool {
+    let before = dataset.before(index);
+    let unique_after = if index == 0 { Txg(u64::MAX) } else { dataset.before(index - 1) };
+    let parts = match list_parts(objects, list) {
+        Ok(parts) => parts,
+        Err(error) => {
+            walk.report.add(kind::UNREADABLE, at, "a dead list", error);
+            return false;
+        }
+    };
+    let is_scan_due = parts.first().is_some_and(|(_, info)| info.is_scan_due);
+    let mut unique_bytes = 0;
+    for (part, info) in &parts {
+        let mut found = PartInfo::default();
+        let mut waiting = Vec::new();
+        let outcome = each_dead_entry(objects, *part, &mut |entry| {
+            found.entries += 1;
+            found.used_bytes += entry.bytes();
+            if entry.birth > before {
+                waiting.push(*entry);
+            } else {
+                unique_bytes += if entry.birth > unique_after { entry.bytes() } else { 0 };
+                // What is older was not this data set's to free.
+                if entry.birth > dataset.origin {
+                    *listed.entry(*entry).or_default() += 1;
+                }
+            }
+        });
+        if let Err(error) = outcome {
+            walk.report.add(kind::UNREADABLE, at, "a dead list", error);
+            return false;
+        }
+        let counts = |info: &PartInfo| format!("{} entries of {} bytes", info.entries, info.used_bytes);
+        walk.report.expect(kind::DEAD_LIST, format_args!("{at}, part {part}"), counts(&found), counts(info));
+        if let Some(entry) = waiting.first().filter(|_| !is_scan_due) {
+            let at = format!("{at}, copy born at {} in txg {}", entry.addr, entry.birth);
+            walk.report.add(
+                kind::DEAD_LIST,
+                at,
+                format_args!("born in txg {before} or before"),
+                "a list that is not due",
+            );
+        }
+        waiting.iter().for_each(|entry| walk.record_waiting(entry.addr, entry.bytes()));
+    }
+    // A list that nothing uses any more is not counted again.
+    let is_counted = !is_scan_due && dataset.path.is_some();
+    if let Some((_, first)) = parts.first().filter(|_| is_counted) {
+        walk.report.expect(
+            kind::DEAD_LIST,
+            format_args!("{at}, unique bytes"),
+            unique_bytes,
+            first.unique_bytes,
+        );
+    }
+    true
+}
+
+/// A walk over what is younger in a snapshot than the snapshot before it.
+struct SnapshotWalk<'w, 'a> {
+    pool: &'w Arc<Pool>,
+    set: ObjectId,
+    before: Txg,
+    /// Copies that the head refers to.
+    head: &'w BTreeSet<Addr>,
+    walk: &'w mut Walk<'a>,
+    at: &'w str,
+    kept: &'w mut Copies,
+    is_whole: bool,
+}
+
+impl SnapshotWalk<'_, '_> {
+    fn owner(&self, object: u64, level: u8, block: u64) -> Owner {
+        Owner::Block { objset: self.set.0, object, level, block }
+    }
+
+    fn unreadable(&mut self, error: &dyn std::fmt::Display) {
+        self.is_whole = false;
+        self.walk.report.add(kind::UNREADABLE, self.at, "a snapshot", error);
+    }
+
+    fn read(&mut self, ptr: &BlockPtr, owner: Owner) -> Option<Vec<u8>> {
+        match self.pool.read(ptr, owner) {
+            Ok(raw) => Some(raw.to_vec()),
+            Err(error) => {
+                self.unreadable(&error);
+                None
+            }
+        }
+    }
+
+    fn walk_header(&mut self, root: &BlockPtr) {
+        if root.is_hole() {
+            self.unreadable(&"no root");
+            return;
+        }
+        let raw = self.read(root, self.owner(HEADER, 0, 0));
+        let Some(raw) = raw else { return };
+        match ObjsetHeader::parse(&raw, self.at) {
+            Ok(header) => {
+                self.count(root);
+                self.walk_object(0, &header.dnodes);
+            }
+            Err(corrupt) => self.unreadable(&corrupt),
+        }
+    }
+
+    fn walk_object(&mut self, object: u64, dnode: &Dnode) {
+        self.walk_subtree(object, dnode, &dnode.root, 0, LEVELS_MAX);
+        self.count(&dnode.spill);
+    }
+
+    /// Notes a block, if it is younger than the snapshot before.
+    fn count(&mut self, ptr: &BlockPtr) {
+        let BlockPtr::Normal(normal) = ptr else { return };
+        if ptr.latest_birth() <= self.before || normal.copies().all(|addr| self.head.contains(&addr)) {
+            return;
+        }
+        let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
+        for addr in normal.copies() {
+            *self.kept.entry(DeadEntry { addr, granules, birth: ptr.latest_birth() }).or_default() += 1;
+        }
+        self.walk.record_of_snapshot(ptr, self.at);
+    }
+
+    fn walk_subtree(&mut self, object: u64, dnode: &Dnode, ptr: &BlockPtr, block: u64, below: u8) {
+        if ptr.is_hole() || ptr.latest_birth() <= self.before {
+            return;
+        }
+        self.count(ptr);
+        let level = ptr.level();
+        if level == 0 && dnode.kind != ObjectKind::Dnodes {
+            return;
+        }
+        if level >= below {
+            self.unreadable(&format_args!("a pointer of level {level} below one of level {below}"));
+            return;
+        }
+        let Some(raw) = self.read(ptr, self.owner(object, level, block)) else { return };
+        if level == 0 {
+            match dnodes_in(&raw, &self.at) {
+                Ok(dnodes) => {
+                    let slots =
+                        dnodes.into_iter().map(|(offset, dnode)| (block * 32 + offset as u64 / 512, dnode));
+                    slots.for_each(|(object, dnode)| self.walk_object(object, &dnode));
+                }
+                Err(corrupt) => self.unreadable(&corrupt),
+            }
+            return;
+        }
+        let pointers = u64::from(dnode.indirect_bytes.min(INDIRECT_BYTES)) / BlockPtr::SIZE as u64;
+        for (child, raw) in (0..).zip(raw.chunks_exact(BlockPtr::SIZE)) {
+            match BlockPtr::parse(raw, &self.at) {
+                Ok(ptr) => {
+                    let index = block.saturating_mul(pointers).saturating_add(child);
+                    self.walk_subtree(object, dnode, &ptr, index, level);
+                }
+                Err(corrupt) => self.unreadable(&corrupt),
+            }
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! Data sets, snapshots and clones: random lives beside a model that keeps every snapshot, also when the power is cut.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_dataset::{Dataset, Datasets};
+use terrane_device::SimDevice;
+use terrane_posix::{Fs, ReadOptions, WriteFlags};
+use terrane_sim::machine::{Machine, Plan, ROOT};
+use terrane_wire::Prng;
+
+/// Files of a data set by name.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// What the pool should hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Model {
+    heads: BTreeMap<String, Files>,
+    /// By data set; of each its snapshots, oldest first.
+    snapshots: BTreeMap<String, Vec<(String, Files)>>,
+    /// Origins of clones: data set and snapshot.
+    origins: BTreeMap<String, (String, String)>,
+}
+
+struct World {
+    machine: Machine,
+    datasets: Arc<Datasets>,
+    mounts: BTreeMap<String, Arc<Fs>>,
+    model: Model,
+    random: Prng,
+    next: u64,
+}
+
+fn format(dataset: &Dataset, tx: &terrane_pool::Tx) -> Result<(), terrane_dataset::DatasetError> {
+    Fs::format_in(dataset, tx, &ROOT)
+}
+
+fn files_of(fs: &Arc<Fs>) -> Files {
+    let mut names = Vec::new();
+    fs.readdir_as(fs.root(), 2, ReadOptions { keeps_atime: true, no_prefetch: true }, &mut |entry| {
+        names.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.ino));
+        true
+    })
+    .unwrap();
+    let content = |ino| {
+        let (size, mut bytes) = (fs.getattr(ino).unwrap().size, Vec::new());
+        fs.read(ino, 0, size as u32, &mut bytes).unwrap();
+        bytes
+    };
+    names.into_iter().map(|(name, ino)| (name, content(ino))).collect()
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let machine = Machine::create(&Plan::small(seed)).unwrap();
+        let (random, model) = (Prng::new(seed), Model::default());
+        let mut world = World::of(machine, model, random);
+        world.model.heads.insert(String::new(), Files::new());
+        world
+    }
+
+    fn of(machine: Machine, model: Model, random: Prng) -> World {
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        World { machine, datasets, mounts: BTreeMap::new(), model, random, next: 0 }
+    }
+
+    fn import(device: &SimDevice, seed: u64, model: Model) -> World {
+        World::of(Machine::import(device, seed, false).unwrap(), model, Prng::new(seed))
+    }
+
+    fn fs(&mut self, path: &str) -> Arc<Fs> {
+        let datasets = &self.datasets;
+        let open = || Fs::open(datasets.open_dataset(path).unwrap()).unwrap();
+        Arc::clone(self.mounts.entry(path.to_string()).or_insert_with(open))
+    }
+
+    fn unmount(&mut self, path: &str) {
+        if let Some(fs) = self.mounts.remove(path) {
+            fs.forget_all();
+        }
+    }
+
+    fn name(&mut self, prefix: &str) -> String {
+        self.next += 1;
+        format!("{prefix}{}", self.next)
+    }
+
+    fn pick<T: Clone>(&mut self, from: Vec<T>) -> Option<T> {
+        if from.is_empty() { None } else { Some(self.random.one_of(&from).clone()) }
+    }
+
+    fn change_files(&mut self, path: &str) {
+        let fs = self.fs(path);
+        for _ in 0..1 + self.random.below(5) {
+            let known: Vec<String> = self.model.heads[path].keys().cloned().collect();
+            let name = match self.random.below(3) {
+                0 => self.name("f"),
+                _ => self.pick(known).unwrap_or_else(|| self.name("f")),
+            };
+            let files = self.model.heads.get_mut(path).unwrap();
+            let ino = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
+            if ino.is_ok() && self.random.one_in(5) {
+                fs.unlink(fs.root(), name.as_bytes()).unwrap();
+                files.remove(&name);
+                continue;
+            }
+            let ino =
+                ino.unwrap_or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino);
+            let content = files.entry(name).or_default();
+            let at = self.random.below(60_000) as usize;
+            let len = 1 + self.random.below(20_000) as usize;
+            let bytes = self.random.random_bytes(len);
+            fs.write(ino, at as u64, &bytes, WriteFlags::default()).unwrap();
+            content.resize(content.len().max(at + bytes.len()), 0);
+            content[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        self.machine.pool.commit().unwrap();
+    }
+
+    fn clones_of(&self, path: &str, name: &str) -> bool {
+        self.model.origins.values().any(|(of, snapshot)| of == path && snapshot == name)
+    }
+
+    /// One change of the model and of the pool, durable on return.
+    fn step(&mut self) {
+        let paths: Vec<String> = self.model.heads.keys().cloned().collect();
+        let path = self.pick(paths).unwrap();
+        let snapshots: Vec<String> =
+            self.model.snapshots.get(&path).into_iter().flatten().map(|(name, _)| name.clone()).collect();
+        match self.random.below(20) {
+            0..8 => self.change_files(&path),
+            8..12 => {
+                let name = self.name("s");
+                self.datasets.snapshot(&[(&path, &name)]).unwrap();
+                let files = self.model.heads[&path].clone();
+                self.model.snapshots.entry(path).or_default().push((name, files));
+            }
+            12..15 => {
+                let Some(name) = self.pick(snapshots).filter(|name| !self.clones_of(&path, name)) else {
+                    return;
+                };
+                self.datasets.destroy_snapshots(&path, &[&name]).unwrap();
+                self.model.snapshots.get_mut(&path).unwrap().retain(|(other, _)| *other != name);
+            }
+            15 if self.model.heads.len() < 6 => {
+                let name = self.name(if path.is_empty() { "d" } else { "/d" });
+                let child = format!("{path}{name}");
+                self.datasets.create(&child, &[("recordsize", "8K")], &mut format).unwrap();
+                self.model.heads.insert(child, Files::new());
+            }
+            16 if self.model.heads.len() < 6 => {
+                let Some(name) = self.pick(snapshots) else { return };
+                let target = self.name("c");
+                self.datasets.clone_snapshot(&path, &name, &target).unwrap();
+                let files =
+                    self.model.snapshots[&path].iter().find(|(other, _)| *other == name).unwrap().1.clone();
+                self.model.heads.insert(target.clone(), files);
+                self.model.origins.insert(target, (path, name));
+            }
+            17 | 18 if !path.is_empty() => {
+                let below = format!("{path}/");
+                let has_children = self.model.heads.keys().any(|other| other.starts_with(&below));
+                if has_children || snapshots.iter().any(|name| self.clones_of(&path, name)) {
+                    return;
+                }
+                self.unmount(&path);
+                let names: Vec<&str> = snapshots.iter().map(String::as_str).collect();
+                // Two operations: a crash may come between them.
+                self.datasets.destroy_snapshots(&path, &names).unwrap();
+                self.model.snapshots.remove(&path);
+                self.machine.pool.commit().unwrap();
+                self.datasets.destroy(&path).unwrap();
+                self.model.heads.remove(&path);
+                self.model.origins.remove(&path);
+            }
+            19 => {
+                let Some((name, files)) = self.model.snapshots.get(&path).and_then(|all| all.last()).cloned()
+                else {
+                    return;
+                };
+                self.unmount(&path);
+                self.datasets.rollback(&path, &name).unwrap();
+                self.model.heads.insert(path, files);
+            }
+            _ => {}
+        }
+        self.machine.pool.commit().unwrap();
+    }
+
+    /// The names in the pool, and the content of the heads.
+    fn found(&mut self) -> Model {
+        let mut found = Model::default();
+        let mut origins = BTreeMap::new();
+        for info in self.datasets.list().unwrap() {
+            let fs = self.fs(&info.path);
+            found.heads.insert(info.path.clone(), files_of(&fs));
+            let snapshots = self.datasets.snapshots(&info.path).unwrap();
+            let named =
+                snapshots.into_iter().map(|snapshot| (snapshot.name, Files::new())).collect::<Vec<_>>();
+            if !named.is_empty() {
+                found.snapshots.insert(info.path.clone(), named);
+            }
+            if let Some(origin) = info.origin {
+                let (of, name) = origin.split_once('@').unwrap();
+                origins.insert(info.path, (of.to_string(), name.to_string()));
+            }
+        }
+        found.origins = origins;
+        found
+    }
+
+    fn names_only(model: &Model) -> Model {
+        let mut model = model.clone();
+        model.snapshots.retain(|_, all| !all.is_empty());
+        model.snapshots.values_mut().flatten().for_each(|(_, files)| files.clear());
+        model
+    }
+
+    /// Reads every snapshot through a clone.
+    fn check_snapshots(&mut self) {
+        for (path, all) in self.model.snapshots.clone() {
+            for (name, files) in all {
+                self.datasets.clone_snapshot(&path, &name, "looked at").unwrap();
+                let fs = self.fs("looked at");
+                assert!(files_of(&fs) == files, "snapshot {path}@{name} holds something else");
+                drop(fs);
+                self.unmount("looked at");
+                self.datasets.destroy("looked at").unwrap();
+            }
+        }
+        self.machine.pool.commit().unwrap();
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..200 {
+            let pool = &self.machine.pool;
+            pool.commit_txg(pool.open_txg()).unwrap();
+            if !pool.has_work_left() && !self.datasets.is_freeing() {
+                return;
+            }
+        }
+        panic!("the pool never comes to rest");
+    }
+}
+
+fn seeds(default: u64) -> std::ops::Range<u64> {
+    let count = std::env::var("TERRANE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(default);
+    0..count
+}
+
+#[test]
+fn lives_with_snapshots_equal_the_model() {
+    for seed in seeds(6) {
+        let mut world = World::new(seed);
+        for step in 0..120 {
+            world.step();
+            if step % 10 == 9 {
+                world
+                    .machine
+                    .check()
+                    .unwrap_or_else(|failure| panic!("seed {seed} step {step}: {failure:?}"));
+            }
+            if step % 40 == 39 {
+                world.check_snapshots();
+                let expected = World::names_only(&world.model);
+                assert!(world.found() == expected, "seed {seed} step {step}");
+                // A crash loses nothing.
+                let device = world.machine.device.after_power_loss(seed);
+                let World { model, .. } = world;
+                world = World::import(&device, seed + step, model);
+                let next = 1000 * (step + 1);
+                world.next = next;
+            }
+        }
+        // Without snapshots and clones the pool holds the heads alone.
+        for path in world.model.heads.keys().cloned().collect::<Vec<_>>() {
+            world.unmount(&path);
+        }
+        while world.model.heads.len() > 1 || world.model.snapshots.values().any(|all| !all.is_empty()) {
+            let heads: Vec<String> = world.model.heads.keys().rev().cloned().collect();
+            for path in heads {
+                let all: Vec<String> = world
+                    .model
+                    .snapshots
+                    .get(&path)
+                    .into_iter()
+                    .flatten()
+                    .map(|(name, _)| name.clone())
+                    .collect();
+                let free: Vec<&str> =
+                    all.iter().filter(|name| !world.clones_of(&path, name)).map(String::as_str).collect();
+                world.datasets.destroy_snapshots(&path, &free).unwrap();
+                let is_bare = free.len() == all.len();
+                let gone: Vec<String> = free.into_iter().map(String::from).collect();
+                if let Some(all) = world.model.snapshots.get_mut(&path) {
+                    all.retain(|(name, _)| !gone.contains(name));
+                }
+                let below = format!("{path}/");
+                let has_children = world.model.heads.keys().any(|other| other.starts_with(&below));
+                if is_bare && !path.is_empty() && !has_children {
+                    world.datasets.destroy(&path).unwrap();
+                    world.model.heads.remove(&path);
+                    world.model.origins.remove(&path);
+                }
+            }
+        }
+        world.settle();
+        world.machine.check().unwrap_or_else(|failure| panic!("seed {seed} at the end: {failure:?}"));
+        let kept: u64 = terrane_dataset::stored::StoredDataset::all(&world.machine.objects)
+            .unwrap()
+            .iter()
+            .flat_map(|dataset| dataset.lists().collect::<Vec<_>>())
+            .flat_map(|list| terrane_dataset::stored::list_parts(&world.machine.objects, list).unwrap())
+            .map(|(_, info)| info.entries)
+            .sum();
+        assert_eq!(kept, 0, "seed {seed}: dead lists are not empty without snapshots");
+    }
+}
+
+/// The power is cut at every write. What is found is the state before or after the step.
+#[test]
+fn every_power_cut_leaves_all_of_a_step_or_nothing() {
+    for seed in seeds(2) {
+        let mut world = World::new(seed + 100);
+        let mut cuts = 0;
+        for step in 0..40 {
+            let before = world.model.clone();
+            world.machine.device.record_power_cuts();
+            world.step();
+            let copies = world.machine.device.take_cut_copies();
+            let after = world.model.clone();
+            // All cuts of some steps, some cuts of all.
+            let every = if step % 8 == 0 { 1 } else { 5 };
+            for (at, device) in copies.into_iter().enumerate().filter(|(at, _)| at % every == 0) {
+                cuts += 1;
+                let device = device.after_power_loss(seed + at as u64);
+                let mut found = World::import(&device, seed, before.clone());
+                found
+                    .machine
+                    .check()
+                    .unwrap_or_else(|failure| panic!("seed {seed} step {step} cut {at}: {failure:?}"));
+                let state = found.found();
+                let mut between = World::names_only(&before);
+                if let Some(path) = before.heads.keys().find(|path| !after.heads.contains_key(*path)) {
+                    between.snapshots.remove(path);
+                }
+                let is_known =
+                    [&World::names_only(&before), &World::names_only(&after), &between].contains(&&state);
+                // A step that changes files may have committed only some of them.
+                let changes_files = World::names_only(&before).snapshots
+                    == World::names_only(&after).snapshots
+                    && before.heads.keys().eq(after.heads.keys());
+                assert!(is_known || changes_files, "seed {seed} step {step} cut {at}: {state:?}");
+                found.settle();
+                found.machine.check().unwrap_or_else(|failure| {
+                    panic!("seed {seed} step {step} cut {at}, settled: {failure:?}")
+                });
+            }
+        }
+        assert!(cuts > 50, "{cuts}");
+    }
+}
