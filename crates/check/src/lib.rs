@@ -8,7 +8,7 @@
 //!
 //! Then it checks the names: every name leads to an object, and every object has a name.
 //!
-//! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (blocks that only they keep), `space` (zones), `attributes` (inodes), `rules`
+//! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (what only they keep), `space` (zones), `attributes` (inodes), `rules`
 //! (objects and names), `features` (uses), and `rebuild`, which needs only the walk.
 //!
 //! Invariants:
@@ -105,7 +105,7 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
         if let Some(stored) = find(id).filter(|stored| stored.lists().next().is_some()) {
             let reached = walk.reached.get(from..).unwrap_or(&[]);
             let head = reached.iter().map(|reached| reached.addr()).collect();
-            check_snapshots(objects, stored, &head, &mut walk);
+            check_snapshots(objects, stored, (&head, set.is_freeing().is_some()), &mut walk);
         }
         if dataset.is_some() {
             checkers.push((id.0, found));

@@ -79,7 +79,7 @@ fn collect_reached(
         walk.walk_objset(&set, History::of(objects, id, stored), &mut |_, _, _| false);
         if let Some(stored) = stored.filter(|stored| stored.lists().next().is_some()) {
             let head = walk.reached.get(from..).unwrap_or(&[]).iter().map(|reached| reached.addr()).collect();
-            check_snapshots(objects, stored, &head, &mut walk);
+            check_snapshots(objects, stored, (&head, set.is_freeing().is_some()), &mut walk);
         }
     }
     let found = walk.reached.iter().map(|reached| (reached.addr(), reached.psize())).collect();

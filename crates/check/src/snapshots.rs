@@ -22,11 +22,12 @@ const LEVELS_MAX: u8 = 12;
 /// Copies of blocks, and how often each was met.
 type Copies = BTreeMap<DeadEntry, u32>;
 
-/// Checks the snapshots of a data set whose head was walked.
+/// Checks the snapshots of a data set whose head was just walked. `is_freeing`: parts of it wait to be freed, and may still be counted
+/// for snapshots that do not refer to them.
 pub(crate) fn check_snapshots(
     objects: &Arc<ObjectSets>,
     dataset: &StoredDataset,
-    head: &BTreeSet<Addr>,
+    (head, is_freeing): (&BTreeSet<Addr>, bool),
     walk: &mut Walk<'_>,
 ) {
     let name = dataset
@@ -35,9 +36,14 @@ pub(crate) fn check_snapshots(
         .map_or_else(|| format!("destroyed object set {}", dataset.set), |path| format!("data set /{path}"));
     let mut listed = Copies::new();
     let mut is_whole = true;
+    // What each snapshot refers to: blocks of the head, and what left it since.
+    let mut referenced = vec![0u64; dataset.snapshots.len()];
+    for (sum, snapshot) in referenced.iter_mut().zip(&dataset.snapshots) {
+        *sum = walk.by_birth.range(..=snapshot.info.created).map(|(_, bytes)| bytes).sum();
+    }
     for (index, list) in dataset.lists().enumerate() {
         let at = format!("{name}, dead list {list}");
-        is_whole &= check_list(objects, dataset, (index, list), &at, &mut listed, walk);
+        is_whole &= check_list(objects, dataset, (index, list), &at, (&mut listed, &mut referenced), walk);
     }
     let mut before = dataset.origin;
     let mut kept = Copies::new();
@@ -59,6 +65,10 @@ pub(crate) fn check_snapshots(
     }
     if !is_whole {
         return;
+    }
+    for (snapshot, found) in dataset.snapshots.iter().zip(referenced).filter(|_| !is_freeing) {
+        let at = format!("{name}, snapshot {}, bytes referenced", snapshot.name);
+        walk.report.expect(kind::DEAD_LIST, at, found, snapshot.info.referenced_bytes());
     }
     for (entry, times) in &kept {
         let found = listed.get(entry).copied().unwrap_or(0);
@@ -84,7 +94,7 @@ fn check_list(
     dataset: &StoredDataset,
     (index, list): (usize, ObjectId),
     at: &str,
-    listed: &mut Copies,
+    (listed, referenced): (&mut Copies, &mut [u64]),
     walk: &mut Walk<'_>,
 ) -> bool {
     let before = dataset.before(index);
@@ -108,6 +118,10 @@ fn check_list(
                 waiting.push(*entry);
             } else {
                 unique_bytes += if entry.birth > unique_after { entry.bytes() } else { 0 };
+                let older = dataset.snapshots.iter().zip(&mut *referenced).take(index);
+                for (_, sum) in older.filter(|(snapshot, _)| snapshot.info.created >= entry.birth) {
+                    *sum += entry.bytes();
+                }
                 // What is older was not this data set's to free.
                 if entry.birth > dataset.origin {
                     *listed.entry(*entry).or_default() += 1;

@@ -153,6 +153,8 @@ pub(crate) struct Walk<'a> {
     pub by_zone: BTreeMap<ZoneSeq, u64>,
     /// Of the object set that is being walked.
     account: Account,
+    /// Bytes of its blocks by birth, without those that wait to be freed.
+    pub by_birth: BTreeMap<Txg, u64>,
     /// Of the object set that is being walked.
     history: History,
     seen_indirect: HashSet<u64>,
@@ -173,6 +175,7 @@ impl<'a> Walk<'a> {
             reached: Vec::new(),
             by_zone: BTreeMap::new(),
             account: Account::default(),
+            by_birth: BTreeMap::new(),
             history: History::default(),
             seen_indirect: HashSet::new(),
         }
@@ -191,6 +194,7 @@ impl<'a> Walk<'a> {
         let objset = set.id().0;
         self.history = history;
         self.seen_indirect.clear();
+        self.by_birth.clear();
         self.account = Account::default();
         if root.is_hole() {
             self.walk_queue(objset, set.inner_trees().2);
@@ -526,6 +530,10 @@ impl<'a> Walk<'a> {
         let BlockPtr::Normal(normal) = ptr else { return 0 };
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
+        }
+        if !tree.is_detached {
+            let bytes = self.by_birth.entry(ptr.latest_birth()).or_default();
+            *bytes = bytes.saturating_add(ptr.allocated_bytes());
         }
         if ptr.latest_birth() <= self.history.origin {
             return ptr.allocated_bytes();

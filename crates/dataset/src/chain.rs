@@ -12,7 +12,7 @@
 //! * An entry is freed and leaves its list in the same txg.
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
-use crate::snapshot_info::SnapshotInfo;
+use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,6 +44,13 @@ pub struct Link {
     pub dead_list: ObjectId,
 }
 
+impl Link {
+    /// The link of a stored snapshot.
+    pub(crate) fn of(info: &SnapshotInfo) -> Link {
+        Link { created: info.created, snapshot: info.id, dead_list: info.dead_list }
+    }
+}
+
 /// A change of a chain, in the txg of the operation that asks for it.
 #[derive(Clone, Debug)]
 pub(crate) enum ChainChange {
@@ -51,6 +58,9 @@ pub(crate) enum ChainChange {
     Take { info: SnapshotInfo, new_list: ObjectId },
     /// A snapshot is destroyed.
     Destroy(Txg),
+    /// The data set has other snapshots now, and another origin. Its lists are at rest. The first one is to be counted anew, and that
+    /// after the last snapshot which is new.
+    Replace { origin: Txg, links: Vec<Link>, recount: ObjectId },
     /// The data set is retired. Its snapshots are no longer its own, and what is older than the origin is not.
     Detach { origin: Txg },
 }
@@ -90,6 +100,8 @@ struct State {
     lists: BTreeMap<ObjectId, DeadList>,
     /// Entries that the syncing txg adds, by list.
     added: BTreeMap<ObjectId, Vec<DeadEntry>>,
+    /// What snapshots do not refer to although it was counted: it waited in the free queue when they were taken.
+    not_referenced: BTreeMap<ObjectId, Account>,
     /// Lists that have to be looked through.
     due: BTreeSet<ObjectId>,
     /// Parts without entries, which the next txg destroys, with their list.
@@ -158,6 +170,11 @@ impl Chain {
             self.newest.fetch_max(info.created.0, Ordering::Relaxed);
         }
         pending.push(change);
+    }
+
+    /// Whether the open txg takes a snapshot.
+    pub(crate) fn is_being_taken(&self) -> bool {
+        self.pending.lock().iter().any(|change| matches!(change, ChainChange::Take { .. }))
     }
 
     /// The newest txg of which a snapshot exists or is being taken, or the origin's. Blocks born later are the data set's alone.
@@ -286,6 +303,9 @@ impl State {
 
     fn keep(&mut self, block: &BlockPtr, left: Txg) -> FreeDecision {
         let index = self.links.partition_point(|link| link.created < left);
+        for link in self.links.get(index..).unwrap_or(&[]) {
+            self.not_referenced.entry(link.snapshot).or_default().add_of_tree(block);
+        }
         let birth = block.latest_birth();
         if birth > self.before(index) {
             return FreeDecision::Free;
@@ -327,16 +347,22 @@ impl State {
             *of_list = next;
         }
         // The list after the next counts what only the next snapshot has, which has become more.
-        for index in [index, index + 1] {
-            if let Some(list) = self.load_list_if(mos, index)? {
-                list.scan = None;
-                if let Some(first) = list.parts.first_mut() {
-                    first.info.is_scan_due = true;
-                    first.has_changed = true;
-                }
-                let id = self.list_id(index);
-                self.due.insert(id);
+        for id in [self.list_id(index), self.list_id(index + 1)] {
+            self.recount(mos, id)?;
+        }
+        Ok(())
+    }
+
+    /// Has a list looked through from its beginning.
+    fn recount(&mut self, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(), ObjectError> {
+        let Some(index) = self.index_of(id) else { return Ok(()) };
+        if let Some(list) = self.load_list(mos, index)? {
+            list.scan = None;
+            if let Some(first) = list.parts.first_mut() {
+                first.info.is_scan_due = true;
+                first.has_changed = true;
             }
+            self.due.insert(id);
         }
         Ok(())
     }
@@ -364,14 +390,6 @@ impl State {
             }
             list.scan = None;
         }
-    }
-
-    fn load_list_if(
-        &mut self,
-        mos: &Arc<ObjectSet>,
-        index: usize,
-    ) -> Result<Option<&mut DeadList>, ObjectError> {
-        if index > self.links.len() { Ok(None) } else { self.load_list(mos, index) }
     }
 
     /// Puts the entries that this txg added into their lists.
@@ -586,6 +604,10 @@ impl FreePolicy for Chain {
         self.state.lock().keep(block, txg)
     }
 
+    fn is_held(&self, block: &BlockPtr) -> bool {
+        block.latest_birth() <= self.newest()
+    }
+
     fn may_keep(&self) -> bool {
         self.newest() > Txg(0)
     }
@@ -623,7 +645,11 @@ impl FreePolicy for Chain {
         let syncing = std::mem::take(&mut *self.syncing.lock());
         let mut changes = Vec::new();
         let mut state = self.state.lock();
-        if syncing.is_empty() && state.added.is_empty() && !self.is_busy.load(Ordering::Relaxed) {
+        if syncing.is_empty()
+            && state.added.is_empty()
+            && state.not_referenced.is_empty()
+            && !self.is_busy.load(Ordering::Relaxed)
+        {
             return Ok(changes);
         }
         let Some(mos) = self.mos.upgrade() else { return Ok(changes) };
@@ -647,6 +673,13 @@ impl FreePolicy for Chain {
                     }
                 }
                 ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
+                ChainChange::Replace { origin, links, recount } => {
+                    state.take_changes(&mut changes);
+                    state.lists.clear();
+                    state.origin = *origin;
+                    state.links.clone_from(links);
+                    state.recount(&mos, *recount)?;
+                }
                 ChainChange::Detach { origin } => {
                     state.take_changes(&mut changes);
                     state.detach(*origin);
@@ -655,6 +688,15 @@ impl FreePolicy for Chain {
         }
         state.scan(&mos, txg_sync)?;
         state.take_changes(&mut changes);
+        for (id, account) in std::mem::take(&mut state.not_referenced) {
+            // It may have been destroyed meanwhile.
+            if state.links.iter().any(|link| link.snapshot == id) {
+                let before =
+                    SnapshotInfo::parse(&mos.hold(id)?.bonus(), id).map_err(PoolError::from)?.referenced;
+                let bytes = encode_referenced(&before.minus(&account));
+                changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
+            }
+        }
         let has_more = !state.due.is_empty() || !state.empty.is_empty();
         self.is_busy.store(has_more, Ordering::Relaxed);
         if has_more {

@@ -1,7 +1,8 @@
 //! Stored form of dead lists.
 //!
-//! A *dead list* belongs to a snapshot or to the head of a data set. It has the blocks that left the data set after the snapshot before, and
-//! that this earlier snapshot refers to. It is one object of the MOS or more, its *parts*. Each block of a part is sorted by address.
+//! A *dead list* belongs to a snapshot or to the head of a data set. It has the blocks that left the data set after the snapshot
+//! before, and that this earlier snapshot refers to. It is one object of the MOS or more, its *parts*. Each block of a part is sorted
+//! by address.
 //!
 //! Invariant: the counts in the bonus of a part are those of its blocks.
 

@@ -24,10 +24,7 @@ pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSe
         None => Txg(0),
     };
     let snapshots = snapshots_of(mos, node)?;
-    let links: Vec<Link> = snapshots
-        .iter()
-        .map(|(_, info)| Link { created: info.created, snapshot: info.id, dead_list: info.dead_list })
-        .collect();
+    let links: Vec<Link> = snapshots.iter().map(|(_, info)| Link::of(info)).collect();
     let head_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
     let due = due_lists(mos, links.iter().map(|link| link.dead_list).chain([head_list]))?;
     Ok(objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?)

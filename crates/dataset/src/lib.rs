@@ -47,7 +47,7 @@ pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
 pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
 pub use snapshot_info::SnapshotInfo;
-pub use tree::{DatasetInfo, Datasets, Snapshot, open_any_set};
+pub use tree::{Bookmark, DatasetInfo, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};
 pub use zap_handle::{Batch, BatchPlan, ZapHandle};
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{ChangeCost, INITIAL_BLOCK_BYTES, ObjectStore, ObjectZap};

@@ -24,6 +24,16 @@ pub(crate) const SNAPSHOTS: &[u8] = b"snapshots";
 pub(crate) const DEAD_LIST: &[u8] = b"dead_list";
 /// The snapshot from which the data set was cloned.
 pub(crate) const ORIGIN: &[u8] = b"origin";
+/// The node of the data set that has this snapshot.
+pub(crate) const ORIGIN_NODE: &[u8] = b"origin_node";
+/// A ZAP: clones of each snapshot that has some.
+pub(crate) const CLONES: &[u8] = b"clones";
+/// A ZAP: holds on snapshots, with their times.
+pub(crate) const HOLDS: &[u8] = b"holds";
+/// A ZAP: names of bookmarks, to what they remember of a snapshot.
+pub(crate) const BOOKMARKS: &[u8] = b"bookmarks";
+/// All entries of a node that name a ZAP.
+pub(crate) const ZAPS: [&[u8]; 5] = [CHILDREN, SNAPSHOTS, CLONES, HOLDS, BOOKMARKS];
 
 /// Where a data set is stored.
 #[derive(Clone)]
@@ -97,6 +107,18 @@ impl Node {
         Ok(zap(&self.mos, id)?.lookup_u64(name)?.filter(|number| *number != 0).map(ObjectId))
     }
 
+    /// The ZAP of its entries; it is made if there is none.
+    pub fn id_mut(&mut self, tx: &Tx) -> Result<ObjectId, DatasetError> {
+        if let Some(id) = self.zap {
+            return Ok(id);
+        }
+        let entries = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), tx, ObjectKind::Zap)?;
+        let id = entries.object().id();
+        zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_NODE, id.0)?;
+        self.zap = Some(id);
+        Ok(id)
+    }
+
     /// Sets an entry. The object set of the root is an entry of the pool directory.
     pub fn set(&mut self, tx: &Tx, name: &[u8], value: ObjectId) -> Result<(), DatasetError> {
         if name == SET {
@@ -106,16 +128,7 @@ impl Node {
                 return Ok(());
             }
         }
-        let id = match self.zap {
-            Some(id) => id,
-            None => {
-                let entries = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), tx, ObjectKind::Zap)?;
-                let id = entries.object().id();
-                zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_NODE, id.0)?;
-                self.zap = Some(id);
-                id
-            }
-        };
+        let id = self.id_mut(tx)?;
         Ok(zap(&self.mos, id)?.update_u64(tx, name, value.0)?)
     }
 
@@ -126,22 +139,37 @@ impl Node {
 
     /// The same; it is made if there is none.
     pub fn zap_of_mut(&mut self, tx: &Tx, name: &[u8]) -> Result<ObjectZap, DatasetError> {
-        if let Some(found) = self.zap_of(name)? {
-            return Ok(found);
-        }
-        let made = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), tx, ObjectKind::Zap)?;
-        self.set(tx, name, made.object().id())?;
-        Ok(made)
+        let id = self.id_mut(tx)?;
+        zap_of_mut(&self.mos, tx, id, name)
     }
 
     /// Destroys the node, its properties and its empty ZAPs.
     pub fn destroy(&self, tx: &Tx) -> Result<(), DatasetError> {
-        let ids = [self.get(CHILDREN)?, self.get(SNAPSHOTS)?, Some(self.props), self.zap];
-        for id in ids.into_iter().flatten() {
+        let mut ids = vec![self.props];
+        for name in ZAPS {
+            ids.extend(self.get(name)?);
+        }
+        for id in ids.into_iter().chain(self.zap) {
             self.mos.destroy(tx, &self.mos.hold(id)?)?;
         }
         Ok(())
     }
+}
+
+/// The ZAP that an entry of a node names; it is made if there is none.
+pub(crate) fn zap_of_mut(
+    mos: &Arc<ObjectSet>,
+    tx: &Tx,
+    node: ObjectId,
+    name: &[u8],
+) -> Result<ObjectZap, DatasetError> {
+    let mut entries = zap(mos, node)?;
+    if let Some(id) = entries.lookup_u64(name)?.filter(|id| *id != 0) {
+        return zap(mos, ObjectId(id));
+    }
+    let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+    entries.update_u64(tx, name, made.object().id().0)?;
+    Ok(made)
 }
 
 /// The ZAP in an object of the MOS.

@@ -29,12 +29,8 @@ layout! {
         56 logical: u64,
         /// The same after compression.
         64 physical: u64,
-        /// Holds: while it is not 0, the snapshot cannot be destroyed.
-        72 holds: u64,
-        /// Data sets that began as a clone of it.
-        80 clones: u64,
         /// Must be 0.
-        88 reserved: u64,
+        72 reserved: [u64; 3],
     }
 }
 
@@ -57,16 +53,27 @@ pub struct SnapshotInfo {
     pub set: ObjectId,
     /// What the object set took when the snapshot was taken.
     pub referenced: Account,
-    /// Holds on it.
-    pub holds: u64,
-    /// Data sets that began as a clone of it.
-    pub clones: u64,
 }
 
-/// Offset of the number of holds in the bonus.
+/// Offset of the structure in the bonus.
 const AT: usize = BlockPtr::SIZE;
+/// Offset of the three sums in the bonus.
+pub(crate) const REFERENCED_AT: usize = AT + 48;
+
+/// The sums as stored.
+pub(crate) fn encode_referenced(account: &Account) -> Vec<u8> {
+    [account.used_bytes, account.logical_bytes, account.physical_bytes]
+        .iter()
+        .flat_map(|sum| sum.to_le_bytes())
+        .collect()
+}
 
 impl SnapshotInfo {
+    /// Device space of everything that it refers to, its header too.
+    pub fn referenced_bytes(&self) -> u64 {
+        self.referenced.used_bytes.saturating_add(self.root.allocated_bytes())
+    }
+
     /// The whole bonus.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let row = SnapshotRow {
@@ -80,9 +87,7 @@ impl SnapshotInfo {
             used: self.referenced.used_bytes,
             logical: self.referenced.logical_bytes,
             physical: self.referenced.physical_bytes,
-            holds: self.holds,
-            clones: self.clones,
-            reserved: 0,
+            reserved: [0; 3],
         };
         [&self.root.encode()[..], &row.encode()].concat()
     }
@@ -94,18 +99,18 @@ impl SnapshotInfo {
         let found = SnapshotRow::decode(row)
             .filter(|found| (SnapshotRow::SIZE..=row.len()).contains(&(found.bytes as usize)))
             .ok_or_else(|| Corrupt::new(&at, "size of the bonus", SnapshotRow::SIZE, row.len()))?;
-        if found.flags != 0 || found.reserved != 0 {
-            let words = format_args!("{:#x}, {}", found.flags, found.reserved);
-            return Err(Corrupt::new(&at, "flags and reserved word", 0, words));
+        if found.flags != 0 || found.reserved != [0; 3] {
+            let words = format_args!("{:#x}, {:?}", found.flags, found.reserved);
+            return Err(Corrupt::new(&at, "flags and reserved words", 0, words));
         }
-        let SnapshotRow { guid, created, time_ns, dead_list, set, holds, clones, .. } = found;
+        let SnapshotRow { guid, created, time_ns, dead_list, set, .. } = found;
         if guid == 0 || created == Txg(0) || dead_list == ObjectId(0) {
             let words = format_args!("{guid:#x}, txg {created}, object {dead_list}");
             return Err(Corrupt::new(&at, "guid, txg and dead list", "not 0", words));
         }
         let referenced =
             Account { used_bytes: found.used, logical_bytes: found.logical, physical_bytes: found.physical };
-        Ok(SnapshotInfo { id, root, guid, created, time_ns, dead_list, set, referenced, holds, clones })
+        Ok(SnapshotInfo { id, root, guid, created, time_ns, dead_list, set, referenced })
     }
 }
 
@@ -127,10 +132,9 @@ mod tests {
             dead_list: ObjectId(8),
             set: ObjectId(2),
             referenced,
-            holds: 1,
-            clones: 2,
         };
         assert_eq!(SnapshotInfo::parse(&info.encode(), ObjectId(4)).unwrap(), info);
+        assert!(info.encode()[REFERENCED_AT..].starts_with(&encode_referenced(&referenced)));
         for forged in [
             SnapshotInfo { guid: 0, ..info.clone() },
             SnapshotInfo { created: Txg(0), ..info.clone() },

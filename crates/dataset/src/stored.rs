@@ -6,7 +6,7 @@ use crate::dead_list::{DeadEntry, PartInfo};
 use crate::directory::{POOL_DIRECTORY, RETIRED};
 use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
-use crate::node::{CHILDREN, DEAD_LIST, ORIGIN, SNAPSHOTS, zap};
+use crate::node::{DEAD_LIST, ORIGIN, ZAPS, zap};
 use crate::tree::{Snapshot, nodes, retired_sets};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -110,7 +110,7 @@ pub fn objects_of_tree(objects: &Arc<ObjectSets>) -> Result<BTreeSet<ObjectId>, 
     for (_, node) in nodes(mos)? {
         found.extend([node.set, node.props]);
         found.extend(node.id());
-        for name in [CHILDREN, SNAPSHOTS] {
+        for name in ZAPS {
             found.extend(node.get(name)?);
         }
         found.extend(snapshots_of(mos, &node)?.into_iter().map(|(_, info)| info.id));

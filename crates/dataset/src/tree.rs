@@ -7,21 +7,24 @@
 //!
 //! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
 
-use crate::chain::{Chain, ChainChange, new_part};
+mod snapshots;
+
+pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
+
+use crate::chain::{Chain, ChainChange};
 use crate::dataset::{Dataset, create_master};
 use crate::directory::{POOL_DIRECTORY, RETIRED};
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
-use crate::node::{CHILDREN, DEAD_LIST, Node, ORIGIN, SET, SNAPSHOTS, zap};
+use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
 use crate::props::Property;
-use crate::snapshot_info::SnapshotInfo;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use terrane_format::{BlockPtr, Feature};
-use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets, ObjectSpec};
+use terrane_format::Feature;
+use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
@@ -31,8 +34,6 @@ use terrane_zap::Value;
 const COST: Cost = Cost { meta_blocks: 48, ..Cost::NOTHING };
 /// The same, for one that frees space, which must be possible when the pool is full.
 const COST_FREEING: Cost = Cost { frees: true, ..COST };
-/// Metadata blocks that each further snapshot of the same operation dirties.
-const BLOCKS_EACH: u32 = 12;
 /// Bytes of a path, as in OpenZFS.
 const PATH_MAX: usize = 255;
 /// Metadata blocks that the end of a retired set dirties.
@@ -55,15 +56,6 @@ pub struct DatasetInfo {
     pub created: Option<Txg>,
     /// The snapshot of which it is a clone, as `path@name`.
     pub origin: Option<String>,
-}
-
-/// What is stored of a named snapshot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Snapshot {
-    /// Its name in its data set.
-    pub name: String,
-    /// The rest.
-    pub info: SnapshotInfo,
 }
 
 /// The data sets of a pool.
@@ -155,10 +147,11 @@ impl Datasets {
         let _tree = self.tree.lock();
         let nodes = nodes(self.objects.mos())?;
         let mut names: BTreeMap<ObjectId, String> = BTreeMap::new();
-        for (path, node) in nodes.iter().filter(|(_, node)| node.id().is_some()) {
-            for (name, info) in
-                snapshots_of(self.objects.mos(), node)?.into_iter().filter(|(_, info)| info.clones > 0)
-            {
+        for (path, node) in &nodes {
+            if node.get(CLONES)?.is_none() {
+                continue;
+            }
+            for (name, info) in snapshots_of(self.objects.mos(), node)? {
                 names.insert(info.id, format!("{path}@{}", String::from_utf8_lossy(&name)));
             }
         }
@@ -300,12 +293,8 @@ impl Datasets {
         }
         let prune_below = match node.get(ORIGIN)? {
             Some(origin) => {
-                let info = read_snapshot(mos, origin)?;
-                self.update_snapshot(
-                    &tx,
-                    SnapshotInfo { clones: info.clones.saturating_sub(1), ..info.clone() },
-                )?;
-                info.created.next()
+                self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
+                read_snapshot(mos, origin)?.created.next()
             }
             None => Txg(0),
         };
@@ -388,238 +377,6 @@ impl Datasets {
     /// Makes everything durable that was done before, so that no snapshot is half-made.
     fn settle(&self) -> Result<(), DatasetError> {
         Ok(self.objects.mos().commit()?)
-    }
-
-    /// Takes snapshots of these data sets under these names, all of the same txg. Durable on return.
-    pub fn snapshot(&self, wanted: &[(&str, &str)]) -> Result<Vec<Snapshot>, DatasetError> {
-        for (path, name) in wanted {
-            check_name(name, &format!("{path}@{name}"))?;
-        }
-        self.enable()?;
-        let mos = self.objects.mos();
-        // The last snapshot of a data set must be older than the next one.
-        self.settle()?;
-        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
-        let mut taken = Vec::with_capacity(wanted.len());
-        {
-            let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
-            tx.pool().note_use(Feature::Snapshots);
-            let _tree = self.tree.lock();
-            let mut nodes = Vec::with_capacity(wanted.len());
-            for (path, name) in wanted {
-                let node = self.node(path)?;
-                let snapshots = node.zap_of(SNAPSHOTS)?;
-                let known = snapshots.map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
-                let is_named_twice = nodes.iter().any(|(set, _, _, _)| *set == node.set);
-                if known.is_some() || is_named_twice {
-                    return Err(DatasetError::Exists { name: format!("{path}@{name}") });
-                }
-                let set = open_set(&self.objects, &node)?;
-                nodes.push((node.set, node, set, *name));
-            }
-            let time_ns = self.objects.pool().env().wall_ns();
-            for (_, mut node, set, name) in nodes {
-                taken.push(self.take(&tx, &mut node, &set, name, time_ns)?);
-            }
-        }
-        mos.commit()?;
-        taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
-    }
-
-    fn take(
-        &self,
-        tx: &Tx,
-        node: &mut Node,
-        set: &Arc<ObjectSet>,
-        name: &str,
-        time_ns: u64,
-    ) -> Result<(String, ObjectId), DatasetError> {
-        let mos = self.objects.mos();
-        let dead_list = match node.get(DEAD_LIST)? {
-            Some(list) => list,
-            None => mos.create(tx, new_part())?.id(),
-        };
-        let new_list = mos.create(tx, new_part())?.id();
-        let guid = loop {
-            let guid = mos.random_u64();
-            if guid != 0 {
-                break guid;
-            }
-        };
-        let mut info = SnapshotInfo {
-            id: ObjectId(0),
-            root: BlockPtr::default(),
-            guid,
-            created: tx.txg(),
-            time_ns,
-            dead_list,
-            set: node.set,
-            referenced: terrane_object::Account::default(),
-            holds: 0,
-            clones: 0,
-        };
-        let (kind, block_size) = (ObjectKind::Snapshot, 512);
-        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: info.encode(), spill: None };
-        info.id = mos.create(tx, spec)?.id();
-        node.zap_of_mut(tx, SNAPSHOTS)?.add_u64(tx, name.as_bytes(), info.id.0)?;
-        node.set(tx, DEAD_LIST, new_list)?;
-        let id = info.id;
-        if let Some(chain) = Chain::of(set) {
-            chain.change(tx, ChainChange::Take { info, new_list });
-        }
-        Ok((name.to_string(), id))
-    }
-
-    /// The snapshots of a data set, oldest first.
-    pub fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, DatasetError> {
-        let _tree = self.tree.lock();
-        let found = snapshots_of(self.objects.mos(), &self.node(path)?)?;
-        let named =
-            |(name, info): (Vec<u8>, _)| Snapshot { name: String::from_utf8_lossy(&name).into_owned(), info };
-        Ok(found.into_iter().map(named).collect())
-    }
-
-    /// A snapshot by its name.
-    pub fn find_snapshot(&self, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
-        let _tree = self.tree.lock();
-        self.snapshot_of(&self.node(path)?, path, name)
-    }
-
-    fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
-        let snapshots = node.zap_of(SNAPSHOTS)?;
-        let found = snapshots.as_ref().map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
-        let Some(id) = found else {
-            let names = snapshots.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
-            let nearest = DatasetError::nearest(name, names).map(|found| format!("{path}@{found}"));
-            return Err(DatasetError::Unknown { name: format!("{path}@{name}"), nearest });
-        };
-        Ok(Snapshot { name: name.to_string(), info: read_snapshot(self.objects.mos(), ObjectId(id))? })
-    }
-
-    fn update_snapshot(&self, tx: &Tx, info: SnapshotInfo) -> Result<(), DatasetError> {
-        let object = self.objects.mos().hold(info.id)?;
-        // What a later version has added stays.
-        let mut bonus = info.encode();
-        bonus.extend_from_slice(object.bonus().get(bonus.len()..).unwrap_or(&[]));
-        Ok(object.set_bonus(tx, bonus)?)
-    }
-
-    /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
-    pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
-        let mos = self.objects.mos();
-        self.settle()?;
-        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
-        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST_FREEING })?;
-        let _tree = self.tree.lock();
-        let mut node = self.node(path)?;
-        let mut found = Vec::with_capacity(names.len());
-        for name in names {
-            let snapshot = self.snapshot_of(&node, path, name)?;
-            let SnapshotInfo { holds, clones, .. } = snapshot.info;
-            if holds > 0 || clones > 0 {
-                let by = format!("{holds} hold(s) and {clones} clone(s)");
-                return Err(DatasetError::InUse { name: format!("{path}@{name}"), by });
-            }
-            found.push(snapshot);
-        }
-        let set = open_set(&self.objects, &node)?;
-        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
-        for snapshot in found {
-            snapshots.remove(&tx, snapshot.name.as_bytes())?;
-            mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
-            if let Some(chain) = Chain::of(&set) {
-                chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
-            }
-        }
-        Ok(())
-    }
-
-    /// Gives a snapshot another name in its data set.
-    pub fn rename_snapshot(&self, path: &str, from: &str, to: &str) -> Result<(), DatasetError> {
-        check_name(to, &format!("{path}@{to}"))?;
-        let tx = self.objects.mos().begin(COST)?;
-        let _tree = self.tree.lock();
-        let mut node = self.node(path)?;
-        let snapshot = self.snapshot_of(&node, path, from)?;
-        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
-        if snapshots.lookup_u64(to.as_bytes())?.is_some() {
-            return Err(DatasetError::Exists { name: format!("{path}@{to}") });
-        }
-        snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
-        snapshots.remove(&tx, from.as_bytes())?;
-        Ok(())
-    }
-
-    /// Waits until nothing waits to be freed in an object set.
-    fn drain(&self, path: &str) -> Result<(), DatasetError> {
-        let set = open_set(&self.objects, &self.node(path)?)?;
-        while let Some(can_go_on) = set.is_freeing() {
-            if !can_go_on {
-                let by = "blocks that are to be freed cannot be read now: try again later".to_string();
-                return Err(DatasetError::InUse { name: path.to_string(), by });
-            }
-            set.wait_synced(set.open_txg())?;
-        }
-        Ok(())
-    }
-
-    /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
-    pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
-        let mos = self.objects.mos();
-        self.settle()?;
-        // What left the data set before the snapshot still has to find its list.
-        self.drain(path)?;
-        let tx = mos.begin(COST_FREEING)?;
-        let _tree = self.tree.lock();
-        let mut node = self.node(path)?;
-        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        if self.is_open(&node) {
-            return Err(in_use("it is open: unmount it first".to_string()));
-        }
-        let snapshot = self.snapshot_of(&node, path, name)?.info;
-        let newer: Vec<String> = snapshots_of(mos, &node)?
-            .into_iter()
-            .filter(|(_, info)| info.created > snapshot.created)
-            .map(|(name, _)| format!("{path}@{}", String::from_utf8_lossy(&name)))
-            .collect();
-        if !newer.is_empty() {
-            return Err(in_use(format!(
-                "newer snapshots would be lost: {}; destroy them too with -r",
-                newer.join(", ")
-            )));
-        }
-        self.retire(&tx, &node, snapshot.created.next())?;
-        let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
-        node.set(&tx, SET, set)?;
-        let new_list = mos.create(&tx, new_part())?.id();
-        node.set(&tx, DEAD_LIST, new_list)?;
-        drop(tx);
-        Ok(mos.commit()?)
-    }
-
-    /// Creates a data set that begins with the content of a snapshot.
-    pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
-        let (parent, child) = split(target)?;
-        self.settle()?;
-        self.make_children(parent, child, &mut |tx, _| {
-            let mos = self.objects.mos();
-            let source = self.node(path)?;
-            let info = self.snapshot_of(&source, path, name)?.info;
-            let set = self.objects.create_objset_at(tx, &info.root)?;
-            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
-            // Its own values: the clone may have other data sets above it.
-            for entry in zap(mos, source.props)?.entries()? {
-                if let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) {
-                    props.add_u64(tx, name, *number)?;
-                }
-            }
-            let mut node = Node::create(mos, tx, set, props.object().id())?;
-            node.set(tx, ORIGIN, info.id)?;
-            node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
-            self.update_snapshot(tx, SnapshotInfo { clones: info.clones + 1, ..info })?;
-            let dataset = self.open_node(&node)?;
-            Ok((node, dataset))
-        })
     }
 }
 

@@ -50,7 +50,8 @@ impl Account {
         self.add(ptr, is_file && ptr.level() == 0);
     }
 
-    pub(crate) fn minus(&self, other: &Account) -> Account {
+    /// The sums without these; never below 0.
+    pub fn minus(&self, other: &Account) -> Account {
         Account {
             used_bytes: self.used_bytes.saturating_sub(other.used_bytes),
             logical_bytes: self.logical_bytes.saturating_sub(other.logical_bytes),

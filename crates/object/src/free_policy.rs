@@ -38,6 +38,11 @@ pub trait FreePolicy: Any + Send + Sync {
     /// nothing more.
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
 
+    /// Whether a snapshot refers to a stored block of the live trees. Such a block is not rewritten: both forms would take space.
+    fn is_held(&self, _block: &BlockPtr) -> bool {
+        false
+    }
+
     /// Whether it may keep blocks, so that operations reserve space for the lists of them.
     fn may_keep(&self) -> bool {
         false

@@ -93,6 +93,8 @@ pub struct ObjectSet {
     /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
     queue_deferred: AtomicBool,
     account: Mutex<Option<Account>>,
+    /// For the next sync.
+    corrected_account: Mutex<Option<Account>>,
     syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
@@ -138,6 +140,7 @@ impl ObjectSet {
             is_retired: AtomicBool::new(false),
             queue_deferred: AtomicBool::new(false),
             account: Mutex::new(header.account),
+            corrected_account: Mutex::default(),
             syncing: Mutex::new(Syncing {
                 objects: Vec::new(),
                 counts: HeaderCounts { objects: header.objects, high_water: header.high_water },
@@ -184,6 +187,16 @@ impl ObjectSet {
     /// What decides about the blocks that leave the set. `None`: this is the meta object set.
     pub fn free_policy(&self) -> Option<&Arc<dyn FreePolicy>> {
         self.free_policy.as_ref()
+    }
+
+    /// Corrects the account of a set that begins with the header of another. This txg writes a header of its own.
+    pub fn correct_account(&self, _tx: &Tx, account: Account) {
+        *self.corrected_account.lock() = Some(account);
+    }
+
+    /// Whether a snapshot refers to a stored block of this set.
+    pub fn is_held(&self, block: &BlockPtr) -> bool {
+        self.free_policy.as_ref().is_some_and(|policy| policy.is_held(block))
     }
 
     /// Ends the set in this txg: everything that it holds is freed, over many txgs. What was born before `prune_below` belongs to another

@@ -22,6 +22,28 @@ struct Model {
     origins: BTreeMap<String, (String, String)>,
 }
 
+impl Model {
+    fn promote(&mut self, clone: &str) {
+        let (source, name) = self.origins.remove(clone).unwrap();
+        let mut all = self.snapshots.remove(&source).unwrap();
+        let at = all.iter().position(|(other, _)| *other == name).unwrap();
+        let left = all.split_off(at + 1);
+        let moved: Vec<String> = all.iter().map(|(name, _)| name.clone()).collect();
+        all.append(self.snapshots.entry(clone.to_string()).or_default());
+        self.snapshots.insert(clone.to_string(), all);
+        self.snapshots.insert(source.clone(), left);
+        for (of, snapshot) in self.origins.values_mut() {
+            if *of == source && moved.contains(snapshot) {
+                *of = clone.to_string();
+            }
+        }
+        if let Some(origin) = self.origins.remove(&source) {
+            self.origins.insert(clone.to_string(), origin);
+        }
+        self.origins.insert(source, (clone.to_string(), name));
+    }
+}
+
 struct World {
     machine: Machine,
     datasets: Arc<Datasets>,
@@ -173,6 +195,12 @@ impl World {
                 self.model.heads.remove(&path);
                 self.model.origins.remove(&path);
             }
+            15 | 16 => {
+                let clones: Vec<String> = self.model.origins.keys().cloned().collect();
+                let Some(clone) = self.pick(clones) else { return };
+                self.datasets.promote(&clone).unwrap();
+                self.model.promote(&clone);
+            }
             19 => {
                 let Some((name, files)) = self.model.snapshots.get(&path).and_then(|all| all.last()).cloned()
                 else {
@@ -231,6 +259,27 @@ impl World {
         self.machine.pool.commit().unwrap();
     }
 
+    /// What is said of the space of snapshots is what their destruction frees.
+    fn check_space(&mut self) {
+        self.settle();
+        let paths: Vec<String> = self.model.heads.keys().cloned().collect();
+        for path in paths {
+            let usage = self.datasets.space(&path).unwrap();
+            let all: Vec<String> = usage.snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();
+            for (name, snapshot) in all.iter().zip(&usage.snapshots) {
+                let alone = self.datasets.reclaimable(&path, &[name]).unwrap();
+                if !self.clones_of(&path, name) {
+                    assert_eq!(alone, snapshot.used, "{path}@{name}");
+                }
+            }
+            let names: Vec<&str> = all.iter().map(String::as_str).collect();
+            assert_eq!(self.datasets.reclaimable(&path, &names).unwrap(), usage.by_snapshots, "{path}");
+            if let Some(last) = all.last() {
+                assert_eq!(self.datasets.written_since(&path, last).unwrap(), usage.written, "{path}");
+            }
+        }
+    }
+
     fn settle(&mut self) {
         for _ in 0..200 {
             let pool = &self.machine.pool;
@@ -261,6 +310,7 @@ fn lives_with_snapshots_equal_the_model() {
                     .unwrap_or_else(|failure| panic!("seed {seed} step {step}: {failure:?}"));
             }
             if step % 40 == 39 {
+                world.check_space();
                 world.check_snapshots();
                 let expected = World::names_only(&world.model);
                 assert!(world.found() == expected, "seed {seed} step {step}");
@@ -275,6 +325,11 @@ fn lives_with_snapshots_equal_the_model() {
         // Without snapshots and clones the pool holds the heads alone.
         for path in world.model.heads.keys().cloned().collect::<Vec<_>>() {
             world.unmount(&path);
+        }
+        // The root cannot be destroyed, nor what it is a clone of.
+        while world.model.origins.contains_key("") {
+            world.datasets.promote("").unwrap();
+            world.model.promote("");
         }
         while world.model.heads.len() > 1 || world.model.snapshots.values().any(|all| !all.is_empty()) {
             let heads: Vec<String> = world.model.heads.keys().rev().cloned().collect();

@@ -139,6 +139,11 @@ impl Object {
 }
 
 impl MetadataRewrite {
+    /// The pointer that led to the block when it was found.
+    pub(crate) fn pointer(&self) -> &BlockPtr {
+        &self.ptr
+    }
+
     /// A dnode block, or an indirect block above dnodes, with `object` below. `None`: an unsynced txg writes it
     /// anyway.
     pub(crate) fn of_dnode(object: Arc<Object>, ptr: BlockPtr, bytes: u64) -> Option<MetadataRewrite> {

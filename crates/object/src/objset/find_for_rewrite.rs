@@ -17,10 +17,11 @@ impl ObjectSet {
         if objset != self.id().0 || number == HEADER || number == FREE_QUEUE.0 {
             return Ok(None);
         }
-        if number == 0 {
-            return self.find_dnode(level, block, addr);
-        }
-        self.hold(ObjectId(number))?.find_for_rewrite(level, block, addr)
+        let found = match number {
+            0 => self.find_dnode(level, block, addr)?,
+            number => self.hold(ObjectId(number))?.find_for_rewrite(level, block, addr)?,
+        };
+        Ok(found.filter(|found| !self.is_held(found.pointer())))
     }
 
     /// Finds an object below a dnode block, or below an indirect block above dnodes.

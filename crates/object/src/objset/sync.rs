@@ -116,7 +116,12 @@ impl ObjectSet {
         if self.is_retired() {
             return self.sync_retired(txg_sync, &changed);
         }
-        if changed.is_empty() && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
+        let corrected = self.corrected_account.lock().take();
+        if let Some(corrected) = corrected {
+            *self.account.lock() = Some(corrected);
+        }
+        let is_unchanged = changed.is_empty() && corrected.is_none();
+        if is_unchanged && self.queue.lock().is_empty() && !self.root.lock().is_hole() {
             return Ok(None);
         }
         let queue = std::mem::take(&mut *self.queue.lock());

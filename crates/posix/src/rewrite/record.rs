@@ -122,7 +122,8 @@ impl Fs {
             let Some(old_ptr) = object.stored_pointer(block)? else { continue };
             figures.stored_bytes += old_ptr.allocated_bytes();
             figures.logical_bytes += u64::from(old_ptr.lsize());
-            if old_ptr.block_birth().0 < job.since && !self.has_compression(&old_ptr, compression) {
+            let is_old = old_ptr.block_birth().0 < job.since;
+            if is_old && !self.set.is_held(&old_ptr) && !self.has_compression(&old_ptr, compression) {
                 batch.bytes_left = batch.bytes_left.saturating_sub(old_ptr.lsize().into());
                 batch.records.push(RecodeRecord { ino: inode.ino, block, old_ptr });
             }
@@ -227,6 +228,9 @@ impl Fs {
     ) -> Result<Recoded, Errno> {
         let Some((old_ptr, content)) = inode.object().stored_block(block)? else { return Ok(None) };
         let BlockPtr::Normal(normal) = &old_ptr else { return Ok(None) };
+        if self.set.is_held(&old_ptr) {
+            return Ok(None);
+        }
         let encoded = self.set.pool().pre_encode(&content, compression);
         Ok(keep(normal.compression, &encoded).then_some(((old_ptr, content), encoded)))
     }

@@ -136,7 +136,7 @@ impl Fs {
         let number = object.id().0;
         let Some(old_ptr) = object.stored_pointer(block)? else { return Ok(0) };
         let BlockPtr::Normal(normal) = &old_ptr else { return Ok(0) };
-        if !normal.copies().any(|addr| addr == relocated.addr) {
+        if self.set.is_held(&old_ptr) || !normal.copies().any(|addr| addr == relocated.addr) {
             return Ok(0);
         }
         let pool = self.set.pool();

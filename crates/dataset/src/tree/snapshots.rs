@@ -1,0 +1,699 @@
+//! Snapshots of the data sets of a tree, clones, holds and bookmarks.
+
+use super::{COST, COST_FREEING, Datasets, check_name, names_in, split};
+use crate::chain::{Chain, ChainChange, Link, new_part};
+use crate::dataset::Dataset;
+use crate::error::DatasetError;
+use crate::free_policy::{open_set, read_snapshot, snapshots_of};
+use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, zap};
+use crate::snapshot_info::SnapshotInfo;
+use crate::stored::{StoredDataset, each_dead_entry, list_parts};
+use crate::tree::nodes;
+use crate::zap_policy::ZapPolicy;
+use crate::zap_store::ObjectZap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{Account, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_pool::Tx;
+use terrane_txg::cost::Cost;
+use terrane_wire::{ObjectId, Txg};
+use terrane_zap::{Value, ValueRef};
+
+/// Metadata blocks that each further snapshot of the same operation dirties.
+const BLOCKS_EACH: u32 = 12;
+
+/// What is stored of a named snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Its name in its data set.
+    pub name: String,
+    /// The rest.
+    pub info: SnapshotInfo,
+}
+
+/// Keeps a snapshot from being destroyed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// The name of the snapshot.
+    pub snapshot: String,
+    /// The name of the hold.
+    pub tag: String,
+    /// When it was made, in seconds since 1970.
+    pub time: u64,
+}
+
+/// What is remembered of a snapshot that may be gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bookmark {
+    /// Its name in its data set.
+    pub name: String,
+    /// The guid of the snapshot.
+    pub guid: u64,
+    /// The txg that the snapshot shows.
+    pub created: Txg,
+    /// Time of the snapshot in nanoseconds since 1970.
+    pub time_ns: u64,
+}
+
+/// Space of a data set and its snapshots, in bytes on the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpaceUsage {
+    /// What the head refers to.
+    pub referenced: u64,
+    /// Of that, what would be freed if the data set were destroyed with its snapshots.
+    pub by_dataset: u64,
+    /// What would be freed if all snapshots were destroyed.
+    pub by_snapshots: u64,
+    /// What the head refers to and the newest snapshot does not.
+    pub written: u64,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<SnapshotUsage>,
+    /// Destroyed snapshots are still being freed, so some figures are not exact.
+    pub is_counting: bool,
+}
+
+/// Space of a snapshot, in bytes on the device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotUsage {
+    /// Its name in its data set.
+    pub name: String,
+    /// What would be freed if it alone were destroyed.
+    pub used: u64,
+    /// What it refers to.
+    pub referenced: u64,
+    /// Of that, what the snapshot before it does not refer to.
+    pub written: u64,
+}
+
+impl Datasets {
+    /// Takes snapshots of these data sets under these names, all of the same txg. Durable on return.
+    pub fn snapshot(&self, wanted: &[(&str, &str)]) -> Result<Vec<Snapshot>, DatasetError> {
+        for (path, name) in wanted {
+            check_name(name, &format!("{path}@{name}"))?;
+        }
+        self.enable()?;
+        let mos = self.objects.mos();
+        // The last snapshot of a data set must be older than the next one.
+        self.settle()?;
+        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
+        let mut taken = Vec::with_capacity(wanted.len());
+        {
+            let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
+            tx.pool().note_use(Feature::Snapshots);
+            let _tree = self.tree.lock();
+            let mut nodes: Vec<(Node, Arc<ObjectSet>, &str)> = Vec::with_capacity(wanted.len());
+            for (path, name) in wanted {
+                let node = self.node(path)?;
+                let snapshots = node.zap_of(SNAPSHOTS)?;
+                let known = snapshots.map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
+                let set = open_set(&self.objects, &node)?;
+                let has_one = nodes.iter().any(|(other, _, _)| other.set == node.set)
+                    || Chain::of(&set).is_some_and(|chain| chain.is_being_taken());
+                if known.is_some() || has_one {
+                    return Err(DatasetError::Exists { name: format!("{path}@{name}") });
+                }
+                nodes.push((node, set, *name));
+            }
+            let time_ns = self.objects.pool().env().wall_ns();
+            for (mut node, set, name) in nodes {
+                taken.push(self.take(&tx, &mut node, &set, name, time_ns)?);
+            }
+        }
+        mos.commit()?;
+        taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
+    }
+
+    fn take(
+        &self,
+        tx: &Tx,
+        node: &mut Node,
+        set: &Arc<ObjectSet>,
+        name: &str,
+        time_ns: u64,
+    ) -> Result<(String, ObjectId), DatasetError> {
+        let mos = self.objects.mos();
+        let dead_list = match node.get(DEAD_LIST)? {
+            Some(list) => list,
+            None => mos.create(tx, new_part())?.id(),
+        };
+        let new_list = mos.create(tx, new_part())?.id();
+        let guid = loop {
+            let guid = mos.random_u64();
+            if guid != 0 {
+                break guid;
+            }
+        };
+        let mut info = SnapshotInfo {
+            id: ObjectId(0),
+            root: BlockPtr::default(),
+            guid,
+            created: tx.txg(),
+            time_ns,
+            dead_list,
+            set: node.set,
+            referenced: Account::default(),
+        };
+        let (kind, block_size) = (ObjectKind::Snapshot, 512);
+        let spec = ObjectSpec { kind, block_size, dnode_slots: 1, bonus: info.encode(), spill: None };
+        info.id = mos.create(tx, spec)?.id();
+        node.zap_of_mut(tx, SNAPSHOTS)?.add_u64(tx, name.as_bytes(), info.id.0)?;
+        node.set(tx, DEAD_LIST, new_list)?;
+        let id = info.id;
+        if let Some(chain) = Chain::of(set) {
+            chain.change(tx, ChainChange::Take { info, new_list });
+        }
+        Ok((name.to_string(), id))
+    }
+
+    /// The snapshots of a data set, oldest first.
+    pub fn snapshots(&self, path: &str) -> Result<Vec<Snapshot>, DatasetError> {
+        let _tree = self.tree.lock();
+        self.snapshots_in(&self.node(path)?)
+    }
+
+    fn snapshots_in(&self, node: &Node) -> Result<Vec<Snapshot>, DatasetError> {
+        let found = snapshots_of(self.objects.mos(), node)?;
+        let named =
+            |(name, info): (Vec<u8>, _)| Snapshot { name: String::from_utf8_lossy(&name).into_owned(), info };
+        Ok(found.into_iter().map(named).collect())
+    }
+
+    /// A snapshot by its name.
+    pub fn find_snapshot(&self, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+        let _tree = self.tree.lock();
+        self.snapshot_of(&self.node(path)?, path, name)
+    }
+
+    fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+        let snapshots = node.zap_of(SNAPSHOTS)?;
+        let found = snapshots.as_ref().map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
+        let Some(id) = found else {
+            let names = snapshots.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
+            let nearest = DatasetError::nearest(name, names).map(|found| format!("{path}@{found}"));
+            return Err(DatasetError::Unknown { name: format!("{path}@{name}"), nearest });
+        };
+        Ok(Snapshot { name: name.to_string(), info: read_snapshot(self.objects.mos(), ObjectId(id))? })
+    }
+
+    /// Counts one clone of a snapshot more or less. `node`: of the data set that has the snapshot.
+    pub(super) fn count_clone(
+        &self,
+        tx: &Tx,
+        node: Option<ObjectId>,
+        snapshot: ObjectId,
+        by: i64,
+    ) -> Result<(), DatasetError> {
+        let Some(id) = node else { return Ok(()) };
+        let mut clones = crate::node::zap_of_mut(self.objects.mos(), tx, id, CLONES)?;
+        let name = snapshot.to_string();
+        let count = clones.lookup_u64(name.as_bytes())?.unwrap_or(0).saturating_add_signed(by);
+        match count {
+            0 => drop(clones.remove(tx, name.as_bytes())?),
+            count => clones.update_u64(tx, name.as_bytes(), count)?,
+        }
+        Ok(())
+    }
+
+    /// Clones of a snapshot.
+    fn clones_of(&self, node: &Node, snapshot: ObjectId) -> Result<u64, DatasetError> {
+        let clones = node.zap_of(CLONES)?;
+        Ok(clones
+            .map(|zap| zap.lookup_u64(snapshot.to_string().as_bytes()))
+            .transpose()?
+            .flatten()
+            .unwrap_or(0))
+    }
+
+    /// Refuses to destroy what has holds or clones.
+    fn check_unused(&self, node: &Node, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
+        let tags: Vec<String> = self
+            .holds_in(node, path)?
+            .into_iter()
+            .filter(|hold| hold.snapshot == snapshot.name)
+            .map(|hold| hold.tag)
+            .collect();
+        let name = || format!("{path}@{}", snapshot.name);
+        if !tags.is_empty() {
+            return Err(DatasetError::InUse {
+                name: name(),
+                by: format!("held by {}: release it first", tags.join(", ")),
+            });
+        }
+        if self.clones_of(node, snapshot.info.id)? > 0 {
+            let clones: Vec<String> = nodes(self.objects.mos())?
+                .into_iter()
+                .filter(
+                    |(_, node)| matches!(node.get(ORIGIN), Ok(Some(origin)) if origin == snapshot.info.id),
+                )
+                .map(|(path, _)| path)
+                .collect();
+            let by = format!("cloned as {}: destroy or promote that first", clones.join(", "));
+            return Err(DatasetError::InUse { name: name(), by });
+        }
+        Ok(())
+    }
+
+    /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
+    pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        self.settle()?;
+        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
+        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST_FREEING })?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let mut found: Vec<Snapshot> = Vec::with_capacity(names.len());
+        for name in names {
+            let snapshot = self.snapshot_of(&node, path, name)?;
+            self.check_unused(&node, path, &snapshot)?;
+            if !found.contains(&snapshot) {
+                found.push(snapshot);
+            }
+        }
+        if found.is_empty() {
+            return Ok(());
+        }
+        let set = open_set(&self.objects, &node)?;
+        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
+        for snapshot in found {
+            snapshots.remove(&tx, snapshot.name.as_bytes())?;
+            mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
+            if let Some(chain) = Chain::of(&set) {
+                chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a snapshot another name in its data set.
+    pub fn rename_snapshot(&self, path: &str, from: &str, to: &str) -> Result<(), DatasetError> {
+        check_name(to, &format!("{path}@{to}"))?;
+        let tx = self.objects.mos().begin(COST)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let snapshot = self.snapshot_of(&node, path, from)?;
+        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
+        if snapshots.lookup_u64(to.as_bytes())?.is_some() {
+            return Err(DatasetError::Exists { name: format!("{path}@{to}") });
+        }
+        snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
+        snapshots.remove(&tx, from.as_bytes())?;
+        Ok(())
+    }
+
+    /// Waits until nothing waits to be freed in an object set, and its dead lists are at rest.
+    fn drain(&self, path: &str) -> Result<(), DatasetError> {
+        let set = open_set(&self.objects, &self.node(path)?)?;
+        let is_at_rest = || Chain::of(&set).is_none_or(|chain| chain.is_at_rest());
+        loop {
+            match set.is_freeing() {
+                Some(false) => {
+                    let by = "blocks that are to be freed cannot be read now: try again later".to_string();
+                    return Err(DatasetError::InUse { name: path.to_string(), by });
+                }
+                None if is_at_rest() => return Ok(()),
+                _ => set.wait_synced(set.open_txg())?,
+            }
+        }
+    }
+
+    /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
+    pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        self.settle()?;
+        // What left the data set before the snapshot still has to find its list.
+        self.drain(path)?;
+        let tx = mos.begin(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
+        if self.is_open(&node) {
+            return Err(in_use("it is open: unmount it first".to_string()));
+        }
+        let snapshot = self.snapshot_of(&node, path, name)?.info;
+        let newer: Vec<String> = snapshots_of(mos, &node)?
+            .into_iter()
+            .filter(|(_, info)| info.created > snapshot.created)
+            .map(|(name, _)| format!("{path}@{}", String::from_utf8_lossy(&name)))
+            .collect();
+        if !newer.is_empty() {
+            return Err(in_use(format!(
+                "newer snapshots would be lost: {}; destroy them too with -r",
+                newer.join(", ")
+            )));
+        }
+        self.retire(&tx, &node, snapshot.created.next())?;
+        let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
+        node.set(&tx, SET, set)?;
+        let new_list = mos.create(&tx, new_part())?.id();
+        node.set(&tx, DEAD_LIST, new_list)?;
+        open_set(&self.objects, &node)?.correct_account(&tx, snapshot.referenced);
+        drop(tx);
+        Ok(mos.commit()?)
+    }
+
+    /// Creates a data set that begins with the content of a snapshot.
+    pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
+        let (parent, child) = split(target)?;
+        self.settle()?;
+        // Until then it is not known how much the snapshot refers to.
+        self.drain(path)?;
+        self.make_children(parent, child, &mut |tx, _| {
+            let mos = self.objects.mos();
+            let mut source = self.node(path)?;
+            let info = self.snapshot_of(&source, path, name)?.info;
+            let set = self.objects.create_objset_at(tx, &info.root)?;
+            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+            // Its own values: the clone may have other data sets above it.
+            for entry in zap(mos, source.props)?.entries()? {
+                if let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) {
+                    props.add_u64(tx, name, *number)?;
+                }
+            }
+            let mut node = Node::create(mos, tx, set, props.object().id())?;
+            node.set(tx, ORIGIN, info.id)?;
+            node.set(tx, ORIGIN_NODE, source.id_mut(tx)?)?;
+            node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
+            self.count_clone(tx, source.id(), info.id, 1)?;
+            let dataset = self.open_node(&node)?;
+            dataset.object_set().correct_account(tx, info.referenced);
+            // The objects of the clone were not counted when they were made.
+            self.objects.pool().lose_uses(Feature::TinyZap);
+            Ok((node, dataset))
+        })
+    }
+
+    /// Exchanges the roles of a clone and the data set with its origin: snapshots up to the origin become the clone's.
+    pub fn promote(&self, path: &str) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        self.settle()?;
+        let not_a_clone =
+            || DatasetError::InUse { name: path.to_string(), by: "it is not a clone".to_string() };
+        let node = self.node(path)?;
+        let origin = node.get(ORIGIN)?.ok_or_else(not_a_clone)?;
+        let source_path = nodes(mos)?
+            .into_iter()
+            .find(|(_, other)| other.id().is_some() && other.id() == node.get(ORIGIN_NODE).ok().flatten())
+            .map(|(path, _)| path)
+            .ok_or_else(not_a_clone)?;
+        self.drain(path)?;
+        self.drain(&source_path)?;
+        let tx = mos.begin(Cost { meta_blocks: 256, ..COST })?;
+        let _tree = self.tree.lock();
+        let (mut node, mut source) = (self.node(path)?, self.node(&source_path)?);
+        if node.get(ORIGIN)? != Some(origin) {
+            return Err(not_a_clone());
+        }
+        let origin_txg = read_snapshot(mos, origin)?.created;
+        let (own, others) = (self.snapshots_in(&node)?, self.snapshots_in(&source)?);
+        let (moved, left): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|other| other.info.created <= origin_txg);
+        if let Some(taken) = moved.iter().find(|moved| own.iter().any(|own| own.name == moved.name)) {
+            return Err(DatasetError::Exists { name: format!("{path}@{}", taken.name) });
+        }
+        let (set, source_set) = (open_set(&self.objects, &node)?, open_set(&self.objects, &source)?);
+        let source_origin = (source.get(ORIGIN)?, source.get(ORIGIN_NODE)?);
+        let older_txg =
+            source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?.map_or(Txg(0), |info| info.created);
+        // Names, holds and counts of clones go with the snapshots.
+        let ids: BTreeSet<ObjectId> = moved.iter().map(|moved| moved.info.id).collect();
+        for name in [SNAPSHOTS, HOLDS, CLONES] {
+            let Some(mut from) = source.zap_of(name)? else { continue };
+            let is_moved = |key: &[u8], value: &Value| match name {
+                SNAPSHOTS => matches!(value, Value::U64(id) if ids.contains(&ObjectId(*id))),
+                _ => snapshot_in_key(key).is_some_and(|id| ids.contains(&id)),
+            };
+            for entry in from.entries()? {
+                let (Some(key), Value::U64(number)) = (entry.key.name(), &entry.value) else { continue };
+                if is_moved(key, &entry.value) {
+                    node.zap_of_mut(&tx, name)?.add_u64(&tx, key, *number)?;
+                    from.remove(&tx, key)?;
+                }
+            }
+        }
+        let (node_id, source_id) = (node.id_mut(&tx)?, source.id_mut(&tx)?);
+        node.set(&tx, ORIGIN, source_origin.0.unwrap_or(ObjectId(0)))?;
+        node.set(&tx, ORIGIN_NODE, source_origin.1.unwrap_or(ObjectId(0)))?;
+        source.set(&tx, ORIGIN, origin)?;
+        source.set(&tx, ORIGIN_NODE, node_id)?;
+        // Other clones of the snapshots that moved.
+        for (_, mut other) in nodes(mos)? {
+            let is_of_moved = other.get(ORIGIN)?.is_some_and(|id| ids.contains(&id));
+            if is_of_moved && other.get(ORIGIN_NODE)? == Some(source_id) {
+                other.set(&tx, ORIGIN_NODE, node_id)?;
+            }
+        }
+        let links = |all: &mut dyn Iterator<Item = &Snapshot>| {
+            all.map(|found| Link::of(&found.info)).collect::<Vec<Link>>()
+        };
+        let list_after = |own: &[Snapshot], node: &Node| -> Result<ObjectId, DatasetError> {
+            Ok(own.first().map_or(node.get(DEAD_LIST)?.unwrap_or(ObjectId(0)), |first| first.info.dead_list))
+        };
+        let (recount, source_recount) = (list_after(&own, &node)?, list_after(&left, &source)?);
+        if let Some(chain) = Chain::of(&set) {
+            let links = links(&mut moved.iter().chain(&own));
+            chain.change(&tx, ChainChange::Replace { origin: older_txg, links, recount });
+        }
+        if let Some(chain) = Chain::of(&source_set) {
+            let links = links(&mut left.iter());
+            chain.change(&tx, ChainChange::Replace { origin: origin_txg, links, recount: source_recount });
+        }
+        drop(tx);
+        Ok(mos.commit()?)
+    }
+
+    /// Keeps a snapshot from being destroyed, until the tag is released.
+    pub fn hold(&self, path: &str, name: &str, tag: &str) -> Result<(), DatasetError> {
+        check_name(tag, tag)?;
+        let tx = self.objects.mos().begin(COST)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let snapshot = self.snapshot_of(&node, path, name)?;
+        let key = format!("{}:{tag}", snapshot.info.id);
+        let mut holds = node.zap_of_mut(&tx, HOLDS)?;
+        if holds.lookup_u64(key.as_bytes())?.is_some() {
+            return Err(DatasetError::Exists { name: format!("hold {tag} on {path}@{name}") });
+        }
+        let secs = self.objects.pool().env().wall_ns() / 1_000_000_000;
+        Ok(holds.add_u64(&tx, key.as_bytes(), secs)?)
+    }
+
+    /// Ends a hold.
+    pub fn release(&self, path: &str, name: &str, tag: &str) -> Result<(), DatasetError> {
+        let tx = self.objects.mos().begin(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let snapshot = self.snapshot_of(&node, path, name)?;
+        let key = format!("{}:{tag}", snapshot.info.id);
+        if !node.zap_of_mut(&tx, HOLDS)?.remove(&tx, key.as_bytes())? {
+            let tags = self
+                .holds_in(&node, path)?
+                .into_iter()
+                .filter(|hold| hold.snapshot == name)
+                .map(|hold| hold.tag);
+            let nearest = DatasetError::nearest(tag, tags.collect()).map(|tag| format!("hold {tag}"));
+            return Err(DatasetError::Unknown { name: format!("hold {tag} on {path}@{name}"), nearest });
+        }
+        Ok(())
+    }
+
+    /// All holds on snapshots of a data set.
+    pub fn holds(&self, path: &str) -> Result<Vec<Hold>, DatasetError> {
+        let _tree = self.tree.lock();
+        self.holds_in(&self.node(path)?, path)
+    }
+
+    fn holds_in(&self, node: &Node, _path: &str) -> Result<Vec<Hold>, DatasetError> {
+        let Some(holds) = node.zap_of(HOLDS)? else { return Ok(Vec::new()) };
+        let entries = holds.entries()?;
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names: BTreeMap<ObjectId, String> =
+            self.snapshots_in(node)?.into_iter().map(|snapshot| (snapshot.info.id, snapshot.name)).collect();
+        let mut found = Vec::new();
+        for entry in entries {
+            let (Some(key), Value::U64(time)) = (entry.key.name(), &entry.value) else { continue };
+            let Some(snapshot) = snapshot_in_key(key).and_then(|id| names.get(&id)) else { continue };
+            let text = String::from_utf8_lossy(key);
+            let tag = text.split_once(':').map_or("", |(_, tag)| tag).to_string();
+            found.push(Hold { snapshot: snapshot.clone(), tag, time: *time });
+        }
+        found.sort_by(|a, b| (&a.snapshot, &a.tag).cmp(&(&b.snapshot, &b.tag)));
+        Ok(found)
+    }
+
+    /// Remembers a snapshot under a name, even when it is gone.
+    pub fn bookmark(&self, path: &str, snapshot: &str, name: &str) -> Result<(), DatasetError> {
+        check_name(name, &format!("{path}#{name}"))?;
+        let tx = self.objects.mos().begin(COST)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let SnapshotInfo { guid, created, time_ns, .. } = self.snapshot_of(&node, path, snapshot)?.info;
+        let mut bookmarks = node.zap_of_mut(&tx, BOOKMARKS)?;
+        if bookmarks.lookup(name.as_bytes())?.is_some() {
+            return Err(DatasetError::Exists { name: format!("{path}#{name}") });
+        }
+        Ok(bookmarks.add(&tx, name.as_bytes(), ValueRef::U64s(&[guid, created.0, time_ns]))?)
+    }
+
+    /// The bookmarks of a data set, oldest first.
+    pub fn bookmarks(&self, path: &str) -> Result<Vec<Bookmark>, DatasetError> {
+        let _tree = self.tree.lock();
+        let Some(bookmarks) = self.node(path)?.zap_of(BOOKMARKS)? else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        for entry in bookmarks.entries()? {
+            let Some(name) = entry.key.name() else { continue };
+            let &[guid, created, time_ns] = entry.value.ints().as_slice() else { continue };
+            let name = String::from_utf8_lossy(name).into_owned();
+            found.push(Bookmark { name, guid, created: Txg(created), time_ns });
+        }
+        found.sort_by_key(|bookmark| bookmark.created);
+        Ok(found)
+    }
+
+    /// Destroys a bookmark.
+    pub fn destroy_bookmark(&self, path: &str, name: &str) -> Result<(), DatasetError> {
+        let tx = self.objects.mos().begin(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let mut node = self.node(path)?;
+        let mut bookmarks = node.zap_of_mut(&tx, BOOKMARKS)?;
+        if !bookmarks.remove(&tx, name.as_bytes())? {
+            let nearest =
+                DatasetError::nearest(name, names_in(&bookmarks)?).map(|name| format!("{path}#{name}"));
+            return Err(DatasetError::Unknown { name: format!("{path}#{name}"), nearest });
+        }
+        Ok(())
+    }
+
+    /// Space of a data set and its snapshots, as of the last commit.
+    pub fn space(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        let set = open_set(&self.objects, &node)?;
+        let chain = Chain::of(&set).map(|chain| chain.usage()).transpose()?.unwrap_or_default();
+        let referenced =
+            set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
+        let stored = self.stored(path, &node)?;
+        let origin = node.get(ORIGIN)?.map(|id| read_snapshot(self.objects.mos(), id)).transpose()?;
+        let lists = self.list_sums(&stored)?;
+        let mut usage = SpaceUsage { referenced, is_counting: chain.is_counting, ..SpaceUsage::default() };
+        let mut before = origin.map_or(0, |info| info.referenced_bytes());
+        let shared_at_first = before;
+        for (snapshot, list) in stored.snapshots.iter().zip(&lists) {
+            let referenced = snapshot.info.referenced_bytes();
+            usage.snapshots.push(SnapshotUsage {
+                name: snapshot.name.clone(),
+                used: chain.unique.get(&snapshot.info.created).copied().unwrap_or(0),
+                referenced,
+                written: referenced.saturating_add(list.all).saturating_sub(before),
+            });
+            before = referenced;
+        }
+        let head_list = lists.get(stored.snapshots.len()).copied().unwrap_or_default();
+        usage.written = referenced.saturating_add(head_list.all).saturating_sub(before);
+        // What is on the lists and older than the origin left the head, and stays the origin's.
+        let of_origin: u64 = lists.iter().map(|list| list.of_origin).sum();
+        usage.by_snapshots = lists.iter().map(|list| list.all - list.of_origin).sum();
+        usage.by_dataset = referenced.saturating_sub(shared_at_first.saturating_sub(of_origin));
+        Ok(usage)
+    }
+
+    fn stored(&self, path: &str, node: &Node) -> Result<StoredDataset, DatasetError> {
+        let origin = node.get(ORIGIN)?.map(|id| read_snapshot(self.objects.mos(), id)).transpose()?;
+        Ok(StoredDataset {
+            path: Some(path.to_string()),
+            set: node.set,
+            origin: origin.map_or(Txg(0), |info| info.created),
+            snapshots: self.snapshots_in(node)?,
+            head_list: node.get(DEAD_LIST)?,
+        })
+    }
+
+    /// What is on each list of a data set.
+    fn list_sums(&self, stored: &StoredDataset) -> Result<Vec<ListSums>, DatasetError> {
+        let mut sums = Vec::new();
+        for list in stored.lists() {
+            let mut of_list = ListSums::default();
+            for (part, info) in list_parts(&self.objects, list)? {
+                of_list.all = of_list.all.saturating_add(info.used_bytes);
+                if stored.origin > Txg(0) {
+                    each_dead_entry(&self.objects, part, &mut |entry| {
+                        of_list.of_origin += if entry.birth <= stored.origin { entry.bytes() } else { 0 };
+                    })?;
+                }
+            }
+            of_list.of_origin = of_list.of_origin.min(of_list.all);
+            sums.push(of_list);
+        }
+        Ok(sums)
+    }
+
+    /// Bytes that would be freed if these snapshots were destroyed.
+    pub fn reclaimable(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        for name in names {
+            self.snapshot_of(&node, path, name)?;
+        }
+        let stored = self.stored(path, &node)?;
+        let is_gone = |snapshot: &Snapshot| names.contains(&snapshot.name.as_str());
+        // The newest snapshot before each list that stays.
+        let mut stays = stored.origin;
+        let mut bytes = 0u64;
+        for (index, list) in stored.lists().enumerate() {
+            if let Some(before) = index.checked_sub(1).and_then(|before| stored.snapshots.get(before))
+                && !is_gone(before)
+            {
+                stays = before.info.created;
+            }
+            if stays >= stored.before(index) {
+                continue;
+            }
+            for (part, _) in list_parts(&self.objects, list)? {
+                each_dead_entry(&self.objects, part, &mut |entry| {
+                    bytes += if entry.birth > stays { entry.bytes() } else { 0 };
+                })?;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// What the head refers to now, and did not when a snapshot was taken, in bytes.
+    pub fn written_since(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        let since = self.snapshot_of(&node, path, name)?.info;
+        let set = open_set(&self.objects, &node)?;
+        let referenced =
+            set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
+        let stored = self.stored(path, &node)?;
+        let mut gone = 0u64;
+        for (index, list) in stored.lists().enumerate() {
+            if stored.before(index) < since.created {
+                continue;
+            }
+            for (part, _) in list_parts(&self.objects, list)? {
+                each_dead_entry(&self.objects, part, &mut |entry| {
+                    gone += if entry.birth <= since.created { entry.bytes() } else { 0 };
+                })?;
+            }
+        }
+        Ok(referenced.saturating_add(gone).saturating_sub(since.referenced_bytes()))
+    }
+}
+
+/// Bytes on a dead list.
+#[derive(Clone, Copy, Default)]
+struct ListSums {
+    all: u64,
+    /// Of those, what belongs to the origin.
+    of_origin: u64,
+}
+
+/// The snapshot in the name of a hold or of a count of clones.
+fn snapshot_in_key(key: &[u8]) -> Option<ObjectId> {
+    let text = std::str::from_utf8(key).ok()?;
+    let number = text.split(':').next()?;
+    number.parse().ok().map(ObjectId)
+}
