@@ -74,10 +74,11 @@ impl StoredDataset {
     }
 }
 
+/// A data set by its path, or why it cannot be opened.
+pub type Opened = (String, Result<Dataset, DatasetError>);
+
 /// Every data set of the tree, opened for reading what it holds.
-pub fn open_all(
-    objects: &Arc<ObjectSets>,
-) -> Result<Vec<(String, Result<Dataset, DatasetError>)>, DatasetError> {
+pub fn open_all(objects: &Arc<ObjectSets>) -> Result<Vec<Opened>, DatasetError> {
     let nodes = nodes(objects.mos())?;
     Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open(objects, &node))).collect())
 }

@@ -68,6 +68,9 @@ pub struct Datasets {
     retired: Mutex<Vec<Retired>>,
 }
 
+/// Makes a data set and its node.
+type MakeChild<'a> = dyn FnMut(&Tx) -> Result<(Node, Arc<Dataset>), DatasetError> + 'a;
+
 struct Retired {
     set: Arc<ObjectSet>,
     /// First part of its dead list, or 0.
@@ -195,7 +198,7 @@ impl Datasets {
         if !fixed.is_empty() {
             self.objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
         }
-        self.make_children(parent, name, &mut |tx, _| {
+        self.make_child(parent, name, &mut |tx| {
             let set = self.objects.create_objset(tx)?;
             let mos = self.objects.mos();
             let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
@@ -210,11 +213,11 @@ impl Datasets {
         })
     }
 
-    fn make_children(
+    fn make_child(
         &self,
         parent: &str,
         name: &str,
-        make: &mut dyn FnMut(&Tx, &mut Node) -> Result<(Node, Arc<Dataset>), DatasetError>,
+        make: &mut MakeChild<'_>,
     ) -> Result<Arc<Dataset>, DatasetError> {
         let path = join(parent, name);
         self.enable()?;
@@ -227,7 +230,7 @@ impl Datasets {
         if children.is_some_and(|children| matches!(children.lookup_u64(name.as_bytes()), Ok(Some(_)))) {
             return Err(DatasetError::Exists { name: path });
         }
-        let (node, dataset) = make(&tx, &mut parent)?;
+        let (node, dataset) = make(&tx)?;
         let id = node.id().expect("every node but the root's has a ZAP");
         parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?;
         Ok(dataset)

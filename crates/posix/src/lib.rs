@@ -45,6 +45,7 @@ mod begin;
 mod claims;
 mod create;
 mod delete_queue;
+mod diff;
 mod dir;
 mod dir_prefetch;
 mod dnode_sizing;
@@ -90,6 +91,7 @@ mod support;
 
 pub use acl::{ACL_ACCESS, ACL_BYTES_MAX, ACL_DEFAULT, Acl};
 pub use attr::FLAG_XATTR;
+pub use diff::{Change, ChangeKind, diff};
 pub use entry_words::WithEntryWords;
 pub use errno::Errno;
 pub use fs::{Fs, Ledger};

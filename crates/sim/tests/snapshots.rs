@@ -415,3 +415,111 @@ fn every_power_cut_leaves_all_of_a_step_or_nothing() {
         assert!(cuts > 50, "{cuts}");
     }
 }
+
+/// Created, removed, renamed, modified, and nothing else.
+#[test]
+fn diff_names_what_changed() {
+    let mut world = World::new(7);
+    let fs = world.fs("");
+    let root = fs.root();
+    let dir = |parent, name: &str| fs.mkdir(parent, name.as_bytes(), 0o755, &ROOT).unwrap().ino;
+    let file = |parent, name: &str| {
+        let ino = fs.create(parent, name.as_bytes(), 0o644, &ROOT).unwrap().ino;
+        fs.write(ino, 0, name.as_bytes(), WriteFlags::default()).unwrap();
+        ino
+    };
+    let (a, b) = (dir(root, "a"), dir(root, "b"));
+    let deep = dir(a, "deep");
+    for count in 0..300 {
+        file(deep, &format!("quiet{count}"));
+    }
+    let (written, _, moved) = (file(a, "written"), file(a, "gone"), file(deep, "moved"));
+    let (renamed, again) = (file(b, "renamed"), file(b, "again"));
+    let below = file(deep, "below");
+    let chmodded = file(b, "chmodded");
+    world.datasets.snapshot(&[("", "before")]).unwrap();
+    let since = world.datasets.find_snapshot("", "before").unwrap().info.created;
+    world.datasets.clone_snapshot("", "before", "old").unwrap();
+
+    fs.write(written, 100, b"more", WriteFlags::default()).unwrap();
+    fs.unlink(a, b"gone").unwrap();
+    file(b, "new");
+    fs.rename(deep, b"moved", b, b"moved", 0).unwrap();
+    fs.rename(b, b"renamed", b, b"other name", 0).unwrap();
+    // Another file under the same name.
+    fs.unlink(b, b"again").unwrap();
+    file(b, "again");
+    // Its path changes with the directory above, which alone is renamed.
+    fs.rename(a, b"deep", root, b"shallow", 0).unwrap();
+    fs.write(below, 0, b"BELOW", WriteFlags::default()).unwrap();
+    let mode = terrane_posix::SetAttr { mode: Some(0o600), ..terrane_posix::SetAttr::default() };
+    fs.setattr(chmodded, &mode, &ROOT).unwrap();
+    file(b, "short-lived");
+    fs.unlink(b, b"short-lived").unwrap();
+    world.machine.pool.commit().unwrap();
+
+    let old = world.fs("old");
+    let mut found = Vec::new();
+    terrane_posix::diff(&old, &fs, since, &mut |change| {
+        let text = |path: Vec<u8>| String::from_utf8(path).unwrap();
+        found.push((text(change.path), change.kind, change.old_path.map(text)));
+    })
+    .unwrap();
+    found.sort();
+    use terrane_posix::ChangeKind::{Created, Modified, Removed, Renamed};
+    let plain = |path: &str, kind| (path.to_string(), kind, None);
+    let from = |path: &str, old: &str| (path.to_string(), Renamed, Some(old.to_string()));
+    let mut expected = vec![
+        plain("/", Modified),
+        plain("/a", Modified),
+        plain("/a/gone", Removed),
+        plain("/a/written", Modified),
+        plain("/b", Modified),
+        plain("/b/again", Removed),
+        plain("/b/again", Created),
+        plain("/b/chmodded", Modified),
+        from("/b/moved", "/a/deep/moved"),
+        plain("/b/new", Created),
+        from("/b/other name", "/b/renamed"),
+        from("/shallow", "/a/deep"),
+        plain("/shallow/below", Modified),
+    ];
+    expected.sort();
+    assert_eq!(found, expected, "inodes {moved} {renamed} {again}");
+}
+
+/// The canaries of the check: an entry that is missing on a dead list, and one too many.
+#[test]
+fn check_finds_forged_dead_lists() {
+    for forgery in ["missing", "missing and not counted"] {
+        let mut world = World::new(11);
+        let fs = world.fs("");
+        let ino = fs.create(fs.root(), b"file", 0o644, &ROOT).unwrap().ino;
+        let bytes = world.random.random_bytes(40_000);
+        fs.write(ino, 0, &bytes, WriteFlags::default()).unwrap();
+        world.datasets.snapshot(&[("", "kept")]).unwrap();
+        fs.truncate_on_open(ino).unwrap();
+        world.machine.pool.commit().unwrap();
+        world.machine.check().unwrap();
+        let stored = terrane_dataset::stored::StoredDataset::all(&world.machine.objects).unwrap();
+        let list = stored[0].head_list.unwrap();
+        let mos = world.machine.objects.mos();
+        let object = mos.hold(list).unwrap();
+        let block = object.read_block(0).unwrap();
+        let count = u32::from_le_bytes(block[..4].try_into().unwrap());
+        assert!(count > 5);
+        let tx = mos
+            .begin(terrane_txg::cost::Cost { meta_blocks: 8, ..terrane_txg::cost::Cost::NOTHING })
+            .unwrap();
+        object.write(&tx, 0, &(count - 1).to_le_bytes()).unwrap();
+        if forgery == "missing and not counted" {
+            let mut bonus = object.bonus().to_vec();
+            bonus[8..16].copy_from_slice(&u64::from(count - 1).to_le_bytes());
+            object.set_bonus(&tx, bonus).unwrap();
+        }
+        drop(tx);
+        world.machine.pool.commit().unwrap();
+        let failure = format!("{:?}", world.machine.check().unwrap_err());
+        assert!(failure.contains("on its dead lists 1 times, found 0"), "{failure}");
+    }
+}

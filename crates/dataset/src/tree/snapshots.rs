@@ -358,7 +358,7 @@ impl Datasets {
         self.settle()?;
         // Until then it is not known how much the snapshot refers to.
         self.drain(path)?;
-        self.make_children(parent, child, &mut |tx, _| {
+        self.make_child(parent, child, &mut |tx| {
             let mos = self.objects.mos();
             let mut source = self.node(path)?;
             let info = self.snapshot_of(&source, path, name)?.info;
@@ -500,10 +500,10 @@ impl Datasets {
     /// All holds on snapshots of a data set.
     pub fn holds(&self, path: &str) -> Result<Vec<Hold>, DatasetError> {
         let _tree = self.tree.lock();
-        self.holds_in(&self.node(path)?, path)
+        self.holds_in(&self.node(path)?)
     }
 
-    fn holds_in(&self, node: &Node, _path: &str) -> Result<Vec<Hold>, DatasetError> {
+    fn holds_in(&self, node: &Node) -> Result<Vec<Hold>, DatasetError> {
         let Some(holds) = node.zap_of(HOLDS)? else { return Ok(Vec::new()) };
         let entries = holds.entries()?;
         if entries.is_empty() {

@@ -6,7 +6,8 @@ use crate::dnode::{
 };
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
-use terrane_wire::ObjectId;
+use std::collections::{BTreeMap, BTreeSet};
+use terrane_wire::{ObjectId, Txg};
 
 impl ObjectSet {
     pub(super) fn stored_dnode(&self, id: ObjectId) -> Result<Option<Dnode>, ObjectError> {
@@ -42,6 +43,46 @@ impl ObjectSet {
             failed.push((self.dnodes.block_count(), error));
         }
         failed
+    }
+
+    /// Objects whose dnodes differ from those in an older state of this set, which shows txg `since`. As of the last sync; only dnode
+    /// blocks that were written since are read.
+    pub fn objects_changed_since(
+        &self,
+        old: &ObjectSet,
+        since: Txg,
+        each: &mut dyn FnMut(ObjectId),
+    ) -> Result<(), ObjectError> {
+        let bytes = u64::from(DNODE_BLOCK_BYTES);
+        let mut from = 0;
+        while from != u64::MAX {
+            let changes = self.dnodes.changes_since(since.next(), from, 256 * bytes)?;
+            from = changes.scanned_to;
+            for range in changes.written {
+                for block in range.start / bytes..range.end.div_ceil(bytes) {
+                    let (before, after) = (old.dnodes_of_block(block)?, self.dnodes_of_block(block)?);
+                    let numbers: BTreeSet<&u64> = before.keys().chain(after.keys()).collect();
+                    let changed =
+                        numbers.into_iter().filter(|number| before.get(number) != after.get(number));
+                    changed.for_each(|number| each(ObjectId(*number)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dnodes_of_block(&self, block: u64) -> Result<BTreeMap<u64, Vec<u8>>, ObjectError> {
+        if block >= self.dnodes.block_count() {
+            return Ok(BTreeMap::new());
+        }
+        let raw = self.dnodes.read_block(block)?;
+        let at = format!("object set {} dnode block {block}", self.id);
+        let number = |offset: usize| block * SLOTS_PER_BLOCK + (offset / SLOT_BYTES) as u64;
+        let stored = |(offset, dnode): (usize, Dnode)| {
+            let bytes = raw.get(offset..offset + dnode.stored_bytes()).unwrap_or(&[]);
+            (number(offset), bytes.to_vec())
+        };
+        Ok(dnodes_in(&raw, &at)?.into_iter().map(stored).collect())
     }
 
     /// Files in the first dnode block with an object numbered `first` or higher, as of the last sync. Also
