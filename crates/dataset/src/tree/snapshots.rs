@@ -228,7 +228,7 @@ impl Datasets {
     /// Refuses to destroy what has holds or clones.
     fn check_unused(&self, node: &Node, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
         let tags: Vec<String> = self
-            .holds_in(node, path)?
+            .holds_in(node)?
             .into_iter()
             .filter(|hold| hold.snapshot == snapshot.name)
             .map(|hold| hold.tag)
@@ -486,11 +486,8 @@ impl Datasets {
         let snapshot = self.snapshot_of(&node, path, name)?;
         let key = format!("{}:{tag}", snapshot.info.id);
         if !node.zap_of_mut(&tx, HOLDS)?.remove(&tx, key.as_bytes())? {
-            let tags = self
-                .holds_in(&node, path)?
-                .into_iter()
-                .filter(|hold| hold.snapshot == name)
-                .map(|hold| hold.tag);
+            let tags =
+                self.holds_in(&node)?.into_iter().filter(|hold| hold.snapshot == name).map(|hold| hold.tag);
             let nearest = DatasetError::nearest(tag, tags.collect()).map(|tag| format!("hold {tag}"));
             return Err(DatasetError::Unknown { name: format!("hold {tag} on {path}@{name}"), nearest });
         }
