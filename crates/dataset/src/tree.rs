@@ -31,9 +31,11 @@ use terrane_wire::{ObjectId, Txg};
 use terrane_zap::Value;
 
 /// Cost of an operation on one data set or snapshot.
-const COST: Cost = Cost { meta_blocks: 48, ..Cost::NOTHING };
+const COST: Cost = Cost { meta_blocks: 12, ..Cost::NOTHING };
 /// The same, for one that frees space, which must be possible when the pool is full.
 const COST_FREEING: Cost = Cost { frees: true, ..COST };
+/// Cost of a new data set, with what fills it.
+const COST_CREATE: Cost = Cost { write_bytes: 256 << 10, meta_blocks: 64, ..Cost::NOTHING };
 /// Bytes of a path, as in OpenZFS.
 const PATH_MAX: usize = 255;
 /// Metadata blocks that the end of a retired set dirties.
@@ -222,7 +224,7 @@ impl Datasets {
         let path = join(parent, name);
         self.enable()?;
         let mos = self.objects.mos();
-        let tx = mos.begin(Cost { write_bytes: 512 << 10, ..COST })?;
+        let tx = mos.begin(COST_CREATE)?;
         tx.pool().note_use(Feature::Snapshots);
         let _tree = self.tree.lock();
         let mut parent = self.node(parent)?;

@@ -523,3 +523,111 @@ fn check_finds_forged_dead_lists() {
         assert!(failure.contains("on its dead lists 1 times, found 0"), "{failure}");
     }
 }
+
+/// Fill, snapshot, delete, destroy: a full pool stays usable, and nothing leaks.
+#[test]
+fn rounds_of_fill_and_destroy_leak_nothing() {
+    let rounds = seeds(8).end;
+    for seed in [3, 4] {
+        let mut world = World::new(seed);
+        world.settle();
+        let available = |world: &World| world.machine.pool.space().2;
+        let at_first = available(&world);
+        for round in 0..rounds {
+            let fs = world.fs("");
+            let mut count = 0;
+            'full: loop {
+                let name = format!("fill{count}");
+                let Ok(attr) = fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT) else { break };
+                count += 1;
+                fs.forget(attr.ino, 1);
+                for part in 0..8u64 {
+                    let bytes = world.random.random_bytes(64 << 10);
+                    match fs.write(attr.ino, part << 16, &bytes, WriteFlags::default()) {
+                        Ok(_) => {}
+                        Err(terrane_posix::Errno::ENOSPC) => break 'full,
+                        Err(errno) => panic!("seed {seed} round {round}: {errno}"),
+                    }
+                }
+            }
+            assert!(count > 10, "seed {seed} round {round}: {count}");
+            fs.unlink(fs.root(), b"fill0").unwrap();
+            world.machine.pool.commit().unwrap();
+            // Half of it is in an older snapshot than the rest.
+            let named = |name: &str| format!("{name}{round}");
+            let taken = world.datasets.snapshot(&[("", &named("full"))]);
+            taken.unwrap_or_else(|error| panic!("seed {seed} round {round}: {error}"));
+            for file in 1..count / 2 {
+                fs.unlink(fs.root(), format!("fill{file}").as_bytes()).unwrap();
+            }
+            world.datasets.snapshot(&[("", &named("half"))]).unwrap();
+            for file in count / 2..count {
+                fs.unlink(fs.root(), format!("fill{file}").as_bytes()).unwrap();
+            }
+            world.machine.pool.commit().unwrap();
+            let reclaimable = world.datasets.reclaimable("", &[&named("full"), &named("half")]).unwrap();
+            assert!(
+                reclaimable * 10 > at_first * 8,
+                "seed {seed} round {round}: {reclaimable} of {at_first}"
+            );
+            world.datasets.destroy_snapshots("", &[&named("full")]).unwrap();
+            world.datasets.destroy_snapshots("", &[&named("half")]).unwrap();
+            world.settle();
+            let now = available(&world);
+            assert!(
+                now * 100 > at_first * 97,
+                "seed {seed} round {round}: {now} of {at_first} are available"
+            );
+            world.machine.check().unwrap_or_else(|failure| panic!("seed {seed} round {round}: {failure:?}"));
+        }
+    }
+}
+
+/// Lives in a nearly full pool, so that GC moves what snapshots keep.
+#[test]
+fn collection_moves_what_snapshots_keep() {
+    for seed in seeds(3) {
+        let mut world = World::new(500 + seed);
+        let fs = world.fs("");
+        // Files that stay take most of the pool, in pieces that lie between those that go.
+        let mut stays = Files::new();
+        for count in 0..55u32 {
+            let name = format!("stays{count}");
+            let ino = fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino;
+            let bytes = world.random.random_bytes(700 << 10);
+            fs.write(ino, 0, &bytes, WriteFlags::default()).unwrap();
+            stays.insert(name, bytes);
+        }
+        world.model.heads.insert(String::new(), stays);
+        world.machine.pool.commit().unwrap();
+        let mut moved = 0;
+        for round in 0..70 {
+            for _ in 0..6 {
+                let name = format!("churned{}", world.random.below(20));
+                let bytes = world.random.random_bytes(100 << 10);
+                let found = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
+                let ino = found
+                    .unwrap_or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino);
+                fs.write(ino, 0, &bytes, WriteFlags::default()).unwrap();
+                world.model.heads.get_mut("").unwrap().insert(name, bytes);
+            }
+            world.machine.pool.commit().unwrap();
+            let name = world.name("s");
+            world.datasets.snapshot(&[("", &name)]).unwrap();
+            let files = world.model.heads[""].clone();
+            world.model.snapshots.entry(String::new()).or_default().push((name, files));
+            if round >= 3 {
+                let all = world.model.snapshots.get_mut("").unwrap();
+                let at = (round * 7) % all.len();
+                let (name, _) = all.remove(at);
+                world.datasets.destroy_snapshots("", &[&name]).unwrap();
+            }
+            world.machine.pool.commit().unwrap();
+            moved = world.machine.pool.stats().collected_bytes;
+        }
+        world.settle();
+        world.machine.check().unwrap_or_else(|failure| panic!("seed {seed}: {failure:?}"));
+        world.check_snapshots();
+        assert!(moved > 0, "seed {seed}: nothing was collected");
+    }
+}

@@ -21,7 +21,7 @@ use terrane_wire::{ObjectId, Txg};
 use terrane_zap::{Value, ValueRef};
 
 /// Metadata blocks that each further snapshot of the same operation dirties.
-const BLOCKS_EACH: u32 = 12;
+const BLOCKS_EACH: u32 = 6;
 
 /// What is stored of a named snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
