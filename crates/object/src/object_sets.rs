@@ -190,19 +190,6 @@ impl ObjectSets {
         Ok(queue)
     }
 
-    /// Closes a set whose last operation has ended: nothing is synced for it any more, and it can be opened again as what is stored.
-    /// Waits for the sync of the open txg, so the caller must not have joined one.
-    pub fn close(&self, id: ObjectId) -> Result<(), ObjectError> {
-        let known = self.sets.lock().get(&id).cloned();
-        if known.is_some() {
-            // What is dirty in it is in the newest txg at most.
-            self.mos.commit()?;
-            let _opening = self.opening.lock();
-            self.sets.lock().remove(&id);
-        }
-        Ok(())
-    }
-
     /// Forgets a drained set, which the txg of this transaction destroys.
     pub fn forget_retired(&self, _tx: &Tx, id: ObjectId) {
         self.sets.lock().remove(&id);

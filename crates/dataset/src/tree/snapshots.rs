@@ -94,34 +94,43 @@ impl Datasets {
         }
         self.enable()?;
         let mos = self.objects.mos();
-        // The last snapshot of a data set must be older than the next one.
-        self.settle()?;
-        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
-        let mut taken = Vec::with_capacity(wanted.len());
-        {
-            let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
-            tx.pool().note_use(Feature::Snapshots);
-            let _tree = self.tree.lock();
-            let mut nodes: Vec<(Node, Arc<ObjectSet>, &str)> = Vec::with_capacity(wanted.len());
-            for (path, name) in wanted {
-                let node = self.node(path)?;
-                let snapshots = node.zap_of(SNAPSHOTS)?;
-                let known = snapshots.map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
-                let set = open_set(&self.objects, &node)?;
-                let has_one = nodes.iter().any(|(other, _, _)| other.set == node.set)
-                    || Chain::of(&set).is_some_and(|chain| chain.is_being_taken());
-                if known.is_some() || has_one {
-                    return Err(DatasetError::Exists { name: format!("{path}@{name}") });
-                }
-                nodes.push((node, set, *name));
+        let taken = loop {
+            match self.take_all(wanted)? {
+                Some(taken) => break taken,
+                // The snapshots of a data set are of different txgs.
+                None => mos.commit()?,
             }
-            let time_ns = self.objects.pool().env().wall_ns();
-            for (mut node, set, name) in nodes {
-                taken.push(self.take(&tx, &mut node, &set, name, time_ns)?);
-            }
-        }
+        };
         mos.commit()?;
         taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
+    }
+
+    /// Takes snapshots in the open txg. `None`: it takes one of the same data set already.
+    fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<(String, ObjectId)>>, DatasetError> {
+        let mos = self.objects.mos();
+        let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
+        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
+        tx.pool().note_use(Feature::Snapshots);
+        let _tree = self.tree.lock();
+        let mut nodes: Vec<(Node, Arc<ObjectSet>, &str)> = Vec::with_capacity(wanted.len());
+        for (path, name) in wanted {
+            let node = self.node(path)?;
+            let snapshots = node.zap_of(SNAPSHOTS)?;
+            let known = snapshots.map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
+            if known.is_some() || nodes.iter().any(|(other, _, _)| other.set == node.set) {
+                return Err(DatasetError::Exists { name: format!("{path}@{name}") });
+            }
+            let set = open_set(&self.objects, &node)?;
+            if Chain::of(&set).is_some_and(|chain| chain.is_being_taken()) {
+                return Ok(None);
+            }
+            nodes.push((node, set, *name));
+        }
+        let time_ns = self.objects.pool().env().wall_ns();
+        let take = |(mut node, set, name): (Node, Arc<ObjectSet>, &str)| {
+            self.take(&tx, &mut node, &set, name, time_ns)
+        };
+        nodes.into_iter().map(take).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
     fn take(
@@ -378,7 +387,9 @@ impl Datasets {
             let dataset = self.open_node(&node)?;
             dataset.object_set().correct_account(tx, info.referenced);
             // The objects of the clone were not counted when they were made.
-            self.objects.pool().lose_uses(Feature::TinyZap);
+            if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
+                self.objects.pool().lose_uses(Feature::TinyZap);
+            }
             Ok((node, dataset))
         })
     }
