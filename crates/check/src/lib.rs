@@ -40,6 +40,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_dataset::open_any_set;
 use terrane_dataset::stored::{self, StoredDataset};
+use terrane_format::Feature;
 use terrane_object::{ObjectKind, ObjectSets};
 use terrane_wire::ObjectId;
 use walk::{History, Walk};
@@ -104,14 +105,19 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
         walk.walk_objset(&set, history, &mut |report, id, dnode| found.add_object(report, id, dnode));
         if let Some(stored) = find(id).filter(|stored| stored.lists().next().is_some()) {
             let reached = walk.reached.get(from..).unwrap_or(&[]);
-            let head = reached.iter().map(|reached| reached.addr()).collect();
+            let firsts = reached.iter().filter(|reached| !reached.is_clone());
+            let head = firsts.map(|reached| reached.addr()).collect();
             check_snapshots(objects, stored, (&head, set.is_freeing().is_some()), &mut walk);
         }
         if dataset.is_some() {
             checkers.push((id.0, found));
         }
     }
-    space::check_space(pool, &mut walk);
+    let shared = objects.shared();
+    if shared.object().is_some() {
+        walk.report.add_use(Feature::Shared);
+    }
+    space::check_space(pool, shared, &mut walk);
     meta.check_pool_directory(walk.report, objects);
     for (id, mut checker) in checkers {
         if let Some(dataset) = datasets.get(&id) {

@@ -51,6 +51,8 @@ pub fn rebuild_index(
         )
     })?;
     reached.sort_unstable();
+    // Shared blocks are reached several times.
+    reached.dedup_by_key(|(addr, _)| *addr);
     let index = IndexSource::Reached(Arc::new(reached));
     let written = ImportOptions { read_only: false, index, ..options.clone() };
     Pool::import(devices.to_vec(), Arc::clone(env), &written)?.export()
@@ -78,7 +80,9 @@ fn collect_reached(
         let from = walk.reached.len();
         walk.walk_objset(&set, History::of(objects, id, stored), &mut |_, _, _| false);
         if let Some(stored) = stored.filter(|stored| stored.lists().next().is_some()) {
-            let head = walk.reached.get(from..).unwrap_or(&[]).iter().map(|reached| reached.addr()).collect();
+            let reached = walk.reached.get(from..).unwrap_or(&[]);
+            let firsts = reached.iter().filter(|reached| !reached.is_clone());
+            let head = firsts.map(|reached| reached.addr()).collect();
             check_snapshots(objects, stored, (&head, set.is_freeing().is_some()), &mut walk);
         }
     }

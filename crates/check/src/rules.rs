@@ -295,6 +295,8 @@ impl ObjectChecker {
         named.dedup();
         let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
         named.extend(queues);
+        // The header of the set names it.
+        named.extend(objects.shared().object().map(|id| id.0));
         for id in named {
             let at = self.at(id);
             match self.find(id) {

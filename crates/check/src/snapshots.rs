@@ -47,6 +47,7 @@ pub(crate) fn check_snapshots(
     }
     let mut before = dataset.origin;
     let mut kept = Copies::new();
+    let mut clones = walk.clones.clone();
     for snapshot in &dataset.snapshots {
         let at = format!("{name}, snapshot {}", snapshot.name);
         let mut of_snapshot = SnapshotWalk {
@@ -54,6 +55,7 @@ pub(crate) fn check_snapshots(
             set: dataset.set,
             before,
             head,
+            clones: &mut clones,
             walk: &mut *walk,
             at: &at,
             kept: &mut kept,
@@ -163,8 +165,10 @@ struct SnapshotWalk<'w, 'a> {
     pool: &'w Arc<Pool>,
     set: ObjectId,
     before: Txg,
-    /// Copies that the head refers to.
+    /// Copies that the head refers to, without clones.
     head: &'w BTreeSet<Addr>,
+    /// Clones in the head that the walk has not met yet.
+    clones: &'w mut BTreeMap<(Addr, Txg), u32>,
     walk: &'w mut Walk<'a>,
     at: &'w str,
     kept: &'w mut Copies,
@@ -215,7 +219,14 @@ impl SnapshotWalk<'_, '_> {
     /// Notes a block, if it is younger than the snapshot before.
     fn count(&mut self, ptr: &BlockPtr) {
         let BlockPtr::Normal(normal) = ptr else { return };
-        if ptr.latest_birth() <= self.before || normal.copies().all(|addr| self.head.contains(&addr)) {
+        if ptr.latest_birth() <= self.before {
+            return;
+        }
+        let is_in_head = match normal.is_clone {
+            true => self.take_clone(normal.addrs[0], ptr.latest_birth()),
+            false => normal.copies().all(|addr| self.head.contains(&addr)),
+        };
+        if is_in_head {
             return;
         }
         let granules = (granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
@@ -223,6 +234,12 @@ impl SnapshotWalk<'_, '_> {
             *self.kept.entry(DeadEntry { addr, granules, birth: ptr.latest_birth() }).or_default() += 1;
         }
         self.walk.record_of_snapshot(ptr, self.at);
+    }
+
+    /// Whether the head has a clone of this block and birth that was not met before. A block may have several of one txg.
+    fn take_clone(&mut self, addr: Addr, birth: Txg) -> bool {
+        let left = self.clones.get_mut(&(addr, birth)).filter(|left| **left > 0);
+        left.map(|left| *left -= 1).is_some()
     }
 
     fn walk_subtree(&mut self, object: u64, dnode: &Dnode, ptr: &BlockPtr, block: u64, below: u8) {

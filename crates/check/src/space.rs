@@ -3,18 +3,22 @@
 use crate::report::{Stage, kind};
 use crate::walk::{Reached, Walk};
 use std::sync::Arc;
-use terrane_format::granule_bytes;
 use terrane_format::rows;
+use terrane_format::{Addr, granule_bytes};
+use terrane_object::shared::{SharedTable, SharedTotals};
 use terrane_pool::Pool;
 use terrane_pool::inspect::ZoneView;
 use terrane_store::explain::EntryState;
 
 /// Compares the walked blocks with zone tables and zone directories.
-pub(crate) fn check_space(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
+pub(crate) fn check_space(pool: &Arc<Pool>, shared: &SharedTable, walk: &mut Walk<'_>) {
     for corrupt in pool.check_tables() {
         walk.report.damage(kind::TABLES, &corrupt);
     }
-    walk.reached.sort_unstable_by_key(|reached| (reached.addr(), reached.psize()));
+    // The pointer that knows the owner comes first.
+    walk.reached.sort_unstable_by_key(|reached| (reached.addr(), reached.is_clone(), reached.is_rounded()));
+    check_references(pool, shared, walk);
+    walk.reached.dedup_by(|other, first| other.addr() == first.addr() && other.is_clone());
     check_overlaps(walk);
     let zones = pool.zones();
     let total = zones.iter().map(|zone| zone.live).sum();
@@ -48,6 +52,75 @@ pub(crate) fn check_space(pool: &Arc<Pool>, walk: &mut Walk<'_>) {
     }
 }
 
+/// Checks that each block has as many pointers as the table of shared blocks says, and counts clones.
+fn check_references(pool: &Pool, shared: &SharedTable, walk: &mut Walk<'_>) {
+    let mut entries = Vec::new();
+    let failed = shared.for_each(&mut |addr, extra| entries.push((addr, extra)));
+    let failed: Vec<String> = failed.iter().map(ToString::to_string).collect();
+    let failed = [shared.unusable().into_iter().map(str::to_owned).collect(), failed].concat();
+    for error in &failed {
+        walk.report.add(kind::UNREADABLE, "table of shared blocks", "readable", error);
+    }
+    let mut entries = entries.into_iter().peekable();
+    let unreached = |walk: &mut Walk<'_>, (addr, extra): (Addr, u64)| {
+        let (at, expected) =
+            (format!("block born at {addr}"), format!("{} references", extra.saturating_add(1)));
+        walk.report.add(kind::SHARED, at, expected, "none");
+    };
+    let granules = |psize: u32| granule_bytes(u64::from(psize));
+    let mut found = SharedTotals::default();
+    let reached = std::mem::take(&mut walk.reached);
+    for pointers in reached.chunk_by(|a, b| a.addr() == b.addr()) {
+        let Some(first) = pointers.first() else { continue };
+        let (addr, psize, count) = (first.addr(), first.psize(), pointers.len() as u64);
+        while let Some(entry) = entries.next_if(|(of, _)| *of < addr) {
+            unreached(walk, entry);
+        }
+        let extra = entries.next_if(|(of, _)| *of == addr).map_or(0, |(_, extra)| extra);
+        if count != extra.saturating_add(1) && failed.is_empty() {
+            let at = format!("block born at {addr}");
+            let expected = match extra {
+                0 => "once".to_owned(),
+                _ => format!("{} references, by the table of shared blocks", extra.saturating_add(1)),
+            };
+            let found =
+                if count == 2 && extra == 0 { "twice".to_owned() } else { format!("{count} references") };
+            walk.report.add(kind::SHARED, at, expected, found);
+        }
+        if let Some(other) = pointers.iter().find(|other| granules(other.psize()) != granules(psize)) {
+            let at = format!("block born at {addr}");
+            walk.report.add(kind::SHARED, at, format_args!("{psize} bytes"), other.psize());
+        }
+        if first.is_clone() {
+            walk.count_copy(psize);
+            // Not in a zone: reported for each pointer.
+            if let Ok((zone, _, _)) = pool.locate(addr, psize) {
+                walk.count_in_zone(zone, psize);
+            }
+        }
+        if extra > 0 {
+            let bytes = granule_bytes(u64::from(psize));
+            found.blocks += 1;
+            found.references = found.references.saturating_add(extra);
+            found.block_bytes = found.block_bytes.saturating_add(bytes);
+            found.saved_bytes = found.saved_bytes.saturating_add(bytes.saturating_mul(extra));
+        }
+    }
+    walk.reached = reached;
+    entries.for_each(|entry| unreached(walk, entry));
+    if failed.is_empty() {
+        let show = |all: SharedTotals| {
+            format!("{}, {}, {}, {}", all.blocks, all.references, all.block_bytes, all.saved_bytes)
+        };
+        walk.report.expect(
+            kind::SHARED,
+            "sums of the table of shared blocks",
+            show(found),
+            show(shared.totals()),
+        );
+    }
+}
+
 /// Checks that no two blocks share bytes.
 fn check_overlaps(walk: &mut Walk<'_>) {
     let mut last: Option<Reached> = None;
@@ -55,9 +128,8 @@ fn check_overlaps(walk: &mut Walk<'_>) {
         let at = || format!("block born at {}", reached.addr());
         if let Some(last) = last.filter(|last| last.addr().seq() == reached.addr().seq()) {
             let end = last.addr().offset() + granule_bytes(u64::from(last.psize()));
-            if last.addr() == reached.addr() {
-                walk.report.add(kind::SHARED, at(), "once", "twice");
-            } else if end > reached.addr().offset() {
+            // More pointers than references are reported already.
+            if last.addr() != reached.addr() && end > reached.addr().offset() {
                 let found = format!("overlapping the block born at {}", last.addr());
                 walk.report.add(kind::SHARED, at(), "disjoint from other blocks", found);
             }

@@ -7,7 +7,8 @@
 //! Invariants:
 //! * An indirect block is walked once, however many pointers name it. So a walk ends after as many steps as
 //!   the pool has blocks.
-//! * 16 bytes are kept for each stored copy of a block, and nothing else grows with the pool.
+//! * 16 bytes are kept for each stored copy of a block, and an entry of a map for each clone in a set. Nothing else
+//!   grows with the pool.
 
 use crate::report::{Progress, Report, Stage, kind};
 use std::collections::{BTreeMap, HashSet};
@@ -30,6 +31,8 @@ use terrane_wire::{ObjectId, Txg, ZoneSeq};
 const LISTED: u32 = 1 << 31;
 /// Set in `Reached::psize` if the size is known in whole granules only.
 const ROUNDED: u32 = 1 << 30;
+/// Set in `Reached::psize` if the pointer is that of a clone.
+const CLONE: u32 = 1 << 29;
 /// The owner digest of blocks whose owner is unknown.
 const UNKNOWN_OWNER: u32 = 0;
 pub(crate) const POOL_OWNER: u32 = 1;
@@ -48,7 +51,7 @@ impl Reached {
     }
 
     pub fn psize(&self) -> u32 {
-        self.psize & !(LISTED | ROUNDED)
+        self.psize & !(LISTED | ROUNDED | CLONE)
     }
 
     /// The size that a zone directory should have, from what it has.
@@ -59,6 +62,16 @@ impl Reached {
 
     pub fn is_listed(&self) -> bool {
         self.psize & LISTED != 0
+    }
+
+    /// Whether its size is known in whole granules only.
+    pub fn is_rounded(&self) -> bool {
+        self.psize & ROUNDED != 0
+    }
+
+    /// Whether a clone's pointer leads to it. Its owner is unknown: it has that of the first pointer.
+    pub fn is_clone(&self) -> bool {
+        self.psize & CLONE != 0
     }
 
     pub fn mark_listed(&mut self) {
@@ -157,6 +170,8 @@ pub(crate) struct Walk<'a> {
     pub by_birth: BTreeMap<Txg, u64>,
     /// Of the object set that is being walked.
     history: History,
+    /// Pointers of clones in the set that is being walked, by address and birth.
+    pub clones: BTreeMap<(Addr, Txg), u32>,
     seen_indirect: HashSet<u64>,
 }
 
@@ -177,6 +192,7 @@ impl<'a> Walk<'a> {
             account: Account::default(),
             by_birth: BTreeMap::new(),
             history: History::default(),
+            clones: BTreeMap::new(),
             seen_indirect: HashSet::new(),
         }
     }
@@ -195,6 +211,7 @@ impl<'a> Walk<'a> {
         self.history = history;
         self.seen_indirect.clear();
         self.by_birth.clear();
+        self.clones.clear();
         self.account = Account::default();
         if root.is_hole() {
             self.walk_queue(objset, set.inner_trees().2);
@@ -301,10 +318,8 @@ impl<'a> Walk<'a> {
     /// Counts a copy that waits on a dead list to be freed.
     pub fn record_waiting(&mut self, addr: Addr, bytes: u64) {
         let at = format!("dead list, copy born at {addr}");
-        self.record_copy(addr, bytes as u32, UNKNOWN_OWNER, &at);
-        if let Some(last) = self.reached.last_mut() {
-            last.psize |= ROUNDED;
-        }
+        // It may be shared, and several references may wait.
+        self.record_copy(addr, bytes as u32 | ROUNDED | CLONE, UNKNOWN_OWNER, &at);
     }
 
     /// Verifies and counts a block that only snapshots refer to.
@@ -314,8 +329,9 @@ impl<'a> Walk<'a> {
         for (addr, error) in self.pool.verify(ptr) {
             self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "whole", error);
         }
+        let psize = normal.psize | if normal.is_clone { CLONE } else { 0 };
         for addr in normal.copies() {
-            self.record_copy(addr, normal.psize, UNKNOWN_OWNER, &at);
+            self.record_copy(addr, psize, UNKNOWN_OWNER, &at);
         }
     }
 
@@ -539,11 +555,15 @@ impl<'a> Walk<'a> {
             return ptr.allocated_bytes();
         }
         let is_of_other = ptr.latest_birth() < self.history.created;
-        let is_unknown = tree.is_detached || tree.is_second_copy || is_of_other;
+        let is_unknown = tree.is_detached || tree.is_second_copy || is_of_other || normal.is_clone;
         let owner = if is_unknown { UNKNOWN_OWNER } else { digest(owner) };
+        let psize = normal.psize | if normal.is_clone { CLONE } else { 0 };
+        if normal.is_clone {
+            *self.clones.entry((normal.addrs[0], ptr.latest_birth())).or_default() += 1;
+        }
         let mut zones: Vec<ZoneSeq> = Vec::new();
         for addr in normal.copies() {
-            if let Some(zone) = self.record_copy(addr, normal.psize, owner, &at) {
+            if let Some(zone) = self.record_copy(addr, psize, owner, &at) {
                 if zones.contains(&zone) {
                     self.report.add(
                         kind::COPIES,
@@ -575,7 +595,21 @@ impl<'a> Walk<'a> {
         owner: u32,
         at: &dyn std::fmt::Display,
     ) -> Option<ZoneSeq> {
-        self.reached.push(Reached { addr: addr.raw(), psize, owner });
+        let reached = Reached { addr: addr.raw(), psize, owner };
+        self.reached.push(reached);
+        let psize = reached.psize();
+        // A clone's block is counted once, when all pointers are known.
+        if reached.is_clone() {
+            return self.locate(addr, psize, at);
+        }
+        self.count_copy(psize);
+        let zone = self.locate(addr, psize, at)?;
+        self.count_in_zone(zone, psize);
+        Some(zone)
+    }
+
+    /// Counts a stored copy.
+    pub fn count_copy(&mut self, psize: u32) {
         let bytes = granule_bytes(u64::from(psize));
         let counts = &mut self.report.counts;
         counts.blocks += 1;
@@ -585,12 +619,17 @@ impl<'a> Walk<'a> {
             let total = self.live_bytes.max(counts.bytes);
             (self.progress)(Progress { stage: Stage::Blocks, done: counts.bytes, total });
         }
+    }
+
+    /// Counts a stored copy in the zone where it is.
+    pub fn count_in_zone(&mut self, zone: ZoneSeq, psize: u32) {
+        let zone_bytes = self.by_zone.entry(zone).or_default();
+        *zone_bytes = zone_bytes.saturating_add(granule_bytes(u64::from(psize)));
+    }
+
+    fn locate(&mut self, addr: Addr, psize: u32, at: &dyn std::fmt::Display) -> Option<ZoneSeq> {
         match self.pool.locate(addr, psize) {
-            Ok((seq, _, _)) => {
-                let zone_bytes = self.by_zone.entry(seq).or_default();
-                *zone_bytes = zone_bytes.saturating_add(bytes);
-                Some(seq)
-            }
+            Ok((seq, _, _)) => Some(seq),
             Err(error) => {
                 self.report.add(kind::COPY, format_args!("{at}, copy born at {addr}"), "in a zone", error);
                 None

@@ -160,6 +160,58 @@ fn a_block_that_two_files_claim_is_found() {
     );
 }
 
+/// Offset in a leaf of one entry: where its references are, the last byte.
+fn references_at(leaf: &[u8]) -> usize {
+    leaf.iter().rposition(|byte| *byte != 0).unwrap()
+}
+
+#[test]
+fn shared_blocks_are_sound() {
+    for clones in [1, 3] {
+        let sound = Sound::new().with_clones(clones);
+        expect(&sound.check(), &[]);
+        let machine = sound.import();
+        assert_eq!(machine.objects.shared().totals().references, clones as u64);
+    }
+}
+
+#[test]
+fn a_wrong_count_of_references_is_found() {
+    for (more, expected) in [
+        (1, "4 references, by the table of shared blocks"),
+        (-1, "2 references, by the table of shared blocks"),
+    ] {
+        let sound = Sound::new().with_clones(2);
+        let report = sound.after_table(2, move |leaf| {
+            let at = references_at(leaf);
+            leaf[at] = leaf[at].wrapping_add_signed(more);
+        });
+        // The sums say otherwise, too.
+        expect(&report, &[kind::SHARED, kind::SHARED]);
+        let block = report.findings.iter().find(|finding| finding.expected == expected);
+        assert_eq!(block.unwrap().found, "3 references", "{report}");
+    }
+}
+
+#[test]
+fn an_entry_of_a_block_that_nobody_has_is_found() {
+    let report = Sound::new().with_clones(1).after_table(2, |leaf| {
+        // Another address, and the slot that says so.
+        leaf[1] ^= 1;
+    });
+    // The leaf no longer agrees with its index.
+    assert!(report.has(kind::UNREADABLE), "{report}");
+}
+
+#[test]
+fn wrong_sums_of_shared_blocks_are_found() {
+    let report = Sound::new().with_clones(1).after_table(0, |head| add(head, 32, 16));
+    expect(&report, &[kind::SHARED]);
+    // A count that contradicts the leaves: the table cannot be used, and the pool only be read.
+    let report = Sound::new().with_clones(1).after_table(0, |head| add(head, 8, 1));
+    expect(&report, &[kind::UNREADABLE]);
+}
+
 #[test]
 fn wrong_counts_in_the_header_are_found() {
     let report = Sound::new().after_header(|_, header| add(header, OBJECTS_AT, 1));

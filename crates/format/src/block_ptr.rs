@@ -31,7 +31,7 @@ layout! {
         0   addrs: [u64; 3],
         /// Of the stored bytes.
         24  checksum: [u8; 32],
-        /// bits 0-6 compression, 7 embedded, 8-15 type, 16-20 level, 21 shared, 22 encrypted, 24-31 checksum kind
+        /// bits 0-6 compression, 7 embedded, 8-15 type, 16-20 level, 21 cloned, 22 encrypted, 24-31 checksum kind
         /// (embedded: payload length), 32-63 zero (embedded: logical size).
         56  props: u64,
         /// Bytes of the block before compression.
@@ -50,7 +50,8 @@ layout! {
 }
 
 const EMBEDDED: u64 = 1 << 7;
-const KNOWN_PROPS: u64 = 0xff1f_ffff;
+const SHARED: u64 = 1 << 21;
+const KNOWN_PROPS: u64 = 0xff1f_ffff | SHARED;
 /// Offsets of the fixed words in an embedded pointer. The payload fills the other bytes in order.
 const PROPS_AT: usize = 56;
 const BIRTH_AT: usize = 72;
@@ -137,6 +138,8 @@ pub struct Normal {
     pub block_birth: Txg,
     /// Level 0: 1. Above: allocated level-0 blocks below, or for dnode blocks allocated dnodes.
     pub fill: u64,
+    /// It was made by a clone, so other pointers may name the same block. The first pointer of a shared block lacks it.
+    pub is_clone: bool,
 }
 
 impl Default for BlockPtr {
@@ -216,9 +219,7 @@ impl BlockPtr {
     /// Allocated bytes of all copies, rounded up to granules. 0 for holes and embedded blocks.
     pub fn allocated_bytes(&self) -> u64 {
         match self {
-            BlockPtr::Normal(normal) => {
-                granule_bytes(u64::from(normal.psize)) * normal.copies().count() as u64
-            }
+            BlockPtr::Normal(normal) => normal.allocated_bytes(),
             _ => 0,
         }
     }
@@ -254,6 +255,7 @@ impl BlockPtr {
                 addrs: normal.addrs.map(Addr::raw),
                 checksum: normal.checksum,
                 props: props(normal.compression, normal.kind, normal.level)
+                    | if normal.is_clone { SHARED } else { 0 }
                     | u64::from(normal.checksum_kind.id()) << 24,
                 lsize: normal.lsize,
                 psize: normal.psize,
@@ -268,15 +270,15 @@ impl BlockPtr {
 
     /// Features whose absence makes a reader refuse the pointer.
     pub fn features(&self) -> impl Iterator<Item = Feature> + use<> {
-        let (compression, has_two_births) = match self {
-            BlockPtr::Hole(_) => (None, false),
-            BlockPtr::Embedded(embedded) => (Some(embedded.compression), false),
+        let (compression, has_two_births, is_clone) = match self {
+            BlockPtr::Hole(_) => (None, false, false),
+            BlockPtr::Embedded(embedded) => (Some(embedded.compression), false, false),
             BlockPtr::Normal(normal) => {
-                (Some(normal.compression), normal.logical_birth != normal.block_birth)
+                (Some(normal.compression), normal.logical_birth != normal.block_birth, normal.is_clone)
             }
         };
         let has_new_codec = compression.is_some_and(|id| !Compression::id_needs_no_feature(id));
-        [(Feature::Codecs, has_new_codec), (Feature::Births, has_two_births)]
+        [(Feature::Codecs, has_new_codec), (Feature::Births, has_two_births), (Feature::Shared, is_clone)]
             .into_iter()
             .filter_map(|(feature, is_used)| is_used.then_some(feature))
     }
@@ -306,7 +308,8 @@ impl BlockPtr {
             ));
         }
         if phys.addrs == [0; 3] {
-            if phys.psize != 0 || phys.fill != 0 || compression != 0 || phys.checksum != [0; 32] {
+            let is_clone = phys.props & SHARED != 0;
+            if phys.psize != 0 || phys.fill != 0 || compression != 0 || phys.checksum != [0; 32] || is_clone {
                 return Err(Corrupt::new(
                     at,
                     "hole",
@@ -332,6 +335,10 @@ impl BlockPtr {
                 ),
             ));
         }
+        let is_clone = phys.props & SHARED != 0;
+        if is_clone && level > 0 {
+            return Err(Corrupt::new(at, "level of a cloned block", 0, level));
+        }
         Ok(BlockPtr::Normal(Normal {
             addrs: phys.addrs.map(Addr::from_raw),
             checksum: phys.checksum,
@@ -344,6 +351,7 @@ impl BlockPtr {
             logical_birth: phys.logical_birth,
             block_birth: phys.block_birth,
             fill: phys.fill,
+            is_clone,
         }))
     }
 }
@@ -393,6 +401,11 @@ impl BlockPtrPhys {
 }
 
 impl Normal {
+    /// Allocated bytes of all copies, rounded up to granules.
+    pub fn allocated_bytes(&self) -> u64 {
+        granule_bytes(u64::from(self.psize)) * self.copies().count() as u64
+    }
+
     /// The addresses of the copies, first choice first.
     pub fn copies(&self) -> impl Iterator<Item = Addr> + '_ {
         self.addrs.iter().copied().filter(|addr| !addr.is_none())
@@ -418,6 +431,7 @@ mod tests {
             logical_birth: Txg(12),
             block_birth: Txg(11),
             fill: 99,
+            is_clone: false,
         }
     }
 
@@ -466,8 +480,28 @@ mod tests {
         raw[100] = 1;
         assert!(BlockPtr::parse(&raw, &"here").unwrap_err().to_string().contains("unknown feature"));
         let mut raw = BlockPtr::Normal(normal()).encode();
-        raw[58] |= 0x20; // `shared`, reserved
+        raw[58] |= 0x40; // `encrypted`, reserved
         assert!(BlockPtr::parse(&raw, &"here").is_err());
+    }
+
+    #[test]
+    fn only_normal_pointers_of_level_0_can_be_clones() {
+        let clone = BlockPtr::Normal(Normal { level: 0, is_clone: true, logical_birth: Txg(15), ..normal() });
+        assert_eq!(BlockPtr::parse(&clone.encode(), &"here").unwrap(), clone);
+        assert_eq!(clone.encode()[58], 0x20);
+        assert!(clone.features().any(|feature| feature == Feature::Shared));
+        let embedded =
+            Embedded { kind: 7, level: 0, compression: 2, lsize: 1, birth: Txg(3), payload: vec![7] };
+        for other in [
+            BlockPtr::Normal(normal()),
+            BlockPtr::Hole(Hole { kind: 7, level: 0, lsize: 512, birth: Txg(5) }),
+            BlockPtr::Embedded(embedded),
+        ] {
+            let mut raw = other.encode();
+            assert!(!other.features().any(|feature| feature == Feature::Shared));
+            raw[58] |= 0x20;
+            assert!(BlockPtr::parse(&raw, &"here").is_err(), "{other:?}");
+        }
     }
 
     proptest! {

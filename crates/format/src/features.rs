@@ -45,6 +45,8 @@ pub enum Feature {
     EntryWords,
     /// Several data sets, snapshots and clones.
     Snapshots,
+    /// Blocks with several references, and the table that counts them.
+    Shared,
 }
 
 /// The label's list that names the feature.
@@ -255,6 +257,15 @@ pub static FEATURES: &[FeatureRow] = &[
         tracking: UseTracking::Marked,
         use_noun: "data set or snapshot",
         meaning: "data sets below the root, snapshots and clones",
+    },
+    FeatureRow {
+        feature: Feature::Shared,
+        name: "org.terrane:shared",
+        compatibility: Compatibility::Incompatible,
+        is_default: true,
+        tracking: UseTracking::Marked,
+        use_noun: "cloned block",
+        meaning: "copies of files that share their blocks",
     },
 ];
 

@@ -1,7 +1,8 @@
 //! Changes of one object in one txg.
 //!
 //! Dirty blocks are whole blocks in memory, possibly without trailing zeros. Freed blocks are kept as ranges,
-//! so that truncating a terabyte costs nothing until the sync.
+//! so that truncating a terabyte costs nothing until the sync. A clone is a dirty block too, with a pointer
+//! instead of bytes. So readers, writers, truncation and the sync see one state, in one map.
 //!
 //! Invariants: a block in `blocks` was written after any free that covers it. A block in `restored` is also in
 //! `blocks`, with unchanged content.
@@ -9,6 +10,7 @@
 use crate::dnode::Dnode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use terrane_format::block_ptr::Normal;
 use terrane_store::pipeline::PreEncoded;
 use terrane_wire::Txg;
 
@@ -62,10 +64,36 @@ pub(crate) struct TreeBlock {
     pub index: u64,
 }
 
+/// New content of a block.
+#[derive(Clone, Debug)]
+pub(crate) enum DirtyBlock {
+    /// Bytes to store.
+    Data(Arc<Vec<u8>>),
+    /// A stored block of another place, to be shared. It is in a tree as of the last sync, and no syncing txg
+    /// removes it from there.
+    Given(Arc<Normal>),
+}
+
+impl DirtyBlock {
+    pub fn data(&self) -> Option<&Arc<Vec<u8>>> {
+        match self {
+            DirtyBlock::Data(data) => Some(data),
+            DirtyBlock::Given(_) => None,
+        }
+    }
+
+    pub fn given(&self) -> Option<&Arc<Normal>> {
+        match self {
+            DirtyBlock::Data(_) => None,
+            DirtyBlock::Given(ptr) => Some(ptr),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dirty {
     pub txg: Txg,
-    pub blocks: BTreeMap<u64, Arc<Vec<u8>>>,
+    pub blocks: BTreeMap<u64, DirtyBlock>,
     /// Those blocks whose content is unchanged.
     pub restored: BTreeMap<u64, Restored>,
     pub freed: Ranges,
@@ -107,7 +135,8 @@ impl Frozen {
         self.dnode.block_count = blocks.len() as u64;
         self.dirty.restored.clear();
         self.dirty.freed.add(0, u64::MAX);
-        self.dirty.blocks = (0..).zip(blocks.into_iter().map(Arc::new)).collect();
+        let blocks = blocks.into_iter().map(|content| DirtyBlock::Data(Arc::new(content)));
+        self.dirty.blocks = (0..).zip(blocks).collect();
     }
 
     /// Replaces these blocks, or frees those without content.
@@ -117,7 +146,7 @@ impl Frozen {
                 Some(content) => {
                     self.dnode.block_count = self.dnode.block_count.max(block.saturating_add(1));
                     self.dirty.restored.remove(&block);
-                    self.dirty.blocks.insert(block, Arc::new(content));
+                    self.dirty.blocks.insert(block, DirtyBlock::Data(Arc::new(content)));
                 }
                 None => self.dirty.free(block, block.saturating_add(1)),
             }
@@ -137,6 +166,8 @@ pub(crate) enum SpillChange {
 /// What a txg knows of a block.
 pub(crate) enum DirtyContent {
     Data(Arc<Vec<u8>>),
+    /// The content of this stored block.
+    Given(Arc<Normal>),
     Zeros,
     Unchanged,
 }
@@ -148,7 +179,8 @@ impl Dirty {
 
     pub fn dirty_content(&self, block: u64) -> DirtyContent {
         match self.blocks.get(&block) {
-            Some(data) => DirtyContent::Data(data.clone()),
+            Some(DirtyBlock::Data(data)) => DirtyContent::Data(data.clone()),
+            Some(DirtyBlock::Given(ptr)) => DirtyContent::Given(ptr.clone()),
             None if self.freed.contains(block) => DirtyContent::Zeros,
             None => DirtyContent::Unchanged,
         }
@@ -172,8 +204,14 @@ impl Dirty {
     }
 
     pub fn bytes(&self) -> u64 {
+        let given = self.blocks.values().filter_map(DirtyBlock::given);
+        self.written_bytes() + given.map(|ptr| ptr.allocated_bytes()).sum::<u64>()
+    }
+
+    /// Bytes of the blocks that the sync will write, without clones.
+    pub fn written_bytes(&self) -> u64 {
         let spill = if let SpillChange::New(spill) = &self.spill { spill.len() as u64 } else { 0 };
-        self.blocks.values().map(|block| block.len() as u64).sum::<u64>() + spill
+        self.blocks.values().filter_map(DirtyBlock::data).map(|data| data.len() as u64).sum::<u64>() + spill
     }
 }
 

@@ -95,8 +95,8 @@ layout! {
         40 logical: u64,
         /// Compressed size of records, one copy.
         48 physical: u64,
-        /// 0.
-        56 reserved: u64,
+        /// In the meta object set, the object of the table of shared blocks; 0: there is none.
+        56 shared_table: u64,
     }
 }
 
@@ -418,6 +418,8 @@ pub struct ObjsetHeader {
     pub high_water: u64,
     /// `None`: the set was created before sums were counted.
     pub account: Option<Account>,
+    /// In the meta object set, the object of the table of shared blocks; 0: there is none.
+    pub shared_table: ObjectId,
     /// The dnode of the dnodes, object 0.
     pub dnodes: Dnode,
     /// The dnode of the free queue that the header block holds.
@@ -432,6 +434,7 @@ impl ObjsetHeader {
             // Slot 0 stays unused: number 0 is that of the dnodes object.
             high_water: 1,
             account: None,
+            shared_table: ObjectId(0),
             dnodes: Dnode::new(ObjectKind::Dnodes, 1, DNODE_BLOCK_BYTES, Txg(0)),
             free_queue: Dnode::new(ObjectKind::FreeQueue, 1, DNODE_BLOCK_BYTES, Txg(0)),
         }
@@ -448,7 +451,7 @@ impl ObjsetHeader {
             used,
             logical,
             physical,
-            reserved: 0,
+            shared_table: self.shared_table.0,
         };
         let mut raw = head.encode().to_vec();
         raw.resize(SLOT_BYTES, 0);
@@ -463,13 +466,12 @@ impl ObjsetHeader {
         let head = ObjsetHead::decode(raw)
             .filter(|_| raw.len() == OBJSET_BYTES)
             .ok_or_else(|| Corrupt::new(at, "object set header length", OBJSET_BYTES, raw.len()))?;
-        if head.magic != OBJSET_MAGIC || head.reserved != 0 {
-            return Err(Corrupt::new(
-                at,
-                "object set header",
-                format_args!("{OBJSET_MAGIC:#x}, and reserved fields 0"),
-                format_args!("{:#x} {:#x}", head.magic, head.reserved),
-            ));
+        if head.magic != OBJSET_MAGIC {
+            let expected = format_args!("{OBJSET_MAGIC:#x}");
+            return Err(Corrupt::new(at, "object set header", expected, format_args!("{:#x}", head.magic)));
+        }
+        if head.shared_table > ObjectId::MASK {
+            return Err(Corrupt::new(at, "object of the shared blocks", "below 2^48", head.shared_table));
         }
         let account = account::parse(head.flags, [head.used, head.logical, head.physical], at)?;
         let header_dnode = |index: usize, kind: ObjectKind| -> Result<Dnode, Corrupt> {
@@ -493,7 +495,14 @@ impl ObjsetHeader {
                 head.high_water,
             ));
         }
-        Ok(ObjsetHeader { objects: head.objects, high_water: head.high_water, account, dnodes, free_queue })
+        Ok(ObjsetHeader {
+            objects: head.objects,
+            high_water: head.high_water,
+            account,
+            shared_table: ObjectId(head.shared_table),
+            dnodes,
+            free_queue,
+        })
     }
 }
 
@@ -626,6 +635,7 @@ mod tests {
             logical_birth: Txg(5),
             block_birth: Txg(5),
             fill: 1,
+            is_clone: false,
         };
         let mut block = vec![0; DNODE_BLOCK_BYTES as usize];
         let spills = [

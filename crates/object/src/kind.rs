@@ -28,11 +28,13 @@ pub enum ObjectKind {
     DeadList = 11,
     /// In the meta object set, an object that stands for a snapshot.
     Snapshot = 12,
+    /// In the meta object set: blocks with more than one reference.
+    SharedTable = 13,
 }
 
 impl ObjectKind {
     /// All kinds, by number.
-    pub const ALL: [ObjectKind; 12] = [
+    pub const ALL: [ObjectKind; 13] = [
         ObjectKind::Dnodes,
         ObjectKind::FreeQueue,
         ObjectKind::Objset,
@@ -45,6 +47,7 @@ impl ObjectKind {
         ObjectKind::DeleteQueue,
         ObjectKind::DeadList,
         ObjectKind::Snapshot,
+        ObjectKind::SharedTable,
     ];
 
     /// The kind with this stored number. `None`: there is none.
@@ -54,7 +57,8 @@ impl ObjectKind {
 
     /// False for those whose blocks only the sync changes.
     pub(crate) fn is_changed_by_callers(self) -> bool {
-        !matches!(self, ObjectKind::Dnodes | ObjectKind::FreeQueue | ObjectKind::DeadList)
+        use ObjectKind::{DeadList, Dnodes, FreeQueue, SharedTable};
+        !matches!(self, Dnodes | FreeQueue | DeadList | SharedTable)
     }
 
     /// True for everything but file contents: two copies, always compressed.

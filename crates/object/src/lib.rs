@@ -20,6 +20,7 @@
 //! | [`object`] | one object, alive |
 //! | `object_alloc` | free object numbers |
 //! | [`objset`] | many objects |
+//! | [`shared`] | blocks with several references |
 //! | [`object_sets`] | all sets of a pool, and their sync |
 
 #![deny(missing_docs)]
@@ -40,6 +41,7 @@ pub mod object_sets;
 pub mod objset;
 pub mod queued_subtree;
 mod read_streams;
+pub mod shared;
 mod tree;
 
 pub use account::Account;

@@ -52,7 +52,7 @@ impl LifetimeHints {
     /// Placement of all blocks that the sync writes for the object. `default` is the set's hint for objects
     /// without one.
     pub fn placement(&self, tree: TreeId, frozen: &Frozen, default: Hint) -> Placement {
-        let burst_bytes = frozen.dirty.bytes();
+        let burst_bytes = frozen.dirty.written_bytes();
         let hint = self.hint();
         Placement {
             // Unique in the set; equal numbers in two sets are harmless.
@@ -117,7 +117,7 @@ impl<'a> ReplacedPointers<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dirty::Dirty;
+    use crate::dirty::{Dirty, DirtyBlock};
     use crate::{Object, ObjectKind, ObjectSets, ObjectSpec};
     use terrane_device::{SimConfig, SimDevice};
     use terrane_pool::{CreateOptions, ImportOptions};
@@ -186,7 +186,7 @@ mod tests {
         let tree = TreeId { objset: terrane_wire::ObjsetId(1), object: ObjectId(7) };
         let mut frozen =
             Frozen { dirty: Dirty::new(Txg(5)), dnode: Dnode::new(ObjectKind::File, 1, 4096, Txg(5)) };
-        frozen.dirty.blocks.insert(0, Arc::new(vec![1; 4096]));
+        frozen.dirty.blocks.insert(0, DirtyBlock::Data(Arc::new(vec![1; 4096])));
         let hints = LifetimeHints::default();
         let placed = hints.placement(tree, &frozen, Hint::Long);
         assert_eq!((placed.file, placed.hint, placed.burst_bytes), (7, Hint::Long, 4096));
@@ -202,7 +202,7 @@ mod tests {
             hints.set_expected_life(life);
             assert_eq!(hints.placement(tree, &frozen, Hint::NotSet).expected_life_bytes, life);
         }
-        frozen.dirty.blocks.insert(1, Arc::new(vec![1; SMALL_BYTES as usize]));
+        frozen.dirty.blocks.insert(1, DirtyBlock::Data(Arc::new(vec![1; SMALL_BYTES as usize])));
         assert!(!hints.placement(tree, &frozen, Hint::NotSet).is_closed, "a large one may go on");
     }
 }

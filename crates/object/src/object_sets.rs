@@ -12,6 +12,7 @@ use crate::kind::ObjectKind;
 use crate::mos_change::{MosChange, MosUpdate};
 use crate::object::Object;
 use crate::objset::{ObjectSet, ObjectSpec, Synced};
+use crate::shared::SharedTable;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +46,8 @@ impl ObjectSets {
 
     /// Opens the object sets of an imported pool.
     pub fn open(pool: Arc<Pool>) -> Result<Arc<ObjectSets>, ObjectError> {
-        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None)?;
+        let shared = Arc::<SharedTable>::default();
+        let mos = ObjectSet::open(pool.clone(), ObjsetId(0), pool.root(), None, None, shared)?;
         let (sets, syncing, opening) = (Mutex::default(), Mutex::default(), Mutex::default());
         let objects = Arc::new(ObjectSets { pool: pool.clone(), mos, sets, syncing, opening });
         pool.set_client(objects.clone());
@@ -60,6 +62,11 @@ impl ObjectSets {
     /// The meta object set.
     pub fn mos(&self) -> &Arc<ObjectSet> {
         &self.mos
+    }
+
+    /// The pool's table of shared blocks.
+    pub fn shared(&self) -> &Arc<SharedTable> {
+        self.mos.shared()
     }
 
     /// Creates an empty object set; returns the MOS object that stands for it.
@@ -162,7 +169,8 @@ impl ObjectSets {
         }
         let (root, identity) = parse_entry(&object.bonus(), id)?;
         let queue = identity.map(|identity| self.queue_of(id, identity)).transpose()?;
-        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue)?;
+        let shared = self.shared().clone();
+        let set = ObjectSet::open(self.pool.clone(), ObjsetId(id.0), root, Some(free_policy), queue, shared)?;
         if is_retired {
             set.set_retired();
         }
@@ -218,6 +226,11 @@ impl Client for ObjectSets {
     fn sync(&self, txg_sync: &mut TxgSync<'_>) -> Result<BlockPtr, PoolError> {
         let sets = std::mem::take(&mut *self.syncing.lock());
         let mut changes = Vec::new();
+        let shared = self.shared().clone();
+        txg_sync.begin_references(shared.ranges());
+        if shared.has_clones(txg_sync.txg()) {
+            sets.iter().for_each(|(_, set)| set.note_shared_zones(txg_sync));
+        }
         for (id, set) in sets {
             if let Some(Synced { root, queue }) = set.sync(txg_sync, Vec::new()).map_err(into_pool)? {
                 changes.push(MosChange::root(id, &root));
@@ -233,6 +246,10 @@ impl Client for ObjectSets {
                     policy.after_sync(txg_sync, &set.root(), set.account()).map_err(into_pool)?;
                 changes.append(&mut of_policy);
             }
+        }
+        // Nothing that may be shared is freed from here on: the meta object set has no records.
+        if let Some((id, blocks)) = shared.settle(txg_sync).map_err(into_pool)? {
+            changes.push(MosChange { id, update: MosUpdate::Blocks(blocks) });
         }
         self.mos.sync(txg_sync, changes).map_err(into_pool)?;
         if self.mos.queue_needs_txg() {

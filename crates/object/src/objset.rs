@@ -27,6 +27,7 @@ use crate::free_policy::FreePolicy;
 use crate::object::{Object, ObjectTable};
 use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
+use crate::shared::SharedTable;
 pub use create::ObjectSpec;
 use parking_lot::Mutex;
 use policy::ActivePolicy;
@@ -36,8 +37,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::{BlockPtr, Feature, Owner};
 use terrane_pool::{Pool, Tx};
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
-use terrane_wire::{ObjectId, ObjsetId, Txg};
+use terrane_wire::{Corrupt, ObjectId, ObjsetId, Txg};
 
 /// The free queue's number, far above all others.
 pub const FREE_QUEUE: ObjectId = ObjectId(u64::MAX);
@@ -99,6 +101,7 @@ pub struct ObjectSet {
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
+    shared: Arc<SharedTable>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
     spill_reads: Mutex<SpillReads>,
 }
@@ -114,6 +117,7 @@ impl ObjectSet {
         root: BlockPtr,
         free_policy: Option<Arc<dyn FreePolicy>>,
         queue_in_mos: Option<Arc<Object>>,
+        shared: Arc<SharedTable>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
         let header = if root.is_hole() {
             ObjsetHeader::empty()
@@ -121,6 +125,13 @@ impl ObjectSet {
             let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
             ObjsetHeader::parse(&raw, &format!("object set {id}"))?
         };
+        let is_meta = id == ObjsetId(0);
+        if !is_meta && header.shared_table != ObjectId(0) {
+            let at = format!("object set {id}");
+            return Err(
+                PoolError::from(Corrupt::new(at, "table of shared blocks", 0, header.shared_table)).into()
+            );
+        }
         let allocator = ObjectAllocator::new(header.objects, header.high_water);
         let table = ObjectTable::new(pool.clone(), id);
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
@@ -128,6 +139,7 @@ impl ObjectSet {
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
             policy: ActivePolicy::new(&pool),
             free_policy,
+            shared,
             queue_in_mos,
             table,
             pool,
@@ -150,6 +162,9 @@ impl ObjectSet {
             spill_reads: Mutex::default(),
         });
         *set.queue.lock() = set.load_queue()?;
+        if is_meta {
+            set.shared.attach(&set, header.shared_table)?;
+        }
         Ok(set)
     }
 
@@ -172,6 +187,11 @@ impl ObjectSet {
     /// damaged.
     pub fn lost_changes(&self) -> u64 {
         self.table.lost_changes()
+    }
+
+    /// The pool's table of shared blocks.
+    pub fn shared(&self) -> &Arc<SharedTable> {
+        &self.shared
     }
 
     /// The object of the MOS that holds its free queue.

@@ -20,7 +20,7 @@ use crate::queued_subtree::QueuedSubtree;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, Compression, ZstdLevel};
-use terrane_format::block_ptr::Hole;
+use terrane_format::block_ptr::{Hole, Normal};
 use terrane_format::{BlockPtr, Feature, Owner};
 use terrane_pool::{Pool, Stream, TxgSync, WriteRequest};
 use terrane_store::PoolError;
@@ -71,6 +71,14 @@ pub(crate) fn children(
     (0..(block.len() / BlockPtr::SIZE) as u64)
         .map(|child| child_of(&block, tree, level, index, child))
         .collect()
+}
+
+/// The block that a new pointer of this txg shares with an older one. `None`: the txg wrote it.
+fn shared_by(ptr: &BlockPtr, txg: Txg) -> Option<&Normal> {
+    match ptr {
+        BlockPtr::Normal(normal) if normal.block_birth < txg => Some(normal),
+        _ => None,
+    }
 }
 
 fn encode_pointers(pointers: &[BlockPtr]) -> Vec<u8> {
@@ -315,10 +323,17 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
         if rebuilt.is_ok() {
             let txg = self.txg_sync.txg();
             self.queued.drain(..).for_each(|root| self.ledger.detach(txg, root));
-            self.written.iter().for_each(|ptr| self.ledger.added.add_of_tree(ptr));
+            for ptr in &self.written {
+                self.ledger.added.add_of_tree(ptr);
+                if let Some(shared) = shared_by(ptr, txg) {
+                    self.txg_sync.add_reference(shared);
+                }
+            }
             self.to_free.iter().for_each(|ptr| self.ledger.remove_block(self.txg_sync, ptr));
         } else {
-            self.written.iter().for_each(|ptr| self.ledger.discard(self.txg_sync, ptr));
+            let txg = self.txg_sync.txg();
+            let own = self.written.iter().filter(|ptr| shared_by(ptr, txg).is_none());
+            own.for_each(|ptr| self.ledger.discard(self.txg_sync, ptr));
         }
         rebuilt
     }

@@ -38,6 +38,7 @@ mod nopwrite;
 pub mod pool;
 pub mod read;
 mod rebuild;
+pub mod references;
 pub mod removal;
 mod reports;
 mod reset;

@@ -24,6 +24,7 @@ use crate::levels::CompressionTicket;
 use crate::mover::Mover;
 use crate::nopwrite::{EncodeOutcome, WriteDecision};
 use crate::pool::{Dropping, Pool, Stream, SyncState, TxgSync, WriteRequest};
+use crate::references::{FreedNow, References};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -88,6 +89,7 @@ impl Pool {
             started_ns,
             logical_bytes: 0,
             dropping: Dropping::default(),
+            references: References::default(),
         };
         txg_sync.st.streams.begin_txg(txg, self.collection().open_zones_max);
         txg_sync.close_leaving()?;
@@ -275,6 +277,7 @@ impl TxgSync<'_> {
             logical_birth: content_birth.unwrap_or(self.txg),
             block_birth: self.txg,
             fill: request.fill,
+            is_clone: false,
         }))
     }
 
@@ -351,18 +354,31 @@ impl TxgSync<'_> {
         Ok(location.slot)
     }
 
-    /// Frees one copy of a block whose pointer is gone.
+    /// Frees one copy of a block whose pointer is gone, or its reference if the block is shared.
     pub fn release_copy(&mut self, addr: Addr, granules: u32) {
         self.released = true;
-        self.commit.free_copy(addr, granules);
+        match self.references.note_freed_copy(addr, granules) {
+            FreedNow::Block => self.commit.free_copy(addr, granules),
+            FreedNow::Deferred => {}
+            FreedNow::TooLate => self.report_late_free(addr),
+        }
     }
 
-    /// Frees a block with all its copies. Holes and embedded blocks occupy no space.
+    /// Frees a block, or one of its references if it is shared. There is no other way to free one. Holes and
+    /// embedded blocks occupy no space.
     pub fn release(&mut self, ptr: &BlockPtr) {
         self.released = true;
         if let BlockPtr::Normal(normal) = ptr {
-            self.uncached.push(Key::of(normal));
-            self.commit.free_block(normal);
+            match self.references.note_freed(normal) {
+                FreedNow::Block => self.free_unshared(normal),
+                FreedNow::Deferred => {}
+                FreedNow::TooLate => self.report_late_free(normal.addrs[0]),
+            }
         }
+    }
+
+    fn free_unshared(&mut self, normal: &Normal) {
+        self.uncached.push(Key::of(normal));
+        self.commit.free_block(normal);
     }
 }

@@ -25,6 +25,7 @@
 //! | `dir`, `create`, `link`, `rename` | finding and listing names; new files; adding, removing and moving names |
 //! | `entry_words` | words of programs beside names |
 //! | `file`, `write`, `reserve` | read, write, truncate; space that `fallocate` reserves |
+//! | `clone` | copies that share blocks |
 //! | `xattr`, `xattr_dir`, `acl_files` | extended attributes, in a list or in objects of their own; ACLs of files |
 //! | `hint`, `hint_rules`, `lifetimes` | lifetime hints given by users, for a file or by its name; lifetimes inferred from other files |
 //! | `inode_flags` | the flags of chattr(1) |
@@ -43,6 +44,7 @@ mod acl_files;
 mod attr;
 mod begin;
 mod claims;
+mod clone;
 mod create;
 mod delete_queue;
 mod diff;

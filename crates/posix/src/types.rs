@@ -164,6 +164,15 @@ pub struct WriteFlags {
     pub writes_back: bool,
 }
 
+/// How much of a range [`Fs::clone_range`](crate::Fs::clone_range) has copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cloned {
+    /// All bytes.
+    pub bytes: u64,
+    /// Those of records that share their blocks with the source.
+    pub shared_bytes: u64,
+}
+
 /// Options of a read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {

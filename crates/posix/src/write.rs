@@ -16,7 +16,7 @@ use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
 /// Maximum of bytes written in one transaction.
-const CHUNK_BYTES: usize = 1 << 20;
+pub(crate) const CHUNK_BYTES: usize = 1 << 20;
 
 /// `write`, up to the bytes of one transaction.
 #[derive(Clone, Copy, Debug)]
@@ -233,7 +233,7 @@ fn blocks_of(block: u64, start: u64, end: u64) -> Range<u64> {
 
 /// Upper bound of what zeroing a range dirties: the records at its edges, at their current size. The rest
 /// becomes holes.
-fn edges_cost(inode: &Inode) -> Cost {
+pub(crate) fn edges_cost(inode: &Inode) -> Cost {
     let block_bytes = u64::from(inode.object().block_size());
     Cost { write_bytes: 2 * block_bytes, meta_blocks: 4, ..Cost::NOTHING }
 }
@@ -337,52 +337,6 @@ impl Fs {
             self.execute(&Reserve { ino, range: offset..end, extends: !keeps_size })?;
         }
         Ok(())
-    }
-
-    /// Copies bytes and returns their number. It is less than `len` at the end of `from`, or if the pool is
-    /// full. `EINVAL`: the ranges overlap in one file.
-    pub fn copy_range(
-        &self,
-        from: Ino,
-        from_offset: u64,
-        to: Ino,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64, Errno> {
-        let source = self.hold(from)?;
-        source.read().check_file()?;
-        let target = self.hold(to)?;
-        target.read().check_file()?;
-        if from == to && from_offset.abs_diff(to_offset) < len {
-            return Err(Errno::EINVAL);
-        }
-        // By the current size: within one file the copy itself may move the end.
-        let len = len.min(source.read().attrs.zpl.size.saturating_sub(from_offset));
-        let flags = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
-        let mut done = 0;
-        let mut data = Vec::new();
-        while done < len {
-            let (Some(at), Some(into)) = (from_offset.checked_add(done), to_offset.checked_add(done)) else {
-                break;
-            };
-            let step = (len - done).min(CHUNK_BYTES as u64);
-            data.clear();
-            let copied =
-                self.read(from, at, u32::try_from(step).unwrap_or(u32::MAX), &mut data).and_then(|()| {
-                    if data.is_empty() {
-                        Ok(0)
-                    } else {
-                        self.execute(&Write { ino: to, offset: into, data: &data, flags })
-                    }
-                });
-            match copied {
-                Ok(0) => break,
-                Ok(bytes) => done += bytes as u64,
-                Err(_) if done > 0 => break,
-                Err(errno) => return Err(errno),
-            }
-        }
-        Ok(done)
     }
 }
 

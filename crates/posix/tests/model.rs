@@ -141,7 +141,12 @@ impl Run {
     }
 
     fn change_file(&mut self, fs: &Fs, ino: Ino) {
-        let (at, len) = (self.rng.below(20_000), self.rng.below(9_000));
+        let (mut at, mut len) = (self.rng.below(20_000), self.rng.below(9_000));
+        // Whole records are shared by copies.
+        let is_aligned = self.rng.below(2) == 0;
+        if is_aligned {
+            (at, len) = (at / 4096 * 4096, len.next_multiple_of(4096));
+        }
         match self.rng.below(5) {
             0 | 1 => {
                 let data = self.rng.random_bytes(len as usize);
@@ -164,7 +169,7 @@ impl Run {
             }
             _ => {
                 let Some(source) = self.any_file() else { return };
-                let into = self.rng.below(20_000);
+                let into = if is_aligned { self.rng.below(5) * 4096 } else { self.rng.below(20_000) };
                 let copied = fs.copy_range(source, at, ino, into, len);
                 assert_eq!(
                     copied,

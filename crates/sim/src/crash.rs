@@ -164,6 +164,34 @@ pub fn crowded_crash(seed: u64) -> Result<u64, Failure> {
     run_crashes(workload, seed, 400).map(|()| runs)
 }
 
+/// Files that share blocks, on a nearly full pool, while files are rewritten in every second life. Returns references
+/// to shared blocks, and runs, before the first crash.
+pub fn cloning_crash(seed: u64) -> Result<(u64, u64), Failure> {
+    let props = vec![("recordsize", "4K"), ("compression", "off")];
+    let machine = Machine::create(&Plan { zones: 32, props, ..multi_device_plan(seed) })?;
+    let mut workload = Workload::fresh(machine, seed);
+    (workload.file_bytes, workload.mix) = (100_000, OpMix::Clones);
+    for round in 0..2 + seed % 3 {
+        for _ in 0..15 {
+            ensure(workload.step()? == Step::Done, || stopped_text(&workload))?;
+        }
+        let files = workload.fill(round)?;
+        workload.sync()?;
+        for file in &files {
+            workload.unlink(file)?;
+        }
+        workload.sync()?;
+    }
+    workload.rewrites = seed.is_multiple_of(2);
+    for _ in 0..100 {
+        ensure(workload.step()? == Step::Done, || stopped_text(&workload))?;
+    }
+    workload.sync()?;
+    let references = workload.machine.objects.shared().totals().references;
+    let runs = workload.machine.pool.status().runs;
+    run_crashes(workload, seed, 400).map(|()| (references, runs))
+}
+
 /// The states of a pool's zones, as text.
 pub(crate) fn zone_summary(machine: &Machine) -> String {
     let status = machine.pool.status();
@@ -176,7 +204,7 @@ pub(crate) fn zone_summary(machine: &Machine) -> String {
 
 fn run_crashes(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failure> {
     let mut rng = Prng::new(seed ^ 0xc0a5);
-    let (file_bytes, rewrites) = (workload.file_bytes, workload.rewrites);
+    let (file_bytes, rewrites, mix) = (workload.file_bytes, workload.rewrites, workload.mix);
     for round in 0..2 {
         workload.reads_fail = true;
         let device = workload.machine.device.clone();
@@ -203,7 +231,7 @@ fn run_crashes(mut workload: Workload, seed: u64, ops: u64) -> Result<(), Failur
         workload.machine.pool.abandon();
         let recovered = recover(&workload, &left, seed + round);
         workload = recovered.map_err(|failure| failure.within(format_args!("crash {round}")))?;
-        (workload.file_bytes, workload.rewrites) = (file_bytes, rewrites);
+        (workload.file_bytes, workload.rewrites, workload.mix) = (file_bytes, rewrites, mix);
     }
     continue_workload(workload, 40, seed)
 }

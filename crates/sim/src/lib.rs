@@ -16,6 +16,7 @@
 #![deny(missing_docs)]
 
 pub mod attributes;
+mod clones;
 pub mod collect;
 pub mod crash;
 pub mod faults;

@@ -77,6 +77,8 @@ pub struct Workload {
     pub rewrites: bool,
     /// The most that one rewrite changed: bytes of records, and files.
     pub rewritten: u64,
+    /// The model between the operations of a step: a txg may end there.
+    pub(crate) between: Vec<Arc<Model>>,
     /// Operations at which an entry was written to the error log.
     logged_errors: BTreeSet<u64>,
 }
@@ -95,6 +97,8 @@ pub enum OpMix {
     Attributes,
     /// Only contents of files on a nearly full pool, so that GC never rests.
     Churn,
+    /// Only few files, which share blocks.
+    Clones,
 }
 
 impl Workload {
@@ -116,6 +120,7 @@ impl Workload {
             reads_fail: false,
             rewrites: false,
             rewritten: 0,
+            between: Vec::new(),
             logged_errors: BTreeSet::new(),
         }
     }
@@ -141,11 +146,13 @@ impl Workload {
         let before = State { steps: self.steps, model: Arc::new(self.model.clone()) };
         let first = self.machine.pool.open_txg().0;
         self.steps += 1;
+        self.between.clear();
         let outcome = match self.mix {
             OpMix::Everything => self.act(),
             OpMix::Names | OpMix::Words => self.act_on_names(),
             OpMix::Attributes => self.act_on_few_files(),
             OpMix::Churn => self.churn(),
+            OpMix::Clones => self.act_on_clones(),
         };
         if self.steps.is_multiple_of(5) {
             let _ = self.machine.fs().shrink_dirs().step(1);
@@ -167,6 +174,9 @@ impl Workload {
         for txg in first..last + u64::from(dead) {
             let states = self.history.entry(txg).or_default();
             states.push(before.clone());
+            // They count as the state before: the step is not complete.
+            let between = self.between.iter().cloned();
+            states.extend(between.map(|model| State { steps: before.steps, model }));
             states.push(after.clone());
         }
         while self.history.len() > HISTORY {
@@ -484,7 +494,7 @@ impl Workload {
         Ok(())
     }
 
-    fn change_file(&mut self, ino: Ino) -> Result<(), Failure> {
+    pub(crate) fn change_file(&mut self, ino: Ino) -> Result<(), Failure> {
         let fs = Arc::clone(self.machine.fs());
         let (at, len) = (self.rng.below(self.file_bytes), 1 + self.rng.below(self.file_bytes / 2));
         let (from, to) = (at as usize, (at + len) as usize);

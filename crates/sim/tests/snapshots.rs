@@ -117,8 +117,10 @@ impl World {
             let known: Vec<String> = self.model.heads[path].keys().cloned().collect();
             let name = match self.random.below(3) {
                 0 => self.name("f"),
-                _ => self.pick(known).unwrap_or_else(|| self.name("f")),
+                _ => self.pick(known.clone()).unwrap_or_else(|| self.name("f")),
             };
+            // Of what earlier changes have stored.
+            let source = self.pick(known).filter(|source| *source != name && self.random.one_in(2));
             let files = self.model.heads.get_mut(path).unwrap();
             let ino = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
             if ino.is_ok() && self.random.one_in(5) {
@@ -128,6 +130,15 @@ impl World {
             }
             let ino =
                 ino.unwrap_or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino);
+            if let Some(source) = source {
+                let shared = files[&source].clone();
+                let from = fs.lookup(fs.root(), source.as_bytes()).unwrap().ino;
+                assert_eq!(fs.copy_range(from, 0, ino, 0, shared.len() as u64), Ok(shared.len() as u64));
+                let content = files.entry(name).or_default();
+                content.resize(content.len().max(shared.len()), 0);
+                content[..shared.len()].copy_from_slice(&shared);
+                continue;
+            }
             let content = files.entry(name).or_default();
             let at = self.random.below(60_000) as usize;
             let len = 1 + self.random.below(20_000) as usize;

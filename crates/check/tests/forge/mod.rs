@@ -112,6 +112,51 @@ impl Sound {
         self.after(move |group, root| edit_set(group, root, set, &mut edit))
     }
 
+    /// Makes that many clones of the first file.
+    pub fn with_clones(self, clones: usize) -> Sound {
+        let mut machine = Machine::import(&self.device, 5, false).unwrap();
+        machine.mount().unwrap();
+        let fs = machine.fs().clone();
+        for clone in 0..clones {
+            let to = fs.create(fs.root(), format!("clone {clone}").as_bytes(), 0o644, &USER).unwrap().ino;
+            let done = fs.clone_range(self.first, 0, to, 0, FILE_BYTES as u64).unwrap();
+            assert_eq!(done.shared_bytes, FILE_BYTES as u64);
+        }
+        fs.sync().unwrap();
+        fs.forget_all();
+        drop(fs);
+        Sound { device: machine.export().unwrap(), ..self }
+    }
+
+    /// Changes a block of the table of shared blocks, which has one indirect block.
+    pub fn after_table(self, block: usize, edit: impl FnMut(&mut Vec<u8>) + Send + 'static) -> Report {
+        let (table, mut edit) = (self.import().objects.shared().object().unwrap().0, edit);
+        self.after(move |group, root| {
+            rewrite(group, root, header_of(0), &mut |group, header| {
+                let mut grown = 0;
+                edit_dnode(group, header, (0, table), &mut |group, dnode| {
+                    patch(group, dnode, ROOT_AT, &mut |group, tree| {
+                        let owner = Owner::Block { objset: 0, object: table, level: 1, block: 0 };
+                        let new = rewrite(group, tree, owner, &mut |group, pointers| {
+                            patch(group, pointers, block * BlockPtr::SIZE, &mut |group, leaf| {
+                                let owner =
+                                    Owner::Block { objset: 0, object: table, level: 0, block: block as u64 };
+                                let new = rewrite(group, leaf, owner, &mut |_, raw| edit(raw));
+                                grown += new.allocated_bytes().cast_signed()
+                                    - leaf.allocated_bytes().cast_signed();
+                                new
+                            });
+                        });
+                        grown += new.allocated_bytes().cast_signed() - tree.allocated_bytes().cast_signed();
+                        new
+                    });
+                    add(dnode, USED_AT, grown);
+                });
+                add(header, ACCOUNT_AT, grown);
+            })
+        })
+    }
+
     /// Changes the dnode of an object of the file system; the slice begins with it.
     pub fn after_dnode(
         self,

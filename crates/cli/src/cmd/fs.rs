@@ -1,5 +1,6 @@
 //! `terrane fs`: datasets and their properties.
 
+mod clone_file;
 mod entry;
 mod hint;
 mod rewrite;
@@ -40,6 +41,9 @@ Sources:
     /// Show and set write hints, and rules that give files a hint by their name
     #[command(after_help = hint::HELP)]
     Hint(hint::HintCommand),
+    /// Copy a file or directory so that the copy shares its blocks
+    #[command(after_help = clone_file::HELP)]
+    CloneFile(clone_file::CloneFile),
     /// Rewrite existing files with another compression or record size
     #[command(after_help = rewrite::HELP)]
     Rewrite(rewrite::Rewrite),
@@ -136,6 +140,7 @@ impl FsCommand {
             FsCommand::List(list) => list.run(),
             FsCommand::Get(get) => get.run(),
             FsCommand::Hint(hint) => hint.run(),
+            FsCommand::CloneFile(clone) => clone.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Entry(entry) => entry.run(),
             FsCommand::Set(set) => {

@@ -535,6 +535,10 @@ impl Status {
                 if is_short { &short } else { "" }
             )
         });
+        if row["shared_blocks"].as_u64().is_some_and(|blocks| blocks > 0) {
+            let (blocks, stored) = (&row["shared_blocks"], bytes("shared_bytes"));
+            line("shared", format!("{blocks} blocks of {stored}, which saves {}", bytes("saved_bytes")));
+        }
         line("gc", self.gc_line(row));
         if let Some(text) = self.reclaim_line(row) {
             line("reclaim", text);

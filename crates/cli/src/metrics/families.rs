@@ -88,6 +88,10 @@ pub fn space(text: &mut MetricsText, open_pool: &OpenPool, stats: &Stats) {
         "Whether the relocation index is packed, because it was near its limit.",
         u64::from(stats.run_index_packed),
     );
+    let shared = open_pool.dataset.object_set().shared().totals();
+    text.gauge("shared_blocks", "Blocks with several references.", shared.blocks);
+    text.gauge("shared_bytes", "Space of these blocks, once each.", shared.block_bytes);
+    text.gauge("saved_bytes", "Space that their further references save.", shared.saved_bytes);
     text.gauge(
         "index_bytes_max",
         "Memory limit of the relocation index and the dead sets.",

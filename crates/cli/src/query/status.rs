@@ -55,6 +55,9 @@ pub(super) struct Status {
     dead_set_bytes: u64,
     index_bytes_max: u64,
     rewritten_bytes: u64,
+    shared_blocks: u64,
+    shared_bytes: u64,
+    saved_bytes: u64,
     txg: u64,
     incarnation: u64,
     clean: Option<bool>,
@@ -266,6 +269,7 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
     let suspended = status.suspended.as_ref();
     let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
     let stats = open_pool.pool.stats();
+    let shared = open_pool.dataset.object_set().shared().totals();
     let fs = open_pool.fs.get().map(|fs| &**fs);
     let members = devices::rows(open_pool);
     let devices = open_pool.pool.devices();
@@ -306,6 +310,9 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
         dead_set_bytes: stats.dead_set_bytes,
         index_bytes_max: stats.index_bytes_max,
         rewritten_bytes: stats.rewritten_bytes,
+        shared_blocks: shared.blocks,
+        shared_bytes: shared.block_bytes,
+        saved_bytes: shared.saved_bytes,
         txg: status.txg.0,
         incarnation: status.incarnation,
         clean: uberblock.map(|uber| uber.clean),
@@ -469,7 +476,7 @@ pub fn unavailable_row(name: &str, device: Option<String>, reason: &str) -> Valu
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 55] = [
+pub const STATUS_KEYS: [&str; 58] = [
     "name",
     "id",
     "state",
@@ -502,6 +509,9 @@ pub const STATUS_KEYS: [&str; 55] = [
     "dead_set_bytes",
     "index_bytes_max",
     "rewritten_bytes",
+    "shared_blocks",
+    "shared_bytes",
+    "saved_bytes",
     "totals",
     "amplification",
     "amplification_minute",

@@ -5,7 +5,7 @@
 #![expect(clippy::indexing_slicing, reason = "pieces were cut to the length of the block")]
 
 use super::{FirstBlock, Object};
-use crate::dirty::DirtyContent;
+use crate::dirty::{DirtyBlock, DirtyContent};
 use crate::dnode::{OBJECT_BYTES_MAX, check_block_bytes};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
@@ -51,31 +51,48 @@ impl Object {
             state.dirty(tx.txg()).is_resized = true;
             // A hole as well: its size changes, and a search for changes by birth must see that.
             let hole = (count == 1).then(Arc::default);
-            if let Some(mut content) = state.dirty(tx.txg()).blocks.remove(&0).or(base).or(hole) {
+            // A cloned block was read as `base`: a block of another size has other bytes.
+            let dirty = match state.dirty(tx.txg()).blocks.remove(&0) {
+                Some(DirtyBlock::Data(content)) => Some(content),
+                Some(DirtyBlock::Given(_)) | None => None,
+            };
+            if let Some(mut content) = dirty.or(base).or(hole) {
                 Arc::make_mut(&mut content).resize(bytes as usize, 0);
-                state.dirty(tx.txg()).blocks.insert(0, content);
+                state.dirty(tx.txg()).blocks.insert(0, DirtyBlock::Data(content));
             }
         })
     }
 
     /// A block's bytes, possibly without trailing zeros; `None`: all zeros.
-    pub(super) fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
-        let mut tried = None;
+    pub(crate) fn raw_block(&self, block: u64) -> Result<Option<Arc<Vec<u8>>>, ObjectError> {
+        let (mut tried, mut tried_given) = (None, None);
         loop {
-            let dnode = {
+            let (dnode, given) = {
                 let state = self.state.read();
-                match state.dirty_content(block) {
+                let given = match state.dirty_content(block) {
                     DirtyContent::Data(data) => return Ok(Some(data)),
                     DirtyContent::Zeros => return Ok(None),
-                    DirtyContent::Unchanged => {}
-                }
-                if let Some(data) = state.recent.get(block) {
+                    DirtyContent::Given(ptr) => Some(ptr),
+                    DirtyContent::Unchanged => None,
+                };
+                if given.is_none()
+                    && let Some(data) = state.recent.get(block)
+                {
                     return Ok(Some(data));
                 }
-                state.dnode.clone()
+                (state.dnode.clone(), given)
             };
             let table = self.table()?;
             let pool = table.pool();
+            if let Some(ptr) = given {
+                match pool.read(&BlockPtr::Normal((*ptr).clone()), self.tree_id().owner(0, block)) {
+                    Ok(data) => return Ok(Some(data)),
+                    // Meanwhile the clone may have been overwritten, and the block reclaimed.
+                    Err(_) if tried_given.as_ref() != Some(&ptr) => tried_given = Some(ptr),
+                    Err(error) => return Err(error.into()),
+                }
+                continue;
+            }
             let read = lookup(pool, self.tree_id(), &dnode, 0, block).and_then(|ptr| match ptr.is_hole() {
                 true => Ok(None),
                 false if ptr.lsize() > dnode.block_bytes => {
@@ -243,10 +260,11 @@ impl Object {
         Ok(())
     }
 
-    /// Whether the txg of `tx` has changed the block already.
+    /// Whether the txg of `tx` has new bytes of the block already.
     fn is_dirty(&self, tx: &Tx, block: u64) -> bool {
         let state = self.state.read();
-        state.open.as_ref().is_some_and(|open| open.txg == tx.txg() && open.blocks.contains_key(&block))
+        let open = state.open.as_ref().filter(|open| open.txg == tx.txg());
+        open.and_then(|open| open.blocks.get(&block)).is_some_and(|block| block.data().is_some())
     }
 
     /// Changes a dirty block in place; a clean one is read first. It is extended with zeros to at least `len`
@@ -338,6 +356,23 @@ impl Object {
         self.change(tx, |state| {
             let count = size.div_ceil(u64::from(state.dnode.block_bytes));
             state.dnode.block_count = state.dnode.block_count.min(count);
+        })
+    }
+
+    /// Replaces blocks from `first` on; `None`: by holes.
+    pub(crate) fn put_clones(
+        self: &Arc<Self>,
+        tx: &Tx,
+        first: u64,
+        new: Vec<Option<DirtyBlock>>,
+    ) -> Result<(), ObjectError> {
+        self.change(tx, |state| {
+            for (block, new) in (first..).zip(new) {
+                match new {
+                    Some(new) => state.put_block(tx.txg(), block, new),
+                    None => state.dirty(tx.txg()).free(block, block + 1),
+                }
+            }
         })
     }
 

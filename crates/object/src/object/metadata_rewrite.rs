@@ -6,7 +6,7 @@
 //! enough.
 
 use super::Object;
-use crate::dirty::{DirtyContent, Restored, SpillChange, TreeBlock};
+use crate::dirty::{DirtyBlock, DirtyContent, Restored, SpillChange, TreeBlock};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
 use crate::tree::{children, lookup};
@@ -54,7 +54,7 @@ impl Object {
         addr: Addr,
     ) -> Result<Option<MetadataRewrite>, ObjectError> {
         // Only the sync changes these: content read earlier must not come back.
-        if matches!(self.kind(), ObjectKind::FreeQueue | ObjectKind::DeadList) {
+        if matches!(self.kind(), ObjectKind::FreeQueue | ObjectKind::DeadList | ObjectKind::SharedTable) {
             return Ok(None);
         }
         if level > 0 {
@@ -125,7 +125,7 @@ impl Object {
                 let is_same = matches!(state.dirty_content(block), DirtyContent::Unchanged);
                 if is_same {
                     let dirty = state.dirty(tx.txg());
-                    dirty.blocks.insert(block, content.clone());
+                    dirty.blocks.insert(block, DirtyBlock::Data(content.clone()));
                     let restored = Restored { birth: expected.logical_birth(), encoded: encoded.cloned() };
                     dirty.restored.insert(block, restored);
                 }

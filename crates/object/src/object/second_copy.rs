@@ -99,7 +99,7 @@ impl Object {
     }
 
     /// The dnode with the tree of the last sync.
-    pub(super) fn synced_dnode(&self) -> Result<Dnode, ObjectError> {
+    pub(crate) fn synced_dnode(&self) -> Result<Dnode, ObjectError> {
         let state = self.state.read();
         if state.destroyed { Err(ObjectError::NotFound(self.id())) } else { Ok(state.dnode.clone()) }
     }

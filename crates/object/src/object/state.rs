@@ -2,7 +2,7 @@
 //!
 //! Invariant: besides the open txg, at most one other has changes that are not in the tree.
 
-use crate::dirty::{Dirty, DirtyContent, Frozen, SpillChange};
+use crate::dirty::{Dirty, DirtyBlock, DirtyContent, Frozen, SpillChange};
 use crate::dnode::Dnode;
 use crate::kind::ObjectKind;
 use std::ops::Range;
@@ -113,7 +113,7 @@ impl RecentBlocks {
         // A block without a new name was not stored as one, or keeps its pointer.
         dirty.blocks.keys().for_each(|block| self.forget(*block));
         for (block, key) in names {
-            if let Some(data) = dirty.blocks.get(block) {
+            if let Some(data) = dirty.blocks.get(block).and_then(DirtyBlock::data) {
                 self.put(dnode.kind, (*block, Some(*key)), dnode.block_count, data);
             }
         }
@@ -193,17 +193,20 @@ impl State {
     pub fn block_in_memory(&self, block: u64) -> Option<Arc<Vec<u8>>> {
         let content = match self.dirty_content(block) {
             DirtyContent::Data(data) => Some(data),
-            DirtyContent::Zeros => None,
+            DirtyContent::Zeros | DirtyContent::Given(_) => None,
             DirtyContent::Unchanged => self.recent.get(block),
         };
         content.filter(|data| data.len() == self.dnode.block_bytes as usize)
     }
 
-    /// A block that the txg of `tx` has changed already.
+    /// A block of which the txg of `tx` has new bytes already. A cloned block has none: it must be read first.
     pub fn dirty_block(&mut self, tx: &Tx, block: u64) -> Option<&mut Arc<Vec<u8>>> {
         let open = self.open.as_mut().filter(|open| open.txg == tx.txg() && !self.destroyed)?;
         open.restored.remove(&block);
-        open.blocks.get_mut(&block)
+        match open.blocks.get_mut(&block)? {
+            DirtyBlock::Data(data) => Some(data),
+            DirtyBlock::Given(_) => None,
+        }
     }
 
     /// A block that is only in the tree and in memory, and its name in the cache. Its entry among the recent ones
@@ -211,14 +214,18 @@ impl State {
     pub fn take_clean(&mut self, block: u64) -> Option<(Arc<Vec<u8>>, Option<Key>)> {
         match self.dirty_content(block) {
             DirtyContent::Unchanged => self.recent.take(block),
-            DirtyContent::Data(_) | DirtyContent::Zeros => None,
+            DirtyContent::Data(_) | DirtyContent::Given(_) | DirtyContent::Zeros => None,
         }
     }
 
     pub fn put(&mut self, txg: Txg, block: u64, data: Arc<Vec<u8>>) {
+        self.put_block(txg, block, DirtyBlock::Data(data));
+    }
+
+    pub fn put_block(&mut self, txg: Txg, block: u64, new: DirtyBlock) {
         self.dnode.block_count = self.dnode.block_count.max(block + 1);
         let dirty = self.dirty(txg);
         dirty.restored.remove(&block);
-        dirty.blocks.insert(block, data);
+        dirty.blocks.insert(block, new);
     }
 }

@@ -7,7 +7,7 @@
 
 use super::queue::StoredQueue;
 use super::{DataPolicy, HEADER, ObjectSet, Syncing};
-use crate::dirty::{Dirty, Frozen, Ranges, SpillChange};
+use crate::dirty::{Dirty, DirtyBlock, Frozen, Ranges, SpillChange};
 use crate::dnode::{Dnode, DnodeSlot, ObjsetHeader, dnode_offsets, slot_of};
 use crate::error::ObjectError;
 use crate::free_policy::Ledger;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use terrane_codec::{ChecksumKind, CompressionPolicy};
-use terrane_format::block_ptr::Key;
+use terrane_format::block_ptr::{Key, Normal};
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
 use terrane_pool::{Stream, TxgSync, WriteRequest};
@@ -141,6 +141,7 @@ impl ObjectSet {
             objects: counts.objects,
             high_water: counts.high_water,
             account,
+            shared_table: if self.is_meta() { self.shared.stored_in(txg_sync.txg()) } else { ObjectId(0) },
             dnodes: new_dnodes.clone(),
             free_queue: new_queue.clone(),
         };
@@ -202,6 +203,18 @@ impl ObjectSet {
         *self.account.lock() = self.account().map(|before| ledger.account_after(before));
         *self.queue.lock() = ledger.queue;
         Ok(Some(Synced { root, queue }))
+    }
+
+    /// Notes the zones of the blocks that clones of the syncing txg share. Must come before the sync of any set.
+    pub(crate) fn note_shared_zones(&self, txg_sync: &mut TxgSync<'_>) {
+        for object in &self.syncing.lock().objects {
+            let mut state = object.state.write();
+            state.freeze_before(txg_sync.txg().next());
+            let blocks = state.syncing.iter().flat_map(|frozen| frozen.dirty.blocks.values());
+            for ptr in blocks.filter_map(DirtyBlock::given) {
+                txg_sync.note_shared_zone(ptr.addrs[0].seq());
+            }
+        }
     }
 
     /// Reads the dnode blocks of dirty objects, before any tree is rewritten: once old blocks are freed, the
@@ -291,7 +304,14 @@ impl ObjectSet {
                 SpillChange::New(spill) => Some((SPILL, self.spill_request(object, spill.clone()))),
                 SpillChange::Unchanged | SpillChange::Removed => None,
             };
-            let blocks = frozen.dirty.blocks.iter().map(|(block, data)| {
+            let given = frozen.dirty.blocks.iter().filter_map(|(block, new)| Some((*block, new.given()?)));
+            for (block, ptr) in given {
+                let ptr = cloned_pointer(txg_sync.txg(), ptr);
+                ptr.features().for_each(|feature| self.pool.note_use(feature));
+                written.get_mut(index).into_iter().for_each(|new| _ = new.blocks.insert(block, ptr.clone()));
+            }
+            let data = frozen.dirty.blocks.iter().filter_map(|(block, new)| Some((block, new.data()?)));
+            let blocks = data.map(|(block, data)| {
                 let data = data.clone();
                 if frozen.dnode.kind.is_metadata() {
                     return (*block, self.request(object, frozen, *block, data, Stream::Metadata, &policy));
@@ -474,6 +494,11 @@ impl ObjectSet {
             self.table.remove_destroyed(&changed.object);
         }
     }
+}
+
+/// The pointer of a clone that this txg makes.
+fn cloned_pointer(txg: Txg, shared: &Normal) -> BlockPtr {
+    BlockPtr::Normal(Normal { logical_birth: txg, is_clone: true, ..shared.clone() })
 }
 
 /// Slots of destroyed objects. They are reused only after this txg has committed, since a crash brings the

@@ -1,6 +1,7 @@
 //! A syncing txg, and the requests to write blocks in it.
 
 use super::{Pool, SyncState};
+use crate::references::References;
 use std::sync::Arc;
 use terrane_codec::ChecksumKind;
 use terrane_format::block_ptr::{BlockPtr, Key};
@@ -58,6 +59,8 @@ pub struct TxgSync<'a> {
     pub(crate) started_ns: u64,
     /// Bytes that were written in this txg, before compression.
     pub(crate) logical_bytes: u64,
+    /// References to shared blocks that it adds and frees.
+    pub(crate) references: References,
     /// What workers drop meanwhile.
     pub(crate) dropping: Dropping,
 }

@@ -119,7 +119,8 @@ impl Fs {
         progress.record = block + 1;
         let Some(ptr) = object.stored_pointer(block)? else { return Ok(true) };
         let compression = level_for(ptr.lsize());
-        if self.has_min_level(&ptr, compression) {
+        // A shared block would be stored twice.
+        if self.set.shared().is_shared(&ptr) || self.has_min_level(&ptr, compression) {
             return Ok(true);
         }
         let before = ptr.allocated_bytes();

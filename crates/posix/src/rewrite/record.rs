@@ -123,7 +123,9 @@ impl Fs {
             figures.stored_bytes += old_ptr.allocated_bytes();
             figures.logical_bytes += u64::from(old_ptr.lsize());
             let is_old = old_ptr.block_birth().0 < job.since;
-            if is_old && !self.set.is_held(&old_ptr) && !self.has_compression(&old_ptr, compression) {
+            // What a snapshot or a clone refers to would be stored twice.
+            let is_shared = self.set.is_held(&old_ptr) || self.set.shared().is_shared(&old_ptr);
+            if is_old && !is_shared && !self.has_compression(&old_ptr, compression) {
                 batch.bytes_left = batch.bytes_left.saturating_sub(old_ptr.lsize().into());
                 batch.records.push(RecodeRecord { ino: inode.ino, block, old_ptr });
             }

@@ -48,6 +48,10 @@ impl Fs {
         loop {
             let size = inode.read().attrs.zpl.size;
             let Some(bytes) = wanted_record_size(inode, size, record_size) else { break };
+            // Its shared blocks would be stored twice.
+            if file.copy_progress.object == 0 && self.set.has_shared_records(object)? {
+                break;
+            }
             // A file of one record has no larger unit to be built piece by piece.
             if size > self.at_once_bytes() && size > u64::from(record_size) {
                 return self.advance_copy(inode, file, bytes, figures);

@@ -136,7 +136,9 @@ impl Fs {
         let number = object.id().0;
         let Some(old_ptr) = object.stored_pointer(block)? else { return Ok(0) };
         let BlockPtr::Normal(normal) = &old_ptr else { return Ok(0) };
-        if self.set.is_held(&old_ptr) || !normal.copies().any(|addr| addr == relocated.addr) {
+        // What a snapshot or a clone refers to would be stored twice.
+        let is_shared = self.set.is_held(&old_ptr) || self.set.shared().is_shared(&old_ptr);
+        if is_shared || !normal.copies().any(|addr| addr == relocated.addr) {
             return Ok(0);
         }
         let pool = self.set.pool();

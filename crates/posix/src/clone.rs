@@ -1,0 +1,283 @@
+//! Copying ranges between files. Whole records share their blocks, so such a copy writes only pointers.
+//!
+//! A copy runs as several operations: pieces that share blocks, and pieces that copy bytes. Shared are records
+//! at the same place in their records, of files with records of one size. Other parts are copied: ends that are
+//! no whole records, and records that are not stored yet.
+
+use crate::claims::Need;
+use crate::errno::Errno;
+use crate::fs::Fs;
+use crate::hold::InodeRef;
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
+use crate::write::{CHUNK_BYTES, Write, edges_cost};
+use smallvec::smallvec;
+use std::ops::Range;
+use terrane_object::shared::SharedTable;
+use terrane_txg::cost::Cost;
+
+/// Records that one operation shares at most.
+const PIECE_RECORDS: u64 = 1024;
+/// After so long a copy returns what it has done, so that its caller can be interrupted.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// Entries of the table of shared blocks in one of its blocks, at least.
+const LEAF_ENTRIES: u64 = 512;
+
+/// Puts a piece of one file into another, in whole records.
+#[derive(Clone, Debug)]
+struct CloneRecords {
+    from: Ino,
+    to: Ino,
+    /// Bytes of the source.
+    range: Range<u64>,
+    /// The first byte in the target.
+    into: u64,
+}
+
+/// What can be cloned of the range.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Plan {
+    record_bytes: u32,
+    /// Records of the source.
+    records: Range<u64>,
+    /// The first record in the target.
+    to: u64,
+    /// Bytes of the files that the records hold.
+    bytes: u64,
+    /// The records are a hole.
+    is_hole: bool,
+}
+
+/// Two files, and what a piece needs.
+struct HeldClone<'f> {
+    source: InodeRef<'f>,
+    target: InodeRef<'f>,
+    plan: Plan,
+    /// Records of the plan that are taken, and those of them that must be copied.
+    count: u64,
+    copies: u64,
+}
+
+impl CloneRecords {
+    /// What can be cloned of the range, from its start on. `None`: nothing.
+    fn plan(
+        &self,
+        fs: &Fs,
+        (source, source_bytes): (&InodeRef<'_>, u64),
+        (target, target_bytes): (&InodeRef<'_>, u64),
+    ) -> Result<Option<Plan>, Errno> {
+        let (from, into) = (source.object(), target.object());
+        let record_bytes = from.block_size();
+        let record = u64::from(record_bytes);
+        // A reservation counts the bytes of holes: writes settle that.
+        let may_share = SharedTable::is_in_force(fs.set.pool()) && !target.has_reservation();
+        let is_aligned = self.range.start.is_multiple_of(record) && self.into.is_multiple_of(record);
+        let is_fitting = into.block_size() == record_bytes || into.block_count() == 0;
+        // A single record that is shorter than others grows with its file. Several of them would not.
+        let is_single = record_bytes < fs.set.record_size() && from.block_count() <= 1;
+        if !may_share || !is_aligned || !is_fitting || is_single && self.into > 0 {
+            return Ok(None);
+        }
+        let end = self.range.end.min(source_bytes);
+        let bytes = end.saturating_sub(self.range.start);
+        let (mut records, rest) = (bytes / record, bytes % record);
+        // Behind the end of both files a record holds zeros.
+        if rest > 0 && end == source_bytes && self.into.saturating_add(bytes) >= target_bytes {
+            records += 1;
+        }
+        let first = self.range.start / record;
+        let data = from.next_data(self.range.start)?.map_or(u64::MAX, |at| at / record);
+        let hole = data.saturating_sub(first).min(records);
+        let is_hole = hole > PIECE_RECORDS;
+        records = if is_hole { hole } else { records.min(PIECE_RECORDS) };
+        let bytes = bytes.min(records.saturating_mul(record));
+        let records = first..first + records;
+        let plan = Plan { record_bytes, records, to: self.into / record, bytes, is_hole };
+        Ok(Some(plan).filter(|plan| plan.bytes > 0))
+    }
+}
+
+impl Operation for CloneRecords {
+    type Held<'f> = HeldClone<'f>;
+    type Done = Cloned;
+    /// `None`: bytes must be copied.
+    type Answer = Option<Cloned>;
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldClone<'f>, Option<Cloned>>, Errno> {
+        let (source, target) = (fs.hold(self.from)?, fs.hold(self.to)?);
+        let sizes = [&source, &target].map(|inode| inode.read().attrs.zpl.size);
+        let [source_bytes, target_bytes] = sizes;
+        let Some(plan) = self.plan(fs, (&source, source_bytes), (&target, target_bytes))? else {
+            return Ok(HoldResult::NoChange(None));
+        };
+        let copies_max = (CHUNK_BYTES as u64 / u64::from(plan.record_bytes)).max(1);
+        let (count, copies) = match plan.is_hole {
+            true => (plan.records.end - plan.records.start, 0),
+            false => fs.set.clonable_records(source.object(), plan.records.clone(), copies_max)?,
+        };
+        if copies == count {
+            return Ok(HoldResult::NoChange(None));
+        }
+        Ok(HoldResult::Held(HeldClone { source, target, plan, count, copies }))
+    }
+
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldClone<'_>) -> Result<OperationCost<'h>, Errno> {
+        let HeldClone { target, plan, count, copies, .. } = held;
+        let needs = smallvec![(&target.claims, Need::attrs())];
+        if plan.is_hole {
+            return Ok(OperationCost { cost: edges_cost(target), needs });
+        }
+        let record = u64::from(plan.record_bytes);
+        let data = self.into..self.into.saturating_add(count.saturating_mul(record));
+        let file_bytes = data.end.max(target.object().block_count().saturating_mul(record));
+        let need = Need::records(target.object(), data, plan.record_bytes, file_bytes);
+        let pointer_blocks: u64 =
+            need.pointer_blocks().map(|(_, indices)| indices.end() - indices.start() + 1).sum();
+        // Blocks of neighbours are neighbours mostly, but each may be in another leaf.
+        let leaves = (*count).min(fs.set.shared().leaf_count() + count / LEAF_ENTRIES + 2);
+        let table = leaves + leaves / LEAF_ENTRIES + 8;
+        let cost = Cost {
+            write_bytes: copies.saturating_mul(record),
+            meta_bytes: pointer_blocks.saturating_mul(need.pointer_block_bytes),
+            meta_blocks: u32::try_from(table).unwrap_or(u32::MAX),
+            ..Cost::NOTHING
+        };
+        Ok(OperationCost { cost, needs })
+    }
+
+    fn locks<'h>(held: &'h HeldClone<'_>) -> Locks<'h> {
+        to_lock([&held.source, &held.target])
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldClone<'f>) -> Result<Outcome<Cloned>, Errno> {
+        let (fs, tx) = (change.fs, change.tx);
+        let HeldClone { source, target, plan, count, copies } = held;
+        let source_state = change.locked.get(source.ino);
+        source_state.check_file()?;
+        let source_bytes = source_state.attrs.zpl.size;
+        let target_bytes = change.locked.get(target.ino).attrs.zpl.size;
+        if self.plan(fs, (source, source_bytes), (target, target_bytes))?.as_ref() != Some(plan) {
+            return Ok(Outcome::Retry);
+        }
+        let state = change.locked.get(target.ino);
+        let bytes = plan.bytes.min(count.saturating_mul(plan.record_bytes.into()));
+        let end = self.into.checked_add(bytes).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
+        state.check_writable(self.into)?;
+        let shared_bytes = if plan.is_hole {
+            if self.into < target_bytes {
+                target.object().zero_range(tx, self.into, end.min(target_bytes) - self.into)?;
+            }
+            0
+        } else {
+            if target.object().block_size() != plan.record_bytes {
+                target.object().set_block_size(tx, plan.record_bytes)?;
+            }
+            let records = plan.records.start..plan.records.start + count;
+            let (from, to) = ((source.object(), records), (target.object(), plan.to));
+            match fs.set.clone_records(tx, from, to, *copies)? {
+                Some(cloned) => cloned.shared.saturating_mul(plan.record_bytes.into()).min(bytes),
+                None => return Ok(Outcome::Retry),
+            }
+        };
+        state.attrs.zpl.size = target_bytes.max(end);
+        state.note_content_changed(change.now);
+        target.clear_set_ids(state);
+        // The source has not changed.
+        fs.save(tx, target, state)?;
+        Ok(Outcome::Saved(Cloned { bytes, shared_bytes }))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldClone<'f>, done: Cloned) -> Result<Option<Cloned>, Errno> {
+        Ok(Some(done))
+    }
+}
+
+impl Fs {
+    /// Copies bytes and returns their number, as [`clone_range`](Self::clone_range) does.
+    pub fn copy_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<u64, Errno> {
+        Ok(self.clone_range(from, from_offset, to, to_offset, len)?.bytes)
+    }
+
+    /// Copies bytes, and shares the blocks of whole records where it can. Less than `len` is copied at the end of
+    /// `from`, if the pool is full, or after a second. `EINVAL`: the ranges overlap in one file.
+    pub fn clone_range(
+        &self,
+        from: Ino,
+        from_offset: u64,
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<Cloned, Errno> {
+        let source = self.hold(from)?;
+        source.read().check_file()?;
+        let target = self.hold(to)?;
+        target.read().check_file()?;
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Errno::EINVAL);
+        }
+        // By the current size: within one file the copy itself may move the end.
+        let len = len.min(source.read().attrs.zpl.size.saturating_sub(from_offset));
+        let begun = self.monotonic_ns();
+        let (mut done, mut data) = (Cloned::default(), Vec::new());
+        while done.bytes < len {
+            let (Some(at), Some(into)) =
+                (from_offset.checked_add(done.bytes), to_offset.checked_add(done.bytes))
+            else {
+                break;
+            };
+            let range = at..at.saturating_add(len - done.bytes);
+            match self.clone_piece((&source, range), (&target, into), &mut data) {
+                Ok(piece) if piece.bytes == 0 => break,
+                Ok(piece) => {
+                    done.bytes += piece.bytes;
+                    done.shared_bytes += piece.shared_bytes;
+                }
+                Err(_) if done.bytes > 0 => break,
+                Err(errno) => return Err(errno),
+            }
+            if self.monotonic_ns().saturating_sub(begun) > PATIENCE_NS {
+                break;
+            }
+        }
+        if done.shared_bytes > 0 {
+            self.note_access(&source);
+        }
+        Ok(done)
+    }
+
+    /// Clones or copies the beginning of a range.
+    fn clone_piece(
+        &self,
+        (source, range): (&InodeRef<'_>, Range<u64>),
+        (target, into): (&InodeRef<'_>, u64),
+        data: &mut Vec<u8>,
+    ) -> Result<Cloned, Errno> {
+        let (from, to) = (source.ino, target.ino);
+        let clone = CloneRecords { from, to, range: range.clone(), into };
+        if let Some(cloned) = self.execute(&clone)? {
+            return Ok(cloned);
+        }
+        let record = u64::from(source.object().block_size());
+        let mut step = (range.end - range.start).min(CHUNK_BYTES as u64);
+        // To the next record, if what follows may be shared.
+        let inside = into % record;
+        if inside > 0 && range.start % record == inside {
+            step = step.min(record - inside);
+        }
+        data.clear();
+        self.read(from, range.start, u32::try_from(step).unwrap_or(u32::MAX), data)?;
+        if data.is_empty() {
+            return Ok(Cloned::default());
+        }
+        let flags = WriteFlags { kill_suidgid: true, ..WriteFlags::default() };
+        let bytes = self.execute(&Write { ino: to, offset: into, data, flags })? as u64;
+        Ok(Cloned { bytes, shared_bytes: 0 })
+    }
+}
