@@ -17,12 +17,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_codec::{ChecksumKind, CompressionPolicy};
-use terrane_format::Feature;
+use terrane_format::{BlockPtr, Feature};
 use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
 use terrane_space::policy::{CollectionOptions, Hint};
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
-use terrane_wire::ObjectId;
+use terrane_wire::{ObjectId, ObjsetId};
 
 /// The master ZAP in a data set.
 pub const MASTER: ObjectId = ObjectId(1);
@@ -40,7 +41,7 @@ pub struct Dataset {
     zap_policy: Arc<ZapPolicy>,
     cached: CachedProps,
     naming: Naming,
-    recorder: ErrorRecorder,
+    recorder: Arc<ErrorRecorder>,
     /// ZAPs for which programs have handles.
     pub(crate) open_zaps: Mutex<Weak<OpenZaps>>,
 }
@@ -156,6 +157,19 @@ pub(crate) fn create_master(
     }
 }
 
+/// The properties that were fixed when a data set was created, from its master ZAP.
+fn fixed_properties(master: &ObjectZap) -> Result<BTreeMap<&'static str, u64>, DatasetError> {
+    let mut fixed = BTreeMap::new();
+    for property in PROPERTIES.iter().filter(|property| property.fixed) {
+        if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
+            // Here a default cannot replace the value of a newer version: no name would be found.
+            property.print(number)?;
+            fixed.insert(property.name, number);
+        }
+    }
+    Ok(fixed)
+}
+
 impl Dataset {
     /// Creates the root data set of a new pool, with these properties. Nothing is durable before the next
     /// commit.
@@ -218,13 +232,7 @@ impl Dataset {
         }
         let zap_policy = ZapPolicy::of(&set);
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
-        for property in PROPERTIES.iter().filter(|property| property.fixed) {
-            if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
-                // Here a default cannot replace the value of a newer version: no name would be found.
-                property.print(number)?;
-                local.insert(property.name, number);
-            }
-        }
+        local.extend(fixed_properties(&master)?);
         let props = Props { zap, local, temporary: BTreeMap::new() };
         let naming = props.naming()?;
         let dataset = Dataset {
@@ -234,13 +242,63 @@ impl Dataset {
             props: Mutex::new(props),
             cached: CachedProps::default(),
             naming,
-            recorder: ErrorRecorder::open(objects.mos()),
+            recorder: Arc::new(ErrorRecorder::open(objects.mos())),
             open_zaps: Mutex::default(),
         };
         feature_counts::open(objects.mos());
         dataset.apply(&dataset.props.lock())?;
         dataset.apply_kernel_cached(&dataset.props.lock())?;
         Ok(dataset)
+    }
+
+    /// This data set as of the root that its object set had after an earlier txg: a snapshot, read-only. It shows
+    /// the properties that the data set has now, and changes none of the pool's settings. The blocks of the root
+    /// must be kept until [`close`](Dataset::close). `set` is the object set that had it.
+    pub fn open_at(&self, set: ObjectId, root: &BlockPtr) -> Result<Dataset, DatasetError> {
+        let set = self.object_set.open_at(ObjsetId(set.0), root)?;
+        let zap_policy = ZapPolicy::of(&set);
+        let fixed = fixed_properties(&ObjectZap::new(&zap_policy, set.hold(MASTER)?))?;
+        let props = {
+            let live = self.props.lock();
+            let mut local = live.local.clone();
+            local.retain(|name, _| PROPERTIES.iter().any(|row| row.name == *name && !row.fixed));
+            local.extend(fixed);
+            let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), Arc::clone(live.zap.object()));
+            Props { zap, local, temporary: live.temporary.clone() }
+        };
+        let (naming, cached) = (props.naming()?, CachedProps::default());
+        for (to, from) in [
+            (&cached.xattr_placement, &self.cached.xattr_placement),
+            (&cached.acl_type, &self.cached.acl_type),
+            (&cached.dnode_size, &self.cached.dnode_size),
+        ] {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        // The others stay 0: access times and recompression are off.
+        Ok(Dataset {
+            zap_policy,
+            object_set: set,
+            mos: Arc::clone(&self.mos),
+            props: Mutex::new(props),
+            cached,
+            naming,
+            recorder: Arc::clone(&self.recorder),
+            open_zaps: Mutex::default(),
+        })
+    }
+
+    /// Whether this is a snapshot, which takes no changes.
+    pub fn is_read_only(&self) -> bool {
+        self.object_set.is_read_only()
+    }
+
+    /// The blocks of this snapshot are about to be freed: every later use of it fails.
+    pub fn close(&self) {
+        self.object_set.close();
+    }
+
+    fn check_writable(&self) -> Result<(), DatasetError> {
+        if self.is_read_only() { Err(ObjectError::from(PoolError::ReadOnly).into()) } else { Ok(()) }
     }
 
     /// Applies the properties that hold from the moment the kernel learns of them, for as long as it may cache
@@ -353,6 +411,7 @@ impl Dataset {
     /// ACLs exist at all (`xattr=off`, `acltype`) waits for the next [`Dataset::open_root`], since the kernel
     /// caches it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        self.check_writable()?;
         let property = Property::find(name)?;
         property.check_changeable()?;
         let number = property.parse(value)?;
@@ -368,6 +427,7 @@ impl Dataset {
     /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored. To be
     /// called before the kernel learns of the data set.
     pub fn set_temporary(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        self.check_writable()?;
         let property = Property::find(name)?;
         property.check_changeable()?;
         let number = property.parse(value)?;
@@ -380,6 +440,7 @@ impl Dataset {
 
     /// Resets a property to its default.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
+        self.check_writable()?;
         let property = Property::find(name)?;
         property.check_changeable()?;
         let tx = self.mos.begin(COST_SET)?;

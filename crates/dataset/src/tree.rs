@@ -7,6 +7,7 @@
 //!
 //! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
 
+mod open_snapshots;
 mod snapshots;
 
 pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
@@ -64,6 +65,8 @@ pub struct DatasetInfo {
 pub struct Datasets {
     objects: Arc<ObjectSets>,
     open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// Open snapshots by the object that stands for each. Taken while `tree` is held.
+    open_snapshots: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
     /// Held while the tree changes. Taken after the transaction begins.
     tree: Mutex<()>,
     /// Sets that are being freed.
@@ -85,6 +88,7 @@ impl Datasets {
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
+            open_snapshots: Mutex::default(),
             tree: Mutex::default(),
             retired: Mutex::default(),
         });

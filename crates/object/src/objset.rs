@@ -14,6 +14,7 @@ mod find_for_rewrite;
 mod pointer;
 mod policy;
 mod queue;
+mod snapshot;
 mod spills;
 mod stored;
 mod sync;
@@ -72,6 +73,15 @@ struct Syncing {
     counts: HeaderCounts,
 }
 
+/// What a set is made of, beside its header.
+struct Parts {
+    table: Arc<ObjectTable>,
+    root: BlockPtr,
+    policy: ActivePolicy,
+    free_policy: Option<Arc<dyn FreePolicy>>,
+    queue_in_mos: Option<Arc<Object>>,
+}
+
 /// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
     pool: Arc<Pool>,
@@ -115,18 +125,31 @@ impl ObjectSet {
         free_policy: Option<Arc<dyn FreePolicy>>,
         queue_in_mos: Option<Arc<Object>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let header = if root.is_hole() {
-            ObjsetHeader::empty()
-        } else {
-            let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
-            ObjsetHeader::parse(&raw, &format!("object set {id}"))?
-        };
+        let header = Self::read_header(&pool, id, &root)?;
+        let table = ObjectTable::new(pool.clone(), id, false);
+        let policy = ActivePolicy::new(&pool);
+        let parts = Parts { table, root, policy, free_policy, queue_in_mos };
+        let set = Self::from_parts(pool, id, header, parts);
+        *set.queue.lock() = set.load_queue()?;
+        Ok(set)
+    }
+
+    fn read_header(pool: &Pool, id: ObjsetId, root: &BlockPtr) -> Result<ObjsetHeader, ObjectError> {
+        if root.is_hole() {
+            return Ok(ObjsetHeader::empty());
+        }
+        let raw = pool.read(root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
+        Ok(ObjsetHeader::parse(&raw, &format!("object set {id}"))?)
+    }
+
+    /// A set whose free queue is empty.
+    fn from_parts(pool: Arc<Pool>, id: ObjsetId, header: ObjsetHeader, parts: Parts) -> Arc<ObjectSet> {
+        let Parts { table, root, policy, free_policy, queue_in_mos } = parts;
         let allocator = ObjectAllocator::new(header.objects, header.high_water);
-        let table = ObjectTable::new(pool.clone(), id);
-        let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
+        Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
-            policy: ActivePolicy::new(&pool),
+            policy,
             free_policy,
             queue_in_mos,
             table,
@@ -148,9 +171,7 @@ impl ObjectSet {
             root: Mutex::new(root),
             txg_end_hooks: Mutex::default(),
             spill_reads: Mutex::default(),
-        });
-        *set.queue.lock() = set.load_queue()?;
-        Ok(set)
+        })
     }
 
     /// Object of the meta object set that stands for it. 0: it is the meta object set.
@@ -224,16 +245,19 @@ impl ObjectSet {
     }
 
     /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
-    /// transaction.
+    /// transaction. `ReadOnly`: the pool or the set takes no changes.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        self.check_writable()?;
         let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
         let cost = if may_keep { cost.with_dead_lists() } else { cost };
         Ok(self.pool.begin(cost)?)
     }
 
-    /// Commits: everything done before is durable on return.
+    /// Commits: everything done before is durable on return. An old root is durable already.
     pub fn commit(&self) -> Result<(), ObjectError> {
-        self.pool.commit()?;
+        if !self.is_read_only() {
+            self.pool.commit()?;
+        }
         Ok(())
     }
 
@@ -244,6 +268,9 @@ impl ObjectSet {
 
     /// Waits until `txg` is durable, committing it if necessary.
     pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
         Ok(self.pool.commit_txg(txg)?)
     }
 
@@ -266,6 +293,9 @@ impl ObjectSet {
 
     /// The object with this number. While it is held, every caller gets the same one.
     pub fn hold(&self, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        if self.table.is_closed() {
+            return Err(ObjectError::NotFound(id));
+        }
         self.table.hold(id, || self.stored_dnode(id))
     }
 
@@ -310,7 +340,7 @@ impl ObjectSet {
     }
 
     /// Calls `hook` for every txg after all operations have left it, until it returns false. For changes
-    /// that only matter if they are still true then. All operations wait for it.
+    /// that only matter if they are still true then. All operations wait for it. A read-only set calls none.
     pub fn on_txg_end(&self, hook: impl FnMut(&Tx) -> bool + Send + 'static) {
         self.txg_end_hooks.lock().push(Box::new(hook));
     }

@@ -104,6 +104,7 @@ impl Change<'_, '_> {
 
 impl Fs {
     pub(crate) fn execute<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
+        self.check_changeable()?;
         loop {
             // References are dropped after the transaction: dropping the last one of an unlinked inode begins
             // its own.

@@ -69,7 +69,7 @@ impl Rewrite<'_> {
         {
             return Err(Errno::EINVAL);
         }
-        if pool.is_read_only() {
+        if pool.is_read_only() || self.fs.is_read_only() {
             return Err(Errno::EROFS);
         }
         let rewriting = &self.fs.rewriting;

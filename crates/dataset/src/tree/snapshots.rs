@@ -194,7 +194,7 @@ impl Datasets {
         self.snapshot_of(&self.node(path)?, path, name)
     }
 
-    fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+    pub(super) fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
         let snapshots = node.zap_of(SNAPSHOTS)?;
         let found = snapshots.as_ref().map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
         let Some(id) = found else {
@@ -286,6 +286,7 @@ impl Datasets {
         let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
         for snapshot in found {
             snapshots.remove(&tx, snapshot.name.as_bytes())?;
+            self.close_snapshot(&snapshot.info);
             mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
             if let Some(chain) = Chain::of(&set) {
                 chain.change(&tx, ChainChange::Destroy(snapshot.info.created));

@@ -55,6 +55,9 @@ impl Fs {
     /// False: there is nothing to do for now. It pauses while files are rewritten: a rewrite goes by births,
     /// and would take these blocks for new data.
     fn rewrite_some_relocated(&self) -> Result<bool, Errno> {
+        if self.is_read_only() {
+            return Ok(false);
+        }
         let queue = &mut *self.relocated_queue.lock();
         if self.rewrite().is_running() {
             queue.blocks.clear();
