@@ -143,6 +143,7 @@ impl Fs {
     /// names the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
         dataset.object_set().withhold(lost.keys().copied());
+        dataset.expect_write_backs();
         let fs = Fs::open_with_losses(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for
