@@ -14,6 +14,7 @@ mod collect;
 mod complete;
 mod control;
 mod daemon;
+mod dataset_name;
 mod device_probe;
 mod failure;
 mod fd_store;

@@ -6,7 +6,7 @@ use crate::memory::MemoryLimit;
 use crate::target::Target;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use terrane_dataset::Dataset;
+use terrane_dataset::{Dataset, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
@@ -21,6 +21,8 @@ pub struct OpenPool {
     pub path: PathBuf,
     pub pool: Arc<Pool>,
     pub objects: Arc<ObjectSets>,
+    /// All data sets of the pool.
+    pub datasets: Arc<Datasets>,
     pub dataset: Arc<Dataset>,
     /// The mount point, if this process mounted it.
     pub mountpoint: Option<PathBuf>,
@@ -70,13 +72,15 @@ impl OpenPool {
         let pool = Pool::import(devices, Arc::new(SystemEnv::new()), options)?;
         let opened = ObjectSets::open(Arc::clone(&pool))
             .map_err(Failure::from)
-            .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));
+            .and_then(|objects| Ok((Datasets::open(&objects)?, objects)))
+            .and_then(|(datasets, objects)| Ok((datasets.open_dataset("")?, datasets, objects)));
         match opened {
-            Ok((dataset, objects)) => Ok(OpenPool {
+            Ok((dataset, datasets, objects)) => Ok(OpenPool {
                 path: path.to_owned(),
                 pool,
                 objects,
-                dataset: Arc::new(dataset),
+                datasets,
+                dataset,
                 mountpoint: None,
                 fs: OnceLock::new(),
                 memory: OnceLock::new(),

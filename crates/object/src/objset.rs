@@ -9,6 +9,7 @@
 //!
 //! Invariant: an object number is reused only after the txg that freed it has committed (see `object_alloc`).
 
+mod bound;
 mod create;
 mod find_for_rewrite;
 mod pointer;
@@ -28,6 +29,7 @@ use crate::free_policy::FreePolicy;
 use crate::object::{Object, ObjectTable};
 use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
+pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
 use parking_lot::Mutex;
 use policy::ActivePolicy;
@@ -65,6 +67,15 @@ pub struct HeaderCounts {
     pub objects: u64,
     /// Object numbers are below this.
     pub high_water: u64,
+}
+
+/// The header behind a root pointer; a hole is an empty set.
+pub(crate) fn read_header(pool: &Pool, id: ObjsetId, root: &BlockPtr) -> Result<ObjsetHeader, ObjectError> {
+    if root.is_hole() {
+        return Ok(ObjsetHeader::empty());
+    }
+    let raw = pool.read(root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
+    Ok(ObjsetHeader::parse(&raw, &format!("object set {id}"))?)
 }
 
 /// Input of the syncing txg.
@@ -109,6 +120,7 @@ pub struct ObjectSet {
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
+    space_bound: Mutex<Option<Arc<dyn SpaceBound>>>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
     spill_reads: Mutex<SpillReads>,
 }
@@ -125,21 +137,13 @@ impl ObjectSet {
         free_policy: Option<Arc<dyn FreePolicy>>,
         queue_in_mos: Option<Arc<Object>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let header = Self::read_header(&pool, id, &root)?;
+        let header = read_header(&pool, id, &root)?;
         let table = ObjectTable::new(pool.clone(), id, false);
         let policy = ActivePolicy::new(&pool);
         let parts = Parts { table, root, policy, free_policy, queue_in_mos };
         let set = Self::from_parts(pool, id, header, parts);
         *set.queue.lock() = set.load_queue()?;
         Ok(set)
-    }
-
-    fn read_header(pool: &Pool, id: ObjsetId, root: &BlockPtr) -> Result<ObjsetHeader, ObjectError> {
-        if root.is_hole() {
-            return Ok(ObjsetHeader::empty());
-        }
-        let raw = pool.read(root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
-        Ok(ObjsetHeader::parse(&raw, &format!("object set {id}"))?)
     }
 
     /// A set whose free queue is empty.
@@ -151,6 +155,7 @@ impl ObjectSet {
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
             policy,
             free_policy,
+            space_bound: Mutex::default(),
             queue_in_mos,
             table,
             pool,
@@ -250,7 +255,16 @@ impl ObjectSet {
         self.check_writable()?;
         let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
         let cost = if may_keep { cost.with_dead_lists() } else { cost };
-        Ok(self.pool.begin(cost)?)
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.admit(&cost, &mut || Ok(self.pool.begin(cost)?)),
+            None => Ok(self.pool.begin(cost)?),
+        }
+    }
+
+    /// Bounds the space of the set from now on, by this bound alone. The bound must not hold the set.
+    pub fn set_space_bound(&self, bound: Arc<dyn SpaceBound>) {
+        *self.space_bound.lock() = Some(bound);
     }
 
     /// Commits: everything done before is durable on return. An old root is durable already.
@@ -279,7 +293,7 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
-    /// Space of the pool and objects of this set.
+    /// Space of the pool, as far as the set can use it, and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
@@ -288,7 +302,12 @@ impl ObjectSet {
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         // Bytes reserved for files count as used.
         let used_bytes = used_bytes.saturating_add(self.pool.file_reserved_bytes());
-        Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects }
+        let usage = Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects };
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.bound(usage),
+            None => usage,
+        }
     }
 
     /// The object with this number. While it is held, every caller gets the same one.

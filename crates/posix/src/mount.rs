@@ -149,6 +149,7 @@ impl Fs {
             return Fs::open(dataset);
         }
         dataset.object_set().withhold(lost.keys().copied());
+        dataset.expect_write_backs();
         let fs = Fs::open_with_losses(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for

@@ -25,7 +25,7 @@ impl ObjectSet {
     /// # Errors
     /// The header behind the root is unreadable or damaged.
     pub fn open_at(&self, id: ObjsetId, root: &BlockPtr) -> Result<Arc<ObjectSet>, ObjectError> {
-        let header = Self::read_header(&self.pool, id, root)?;
+        let header = super::read_header(&self.pool, id, root)?;
         let parts = Parts {
             table: ObjectTable::new(self.pool.clone(), id, true),
             root: root.clone(),

@@ -77,7 +77,7 @@ impl Fs {
             let Some(relocated) = queue.blocks.pop_front() else { break };
             match self.rewrite_block(&relocated, &mut queue.cursor) {
                 Ok(written) => bytes += written,
-                Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+                Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
                 // It was removed meanwhile, or is unreadable. A reader will report that.
                 Err(_) => {}
