@@ -68,6 +68,7 @@ enum Command {
     /// Show and change properties of data sets
     #[command(subcommand)]
     Fs(cmd::fs::FsCommand),
+    Snapshot(cmd::fs::SnapshotCommand),
     Mount(cmd::mount::Mount),
     Umount(cmd::mount::Umount),
     Mounts(cmd::mounts::Mounts),
@@ -125,6 +126,7 @@ impl Command {
         match self {
             Command::Pool(command) => command.run().map(|()| true),
             Command::Fs(command) => command.run().map(|()| true),
+            Command::Snapshot(snapshot) => snapshot.run().map(|()| true),
             Command::Mount(mount) => mount.run().map(|()| true),
             Command::Umount(umount) => umount.run().map(|()| true),
             Command::Mounts(mounts) => mounts.run().map(|()| true),

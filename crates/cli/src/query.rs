@@ -10,10 +10,12 @@ mod features;
 mod iostat;
 mod properties;
 mod question;
+mod snapshots;
 mod status;
 
 pub use properties::{parse_setting, property_help, validate_setting};
 pub use question::{Query, Selection, Setting};
+pub use snapshots::SnapshotAction;
 pub use status::{NOT_WRITTEN_BACK, unavailable_row};
 
 use crate::check;
@@ -58,6 +60,7 @@ impl Query {
                 Ok(value(&datasets::create(open_pool, path, *parents, settings)?))
             }
             Query::DestroyDataset { path } => Ok(value(&datasets::destroy(open_pool, path)?)),
+            Query::Snapshots { action } => action.answer(open_pool),
             Query::RenameDataset { path, to } => Ok(value(&datasets::rename(open_pool, path, to)?)),
             Query::Add { path, kind, zone_size, force } => {
                 let device_options = DeviceOptions { size: None, zone_size: *zone_size, force: *force };

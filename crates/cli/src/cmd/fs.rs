@@ -3,7 +3,10 @@
 mod entry;
 mod hint;
 mod rewrite;
+mod snapshots;
 mod tree;
+
+pub use snapshots::SnapshotCommand;
 
 use super::{ask, ask_within, print, rows};
 use crate::control::SURVEY_TIMEOUT;
@@ -26,10 +29,24 @@ pub enum FsCommand {
     /// Create a data set
     #[command(after_help = property_help())]
     Create(tree::Create),
-    /// Destroy a data set and all it holds
+    /// Destroy a data set with all it holds, snapshots, or a bookmark
     Destroy(tree::Destroy),
-    /// Give a data set another name, also below another one
+    /// Give a data set or a snapshot another name
     Rename(tree::Rename),
+    /// Make a data set what it was when a snapshot was taken
+    Rollback(snapshots::Rollback),
+    /// Create a data set that begins with the content of a snapshot
+    Clone(snapshots::CloneCommand),
+    /// Have a clone take over the snapshots that it depends on
+    Promote(snapshots::Promote),
+    /// Keep snapshots from being destroyed
+    Hold(snapshots::Hold),
+    /// End a hold on snapshots
+    Release(snapshots::Hold),
+    /// List holds on snapshots
+    Holds(snapshots::Holds),
+    /// Remember a snapshot by a name that stays when it is destroyed
+    Bookmark(snapshots::Bookmark),
     /// Show properties
     #[command(after_help = property_help() + "
 " + &figures::help() + "
@@ -161,6 +178,13 @@ impl FsCommand {
             FsCommand::Create(create) => create.run(),
             FsCommand::Destroy(destroy) => destroy.run(),
             FsCommand::Rename(rename) => rename.run(),
+            FsCommand::Rollback(rollback) => rollback.run(),
+            FsCommand::Clone(clone) => clone.run(),
+            FsCommand::Promote(promote) => promote.run(),
+            FsCommand::Hold(hold) => hold.run(false),
+            FsCommand::Release(hold) => hold.run(true),
+            FsCommand::Holds(holds) => holds.run(),
+            FsCommand::Bookmark(bookmark) => bookmark.run(),
             FsCommand::Set(set) => set.run(),
             FsCommand::Inherit(inherit) => inherit.run(),
         }

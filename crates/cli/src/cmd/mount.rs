@@ -132,7 +132,7 @@ pub struct Restart {
 #[derive(Args)]
 pub struct Sync {
     /// A pool, by name or by device
-    pool: String,
+    pub pool: String,
 }
 
 /// What the daemon does beside serving files.

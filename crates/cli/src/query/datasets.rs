@@ -37,11 +37,11 @@ pub(super) struct DatasetRow {
 /// What a command did.
 #[derive(Serialize)]
 pub(super) struct Changed {
-    name: String,
+    pub name: String,
 }
 
 /// The error, with names as users write them.
-fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
+pub(super) fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
     let pool = open_pool.pool.name();
     let full = |name: String| full_name(&pool, &name);
     match error {

@@ -3,6 +3,7 @@
 //! After an upgrade a command and a daemon may be of different versions for a moment. So words and keys never
 //! change, and an unknown question is refused by name.
 
+use super::snapshots::SnapshotAction;
 use crate::device_probe::DevicePurpose;
 use crate::json;
 use serde::{Deserialize, Serialize};
@@ -93,6 +94,9 @@ pub enum Query {
     #[serde(rename = "destroy data set")]
     DestroyDataset {
         path: String,
+    },
+    Snapshots {
+        action: SnapshotAction,
     },
     #[serde(rename = "rename data set")]
     RenameDataset {
@@ -216,6 +220,9 @@ impl Query {
     pub fn is_change(&self) -> bool {
         if let Query::Features { enable, disable, count } = self {
             return *count || !enable.is_empty() || !disable.is_empty();
+        }
+        if let Query::Snapshots { action } = self {
+            return action.is_change();
         }
         matches!(
             self,

@@ -1,12 +1,13 @@
 //! `terrane fs create`, `destroy`, `rename` and `list`: the tree of data sets.
 
 use super::super::{ask, ask_within, print, rows};
+use super::snapshots::{PartName, act};
 use crate::clock;
 use crate::control::SURVEY_TIMEOUT;
 use crate::dataset_name::DatasetName;
 use crate::failure::{Failure, Outcome};
 use crate::figures::Figure;
-use crate::query::{self, Query, Selection, Setting};
+use crate::query::{self, Query, Selection, Setting, SnapshotAction};
 use crate::registry::Registry;
 use crate::table::{Column, Listing, OutputFormat, count, size, text};
 use clap::Args;
@@ -28,17 +29,26 @@ pub struct Create {
 
 #[derive(Args)]
 pub struct Destroy {
-    /// The data set, like tank/home/ann; it has no snapshots and none below it
-    #[arg(value_name = "DATASET")]
+    /// Of a data set: with its snapshots. Of a snapshot: with those of the same name of all data sets below
+    #[arg(short)]
+    recursive: bool,
+    /// Destroy nothing
+    #[arg(short = 'n')]
+    dry_run: bool,
+    /// Say what is destroyed, and how much space that frees
+    #[arg(short)]
+    verbose: bool,
+    /// A data set (tank/home), snapshots (tank/home@a,b,first%last), or a bookmark (tank/home#a)
+    #[arg(value_name = "NAME")]
     name: String,
 }
 
 #[derive(Args)]
 pub struct Rename {
-    /// The data set, like tank/home/ann
-    #[arg(value_name = "DATASET")]
+    /// A data set, like tank/home/ann, or a snapshot, like tank/home@monday
+    #[arg(value_name = "NAME")]
     name: String,
-    /// Its new name, in the same pool; it inherits from the data sets above that
+    /// Its new name, in the same pool; a data set inherits from those above that
     #[arg(value_name = "NEW")]
     to: String,
 }
@@ -126,14 +136,72 @@ impl Create {
 
 impl Destroy {
     pub fn run(&self) -> Outcome {
-        let name = DatasetName::parse_below(&Registry::of_this_user()?, &self.name)?;
+        let registry = Registry::of_this_user()?;
+        if self.name.contains('@') {
+            let PartName { dataset, part } = PartName::parse(&registry, &self.name, '@')?;
+            let names = part.split(',').map(str::to_owned).collect();
+            return self.destroy_snapshots(&registry, &dataset, names);
+        }
+        if self.name.contains('#') {
+            let PartName { dataset, part: bookmark } = PartName::parse(&registry, &self.name, '#')?;
+            if self.dry_run {
+                return Ok(());
+            }
+            let action = SnapshotAction::DestroyBookmark { path: dataset.path, bookmark };
+            return act(&registry, &dataset.pool, action).map(drop);
+        }
+        let name = DatasetName::parse_below(&registry, &self.name)?;
+        if self.recursive {
+            let of = Selection {
+                paths: vec![name.path.clone()],
+                kinds: vec!["snapshot".to_owned()],
+                recursive: false,
+            };
+            let found = rows(ask(&registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+            if !found.is_empty() {
+                self.destroy_snapshots(&registry, &DatasetName { ..name.clone() }, vec!["%".to_owned()])?;
+            }
+        }
+        if self.verbose {
+            print(&format!("{} {}\n", if self.dry_run { "would destroy" } else { "destroy" }, self.name))?;
+        }
+        if self.dry_run {
+            return Ok(());
+        }
         change(&name, &Query::DestroyDataset { path: name.path.clone() })
+    }
+
+    fn destroy_snapshots(&self, registry: &Registry, dataset: &DatasetName, names: Vec<String>) -> Outcome {
+        let recursive = self.recursive && self.name.contains('@');
+        let action =
+            SnapshotAction::Destroy { path: dataset.path.clone(), names, recursive, dry_run: self.dry_run };
+        let found = act(registry, &dataset.pool, action)?;
+        if !self.verbose {
+            return Ok(());
+        }
+        let word = if self.dry_run { "would destroy" } else { "destroy" };
+        for row in &found {
+            print(&format!("{word} {}\n", row["name"].as_str().unwrap_or_default()))?;
+        }
+        let bytes: u64 = found.iter().filter_map(|row| row["reclaim"].as_u64()).sum();
+        let word = if self.dry_run { "would reclaim" } else { "reclaim" };
+        print(&format!("{word} {}\n", crate::size::format(bytes)))
     }
 }
 
 impl Rename {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
+        if self.name.contains('@') {
+            let PartName { dataset, part: name } = PartName::parse(&registry, &self.name, '@')?;
+            let to = PartName::parse(&registry, &self.to, '@')?;
+            if to.dataset != dataset {
+                let expected = "a snapshot of the same data set";
+                return Err(Failure::refused(&self.to, expected, "another data set", "name the same one"));
+            }
+            let action = SnapshotAction::Rename { path: dataset.path, name, to: to.part };
+            return act(&registry, &dataset.pool, action).map(drop);
+        }
         let name = DatasetName::parse_below(&registry, &self.name)?;
         let to = DatasetName::parse_below(&registry, &self.to)?;
         if to.pool != name.pool {
