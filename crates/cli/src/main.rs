@@ -41,6 +41,7 @@ mod supervisor;
 mod sys;
 mod table;
 mod target;
+mod zfs;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -99,7 +100,7 @@ fn command_definition() -> clap::Command {
 fn main() -> ExitCode {
     complete::serve(command_definition);
     logger::start();
-    if let Some(code) = cmd::mount::helper::run() {
+    if let Some(code) = cmd::mount::helper::run().or_else(zfs::run) {
         return code;
     }
     let cli = Cli::from_arg_matches(&command_definition().get_matches()).unwrap_or_else(|error| error.exit());
