@@ -308,15 +308,15 @@ fn send_event(own: &UnixDatagram, message: &str) {
 /// Keeps a descriptor, in place of the one of that name. Accepted are names of our servers, also of later
 /// versions; other descriptors are closed. Descriptors are limited, and a name must fit the environment of
 /// the next server.
-fn store_fd(fds: &mut Vec<(String, File)>, name: String, file: File) {
+fn store_fd(fds: &mut Vec<(String, File)>, name: String, file: File, max: usize) {
     let is_ours = name.strip_prefix(FD_NAME_PREFIX).is_some_and(|rest| {
         (1..=FD_NAME_BYTES_MAX).contains(&rest.len())
             && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     });
     let others = fds.iter().filter(|(known, _)| *known != name).count();
-    if !is_ours || others >= FDS_MAX {
+    if !is_ours || others >= max {
         return log::warn!(
-            "descriptor {name:?} refused: expected a name of ours, and at most {FDS_MAX} descriptors"
+            "descriptor {name:?} refused: expected a name of ours, and at most {max} descriptors"
         );
     }
     fds.retain(|(known, _)| *known != name);
@@ -370,7 +370,7 @@ fn handle_events(
             Err(error) => return Err(error.into()),
         };
         match Event::of(&message, file) {
-            Event::Store(name, file) => store_fd(fds, name, file),
+            Event::Store(name, file) => store_fd(fds, name, file, FDS_MAX),
             // A descriptor dropped under another name is replaced by the next message, and must not be
             // missing between the two.
             Event::Remove(name) if is_device(&name) => fds.retain(|(known, _)| *known != name),
@@ -421,9 +421,10 @@ mod tests {
 
     #[test]
     fn stored_fds_are_limited_and_have_valid_names() {
+        const MAX: usize = 32;
         let mut stored = Vec::new();
         let mut leave = |name: &str| {
-            store_fd(&mut stored, name.to_owned(), handover::memory_file("x").unwrap());
+            store_fd(&mut stored, name.to_owned(), handover::memory_file("x").unwrap(), MAX);
             stored.len()
         };
         assert_eq!(leave("terrane-facts"), 1);
@@ -440,9 +441,9 @@ mod tests {
         }
         assert_eq!(leave("terrane-facts"), 1, "in place of the other");
         for number in 0..100 {
-            assert!(leave(&format!("terrane-{number}")) <= FDS_MAX);
+            assert!(leave(&format!("terrane-{number}")) <= MAX);
         }
-        assert_eq!(leave("terrane-facts"), FDS_MAX, "also where there are as many as there may be");
+        assert_eq!(leave("terrane-facts"), MAX, "also where there are as many as there may be");
     }
 
     #[test]

@@ -359,8 +359,8 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);
         fs.log_losses();
-        let root = shared.open_pool.root();
-        let outcome = root.and_then(|root| root.record_new_errors()).map_err(|error| error.to_string());
+        // The root data set stores the log of the pool.
+        let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
         {
