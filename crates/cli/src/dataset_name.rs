@@ -41,7 +41,11 @@ impl DatasetName {
     }
 }
 
-/// The name of a data set, as commands write it.
+/// The name of a data set or snapshot, as commands write it: `tank`, `tank/home`, `tank/home@monday`.
 pub fn full_name(pool: &str, path: &str) -> String {
-    if path.is_empty() { pool.to_owned() } else { format!("{pool}/{path}") }
+    match path.chars().next() {
+        None => pool.to_owned(),
+        Some('@') => format!("{pool}{path}"),
+        Some(_) => format!("{pool}/{path}"),
+    }
 }

@@ -29,6 +29,7 @@ mod logger;
 mod members;
 mod memory;
 mod metrics;
+mod mount_options;
 mod open_pool;
 mod pages;
 mod progress;

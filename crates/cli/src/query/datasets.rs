@@ -152,7 +152,7 @@ fn pending<'a>(
     names: impl Iterator<Item = &'a String>,
 ) -> Vec<String> {
     let waits = |name: &&String| datasets.iter().any(|dataset| dataset.is_pending(name));
-    names.filter(|name| open_pool.mountpoint.is_some() && waits(name)).cloned().collect()
+    names.filter(|name| open_pool.is_served() && waits(name)).cloned().collect()
 }
 
 pub(super) fn list(open_pool: &OpenPool, of: &Selection, names: &[String]) -> Outcome<Vec<DatasetRow>> {
@@ -209,7 +209,8 @@ fn dataset_row(open_pool: &OpenPool, pool: &str, info: DatasetInfo, names: &[Str
             properties.insert(row.property, row.value);
         }
     }
-    let mountpoint = open_pool.mountpoint.as_ref().filter(|_| path.is_empty());
+    let mountpoint =
+        open_pool.mounts.list().into_iter().find(|mount| mount.path == path).map(|mount| mount.dir);
     Ok(DatasetRow {
         name: full_name(pool, &path),
         kind: "filesystem",

@@ -148,7 +148,7 @@ pub(super) fn pending_until_remount<'a>(
     names: impl Iterator<Item = &'a String>,
 ) -> Vec<String> {
     names
-        .filter(|name| open_pool.mountpoint.is_some() && open_pool.dataset.is_pending(name))
+        .filter(|name| open_pool.mountpoint().is_some() && open_pool.dataset.is_pending(name))
         .cloned()
         .collect()
 }
