@@ -9,8 +9,8 @@ use terrane_zap::{MemStore, Zap, ZapOptions};
 #[global_allocator]
 static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Two arrays of 8 and 9.5 bytes per name. An allocation for each name would add 8 bytes at the least.
-const BYTES_PER_NAME: usize = 20;
+/// Three arrays of 8 to 9.5 bytes per name. An allocation for each name would add 8 bytes at the least.
+const BYTES_PER_NAME: usize = 30;
 
 #[test]
 fn no_name_is_allocated_while_an_index_is_built() {
