@@ -62,7 +62,7 @@ pub trait ZoneSource {
 /// A batch is sealed at this many bytes. In smaller zones it is sealed when the zone is full. Each batch ends on a write unit.
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// Batch size for survivors while the relocation index must shrink: a run lies in one batch, so larger batches mean fewer runs.
-const COARSE_BATCH_BYTES: u64 = 8 << 20;
+pub const COARSE_BATCH_BYTES: u64 = 8 << 20;
 /// Most batches queued for the device. Multiplied by [`BATCH_BYTES`], this bounds their memory.
 const IN_FLIGHT: usize = 4;
 /// Upper bound of one entry of a directory part, in bytes.
