@@ -234,6 +234,15 @@ fn destroy(
             "{whole}: no such snapshot; see `terrane fs list -t snapshot -r {pool}`"
         )));
     }
+    let mounts = open_pool.mounts.list();
+    for (path, name) in chosen.iter().flat_map(|(path, names)| names.iter().map(move |name| (path, name))) {
+        let whole = format!("{path}@{name}");
+        if let Some(mount) = mounts.iter().find(|mount| mount.path == whole).filter(|_| !dry_run) {
+            let expected = "a snapshot that is not mounted";
+            let found = format_args!("mounted on {}", mount.dir.display());
+            return Err(Failure::refused(full_name(&pool, &whole), expected, found, "unmount it first"));
+        }
+    }
     let mut rows = Vec::new();
     for (path, names) in &chosen {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
