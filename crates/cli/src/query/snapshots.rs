@@ -147,8 +147,12 @@ fn take(open_pool: &OpenPool, snapshots: &[(String, String)], recursive: bool) -
     if recursive {
         let all = datasets.list()?;
         for (path, name) in snapshots {
-            let below = all.iter().filter(|info| is_below(&info.path, path));
-            wanted.extend(below.map(|info| (info.path.clone(), name.clone())));
+            for info in all.iter().filter(|info| is_below(&info.path, path)) {
+                let below = (info.path.clone(), name.clone());
+                if !wanted.contains(&below) {
+                    wanted.push(below);
+                }
+            }
         }
     }
     let words: Vec<(&str, &str)> = wanted.iter().map(|(path, name)| (path.as_str(), name.as_str())).collect();
