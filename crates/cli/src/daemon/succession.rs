@@ -287,7 +287,10 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
     let begun = Instant::now();
     let left = || QUIESCE_TIMEOUT.saturating_sub(begun.elapsed());
     // All of them, also after one that did not end.
-    let is_quiesced = shared.mounts().iter().fold(true, |quiet, mount| mount.drain.drain(left()) && quiet);
+    let mut is_quiesced = true;
+    for mount in shared.mounts() {
+        is_quiesced &= mount.drain.drain(left());
+    }
     shared.stop_housekeeping();
     let exported = if is_quiesced {
         shared.open_pool.export()
