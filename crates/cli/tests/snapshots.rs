@@ -43,6 +43,22 @@ fn a_day_with_snapshots() {
     assert_eq!(read(&dir, "home/.terrane/snapshot/monday/file"), "monday");
     assert_eq!(read(&dir, "home/file"), "tuesday");
     assert!(fs::read_dir(dir.path("home")).unwrap().all(|entry| entry.unwrap().file_name() != ".terrane"));
+    fs::write(dir.path("home/new"), "x").unwrap();
+    let changes = dir.json("fs diff -j tank/home@monday");
+    let page =
+        fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md"))
+            .unwrap();
+    let section = page.split("\n## fs diff: changes\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut found = Vec::new();
+    for row in changes["changes"].as_array().unwrap() {
+        assert!(
+            row.as_object().unwrap().keys().all(|key| section.contains(&format!("| `{key}` |"))),
+            "{row}"
+        );
+        found.push(format!("{} {}", row["change"].as_str().unwrap(), row["path"].as_str().unwrap()));
+    }
+    assert_eq!(found, ["modified /", "modified /file", "created /new"]);
+    fs::remove_file(dir.path("home/new")).unwrap();
     // Taken names, unknown names.
     dir.refused("snapshot tank/home@monday", &["exists already"]);
     dir.refused("snapshot tank/hme@monday", &["did you mean 'tank/home'?"]);
