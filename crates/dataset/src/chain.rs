@@ -680,9 +680,14 @@ impl FreePolicy for Chain {
                 ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
                 ChainChange::Replace { origin, links, recount } => {
                     state.take_changes(&mut changes);
-                    state.lists.clear();
                     state.origin = *origin;
                     state.links.clone_from(links);
+                    // Those that stay may have changed in this txg; those that come are at rest.
+                    let kept: BTreeSet<ObjectId> =
+                        (0..=state.links.len()).map(|index| state.list_id(index)).collect();
+                    state.lists.retain(|list, _| kept.contains(list));
+                    state.due.retain(|list| kept.contains(list));
+                    state.empty.retain(|(list, _)| kept.contains(list));
                     state.recount(&mos, *recount)?;
                 }
                 ChainChange::Detach { origin } => {
@@ -696,8 +701,11 @@ impl FreePolicy for Chain {
         for (id, account) in std::mem::take(&mut state.not_referenced) {
             // It may have been destroyed meanwhile.
             if state.links.iter().any(|link| link.snapshot == id) {
-                let before =
-                    SnapshotInfo::parse(&mos.hold(id)?.bonus(), id).map_err(PoolError::from)?.referenced;
+                let object = match mos.hold(id) {
+                    Err(ObjectError::NotFound(_)) => continue,
+                    object => object?,
+                };
+                let before = SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?.referenced;
                 let bytes = encode_referenced(&before.minus(&account));
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }

@@ -102,6 +102,11 @@ impl Datasets {
             for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
                 datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
             }
+            for (path, node) in nodes(objects.mos())? {
+                if let Err(error) = open_if_due(objects, &node) {
+                    log::warn!("data set /{path}: what is to be freed waits: {error}");
+                }
+            }
             let of_hook = Arc::downgrade(&datasets);
             objects.mos().on_txg_end(move |last_tx| {
                 let Some(datasets) = of_hook.upgrade() else { return false };
@@ -218,8 +223,7 @@ impl Datasets {
     ) -> Result<Arc<Dataset>, DatasetError> {
         let path = join(above, name);
         self.enable()?;
-        let mos = self.objects.mos();
-        let tx = mos.begin(COST_CREATE)?;
+        let tx = self.begin_settled(COST_CREATE)?;
         tx.pool().note_use(Feature::Snapshots);
         let _tree = self.tree.lock();
         let mut parent = self.node(above)?;
@@ -262,9 +266,14 @@ impl Datasets {
         }
         let id = node.id().expect("every node but the root's has a ZAP");
         let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
-        let mut new_parent = self.node(new_parent)?;
-        new_parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?;
+        // Both are read before anything changes.
+        let mut to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
         self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+        if new_parent == old_parent {
+            // The index of the first handle does not know of the removal.
+            to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
+        }
+        to_names.add_u64(&tx, new_name.as_bytes(), id.0)?;
         branch.move_to(&above, new_name);
         Ok(())
     }
@@ -273,8 +282,7 @@ impl Datasets {
     pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
         let (parent, name) = split(path)?;
         let mos = self.objects.mos();
-        self.settle()?;
-        let tx = mos.begin(COST_FREEING)?;
+        let tx = self.begin_settled(COST_FREEING)?;
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
@@ -293,16 +301,18 @@ impl Datasets {
                 "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
             )));
         }
-        let prune_below = match node.get(ORIGIN)? {
-            Some(origin) => {
-                self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
-                read_snapshot(mos, origin)?.created.next()
-            }
+        let origin = node.get(ORIGIN)?;
+        let prune_below = match origin {
+            Some(origin) => read_snapshot(mos, origin)?.created.next(),
             None => Txg(0),
         };
         self.retire(&tx, &node, prune_below)?;
         self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
         self.cut_branch(parent, name);
+        // Only now: while the clone exists, its origin must not look unused.
+        if let Some(origin) = origin {
+            self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
+        }
         node.destroy(&tx)
     }
 
@@ -348,10 +358,8 @@ impl Datasets {
             match self.end_retired(last_tx, retired) {
                 Ok(()) => false,
                 Err(error) => {
-                    log::warn!(
-                        "object set {} is free, but stays in the list of retired ones: {error}",
-                        retired.set.id()
-                    );
+                    // A later import tries again.
+                    log::warn!("object set {} is free, but not all of it ends: {error}", retired.set.id());
                     false
                 }
             }
@@ -361,11 +369,6 @@ impl Datasets {
     fn end_retired(&self, tx: &Tx, retired: &Retired) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
         let set = ObjectId(retired.set.id().0);
-        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
-            let mut list = zap(mos, ObjectId(id))?;
-            list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
-            list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
-        }
         for part in crate::chain::part_ids(mos, retired.dead_list)? {
             mos.destroy(tx, &mos.hold(part)?)?;
         }
@@ -374,13 +377,36 @@ impl Datasets {
         }
         self.objects.forget_retired(tx, set);
         mos.destroy(tx, &mos.hold(set)?)?;
+        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
+            let mut list = zap(mos, ObjectId(id))?;
+            list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
+            list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
+        }
         Ok(())
     }
 
-    /// Makes everything durable that was done before, so that no snapshot is half-made.
-    fn settle(&self) -> Result<(), DatasetError> {
-        Ok(self.objects.mos().commit()?)
+    /// Joins a txg while none syncs, with everything durable that was done before. So no snapshot is half-made but those of this txg, and
+    /// what this one destroys is not being changed by a sync.
+    fn begin_settled(&self, cost: Cost) -> Result<Tx, DatasetError> {
+        let mos = self.objects.mos();
+        mos.commit()?;
+        let tx = mos.begin(cost)?;
+        tx.pool().wait_for_sync().map_err(ObjectError::from)?;
+        Ok(tx)
     }
+}
+
+/// Opens the object set of a data set of which something waits to be freed, so that following txgs go on.
+fn open_if_due(objects: &Arc<ObjectSets>, node: &Node) -> Result<(), DatasetError> {
+    let mos = objects.mos();
+    let snapshots = snapshots_of(mos, node)?;
+    let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
+    let is_due = !due_lists(mos, lists)?.is_empty();
+    let queue = objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
+    if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
+        open_set(objects, node)?;
+    }
+    Ok(())
 }
 
 /// Opens an object set of a pool, whoever it belongs to.

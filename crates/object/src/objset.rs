@@ -200,6 +200,11 @@ impl ObjectSet {
         self.table.lost_changes()
     }
 
+    /// Whether its free queue lies outside of it, so that earlier states of the set do not contain it.
+    pub fn has_queue_outside(&self) -> bool {
+        self.queue_in_mos.is_some()
+    }
+
     /// The object of the MOS that holds its free queue.
     pub(crate) fn queue_in_mos(&self) -> Option<ObjectId> {
         self.queue_in_mos.as_ref().map(|object| object.id())

@@ -207,7 +207,7 @@ impl World {
                     return;
                 };
                 self.unmount(&path);
-                self.datasets.rollback(&path, &name).unwrap();
+                self.datasets.rollback(&path, &name, false).unwrap();
                 self.model.heads.insert(path, files);
             }
             _ => {}

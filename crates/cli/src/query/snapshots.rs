@@ -8,7 +8,7 @@ use crate::open_pool::OpenPool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_dataset::{Datasets, Snapshot};
+use terrane_dataset::Snapshot;
 use terrane_posix::{ChangeKind, Fs, mode};
 
 /// A question about snapshots.
@@ -113,10 +113,7 @@ impl SnapshotAction {
                 (datasets.rename_snapshot(path, name, to), format!("{}@{to}", full_name(&pool, path)))
             }
             SnapshotAction::Rollback { path, name, newer } => {
-                if *newer {
-                    destroy_newer(datasets, path, name).map_err(|error| named(open_pool, error))?;
-                }
-                (datasets.rollback(path, name), full_name(&pool, path))
+                (datasets.rollback(path, name, *newer), full_name(&pool, path))
             }
             SnapshotAction::Clone { path, name, target } => {
                 (datasets.clone_snapshot(path, name, target).map(drop), full_name(&pool, target))
@@ -262,6 +259,11 @@ fn destroy(
             return Err(Failure::refused(full_name(&pool, &whole), expected, found, "unmount it first"));
         }
     }
+    // All are looked at before the first is destroyed.
+    for (path, names) in &chosen {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        datasets.check_destroyable(path, &names).map_err(|error| named(open_pool, error))?;
+    }
     let mut rows = Vec::new();
     for (path, names) in &chosen {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -280,14 +282,6 @@ fn destroy(
         open_pool.pool.commit()?;
     }
     Ok(rows)
-}
-
-fn destroy_newer(datasets: &Datasets, path: &str, name: &str) -> Result<(), terrane_dataset::DatasetError> {
-    let snapshot = datasets.find_snapshot(path, name)?;
-    let all = datasets.snapshots(path)?;
-    let newer = all.iter().filter(|other| other.info.created > snapshot.info.created);
-    let names: Vec<&str> = newer.map(|newer| newer.name.as_str()).collect();
-    datasets.destroy_snapshots(path, &names)
 }
 
 /// A file or directory that changed.

@@ -125,6 +125,12 @@ impl Datasets {
             if Chain::of(&set).is_some_and(|chain| chain.is_being_taken()) {
                 return Ok(None);
             }
+            if !set.has_queue_outside() {
+                // A snapshot would contain the queue, and a clone would free again what is in it.
+                let by = "its pool was upgraded while it was open: unmount it once".to_string();
+                return Err(DatasetError::InUse { name: path.to_string(), by });
+            }
+            self.branch(path)?.open_head(&set);
             nodes.push((node, set, *name));
         }
         let time_ns = self.objects.pool().env().wall_ns();
@@ -225,57 +231,72 @@ impl Datasets {
         Ok(())
     }
 
-    /// Clones of a snapshot.
-    fn clones_of(&self, node: &Node, snapshot: ObjectId) -> Result<u64, DatasetError> {
-        let clones = node.zap_of(CLONES)?;
-        Ok(clones
-            .map(|zap| zap.lookup_u64(snapshot.to_string().as_bytes()))
-            .transpose()?
-            .flatten()
-            .unwrap_or(0))
+    /// Refuses to destroy what has holds or clones.
+    fn check_unused(&self, node: &Node, path: &str, snapshots: &[Snapshot]) -> Result<(), DatasetError> {
+        let holds = self.holds_in(node)?;
+        // Not the counts: what a clone needs must never be freed.
+        let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+        for (path, node) in nodes(self.objects.mos())? {
+            if let Some(origin) = node.get(ORIGIN)? {
+                clones.entry(origin).or_default().push(path);
+            }
+        }
+        for snapshot in snapshots {
+            let in_use = |by: String| DatasetError::InUse { name: format!("{path}@{}", snapshot.name), by };
+            let tags: Vec<&str> = holds
+                .iter()
+                .filter(|hold| hold.snapshot == snapshot.name)
+                .map(|hold| hold.tag.as_str())
+                .collect();
+            if !tags.is_empty() {
+                return Err(in_use(format!("held by {}: release it first", tags.join(", "))));
+            }
+            if let Some(clones) = clones.get(&snapshot.info.id) {
+                return Err(in_use(format!(
+                    "cloned as {}: destroy or promote that first",
+                    clones.join(", ")
+                )));
+            }
+        }
+        Ok(())
     }
 
-    /// Refuses to destroy what has holds or clones.
-    fn check_unused(&self, node: &Node, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
-        let tags: Vec<String> = self
-            .holds_in(node)?
-            .into_iter()
-            .filter(|hold| hold.snapshot == snapshot.name)
-            .map(|hold| hold.tag)
-            .collect();
-        let name = || format!("{path}@{}", snapshot.name);
-        if !tags.is_empty() {
-            return Err(DatasetError::InUse {
-                name: name(),
-                by: format!("held by {}: release it first", tags.join(", ")),
-            });
+    /// Refuses what [`destroy_snapshots`](Self::destroy_snapshots) would refuse.
+    pub fn check_destroyable(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        let found: Result<Vec<_>, _> = names.iter().map(|name| self.snapshot_of(&node, path, name)).collect();
+        self.check_unused(&node, path, &found?)
+    }
+
+    /// The snapshot is of a txg that has synced, so it has a root.
+    fn check_taken(&self, tx: &Tx, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
+        if snapshot.info.root.is_hole() || snapshot.info.created >= tx.txg() {
+            let name = format!("{path}@{}", snapshot.name);
+            return Err(DatasetError::InUse { name, by: "it is just being taken: try again".to_string() });
         }
-        if self.clones_of(node, snapshot.info.id)? > 0 {
-            let clones: Vec<String> = nodes(self.objects.mos())?
-                .into_iter()
-                .filter(
-                    |(_, node)| matches!(node.get(ORIGIN), Ok(Some(origin)) if origin == snapshot.info.id),
-                )
-                .map(|(path, _)| path)
-                .collect();
-            let by = format!("cloned as {}: destroy or promote that first", clones.join(", "));
-            return Err(DatasetError::InUse { name: name(), by });
+        Ok(())
+    }
+
+    /// Nothing of the set waits to be freed, and its lists are at rest; checked while the tree does not change.
+    fn check_drained(&self, path: &str, set: &ObjectSet) -> Result<(), DatasetError> {
+        if set.is_freeing().is_some() || Chain::of(set).is_some_and(|chain| !chain.is_at_rest()) {
+            let by = "something of it is just being freed: try again".to_string();
+            return Err(DatasetError::InUse { name: path.to_string(), by });
         }
         Ok(())
     }
 
     /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
-        let mos = self.objects.mos();
-        self.settle()?;
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
-        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST_FREEING })?;
+        let tx = self.begin_settled(Cost { meta_blocks: blocks, ..COST_FREEING })?;
         let _tree = self.tree.lock();
         let mut node = self.node(path)?;
         let mut found: Vec<Snapshot> = Vec::with_capacity(names.len());
         for name in names {
             let snapshot = self.snapshot_of(&node, path, name)?;
-            self.check_unused(&node, path, &snapshot)?;
+            self.check_taken(&tx, path, &snapshot)?;
             if !found.contains(&snapshot) {
                 found.push(snapshot);
             }
@@ -283,14 +304,31 @@ impl Datasets {
         if found.is_empty() {
             return Ok(());
         }
+        self.check_unused(&node, path, &found)?;
         let set = open_set(&self.objects, &node)?;
-        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
-        for snapshot in found {
-            snapshots.remove(&tx, snapshot.name.as_bytes())?;
+        self.branch(path)?.open_head(&set);
+        self.remove_snapshots(&tx, &mut node, &set, &found)
+    }
+
+    /// Takes snapshots out of a data set.
+    fn remove_snapshots(
+        &self,
+        tx: &Tx,
+        node: &mut Node,
+        set: &ObjectSet,
+        snapshots: &[Snapshot],
+    ) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        // All are read before anything changes.
+        let objects: Result<Vec<_>, _> =
+            snapshots.iter().map(|snapshot| mos.hold(snapshot.info.id)).collect();
+        let mut names = node.zap_of_mut(tx, SNAPSHOTS)?;
+        for (snapshot, object) in snapshots.iter().zip(objects?) {
+            names.remove(tx, snapshot.name.as_bytes())?;
             self.close_snapshot(&snapshot.info);
-            mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
-            if let Some(chain) = Chain::of(&set) {
-                chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
+            mos.destroy(tx, &object)?;
+            if let Some(chain) = Chain::of(set) {
+                chain.change(tx, ChainChange::Destroy(snapshot.info.created));
             }
         }
         Ok(())
@@ -314,7 +352,10 @@ impl Datasets {
 
     /// Waits until nothing waits to be freed in an object set, and its dead lists are at rest.
     fn drain(&self, path: &str) -> Result<(), DatasetError> {
-        let set = open_set(&self.objects, &self.node(path)?)?;
+        let set = {
+            let _tree = self.tree.lock();
+            open_set(&self.objects, &self.node(path)?)?
+        };
         let is_at_rest = || Chain::of(&set).is_none_or(|chain| chain.is_at_rest());
         loop {
             match set.is_freeing() {
@@ -328,53 +369,66 @@ impl Datasets {
         }
     }
 
-    /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
-    pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
+    /// Makes the data set what it was when a snapshot was taken. Everything since is lost. It must not be open. `newer`: newer
+    /// snapshots are destroyed, else there must be none.
+    pub fn rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        self.settle()?;
         // What left the data set before the snapshot still has to find its list.
         self.drain(path)?;
-        let tx = mos.begin(COST_FREEING)?;
-        let _tree = self.tree.lock();
+        let tx = self.begin_settled(Cost { meta_blocks: 64, ..COST_FREEING })?;
+        let tree = self.tree.lock();
         let mut node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
         if self.is_open(&node) {
             return Err(in_use("it is open: unmount it first".to_string()));
         }
-        let snapshot = self.snapshot_of(&node, path, name)?.info;
-        let newer: Vec<String> = snapshots_of(mos, &node)?
-            .into_iter()
-            .filter(|(_, info)| info.created > snapshot.created)
-            .map(|(name, _)| format!("{path}@{}", String::from_utf8_lossy(&name)))
-            .collect();
-        if !newer.is_empty() {
+        let snapshot = self.snapshot_of(&node, path, name)?;
+        self.check_taken(&tx, path, &snapshot)?;
+        let mut later = self.snapshots_in(&node)?;
+        later.retain(|other| other.info.created > snapshot.info.created);
+        if !later.is_empty() && !newer {
+            let names: Vec<String> = later.iter().map(|later| format!("{path}@{}", later.name)).collect();
             return Err(in_use(format!(
                 "newer snapshots would be lost: {}; destroy them too with -r",
-                newer.join(", ")
+                names.join(", ")
             )));
         }
+        for later in &later {
+            self.check_taken(&tx, path, later)?;
+        }
+        self.check_unused(&node, path, &later)?;
+        let old = open_set(&self.objects, &node)?;
+        self.check_drained(path, &old)?;
+        self.remove_snapshots(&tx, &mut node, &old, &later)?;
+        let snapshot = snapshot.info;
         self.retire(&tx, &node, snapshot.created.next())?;
         let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
         node.set(&tx, SET, set)?;
         let new_list = mos.create(&tx, new_part())?.id();
         node.set(&tx, DEAD_LIST, new_list)?;
-        open_set(&self.objects, &node)?.correct_account(&tx, snapshot.referenced);
+        let new = open_set(&self.objects, &node)?;
+        new.correct_account(&tx, snapshot.referenced);
+        self.branch(path)?.open_head(&new);
+        // A commit waits for all who have joined the txg, and some of them may wait for the tree.
+        drop(tree);
         drop(tx);
-        mos.commit()?;
-        self.branch(path)?.open_head(&open_set(&self.objects, &node)?);
-        Ok(())
+        Ok(mos.commit()?)
     }
 
     /// Creates a data set that begins with the content of a snapshot.
     pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, child) = split(target)?;
-        self.settle()?;
+        // One that cannot be read is refused before anything changes.
+        drop(self.open_snapshot(path, name)?);
         // Until then it is not known how much the snapshot refers to.
         self.drain(path)?;
         self.make_child(parent, child, &mut |tx| {
             let mos = self.objects.mos();
             let mut source = self.node(path)?;
-            let info = self.snapshot_of(&source, path, name)?.info;
+            let snapshot = self.snapshot_of(&source, path, name)?;
+            self.check_taken(tx, path, &snapshot)?;
+            self.check_drained(path, &*open_set(&self.objects, &source)?)?;
+            let info = snapshot.info;
             let set = self.objects.create_objset_at(tx, &info.root)?;
             let mut own_props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
             // Its own values: the clone may have other data sets above it.
@@ -384,8 +438,8 @@ impl Datasets {
             node.set(tx, ORIGIN, info.id)?;
             node.set(tx, ORIGIN_NODE, source.id_mut(tx)?)?;
             node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
-            self.count_clone(tx, source.id(), info.id, 1)?;
             let dataset = self.open_node(target, &node)?;
+            self.count_clone(tx, source.id(), info.id, 1)?;
             dataset.object_set().correct_account(tx, info.referenced);
             // The objects of the clone were not counted when they were made.
             if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
@@ -398,7 +452,6 @@ impl Datasets {
     /// Exchanges the roles of a clone and the data set with its origin: snapshots up to the origin become the clone's.
     pub fn promote(&self, path: &str) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        self.settle()?;
         let not_a_clone =
             || DatasetError::InUse { name: path.to_string(), by: "it is not a clone".to_string() };
         let node = self.node(path)?;
@@ -410,8 +463,8 @@ impl Datasets {
             .ok_or_else(not_a_clone)?;
         self.drain(path)?;
         self.drain(&source_path)?;
-        let tx = mos.begin(Cost { meta_blocks: 256, ..COST })?;
-        let _tree = self.tree.lock();
+        let tx = self.begin_settled(Cost { meta_blocks: 256, ..COST })?;
+        let tree = self.tree.lock();
         let (mut node, mut source) = (self.node(path)?, self.node(&source_path)?);
         if node.get(ORIGIN)? != Some(origin) {
             return Err(not_a_clone());
@@ -424,6 +477,11 @@ impl Datasets {
             return Err(DatasetError::Exists { name: format!("{path}@{}", taken.name) });
         }
         let (set, source_set) = (open_set(&self.objects, &node)?, open_set(&self.objects, &source)?);
+        self.check_drained(path, &set)?;
+        self.check_drained(&source_path, &source_set)?;
+        for snapshot in moved.iter().chain(&left).chain(&own) {
+            self.check_taken(&tx, path, snapshot)?;
+        }
         let source_origin = (source.get(ORIGIN)?, source.get(ORIGIN_NODE)?);
         let older_txg =
             source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?.map_or(Txg(0), |info| info.created);
@@ -470,6 +528,8 @@ impl Datasets {
             let links = links(&mut left.iter());
             chain.change(&tx, ChainChange::Replace { origin: origin_txg, links, recount: source_recount });
         }
+        // As in `rollback`.
+        drop(tree);
         drop(tx);
         mos.commit()?;
         self.recount_branch(path)?;
