@@ -84,6 +84,11 @@ fn a_day_with_snapshots() {
     dir.run("fs rollback -r tank/home@monday", 0);
     dir.run("mount tank/home home", 0);
     assert_eq!(read(&dir, "home/file"), "monday");
+    // What is mounted is neither renamed nor destroyed with its snapshots.
+    dir.refused("fs rename tank/home tank/people", &["unmount it first"]);
+    dir.refused("fs destroy -r tank/home", &["unmount it first"]);
+    dir.refused("fs rollback -r tank/home@monday", &["unmount it first"]);
+    assert!(dir.out("fs list -t snapshot tank/home").contains("@monday"));
     // A snapshot alone takes no changes, and cannot be destroyed meanwhile.
     dir.run("mount tank/home@monday other", 0);
     assert_eq!(read(&dir, "other/file"), "monday");
@@ -92,6 +97,15 @@ fn a_day_with_snapshots() {
     dir.run("umount other", 0);
     assert!(dir.out("fs destroy -v tank/home@monday").contains("destroy tank/home@monday"));
     assert!(fs::read(dir.path("home/.terrane/snapshot/monday/file")).is_err());
+    dir.run("umount home", 0);
+    dir.run("fs create tank/home/ann", 0);
+    dir.run("snapshot -r tank/home@last", 0);
+    dir.run("fs hold keep tank/home/ann@last", 0);
+    dir.refused("fs destroy -r tank/home", &["held by keep"]);
+    assert!(dir.out("fs list -r -t snapshot tank/home").contains("tank/home@last"));
+    dir.run("fs release keep tank/home/ann@last", 0);
+    dir.run("fs destroy -r tank/home", 0);
+    assert_eq!(dir.out("fs list -H -o name"), "tank\n");
     dir.run("umount -a tank", 0);
     assert!(dir.out("check tank").contains("nothing found"));
 }

@@ -696,7 +696,10 @@ impl FreePolicy for Chain {
                 }
             }
         }
-        state.scan(&mos, txg_sync)?;
+        // What has been handed to `changes` is readable from the next txg on.
+        if changes.iter().all(|change| !matches!(change.update, MosUpdate::Blocks(_))) {
+            state.scan(&mos, txg_sync)?;
+        }
         state.take_changes(&mut changes);
         for (id, account) in std::mem::take(&mut state.not_referenced) {
             // It may have been destroyed meanwhile.

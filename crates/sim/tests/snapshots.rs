@@ -202,12 +202,17 @@ impl World {
                 self.model.promote(&clone);
             }
             19 => {
-                let Some((name, files)) = self.model.snapshots.get(&path).and_then(|all| all.last()).cloned()
-                else {
+                let all = self.model.snapshots.get(&path).cloned().unwrap_or_default();
+                let Some((name, files)) = self.pick(all.clone()) else { return };
+                let kept = all.iter().take_while(|(other, _)| *other != name).count() + 1;
+                let newer: Vec<String> = all.iter().skip(kept).map(|(name, _)| name.clone()).collect();
+                if newer.iter().any(|name| self.clones_of(&path, name)) {
                     return;
-                };
+                }
                 self.unmount(&path);
-                self.datasets.rollback(&path, &name, false).unwrap();
+                // Newer ones go in the same transaction.
+                self.datasets.rollback(&path, &name, !newer.is_empty()).unwrap();
+                self.model.snapshots.get_mut(&path).unwrap().truncate(kept);
                 self.model.heads.insert(path, files);
             }
             _ => {}

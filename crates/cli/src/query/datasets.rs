@@ -294,7 +294,20 @@ pub(super) fn destroy(open_pool: &OpenPool, path: &str) -> Outcome<Vec<Changed>>
     Ok(vec![Changed { name: full_name(&open_pool.pool.name(), path) }])
 }
 
+/// Refuses if this data set, one below it or a snapshot of them is mounted: mounts know it by its path.
+fn check_not_mounted(open_pool: &OpenPool, path: &str) -> Outcome {
+    let mounts = open_pool.mounts.list();
+    let is_of = |mounted: &str| {
+        mounted.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    let Some(mount) = mounts.iter().find(|mount| is_of(&mount.path)) else { return Ok(()) };
+    let pool = open_pool.pool.name();
+    let found = format_args!("{} on {}", full_name(&pool, &mount.path), mount.dir.display());
+    Err(Failure::refused(full_name(&pool, path), "nothing of it mounted", found, "unmount it first"))
+}
+
 pub(super) fn rename(open_pool: &OpenPool, path: &str, to: &str) -> Outcome<Vec<Changed>> {
+    check_not_mounted(open_pool, path)?;
     open_pool.datasets.rename(path, to).map_err(|error| named(open_pool, error))?;
     open_pool.pool.commit()?;
     Ok(vec![Changed { name: full_name(&open_pool.pool.name(), to) }])

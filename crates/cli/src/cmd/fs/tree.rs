@@ -151,12 +151,17 @@ impl Destroy {
             return act(&registry, &dataset.pool, action).map(drop);
         }
         let name = DatasetName::parse_below(&registry, &self.name)?;
-        let below = if self.recursive { self.below(&registry, &name)? } else { Vec::new() };
-        // Leaves first.
-        for path in below.into_iter().rev().chain([name.path.clone()]) {
-            self.destroy_one(&registry, &DatasetName { pool: name.pool.clone(), path })?;
+        let mut paths = vec![name.path.clone()];
+        if self.recursive {
+            paths.extend(self.below(&registry, &name)?);
         }
-        Ok(())
+        let all: Vec<DatasetName> =
+            paths.into_iter().rev().map(|path| DatasetName { pool: name.pool.clone(), path }).collect();
+        // All are looked at before the first is destroyed. Leaves first.
+        if self.recursive {
+            all.iter().try_for_each(|name| self.check_one(&registry, name))?;
+        }
+        all.iter().try_for_each(|name| self.destroy_one(&registry, name))
     }
 
     /// Paths of all data sets below, each after the one above it.
@@ -168,6 +173,27 @@ impl Destroy {
         let path =
             |row: &Value| row["name"].as_str().and_then(|full| full.strip_prefix(&prefix)).map(str::to_owned);
         Ok(found.iter().filter_map(path).filter(|path| *path != name.path).collect())
+    }
+
+    /// Refuses a data set that is mounted, or has snapshots that cannot be destroyed.
+    fn check_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
+        let of =
+            Selection { paths: vec![name.path.clone()], kinds: vec!["all".to_owned()], recursive: false };
+        let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+        let full = full_name(&name.pool, &name.path);
+        if let Some(dir) = found.iter().find_map(|row| row["mountpoint"].as_str()) {
+            let found = format_args!("mounted on {dir}");
+            return Err(Failure::refused(full, "a data set that is not mounted", found, "unmount it first"));
+        }
+        if found.iter().any(|row| row["type"] == "snapshot") {
+            let (path, names) = (name.path.clone(), vec!["%".to_owned()]);
+            act(
+                registry,
+                &name.pool,
+                SnapshotAction::Destroy { path, names, recursive: false, dry_run: true },
+            )?;
+        }
+        Ok(())
     }
 
     fn destroy_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
