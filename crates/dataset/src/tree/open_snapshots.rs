@@ -4,6 +4,7 @@
 //! finds bytes that are not its own.
 
 use super::Datasets;
+use super::snapshots::being_taken;
 use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::snapshot_info::SnapshotInfo;
@@ -25,6 +26,9 @@ impl Datasets {
         let live = self.open_dataset(path)?;
         let _tree = self.tree.lock();
         let info = self.snapshot_of(&self.node(path)?, path, name)?.info;
+        if info.root.is_hole() {
+            return Err(being_taken(path, name));
+        }
         let mut open = self.open_snapshots.lock();
         if let Some(found) = open.get(&info.id).and_then(Weak::upgrade) {
             return Ok((info, found));

@@ -15,7 +15,7 @@ use crate::zap_store::ObjectZap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
-use terrane_object::{Account, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
@@ -23,6 +23,8 @@ use terrane_zap::{Value, ValueRef};
 
 /// Metadata blocks that each further snapshot of the same operation dirties.
 const BLOCKS_EACH: u32 = 6;
+/// How often a query reads dead lists anew that a sync has changed meanwhile.
+const READS_MAX: usize = 8;
 
 /// What is stored of a named snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,11 +105,20 @@ impl Datasets {
             }
         };
         mos.commit()?;
-        taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
+        // Others may have destroyed them meanwhile, and even taken others of these names.
+        let _tree = self.tree.lock();
+        let found = wanted.iter().zip(taken).map(|((path, name), guid)| {
+            let found = self.snapshot_of(&self.node(path)?, path, name)?;
+            if found.info.guid != guid {
+                return Err(DatasetError::Unknown { name: format!("{path}@{name}"), nearest: None });
+            }
+            Ok(found)
+        });
+        found.collect()
     }
 
-    /// Takes snapshots in the open txg. `None`: it takes one of the same data set already.
-    fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<(String, ObjectId)>>, DatasetError> {
+    /// Takes snapshots in the open txg. Returns their GUIDs; `None`: it takes one of the same data set already.
+    fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<u64>>, DatasetError> {
         let mos = self.objects.mos();
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
         let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
@@ -147,7 +158,7 @@ impl Datasets {
         set: &Arc<ObjectSet>,
         name: &str,
         time_ns: u64,
-    ) -> Result<(String, ObjectId), DatasetError> {
+    ) -> Result<u64, DatasetError> {
         let mos = self.objects.mos();
         let dead_list = match node.get(DEAD_LIST)? {
             Some(list) => list,
@@ -175,11 +186,10 @@ impl Datasets {
         info.id = mos.create(tx, spec)?.id();
         node.zap_of_mut(tx, SNAPSHOTS)?.add_u64(tx, name.as_bytes(), info.id.0)?;
         node.set(tx, DEAD_LIST, new_list)?;
-        let id = info.id;
         if let Some(chain) = Chain::of(set) {
             chain.change(tx, ChainChange::Take { info, new_list });
         }
-        Ok((name.to_string(), id))
+        Ok(guid)
     }
 
     /// The snapshots of a data set, oldest first.
@@ -272,8 +282,7 @@ impl Datasets {
     /// The snapshot is of a txg that has synced, so it has a root.
     fn check_taken(&self, tx: &Tx, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
         if snapshot.info.root.is_hole() || snapshot.info.created >= tx.txg() {
-            let name = format!("{path}@{}", snapshot.name);
-            return Err(DatasetError::InUse { name, by: "it is just being taken: try again".to_string() });
+            return Err(being_taken(path, &snapshot.name));
         }
         Ok(())
     }
@@ -454,20 +463,21 @@ impl Datasets {
         let mos = self.objects.mos();
         let not_a_clone =
             || DatasetError::InUse { name: path.to_string(), by: "it is not a clone".to_string() };
-        let node = self.node(path)?;
-        let origin = node.get(ORIGIN)?.ok_or_else(not_a_clone)?;
-        let source_path = nodes(mos)?
-            .into_iter()
-            .find(|(_, other)| other.id().is_some() && other.id() == node.get(ORIGIN_NODE).ok().flatten())
-            .map(|(path, _)| path)
-            .ok_or_else(not_a_clone)?;
+        let source_path = {
+            let _tree = self.tree.lock();
+            let source = self.node(path)?.get(ORIGIN_NODE)?.ok_or_else(not_a_clone)?;
+            let found = nodes(mos)?.into_iter().find(|(_, other)| other.id() == Some(source));
+            found.map(|(path, _)| path).ok_or_else(not_a_clone)?
+        };
         self.drain(path)?;
         self.drain(&source_path)?;
         let tx = self.begin_settled(Cost { meta_blocks: 256, ..COST })?;
         let tree = self.tree.lock();
         let (mut node, mut source) = (self.node(path)?, self.node(&source_path)?);
-        if node.get(ORIGIN)? != Some(origin) {
-            return Err(not_a_clone());
+        let origin = node.get(ORIGIN)?.ok_or_else(not_a_clone)?;
+        if source.id().is_none() || source.id() != node.get(ORIGIN_NODE)? {
+            let by = format!("{source_path} is just being changed: try again");
+            return Err(DatasetError::InUse { name: path.to_string(), by });
         }
         let origin_txg = read_snapshot(mos, origin)?.created;
         let (own, others) = (self.snapshots_in(&node)?, self.snapshots_in(&source)?);
@@ -532,8 +542,15 @@ impl Datasets {
         drop(tree);
         drop(tx);
         mos.commit()?;
-        self.recount_branch(path)?;
-        self.recount_branch(&source_path)
+        let _tree = self.tree.lock();
+        for path in [path, &source_path] {
+            match self.recount_branch(path) {
+                // Others may have renamed or destroyed it meanwhile.
+                Ok(()) | Err(DatasetError::Unknown { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Keeps a snapshot from being destroyed, until the tag is released.
@@ -639,6 +656,10 @@ impl Datasets {
 
     /// Space of a data set and its snapshots, as of the last commit.
     pub fn space(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
+        self.read_lists(&|| self.space_now(path))
+    }
+
+    fn space_now(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let set = open_set(&self.objects, &node)?;
@@ -668,6 +689,19 @@ impl Datasets {
         usage.by_snapshots = lists.iter().map(|list| list.all - list.of_origin).sum();
         usage.by_dataset = referenced.saturating_sub(shared_at_first.saturating_sub(of_origin));
         Ok(usage)
+    }
+
+    /// Reads dead lists. A sync may end a part that is just being read; then it is waited for.
+    fn read_lists<T>(&self, read: &dyn Fn() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
+        for _ in 0..READS_MAX {
+            match read() {
+                Err(DatasetError::Object(_)) => {
+                    self.objects.pool().wait_for_sync().map_err(ObjectError::from)?;
+                }
+                outcome => return outcome,
+            }
+        }
+        read()
     }
 
     fn stored(&self, path: &str, node: &Node) -> Result<StoredDataset, DatasetError> {
@@ -702,6 +736,10 @@ impl Datasets {
 
     /// Bytes that would be freed if these snapshots were destroyed.
     pub fn reclaimable(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
+        self.read_lists(&|| self.reclaimable_now(path, names))
+    }
+
+    fn reclaimable_now(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         for name in names {
@@ -732,6 +770,10 @@ impl Datasets {
 
     /// What the head refers to now, and did not when a snapshot was taken, in bytes.
     pub fn written_since(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
+        self.read_lists(&|| self.written_since_now(path, name))
+    }
+
+    fn written_since_now(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let since = self.snapshot_of(&node, path, name)?.info;
@@ -760,6 +802,12 @@ struct ListSums {
     all: u64,
     /// Of those, what belongs to the origin.
     of_origin: u64,
+}
+
+/// The snapshot has no root yet.
+pub(super) fn being_taken(path: &str, name: &str) -> DatasetError {
+    let by = "it is just being taken: try again".to_string();
+    DatasetError::InUse { name: format!("{path}@{name}"), by }
 }
 
 /// The snapshot in the name of a hold or of a count of clones.
