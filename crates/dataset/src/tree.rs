@@ -70,6 +70,8 @@ pub struct Datasets {
     open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
     /// Open snapshots by the object that stands for each. Taken while `tree` is held.
     open_snapshots: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// GUIDs of snapshots that were destroyed since the pool was opened, in order.
+    destroyed_snapshots: Mutex<Vec<u64>>,
     /// All data sets, open or not.
     root: Arc<Branch>,
     /// Held while the tree changes. Taken after the transaction begins.
@@ -94,6 +96,7 @@ impl Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
             open_snapshots: Mutex::default(),
+            destroyed_snapshots: Mutex::default(),
             root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),

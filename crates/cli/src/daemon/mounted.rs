@@ -100,6 +100,12 @@ pub struct NewMount {
     pub tags: Option<TagFile>,
 }
 
+/// The directory of snapshots of a mount.
+struct ShownSnapshots {
+    source: Arc<DatasetSnapshots>,
+    dir: Arc<SnapshotDir>,
+}
+
 /// A mounted data set or snapshot.
 pub struct MountedSet {
     /// By this the holder knows the mount; never used again.
@@ -119,8 +125,8 @@ pub struct MountedSet {
     /// must not wait for us.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
-    /// Where its directory of snapshots comes from. `None`: this is a snapshot.
-    snapshots: OnceLock<Arc<DatasetSnapshots>>,
+    /// `None`: this is a snapshot.
+    snapshots: OnceLock<ShownSnapshots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -150,22 +156,39 @@ impl MountedSet {
 
     /// Shows snapshots as the data set says, under the name that it has.
     fn follow_dataset(&self) {
-        if let Some(snapshots) = self.snapshots.get() {
-            snapshots.set_path(&self.view.dataset.branch().path());
+        if let Some(ShownSnapshots { source, .. }) = self.snapshots.get() {
+            source.set_path(&self.view.dataset.branch().path());
             let wanted = visibility(self.view.dataset.snapdir());
-            if snapshots.visibility() != wanted {
-                snapshots.set_visibility(wanted);
-                self.drop_root_listing();
+            if source.visibility() != wanted {
+                source.set_visibility(wanted);
+                self.drop_cached(&[ROOT_ID], "the root directory as it was");
             }
         }
     }
 
-    /// Has the kernel drop its listing of the root directory.
-    fn drop_root_listing(&self) {
+    /// Has the kernel drop what it caches of destroyed snapshots, without the first `known` of them.
+    fn drop_destroyed_snapshots(&self, known: &mut usize) {
+        let Some(ShownSnapshots { dir, .. }) = self.snapshots.get() else { return };
+        let destroyed = self.view.datasets.destroyed_snapshots(*known);
+        *known += destroyed.len();
+        let nodes: Vec<u64> = destroyed.into_iter().flat_map(|guid| dir.note_destroyed(guid)).collect();
+        if !nodes.is_empty() {
+            self.drop_cached(&nodes, "files of destroyed snapshots");
+        }
+    }
+
+    /// Has the kernel drop what it caches of these nodes. Does not wait for it: the kernel may wait for an answer of ours.
+    fn drop_cached(&self, nodes: &[u64], what: &'static str) {
         let Some(connection) = self.connection() else { return };
-        let dropped = terrane_fuse::forget::start(succession::page_drop_command(), connection, &[ROOT_ID]);
-        if let Err(error) = dropped.and_then(|mut helper| helper.wait()) {
-            log::warn!("{}: the kernel may list the root directory as before: {error}", self.name());
+        let name = self.name();
+        let warn = move |error: &str| log::warn!("{name}: the kernel may still show {what}: {error}");
+        match terrane_fuse::forget::start(succession::page_drop_command(), connection, nodes) {
+            Ok(helper) => drop(std::thread::spawn(move || match helper.wait_with_output() {
+                Ok(output) if output.status.success() => {}
+                Ok(output) => warn(String::from_utf8_lossy(&output.stderr).trim()),
+                Err(error) => warn(&error.to_string()),
+            })),
+            Err(error) => warn(&error.to_string()),
         }
     }
 
@@ -357,7 +380,7 @@ fn dispatch(
     source.set_visibility(visibility(mount.view.dataset.snapdir()));
     let dir = SnapshotDir::new(Arc::clone(&source) as Arc<dyn Snapshots>, tags)?;
     // A mount has one dispatch.
-    let _ = mount.snapshots.set(source);
+    let _ = mount.snapshots.set(ShownSnapshots { source, dir: Arc::clone(&dir) });
     Ok(dispatch.with_snapshots(dir))
 }
 
@@ -408,11 +431,13 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         drain_unlinked(mount, &fs);
     }
     let mut flags = FlagWatch::new(mount, &fs);
+    let mut destroyed = 0;
     let (mut recorded, pool) = (Ok(()), &mount.view.pool);
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
         flags.poll(mount, &fs);
         mount.follow_dataset();
+        mount.drop_destroyed_snapshots(&mut destroyed);
         let mut pace = || (!mount.is_ending()).then_some(1);
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);

@@ -43,5 +43,11 @@ impl Datasets {
     pub(super) fn close_snapshot(&self, info: &SnapshotInfo) {
         let closed = self.open_snapshots.lock().remove(&info.id).and_then(|open| open.upgrade());
         closed.iter().for_each(|dataset| dataset.close());
+        self.destroyed_snapshots.lock().push(info.guid);
+    }
+
+    /// GUIDs of snapshots that were destroyed since the pool was opened, in order, without the first `known`.
+    pub fn destroyed_snapshots(&self, known: usize) -> Vec<u64> {
+        self.destroyed_snapshots.lock().get(known..).unwrap_or_default().to_vec()
     }
 }

@@ -24,8 +24,9 @@ pub struct DatasetUsage {
 impl Datasets {
     /// What a data set takes. It is opened for it.
     pub fn usage(&self, path: &str) -> Result<DatasetUsage, DatasetError> {
-        let branch = self.branch(path)?;
         let space = self.space(path)?;
+        let _tree = self.tree.lock();
+        let branch = self.branch(path)?;
         let children = branch.children().iter().map(|child| child.used_bytes()).fold(0, u64::saturating_add);
         let pool = self.objects.mos().usage();
         Ok(DatasetUsage {
@@ -39,6 +40,7 @@ impl Datasets {
 
     /// When a data set was created, in seconds since 1970. `None`: not known, as of a root data set.
     pub fn creation(&self, path: &str) -> Result<Option<u64>, DatasetError> {
+        let _tree = self.tree.lock();
         load_creation(&zap(self.objects.mos(), self.node(path)?.props)?)
     }
 }

@@ -62,6 +62,8 @@ fn entry_of(snapshot: Snapshot) -> SnapshotEntry {
 fn errno_of(error: DatasetError) -> Errno {
     match error {
         DatasetError::Unknown { .. } | DatasetError::InvalidName { .. } => Errno::ENOENT,
+        // It is just being taken.
+        DatasetError::InUse { .. } => Errno::ENOENT,
         DatasetError::Object(error) => Errno::from(error),
         error => {
             log::error!("snapshots unreadable: {error}");
