@@ -44,7 +44,7 @@ const SHRINK_PERIOD: Duration = Duration::from_secs(1);
 /// How often to check whether files are to be rewritten.
 pub const REWRITE_PERIOD: Duration = Duration::from_millis(250);
 
-/// What is to be mounted, where and how.
+/// The data set to mount, the mount point and the options.
 pub struct MountSpec {
     /// The path of the data set or snapshot from the root.
     pub dataset: String,
@@ -66,7 +66,7 @@ impl MountSpec {
         MountSpec { dataset, dir, options: parsed.mount, properties: parsed.properties, words }
     }
 
-    /// Applies what the options say about the data set.
+    /// Applies the options that concern the data set.
     pub fn apply_to(&mut self, view: &OpenPool) -> Outcome {
         if !self.options.default_permissions {
             // ACLs would have no effect: nothing checks permissions.
@@ -81,9 +81,9 @@ impl MountSpec {
     }
 }
 
-/// Where a mount comes from.
+/// The origin of a mount.
 pub enum Origin {
-    /// Its first request was not read yet.
+    /// Made by this server or a command. Its first request was not read yet.
     New,
     Inherited(Negotiated),
 }
@@ -94,9 +94,9 @@ pub struct NewMount {
     pub session: Session,
     pub origin: Origin,
     pub spec: MountSpec,
-    /// The ledger of a new mount, to be left with the holder.
+    /// The ledger of a new mount, for the holder.
     pub ledger: Option<File>,
-    /// Which snapshots the kernel knows. `None`: this is one.
+    /// The tags of its snapshots. `None`: a snapshot is mounted.
     pub tags: Option<TagFile>,
 }
 
@@ -108,9 +108,9 @@ struct ShownSnapshots {
 
 /// A mounted data set or snapshot.
 pub struct MountedSet {
-    /// By this the holder knows the mount; never used again.
+    /// The number by which the holder knows the mount. It is never used again.
     pub number: u32,
-    /// The pool by way of this data set.
+    /// The view of this data set.
     pub view: OpenPool,
     pub dir: PathBuf,
     /// The kernel's number of the file system.
@@ -119,13 +119,13 @@ pub struct MountedSet {
     pub since: u64,
     unmount: UnmountHandle,
     pub drain: Arc<Drain>,
-    /// A successor can continue it.
+    /// The holder has its descriptors, so a successor can continue it.
     pub is_held: AtomicBool,
-    /// Only while the session runs, which closes its own descriptor at the end: callers on an aborted mount
-    /// must not wait for us.
+    /// Only while the session runs, which closes its own descriptor at the end. Callers on an aborted mount would wait as
+    /// long as this one is open.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
-    /// `None`: this is a snapshot.
+    /// Its directory of snapshots. Empty if a snapshot is mounted.
     snapshots: OnceLock<ShownSnapshots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -154,7 +154,7 @@ impl MountedSet {
         }))
     }
 
-    /// Shows snapshots as the data set says, under the name that it has.
+    /// Updates the directory of snapshots to the property `snapdir` and the path of the data set.
     fn follow_dataset(&self) {
         if let Some(ShownSnapshots { source, .. }) = self.snapshots.get() {
             source.set_path(&self.view.dataset.branch().path());
@@ -192,7 +192,7 @@ impl MountedSet {
         }
     }
 
-    /// As commands write it.
+    /// The full name, as commands write it.
     pub fn name(&self) -> String {
         full_name(&self.view.pool.name(), &self.view.dataset_path)
     }
@@ -222,13 +222,13 @@ impl MountedSet {
         connection.as_ref().and_then(|file| file.try_clone().ok())
     }
 
-    /// The mount has not ended in any namespace, and its number is its own.
+    /// Whether the mount still exists in a namespace. Then `dev` is the number of no other file system.
     pub fn is_mounted(&self) -> bool {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         connection.as_ref().is_some_and(|connection| !handover::is_disconnected(connection))
     }
 
-    /// Its places: one, or several that share its connection. Its first mount point may show something else by now.
+    /// Its mount points: one, or several that share its connection. The first one may have another mount by now.
     pub fn places(&self) -> Vec<UnmountHandle> {
         let rows = list_mounts();
         // Checked after the table was read: a number that is no longer ours belongs to another file system.
@@ -241,7 +241,7 @@ impl MountedSet {
         rows.iter().rev().filter(|row| row.dev == self.dev).map(UnmountHandle::of).collect()
     }
 
-    /// Aborts the mount wherever it is visible, while in use.
+    /// Aborts the mount at all its mount points, even while it is in use.
     pub fn abort(&self) -> Result<(), MountError> {
         let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
         if !self.is_mounted() {
@@ -280,7 +280,7 @@ pub fn mount_here(number: u32, view: OpenPool, spec: MountSpec) -> Outcome<NewMo
     Ok(NewMount { mount, session, origin: Origin::New, spec, ledger, tags })
 }
 
-/// A ledger for a file system that is mounted anew, if there is a holder to keep it.
+/// A ledger for a new mount, if there is a holder to keep it.
 pub fn new_ledger(view: &OpenPool) -> Outcome<Option<File>> {
     let fs = view.fs()?;
     if FdStore::of_this_process().is_none() || view.pool.is_read_only() || view.is_snapshot() {
@@ -295,10 +295,10 @@ pub fn new_tags(view: &OpenPool) -> Outcome<Option<TagFile>> {
 }
 
 impl NewMount {
-    /// Begins to serve: from its return on the mount answers, and a successor finds it.
+    /// Begins to serve. On return the mount answers, and a successor would find it.
     ///
     /// # Errors
-    /// The mount is not in the server's table, and its session is returned.
+    /// The mount was not added to the server's table. The session is returned.
     pub fn start(self, shared: &Arc<Shared>) -> Result<(), (Failure, Session)> {
         let negotiated = match self.negotiate_and_store(shared) {
             Ok(negotiated) => negotiated,
@@ -321,7 +321,7 @@ impl NewMount {
             }
             Origin::Inherited(_) => log::info!(dataset:% = name; "mount on {dir} taken over"),
         }
-        // After a take-over unlinked files may be open.
+        // Destroys unlinked files only on a new mount: after a take-over programs may have them open.
         start_jobs(shared, &mount, matches!(origin, Origin::New));
         let serving = Arc::clone(shared);
         std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
@@ -423,8 +423,7 @@ fn serve_kernel(
     shared.finish(mount, served.map_err(Failure::io("serving", &mount.dir)));
 }
 
-/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
-/// Then shrinks directories and stores the error log.
+/// Housekeeping: destroys the unlinked files that a crash left. Then shrinks directories and stores the error log.
 fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
     let Some(fs) = mount.view.fs.get() else { return };
     if drains {
@@ -442,7 +441,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);
         fs.log_losses();
-        // The root data set stores the log of the pool.
+        // The root data set stores the error log of the pool.
         let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
@@ -453,7 +452,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
     }
 }
 
-/// Has the kernel ask again for the blocks of inodes that background jobs have stored in another form.
+/// Tells the kernel to drop cached attributes of inodes that background jobs have stored in another form.
 fn invalidate_restored(mount: &MountedSet, fs: &Fs) {
     let inodes = fs.take_restored();
     if inodes.is_empty() {
@@ -506,7 +505,7 @@ impl FlagWatch {
     fn read(&mut self, mount: &MountedSet) {
         let mut rows = list_mounts().unwrap_or_default();
         rows.retain(|row| row.dev == mount.dev);
-        // Of a mount that cannot be written to, reads change nothing, although the pool may be writable.
+        // Reads through a read-only mount change no access time, although the pool may be writable.
         let times = match rows.iter().all(|row| row.is_read_only()) {
             true if !rows.is_empty() => Some(AccessTimes::Never),
             _ => Atime::of_mounts(&rows).map(AccessTimes::from),
@@ -515,7 +514,7 @@ impl FlagWatch {
     }
 }
 
-/// Runs rewrites on request, and recompression in idle time. The mount is idle only if no mount of the pool is in use.
+/// Runs requested rewrites, and recompression in idle time. Time is idle only if no mount of the pool is in use.
 fn run_rewrites(shared: &Shared, mount: &MountedSet) {
     let Some(fs) = mount.view.fs.get() else { return };
     terrane_fuse::process::lower_priority();
