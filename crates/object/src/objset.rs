@@ -31,7 +31,7 @@ use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
 pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
 use spills::SpillReads;
@@ -93,6 +93,9 @@ struct Parts {
     queue_in_mos: Option<Arc<Object>>,
 }
 
+/// Why the uses of a feature are unknown.
+const UNREADABLE_USE: &str = "an object that may use it is unreadable";
+
 /// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
     pool: Arc<Pool>,
@@ -100,6 +103,8 @@ pub struct ObjectSet {
     me: Weak<ObjectSet>,
     pub(crate) table: Arc<ObjectTable>,
     allocator: Mutex<ObjectAllocator>,
+    /// See [`exclusive`](Self::exclusive).
+    exclusive: Mutex<()>,
     dnodes: Arc<Object>,
     /// The queue in the header.
     free_queue: Arc<Object>,
@@ -162,6 +167,7 @@ impl ObjectSet {
             id,
             me: me.clone(),
             allocator: Mutex::new(allocator),
+            exclusive: Mutex::default(),
             queue: Mutex::default(),
             retire_wanted: Mutex::default(),
             retiring: Mutex::default(),
@@ -223,6 +229,11 @@ impl ObjectSet {
     /// Corrects the sums of a set that began with the header of another. This txg writes a new header.
     pub fn correct_account(&self, _tx: &Tx, account: Account) {
         *self.corrected_account.lock() = Some(account);
+    }
+
+    /// A lock for changes of an object that has several users, who do not know of each other. Take it after joining a txg.
+    pub fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
     }
 
     /// Whether a snapshot refers to a stored block of this set.
