@@ -313,7 +313,7 @@ impl ObjectSet {
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
-        let freeing = self.table.freeing_bytes();
+        let freeing = self.freeing_bytes();
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         // Bytes reserved for files count as used.
@@ -324,6 +324,11 @@ impl ObjectSet {
             Some(bound) => bound.bound(usage),
             None => usage,
         }
+    }
+
+    /// Bytes that operations have freed in txgs that have not synced.
+    pub fn freeing_bytes(&self) -> u64 {
+        self.table.freeing_bytes()
     }
 
     /// The object with this number. While it is held, every caller gets the same one.

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::{Value, ValueRef};
@@ -142,6 +143,16 @@ impl Datasets {
                 return Err(DatasetError::InUse { name: path.to_string(), by });
             }
             nodes.push((node, set, *name));
+        }
+        let (_, used, available) = self.objects.pool().space();
+        let mut growth = 0u64;
+        for (path, _) in wanted {
+            let (more, room) = self.branch(path)?.charge_of_snapshot((used, available));
+            growth = growth.saturating_add(more);
+            if more > 0 && growth > room {
+                let error = PoolError::NoSpace { need: growth, free: room };
+                return Err(ObjectError::from(error).into());
+            }
         }
         let time_ns = self.objects.pool().env().wall_ns();
         let take = |(mut node, set, name): (Node, Arc<ObjectSet>, &str)| {
