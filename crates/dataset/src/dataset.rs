@@ -7,8 +7,9 @@ use crate::error::DatasetError;
 use crate::error_log::{ErrorRecorder, RecordScope};
 use crate::feature_counts;
 use crate::free_policy::open_set;
+use crate::mos_zap;
 use crate::naming::Naming;
-use crate::node::{self, Node};
+use crate::node::Node;
 use crate::obeyed::Obeyed;
 use crate::props::{
     self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, REF_RESERVATION, RESERVATION,
@@ -286,7 +287,7 @@ impl Dataset {
         branch: &Arc<Branch>,
     ) -> Result<Dataset, DatasetError> {
         let set = open_set(objects, node)?;
-        let props_zap = node::zap(objects.mos(), node.props)?;
+        let props_zap = mos_zap::zap(objects.mos(), node.props)?;
         let zap_policy = ZapPolicy::of(&set);
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
         let fixed = fixed_properties(&master)?;
