@@ -394,9 +394,12 @@ fn begin(
     registry: &Registry,
 ) -> Outcome<(Arc<Shared>, Vec<NewMount>)> {
     let facts_file = OnceLock::new();
+    // The first mount has the number 0.
+    let mut next_number = 1;
     let (control, mounts) = match plan.inherited.take() {
         Some(inherited) => {
             let taken = succession::take_over(&open_pool, &inherited, plan.first)?;
+            next_number = inherited.next_number;
             // The device may have moved since. A path that only this process can use is not recorded.
             if !plan.target.path.starts_with(members::FD_DIR) {
                 register_name(registry, &plan.target);
@@ -416,7 +419,6 @@ fn begin(
             (control, vec![mount_here(0, view, plan.first)?])
         }
     };
-    let next_number = mounts.iter().map(|new| new.mount.number).max().unwrap_or(0) + 1;
     let shared = Arc::new(Shared {
         target: plan.target,
         open_pool,
