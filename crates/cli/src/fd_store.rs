@@ -111,6 +111,9 @@ pub struct MountFacts {
     /// The number of its object set, which a rename does not change; 0: unknown.
     #[serde(default)]
     pub objset: u64,
+    /// The guid of the snapshot; `None`: a data set, or unknown.
+    #[serde(default)]
+    pub snapshot: Option<u64>,
     #[serde(with = "json::path")]
     pub dir: PathBuf,
     #[serde(with = "negotiated")]
@@ -548,6 +551,7 @@ mod tests {
         let first = MountFacts {
             dataset: "home".to_owned(),
             objset: 9,
+            snapshot: Some(u64::MAX),
             dir: OsString::from_vec(b"/mnt/\xff\n".to_vec()).into(),
             negotiated: Negotiated::decode(&raw).unwrap(),
             dev: "0:53".to_owned(),
@@ -594,7 +598,7 @@ mod tests {
         assert!(inherited.was_writable() && inherited.facts.orderly);
         let facts = &inherited.mounts[&0].facts;
         assert_eq!((facts.dataset.as_str(), facts.dir.to_str()), ("", Some("/m")));
-        assert_eq!((facts.objset, &facts.options), (0, &None));
+        assert_eq!((facts.objset, facts.snapshot, &facts.options), (0, None, &None));
     }
 
     #[test]

@@ -144,6 +144,42 @@ fn a_server_follows_a_killed_one_by_what_its_manager_keeps() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+/// If it is killed in between, the next one takes what it has committed for commits of the first.
+#[test]
+fn a_server_stores_all_losses_before_it_opens_a_file_system() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("descriptors-lost");
+    dir.run("pool create tank tank.img --size 64M", 0);
+    let mut manager = Manager::new(&dir);
+    let mut server = manager.start();
+    fs::create_dir(dir.path("home")).unwrap();
+    dir.run("fs create tank/home", 0);
+    manager.hear_while(|| dir.run("mount tank/home home", 0));
+    let mut file = File::create(dir.path("home/file")).unwrap();
+    dir.run("sync tank", 0);
+    file.write_all(b"lost").unwrap();
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    // The next server stores a new ledger for the root once its file system is open.
+    manager.store.retain(|(name, _)| name != "terrane-ledger");
+    let mut server = manager.spawn();
+    while !manager.names().contains(&"terrane-ledger") {
+        manager.hear().unwrap();
+    }
+    assert!(manager.names().contains(&"terrane-lost-1"), "{:?}", manager.names());
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    let mut server = manager.start();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
+    drop(file);
+    kill("-TERM", server.0.id());
+    assert!(manager.hear_while(|| server.0.wait()).unwrap().success());
+    drop(manager);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
 /// Mounts beside the root: their descriptors are more than 64.
 const MOUNTS: usize = 16;
 

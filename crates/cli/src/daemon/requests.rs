@@ -137,7 +137,7 @@ fn add_mount(shared: &Arc<Shared>, request: MountRequest, file: Option<File>) ->
     let connection = file.ok_or_else(|| {
         Failure::refused("request to mount", "a descriptor of /dev/fuse", "none", "try again")
     })?;
-    let _alone = shared.adding.lock().unwrap_or_else(PoisonError::into_inner);
+    let _alone = shared.open_pool.mounts.lock_changes();
     let view = check_mountable(shared, &request.dataset)?;
     let slot = view.fs.clone();
     let added = serve_added(shared, view, request, connection);
@@ -161,7 +161,8 @@ fn serve_added(
         // Commits, so that a successor finds the data set even if this server is killed.
         view.pool.commit()?;
     }
-    let ledger = new_ledger(&view)?;
+    let fs = view.fs()?;
+    let ledger = new_ledger(&view, &fs)?;
     let options = spec.options.clone().with_dataset_options(&view.dataset);
     let number = {
         let mut lifecycle = shared.lifecycle();
@@ -179,9 +180,12 @@ fn serve_added(
             return Err(failure);
         }
     };
-    let new = NewMount { mount: Arc::clone(&mount), session, origin: Origin::New, spec, ledger, tags };
-    match new.start(shared) {
-        Ok(()) => Ok(Value::Null),
+    let new = NewMount { mount: Arc::clone(&mount), fs, session, origin: Origin::New, spec, ledger, tags };
+    match new.add(shared) {
+        Ok(added) => {
+            added.run(shared);
+            Ok(Value::Null)
+        }
         Err((failure, session)) => {
             session.into_mount().hand_over();
             if mount.is_held.load(Ordering::Acquire)
