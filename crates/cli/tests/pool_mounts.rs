@@ -5,12 +5,12 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use support::{TestDir, can_mount, is_root, kill};
+use support::{Loop, TestDir, can_mount, is_root, kill};
 use terrane_dataset::Datasets;
 use terrane_device::{Backing, OpenMode};
 use terrane_object::ObjectSets;
@@ -181,6 +181,40 @@ fn a_killed_server_costs_no_mount_more_than_what_was_not_committed() {
     assert!(dir.mounts().is_empty());
     dir.wait_until_free();
     assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// A block device that has failed: a loop device whose file finds no space.
+#[test]
+fn a_commit_that_fails_at_the_end_of_a_mount_is_reported() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("sets-failed");
+    for name in ["host", "home"] {
+        fs::create_dir(dir.path(name)).unwrap();
+    }
+    let host = dir.path("host");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=48M", "host"]).arg(&host).status();
+    assert!(mounted.unwrap().success());
+    let (image, other) = (host.join("disk.img"), host.join("other"));
+    File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    let Some(device) = Loop::new(image, &[]) else { return };
+    dir.run(&format!("pool create tank {}", device.0), 0);
+    dir.run("mount tank mnt", 0);
+    dir.run("fs create tank/home", 0);
+    dir.run("mount tank/home home", 0);
+    let mut filler = File::create(&other).unwrap();
+    while filler.write_all(&[1; 1 << 16]).is_ok() {}
+    let file = new_file(&dir.path("home/file"));
+    let noise: Vec<u8> =
+        (0..1u32 << 21).flat_map(|n| n.wrapping_mul(0x9e37_79b9).rotate_left(n % 31).to_le_bytes()).collect();
+    let _ = file.write_all_at(&noise, 0);
+    drop(file);
+    dir.refused("umount home", &["tank/home", "unmounted, but the commit failed"]);
+    drop(filler);
+    fs::remove_file(other).unwrap();
+    dir.run("umount mnt", 1);
+    assert_eq!(dir.mounts(), [host]);
 }
 
 #[test]

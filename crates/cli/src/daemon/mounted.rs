@@ -128,6 +128,8 @@ pub struct MountedSet {
     /// long as this one is open.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
+    /// Why the commit at its end failed, while other mounts continue.
+    pub close_failure: OnceLock<String>,
     /// Its directory of snapshots. Empty if a snapshot is mounted.
     snapshots: OnceLock<ShownSnapshots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -152,6 +154,7 @@ impl MountedSet {
             is_held: AtomicBool::new(false),
             connection: Mutex::new(Some(session.device()?)),
             is_ending: AtomicBool::new(false),
+            close_failure: OnceLock::new(),
             snapshots: OnceLock::new(),
             threads: Mutex::default(),
         }))
