@@ -5,8 +5,9 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -181,6 +182,24 @@ fn a_killed_server_costs_no_mount_more_than_what_was_not_committed() {
     assert!(dir.mounts().is_empty());
     dir.wait_until_free();
     assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// It would be read, and could block for ever.
+#[test]
+fn a_request_to_mount_comes_with_a_connection_to_the_kernel() {
+    let Some(dir) = new_pool("sets-pipe", &["home"]) else { return };
+    dir.run("mount tank mnt", 0);
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let stream = UnixStream::connect(dir.path("state/tank.sock")).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let question = "{\"ask\":\"mount\",\"dataset\":\"home\",\"dir\":[47],\"dev\":\"0:54\",\"source\":\"x\",\"options\":[]}\n";
+    let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
+    terrane_fuse::handover::send_on(&stream, question.as_bytes(), &pipe).unwrap();
+    let answer = lines.next().unwrap().unwrap();
+    assert!(answer.contains("refused") && answer.contains("/dev/fuse"), "{answer}");
+    dir.run("mount tank/home home", 0);
+    dir.run("umount -a tank", 0);
 }
 
 /// A block device that has failed: a loop device whose file finds no space.
