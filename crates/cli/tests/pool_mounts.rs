@@ -297,6 +297,8 @@ fn what_cannot_be_mounted_or_unmounted_is_refused_by_name() {
     dir.run("mount tank/home home", 0);
     dir.refused("mount tank/home home", &["tank/home is mounted on", "already"]);
     dir.refused("umount tank/hme", &["tank/hme is not mounted", "did you mean 'tank/home'"]);
+    dir.refused("umount -a tank/home", &["-a", "data set tank/home", "umount -a tank"]);
+    assert_eq!(names(&dir), ["tank", "tank/home"]);
 
     // In use: by a file, and by a mount below it.
     let file = new_file(&dir.path("home/file"));
