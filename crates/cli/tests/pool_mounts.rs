@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use support::{Loop, TestDir, can_mount, is_root, kill};
 use terrane_dataset::Datasets;
 use terrane_device::{Backing, OpenMode};
@@ -234,6 +235,12 @@ fn a_commit_that_fails_at_the_end_of_a_mount_is_reported() {
     fs::remove_file(other).unwrap();
     dir.run("umount mnt", 1);
     assert_eq!(dir.mounts(), [host]);
+    // The supervisor is still ending: the command did not wait for it.
+    let begun = Instant::now();
+    while dir.path("state/tank.supervisor").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "a supervisor stays without a mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 #[test]
