@@ -153,7 +153,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let dir = TestDir::new("upgrade");
     assert!(dir.out("pool upgrade").starts_with("no known pools"));
     dir.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:shared";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:snapshots,org.terrane:shared";
     assert_eq!(dir.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(dir.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -171,7 +171,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(dir.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:shared\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:snapshots, org.terrane:shared\n"
     ));
     assert!(dir.out("check old").contains("nothing found"));
     dir.refused("pool upgrade nobody", &["nobody"]);
@@ -201,6 +201,7 @@ fn properties_are_inherited_and_shown_as_wanted() {
 fn a_map_shows_the_zones() {
     let dir = TestDir::new("zones");
     dir.run("pool create tank tank.img --size 64M", 0);
+    assert_eq!(dir.out("fs get -H compression tank").split_whitespace().nth(2), Some("lz4"), "the default");
     let map = dir.out("zones tank");
     assert!(map.contains("64 zones of 1M") && map.contains("metadata A") && map.contains('@'), "{map}");
     assert!(!map.contains('\u{1b}'), "no colour where nobody sees it");
@@ -278,6 +279,9 @@ fn json_is_what_its_page_says() {
     let seq = dir.json("debug zone tank -j")["zones"][0]["seq"].as_u64().unwrap();
     let tree = dir.json("debug tree -j tank 0");
     let block = tree["pointers"][0]["pointer"].as_str().unwrap().split(' ').next().unwrap().to_owned();
+    dir.run("snapshot tank@before", 0);
+    dir.run("fs hold kept tank@before", 0);
+    dir.run("snapshot tank@after", 0);
     let mut sections = BTreeSet::new();
     for (section, words) in [
         ("pool list: pools", "pool list -j".to_owned()),
@@ -291,6 +295,7 @@ fn json_is_what_its_page_says() {
         ("pool features: features", "pool features -j tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
+        ("fs holds: holds", "fs holds -j tank".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),
         ("check: pools", "check -j tank".to_owned()),
         ("zones: zones", "zones -j tank".to_owned()),
@@ -328,10 +333,15 @@ fn json_is_what_its_page_says() {
     let written: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let untested: Vec<_> = written
         .difference(&sections)
-        // They need a mount, and are compared where there is one (tests/rewrite.rs, hints.rs, entries.rs).
+        // They need a mount, and are compared where there is one (tests/rewrite.rs, hints.rs, entries.rs, snapshots.rs).
         .filter(|head| {
-            let elsewhere =
-                ["mounts: mounts", "fs rewrite: rewrites", "fs hint: hints", "fs entry list: entries"];
+            let elsewhere = [
+                "mounts: mounts",
+                "fs rewrite: rewrites",
+                "fs hint: hints",
+                "fs entry list: entries",
+                "fs diff: changes",
+            ];
             !head.starts_with("metrics") && !elsewhere.contains(head)
         })
         .collect();
@@ -486,6 +496,16 @@ fn garbage_is_collected_when_somebody_asks() {
         zones["live_shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     // The tail of a zone that is too short for another record cannot be reclaimed, and some may stay.
     assert!(shares[..8].iter().sum::<u64>() <= 1 && shares[8..].iter().sum::<u64>() > 8, "{shares:?}");
+    let moved: u64 =
+        zones["zones"].as_array().unwrap().iter().filter_map(|zone| zone["moved"].as_u64()).sum();
+    let brought: Vec<&Value> =
+        zones["zones"].as_array().unwrap().iter().filter(|zone| zone["moved"].as_u64() > Some(0)).collect();
+    assert!(
+        moved > 3 << 20 && brought.iter().all(|zone| zone["moved"].as_u64() <= zone["live"].as_u64()),
+        "{moved}"
+    );
+    let rows = zones["summary"].as_array().unwrap();
+    assert_eq!(rows.iter().filter_map(|row| row["moved"].as_u64()).sum::<u64>(), moved);
     assert!(dir.out("pool gc tank").contains("collected"));
     (0..60).filter(|at| at % 3 > 0).for_each(|at| assert_eq!(fs::read(name(at)).unwrap(), noise(300_000)));
     (1..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());

@@ -31,6 +31,23 @@ pub enum DatasetError {
         /// The accepted values, in words.
         expected: String,
     },
+    /// A user property does not accept this name or value.
+    BadUserProperty {
+        /// Its name.
+        name: String,
+        /// What it accepts, in words.
+        expected: &'static str,
+    },
+    /// The user property is not set, here or on a parent.
+    NotSet {
+        /// Its name.
+        name: String,
+    },
+    /// The whole pool has one value. It is set on the root data set.
+    PoolWide {
+        /// Name of the property.
+        name: &'static str,
+    },
     /// The property is fixed when the data set is created.
     Fixed {
         /// Name of the property.
@@ -89,7 +106,7 @@ impl DatasetError {
         DatasetError::Unknown { name: path.to_string(), nearest }
     }
 
-    /// The name that is most like this one.
+    /// The most similar name, if one is similar enough.
     pub(crate) fn nearest(name: &str, names: Vec<String>) -> Option<String> {
         let distance = |other: &String| edit_distance(name, other);
         let nearest = names.into_iter().min_by_key(distance)?;
@@ -106,7 +123,7 @@ impl DatasetError {
     }
 }
 
-/// Insertions, removals and replacements of characters that make one word of the other.
+/// The number of characters to insert, remove or replace to turn one word into the other.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -133,10 +150,18 @@ impl fmt::Display for DatasetError {
             DatasetError::BadValue { name, found, expected } => {
                 write!(f, "invalid value '{found}' of property '{name}': expected {expected}")
             }
+            DatasetError::BadUserProperty { name, expected } => {
+                write!(f, "user property {name:?} refused: expected {expected}")
+            }
+            DatasetError::NotSet { name } => write!(f, "user property '{name}' is not set"),
+            DatasetError::PoolWide { name } => write!(
+                f,
+                "property '{name}' refused: the whole pool has one value; set it on the root data set (the pool's name)"
+            ),
             DatasetError::Fixed { name } => write!(
                 f,
-                "property '{name}' refused: it is fixed when a pool is created (`terrane pool create -o {name}=...`), \
-                 because all stored names depend on it"
+                "property '{name}' refused: it is fixed when a pool or data set is created \
+                 (`terrane pool create -o {name}=...`, `terrane fs create -o {name}=...`), because all stored names depend on it"
             ),
             DatasetError::Unknown { name, nearest: None } => write!(f, "{name} does not exist"),
             DatasetError::Unknown { name, nearest: Some(nearest) } => {

@@ -1,21 +1,22 @@
 //! Data sets: object sets with a name, properties, ZAPs, and an error log for the pool.
 //!
-//! A pool has numbered objects in numbered object sets. A *data set* gives one object set a name, properties
-//! and a life of its own. Today there is one, the root data set. A pool finds it through object 1 of the meta
+//! A pool has numbered objects in numbered object sets. A *data set* gives one object set a name, properties,
+//! snapshots, and a place in a tree of data sets. The pool finds the root data set through object 1 of the meta
 //! object set (MOS), the *pool directory*. That is a ZAP with the entries `root_dataset` and `root_props`. The
-//! first names the object whose bonus holds the root of the object set. The second names a ZAP of properties,
-//! from name to number.
+//! first names the object whose bonus holds the root of the object set. The second names the ZAP of its
+//! properties. Other data sets are found through the tree ([`Datasets`]).
 //!
 //! Object 1 of the data set is the *master ZAP*, through which the layer above finds its objects.
 //!
-//! Invariant: a property without an entry in the properties ZAP has its default. The object set obeys the
-//! others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
+//! Invariant: a property without an entry in the properties ZAP is inherited or has its default. The object set
+//! obeys the others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
 //! [`Dataset::set`].
 
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod attributes;
+mod branch;
 mod chain;
 mod dataset;
 mod dead_list;
@@ -25,8 +26,11 @@ mod error;
 mod error_log;
 mod feature_counts;
 mod free_policy;
+mod limits;
+mod mos_zap;
 mod naming;
 mod node;
+mod obeyed;
 pub mod props;
 mod snapshot_info;
 pub mod stored;
@@ -38,6 +42,7 @@ mod zap_store;
 pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrPlacement};
+pub use branch::{Branch, OwnUsage};
 pub use chain::{Chain, ChainUsage, Link};
 pub use dataset::{Dataset, MASTER};
 pub use dead_list::{DeadEntry, PartInfo};
@@ -45,9 +50,9 @@ pub use directory::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, POOL_DIRECTORY};
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
-pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Props, Scope, SnapDir, Source};
 pub use snapshot_info::SnapshotInfo;
-pub use tree::{Bookmark, DatasetInfo, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};
+pub use tree::{Bookmark, DatasetInfo, DatasetUsage, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};
 pub use zap_handle::{Batch, BatchPlan, ZapHandle};
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{ChangeCost, INITIAL_BLOCK_BYTES, ObjectStore, ObjectZap};

@@ -1,10 +1,12 @@
 //! Nodes of the tree of data sets, as stored in the meta object set.
 //!
-//! The node of a data set names its object set and its properties, and what depends on it: data sets below it, snapshots, and the
-//! dead list of its head. The root's object set and properties are entries of the pool directory. Its node is made when it is first needed.
+//! The node of a data set names its object set, its properties, the data sets below it, its snapshots, and the dead list of its head.
+//! The root's object set and properties are entries of the pool directory. Its node is created when it is first needed.
 
-use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
+use crate::directory::{ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
 use crate::error::DatasetError;
+use crate::mos_zap::{change_directory, find_in_directory, zap};
+use crate::props::Props;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
@@ -26,11 +28,11 @@ pub(crate) const DEAD_LIST: &[u8] = b"dead_list";
 pub(crate) const ORIGIN: &[u8] = b"origin";
 /// The node of the data set that has this snapshot.
 pub(crate) const ORIGIN_NODE: &[u8] = b"origin_node";
-/// A ZAP: clones of each snapshot that has some.
+/// A ZAP: the number of clones of each snapshot that has clones.
 pub(crate) const CLONES: &[u8] = b"clones";
 /// A ZAP: holds on snapshots, with their times.
 pub(crate) const HOLDS: &[u8] = b"holds";
-/// A ZAP: names of bookmarks, to what they remember of a snapshot.
+/// A ZAP: names of bookmarks, to guid, txg and time of the snapshot.
 pub(crate) const BOOKMARKS: &[u8] = b"bookmarks";
 /// All entries of a node that name a ZAP.
 pub(crate) const ZAPS: [&[u8]; 5] = [CHILDREN, SNAPSHOTS, CLONES, HOLDS, BOOKMARKS];
@@ -51,10 +53,7 @@ pub(crate) struct Node {
 impl Node {
     /// The node of the root data set.
     pub fn root(mos: &Arc<ObjectSet>) -> Result<Node, DatasetError> {
-        let directory = zap(mos, POOL_DIRECTORY)?;
-        let find = |name: &[u8]| -> Result<Option<ObjectId>, DatasetError> {
-            Ok(directory.lookup_u64(name)?.filter(|number| *number != 0).map(ObjectId))
-        };
+        let find = |name: &[u8]| find_in_directory(mos, name);
         let missing = |name: &[u8]| DatasetError::Damaged {
             at: "pool directory",
             expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
@@ -83,7 +82,7 @@ impl Node {
         Ok(Node { mos: Arc::clone(mos), set: find(SET)?, props: find(PROPS)?, zap: Some(id), is_root: false })
     }
 
-    /// Makes a node.
+    /// Creates a node.
     pub fn create(
         mos: &Arc<ObjectSet>,
         tx: &Tx,
@@ -94,6 +93,11 @@ impl Node {
         entries.add_u64(tx, SET, set.0)?;
         entries.add_u64(tx, PROPS, props.0)?;
         Ok(Node { mos: Arc::clone(mos), set, props, zap: Some(entries.object().id()), is_root: false })
+    }
+
+    /// The properties that it stores.
+    pub fn load_props(&self) -> Result<Props, DatasetError> {
+        Props::load(&zap(&self.mos, self.props)?)
     }
 
     /// The ZAP of its entries; `None`: the root has none yet.
@@ -107,14 +111,14 @@ impl Node {
         Ok(zap(&self.mos, id)?.lookup_u64(name)?.filter(|number| *number != 0).map(ObjectId))
     }
 
-    /// The ZAP of its entries; it is made if there is none.
+    /// The ZAP of its entries, which is created if there is none.
     pub fn id_mut(&mut self, tx: &Tx) -> Result<ObjectId, DatasetError> {
         if let Some(id) = self.zap {
             return Ok(id);
         }
         let entries = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), tx, ObjectKind::Zap)?;
         let id = entries.object().id();
-        zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_NODE, id.0)?;
+        change_directory(&self.mos, |directory| Ok(directory.update_u64(tx, ROOT_NODE, id.0)?))?;
         self.zap = Some(id);
         Ok(id)
     }
@@ -124,8 +128,9 @@ impl Node {
         if name == SET {
             self.set = value;
             if self.is_root {
-                zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_DATASET, value.0)?;
-                return Ok(());
+                return change_directory(&self.mos, |directory| {
+                    Ok(directory.update_u64(tx, ROOT_DATASET, value.0)?)
+                });
             }
         }
         let id = self.id_mut(tx)?;
@@ -137,7 +142,7 @@ impl Node {
         self.get(name)?.map(|id| zap(&self.mos, id)).transpose()
     }
 
-    /// The same; it is made if there is none.
+    /// The same. The ZAP is created if there is none.
     pub fn zap_of_mut(&mut self, tx: &Tx, name: &[u8]) -> Result<ObjectZap, DatasetError> {
         let id = self.id_mut(tx)?;
         zap_of_mut(&self.mos, tx, id, name)
@@ -156,7 +161,7 @@ impl Node {
     }
 }
 
-/// The ZAP that an entry of a node names; it is made if there is none.
+/// The ZAP that an entry of a node names. It is created if there is none.
 pub(crate) fn zap_of_mut(
     mos: &Arc<ObjectSet>,
     tx: &Tx,
@@ -170,17 +175,4 @@ pub(crate) fn zap_of_mut(
     let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
     entries.update_u64(tx, name, made.object().id().0)?;
     Ok(made)
-}
-
-/// The ZAP in an object of the MOS.
-pub(crate) fn zap(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<ObjectZap, DatasetError> {
-    let object = mos.hold(id)?;
-    if object.kind() != ObjectKind::Zap {
-        return Err(DatasetError::Damaged {
-            at: "tree of data sets",
-            expected: format!("a ZAP in object {id} of the meta object set"),
-            found: format!("{:?}", object.kind()),
-        });
-    }
-    Ok(ObjectZap::new(&ZapPolicy::of(mos), object))
 }

@@ -1,12 +1,13 @@
-//! What a pool stores of its data sets, snapshots and dead lists, for `check` and other readers of whole pools.
+//! Data sets, snapshots and dead lists as a pool stores them, for `check` and other readers of whole pools.
 
 use crate::chain::{part_ids, read_entries};
 use crate::dataset::Dataset;
 use crate::dead_list::{DeadEntry, PartInfo};
-use crate::directory::{POOL_DIRECTORY, RETIRED};
+use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
-use crate::node::{DEAD_LIST, ORIGIN, ZAPS, zap};
+use crate::mos_zap::find_in_directory;
+use crate::node::{DEAD_LIST, ORIGIN, ZAPS};
 use crate::tree::{Snapshot, nodes, retired_sets};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub struct StoredDataset {
     pub path: Option<String>,
     /// The object of the MOS that stands for its object set.
     pub set: ObjectId,
-    /// What is older belongs to the snapshot from which it was cloned.
+    /// Blocks that were born in this txg or before belong to the snapshot from which it was cloned.
     pub origin: Txg,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<Snapshot>,
@@ -77,10 +78,10 @@ impl StoredDataset {
 /// A data set by its path, or why it cannot be opened.
 pub type Opened = (String, Result<Dataset, DatasetError>);
 
-/// Every data set of the tree, opened for reading what it holds.
+/// Every data set of the tree, opened for reading.
 pub fn open_all(objects: &Arc<ObjectSets>) -> Result<Vec<Opened>, DatasetError> {
     let nodes = nodes(objects.mos())?;
-    Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open(objects, &node))).collect())
+    Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open_to_check(objects, &node))).collect())
 }
 
 /// Parts of a dead list.
@@ -116,8 +117,7 @@ pub fn objects_of_tree(objects: &Arc<ObjectSets>) -> Result<BTreeSet<ObjectId>, 
         }
         found.extend(snapshots_of(mos, &node)?.into_iter().map(|(_, info)| info.id));
     }
-    let retired = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)?;
-    found.extend(retired.map(ObjectId));
+    found.extend(find_in_directory(mos, RETIRED)?);
     for dataset in StoredDataset::all(objects)? {
         found.insert(dataset.set);
         for list in dataset.lists() {

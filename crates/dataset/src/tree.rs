@@ -2,30 +2,39 @@
 //!
 //! A data set has a *path* in its pool: empty for the root, else names joined by `/`. A snapshot has a name in its data set.
 //!
-//! A data set that is destroyed leaves the tree at once, and is *retired*: following txgs free what it holds. Until that has ended, an
-//! entry of the pool directory's ZAP `retired` names it, so that a later import goes on.
+//! A data set that is destroyed leaves the tree at once, and its object set is *retired*: following txgs free its blocks. Until they have
+//! done so, the pool directory's ZAP `retired` names the object set, so that a later import continues.
 //!
-//! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
+//! Invariant: each operation is one transaction, so after a crash all of it is there or nothing. The same holds if it fails: an operation
+//! reads what it needs and refuses what it must before its first change. From then on nothing should fail. If something does, the pool
+//! stops before the txg commits ([`Datasets::change`]).
 
+mod branches;
+mod open_snapshots;
 mod snapshots;
+mod usage;
 
 pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
+pub use usage::DatasetUsage;
 
+use crate::branch::Branch;
 use crate::chain::{Chain, ChainChange};
-use crate::dataset::{Dataset, create_master};
-use crate::directory::{POOL_DIRECTORY, RETIRED};
+use crate::dataset::{Dataset, NewProps};
+use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
-use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
-use crate::props::Property;
+use crate::mos_zap::zap;
+use crate::mos_zap::{change_directory, find_in_directory};
+use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use terrane_format::Feature;
-use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
+use terrane_store::read_retry::ReadRetry;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::Value;
@@ -34,18 +43,20 @@ use terrane_zap::Value;
 const COST: Cost = Cost { meta_blocks: 12, ..Cost::NOTHING };
 /// The same, for one that frees space, which must be possible when the pool is full.
 const COST_FREEING: Cost = Cost { frees: true, ..COST };
-/// Cost of a new data set, with what fills it.
+/// Cost of a new data set, with its first objects.
 const COST_CREATE: Cost = Cost { write_bytes: 256 << 10, meta_blocks: 64, ..Cost::NOTHING };
-/// Bytes of a path, as in OpenZFS.
+/// Most bytes of a path, as in OpenZFS.
 const PATH_MAX: usize = 255;
-/// Metadata blocks that the end of a retired set dirties.
+/// Metadata blocks that become dirty when a drained retired set is destroyed.
 const REAP_BLOCKS: u32 = 24;
+/// After so many txgs a drained retired set that could not be read is read again.
+const REAP_AGAIN: u64 = 32;
 
-/// Entries of the ZAP of retired sets: a set's number with one of these.
+/// The ZAP of retired sets has entries whose names are a set's number and one of these suffixes.
 const DEAD_LIST_OF: &str = ".dead_list";
 const PRUNE_BELOW: &str = ".prune_below";
 
-/// What is known of a data set without opening it.
+/// Facts about a data set that are known without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
     /// Its path; empty: the root.
@@ -64,33 +75,56 @@ pub struct DatasetInfo {
 pub struct Datasets {
     objects: Arc<ObjectSets>,
     open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// Open snapshots by the object that stands for each. Taken while `tree` is held.
+    open_snapshots: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// GUIDs of snapshots that were destroyed since the pool was opened, in order.
+    destroyed_snapshots: Mutex<Vec<u64>>,
+    /// All data sets, open or not.
+    root: Arc<Branch>,
     /// Held while the tree changes. Taken after the transaction begins.
     tree: Mutex<()>,
     /// Sets that are being freed.
     retired: Mutex<Vec<Retired>>,
 }
 
-/// Makes a data set and its node.
-type MakeChild<'a> = dyn FnMut(&Tx) -> Result<(Node, Arc<Dataset>), DatasetError> + 'a;
-
 struct Retired {
     set: Arc<ObjectSet>,
     /// First part of its dead list, or 0.
     dead_list: ObjectId,
+    /// What it consists of could not be read when it was to be destroyed, in this txg.
+    failed: Option<Txg>,
+}
+
+/// The objects of a retired set, and the ZAP that names it.
+struct RetiredObjects {
+    set: ObjectId,
+    objects: Vec<Arc<Object>>,
+    list: Option<ObjectZap>,
 }
 
 impl Datasets {
-    /// Opens the tree of a pool, and goes on with freeing what was destroyed. There must be one `Datasets` for a pool.
+    /// Opens the tree of a pool, and continues to free destroyed data sets and snapshots. A pool must have only one `Datasets`.
     pub fn open(objects: &Arc<ObjectSets>) -> Result<Arc<Datasets>, DatasetError> {
+        // Now, because nobody waits for the tree or a txg yet.
+        objects.identify_older(Node::root(objects.mos())?.set)?;
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
+            open_snapshots: Mutex::default(),
+            destroyed_snapshots: Mutex::default(),
+            root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
             for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
-                datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
+                let set = open_retired(objects, set)?;
+                datasets.retired.lock().push(Retired { set, dead_list, failed: None });
+            }
+            for (path, node) in nodes(objects.mos())? {
+                if let Err(error) = datasets.open_if_due(&path, &node) {
+                    log::warn!("data set /{path}: what is to be freed waits: {error}");
+                }
             }
             let of_hook = Arc::downgrade(&datasets);
             objects.mos().on_txg_end(move |last_tx| {
@@ -111,20 +145,50 @@ impl Datasets {
     pub fn open_dataset(&self, path: &str) -> Result<Arc<Dataset>, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
-        self.open_node(&node)
+        self.open_node(path, &node)
     }
 
-    fn open_node(&self, node: &Node) -> Result<Arc<Dataset>, DatasetError> {
+    fn open_node(&self, path: &str, node: &Node) -> Result<Arc<Dataset>, DatasetError> {
         let mut open = self.open.lock();
         if let Some(found) = open.get(&node.set).and_then(Weak::upgrade) {
             return Ok(found);
         }
-        let opened = Arc::new(Dataset::open(&self.objects, node)?);
+        let branch = self.branch_of(path, node)?;
+        let opened = Arc::new(Dataset::open(&self.objects, node, &branch)?);
         open.insert(node.set, Arc::downgrade(&opened));
         Ok(opened)
     }
 
-    /// Whether anything holds the data set open.
+    /// Opens the object set of a data set. Its branch counts its space from now on.
+    fn open_head(&self, path: &str, node: &Node) -> Result<Arc<ObjectSet>, DatasetError> {
+        let branch = self.branch(path)?;
+        let set = open_set(&self.objects, node)?;
+        branch.open_head(&set);
+        Ok(set)
+    }
+
+    /// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue.
+    fn open_if_due(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let snapshots = snapshots_of(mos, node)?;
+        let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
+        let is_due = !due_lists(mos, lists)?.is_empty();
+        let queue =
+            self.objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
+        if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
+            self.open_head(path, node)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of an operation. Reads wait for a failing device. If the changes fail anyway, the pool stops: a commit would
+    /// store half of the operation.
+    fn change<T>(&self, changes: impl FnOnce() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
+        let _waits = ReadRetry::unlimited();
+        changes().inspect_err(|error| self.objects.pool().fail_operation(error))
+    }
+
+    /// Whether a caller has the data set open.
     fn is_open(&self, node: &Node) -> bool {
         self.open.lock().get(&node.set).is_some_and(|open| open.strong_count() > 0)
     }
@@ -185,60 +249,58 @@ impl Datasets {
         init: &mut dyn FnMut(&Dataset, &Tx) -> Result<(), DatasetError>,
     ) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, name) = split(path)?;
-        let mut wanted = Vec::with_capacity(props.len());
-        for (name, value) in props {
-            let property = Property::find(name)?;
-            wanted.push((property, property.parse(value)?));
-        }
-        crate::props::complete_naming(&mut wanted)?;
-        for (property, number) in &wanted {
-            crate::dataset::ensure_supported(self.objects.mos(), property, *number)?;
-        }
-        let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
-        let fixed: Vec<_> =
-            fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
-        if !fixed.is_empty() {
-            self.objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
-        }
-        self.make_child(parent, name, &mut |tx| {
+        let above = self.open_dataset(parent)?;
+        let new = NewProps::parse(self.objects.mos(), Some(&above), props)?;
+        let make = |tx: &Tx, ()| {
             let set = self.objects.create_objset(tx)?;
             let mos = self.objects.mos();
-            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
-            for (property, number) in &wanted {
-                props.update_u64(tx, property.name.as_bytes(), *number)?;
-            }
-            let node = Node::create(mos, tx, set, props.object().id())?;
-            create_master(&open_set(&self.objects, &node)?, tx, &fixed)?;
-            let dataset = self.open_node(&node)?;
-            init(&dataset, tx)?;
+            let props = new.store(mos, &ZapPolicy::of(mos), tx)?;
+            let node = Node::create(mos, tx, set, props)?;
+            new.store_fixed(&open_set(&self.objects, &node)?, tx)?;
+            let dataset = self.open_node(path, &node)?;
             Ok((node, dataset))
-        })
+        };
+        self.make_child(parent, name, |_| Ok(()), make, init)
     }
 
-    fn make_child(
+    /// Creates a data set and its node, in one transaction. `check` reads what `make` needs, and may refuse. `init` may fail as well: then
+    /// what `make` did is undone.
+    fn make_child<T>(
         &self,
-        parent: &str,
+        above: &str,
         name: &str,
-        make: &mut MakeChild<'_>,
+        check: impl FnOnce(&Tx) -> Result<T, DatasetError>,
+        make: impl FnOnce(&Tx, T) -> Result<(Node, Arc<Dataset>), DatasetError>,
+        init: &mut dyn FnMut(&Dataset, &Tx) -> Result<(), DatasetError>,
     ) -> Result<Arc<Dataset>, DatasetError> {
-        let path = join(parent, name);
+        let path = join(above, name);
         self.enable()?;
-        let mos = self.objects.mos();
-        let tx = mos.begin(COST_CREATE)?;
+        let tx = self.begin_settled(COST_CREATE)?;
         tx.pool().note_use(Feature::Snapshots);
         let _tree = self.tree.lock();
-        let mut parent = self.node(parent)?;
+        let mut parent = self.node(above)?;
         let children = parent.zap_of(CHILDREN)?;
-        if children.is_some_and(|children| matches!(children.lookup_u64(name.as_bytes()), Ok(Some(_)))) {
+        if children.map(|children| children.lookup_u64(name.as_bytes())).transpose()?.flatten().is_some() {
             return Err(DatasetError::Exists { name: path });
         }
-        let (node, dataset) = make(&tx)?;
+        let checked = check(&tx)?;
+        let (node, dataset) = self.change(|| make(&tx, checked))?;
+        if let Err(error) = init(&dataset, &tx) {
+            let set = Arc::clone(dataset.object_set());
+            drop(dataset);
+            self.cut_branch(above, name);
+            self.change(|| {
+                node.destroy(&tx)?;
+                self.retire(&tx, &set, None, Txg(0))
+            })?;
+            return Err(error);
+        }
         let id = node.id().expect("every node but the root's has a ZAP");
-        parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?;
+        self.change(|| Ok(parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?))?;
         Ok(dataset)
     }
 
-    /// Everything below needs this feature.
+    /// Enables the feature of data sets below the root, snapshots and clones.
     fn enable(&self) -> Result<(), DatasetError> {
         let pool = self.objects.pool();
         if !pool.has(Feature::Datasets) {
@@ -247,7 +309,8 @@ impl Datasets {
         if !pool.has(Feature::Snapshots) {
             pool.enable(&[Feature::Snapshots]).map_err(ObjectError::from)?;
         }
-        Ok(())
+        // The pool may have been upgraded since it was opened.
+        Ok(self.objects.identify_older(Node::root(self.objects.mos())?.set)?)
     }
 
     /// Gives a data set another path. It must not be the root.
@@ -262,74 +325,114 @@ impl Datasets {
         let tx = self.objects.mos().begin(COST)?;
         let _tree = self.tree.lock();
         let node = self.node(from)?;
-        if self.node(to).is_ok() {
+        let (mut old_above, mut new_above) = (self.node(old_parent)?, self.node(new_parent)?);
+        let names = new_above.zap_of(CHILDREN)?;
+        if names.map(|names| names.lookup_u64(new_name.as_bytes())).transpose()?.flatten().is_some() {
             return Err(DatasetError::Exists { name: to.to_string() });
         }
         let id = node.id().expect("every node but the root's has a ZAP");
-        let mut new_parent = self.node(new_parent)?;
-        new_parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?;
-        self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+        let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
+        self.change(|| {
+            old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+            // A handle of its own, as the other may be of the same ZAP.
+            Ok(new_above.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?)
+        })?;
+        branch.move_to(&above, new_name);
         Ok(())
     }
 
-    /// Destroys a data set without children and snapshots. What it holds is freed in the background.
-    pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
-        let (parent, name) = split(path)?;
-        let mos = self.objects.mos();
-        self.settle()?;
-        let tx = mos.begin(COST_FREEING)?;
+    /// Refuses what [`destroy`](Self::destroy) would refuse.
+    pub fn check_destroy(&self, path: &str) -> Result<(), DatasetError> {
+        split(path)?;
         let _tree = self.tree.lock();
-        let node = self.node(path)?;
-        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        if self.is_open(&node) {
-            return Err(in_use("it is open: unmount it first".to_string()));
+        self.check_bare(path, &self.node(path)?)
+    }
+
+    fn check_not_open(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        if self.is_open(node) {
+            let by = "it is open: unmount it first".to_string();
+            return Err(DatasetError::InUse { name: path.to_string(), by });
         }
+        Ok(())
+    }
+
+    /// Refuses a data set that is open, or has children or snapshots.
+    fn check_bare(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        self.check_not_open(path, node)?;
+        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
         let children = node.zap_of(CHILDREN)?.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
         if let Some(child) = children.first() {
             let found = children.len();
             return Err(in_use(format!("{found} data set(s) are below it, like {}", join(path, child))));
         }
-        let snapshots = snapshots_of(mos, &node)?;
+        let snapshots = snapshots_of(self.objects.mos(), node)?;
         if let Some((name, _)) = snapshots.first() {
             let (found, name) = (snapshots.len(), String::from_utf8_lossy(name));
             return Err(in_use(format!(
                 "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
             )));
         }
-        let prune_below = match node.get(ORIGIN)? {
-            Some(origin) => {
-                self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
-                read_snapshot(mos, origin)?.created.next()
-            }
-            None => Txg(0),
-        };
-        self.retire(&tx, &node, prune_below)?;
-        self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
-        node.destroy(&tx)
+        Ok(())
     }
 
-    /// Begins to free the object set of a node. What was born before `prune_below` belongs to a snapshot.
-    fn retire(&self, tx: &Tx, node: &Node, prune_below: Txg) -> Result<(), DatasetError> {
-        let set = open_set(&self.objects, node)?;
-        let dead_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
-        let mut directory = zap(self.objects.mos(), POOL_DIRECTORY)?;
-        let mut retired = match directory.lookup_u64(RETIRED)? {
-            Some(id) => zap(self.objects.mos(), ObjectId(id))?,
+    /// Destroys a data set without children and snapshots. Its blocks are freed in the background.
+    pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
+        let (parent, name) = split(path)?;
+        let mos = self.objects.mos();
+        let tx = self.begin_settled(COST_FREEING)?;
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        self.check_bare(path, &node)?;
+        let origin = node.get(ORIGIN)?;
+        let prune_below = match origin {
+            Some(origin) => read_snapshot(mos, origin)?.created.next(),
+            None => Txg(0),
+        };
+        let set = open_set(&self.objects, &node)?;
+        let mut above = self.node(parent)?;
+        let dead_list = node.get(DEAD_LIST)?;
+        let origin_node = node.get(ORIGIN_NODE)?;
+        self.change(|| {
+            above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
+            if let Some(origin) = origin {
+                self.count_clone(&tx, origin_node, origin, -1)?;
+            }
+            node.destroy(&tx)?;
+            self.retire(&tx, &set, dead_list, prune_below)
+        })?;
+        self.cut_branch(parent, name);
+        Ok(())
+    }
+
+    /// Begins to free an object set. Blocks that were born before `prune_below` belong to a snapshot. The set is changed last, because
+    /// nothing can undo that.
+    fn retire(
+        &self,
+        tx: &Tx,
+        set: &Arc<ObjectSet>,
+        dead_list: Option<ObjectId>,
+        prune_below: Txg,
+    ) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let (id, dead_list) = (ObjectId(set.id().0), dead_list.unwrap_or(ObjectId(0)));
+        let mut retired = change_directory(mos, |directory| match directory.lookup_u64(RETIRED)? {
+            Some(id) => zap(mos, ObjectId(id)),
             None => {
-                let mos = self.objects.mos();
                 let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
                 directory.add_u64(tx, RETIRED, made.object().id().0)?;
-                made
+                Ok(made)
             }
-        };
-        retired.update_u64(tx, format!("{}{DEAD_LIST_OF}", node.set).as_bytes(), dead_list.0)?;
-        retired.update_u64(tx, format!("{}{PRUNE_BELOW}", node.set).as_bytes(), prune_below.0)?;
-        if let Some(chain) = Chain::of(&set) {
+        })?;
+        retired.update_u64(tx, format!("{id}{DEAD_LIST_OF}").as_bytes(), dead_list.0)?;
+        retired.update_u64(tx, format!("{id}{PRUNE_BELOW}").as_bytes(), prune_below.0)?;
+        // Its tiny ZAPs go without being counted.
+        self.objects.pool().lose_uses(Feature::TinyZap, "an object set is freed as a whole");
+        if let Some(chain) = Chain::of(set) {
             chain.change(tx, ChainChange::Detach { origin: Txg(prune_below.0.saturating_sub(1)) });
         }
         set.retire(tx, prune_below);
-        self.open.lock().remove(&node.set);
-        self.retired.lock().push(Retired { set, dead_list });
+        self.open.lock().remove(&id);
+        self.retired.lock().push(Retired { set: Arc::clone(set), dead_list, failed: None });
         Ok(())
     }
 
@@ -338,54 +441,78 @@ impl Datasets {
         !self.retired.lock().is_empty()
     }
 
-    /// Ends retired sets of which nothing is left.
+    /// Destroys retired sets that have been freed wholly.
     fn reap(&self, last_tx: &Tx) {
         let mut retired = self.retired.lock();
-        retired.retain(|retired| {
+        retired.retain_mut(|retired| {
             let is_at_rest = Chain::of(&retired.set).is_none_or(|chain| chain.is_at_rest());
-            if !retired.set.is_drained() || !is_at_rest {
+            let is_early =
+                retired.failed.is_some_and(|failed| last_tx.txg().0 < failed.0.saturating_add(REAP_AGAIN));
+            if !retired.set.is_drained() || !is_at_rest || is_early {
                 return true;
             }
-            last_tx.reserve_more(REAP_BLOCKS);
-            match self.end_retired(last_tx, retired) {
-                Ok(()) => false,
+            let objects = match self.read_retired(retired) {
+                Ok(objects) => objects,
                 Err(error) => {
+                    let stays = error.is_transient();
+                    let next = if stays { "some txgs later" } else { "after the next import" };
                     log::warn!(
-                        "object set {} is free, but stays in the list of retired ones: {error}",
+                        "object set {} is freed, but not its own objects: {error}; again {next}",
                         retired.set.id()
                     );
-                    false
+                    retired.failed = Some(last_tx.txg());
+                    return stays;
                 }
-            }
+            };
+            last_tx.reserve_more(REAP_BLOCKS);
+            // An error has stopped the pool.
+            let _ = self.change(|| self.end_retired(last_tx, objects));
+            false
         });
     }
 
-    fn end_retired(&self, tx: &Tx, retired: &Retired) -> Result<(), DatasetError> {
+    /// Reads what [`end_retired`](Self::end_retired) destroys.
+    fn read_retired(&self, retired: &Retired) -> Result<RetiredObjects, DatasetError> {
+        let _patience = ReadRetry::none();
         let mos = self.objects.mos();
         let set = ObjectId(retired.set.id().0);
-        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
-            let mut list = zap(mos, ObjectId(id))?;
+        let mut ids = crate::chain::part_ids(mos, retired.dead_list)?;
+        ids.extend(self.objects.identity(set)?.map(|identity| identity.free_queue));
+        ids.push(set);
+        let objects = ids.into_iter().map(|id| mos.hold(id)).collect::<Result<_, _>>()?;
+        let list = find_in_directory(mos, RETIRED)?.map(|id| zap(mos, id)).transpose()?;
+        if let Some(list) = &list {
+            list.lookup_u64(format!("{set}{DEAD_LIST_OF}").as_bytes())?;
+            list.lookup_u64(format!("{set}{PRUNE_BELOW}").as_bytes())?;
+        }
+        Ok(RetiredObjects { set, objects, list })
+    }
+
+    fn end_retired(&self, tx: &Tx, retired: RetiredObjects) -> Result<(), DatasetError> {
+        let RetiredObjects { set, objects, list } = retired;
+        if let Some(mut list) = list {
             list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
             list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
         }
-        for part in crate::chain::part_ids(mos, retired.dead_list)? {
-            mos.destroy(tx, &mos.hold(part)?)?;
-        }
-        if let Some(identity) = self.objects.identity(set)? {
-            mos.destroy(tx, &mos.hold(identity.free_queue)?)?;
-        }
         self.objects.forget_retired(tx, set);
-        mos.destroy(tx, &mos.hold(set)?)?;
+        for object in objects {
+            self.objects.mos().destroy(tx, &object)?;
+        }
         Ok(())
     }
 
-    /// Makes everything durable that was done before, so that no snapshot is half-made.
-    fn settle(&self) -> Result<(), DatasetError> {
-        Ok(self.objects.mos().commit()?)
+    /// Begins a transaction while no txg syncs. All earlier changes are durable. So only snapshots of this txg may lack a root, and no
+    /// sync changes an object that the transaction destroys.
+    fn begin_settled(&self, cost: Cost) -> Result<Tx, DatasetError> {
+        let mos = self.objects.mos();
+        mos.commit()?;
+        let tx = mos.begin(cost)?;
+        tx.pool().wait_for_sync().map_err(ObjectError::from)?;
+        Ok(tx)
     }
 }
 
-/// Opens an object set of a pool, whoever it belongs to.
+/// Opens an object set of a pool: that of a data set, a retired one, or one that no node names.
 pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet>, DatasetError> {
     if let Some((_, node)) = nodes(objects.mos())?.into_iter().find(|(_, node)| node.set == id) {
         return open_set(objects, &node);
@@ -393,7 +520,7 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
     if retired_sets(objects)?.iter().any(|retired| retired.set == id) {
         return open_retired(objects, id);
     }
-    // Nothing names it.
+    // No node and no entry of `retired` names it.
     let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), std::collections::BTreeSet::new());
     Ok(objects.open_objset(id, chain)?)
 }
@@ -417,7 +544,7 @@ pub(crate) struct StoredRetired {
 }
 
 impl StoredRetired {
-    /// What is older belongs to a snapshot.
+    /// Blocks that were born in this txg or before belong to a snapshot.
     pub fn origin(&self) -> Txg {
         Txg(self.prune_below.0.saturating_sub(1))
     }
@@ -426,8 +553,8 @@ impl StoredRetired {
 /// Retired sets that are stored.
 pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetired>, DatasetError> {
     let mos = objects.mos();
-    let Some(list) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? else { return Ok(Vec::new()) };
-    let list = zap(mos, ObjectId(list))?;
+    let Some(list) = find_in_directory(mos, RETIRED)? else { return Ok(Vec::new()) };
+    let list = zap(mos, list)?;
     let mut found = Vec::new();
     for entry in list.entries()? {
         let name = entry.key.name().map(String::from_utf8_lossy);
@@ -486,12 +613,11 @@ fn join(parent: &str, name: &str) -> String {
 
 /// The path of the data set above, and the last name.
 fn split(path: &str) -> Result<(&str, &str), DatasetError> {
-    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-    check_name(name, path)?;
-    Ok((parent, name))
+    path.split('/').try_for_each(|name| check_name(name, path))?;
+    Ok(path.rsplit_once('/').unwrap_or(("", path)))
 }
 
-/// Refuses what cannot be a name of a data set or a snapshot.
+/// Refuses an invalid name of a data set or snapshot.
 fn check_name(name: &str, whole: &str) -> Result<(), DatasetError> {
     let is_valid = |char: char| char.is_alphanumeric() || "-_.: ".contains(char);
     let is_dots = name == "." || name == "..";

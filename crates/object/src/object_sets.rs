@@ -4,6 +4,7 @@
 //! an object in the MOS. Its bonus has the set's root pointer and [`Identity`]. A sync handles the other sets
 //! first, then the MOS with their new roots.
 
+use crate::account::Account;
 use crate::dnode::DNODE_BLOCK_BYTES;
 use crate::entry::{Identity, parse_entry};
 use crate::error::ObjectError;
@@ -11,7 +12,7 @@ use crate::free_policy::FreePolicy;
 use crate::kind::ObjectKind;
 use crate::mos_change::{MosChange, MosUpdate};
 use crate::object::Object;
-use crate::objset::{ObjectSet, ObjectSpec, Synced};
+use crate::objset::{ObjectSet, ObjectSpec, Synced, read_header};
 use crate::shared::SharedTable;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -74,8 +75,8 @@ impl ObjectSets {
         self.create_objset_at(tx, &BlockPtr::default())
     }
 
-    /// Creates an object set that begins with the content of another: `root` points to a header. The set's free policy must keep
-    /// what is older than the set.
+    /// Creates an object set that begins with the content of another: `root` points to the header of that one. The set's free policy
+    /// must keep all blocks that are older than the set.
     pub fn create_objset_at(&self, tx: &Tx, root: &BlockPtr) -> Result<ObjectId, ObjectError> {
         let bonus = root.encode().to_vec();
         let spec =
@@ -105,8 +106,9 @@ impl ObjectSets {
         Ok(identity)
     }
 
-    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it.
-    fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
+    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it. May wait for a txg, so the caller must not
+    /// have joined one.
+    pub fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
         if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
             return Ok(());
         }
@@ -140,7 +142,7 @@ impl ObjectSets {
         self.open_as(id, free_policy, false)
     }
 
-    /// Opens a set that was retired before the pool was opened. Following txgs go on with freeing it.
+    /// Opens a set that was retired before the pool was opened. Following txgs continue to free it.
     pub fn open_retired(
         &self,
         id: ObjectId,
@@ -201,6 +203,24 @@ impl ObjectSets {
     /// Forgets a drained set, which the txg of this transaction destroys.
     pub fn forget_retired(&self, _tx: &Tx, id: ObjectId) {
         self.sets.lock().remove(&id);
+    }
+
+    /// The sums of a set, as of the last sync. The set need not be open. `None`: the set is not counted, or is empty.
+    pub fn account(&self, id: ObjectId) -> Result<Option<Account>, ObjectError> {
+        let open = self.sets.lock().get(&id).cloned();
+        if let Some(set) = open {
+            return Ok(set.account());
+        }
+        let (root, _) = parse_entry(&self.mos.hold(id)?.bonus(), id)?;
+        Ok(read_header(&self.pool, ObjsetId(id.0), &root)?.account)
+    }
+
+    /// Reads the header that a root of a set or snapshot points to.
+    ///
+    /// # Errors
+    /// It is unreadable or damaged.
+    pub fn check_root(&self, id: ObjectId, root: &BlockPtr) -> Result<(), ObjectError> {
+        read_header(&self.pool, ObjsetId(id.0), root).map(drop)
     }
 
     /// Identity of a set; `None`: it has none yet.

@@ -9,11 +9,13 @@
 //!
 //! Invariant: an object number is reused only after the txg that freed it has committed (see `object_alloc`).
 
+mod bound;
 mod create;
 mod find_for_rewrite;
 mod pointer;
 mod policy;
 mod queue;
+mod snapshot;
 mod spills;
 mod stored;
 mod sync;
@@ -28,8 +30,9 @@ use crate::object::{Object, ObjectTable};
 use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
 use crate::shared::SharedTable;
+pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
 use spills::SpillReads;
@@ -68,11 +71,33 @@ pub struct HeaderCounts {
     pub high_water: u64,
 }
 
+/// The header behind a root pointer; a hole is an empty set.
+pub(crate) fn read_header(pool: &Pool, id: ObjsetId, root: &BlockPtr) -> Result<ObjsetHeader, ObjectError> {
+    if root.is_hole() {
+        return Ok(ObjsetHeader::empty());
+    }
+    let raw = pool.read(root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
+    Ok(ObjsetHeader::parse(&raw, &format!("object set {id}"))?)
+}
+
 /// Input of the syncing txg.
 struct Syncing {
     objects: Vec<Arc<Object>>,
     counts: HeaderCounts,
 }
+
+/// The parts of a set beside its header.
+struct Parts {
+    table: Arc<ObjectTable>,
+    root: BlockPtr,
+    policy: ActivePolicy,
+    free_policy: Option<Arc<dyn FreePolicy>>,
+    queue_in_mos: Option<Arc<Object>>,
+    shared: Arc<SharedTable>,
+}
+
+/// Why the uses of a feature are unknown.
+const UNREADABLE_USE: &str = "an object that may use it is unreadable";
 
 /// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
@@ -81,26 +106,29 @@ pub struct ObjectSet {
     me: Weak<ObjectSet>,
     pub(crate) table: Arc<ObjectTable>,
     allocator: Mutex<ObjectAllocator>,
+    /// See [`exclusive`](Self::exclusive).
+    exclusive: Mutex<()>,
     dnodes: Arc<Object>,
     /// The queue in the header.
     free_queue: Arc<Object>,
     /// The object of the MOS that holds the queue instead.
     queue_in_mos: Option<Arc<Object>>,
     queue: Mutex<Vec<QueuedSubtree>>,
-    /// The open txg retires the set: the birth below which its blocks belong to another.
+    /// Set if the open txg retires the set: blocks that were born before this txg belong to another set.
     retire_wanted: Mutex<Option<Txg>>,
-    /// The syncing txg does.
+    /// The same for the syncing txg.
     retiring: Mutex<Option<Txg>>,
     is_retired: AtomicBool,
     /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
     queue_deferred: AtomicBool,
     account: Mutex<Option<Account>>,
-    /// For the next sync.
+    /// Sums that the next sync stores in place of those of the header.
     corrected_account: Mutex<Option<Account>>,
     syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
+    space_bound: Mutex<Option<Arc<dyn SpaceBound>>>,
     shared: Arc<SharedTable>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
     spill_reads: Mutex<SpillReads>,
@@ -119,26 +147,33 @@ impl ObjectSet {
         queue_in_mos: Option<Arc<Object>>,
         shared: Arc<SharedTable>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let header = if root.is_hole() {
-            ObjsetHeader::empty()
-        } else {
-            let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
-            ObjsetHeader::parse(&raw, &format!("object set {id}"))?
-        };
-        let is_meta = id == ObjsetId(0);
-        if !is_meta && header.shared_table != ObjectId(0) {
+        let header = read_header(&pool, id, &root)?;
+        let (is_meta, shared_table) = (id == ObjsetId(0), header.shared_table);
+        if !is_meta && shared_table != ObjectId(0) {
             let at = format!("object set {id}");
-            return Err(
-                PoolError::from(Corrupt::new(at, "table of shared blocks", 0, header.shared_table)).into()
-            );
+            return Err(PoolError::from(Corrupt::new(at, "table of shared blocks", 0, shared_table)).into());
         }
+        let table = ObjectTable::new(pool.clone(), id, false);
+        let policy = ActivePolicy::new(&pool);
+        let parts = Parts { table, root, policy, free_policy, queue_in_mos, shared };
+        let set = Self::from_parts(pool, id, header, parts);
+        *set.queue.lock() = set.load_queue()?;
+        if is_meta {
+            set.shared.attach(&set, shared_table)?;
+        }
+        Ok(set)
+    }
+
+    /// Creates a set in memory with an empty free queue.
+    fn from_parts(pool: Arc<Pool>, id: ObjsetId, header: ObjsetHeader, parts: Parts) -> Arc<ObjectSet> {
+        let Parts { table, root, policy, free_policy, queue_in_mos, shared } = parts;
         let allocator = ObjectAllocator::new(header.objects, header.high_water);
-        let table = ObjectTable::new(pool.clone(), id);
-        let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
+        Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
-            policy: ActivePolicy::new(&pool),
+            policy,
             free_policy,
+            space_bound: Mutex::default(),
             shared,
             queue_in_mos,
             table,
@@ -146,6 +181,7 @@ impl ObjectSet {
             id,
             me: me.clone(),
             allocator: Mutex::new(allocator),
+            exclusive: Mutex::default(),
             queue: Mutex::default(),
             retire_wanted: Mutex::default(),
             retiring: Mutex::default(),
@@ -160,12 +196,7 @@ impl ObjectSet {
             root: Mutex::new(root),
             txg_end_hooks: Mutex::default(),
             spill_reads: Mutex::default(),
-        });
-        *set.queue.lock() = set.load_queue()?;
-        if is_meta {
-            set.shared.attach(&set, header.shared_table)?;
-        }
-        Ok(set)
+        })
     }
 
     /// Object of the meta object set that stands for it. 0: it is the meta object set.
@@ -189,6 +220,11 @@ impl ObjectSet {
         self.table.lost_changes()
     }
 
+    /// Whether its free queue lies in the meta object set, so that snapshots of the set do not contain it.
+    pub fn has_queue_outside(&self) -> bool {
+        self.queue_in_mos.is_some()
+    }
+
     /// The pool's table of shared blocks.
     pub fn shared(&self) -> &Arc<SharedTable> {
         &self.shared
@@ -204,14 +240,19 @@ impl ObjectSet {
         self.root.lock().clone()
     }
 
-    /// What decides about the blocks that leave the set. `None`: this is the meta object set.
+    /// The policy that decides about blocks that leave the set. `None`: this is the meta object set.
     pub fn free_policy(&self) -> Option<&Arc<dyn FreePolicy>> {
         self.free_policy.as_ref()
     }
 
-    /// Corrects the account of a set that begins with the header of another. This txg writes a header of its own.
+    /// Corrects the sums of a set that began with the header of another. This txg writes a new header.
     pub fn correct_account(&self, _tx: &Tx, account: Account) {
         *self.corrected_account.lock() = Some(account);
+    }
+
+    /// A lock for changes of an object that has several users, who do not know of each other. Take it after joining a txg.
+    pub fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
     }
 
     /// Whether a snapshot refers to a stored block of this set.
@@ -219,18 +260,18 @@ impl ObjectSet {
         self.free_policy.as_ref().is_some_and(|policy| policy.is_held(block))
     }
 
-    /// Ends the set in this txg: everything that it holds is freed, over many txgs. What was born before `prune_below` belongs to another
-    /// set too, and is not freed. Changes that are not durable yet are lost. Needs a queue in the meta object set.
+    /// Retires the set in this txg: this txg and later ones free all its blocks. Blocks that were born before `prune_below` belong to
+    /// another set too, and are not freed. Changes that are not durable yet are lost. The free queue must lie in the meta object set.
     pub fn retire(&self, _tx: &Tx, prune_below: Txg) {
         *self.retire_wanted.lock() = Some(prune_below);
     }
 
-    /// Goes on with freeing a set that was retired before the pool was opened.
+    /// Marks a set that was retired before the pool was opened. Following txgs continue to free it.
     pub(crate) fn set_retired(&self) {
         self.is_retired.store(true, Ordering::Release);
     }
 
-    /// Whether a txg has retired the set, or one before the pool was opened.
+    /// Whether the set was retired, also before the pool was opened.
     pub fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Acquire)
     }
@@ -244,16 +285,28 @@ impl ObjectSet {
     }
 
     /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
-    /// transaction.
+    /// transaction. `ReadOnly`: the pool or the set takes no changes.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        self.check_writable()?;
         let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
         let cost = if may_keep { cost.with_dead_lists() } else { cost };
-        Ok(self.pool.begin(cost)?)
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.admit(&cost, &mut || Ok(self.pool.begin(cost)?)),
+            None => Ok(self.pool.begin(cost)?),
+        }
     }
 
-    /// Commits: everything done before is durable on return.
+    /// Sets the bound of the set's space, in place of an earlier one. The bound must not hold a reference to the set.
+    pub fn set_space_bound(&self, bound: Arc<dyn SpaceBound>) {
+        *self.space_bound.lock() = Some(bound);
+    }
+
+    /// Commits: everything done before is durable on return. An old root is durable already.
     pub fn commit(&self) -> Result<(), ObjectError> {
-        self.pool.commit()?;
+        if !self.is_read_only() {
+            self.pool.commit()?;
+        }
         Ok(())
     }
 
@@ -264,6 +317,9 @@ impl ObjectSet {
 
     /// Waits until `txg` is durable, committing it if necessary.
     pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
         Ok(self.pool.commit_txg(txg)?)
     }
 
@@ -272,20 +328,33 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
-    /// Space of the pool and objects of this set.
+    /// Space of the pool that the set can use, and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
-        let freeing = self.table.freeing_bytes();
+        let freeing = self.freeing_bytes();
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         // Bytes reserved for files count as used.
         let used_bytes = used_bytes.saturating_add(self.pool.file_reserved_bytes());
-        Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects }
+        let usage = Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects };
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.bound(usage),
+            None => usage,
+        }
+    }
+
+    /// Bytes that operations have freed in txgs that have not synced.
+    pub fn freeing_bytes(&self) -> u64 {
+        self.table.freeing_bytes()
     }
 
     /// The object with this number. While it is held, every caller gets the same one.
     pub fn hold(&self, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        if self.table.is_closed() {
+            return Err(ObjectError::NotFound(id));
+        }
         self.table.hold(id, || self.stored_dnode(id))
     }
 
@@ -330,7 +399,7 @@ impl ObjectSet {
     }
 
     /// Calls `hook` for every txg after all operations have left it, until it returns false. For changes
-    /// that only matter if they are still true then. All operations wait for it.
+    /// that only matter if they are still true then. All operations wait for it. A read-only set calls none.
     pub fn on_txg_end(&self, hook: impl FnMut(&Tx) -> bool + Send + 'static) {
         self.txg_end_hooks.lock().push(Box::new(hook));
     }
@@ -353,7 +422,7 @@ impl ObjectSet {
         self.table.synced(txg);
     }
 
-    /// Whether subtrees wait to be freed. `Some(false)`: they wait for a device, as they cannot be read.
+    /// Whether subtrees wait to be freed. `Some(false)`: they cannot be read, and wait for a device.
     pub fn is_freeing(&self) -> Option<bool> {
         let is_waiting = !self.queue.lock().is_empty();
         is_waiting.then(|| !self.queue_deferred.load(Ordering::Relaxed))

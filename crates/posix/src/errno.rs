@@ -36,7 +36,7 @@ macro_rules! errnos {
 errnos! {
     EPERM = 1, ENOENT = 2, EIO = 5, ENXIO = 6, E2BIG = 7, ENOMEM = 12, EACCES = 13, EBUSY = 16, EEXIST = 17, ENOTDIR = 20, EISDIR = 21,
     EINVAL = 22, ENOTTY = 25, EFBIG = 27, ENOSPC = 28, EROFS = 30, EMLINK = 31, ERANGE = 34, ENAMETOOLONG = 36, ENOTEMPTY = 39, ELOOP = 40,
-    ENODATA = 61, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95, ESTALE = 116,
+    ENODATA = 61, EOVERFLOW = 75, EILSEQ = 84, EOPNOTSUPP = 95, ESTALE = 116, EDQUOT = 122,
 }
 
 impl fmt::Display for Errno {
@@ -62,6 +62,8 @@ impl From<ObjectError> for Errno {
             ObjectError::NotFound(_) => Errno::ESTALE,
             ObjectError::TooBig { .. } => Errno::EFBIG,
             ObjectError::Invalid { .. } => Errno::EINVAL,
+            ObjectError::ReadOnly => Errno::EROFS,
+            ObjectError::Quota { .. } => Errno::EDQUOT,
             ObjectError::Pool(pool) => match pool {
                 PoolError::NoSpace { .. } => Errno::ENOSPC,
                 PoolError::ReadOnly => Errno::EROFS,

@@ -104,6 +104,7 @@ impl Change<'_, '_> {
 
 impl Fs {
     pub(crate) fn execute<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
+        self.check_changeable()?;
         loop {
             // References are dropped after the transaction: dropping the last one of an unlinked inode begins
             // its own.
@@ -113,6 +114,9 @@ impl Fs {
             };
             let mut new = None;
             let OperationCost { cost, needs } = operation.cost(self, &held)?;
+            if !self.dataset.admits_change(cost.writes_back) {
+                return Err(Errno::EROFS);
+            }
             let tx = self.begin(cost, &needs)?;
             let locked = Locked::new(self, O::locks(&held));
             let mut change = Change { fs: self, tx: &tx, locked, now: self.now(), new: &mut new };

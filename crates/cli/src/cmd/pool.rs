@@ -241,6 +241,26 @@ impl Status {
     }
 }
 
+/// The mounts of a pool, one line each. Lines of data sets below the root begin with the name.
+fn mounted_text(row: &Value) -> String {
+    let name = row["name"].as_str().unwrap_or("?");
+    let place = |mount: &Value| {
+        let read_only = if mount["read_only"] == true { ", read-only" } else { "" };
+        let dir = printable(mount["mountpoint"].as_str().unwrap_or("?"));
+        match mount["dataset"].as_str().filter(|dataset| *dataset != name) {
+            Some(dataset) => format!("{} on {dir}{read_only}", printable(dataset)),
+            None => format!("on {dir}{read_only}"),
+        }
+    };
+    let mounts: Vec<String> = row["mounts"].as_array().into_iter().flatten().map(place).collect();
+    match (mounts.is_empty(), row["mountpoint"].as_str()) {
+        (false, _) => mounts.join("\n           "),
+        // From an older server.
+        (true, Some(_)) => place(row),
+        (true, None) => "no".to_owned(),
+    }
+}
+
 /// Whether the pool needs attention.
 fn is_unhealthy(row: &Value) -> bool {
     let has_failed = |device: &Value| {
@@ -463,13 +483,7 @@ impl Status {
         for cache in row["caches"].as_array().into_iter().flatten() {
             line("cache", self.cache_line(cache));
         }
-        let mountpoint = row["mountpoint"].as_str().map(printable);
-        let mounted = match (mountpoint, row["read_only"].as_bool()) {
-            (None, _) => "no".to_owned(),
-            (Some(dir), Some(true)) => format!("on {dir}, read-only"),
-            (Some(dir), _) => format!("on {dir}"),
-        };
-        line("mounted", mounted);
+        line("mounted", mounted_text(row));
         match row["supervisor"].as_str() {
             Some("gone") => line(
                 "supervisor",
@@ -481,7 +495,7 @@ impl Status {
         if let Some(memory) = row["memory"].as_object() {
             line("memory", self.memory_line(memory));
         }
-        let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
+        let closed = match (row["supervisor"].is_null(), row["clean"].as_bool()) {
             (true, Some(false)) => ", not closed properly; committed data is intact",
             _ => "",
         };
@@ -741,7 +755,7 @@ impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
-        let mounted = lasting_daemon(&registry, &target)?;
+        let mounted = lasting_daemon(&registry, &target, None)?;
         let matched =
             mounted.map(|MountedDaemon { daemon, .. }| (match_pool(&daemon.greeting, &target), daemon));
         if let Some((PoolMatch::Copy, daemon)) = &matched {

@@ -1,12 +1,15 @@
 //! Properties: reads and sets them, and shows counted values.
 
 use super::Setting;
+use super::datasets::root_facts;
+use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
-use crate::figures::{self, FIGURES, Figure};
+use crate::figures::{self, FIGURES, Facts, Figure};
 use crate::open_pool::OpenPool;
 use crate::suggest;
 use serde::Serialize;
-use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
+use terrane_dataset::props::Key;
+use terrane_dataset::{Dataset, DatasetError, PROPERTIES, Property, PropertyValue};
 use terrane_posix::Job;
 use terrane_txg::levels::LevelShare;
 
@@ -14,8 +17,8 @@ use terrane_txg::levels::LevelShare;
 #[derive(Serialize)]
 pub(super) struct PropertyRow {
     name: String,
-    property: &'static str,
-    value: String,
+    pub(super) property: String,
+    pub(super) value: String,
     source: String,
     /// Of a number, without its unit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,59 +47,77 @@ struct Recompressed {
     after: u64,
 }
 
-fn property_row(open_pool: &OpenPool, value: PropertyValue) -> PropertyRow {
+fn property_row(open_pool: &OpenPool, path: &str, dataset: &Dataset, value: PropertyValue) -> PropertyRow {
     let level = |share: &LevelShare| LevelRow {
         name: share.compression.to_string(),
         records: share.blocks,
         logical: share.logical_bytes,
         stored: share.stored_bytes,
     };
-    let levels = open_pool.dataset.object_set().zstd_levels().shares();
+    let levels = dataset.object_set().zstd_levels().shares();
     let levels =
         (value.name == "compression" && !levels.is_empty()).then(|| levels.iter().map(level).collect());
-    let recompressed =
-        (value.name == "recompress").then(|| open_pool.fs.get().map(|fs| fs.recompress().progress()));
+    let recompressed = (value.name == "recompress" && path.is_empty())
+        .then(|| open_pool.fs.get().map(|fs| fs.recompress().progress()));
     let recompressed = recompressed.flatten().filter(|done| done.records > 0).map(|done| Recompressed {
         records: done.records,
         before: done.before_bytes,
         after: done.after_bytes,
     });
     PropertyRow {
-        name: open_pool.pool.name(),
+        name: full_name(&open_pool.pool.name(), path),
         property: value.name,
         value: value.value,
-        source: value.source.to_string(),
+        source: value.source.text(&open_pool.pool.name()),
         exact: None,
         levels,
         recompressed,
     }
 }
 
-fn figure_row(open_pool: &OpenPool, figure: &Figure) -> PropertyRow {
-    let (value, exact) = figure.show(open_pool);
-    PropertyRow {
-        name: open_pool.pool.name(),
-        property: figure.name,
-        value,
-        source: figures::SOURCE.to_owned(),
-        exact: Some(exact),
-        levels: None,
-        recompressed: None,
+/// A row with only value and source.
+fn plain_row(
+    name: String,
+    property: &str,
+    value: String,
+    source: &str,
+    exact: Option<String>,
+) -> PropertyRow {
+    let (property, source) = (property.to_owned(), source.to_owned());
+    PropertyRow { name, property, value, source, exact, levels: None, recompressed: None }
+}
+
+/// The rows of one data set. A property that it does not have is `-`.
+pub(super) fn rows_of(
+    open_pool: &OpenPool,
+    path: &str,
+    dataset: &Dataset,
+    facts: &Facts,
+    names: &[String],
+) -> Outcome<Vec<PropertyRow>> {
+    let full = full_name(&open_pool.pool.name(), path);
+    let figure = |figure: &Figure| {
+        let (value, exact) = figure.show(facts);
+        plain_row(full.clone(), figure.name, value, figures::SOURCE, Some(exact))
+    };
+    if names.is_empty() {
+        let values = dataset.list()?;
+        let properties = values.into_iter().map(|value| property_row(open_pool, path, dataset, value));
+        return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
     }
+    let one = |name: &String| match (Figure::find(name), dataset.get(name)) {
+        (Some(found), _) => Ok(figure(found)),
+        (None, Ok(value)) => Ok(property_row(open_pool, path, dataset, value)),
+        (None, Err(DatasetError::NotSet { .. } | DatasetError::PoolWide { .. })) => {
+            Ok(plain_row(full.clone(), name, "-".to_owned(), "-", None))
+        }
+        (None, Err(error)) => Err(error.into()),
+    };
+    names.iter().map(one).collect()
 }
 
 pub(super) fn get(open_pool: &OpenPool, names: &[String]) -> Outcome<Vec<PropertyRow>> {
-    let figure = |figure: &Figure| figure_row(open_pool, figure);
-    if names.is_empty() {
-        let values = open_pool.dataset.list()?;
-        let properties = values.into_iter().map(|value| property_row(open_pool, value));
-        return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
-    }
-    let one = |name: &String| match Figure::find(name) {
-        Some(found) => Ok(figure(found)),
-        None => Ok(property_row(open_pool, open_pool.dataset.get(name)?)),
-    };
-    names.iter().map(one).collect()
+    rows_of(open_pool, "", &open_pool.dataset, &root_facts(open_pool)?, names)
 }
 
 /// All or nothing: an invalid value is refused before the first is set.
@@ -113,7 +134,7 @@ pub(super) fn set(open_pool: &OpenPool, settings: &[Setting]) -> Outcome {
 /// Properties that are at their defaults stay so.
 pub(super) fn inherit(open_pool: &OpenPool, names: &[String]) -> Outcome {
     for name in names {
-        Property::find(name)?;
+        Key::find(name)?;
     }
     for name in names {
         open_pool.dataset.reset(name)?;
@@ -127,7 +148,7 @@ pub(super) fn pending_until_remount<'a>(
     names: impl Iterator<Item = &'a String>,
 ) -> Vec<String> {
     names
-        .filter(|name| open_pool.mountpoint.is_some() && open_pool.dataset.is_pending(name))
+        .filter(|name| open_pool.mountpoint().is_some() && open_pool.dataset.is_pending(name))
         .cloned()
         .collect()
 }
@@ -141,12 +162,12 @@ pub fn parse_setting(word: &str) -> Result<Setting, String> {
     Ok(setting)
 }
 
-fn property(name: &str) -> Outcome<&'static Property> {
+fn key(name: &str) -> Outcome<Key> {
     if let Some(figure) = Figure::find(name) {
         let remedy = "`terrane fs get` shows it";
         return Err(Failure::refused(name, "a property that can be set", figure.meaning, remedy));
     }
-    Property::find(name).map_err(|error| {
+    Key::find(name).map_err(|error| {
         let known = PROPERTIES.iter().map(|property| property.name);
         Failure(format!("{error}{}", suggest::hint(name, known)))
     })
@@ -158,9 +179,12 @@ fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure
 
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
 pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
-    let property = property(name)?;
-    let number = property.parse(value).map_err(|error| hint_value(property, value, &error))?;
-    if property.name == "recordsize" && number > u64::from(max_block) {
+    let key = key(name)?;
+    let Some(property) = key.property() else {
+        return Ok(key.parse(value).map(drop)?);
+    };
+    let stored = key.parse(value).map_err(|error| hint_value(property, value, &error))?;
+    if property.name == "recordsize" && stored.number().is_some_and(|number| number > u64::from(max_block)) {
         let expected = format!("at most {}, a quarter of a zone", crate::size::format(max_block.into()));
         return Err(Failure::refused(
             "recordsize",
@@ -176,7 +200,11 @@ pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Ou
 pub fn property_help() -> String {
     let rows =
         PROPERTIES.iter().map(|property| format!("  {:15}  {}\n", property.name, property.values_text()));
-    format!("Properties:\n{}", rows.collect::<String>())
+    format!(
+        "Properties:\n{}  {:15}  any text of at most 8 KiB: a property of your own, like com.example:word\n",
+        rows.collect::<String>(),
+        "WORD:WORD"
+    )
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! After an upgrade a command and a daemon may be of different versions for a moment. So words and keys never
 //! change, and an unknown question is refused by name.
 
+use super::snapshots::SnapshotAction;
 use crate::device_probe::DevicePurpose;
 use crate::json;
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,18 @@ impl From<Setting> for (String, String) {
     }
 }
 
-/// All questions. Everything but `Set`, `Inherit`, `Upgrade`, `Features` with a change, `Add`, `Remove`, `Collect`, `Rewrite`,
-/// `RewriteCancel` and `Clear` only reads.
+/// The data sets and snapshots that a question is about.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// Paths of data sets. The path of the root data set is empty. No paths: all data sets.
+    pub paths: Vec<String>,
+    /// Include all data sets below.
+    pub recursive: bool,
+    /// `filesystem`, `snapshot`, `bookmark`, `all`. None: `filesystem`.
+    pub kinds: Vec<String>,
+}
+
+/// All questions. Those that [`Query::is_change`] lists change something, the others only read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Query {
@@ -46,6 +57,60 @@ pub enum Query {
     /// Resets the named properties to their defaults.
     Inherit {
         names: Vec<String>,
+    },
+    /// The named properties of data sets; none: all.
+    #[serde(rename = "get of")]
+    GetOf {
+        of: Selection,
+        names: Vec<String>,
+    },
+    #[serde(rename = "set of")]
+    SetOf {
+        paths: Vec<String>,
+        #[serde(rename = "pairs")]
+        settings: Vec<Setting>,
+    },
+    /// Removes the named properties, so that data sets inherit them. `received`: received values stay, and apply again.
+    #[serde(rename = "inherit of")]
+    InheritOf {
+        of: Selection,
+        names: Vec<String>,
+        received: bool,
+    },
+    /// Data sets and snapshots, with the named properties.
+    #[serde(rename = "list data sets")]
+    ListDatasets {
+        of: Selection,
+        names: Vec<String>,
+    },
+    #[serde(rename = "create data set")]
+    CreateDataset {
+        path: String,
+        /// Also create the missing data sets above it.
+        parents: bool,
+        #[serde(rename = "pairs")]
+        settings: Vec<Setting>,
+    },
+    #[serde(rename = "destroy data set")]
+    DestroyDataset {
+        path: String,
+    },
+    /// Destroys a data set. A question of its own: an older daemon would not see the key for a dry run.
+    #[serde(rename = "destroy tree")]
+    DestroyTree {
+        path: String,
+        /// Include its snapshots, and all data sets below.
+        recursive: bool,
+        /// Only report what would be destroyed.
+        dry_run: bool,
+    },
+    Snapshots {
+        action: SnapshotAction,
+    },
+    #[serde(rename = "rename data set")]
+    RenameDataset {
+        path: String,
+        to: String,
     },
     /// Adds a device.
     Add {
@@ -165,10 +230,21 @@ impl Query {
         if let Query::Features { enable, disable, count } = self {
             return *count || !enable.is_empty() || !disable.is_empty();
         }
+        if let Query::Snapshots { action } = self {
+            return action.is_change();
+        }
+        if let Query::DestroyTree { dry_run, .. } = self {
+            return !dry_run;
+        }
         matches!(
             self,
             Query::Set { .. }
                 | Query::Inherit { .. }
+                | Query::SetOf { .. }
+                | Query::InheritOf { .. }
+                | Query::CreateDataset { .. }
+                | Query::DestroyDataset { .. }
+                | Query::RenameDataset { .. }
                 | Query::Upgrade
                 | Query::Add { .. }
                 | Query::Remove { .. }
@@ -177,6 +253,18 @@ impl Query {
                 | Query::RewriteCancel
                 | Query::Clear
         )
+    }
+
+    /// Whether it changes the tree of data sets and snapshots, or checks whether it could.
+    pub(super) fn changes_tree(&self) -> bool {
+        match self {
+            Query::CreateDataset { .. }
+            | Query::DestroyDataset { .. }
+            | Query::DestroyTree { .. }
+            | Query::RenameDataset { .. } => true,
+            Query::Snapshots { action } => action.is_change(),
+            _ => false,
+        }
     }
 }
 
@@ -199,6 +287,17 @@ mod tests {
             Query::Get { names: vec!["atime".into(), "x\n".into()] },
             Query::Set { settings: vec![Setting { name: "a".into(), value: "b=c".into() }] },
             Query::Inherit { names: vec!["atime".into()] },
+            Query::GetOf { of: Selection::default(), names: vec!["a:b".into()] },
+            Query::SetOf { paths: vec!["home".into()], settings: vec![] },
+            Query::InheritOf { of: Selection::default(), names: vec![], received: true },
+            Query::ListDatasets {
+                of: Selection { paths: vec!["a/b".into()], recursive: true, kinds: vec!["snapshot".into()] },
+                names: vec!["used".into()],
+            },
+            Query::CreateDataset { path: "a".into(), parents: true, settings: vec![] },
+            Query::DestroyDataset { path: "a/\u{e4}".into() },
+            Query::DestroyTree { path: "a".into(), recursive: true, dry_run: true },
+            Query::RenameDataset { path: "a".into(), to: "b".into() },
             Query::Add {
                 path: "/dev/\u{e4}".into(),
                 kind: DevicePurpose::Special,

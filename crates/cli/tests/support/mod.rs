@@ -42,7 +42,13 @@ impl TestDir {
     pub fn run(&self, words: &str, code: i32) -> Output {
         let output = self.command(words).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "terrane {words}: {err}{}", self.log());
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "terrane {words}: {err}{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            self.log()
+        );
         assert!(code == 0 || !err.is_empty(), "terrane {words} failed in silence");
         assert!(!err.contains("panicked"), "{err}");
         output
@@ -243,4 +249,24 @@ pub fn hints_library() -> PathBuf {
     let library = home.join("libterrane_hints.so");
     assert!(output.status.success() && library.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
     library
+}
+
+/// A loop device, detached when the test ends.
+pub struct Loop(pub String);
+
+impl Loop {
+    pub fn new(image: PathBuf, words: &[&str]) -> Option<Loop> {
+        let output = Command::new("losetup").args(words).args(["-f", "--show"]).arg(image).output().ok()?;
+        if !output.status.success() {
+            eprintln!("SKIPPED: no loop device: {}", String::from_utf8_lossy(&output.stderr));
+            return None;
+        }
+        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().to_string()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
 }

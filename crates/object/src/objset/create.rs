@@ -34,6 +34,7 @@ impl ObjectSet {
     /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left. `Invalid`: no object
     /// can have these sizes.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
+        self.check_writable()?;
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         let (what, requested) = ("dnode slots", u64::from(spec.dnode_slots));
         if spec.dnode_slots > SLOTS_MAX {
@@ -113,7 +114,7 @@ impl ObjectSet {
         match counted {
             Some((_, Some(false))) | None => {}
             Some((feature, Some(true))) => self.pool.change_uses(tx, feature, -1),
-            Some((feature, None)) => self.pool.lose_uses(feature),
+            Some((feature, None)) => self.pool.lose_uses(feature, super::UNREADABLE_USE),
         }
         let mut allocator = self.allocator.lock();
         // The header's count may be damaged.

@@ -177,7 +177,7 @@ impl ObjectSet {
         Ok(Some(Synced { root, queue }))
     }
 
-    /// The first such sync moves the whole set to the free queue. This one and the following ones free pieces of it.
+    /// Syncs a retired set. The first such sync moves the whole set to the free queue. Each sync frees a piece of it.
     fn sync_retired(
         &self,
         txg_sync: &mut TxgSync<'_>,
@@ -265,7 +265,7 @@ impl ObjectSet {
             // It still exists, and what it uses was subtracted.
             let policy = self.free_policy.as_ref();
             if let Some(feature) = policy.and_then(|policy| policy.counted_feature(object.kind())) {
-                self.pool.lose_uses(feature);
+                self.pool.lose_uses(feature, super::UNREADABLE_USE);
             }
             return Ok(());
         }

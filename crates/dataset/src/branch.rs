@@ -1,0 +1,435 @@
+//! The data sets of a pool as a tree in memory: the properties that each stores, the space that it uses, and its quotas.
+//!
+//! A data set that is not open still matters: data sets below inherit its properties, and its quota limits them. So
+//! each data set has a branch, open or not. `Datasets` keeps the tree.
+//!
+//! Invariants:
+//! * An open data set obeys its properties, own and inherited. After each change of a branch, the caller calls
+//!   [`Branch::follow`] on it, which applies the properties of all open data sets there and below.
+//! * No lock of a branch is held while one of another is taken.
+
+use crate::chain::{Chain, ChainUsage};
+use crate::limits::{self, Bound, Charge, Limits, Promises};
+use crate::props::{Ancestor, Effective, Key, Props};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use terrane_object::{Join, ObjectError, ObjectSet, SpaceBound, Usage};
+use terrane_pool::{Pool, Tx};
+use terrane_txg::cost::Cost;
+use terrane_wire::Txg;
+
+/// An open data set, which applies the properties of its branch.
+pub(crate) trait Follower: Send + Sync {
+    /// Applies the properties as they are now.
+    fn follow(&self);
+}
+
+/// The space that a data set uses, without the data sets below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnUsage {
+    /// Bytes of the head.
+    pub head_bytes: u64,
+    /// Of these, bytes that the newest snapshot refers to as well, or the origin of a clone without snapshots.
+    pub shared_bytes: u64,
+    /// Bytes that only snapshots refer to.
+    pub snapshot_bytes: u64,
+}
+
+impl OwnUsage {
+    fn sum(&self) -> u64 {
+        self.head_bytes.saturating_add(self.snapshot_bytes)
+    }
+}
+
+enum OwnSource {
+    /// The object set, which holds this branch.
+    Open(Weak<ObjectSet>),
+    /// The space as stored when the branch was made. It cannot change before the data set is opened.
+    Closed(OwnUsage),
+}
+
+/// One data set of the tree.
+pub struct Branch {
+    /// The last name of its path; empty: the root data set.
+    name: Mutex<String>,
+    parent: Mutex<Option<Arc<Branch>>>,
+    children: Mutex<BTreeMap<String, Arc<Branch>>>,
+    props: Mutex<Arc<Props>>,
+    follower: Mutex<Option<Weak<dyn Follower>>>,
+    own: Mutex<OwnSource>,
+    /// Bytes that the origin of a clone refers to. The head and the dead lists of the clone count them too, so they are
+    /// subtracted.
+    shared_bytes: AtomicU64,
+    limits: Limits,
+    /// What it is charged, as of a txg.
+    charge: Mutex<Option<(Txg, Charge)>>,
+    promises: Arc<Promises>,
+}
+
+impl Branch {
+    /// The root data set.
+    pub(crate) fn root(props: Props) -> Arc<Branch> {
+        Branch::make("", None, props, Arc::default())
+    }
+
+    /// A new branch below this one, in place of one with the same name.
+    pub(crate) fn grow(self: &Arc<Self>, name: &str, props: Props) -> Arc<Branch> {
+        let child = Branch::make(name, Some(Arc::clone(self)), props, Arc::clone(&self.promises));
+        self.children.lock().insert(name.to_string(), Arc::clone(&child));
+        child
+    }
+
+    fn make(name: &str, parent: Option<Arc<Branch>>, props: Props, promises: Arc<Promises>) -> Arc<Branch> {
+        let limits = Limits::default();
+        limits.set(&props);
+        if limits.reservation() > 0 || limits.ref_reservation() > 0 {
+            promises.note_reservation();
+        }
+        Arc::new(Branch {
+            name: Mutex::new(name.to_string()),
+            parent: Mutex::new(parent),
+            children: Mutex::default(),
+            props: Mutex::new(Arc::new(props)),
+            follower: Mutex::default(),
+            own: Mutex::new(OwnSource::Closed(OwnUsage::default())),
+            shared_bytes: AtomicU64::new(0),
+            limits,
+            charge: Mutex::default(),
+            promises,
+        })
+    }
+
+    /// The branch with this path below this one.
+    pub(crate) fn find(self: &Arc<Self>, path: &str) -> Option<Arc<Branch>> {
+        let mut names = path.split('/').filter(|_| !path.is_empty());
+        names.try_fold(Arc::clone(self), |found, name| found.children.lock().get(name).cloned())
+    }
+
+    /// Removes the child of this name.
+    pub(crate) fn cut(&self, name: &str) {
+        self.children.lock().remove(name);
+    }
+
+    /// Removes all branches below. Branches refer to each other, so the tree would never be freed otherwise.
+    pub(crate) fn fell(&self) {
+        let children = std::mem::take(&mut *self.children.lock());
+        children.values().for_each(|child| child.fell());
+    }
+
+    /// Moves it below another branch, under a new name. Open data sets apply at once what they inherit there.
+    pub(crate) fn move_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
+        let before = self.name.lock().clone();
+        if let Some(above) = self.parent() {
+            above.cut(&before);
+        }
+        *self.parent.lock() = Some(Arc::clone(parent));
+        *self.name.lock() = name.to_string();
+        parent.children.lock().insert(name.to_string(), Arc::clone(self));
+        self.follow();
+    }
+
+    /// Its parent; `None`: the root data set.
+    pub fn parent(&self) -> Option<Arc<Branch>> {
+        self.parent.lock().clone()
+    }
+
+    /// Its children, in the order of their names.
+    pub fn children(&self) -> Vec<Arc<Branch>> {
+        self.children.lock().values().cloned().collect()
+    }
+
+    /// Its path below the pool; empty: the root data set.
+    pub fn path(&self) -> String {
+        let own = self.name.lock().clone();
+        match self.parent().map(|parent| parent.path()) {
+            Some(above) if !above.is_empty() => format!("{above}/{own}"),
+            _ => own,
+        }
+    }
+
+    /// Whether this is the root data set.
+    pub fn is_root(&self) -> bool {
+        self.parent.lock().is_none()
+    }
+
+    /// The properties that it stores.
+    pub fn props(&self) -> Arc<Props> {
+        Arc::clone(&self.props.lock())
+    }
+
+    /// Changes the stored properties. The caller then calls [`Branch::follow`].
+    pub(crate) fn update(&self, change: impl FnOnce(&mut Props)) {
+        change(Arc::make_mut(&mut *self.props.lock()));
+        self.limits.set(&self.props());
+        if self.limits.reservation() > 0 || self.limits.ref_reservation() > 0 {
+            self.promises.note_reservation();
+        }
+        *self.charge.lock() = None;
+        let mut above = self.parent();
+        while let Some(branch) = above {
+            *branch.charge.lock() = None;
+            above = branch.parent();
+        }
+    }
+
+    /// The value of a property that applies here. `None`: a user property that is not set.
+    pub fn effective(&self, key: &Key) -> Option<Effective> {
+        let own = self.props();
+        let (mut above, mut at) = (Vec::new(), self.parent());
+        while let Some(parent) = at {
+            above.push((parent.path(), parent.props()));
+            at = parent.parent();
+        }
+        let above: Vec<_> = above.iter().map(|(path, props)| Ancestor { path, props }).collect();
+        own.effective(key, &self.path(), &above)
+    }
+
+    /// Names of the user properties that apply here, each once and in order.
+    pub fn user_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.props().user_names().map(str::to_string).collect();
+        names.extend(self.parent().into_iter().flat_map(|parent| parent.user_names()));
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    pub(crate) fn set_follower(&self, follower: Weak<dyn Follower>) {
+        *self.follower.lock() = Some(follower);
+    }
+
+    /// Applies the properties that are stored now to all open data sets, here and below.
+    pub fn follow(&self) {
+        let follower = self.follower.lock().as_ref().and_then(Weak::upgrade);
+        if let Some(follower) = follower {
+            follower.follow();
+        }
+        self.children().iter().for_each(|child| child.follow());
+    }
+
+    /// Its object set is open from now on.
+    pub(crate) fn open_head(&self, set: &Arc<ObjectSet>) {
+        *self.own.lock() = OwnSource::Open(Arc::downgrade(set));
+    }
+
+    /// Whether its object set is open.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(&*self.own.lock(), OwnSource::Open(set) if set.strong_count() > 0)
+    }
+
+    /// Sets the bytes that the origin of a clone refers to; 0: it is no clone.
+    pub(crate) fn set_shared(&self, bytes: u64) {
+        self.shared_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Sets the space that it uses while it is not open.
+    pub(crate) fn set_closed(&self, usage: OwnUsage) {
+        *self.own.lock() = OwnSource::Closed(usage);
+    }
+
+    /// Its object set, or the space that it uses while that is not open.
+    fn own_source(&self) -> Result<Option<Arc<ObjectSet>>, OwnUsage> {
+        match &*self.own.lock() {
+            OwnSource::Open(set) => Ok(set.upgrade()),
+            OwnSource::Closed(usage) => Err(*usage),
+        }
+    }
+
+    /// Bytes that its head refers to, as of the last commit.
+    pub fn head_bytes(&self) -> u64 {
+        match self.own_source() {
+            Ok(set) => set.and_then(|set| set.account()).map_or(0, |account| account.used_bytes),
+            Err(usage) => usage.head_bytes,
+        }
+    }
+
+    /// The space that it uses without the data sets below it, as of the last commit.
+    pub fn own_usage(&self) -> OwnUsage {
+        match self.own_source() {
+            Ok(set) => {
+                let lists = set.map(|set| usage_of_lists(&set)).unwrap_or_default();
+                let newest = lists.newest_bytes.unwrap_or_else(|| self.shared_bytes.load(Ordering::Relaxed));
+                OwnUsage {
+                    head_bytes: self.head_bytes(),
+                    shared_bytes: newest.saturating_sub(lists.head_list_bytes),
+                    snapshot_bytes: lists.kept_bytes,
+                }
+            }
+            Err(usage) => usage,
+        }
+    }
+
+    /// Bytes that it uses with its snapshots and all data sets below, as of the last commit.
+    pub fn used_bytes(&self) -> u64 {
+        self.charge(None).used
+    }
+
+    /// What it is charged: what it uses with its snapshots and all data sets below, and at least what is reserved for them. `synced`: a
+    /// charge as of this txg is new enough, and is computed at most once.
+    pub(crate) fn charge(&self, synced: Option<Txg>) -> Charge {
+        let known = synced.and_then(|synced| self.charge.lock().filter(|(txg, _)| *txg == synced));
+        if let Some((_, charge)) = known {
+            return charge;
+        }
+        let (mut below, mut used_below) = (0u64, 0u64);
+        for child in self.children() {
+            let child = child.charge(synced);
+            below = below.saturating_add(child.bytes);
+            used_below = used_below.saturating_add(child.used);
+        }
+        let own = self.own_usage();
+        // A snapshot keeps what it shares with the head, so each overwrite takes new space.
+        let own_of_head = own.head_bytes.saturating_sub(own.shared_bytes);
+        let head_slack = self.limits.ref_reservation().saturating_sub(own_of_head);
+        let used = own.sum().saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
+        let bytes = used.saturating_add(head_slack).saturating_add(below);
+        let tree_slack = self.limits.reservation().saturating_sub(bytes);
+        let (bytes, used) = (bytes.saturating_add(tree_slack), used.saturating_add(used_below));
+        let head = own_of_head.saturating_add(head_slack);
+        let charge = Charge { bytes, used, head, head_slack, tree_slack };
+        if let Some(synced) = synced {
+            *self.charge.lock() = Some((synced, charge));
+        }
+        charge
+    }
+
+    /// Bytes by which the charges of data sets below can grow together. `pool`: as in `bounds`.
+    pub(crate) fn reservable_bytes(self: &Arc<Self>, pool: (u64, u64)) -> u64 {
+        let bounds = self.bounds(None, pool);
+        bounds.iter().filter_map(Bound::left_for_tree).fold(pool.1, u64::min)
+    }
+
+    /// Bytes by which a snapshot raises the charge of the data set, because its head shares everything from then on, and bytes by which
+    /// the charge can grow.
+    pub(crate) fn charge_of_snapshot(self: &Arc<Self>, pool: (u64, u64)) -> (u64, u64) {
+        let charge = self.charge(None);
+        let growth = self.limits.ref_reservation().saturating_sub(charge.head_slack);
+        (growth.saturating_sub(charge.tree_slack), self.room(&charge, pool))
+    }
+
+    /// The largest value that the `reservation` of the data set can have, or with `of_head` its `refreservation`.
+    pub(crate) fn reservation_max(self: &Arc<Self>, of_head: bool, pool: (u64, u64)) -> u64 {
+        let charge = self.charge(None);
+        let room = self.room(&charge, pool);
+        let (now, limits) = match of_head {
+            true => (
+                charge.head.saturating_add(charge.tree_slack),
+                [self.limits.ref_quota(), self.limits.quota()],
+            ),
+            false => (charge.bytes, [None, self.limits.quota()]),
+        };
+        limits.into_iter().flatten().fold(now.saturating_add(room), u64::min)
+    }
+
+    /// Bytes by which its charge can grow.
+    fn room(self: &Arc<Self>, charge: &Charge, pool: (u64, u64)) -> u64 {
+        match self.parent() {
+            Some(parent) => parent.reservable_bytes(pool),
+            None => pool.1.saturating_sub(charge.bytes.saturating_sub(charge.used)),
+        }
+    }
+
+    /// Whether something that it uses, with all data sets below, is being freed.
+    fn is_freeing(&self) -> bool {
+        let set = self.own_source().ok().flatten();
+        let is_own = set.is_some_and(|set| {
+            let waits_for_txg = set.freeing_bytes() > 0 || set.is_freeing() == Some(true);
+            waits_for_txg || Chain::of(&set).is_some_and(|chain| !chain.is_at_rest())
+        });
+        is_own || self.children().iter().any(|child| child.is_freeing())
+    }
+
+    /// The space of the pool that this data set can use.
+    pub fn limit_usage(self: &Arc<Self>, usage: Usage) -> Usage {
+        limits::tightest(usage, &self.bounds(None, (usage.used_bytes, usage.available_bytes)))
+    }
+
+    /// The limits that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough. `pool`: bytes of the
+    /// pool that are used and available.
+    fn bounds(self: &Arc<Self>, synced: Option<Txg>, pool: (u64, u64)) -> Vec<Bound> {
+        let mut bounds = Vec::new();
+        if let Some(limit) = self.limits.ref_quota() {
+            bounds.push(Bound::of_head(self.id(), limit, self.head_bytes()));
+        }
+        let mut slack = 0u64;
+        for (distance, branch) in self.chain().enumerate() {
+            let is_charged = branch.limits.quota().is_some() || self.promises.has_reservations();
+            let charge = if is_charged { branch.charge(synced) } else { Charge::default() };
+            let of_head = if distance == 0 { charge.head_slack } else { 0 };
+            slack = slack.saturating_add(of_head).saturating_add(charge.tree_slack);
+            let used = charge.bytes.saturating_sub(slack);
+            if let Some(limit) = branch.limits.quota() {
+                bounds.push(Bound::of_tree(branch.id(), limit, used));
+            }
+            if branch.is_root() && self.promises.has_reservations() {
+                let of_others = used.saturating_sub(charge.used);
+                if of_others > 0 {
+                    let (limit, used) = (pool.0.saturating_add(pool.1), pool.0.saturating_add(of_others));
+                    bounds.push(Bound::of_pool(branch.id(), limit, used));
+                }
+            }
+        }
+        bounds
+    }
+
+    fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
+    }
+
+    /// It and its parents, the root data set last.
+    fn chain(self: &Arc<Self>) -> impl Iterator<Item = Arc<Branch>> {
+        std::iter::successors(Some(Arc::clone(self)), |branch| branch.parent())
+    }
+}
+
+/// The space on the lists of an open set.
+fn usage_of_lists(set: &Arc<ObjectSet>) -> ChainUsage {
+    let Some(chain) = Chain::of(set) else { return ChainUsage::default() };
+    chain.usage().unwrap_or_else(|error| {
+        log::warn!("object set {}: space of snapshots not counted: {error}", set.id());
+        ChainUsage::default()
+    })
+}
+
+/// Limits an object set by the quotas of its data set and of all parents, and by what is reserved for others.
+pub(crate) struct BranchBound {
+    pub branch: Arc<Branch>,
+    pub pool: Arc<Pool>,
+}
+
+impl BranchBound {
+    fn is_limited(&self) -> bool {
+        self.branch.limits.ref_quota().is_some()
+            || self.branch.promises.has_reservations()
+            || self.branch.chain().any(|branch| branch.limits.quota().is_some())
+    }
+
+    fn is_freeing(&self, bound: &Bound) -> bool {
+        self.branch
+            .chain()
+            .find(|branch| branch.id() == bound.node())
+            .is_some_and(|branch| branch.is_freeing())
+    }
+}
+
+impl SpaceBound for BranchBound {
+    fn admit(&self, cost: &Cost, join: Join<'_>) -> Result<Tx, ObjectError> {
+        if !self.is_limited() {
+            return join();
+        }
+        let bounds = |synced| {
+            let (_, used, available) = self.pool.space();
+            self.branch.bounds(Some(synced), (used, available))
+        };
+        self.branch.promises.admit(&self.pool, cost, &bounds, &|bound| self.is_freeing(bound), join)
+    }
+
+    fn bound(&self, usage: Usage) -> Usage {
+        if !self.is_limited() {
+            return usage;
+        }
+        let pool = (usage.used_bytes, usage.available_bytes);
+        limits::tightest(usage, &self.branch.bounds(Some(self.pool.synced_txg()), pool))
+    }
+}

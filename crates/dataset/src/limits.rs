@@ -1,0 +1,268 @@
+//! Quotas and reservations: how much space data sets may use.
+//!
+//! A data set is *charged* for what it uses, and at least for what is reserved for it. Quotas limit the charges, and so does the pool as
+//! soon as something is reserved: what is reserved for others is not there. The *slack* of a data set is by how much its head can grow
+//! until its own charge grows, or that of a data set above it.
+//!
+//! Each limit has two sums. *Used* is exact, as of the last commit. *Promised* is the worst case of all operations that
+//! have joined a txg which is not committed. An operation joins if both sums and its own need stay within all limits.
+//! Near a limit it waits for a commit, which replaces promises by exact numbers, and tries again. So data never exceeds
+//! a limit, and an operation is refused only if its worst case does not fit. While something is being freed, it waits for that too.
+//!
+//! Two kinds of operations may exceed a limit. One that frees space always joins. A write-back of a mapping joins up to
+//! a margin, because no program would get the error.
+//!
+//! Invariant: every operation that has joined an uncommitted txg under a limit is in the promises of this limit.
+
+use crate::props::{Property, Props, QUOTA, REF_QUOTA, REF_RESERVATION, RESERVATION};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use terrane_object::{Join, ObjectError, Usage};
+use terrane_pool::{Pool, Tx};
+use terrane_store::PoolError;
+use terrane_txg::cost::Cost;
+use terrane_wire::Txg;
+
+/// Most commits for which an operation waits while other operations take the space each time. Then it is refused,
+/// although its own need would fit.
+const COMMITS_MAX: u32 = 64;
+/// Write-backs of mappings may exceed a limit by this share of it, within these bounds in bytes.
+const MARGIN_DIVISOR: u64 = 32;
+const MARGIN_MIN: u64 = 1 << 20;
+const MARGIN_MAX: u64 = 64 << 20;
+
+/// The limits and reservations of one data set; 0 means none.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    quota: AtomicU64,
+    ref_quota: AtomicU64,
+    reservation: AtomicU64,
+    ref_reservation: AtomicU64,
+}
+
+impl Limits {
+    /// Takes the limits from properties.
+    pub fn set(&self, props: &Props) {
+        let limits = [
+            (&self.quota, QUOTA),
+            (&self.ref_quota, REF_QUOTA),
+            (&self.reservation, RESERVATION),
+            (&self.ref_reservation, REF_RESERVATION),
+        ];
+        for (limit, name) in limits {
+            let number = Property::find(name).map_or(0, |property| props.own_number(property));
+            limit.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// Limit of the data set with all below it.
+    pub fn quota(&self) -> Option<u64> {
+        Some(self.quota.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+
+    /// What is reserved for the data set with all below it, or 0.
+    pub fn reservation(&self) -> u64 {
+        self.reservation.load(Ordering::Relaxed)
+    }
+
+    /// What is reserved for the head alone, or 0.
+    pub fn ref_reservation(&self) -> u64 {
+        self.ref_reservation.load(Ordering::Relaxed)
+    }
+
+    /// Limit of the head alone.
+    pub fn ref_quota(&self) -> Option<u64> {
+        Some(self.ref_quota.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
+    }
+}
+
+/// What a data set is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// Bytes with all data sets below.
+    pub bytes: u64,
+    /// Of these, bytes that are used and not only reserved.
+    pub used: u64,
+    /// Bytes of the head that are its own, and at least its `refreservation`.
+    pub head: u64,
+    /// Bytes by which the head can grow before it exceeds its `refreservation`.
+    pub head_slack: u64,
+    /// Bytes by which the tree can grow before it exceeds its `reservation`.
+    pub tree_slack: u64,
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// The head of a data set.
+    Head,
+    /// A data set with all below it.
+    Tree,
+    /// All of the pool, with what is reserved for others.
+    Pool,
+}
+
+/// One limit, and the bytes that it counts now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// The data set whose limit it is, and what it counts.
+    key: (usize, Kind),
+    limit: u64,
+    used: u64,
+}
+
+impl Bound {
+    pub fn of_head(node: usize, limit: u64, used: u64) -> Bound {
+        Bound { key: (node, Kind::Head), limit, used }
+    }
+
+    pub fn of_tree(node: usize, limit: u64, used: u64) -> Bound {
+        Bound { key: (node, Kind::Tree), limit, used }
+    }
+
+    /// `root`: the root data set. `used`: with what is reserved for others.
+    pub fn of_pool(root: usize, limit: u64, used: u64) -> Bound {
+        Bound { key: (root, Kind::Pool), limit, used }
+    }
+
+    /// The data set whose limit it is.
+    pub fn node(&self) -> usize {
+        self.key.0
+    }
+
+    /// The limit for an operation of this kind.
+    fn limit_for(&self, cost: &Cost) -> u64 {
+        let margin = (self.limit / MARGIN_DIVISOR).clamp(MARGIN_MIN, MARGIN_MAX);
+        let may_exceed = cost.writes_back && self.key.1 != Kind::Pool;
+        if may_exceed { self.limit.saturating_add(margin) } else { self.limit }
+    }
+
+    /// Bytes that are left, if it counts more than a head.
+    pub fn left_for_tree(&self) -> Option<u64> {
+        (self.key.1 != Kind::Head).then(|| self.limit.saturating_sub(self.used))
+    }
+
+    /// The error for an operation that needs so many bytes.
+    fn refusal(&self, need: u64) -> ObjectError {
+        let quota = |property| ObjectError::Quota { property, limit: self.limit, used: self.used, need };
+        match self.key.1 {
+            Kind::Head => quota(REF_QUOTA),
+            Kind::Tree => quota(QUOTA),
+            Kind::Pool => PoolError::NoSpace { need, free: self.limit.saturating_sub(self.used) }.into(),
+        }
+    }
+}
+
+/// The usage under the tightest of these limits, if one is tighter than the pool.
+pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
+    let left = |bound: &Bound| bound.limit.saturating_sub(bound.used);
+    match bounds.iter().min_by_key(|bound| left(bound)) {
+        Some(bound) if left(bound) < usage.available_bytes => {
+            Usage { size_bytes: bound.limit, used_bytes: bound.used, available_bytes: left(bound), ..usage }
+        }
+        _ => usage,
+    }
+}
+
+/// Promised bytes by txg.
+type ByTxg = Vec<(Txg, u64)>;
+
+/// The worst case of operations in uncommitted txgs, by limit and txg.
+#[derive(Default)]
+pub(crate) struct Promises {
+    by_limit: Mutex<BTreeMap<(usize, Kind), ByTxg>>,
+    /// A data set has a reservation, or has had one.
+    has_reservations: AtomicBool,
+}
+
+impl Promises {
+    /// A data set has a reservation from now on.
+    pub fn note_reservation(&self) {
+        self.has_reservations.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a data set may have a reservation.
+    pub fn has_reservations(&self) -> bool {
+        self.has_reservations.load(Ordering::Relaxed)
+    }
+
+    /// Joins an operation to the open txg when the bounds allow it. `bounds` reads them. Their sums are as of the txg
+    /// that it is given, or newer. `is_freeing`: whether what a bound counts is being freed.
+    pub fn admit(
+        &self,
+        pool: &Arc<Pool>,
+        cost: &Cost,
+        bounds: &dyn Fn(Txg) -> Vec<Bound>,
+        is_freeing: &dyn Fn(&Bound) -> bool,
+        join: Join<'_>,
+    ) -> Result<Tx, ObjectError> {
+        let need = cost.reserve_bytes().saturating_add(cost.file_reservation);
+        for _ in 0..COMMITS_MAX {
+            let bounds_now = bounds(pool.synced_txg());
+            if let Some(over) = bounds_now.iter().find(|bound| !cost.frees && is_over(bound, cost, need)) {
+                if !is_freeing(over) {
+                    return Err(over.refusal(need));
+                }
+                // What was removed counts until txgs have freed it.
+                pool.want_another_txg();
+                pool.commit_txg(pool.open_txg())?;
+                continue;
+            }
+            let tx = join()?;
+            if self.try_promise(&tx, cost, need, bounds) {
+                return Ok(tx);
+            }
+            tx.pool().end_file_reservation(cost.file_reservation);
+            let (pool, txg) = (tx.pool().clone(), tx.txg());
+            drop(tx);
+            pool.commit_txg(txg)?;
+        }
+        match bounds(pool.synced_txg()).first() {
+            Some(bound) if !cost.frees => Err(bound.refusal(need)),
+            _ => join(),
+        }
+    }
+
+    /// Adds the operation to the promises of all bounds. False: a bound does not allow it now.
+    fn try_promise(&self, tx: &Tx, cost: &Cost, need: u64, bounds: &dyn Fn(Txg) -> Vec<Bound>) -> bool {
+        // In this order: promises of a txg are dropped only when the bounds count its blocks.
+        let synced = tx.pool().synced_txg();
+        let bounds = bounds(synced);
+        let mut by_limit = self.by_limit.lock();
+        by_limit.retain(|_, promises| {
+            promises.retain(|(txg, _)| *txg > synced);
+            !promises.is_empty()
+        });
+        let promised = |bound: &Bound| -> u64 {
+            by_limit
+                .get(&bound.key)
+                .into_iter()
+                .flatten()
+                .map(|(_, bytes)| *bytes)
+                .fold(0, u64::saturating_add)
+        };
+        let fits = |bound: &Bound| {
+            let sum = bound.used.saturating_add(promised(bound)).saturating_add(need);
+            sum <= bound.limit_for(cost)
+        };
+        if !cost.frees && !bounds.iter().all(fits) {
+            return false;
+        }
+        let bytes = cost.reserve_bytes();
+        for bound in &bounds {
+            let promises = by_limit.entry(bound.key).or_default();
+            match promises.iter_mut().find(|(txg, _)| *txg == tx.txg()) {
+                Some((_, sum)) => *sum = sum.saturating_add(bytes),
+                None => promises.push((tx.txg(), bytes)),
+            }
+        }
+        true
+    }
+}
+
+/// Whether an operation would not fit even without promises to others.
+fn is_over(bound: &Bound, cost: &Cost, need: u64) -> bool {
+    bound.used.saturating_add(need) > bound.limit_for(cost)
+}
