@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use support::{TestDir, can_mount};
+use support::{TestDir, can_mount, noise};
 
 /// How long an old number may be shown after the commit.
 const SHOWN_OLD_MAX: Duration = Duration::from_secs(2);
@@ -59,16 +59,6 @@ impl Mounted {
         });
         line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse().unwrap())
     }
-}
-
-/// Bytes that do not compress.
-fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 1u64;
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(bytes).collect()
 }
 
 /// A file that compresses to one granule.

@@ -139,6 +139,12 @@ impl Bound {
         if may_exceed { self.limit.saturating_add(margin) } else { self.limit }
     }
 
+    /// What the operation adds to the bytes that it counts, in the worst case and without a file's reservation.
+    fn need_of(&self, cost: &Cost) -> u64 {
+        let shared = if self.key.1 == Kind::Pool { 0 } else { cost.shared_bytes };
+        cost.reserve_bytes().saturating_add(shared)
+    }
+
     /// Bytes that are left, if it counts more than a head.
     pub fn left_for_tree(&self) -> Option<u64> {
         (self.key.1 != Kind::Head).then(|| self.limit.saturating_sub(self.used))
@@ -198,12 +204,14 @@ impl Promises {
         is_freeing: &dyn Fn(&Bound) -> bool,
         join: Join<'_>,
     ) -> Result<Tx, ObjectError> {
-        let need = cost.reserve_bytes().saturating_add(cost.file_reservation);
+        let need = |bound: &Bound| bound.need_of(cost).saturating_add(cost.file_reservation);
         for _ in 0..COMMITS_MAX {
             let bounds_now = bounds(pool.synced_txg());
-            if let Some(over) = bounds_now.iter().find(|bound| !cost.frees && is_over(bound, cost, need)) {
+            if let Some(over) =
+                bounds_now.iter().find(|bound| !cost.frees && is_over(bound, cost, need(bound)))
+            {
                 if !is_freeing(over) {
-                    return Err(over.refusal(need));
+                    return Err(over.refusal(need(over)));
                 }
                 // What was removed counts until txgs have freed it.
                 pool.want_another_txg();
@@ -211,7 +219,7 @@ impl Promises {
                 continue;
             }
             let tx = join()?;
-            if self.try_promise(&tx, cost, need, bounds) {
+            if self.try_promise(&tx, cost, &need, bounds) {
                 return Ok(tx);
             }
             tx.pool().end_file_reservation(cost.file_reservation);
@@ -220,13 +228,19 @@ impl Promises {
             pool.commit_txg(txg)?;
         }
         match bounds(pool.synced_txg()).first() {
-            Some(bound) if !cost.frees => Err(bound.refusal(need)),
+            Some(bound) if !cost.frees => Err(bound.refusal(need(bound))),
             _ => join(),
         }
     }
 
     /// Adds the operation to the promises of all bounds. False: a bound does not allow it now.
-    fn try_promise(&self, tx: &Tx, cost: &Cost, need: u64, bounds: &dyn Fn(Txg) -> Vec<Bound>) -> bool {
+    fn try_promise(
+        &self,
+        tx: &Tx,
+        cost: &Cost,
+        need: &dyn Fn(&Bound) -> u64,
+        bounds: &dyn Fn(Txg) -> Vec<Bound>,
+    ) -> bool {
         // In this order: promises of a txg are dropped only when the bounds count its blocks.
         let synced = tx.pool().synced_txg();
         let bounds = bounds(synced);
@@ -244,14 +258,14 @@ impl Promises {
                 .fold(0, u64::saturating_add)
         };
         let fits = |bound: &Bound| {
-            let sum = bound.used.saturating_add(promised(bound)).saturating_add(need);
+            let sum = bound.used.saturating_add(promised(bound)).saturating_add(need(bound));
             sum <= bound.limit_for(cost)
         };
         if !cost.frees && !bounds.iter().all(fits) {
             return false;
         }
-        let bytes = cost.reserve_bytes();
         for bound in &bounds {
+            let bytes = bound.need_of(cost);
             let promises = by_limit.entry(bound.key).or_default();
             match promises.iter_mut().find(|(txg, _)| *txg == tx.txg()) {
                 Some((_, sum)) => *sum = sum.saturating_add(bytes),

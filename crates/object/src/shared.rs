@@ -10,5 +10,5 @@ mod edit;
 mod stored;
 mod table;
 
-pub use clone::ClonedRecords;
+pub use clone::{ClonableRecords, ClonedRecords};
 pub use table::{SharedTable, SharedTotals};

@@ -164,6 +164,7 @@ pub(crate) fn sum(costs: impl IntoIterator<Item = Cost>) -> Cost {
         writes_back: total.writes_back || cost.writes_back,
         file_reservation: total.file_reservation.saturating_add(cost.file_reservation),
         from_file_reservation: total.from_file_reservation.max(cost.from_file_reservation),
+        shared_bytes: total.shared_bytes.saturating_add(cost.shared_bytes),
     })
 }
 

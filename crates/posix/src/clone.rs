@@ -13,13 +13,15 @@ use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
 use crate::write::{CHUNK_BYTES, Write, edges_cost};
 use smallvec::smallvec;
 use std::ops::Range;
-use terrane_object::shared::SharedTable;
+use terrane_object::shared::{ClonableRecords, SharedTable};
 use terrane_txg::cost::Cost;
 
 /// Records that one operation shares at most.
 const PIECE_RECORDS: u64 = 1024;
 /// After so long a copy returns what it has done, so that its caller can be interrupted.
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// Bytes on a dead list for a replaced record that a snapshot refers to.
+const DEAD_ENTRY_BYTES: u64 = 32;
 /// Entries of the table of shared blocks in one of its blocks, at least.
 const LEAF_ENTRIES: u64 = 512;
 
@@ -53,9 +55,8 @@ struct HeldClone<'f> {
     source: InodeRef<'f>,
     target: InodeRef<'f>,
     plan: Plan,
-    /// Records of the plan that are taken, and those of them that must be copied.
-    count: u64,
-    copies: u64,
+    /// Records of the plan that are taken.
+    taken: ClonableRecords,
 }
 
 impl CloneRecords {
@@ -111,18 +112,21 @@ impl Operation for CloneRecords {
             return Ok(HoldResult::NoChange(None));
         };
         let copies_max = (CHUNK_BYTES as u64 / u64::from(plan.record_bytes)).max(1);
-        let (count, copies) = match plan.is_hole {
-            true => (plan.records.end - plan.records.start, 0),
+        let taken = match plan.is_hole {
+            true => {
+                ClonableRecords { count: plan.records.end - plan.records.start, ..ClonableRecords::default() }
+            }
             false => fs.set.clonable_records(source.object(), plan.records.clone(), copies_max)?,
         };
-        if copies == count {
+        if taken.copies == taken.count {
             return Ok(HoldResult::NoChange(None));
         }
-        Ok(HoldResult::Held(HeldClone { source, target, plan, count, copies }))
+        Ok(HoldResult::Held(HeldClone { source, target, plan, taken }))
     }
 
     fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldClone<'_>) -> Result<OperationCost<'h>, Errno> {
-        let HeldClone { target, plan, count, copies, .. } = held;
+        let HeldClone { target, plan, taken, .. } = held;
+        let ClonableRecords { count, copies, shared_bytes } = *taken;
         let needs = smallvec![(&target.claims, Need::attrs())];
         if plan.is_hole {
             return Ok(OperationCost { cost: edges_cost(target), needs });
@@ -134,12 +138,15 @@ impl Operation for CloneRecords {
         let pointer_blocks: u64 =
             need.pointer_blocks().map(|(_, indices)| indices.end() - indices.start() + 1).sum();
         // Blocks of neighbours are neighbours mostly, but each may be in another leaf.
-        let leaves = (*count).min(fs.set.shared().leaf_count() + count / LEAF_ENTRIES + 2);
+        let leaves = count.min(fs.set.shared().leaf_count() + count / LEAF_ENTRIES + 2);
         let table = leaves + leaves / LEAF_ENTRIES + 8;
         let cost = Cost {
             write_bytes: copies.saturating_mul(record),
-            meta_bytes: pointer_blocks.saturating_mul(need.pointer_block_bytes),
+            meta_bytes: pointer_blocks
+                .saturating_mul(need.pointer_block_bytes)
+                .saturating_add(count.saturating_mul(DEAD_ENTRY_BYTES)),
             meta_blocks: u32::try_from(table).unwrap_or(u32::MAX),
+            shared_bytes,
             ..Cost::NOTHING
         };
         Ok(OperationCost { cost, needs })
@@ -151,7 +158,7 @@ impl Operation for CloneRecords {
 
     fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldClone<'f>) -> Result<Outcome<Cloned>, Errno> {
         let (fs, tx) = (change.fs, change.tx);
-        let HeldClone { source, target, plan, count, copies } = held;
+        let HeldClone { source, target, plan, taken } = held;
         let source_state = change.locked.get(source.ino);
         source_state.check_file()?;
         let source_bytes = source_state.attrs.zpl.size;
@@ -160,7 +167,7 @@ impl Operation for CloneRecords {
             return Ok(Outcome::Retry);
         }
         let state = change.locked.get(target.ino);
-        let bytes = plan.bytes.min(count.saturating_mul(plan.record_bytes.into()));
+        let bytes = plan.bytes.min(taken.count.saturating_mul(plan.record_bytes.into()));
         let end = self.into.checked_add(bytes).filter(|end| *end <= FILE_SIZE_MAX).ok_or(Errno::EFBIG)?;
         state.check_writable(self.into)?;
         let shared_bytes = if plan.is_hole {
@@ -172,9 +179,9 @@ impl Operation for CloneRecords {
             if target.object().block_size() != plan.record_bytes {
                 target.object().set_block_size(tx, plan.record_bytes)?;
             }
-            let records = plan.records.start..plan.records.start + count;
+            let records = plan.records.start..plan.records.start + taken.count;
             let (from, to) = ((source.object(), records), (target.object(), plan.to));
-            match fs.set.clone_records(tx, from, to, *copies)? {
+            match fs.set.clone_records(tx, from, to, *taken)? {
                 Some(cloned) => cloned.shared.saturating_mul(plan.record_bytes.into()).min(bytes),
                 None => return Ok(Outcome::Retry),
             }

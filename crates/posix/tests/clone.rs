@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Arc;
 use support::{Machine, Short};
+use terrane_format::Feature;
 use terrane_object::shared::SharedTotals;
 use terrane_posix::{
     Cloned, Errno, FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, Fs, Ino, Job, RewriteSpec, WriteFlags,
@@ -191,6 +192,21 @@ fn a_clone_can_be_changed_before_it_is_stored() {
     // Records 3, 4, 6, 7, 8 and 15 are its own.
     assert_eq!(totals(&m).references, 10);
     assert_sound(&m);
+}
+
+/// The header of the meta object set names the table from then on, so older versions must refuse the pool.
+#[test]
+fn a_clone_that_is_never_stored_makes_the_feature_active() {
+    let m = machine();
+    let fs = m.fs();
+    let (from, data) = source(&m, 4);
+    let (to, _) = cloned(fs, from, "copy");
+    fs.put(to, 0, &data[1..]);
+    fs.size(to, 0).unwrap();
+    fs.sync().unwrap();
+    assert_ne!(m.objects().shared().object(), None);
+    assert!(m.pool().label().features.is_active(Feature::Shared));
+    assert_eq!(totals(&m), SharedTotals::default());
 }
 
 #[test]
@@ -461,4 +477,184 @@ fn clones_beside_writers_show_whole_records() {
         }
     }
     assert_sound(&m);
+}
+
+/// Each reference counts against the quota, as if its bytes had been written, although the pool stores them once.
+#[test]
+fn clones_stay_within_quotas() {
+    for quota in ["quota", "refquota"] {
+        let props = [(quota, "8M"), ("recordsize", "4K"), ("compression", "off")];
+        let m = Machine::new(7, &props);
+        let fs = m.fs();
+        let (from, data) = source(&m, 512);
+        let mut copies = Vec::new();
+        let refused = loop {
+            let to = fs.file(fs.root(), &format!("copy {}", copies.len())).ino;
+            match fs.clone_range(from, 0, to, 0, data.len() as u64) {
+                Ok(done) => assert_eq!(done.bytes, done.shared_bytes),
+                Err(errno) => break errno,
+            }
+            copies.push(to);
+            assert!(copies.len() < 10, "{quota} does not stop clones");
+        };
+        assert_eq!(refused, Errno::EDQUOT);
+        fs.sync().unwrap();
+        let used = fs.dataset().branch().used_bytes();
+        assert!(used <= 8 << 20 && used > 6 << 20, "{used}");
+        assert!(m.pool().status().live_bytes < 4 << 20);
+        // A clone in the place of another needs nothing more in the end, and space for both before.
+        fs.unlink(fs.root(), b"copy 0").unwrap();
+        fs.forget(copies[0], 1);
+        assert_eq!(
+            fs.clone_range(from, 0, copies[1], 0, data.len() as u64).map(|done| done.bytes),
+            Ok(512 * RECORD)
+        );
+        fs.sync().unwrap();
+        assert_eq!(fs.bytes(copies[1]), data);
+        assert_sound(&m);
+    }
+}
+
+#[test]
+fn a_read_only_data_set_takes_no_clone() {
+    let m = machine();
+    let fs = m.fs();
+    let (from, _) = source(&m, 4);
+    let to = fs.file(fs.root(), "copy").ino;
+    fs.dataset().set("readonly", "on").unwrap();
+    assert_eq!(fs.clone_range(from, 0, to, 0, 4 * RECORD), Err(Errno::EROFS));
+}
+
+/// Several clones of one block in one txg, some of which do not live until it syncs.
+#[test]
+fn clones_of_one_source_in_one_txg_are_counted_one_by_one() {
+    for (sync_between, cut) in [(false, false), (false, true), (true, false), (true, true)] {
+        let m = machine();
+        let (fs, root) = (m.fs(), m.fs().root());
+        let (from, data) = source(&m, 64);
+        let (one, _) = cloned(fs, from, "one");
+        let (two, of_clone) = cloned(fs, one, "two");
+        assert_eq!(of_clone.shared_bytes, 64 * RECORD, "a clone of the same txg is shared");
+        // Again over itself, and to another place of the same file.
+        assert_eq!(fs.copy_range(from, 0, one, 0, 64 * RECORD), Ok(64 * RECORD));
+        assert_eq!(fs.copy_range(one, 0, one, 64 * RECORD, 64 * RECORD), Ok(64 * RECORD));
+        if sync_between {
+            fs.sync().unwrap();
+            assert_eq!((totals(&m).blocks, totals(&m).references), (64, 192));
+            // The same once more changes nothing.
+            assert_eq!(fs.copy_range(from, 0, one, 0, 64 * RECORD), Ok(64 * RECORD));
+            assert_eq!(fs.copy_range(two, 0, from, 0, 64 * RECORD), Ok(64 * RECORD));
+        }
+        fs.unlink(root, b"source").unwrap();
+        fs.forget(from, 1);
+        if cut {
+            fs.size(one, RECORD).unwrap();
+        }
+        (0..3).for_each(|_| commit(&m));
+        m.pool().drop_cache();
+        assert_eq!(fs.bytes(two), data);
+        let expected = if cut { data[..RECORD as usize].to_vec() } else { [&data[..], &data].concat() };
+        assert_eq!(fs.bytes(one), expected);
+        assert_eq!(totals(&m).references, if cut { 1 } else { 128 });
+        fs.unlink(root, b"two").unwrap();
+        fs.unlink(root, b"one").unwrap();
+        [one, two].iter().for_each(|ino| fs.forget(*ino, 1));
+        (0..4).for_each(|_| commit(&m));
+        assert_eq!(totals(&m), SharedTotals::default());
+        assert_sound(&m);
+    }
+}
+
+/// A source whose records have another size than those of the target, or are compressed in another way.
+#[test]
+fn files_with_other_records_are_copied() {
+    let m = machine();
+    let fs = m.fs();
+    let (from, data) = source(&m, 40);
+    fs.dataset().set("recordsize", "16K").unwrap();
+    let large = fs.file(fs.root(), "large").ino;
+    fs.put(large, 0, &[1; 100_000]);
+    fs.sync().unwrap();
+    assert_eq!(
+        fs.clone_range(from, 0, large, 0, 40 * RECORD),
+        Ok(Cloned { bytes: 40 * RECORD, shared_bytes: 0 })
+    );
+    assert_eq!(fs.bytes(large), data);
+    // A file without content takes the record size of its source.
+    let (to, done) = cloned(fs, from, "small");
+    assert_eq!(done.shared_bytes, 40 * RECORD);
+    // A hole has no records either, whatever its size.
+    let sparse = fs.file(fs.root(), "sparse").ino;
+    fs.size(sparse, 1 << 30).unwrap();
+    fs.sync().unwrap();
+    assert_eq!(fs.clone_range(from, 0, sparse, 8 * RECORD, 40 * RECORD).unwrap().bytes, 40 * RECORD);
+    fs.dataset().set("compression", "zstd").unwrap();
+    let text: Vec<u8> = (0..4 * RECORD).map(|at| (at / 9) as u8).collect();
+    let compressed = fs.file(fs.root(), "compressed").ino;
+    fs.put(compressed, 0, &text);
+    fs.sync().unwrap();
+    fs.dataset().set("compression", "off").unwrap();
+    let (plain, done) = cloned(fs, compressed, "plain");
+    assert_eq!(done.shared_bytes, 0, "new files are not compressed");
+    fs.sync().unwrap();
+    m.pool().drop_cache();
+    assert_eq!((fs.bytes(large), fs.bytes(to), fs.bytes(plain)), (data.clone(), data.clone(), text));
+    let mut found = Vec::new();
+    fs.read(sparse, 7 * RECORD, 42 * RECORD as u32, &mut found).unwrap();
+    assert!(found[..RECORD as usize].iter().chain(&found[41 * RECORD as usize..]).all(|byte| *byte == 0));
+    assert!(found[RECORD as usize..41 * RECORD as usize] == data[..]);
+    assert_sound(&m);
+}
+
+/// Overwrites with the same bytes keep the block, also that of a clone, and count it once.
+#[test]
+fn a_clone_that_is_overwritten_with_the_same_bytes_keeps_one_reference() {
+    let m = machine();
+    let fs = m.fs();
+    let (from, data) = source(&m, 32);
+    let (to, _) = cloned(fs, from, "copy");
+    // In the txg of the clone, and in a later one.
+    fs.put(to, 0, &data[..8 * RECORD as usize]);
+    fs.sync().unwrap();
+    for _ in 0..2 {
+        fs.put(to, 8 * RECORD, &data[8 * RECORD as usize..]);
+        fs.put(from, 16 * RECORD, &data[16 * RECORD as usize..]);
+        fs.sync().unwrap();
+        assert_eq!(totals(&m).references, 24);
+    }
+    fs.unlink(fs.root(), b"source").unwrap();
+    fs.forget(from, 1);
+    (0..3).for_each(|_| commit(&m));
+    m.pool().drop_cache();
+    assert_eq!(fs.bytes(to), data);
+    assert_eq!(totals(&m), SharedTotals::default());
+    assert_sound(&m);
+}
+
+/// A snapshot keeps the block of a clone, of its source, or of both.
+#[test]
+fn snapshots_keep_what_clones_shared() {
+    for change in 0..3 {
+        let mut m = machine();
+        let (_, data) = source(&m, 50);
+        let (root, from) = (m.fs().root(), m.fs().ino(m.fs().root(), "source").unwrap());
+        let (_, done) = cloned(m.fs(), from, "copy");
+        assert_eq!(done.shared_bytes, 50 * RECORD);
+        let snapshot = m.take_snapshot();
+        let fs = m.fs();
+        if change != 1 {
+            fs.unlink(root, b"source").unwrap();
+        }
+        if change != 0 {
+            fs.unlink(root, b"copy").unwrap();
+        }
+        (0..4).for_each(|_| commit(&m));
+        m.pool().drop_cache();
+        let old = m.open_snapshot(&snapshot);
+        for name in ["source", "copy"] {
+            assert_eq!(old.bytes(old.ino(root, name).unwrap()), data, "{name}, change {change}");
+        }
+        assert_eq!(totals(&m).references, 50, "a reference that a snapshot keeps counts");
+        assert_sound(&m);
+    }
 }

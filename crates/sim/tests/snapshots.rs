@@ -133,10 +133,25 @@ impl World {
             if let Some(source) = source {
                 let shared = files[&source].clone();
                 let from = fs.lookup(fs.root(), source.as_bytes()).unwrap().ino;
-                assert_eq!(fs.copy_range(from, 0, ino, 0, shared.len() as u64), Ok(shared.len() as u64));
+                let (at, into, len) = if self.random.one_in(2) {
+                    (0, 0, shared.len())
+                } else {
+                    // Mostly whole records.
+                    let unit = if self.random.one_in(4) { 1000 } else { 8192 };
+                    let [at, into, len] =
+                        [40_000, 80_000, 60_000].map(|below| self.random.below(below) / unit * unit);
+                    let at = (at as usize).min(shared.len());
+                    (at, into as usize, (len as usize).min(shared.len() - at))
+                };
+                let copied = fs.copy_range(from, at as u64, ino, into as u64, len as u64);
+                assert_eq!(copied, Ok(len as u64));
+                if len == 0 {
+                    files.entry(name).or_default();
+                    continue;
+                }
                 let content = files.entry(name).or_default();
-                content.resize(content.len().max(shared.len()), 0);
-                content[..shared.len()].copy_from_slice(&shared);
+                content.resize(content.len().max(into + len), 0);
+                content[into..into + len].copy_from_slice(&shared[at..at + len]);
                 continue;
             }
             let content = files.entry(name).or_default();

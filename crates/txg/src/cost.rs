@@ -24,6 +24,9 @@ pub struct Cost {
     pub file_reservation: u64,
     /// The operation writes into its file's reservation, of which this many bytes are left.
     pub from_file_reservation: Option<u64>,
+    /// Stored bytes of blocks that the operation shares. They take no space of the pool, but a data set is charged for
+    /// all blocks that it refers to.
+    pub shared_bytes: u64,
 }
 
 const META_COPIES: u64 = 2;
@@ -48,6 +51,7 @@ impl Cost {
         writes_back: false,
         file_reservation: 0,
         from_file_reservation: None,
+        shared_bytes: 0,
     };
 
     /// The cost in a data set whose snapshots may keep replaced blocks. Dead lists take at most 32 bytes for each copy of a block of

@@ -216,6 +216,16 @@ pub fn kill(signal: &str, pid: u32) {
     }
 }
 
+/// Bytes that do not compress.
+pub fn noise(bytes: usize) -> Vec<u8> {
+    let mut state = 1u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    std::iter::repeat_with(next).take(bytes).collect()
+}
+
 /// What only root may do is tested only as root.
 pub fn is_root() -> bool {
     let root = fs::metadata("/proc/self").map(|own| own.uid()).unwrap() == 0;

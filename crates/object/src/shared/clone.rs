@@ -37,6 +37,17 @@ pub struct ClonedRecords {
     pub holes: u64,
 }
 
+/// What a clone can take of a range, as of now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClonableRecords {
+    /// Records from the first on.
+    pub count: u64,
+    /// Those of them that must be copied.
+    pub copies: u64,
+    /// Stored bytes of those that can be shared.
+    pub shared_bytes: u64,
+}
+
 /// How a record can be cloned.
 enum Source {
     Hole,
@@ -47,22 +58,24 @@ enum Source {
 
 impl ObjectSet {
     /// How many of these records of a file a clone can take, from the first on, if it copies at most
-    /// `copies_max`. Also returns how many it would copy, as of now.
+    /// `copies_max`.
     pub fn clonable_records(
         &self,
         source: &Object,
         records: Range<u64>,
         copies_max: u64,
-    ) -> Result<(u64, u64), ObjectError> {
-        let (mut count, mut copies) = (0, 0);
-        for found in self.sources(source, records, self.open_txg())? {
-            let is_copied = u64::from(matches!(found, Source::Bytes));
-            if copies + is_copied > copies_max {
-                break;
+    ) -> Result<ClonableRecords, ObjectError> {
+        let mut found = ClonableRecords::default();
+        for source in self.sources(source, records, self.open_txg())? {
+            match source {
+                Source::Bytes if found.copies == copies_max => break,
+                Source::Bytes => found.copies += 1,
+                Source::Shared(ptr) => found.shared_bytes += ptr.allocated_bytes(),
+                Source::Hole => {}
             }
-            (count, copies) = (count + 1, copies + is_copied);
+            found.count += 1;
         }
-        Ok((count, copies))
+        Ok(found)
     }
 
     /// Whether a file has stored records that are shared.
@@ -83,14 +96,14 @@ impl ObjectSet {
     }
 
     /// Puts records of `source` into `target` from record `to` on. Both have blocks of the same size, and no
-    /// other thread writes them meanwhile. The transaction has reserved `copies_max` records of data, metadata of
-    /// the target's tree and of the table. `None`: more would have to be copied, and nothing was changed.
+    /// other thread writes them meanwhile. The transaction has reserved what is `expected`, metadata of the target's
+    /// tree and of the table. `None`: more would have to be copied or shared, and nothing was changed.
     pub fn clone_records(
         &self,
         tx: &Tx,
         (source, records): (&Arc<Object>, Range<u64>),
         (target, to): (&Arc<Object>, u64),
-        copies_max: u64,
+        expected: ClonableRecords,
     ) -> Result<Option<ClonedRecords>, ObjectError> {
         let sources = self.sources(source, records.clone(), tx.txg())?;
         let mut cloned = ClonedRecords::default();
@@ -104,7 +117,7 @@ impl ObjectSet {
                 }
             }
         }
-        if cloned.copied > copies_max {
+        if cloned.copied > expected.copies || cloned.shared_bytes > expected.shared_bytes {
             return Ok(None);
         }
         self.check_paths(target, to..to.saturating_add(sources.len() as u64))?;

@@ -175,6 +175,8 @@ impl SharedTable {
             let (kind, block_size, bonus) = (ObjectKind::SharedTable, TABLE_BLOCK_BYTES, Vec::new());
             let object =
                 mos.create(tx, ObjectSpec { kind, block_size, dnode_slots: 1, bonus, spill: None })?;
+            // The header names the table also if all clones of the txg are overwritten before it syncs.
+            mos.pool().note_use(Feature::Shared);
             state.object = Some((object, tx.txg()));
         }
         Ok(())
