@@ -89,6 +89,7 @@ fn copies_between_mounts_and_out_of_snapshots_are_equal() {
         return;
     }
     let dir = TestDir::new("clones-between");
+    fs::create_dir(dir.path("other")).unwrap();
     dir.run("pool create tank tank.img --size 256M", 0);
     dir.run("fs create tank/other", 0);
     dir.run("mount tank mnt", 0);
@@ -96,7 +97,7 @@ fn copies_between_mounts_and_out_of_snapshots_are_equal() {
     let (mnt, other) = (dir.path("mnt"), dir.path("other"));
     let data = noise(5 << 20);
     fs::write(mnt.join("source"), &data).unwrap();
-    dir.run("fs snapshot tank@kept", 0);
+    dir.run("snapshot tank@kept", 0);
     assert!(cp(&["--reflink=auto"], &mnt.join("source"), &mnt.join("shared")));
     assert!(cp(&["--reflink=auto"], &mnt.join("source"), &other.join("copy")));
     fs::remove_file(mnt.join("source")).unwrap();
