@@ -228,6 +228,12 @@ impl Pool {
         self.admission.note_record_size(bytes);
     }
 
+    /// Sets how many bytes the client's syncs may write although no operation has reserved them, both copies included.
+    /// They are kept free from now on.
+    pub fn set_unreserved_bytes(&self, bytes: u64) {
+        self.admission.set_unreserved_bytes(bytes);
+    }
+
     /// Figures at this moment. Does not wait for a syncing txg.
     pub fn status(&self) -> Status {
         let (size_bytes, live_bytes, available_bytes) = self.space();

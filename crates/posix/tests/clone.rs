@@ -658,3 +658,43 @@ fn snapshots_keep_what_clones_shared() {
         assert_sound(&m);
     }
 }
+
+/// Frees reserve nothing, and each may change another leaf of the table.
+#[test]
+fn space_for_the_leaves_of_the_table_is_kept() {
+    let mut m = machine();
+    let kept = |m: &Machine| m.pool().stats().kept.parts.commits;
+    let (records, before) = (40_000, kept(&m));
+    // A record compresses to few granules, but does not fit its pointer.
+    let mut data = vec![0; (records * RECORD) as usize];
+    let mut rng = Prng::new(3);
+    data.chunks_mut(RECORD as usize).for_each(|record| record[..160].copy_from_slice(&rng.random_bytes(160)));
+    let from = m.fs().file(m.fs().root(), "source").ino;
+    m.fs().put(from, 0, &data);
+    m.fs().sync().unwrap();
+    let size = data.len() as u64;
+    let to = m.fs().file(m.fs().root(), "copy").ino;
+    let mut done = 0;
+    while done < size {
+        done += m.fs().clone_range(from, done, to, done, size).unwrap().bytes;
+    }
+    m.fs().sync().unwrap();
+    assert_eq!(totals(&m).references, records);
+    let leaves = m.objects().shared().leaf_count();
+    assert!(leaves > 6, "{leaves}");
+    let more = (leaves - 4) * (32 << 10);
+    assert!(kept(&m) >= before + more, "{} kept after {before}, for {leaves} leaves", kept(&m));
+    m.remount();
+    commit(&m);
+    assert!(kept(&m) >= before + more);
+    let root = m.fs().root();
+    m.fs().unlink(root, b"source").unwrap();
+    for _ in 0..20 {
+        commit(&m);
+    }
+    assert_eq!(totals(&m), SharedTotals::default());
+    assert!(kept(&m) < before + more);
+    let to = m.fs().ino(root, "copy").unwrap();
+    assert!(m.fs().bytes(to) == data);
+    assert_sound(&m);
+}

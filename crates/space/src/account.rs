@@ -86,6 +86,8 @@ pub struct Sizes {
     pub largest_zone: u64,
     /// Stored bytes of as many table sections as one txg may rewrite in a hurry.
     pub sections_bytes: u64,
+    /// Bytes that a sync may write although no operation has reserved them, both copies included.
+    pub unreserved_bytes: u64,
 }
 
 impl Sizes {
@@ -101,7 +103,7 @@ impl Sizes {
 
     /// Bytes kept for commits while a victim is copied, both copies of hurried sections included.
     pub fn commit_bytes(&self) -> u64 {
-        COMMIT_BYTES.min(3 * self.per_zone()) + self.hurried_bytes()
+        COMMIT_BYTES.min(3 * self.per_zone()) + self.hurried_bytes() + self.unreserved_bytes
     }
 
     /// Below this number of empty zones, no zone is opened for better placement alone, and txgs that can be rolled back to do not hold
@@ -484,7 +486,12 @@ mod tests {
     fn account(empty: u64) -> SpaceAccount {
         let zone_yield = Yield { unit: 4096, largest_block: 128 << 10 };
         SpaceAccount {
-            sizes: Sizes { zone_yield, largest_zone: 64 * MIB, sections_bytes: 256 << 10 },
+            sizes: Sizes {
+                zone_yield,
+                largest_zone: 64 * MIB,
+                sections_bytes: 256 << 10,
+                unreserved_bytes: 0,
+            },
             live: 0,
             empty_zones: empty as usize,
             devices: vec![DeviceSpace {

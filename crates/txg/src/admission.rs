@@ -116,6 +116,8 @@ pub struct Admission {
     largest_block: AtomicU64,
     /// Bytes of the most table sections that one txg may rewrite in a hurry.
     sections_bytes: AtomicU64,
+    /// Bytes that a sync may write although no operation has reserved them.
+    unreserved_bytes: AtomicU64,
 }
 
 /// Lower bound of the dirty limit in bytes, however slow the device is, if the budget allows it. Smaller txgs
@@ -132,6 +134,7 @@ impl Admission {
             another_txg: AtomicBool::new(false),
             largest_block: AtomicU64::new(128 << 10),
             sections_bytes: AtomicU64::new(0),
+            unreserved_bytes: AtomicU64::new(0),
             state: Mutex::new(TxgState {
                 open,
                 holders: 0,
@@ -443,6 +446,11 @@ impl Admission {
         if self.largest_block.load(Ordering::Relaxed) < u64::from(bytes) {
             self.largest_block.fetch_max(u64::from(bytes), Ordering::Relaxed);
         }
+    }
+
+    /// Sets how many bytes a sync may write although no operation has reserved them, both copies included.
+    pub fn set_unreserved_bytes(&self, bytes: u64) {
+        self.unreserved_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// Requests a txg at the next timer tick, even if no operation changes anything.

@@ -22,7 +22,13 @@ use terrane_format::{Addr, BlockPtr, Feature};
 use terrane_pool::references::{Reference, SharedRanges};
 use terrane_pool::{Pool, Tx, TxgSync};
 use terrane_store::PoolError;
+use terrane_txg::cost::META_BLOCK_BYTES;
 use terrane_wire::{Corrupt, ObjectId, Txg};
+
+/// Leaves that the space kept for every commit covers.
+const COMMIT_LEAVES: u64 = 4;
+/// Leaves for which space is kept at most: about twice the frees that a sync takes from the free queue.
+const SYNC_LEAVES_MAX: u64 = 16 << 10;
 
 /// Sums over all shared blocks, as of the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,7 +101,10 @@ impl SharedTable {
             return Ok(());
         }
         match Self::load(mos, id) {
-            Ok(state) => *self.state.lock() = state,
+            Ok(state) => {
+                mos.pool().set_unreserved_bytes(sync_bytes(state.leaves.count()));
+                *self.state.lock() = state;
+            }
             Err(error) if mos.pool().is_read_only() => {
                 log::error!("table of shared blocks unreadable: {error}");
                 let _ = self.unusable.set((id, error.to_string()));
@@ -287,9 +296,16 @@ impl SharedTable {
         let SharedTotals { blocks: count, references, block_bytes, saved_bytes } = totals;
         let head = SharedHead::new(count, references, block_bytes, saved_bytes);
         blocks.insert(0, Some(head.encode().to_vec()));
+        txg_sync.pool().set_unreserved_bytes(sync_bytes(leaves.count()));
         (state.leaves, state.totals) = (leaves, totals);
         Ok(Some((object.id(), blocks)))
     }
+}
+
+/// Bytes that frees may write to a table of so many leaves in one sync. A free reserves nothing, and each may change
+/// another leaf. Few leaves need nothing: the space that is kept for every commit covers them.
+fn sync_bytes(leaves: u64) -> u64 {
+    leaves.saturating_sub(COMMIT_LEAVES).min(SYNC_LEAVES_MAX) * META_BLOCK_BYTES
 }
 
 fn addr_of(reference: &Reference) -> u64 {

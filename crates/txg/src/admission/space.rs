@@ -42,6 +42,7 @@ impl Admission {
             zone_yield: self.zone_yield(),
             largest_zone: largest.unwrap_or(0),
             sections_bytes: self.sections_bytes.load(Ordering::Relaxed),
+            unreserved_bytes: self.unreserved_bytes.load(Ordering::Relaxed),
         }
     }
 
