@@ -1,7 +1,9 @@
 //! Damage and forgery end in a named error or in what was written; never in a panic, and always within a time
 //! limit.
 
-use terrane_sim::hostile::{FixedForgery, Image, Verdict, bit_flip, fixed_forgery, sealed_forgery};
+use terrane_sim::hostile::{
+    FixedForgery, Image, Verdict, bit_flip, fixed_forgery, lies, sealed_forgery, tell,
+};
 use terrane_sim::seeds::{number, seeds};
 use terrane_wire::Prng;
 
@@ -70,6 +72,29 @@ fn forged_counts_neither_panic_nor_hang() {
             "{fixed:?} was not told"
         );
     }
+}
+
+/// Every field of the structures of data sets, snapshots and dead lists. One in many is told: `TERRANE_LIES` says how many.
+#[test]
+fn no_lie_about_data_sets_panics_or_hangs() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let wanted = number("TERRANE_LIES").unwrap_or(500).min(all.len() as u64);
+    let mut counts = [0u64; 3];
+    let mut failures = Vec::new();
+    let first = seeds(1)[0];
+    for at in 0..wanted {
+        let at = (first.wrapping_add(at * all.len() as u64 / wanted.max(1))) % all.len() as u64;
+        match tell(&image, &all[at as usize]) {
+            Ok(verdict) => counts[verdict as usize] += 1,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!("{wanted} of {} lies; refused, damaged, whole: {counts:?}", all.len());
+    for failure in failures.iter().take(40) {
+        println!("{failure}");
+    }
+    assert!(failures.is_empty(), "{} lies failed; the first: {}", failures.len(), failures[0]);
 }
 
 /// The peak memory of this process, as Linux counts it; 0 elsewhere.
