@@ -6,8 +6,9 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::{TestDir, can_mount, is_root, kill};
 
 /// A pool whose data set `home` is mounted beside the root.
@@ -95,7 +96,17 @@ fn a_day_with_snapshots() {
     assert!(fs::write(dir.path("other/new"), "x").is_err());
     dir.refused("fs destroy tank/home@monday", &["mounted on"]);
     dir.run("umount other", 0);
+    // What the kernel has cached of a destroyed snapshot is gone soon, also for files that are open.
+    let open = File::open(dir.path("home/.terrane/snapshot/monday/file")).unwrap();
+    let mut content = [0; 6];
+    open.read_exact_at(&mut content, 0).unwrap();
     assert!(dir.out("fs destroy -v tank/home@monday").contains("destroy tank/home@monday"));
+    let begun = Instant::now();
+    while open.read_at(&mut content, 0).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the kernel still shows a destroyed snapshot");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(open);
     assert!(fs::read(dir.path("home/.terrane/snapshot/monday/file")).is_err());
     dir.run("umount home", 0);
     dir.run("fs create tank/home/ann", 0);

@@ -267,6 +267,8 @@ impl World {
     /// What is said of the space of snapshots is what their destruction frees.
     fn check_space(&mut self) {
         self.settle();
+        // As a server that has just begun counts.
+        let stored = Datasets::open(&self.machine.objects).unwrap();
         let paths: Vec<String> = self.model.heads.keys().cloned().collect();
         for path in paths {
             let usage = self.datasets.space(&path).unwrap();
@@ -279,6 +281,14 @@ impl World {
             }
             let names: Vec<&str> = all.iter().map(String::as_str).collect();
             assert_eq!(self.datasets.reclaimable(&path, &names).unwrap(), usage.by_snapshots, "{path}");
+            // What quotas count.
+            let branch = self.datasets.branch(&path).unwrap();
+            let (counted, shown) = (branch.used_bytes(), self.datasets.usage(&path).unwrap().used);
+            let stored = stored.branch(&path).unwrap();
+            assert_eq!(branch.own_usage(), stored.own_usage(), "{path}");
+            assert_eq!(counted, stored.used_bytes(), "{path}");
+            // Listings count the root block of the object set too.
+            assert!((counted..counted + 4096).contains(&shown), "{path}: {shown} shown, {counted} counted");
             if let Some(last) = all.last() {
                 assert_eq!(self.datasets.written_since(&path, last).unwrap(), usage.written, "{path}");
             }

@@ -21,21 +21,21 @@ use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::{Value, ValueRef};
 
-/// Metadata blocks that each further snapshot of the same operation dirties.
+/// Metadata blocks that become dirty with each further snapshot of an operation.
 const BLOCKS_EACH: u32 = 6;
-/// How often a query reads dead lists anew that a sync has changed meanwhile.
+/// How often a query reads dead lists again after a sync changed them meanwhile.
 const READS_MAX: usize = 8;
 
-/// What is stored of a named snapshot.
+/// A snapshot with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its name in its data set.
     pub name: String,
-    /// The rest.
+    /// Its stored facts.
     pub info: SnapshotInfo,
 }
 
-/// Keeps a snapshot from being destroyed.
+/// A hold, which protects a snapshot from being destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The name of the snapshot.
@@ -46,7 +46,7 @@ pub struct Hold {
     pub time: u64,
 }
 
-/// What is remembered of a snapshot that may be gone.
+/// A bookmark: facts about a snapshot, which may have been destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bookmark {
     /// Its name in its data set.
@@ -62,13 +62,13 @@ pub struct Bookmark {
 /// Space of a data set and its snapshots, in bytes on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
-    /// What the head refers to.
+    /// Bytes that the head refers to.
     pub referenced: u64,
-    /// Of that, what would be freed if the data set were destroyed with its snapshots.
+    /// Bytes of the head that would be freed if the data set were destroyed with its snapshots.
     pub by_dataset: u64,
-    /// What would be freed if all snapshots were destroyed.
+    /// Bytes that would be freed if all snapshots were destroyed.
     pub by_snapshots: u64,
-    /// What the head refers to and the newest snapshot does not.
+    /// Bytes that the head refers to and the newest snapshot does not.
     pub written: u64,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotUsage>,
@@ -81,11 +81,11 @@ pub struct SpaceUsage {
 pub struct SnapshotUsage {
     /// Its name in its data set.
     pub name: String,
-    /// What would be freed if it alone were destroyed.
+    /// Bytes that would be freed if only this snapshot were destroyed.
     pub used: u64,
-    /// What it refers to.
+    /// Bytes that it refers to.
     pub referenced: u64,
-    /// Of that, what the snapshot before it does not refer to.
+    /// Bytes that it refers to and the snapshot before it does not.
     pub written: u64,
 }
 
@@ -100,12 +100,12 @@ impl Datasets {
         let taken = loop {
             match self.take_all(wanted)? {
                 Some(taken) => break taken,
-                // The snapshots of a data set are of different txgs.
+                // Two snapshots of a data set must not be of the same txg.
                 None => mos.commit()?,
             }
         };
         mos.commit()?;
-        // Others may have destroyed them meanwhile, and even taken others of these names.
+        // Other callers may have destroyed them meanwhile, and taken others under the same names.
         let _tree = self.tree.lock();
         let found = wanted.iter().zip(taken).map(|((path, name), guid)| {
             let found = self.snapshot_of(&self.node(path)?, path, name)?;
@@ -117,7 +117,7 @@ impl Datasets {
         found.collect()
     }
 
-    /// Takes snapshots in the open txg. Returns their GUIDs; `None`: it takes one of the same data set already.
+    /// Takes snapshots in the open txg. Returns their guids. `None`: the txg takes a snapshot of one of the data sets already.
     fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<u64>>, DatasetError> {
         let mos = self.objects.mos();
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
@@ -137,7 +137,7 @@ impl Datasets {
                 return Ok(None);
             }
             if !set.has_queue_outside() {
-                // A snapshot would contain the queue, and a clone would free again what is in it.
+                // A snapshot would contain the queue, and a clone would free its subtrees again.
                 let by = "its pool was upgraded while it was open: unmount it once".to_string();
                 return Err(DatasetError::InUse { name: path.to_string(), by });
             }
@@ -222,7 +222,7 @@ impl Datasets {
         Ok(Snapshot { name: name.to_string(), info: read_snapshot(self.objects.mos(), ObjectId(id))? })
     }
 
-    /// Counts one clone of a snapshot more or less. `node`: of the data set that has the snapshot.
+    /// Changes the number of clones of a snapshot by `by`. `node`: that of the data set that has the snapshot.
     pub(super) fn count_clone(
         &self,
         tx: &Tx,
@@ -241,10 +241,10 @@ impl Datasets {
         Ok(())
     }
 
-    /// Refuses to destroy what has holds or clones.
+    /// Refuses snapshots that have holds or clones.
     fn check_unused(&self, node: &Node, path: &str, snapshots: &[Snapshot]) -> Result<(), DatasetError> {
         let holds = self.holds_in(node)?;
-        // Not the counts: what a clone needs must never be freed.
+        // Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count is wrong.
         let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
         for (path, node) in nodes(self.objects.mos())? {
             if let Some(origin) = node.get(ORIGIN)? {
@@ -279,7 +279,7 @@ impl Datasets {
         self.check_unused(&node, path, &found?)
     }
 
-    /// The snapshot is of a txg that has synced, so it has a root.
+    /// Refuses a snapshot whose txg has not synced, so that it has no root yet.
     fn check_taken(&self, tx: &Tx, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
         if snapshot.info.root.is_hole() || snapshot.info.created >= tx.txg() {
             return Err(being_taken(path, &snapshot.name));
@@ -287,7 +287,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Nothing of the set waits to be freed, and its lists are at rest; checked while the tree does not change.
+    /// Refuses a set with subtrees that wait to be freed, or with lists that are not at rest. The caller holds the tree.
     fn check_drained(&self, path: &str, set: &ObjectSet) -> Result<(), DatasetError> {
         if set.is_freeing().is_some() || Chain::of(set).is_some_and(|chain| !chain.is_at_rest()) {
             let by = "something of it is just being freed: try again".to_string();
@@ -296,7 +296,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
+    /// Destroys snapshots of a data set in one transaction. Blocks that only they refer to are freed in the background.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
         let tx = self.begin_settled(Cost { meta_blocks: blocks, ..COST_FREEING })?;
@@ -319,7 +319,7 @@ impl Datasets {
         self.remove_snapshots(&tx, &mut node, &set, &found)
     }
 
-    /// Takes snapshots out of a data set.
+    /// Removes snapshots from a data set.
     fn remove_snapshots(
         &self,
         tx: &Tx,
@@ -359,7 +359,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Waits until nothing waits to be freed in an object set, and its dead lists are at rest.
+    /// Waits until the free queue of a data set is empty and its dead lists are at rest.
     fn drain(&self, path: &str) -> Result<(), DatasetError> {
         let set = {
             let _tree = self.tree.lock();
@@ -378,11 +378,11 @@ impl Datasets {
         }
     }
 
-    /// Makes the data set what it was when a snapshot was taken. Everything since is lost. It must not be open. `newer`: newer
-    /// snapshots are destroyed, else there must be none.
+    /// Returns a data set to the state of a snapshot. All later changes are lost. The data set must not be open. `newer`: destroys newer
+    /// snapshots; without it there must be none.
     pub fn rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        // What left the data set before the snapshot still has to find its list.
+        // Subtrees in the free queue may hold blocks that belong on dead lists, which the new object set takes over.
         self.drain(path)?;
         let tx = self.begin_settled(Cost { meta_blocks: 64, ..COST_FREEING })?;
         let tree = self.tree.lock();
@@ -418,7 +418,7 @@ impl Datasets {
         let new = open_set(&self.objects, &node)?;
         new.correct_account(&tx, snapshot.referenced);
         self.branch(path)?.open_head(&new);
-        // A commit waits for all who have joined the txg, and some of them may wait for the tree.
+        // A commit waits for all operations that have joined the txg, and some of them may wait for the tree.
         drop(tree);
         drop(tx);
         Ok(mos.commit()?)
@@ -427,9 +427,9 @@ impl Datasets {
     /// Creates a data set that begins with the content of a snapshot.
     pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, child) = split(target)?;
-        // One that cannot be read is refused before anything changes.
+        // An unreadable snapshot is refused before anything changes.
         drop(self.open_snapshot(path, name)?);
-        // Until then it is not known how much the snapshot refers to.
+        // The snapshot's sums are exact only when the free queue is empty.
         self.drain(path)?;
         self.make_child(parent, child, &mut |tx| {
             let mos = self.objects.mos();
@@ -440,7 +440,7 @@ impl Datasets {
             let info = snapshot.info;
             let set = self.objects.create_objset_at(tx, &info.root)?;
             let mut own_props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
-            // Its own values: the clone may have other data sets above it.
+            // The values that the source itself stores: the clone may have other data sets above it.
             props::copy(&zap(mos, source.props)?, &mut own_props, tx)?;
             props::store_creation(&mut own_props, tx)?;
             let mut node = Node::create(mos, tx, set, own_props.object().id())?;
@@ -450,7 +450,7 @@ impl Datasets {
             let dataset = self.open_node(target, &node)?;
             self.count_clone(tx, source.id(), info.id, 1)?;
             dataset.object_set().correct_account(tx, info.referenced);
-            // The objects of the clone were not counted when they were made.
+            // Tiny ZAPs of the snapshot were not counted for the clone.
             if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
                 self.objects.pool().lose_uses(Feature::TinyZap);
             }
@@ -458,7 +458,7 @@ impl Datasets {
         })
     }
 
-    /// Exchanges the roles of a clone and the data set with its origin: snapshots up to the origin become the clone's.
+    /// Exchanges the roles of a clone and the data set of its origin. The origin and all older snapshots move to the clone.
     pub fn promote(&self, path: &str) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
         let not_a_clone =
@@ -545,7 +545,7 @@ impl Datasets {
         let _tree = self.tree.lock();
         for path in [path, &source_path] {
             match self.recount_branch(path) {
-                // Others may have renamed or destroyed it meanwhile.
+                // Another caller may have renamed or destroyed it meanwhile.
                 Ok(()) | Err(DatasetError::Unknown { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -553,7 +553,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Keeps a snapshot from being destroyed, until the tag is released.
+    /// Protects a snapshot from being destroyed until the hold of this tag is released.
     pub fn hold(&self, path: &str, name: &str, tag: &str) -> Result<(), DatasetError> {
         check_name(tag, tag)?;
         let tx = self.objects.mos().begin(COST)?;
@@ -611,7 +611,7 @@ impl Datasets {
         Ok(found)
     }
 
-    /// Remembers a snapshot under a name, even when it is gone.
+    /// Creates a bookmark of a snapshot. It stays when the snapshot is destroyed.
     pub fn bookmark(&self, path: &str, snapshot: &str, name: &str) -> Result<(), DatasetError> {
         check_name(name, &format!("{path}#{name}"))?;
         let tx = self.objects.mos().begin(COST)?;
@@ -684,14 +684,14 @@ impl Datasets {
         }
         let head_list = lists.get(stored.snapshots.len()).copied().unwrap_or_default();
         usage.written = referenced.saturating_add(head_list.all).saturating_sub(before);
-        // What is on the lists and older than the origin left the head, and stays the origin's.
+        // Entries that are not younger than the origin left the head, and belong to the origin.
         let of_origin: u64 = lists.iter().map(|list| list.of_origin).sum();
         usage.by_snapshots = lists.iter().map(|list| list.all - list.of_origin).sum();
         usage.by_dataset = referenced.saturating_sub(shared_at_first.saturating_sub(of_origin));
         Ok(usage)
     }
 
-    /// Reads dead lists. A sync may end a part that is just being read; then it is waited for.
+    /// Reads dead lists. A sync may destroy a part while it is being read. Then this waits for the sync and reads again.
     fn read_lists<T>(&self, read: &dyn Fn() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
         for _ in 0..READS_MAX {
             match read() {
@@ -715,7 +715,7 @@ impl Datasets {
         })
     }
 
-    /// What is on each list of a data set.
+    /// Sums over the entries of each list of a data set.
     fn list_sums(&self, stored: &StoredDataset) -> Result<Vec<ListSums>, DatasetError> {
         let mut sums = Vec::new();
         for list in stored.lists() {
@@ -747,7 +747,7 @@ impl Datasets {
         }
         let stored = self.stored(path, &node)?;
         let is_gone = |snapshot: &Snapshot| names.contains(&snapshot.name.as_str());
-        // The newest snapshot before each list that stays.
+        // The txg of the newest snapshot before each list that would not be destroyed.
         let mut stays = stored.origin;
         let mut bytes = 0u64;
         for (index, list) in stored.lists().enumerate() {
@@ -768,7 +768,7 @@ impl Datasets {
         Ok(bytes)
     }
 
-    /// What the head refers to now, and did not when a snapshot was taken, in bytes.
+    /// Bytes that the head refers to now and the snapshot does not.
     pub fn written_since(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
         self.read_lists(&|| self.written_since_now(path, name))
     }
@@ -800,11 +800,11 @@ impl Datasets {
 #[derive(Clone, Copy, Default)]
 struct ListSums {
     all: u64,
-    /// Of those, what belongs to the origin.
+    /// Of those, bytes that belong to the origin.
     of_origin: u64,
 }
 
-/// The snapshot has no root yet.
+/// The error for a snapshot that has no root yet.
 pub(super) fn being_taken(path: &str, name: &str) -> DatasetError {
     let by = "it is just being taken: try again".to_string();
     DatasetError::InUse { name: format!("{path}@{name}"), by }
