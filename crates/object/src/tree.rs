@@ -143,10 +143,17 @@ fn scan(
         return Ok(Some(index));
     }
     for (child, ptr) in children(pool, tree, ptr, level, index)?.iter().enumerate() {
-        let below = TreeBlock { level: level - 1, index: index * dnode.pointers_per_block() + child as u64 };
+        let below = index.saturating_mul(dnode.pointers_per_block()).saturating_add(child as u64);
+        let below = TreeBlock { level: level - 1, index: below };
         if let Some(found) = scan(pool, tree, dnode, ptr, below, from, end)? {
             return Ok(Some(found));
         }
+    }
+    if first >= from && first.saturating_add(span) <= end {
+        // No writer stores an indirect block without a block below it. If many pointers led to one, the search would not end.
+        let TreeId { objset, object } = tree;
+        let at = format!("object set {objset} object {object} level {level} block {index}");
+        return Err(Corrupt::new(at, "pointers", "one that is no hole", "holes").into());
     }
     Ok(None)
 }

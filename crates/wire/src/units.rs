@@ -68,7 +68,8 @@ impl ObjectId {
 impl Txg {
     /// The txg that syncs after this one: the number plus 1.
     pub fn next(self) -> Txg {
-        Txg(self.0 + 1)
+        // The number may come from a damaged structure.
+        Txg(self.0.saturating_add(1))
     }
 
     /// The txg `count` earlier, but not below 0.

@@ -185,7 +185,8 @@ pub(super) fn live(device: &SimDevice) -> Result<(), Failure> {
     let _ = datasets.rename("a/made", "made");
     for path in &paths {
         let snapshots = datasets.snapshots(path).unwrap_or_default();
-        let names: Vec<&str> = snapshots.iter().map(|snapshot| snapshot.name.as_str()).take(SETS_MAX).collect();
+        let names: Vec<&str> =
+            snapshots.iter().map(|snapshot| snapshot.name.as_str()).take(SETS_MAX).collect();
         if let Some(first) = names.first() {
             let _ = datasets.clone_snapshot(path, first, "taken").and_then(Fs::open);
             let _ = datasets.destroy("taken");

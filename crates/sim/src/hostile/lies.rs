@@ -3,8 +3,8 @@
 //! Fields of a bonus, and entries of ZAPs, are changed through the objects of the pool. So a lie is the only thing that is wrong. The
 //! shapes of trees that no writer makes are written by a client of the pool, like those of `forge_tree`.
 
-use super::{Image, Verdict, exercise};
 use super::forge_tree::import_pool;
+use super::{Image, Verdict, exercise};
 use crate::machine::Machine;
 use std::sync::{Arc, Mutex, PoisonError};
 use terrane_check::kind;
@@ -92,10 +92,21 @@ pub struct Lie {
 
 #[derive(Clone, Debug)]
 enum Forgery {
-    Bonus { object: ObjectId, at: usize, bytes: Vec<u8> },
+    Bonus {
+        object: ObjectId,
+        at: usize,
+        bytes: Vec<u8>,
+    },
     /// An entry of a ZAP; without words it is removed.
-    Entry { zap: ObjectId, name: Vec<u8>, words: Vec<u64> },
-    Tree { object: ObjectId, shape: Shape },
+    Entry {
+        zap: ObjectId,
+        name: Vec<u8>,
+        words: Vec<u64>,
+    },
+    Tree {
+        object: ObjectId,
+        shape: Shape,
+    },
 }
 
 /// What is wrong with the tree of a dead list.
@@ -164,7 +175,9 @@ impl Cast {
             numbers.extend(first.iter().flat_map(|snapshot| [snapshot.info.id.0, snapshot.info.dead_list.0]));
         }
         for (_, node) in &self.nodes {
-            numbers.extend(["props", "snapshots"].iter().filter_map(|name| self.find(*node, name)).map(|id| id.0));
+            numbers.extend(
+                ["props", "snapshots"].iter().filter_map(|name| self.find(*node, name)).map(|id| id.0),
+            );
         }
         numbers.sort_unstable();
         numbers.dedup();
@@ -280,7 +293,11 @@ fn add_shapes(of: &str, object: ObjectId, entries: u64, lies: &mut Vec<Lie>) {
         let whole = Shape::Same { levels, content: Some(vec![0, 0, 0, 0, 1]) };
         add(format!("the same pointers at {levels} levels, without entries"), Found::Somehow, whole);
         let hollow = Shape::Same { levels, content: None };
-        add(format!("the same pointers at {levels} levels, to holes, for {entries} entries"), Found::Somehow, hollow);
+        add(
+            format!("the same pointers at {levels} levels, to holes, for {entries} entries"),
+            Found::Somehow,
+            hollow,
+        );
     }
 }
 
@@ -300,8 +317,9 @@ fn about_snapshots(cast: &Cast, lies: &mut Vec<Lie>) {
             let info = &snapshot.info;
             for (field, at, width) in SNAPSHOT_FIELDS {
                 let mut add = |found: Found, values: &[u64]| {
-                    let lie =
-                        |value: &u64| Lie::bonus(format!("{of}, {field}"), found, info.id, (at, width), *value);
+                    let lie = |value: &u64| {
+                        Lie::bonus(format!("{of}, {field}"), found, info.id, (at, width), *value)
+                    };
                     lies.extend(values.iter().map(lie));
                 };
                 match field {
@@ -343,14 +361,24 @@ fn about_sets(cast: &Cast, lies: &mut Vec<Lie>) {
                 _ => vec![0, 1, u64::MAX],
             };
             for value in values {
-                lies.push(Lie::bonus(format!("{of}, {field}"), Found::Perhaps, dataset.set, (at, width), value));
+                lies.push(Lie::bonus(
+                    format!("{of}, {field}"),
+                    Found::Perhaps,
+                    dataset.set,
+                    (at, width),
+                    value,
+                ));
             }
         }
         for other in cast.stored.iter().filter(|other| other.set != dataset.set) {
             let Ok(object) = cast.objects.mos().hold(other.set) else { continue };
             let bytes = object.bonus().iter().copied().take(BlockPtr::SIZE).collect();
             let forgery = Forgery::Bonus { object: dataset.set, at: 0, bytes };
-            lies.push(Lie { name: format!("{of}, root of {:?}", other.path), found: Found::Somehow, forgery });
+            lies.push(Lie {
+                name: format!("{of}, root of {:?}", other.path),
+                found: Found::Somehow,
+                forgery,
+            });
         }
     }
 }
@@ -374,10 +402,13 @@ fn about_nodes(cast: &Cast, lies: &mut Vec<Lie>) -> Result<(), Failure> {
             let is_strict = ["snapshots", "children"].contains(&list);
             let found = if is_strict { Found::Somehow } else { Found::Perhaps };
             let long = [b'x'; 300];
-            let names = [&b".."[..], b".", b"a/b", b"/", b"x\0y", b"x\xff", b"a@b", b"1:", b":", b"new", &long];
+            let names =
+                [&b".."[..], b".", b"a/b", b"/", b"x\0y", b"x\xff", b"a@b", b"1:", b":", b"new", &long];
             let old = cast.zap(zap)?.entries().map_err(failed("entries"))?;
             for entry in &old {
-                let (Some(known), Some(number)) = (entry.key.name(), entry.value.first_integer()) else { continue };
+                let (Some(known), Some(number)) = (entry.key.name(), entry.value.first_integer()) else {
+                    continue;
+                };
                 // The same object under a second name.
                 for name in names {
                     lies.push(Lie::entry(of.clone(), found, zap, name, &[number]));
@@ -545,7 +576,12 @@ impl Forger {
 }
 
 impl Shape {
-    fn apply(&self, txg_sync: &mut TxgSync<'_>, object: ObjectId, dnode: &mut Dnode) -> Result<(), PoolError> {
+    fn apply(
+        &self,
+        txg_sync: &mut TxgSync<'_>,
+        object: ObjectId,
+        dnode: &mut Dnode,
+    ) -> Result<(), PoolError> {
         let owner = |level| Owner::Block { objset: 0, object: object.0, level, block: 0 };
         let kind = ObjectKind::DeadList;
         match self {
