@@ -290,11 +290,6 @@ impl ObjectChecker {
                 namers.insert(id, "the pool directory".to_string());
             }
         });
-        let is_set =
-            |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
-        // A set whose identity cannot be read could not be opened, and is reported.
-        let queue =
-            |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
         match objects_of_tree(objects) {
             Ok(of_tree) => {
                 named.extend(of_tree.iter().map(|named| named.id.0));
@@ -306,6 +301,11 @@ impl ObjectChecker {
         for found in contradictions(objects).unwrap_or_default() {
             report.add(kind::DATASETS, found.at, found.expected, found.found);
         }
+        let is_set =
+            |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
+        // A set whose identity cannot be read could not be opened, and is reported.
+        let queue =
+            |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
         named.sort_unstable();
         named.dedup();
         let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();

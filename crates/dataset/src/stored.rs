@@ -9,6 +9,7 @@ use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
 use crate::node::{CLONES, DEAD_LIST, ORIGIN, ORIGIN_NODE, ZAPS, zap};
 use crate::tree::{Snapshot, is_valid_name, nodes, retired_sets};
+pub use crate::tree::{retired_in_key, snapshot_in_key};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_object::{ObjectError, ObjectKind, ObjectSets};

@@ -12,7 +12,7 @@ mod open_snapshots;
 mod snapshots;
 mod usage;
 
-pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
+pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
 pub use usage::DatasetUsage;
 
 use crate::branch::Branch;
@@ -21,7 +21,7 @@ use crate::dataset::{Dataset, NewProps};
 use crate::directory::{POOL_DIRECTORY, RETIRED};
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
-use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
+use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, object_in, zap};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
@@ -469,6 +469,11 @@ impl StoredRetired {
     }
 }
 
+/// The retired set in the name of the entry that says which of its blocks are freed.
+pub fn retired_in_key(key: &[u8]) -> Option<ObjectId> {
+    std::str::from_utf8(key).ok()?.strip_suffix(PRUNE_BELOW).and_then(object_in)
+}
+
 /// Retired sets that are stored.
 pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetired>, DatasetError> {
     let mos = objects.mos();
@@ -476,16 +481,11 @@ pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetire
     let list = zap(mos, ObjectId(list))?;
     let mut found = Vec::new();
     for entry in list.entries()? {
-        let name = entry.key.name().map(String::from_utf8_lossy);
-        let set =
-            name.as_deref().and_then(|name| name.strip_suffix(PRUNE_BELOW)).and_then(|set| set.parse().ok());
-        if let (Some(set), Value::U64(prune_below)) = (set, &entry.value) {
+        if let (Some(set), Value::U64(prune_below)) =
+            (entry.key.name().and_then(retired_in_key), &entry.value)
+        {
             let dead_list = list.lookup_u64(format!("{set}{DEAD_LIST_OF}").as_bytes())?.unwrap_or(0);
-            found.push(StoredRetired {
-                set: ObjectId(set),
-                dead_list: ObjectId(dead_list),
-                prune_below: Txg(*prune_below),
-            });
+            found.push(StoredRetired { set, dead_list: ObjectId(dead_list), prune_below: Txg(*prune_below) });
         }
     }
     Ok(found)

@@ -14,7 +14,7 @@ mod forge_tree;
 mod lies;
 
 pub use forge_tree::FixedForgery;
-pub use lies::{Lie, lies, tell};
+pub use lies::{Lie, forge, lies, tell};
 
 use crate::machine::{Machine, Plan, USER};
 use crate::workload::Workload;

@@ -6,7 +6,9 @@ use crate::dataset::Dataset;
 use crate::dead_list::PartInfo;
 use crate::error::DatasetError;
 use crate::free_policy::{open_set, read_snapshot, snapshots_of};
-use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, zap};
+use crate::node::{
+    BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, object_in, zap,
+};
 use crate::props;
 use crate::snapshot_info::SnapshotInfo;
 use crate::stored::{StoredDataset, each_dead_entry, list_parts};
@@ -834,8 +836,7 @@ pub(super) fn being_taken(path: &str, name: &str) -> DatasetError {
 }
 
 /// The snapshot in the name of a hold or of a count of clones.
-fn snapshot_in_key(key: &[u8]) -> Option<ObjectId> {
+pub fn snapshot_in_key(key: &[u8]) -> Option<ObjectId> {
     let text = std::str::from_utf8(key).ok()?;
-    let number = text.split(':').next()?;
-    number.parse().ok().map(ObjectId)
+    object_in(text.split(':').next()?)
 }

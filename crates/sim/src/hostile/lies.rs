@@ -10,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use terrane_check::kind;
 use terrane_codec::{ChecksumKind, Compression};
 use terrane_dataset::stored::{StoredDataset, list_parts};
-use terrane_dataset::{ObjectZap, POOL_DIRECTORY, ZapPolicy};
+use terrane_dataset::{ObjectZap, POOL_DIRECTORY, SnapshotInfo, ZapPolicy};
 use terrane_device::SimDevice;
 use terrane_device::sim::Survival;
+use terrane_format::block_ptr::Hole;
 use terrane_format::{BlockPtr, Owner};
 use terrane_object::dnode::{Dnode, ObjsetHeader, SLOT_BYTES};
 use terrane_object::objset::HEADER;
@@ -109,7 +110,7 @@ enum Forgery {
     },
 }
 
-/// What is wrong with the tree of a dead list.
+/// What is wrong with the tree of a dead list, or of a snapshot.
 #[derive(Clone, Debug)]
 enum Shape {
     /// The block count of the dnode.
@@ -120,6 +121,8 @@ enum Shape {
     Content(Vec<u8>),
     /// All pointers of a level are the same, down to a block with this content. `None`: down to holes.
     Same { levels: u8, content: Option<Vec<u8>> },
+    /// The dnodes of a snapshot: all pointers of a level are the same, down to holes.
+    Snapshot { levels: u8 },
 }
 
 impl Lie {
@@ -295,7 +298,7 @@ fn add_shapes(of: &str, object: ObjectId, entries: u64, lies: &mut Vec<Lie>) {
         let hollow = Shape::Same { levels, content: None };
         add(
             format!("the same pointers at {levels} levels, to holes, for {entries} entries"),
-            Found::Somehow,
+            Found::As(kind::UNREADABLE),
             hollow,
         );
     }
@@ -326,7 +329,7 @@ fn about_snapshots(cast: &Cast, lies: &mut Vec<Lie>) {
                     "bytes" | "flags" | "reserved" => add(Found::Somehow, &[95, 97, u64::MAX]),
                     "guid" => add(Found::Somehow, &[0]),
                     "created" => {
-                        add(Found::Somehow, &[0, newest + 1, newest + 9, 1 << 63, u64::MAX - 1, u64::MAX])
+                        add(Found::Somehow, &[0, newest + 2, newest + 9, 1 << 63, u64::MAX - 1, u64::MAX])
                     }
                     "dead_list" => {
                         for number in numbers.iter().filter(|number| **number != info.dead_list.0) {
@@ -337,6 +340,11 @@ fn about_snapshots(cast: &Cast, lies: &mut Vec<Lie>) {
                     "used" => add(Found::As(kind::DEAD_LIST), &[info.referenced.used_bytes + 16, u64::MAX]),
                     _ => add(Found::Perhaps, &[u64::MAX]),
                 }
+            }
+            for levels in [1, 4, 7] {
+                let name = format!("{of}, the same pointers at {levels} levels");
+                let forgery = Forgery::Tree { object: info.id, shape: Shape::Snapshot { levels } };
+                lies.push(Lie { name, found: Found::Somehow, forgery });
             }
             for other in dataset.snapshots.iter().filter(|other| other.info.id != info.id) {
                 let created = other.info.created.0;
@@ -401,9 +409,7 @@ fn about_nodes(cast: &Cast, lies: &mut Vec<Lie>) -> Result<(), Failure> {
             let of = format!("{list} of {path:?}");
             let is_strict = ["snapshots", "children"].contains(&list);
             let found = if is_strict { Found::Somehow } else { Found::Perhaps };
-            let long = [b'x'; 300];
-            let names =
-                [&b".."[..], b".", b"a/b", b"/", b"x\0y", b"x\xff", b"a@b", b"1:", b":", b"new", &long];
+            let names = [&b".."[..], b".", b"a/b", b"/", b"x\xff", b"a@b", b"1:", b":", b"new"];
             let old = cast.zap(zap)?.entries().map_err(failed("entries"))?;
             for entry in &old {
                 let (Some(known), Some(number)) = (entry.key.name(), entry.value.first_integer()) else {
@@ -469,7 +475,8 @@ pub fn tell(image: &Image, lie: &Lie) -> Result<Verdict, Failure> {
     Ok(verdict)
 }
 
-fn forge(image: &Image, lie: &Lie) -> Result<SimDevice, Failure> {
+/// A copy of the image with the lie.
+pub fn forge(image: &Image, lie: &Lie) -> Result<SimDevice, Failure> {
     match &lie.forgery {
         Forgery::Bonus { object, at, bytes } => change(image, &|machine, tx| {
             let object = machine.objects.mos().hold(*object).map_err(failed("hold"))?;
@@ -592,24 +599,51 @@ impl Shape {
                 (dnode.levels, dnode.block_count) = (1, 1);
             }
             Shape::Same { levels, content } => {
-                let mut ptr = match content {
+                let bottom = match content {
                     Some(raw) => write(txg_sync, raw.clone(), kind, owner(0), 1)?,
-                    None => BlockPtr::default(),
+                    None => hole(kind),
                 };
-                let mut fill = ptr.fill();
-                for level in 1..=*levels {
-                    let raw = ptr.encode().repeat(POINTERS as usize);
-                    fill = fill.saturating_mul(POINTERS);
-                    ptr = write(txg_sync, raw, kind, owner(level), fill)?;
-                }
-                let blocks = POINTERS.saturating_pow(u32::from(*levels));
-                dnode.root = ptr;
-                dnode.levels = levels + 1;
-                dnode.block_count = blocks.min((1 << 63) / u64::from(LIST_BLOCK_BYTES));
+                grow(txg_sync, dnode, (object, *levels), (kind, bottom))?;
+                dnode.block_count = dnode.block_count.min((1 << 63) / u64::from(LIST_BLOCK_BYTES));
+            }
+            Shape::Snapshot { levels } => {
+                let info = SnapshotInfo::parse(&dnode.bonus, object, Txg(u64::MAX))?;
+                let owner = Owner::Block { objset: info.set.0, object: HEADER, level: 0, block: 0 };
+                let mut raw = txg_sync.pool().read(&info.root, owner)?.to_vec();
+                let mut header = ObjsetHeader::parse(&raw, "header")?;
+                let bottom = (ObjectKind::Dnodes, hole(ObjectKind::Dnodes));
+                grow(txg_sync, &mut header.dnodes, (ObjectId(0), *levels), bottom)?;
+                raw[SLOT_BYTES..2 * SLOT_BYTES].copy_from_slice(&header.dnodes.encode());
+                let root = write(txg_sync, raw, ObjectKind::Objset, owner, info.root.fill())?;
+                dnode.bonus = Arc::new(SnapshotInfo { root, ..info }.encode());
             }
         }
         Ok(())
     }
+}
+
+/// A hole with a birth. Blocks of other holes are not stored.
+fn hole(kind: ObjectKind) -> BlockPtr {
+    BlockPtr::Hole(Hole { kind: kind as u8, level: 0, lsize: 0, birth: Txg(1) })
+}
+
+/// Gives an object a tree of indirect blocks in which all pointers of a level are the same.
+fn grow(
+    txg_sync: &mut TxgSync<'_>,
+    dnode: &mut Dnode,
+    (object, levels): (ObjectId, u8),
+    (kind, bottom): (ObjectKind, BlockPtr),
+) -> Result<(), PoolError> {
+    let (mut ptr, mut fill) = (bottom.clone(), bottom.fill());
+    for level in 1..=levels {
+        let raw = ptr.encode().repeat(POINTERS as usize);
+        fill = fill.saturating_mul(POINTERS);
+        let owner = Owner::Block { objset: 0, object: object.0, level, block: 0 };
+        ptr = write(txg_sync, raw, kind, owner, fill)?;
+    }
+    (dnode.root, dnode.levels) = (ptr, levels + 1);
+    dnode.block_count = POINTERS.saturating_pow(u32::from(levels));
+    Ok(())
 }
 
 fn write(
