@@ -77,3 +77,15 @@ impl Txg {
         Txg(self.0.saturating_sub(count))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_txgs_do_not_overflow() {
+        assert_eq!(Txg(7).next(), Txg(8));
+        assert_eq!(Txg(u64::MAX).next(), Txg(u64::MAX));
+        assert_eq!(Txg(1).minus(2), Txg(0));
+    }
+}

@@ -119,8 +119,8 @@ enum Shape {
     BlockBytes(u32),
     /// The content of block 0.
     Content(Vec<u8>),
-    /// All pointers of a level are the same, down to a block with this content. `None`: down to holes.
-    Same { levels: u8, content: Option<Vec<u8>> },
+    /// All pointers of a level are the same, down to a block with this content. `None`: down to holes. `fill`: of the lowest ones.
+    Same { levels: u8, content: Option<Vec<u8>>, fill: u64 },
     /// The dnodes of a snapshot: all pointers of a level are the same, down to holes.
     Snapshot { levels: u8 },
 }
@@ -290,12 +290,14 @@ fn add_shapes(of: &str, object: ObjectId, entries: u64, lies: &mut Vec<Lie>) {
         add(what.to_string(), Found::Somehow, Shape::Content(raw));
     }
     let few = content(zone_1 + 64, 1, 1, 3);
+    let full = Shape::Same { levels: 2, content: Some(few.clone()), fill: u64::MAX };
+    add("overflowing fills".to_string(), Found::Somehow, full);
     for levels in [1, 2, 4, 7] {
-        let whole = Shape::Same { levels, content: Some(few.clone()) };
+        let whole = Shape::Same { levels, content: Some(few.clone()), fill: 1 };
         add(format!("the same pointers at {levels} levels"), Found::Somehow, whole);
-        let whole = Shape::Same { levels, content: Some(vec![0, 0, 0, 0, 1]) };
+        let whole = Shape::Same { levels, content: Some(vec![0, 0, 0, 0, 1]), fill: 1 };
         add(format!("the same pointers at {levels} levels, without entries"), Found::Somehow, whole);
-        let hollow = Shape::Same { levels, content: None };
+        let hollow = Shape::Same { levels, content: None, fill: 0 };
         add(
             format!("the same pointers at {levels} levels, to holes, for {entries} entries"),
             Found::As(kind::UNREADABLE),
@@ -329,7 +331,9 @@ fn about_snapshots(cast: &Cast, lies: &mut Vec<Lie>) {
                     "bytes" | "flags" | "reserved" => add(Found::Somehow, &[95, 97, u64::MAX]),
                     "guid" => add(Found::Somehow, &[0]),
                     "created" => {
-                        add(Found::Somehow, &[0, newest + 2, newest + 9, 1 << 63, u64::MAX - 1, u64::MAX])
+                        add(Found::Somehow, &[0, 1 << 63, u64::MAX - 1, u64::MAX]);
+                        // These may show the same state.
+                        add(Found::Perhaps, &[newest + 1, newest + 9]);
                     }
                     "dead_list" => {
                         for number in numbers.iter().filter(|number| **number != info.dead_list.0) {
@@ -598,12 +602,12 @@ impl Shape {
                 dnode.root = write(txg_sync, raw.clone(), kind, owner(0), 1)?;
                 (dnode.levels, dnode.block_count) = (1, 1);
             }
-            Shape::Same { levels, content } => {
+            Shape::Same { levels, content, fill } => {
                 let bottom = match content {
                     Some(raw) => write(txg_sync, raw.clone(), kind, owner(0), 1)?,
                     None => hole(kind),
                 };
-                grow(txg_sync, dnode, (object, *levels), (kind, bottom))?;
+                grow(txg_sync, dnode, (object, *levels), (kind, bottom, *fill))?;
                 dnode.block_count = dnode.block_count.min((1 << 63) / u64::from(LIST_BLOCK_BYTES));
             }
             Shape::Snapshot { levels } => {
@@ -611,7 +615,7 @@ impl Shape {
                 let owner = Owner::Block { objset: info.set.0, object: HEADER, level: 0, block: 0 };
                 let mut raw = txg_sync.pool().read(&info.root, owner)?.to_vec();
                 let mut header = ObjsetHeader::parse(&raw, "header")?;
-                let bottom = (ObjectKind::Dnodes, hole(ObjectKind::Dnodes));
+                let bottom = (ObjectKind::Dnodes, hole(ObjectKind::Dnodes), 0);
                 grow(txg_sync, &mut header.dnodes, (ObjectId(0), *levels), bottom)?;
                 raw[SLOT_BYTES..2 * SLOT_BYTES].copy_from_slice(&header.dnodes.encode());
                 let root = write(txg_sync, raw, ObjectKind::Objset, owner, info.root.fill())?;
@@ -632,9 +636,9 @@ fn grow(
     txg_sync: &mut TxgSync<'_>,
     dnode: &mut Dnode,
     (object, levels): (ObjectId, u8),
-    (kind, bottom): (ObjectKind, BlockPtr),
+    (kind, bottom, mut fill): (ObjectKind, BlockPtr, u64),
 ) -> Result<(), PoolError> {
-    let (mut ptr, mut fill) = (bottom.clone(), bottom.fill());
+    let mut ptr = bottom;
     for level in 1..=levels {
         let raw = ptr.encode().repeat(POINTERS as usize);
         fill = fill.saturating_mul(POINTERS);
