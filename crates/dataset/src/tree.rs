@@ -129,6 +129,7 @@ impl Datasets {
         });
         for StoredRetired { set, dead_list, .. } in retired {
             if named.contains(&set) {
+                // As a retired set it would lose all changes.
                 log::error!("object set {set} is not freed: it is destroyed, but a data set has it");
                 continue;
             }
