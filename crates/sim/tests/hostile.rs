@@ -94,6 +94,7 @@ fn lies_that_once_hung_or_overflowed_are_found() {
         "562949953421312 blocks",
         "to holes, for",
         "snapshot s3, the same pointers at 4 levels",
+        "snapshot s4, the same pointers at 7 levels",
         "\"origin_node\" is [77777]",
         "\"bookmarks\" is [1]",
         "retired \"1.prune_below\" is [0]",
