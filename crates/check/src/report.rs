@@ -56,7 +56,7 @@ pub mod kind {
     pub const SHARED: &str = "block reached";
     /// An entry of a dead list is missing or should not be there, or a sum is wrong.
     pub const DEAD_LIST: &str = "dead list";
-    /// The tree of data sets cannot be read.
+    /// The tree of data sets cannot be read, contradicts itself, or names an object twice.
     pub const DATASETS: &str = "data sets";
     /// Space by the zone tables differs from that of the reachable blocks.
     pub const LIVE: &str = "live bytes of the zone";

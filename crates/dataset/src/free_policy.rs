@@ -2,8 +2,7 @@
 //!
 //! Invariant: only this module opens object sets of data sets, so their [`Chain`] decides about all their frees.
 
-use crate::chain::{Chain, Link};
-use crate::dead_list::PartInfo;
+use crate::chain::{Chain, Link, hold_part, report};
 use crate::error::DatasetError;
 use crate::node::{DEAD_LIST, Node, ORIGIN, SNAPSHOTS};
 use crate::snapshot_info::SnapshotInfo;
@@ -30,15 +29,20 @@ pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSe
     Ok(objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?)
 }
 
-/// Of these lists, those that are due for a scan.
+/// Of these lists, those that are due for a scan. A damaged one is reported. Nothing is freed in a pool that is open read-only.
 pub(crate) fn due_lists(
     mos: &Arc<ObjectSet>,
     lists: impl Iterator<Item = ObjectId>,
 ) -> Result<BTreeSet<ObjectId>, ObjectError> {
     let mut due = BTreeSet::new();
+    if mos.pool().is_read_only() {
+        return Ok(due);
+    }
     for list in lists.filter(|list| *list != ObjectId(0)) {
-        if PartInfo::parse(&mos.hold(list)?.bonus(), list).map_err(PoolError::from)?.is_scan_due {
-            due.insert(list);
+        match hold_part(mos, list) {
+            Ok((_, info)) if info.is_scan_due => drop(due.insert(list)),
+            Ok(_) => {}
+            Err(error) => report(mos, error)?,
         }
     }
     Ok(due)
@@ -78,5 +82,5 @@ pub(crate) fn read_snapshot(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<Snapsh
         ))
         .into());
     }
-    Ok(SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?)
+    Ok(SnapshotInfo::parse(&object.bonus(), id, mos.pool().open_txg()).map_err(PoolError::from)?)
 }

@@ -46,7 +46,7 @@ pub use branch::{Branch, OwnUsage};
 pub use chain::{Chain, ChainUsage, Link};
 pub use dataset::{Dataset, MASTER};
 pub use dead_list::{DeadEntry, PartInfo};
-pub use directory::{ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, POOL_DIRECTORY};
+pub use directory::{ENTRIES_OF_TREE, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, POOL_DIRECTORY};
 pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
