@@ -12,7 +12,6 @@
 //! * An entry is freed and leaves its list in the same txg.
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
-use crate::free_policy::read_snapshot;
 use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
 use parking_lot::Mutex;
@@ -50,12 +49,15 @@ pub struct Link {
     pub snapshot: ObjectId,
     /// First part of its dead list.
     pub dead_list: ObjectId,
+    /// Bytes that it refers to, without its header.
+    pub referenced_bytes: u64,
 }
 
 impl Link {
     /// The link of a stored snapshot.
     pub(crate) fn of(info: &SnapshotInfo) -> Link {
-        Link { created: info.created, snapshot: info.id, dead_list: info.dead_list }
+        let (created, snapshot, dead_list) = (info.created, info.id, info.dead_list);
+        Link { created, snapshot, dead_list, referenced_bytes: info.referenced.used_bytes }
     }
 }
 
@@ -225,8 +227,7 @@ impl Chain {
                 usage.unique.insert(link.created, unique);
             }
         }
-        let newest = state.links.last().map(|link| read_snapshot(&mos, link.snapshot)).transpose()?;
-        usage.newest_bytes = newest.map(|info| info.referenced.used_bytes);
+        usage.newest_bytes = state.links.last().map(|link| link.referenced_bytes);
         Ok(usage)
     }
 }
@@ -411,7 +412,7 @@ impl State {
     }
 
     fn take(&mut self, info: &SnapshotInfo, new_list: ObjectId) {
-        self.links.push(Link { created: info.created, snapshot: info.id, dead_list: info.dead_list });
+        self.links.push(Link::of(info));
         self.head_list = new_list;
     }
 
@@ -778,10 +779,10 @@ impl FreePolicy for Chain {
         for change in &syncing {
             match change {
                 ChainChange::Take { info, new_list } => {
-                    state.take(info, *new_list);
+                    let referenced = account.unwrap_or_default();
+                    let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
+                    state.take(&info, *new_list);
                     if !destroyed.contains(&info.created) {
-                        let referenced = account.unwrap_or_default();
-                        let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
                         let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
                         changes.push(MosChange { id: info.id, update });
                     }
@@ -812,7 +813,7 @@ impl FreePolicy for Chain {
         state.take_changes(&mut changes);
         for (id, account) in std::mem::take(&mut state.not_referenced) {
             // The snapshot may have been destroyed meanwhile.
-            if state.links.iter().any(|link| link.snapshot == id) {
+            if let Some(link) = state.links.iter_mut().find(|link| link.snapshot == id) {
                 let object = match mos.hold(id) {
                     Err(ObjectError::NotFound(_)) => continue,
                     object => object?,
@@ -820,7 +821,9 @@ impl FreePolicy for Chain {
                 let before = SnapshotInfo::parse(&object.bonus(), id, mos.pool().open_txg())
                     .map_err(PoolError::from)?
                     .referenced;
-                let bytes = encode_referenced(&before.minus(&account));
+                let referenced = before.minus(&account);
+                link.referenced_bytes = referenced.used_bytes;
+                let bytes = encode_referenced(&referenced);
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }
         }
