@@ -527,12 +527,14 @@ fn run_housekeeping(shared: &Shared, drains: bool) {
     }
     let mut flags = FlagWatch::new(shared);
     let mut recorded = Ok(());
+    let mut counted = Ok(());
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !shared.open_pool.pool.is_read_only() && !shared.sleep(SHRINK_PERIOD) {
         flags.poll(shared);
         let mut pace = || (!shared.is_ending()).then_some(1);
         run_job(&shared.fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(shared);
+        count_owners(shared, &mut counted);
         let outcome = shared.fs.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
@@ -541,6 +543,23 @@ fn run_housekeeping(shared: &Shared, drains: bool) {
         }
         recorded = outcome;
     }
+}
+
+/// Counts what is not yet counted for its owners, after an upgrade. `last`: the last outcome, which is logged once.
+fn count_owners(shared: &Shared, last: &mut Result<(), String>) {
+    let outcome = loop {
+        match shared.fs.dataset().count_owners() {
+            Ok(true) if !shared.is_ending() => {}
+            Ok(_) => break Ok(()),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    if let Err(error) = &outcome
+        && outcome != *last
+    {
+        log::warn!("pool {}: counting for owners failed: {error}", shared.open_pool.pool.name());
+    }
+    *last = outcome;
 }
 
 /// Has the kernel ask again for the blocks of inodes that background jobs have stored in another form.

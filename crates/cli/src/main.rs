@@ -29,6 +29,7 @@ mod members;
 mod memory;
 mod metrics;
 mod open_pool;
+mod owners;
 mod pages;
 mod progress;
 mod query;

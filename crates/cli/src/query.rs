@@ -7,10 +7,12 @@
 mod devices;
 mod features;
 mod iostat;
+mod owners;
 mod properties;
 mod question;
 mod status;
 
+pub use owners::word_of;
 pub use properties::{parse_setting, property_help, validate_setting};
 pub use question::{Query, Setting};
 pub use status::{NOT_WRITTEN_BACK, unavailable_row};
@@ -47,6 +49,7 @@ impl Query {
                 properties::inherit(open_pool, names)?;
                 Ok(value(&properties::pending_until_remount(open_pool, names.iter())))
             }
+            Query::Owners { of } => Ok(value(&owners::list(open_pool, of)?)),
             Query::Add { path, kind, zone_size, force } => {
                 let device_options = DeviceOptions { size: None, zone_size: *zone_size, force: *force };
                 Ok(value(&devices::add(open_pool, path, *kind, &device_options)?))

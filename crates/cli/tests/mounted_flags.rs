@@ -11,7 +11,6 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 use support::{NOBODY, TestDir, as_user, can_mount, is_root};
 
 fn set(path: &Path, flags: IFlags) -> Result<(), Errno> {
@@ -117,13 +116,6 @@ fn flags_are_inherited_or_refused() {
 
     assert_eq!(set(&file, IFlags::NOATIME | IFlags::NODUMP), Err(Errno::OPNOTSUPP));
     assert_eq!(as_user(NOBODY, || set(&file, IFlags::empty())), Err(Errno::PERM), "not its owner");
-    match Command::new("chattr").args(["-p", "7"]).arg(&file).output() {
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains("not supported"), "a project id: {said}");
-        }
-        Err(error) => eprintln!("SKIPPED: project ids are set by chattr, which does not run: {error}"),
-    }
     assert_shows(&file, IFlags::NODUMP);
     dir.run("umount mnt", 0);
     assert!(dir.out("check tank").contains("nothing found"));

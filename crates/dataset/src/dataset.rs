@@ -8,7 +8,9 @@ use crate::feature_counts;
 use crate::free_policy::open_set;
 use crate::naming::{self, Naming};
 use crate::node::{self, Node};
+use crate::owner_walk::OwnerWalk;
 use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::quota::Quotas;
 use crate::zap_handle::OpenZaps;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -43,6 +45,10 @@ pub struct Dataset {
     recorder: ErrorRecorder,
     /// ZAPs for which programs have handles.
     pub(crate) open_zaps: Mutex<Weak<OpenZaps>>,
+    /// The master ZAP, for all who change it.
+    master: Arc<Mutex<ObjectZap>>,
+    quotas: Quotas,
+    pub(crate) owner_walk: Mutex<OwnerWalk>,
 }
 
 /// Properties read with every request, as stored numbers; reading them takes no lock.
@@ -225,6 +231,8 @@ impl Dataset {
                 local.insert(property.name, number);
             }
         }
+        let master = Arc::new(Mutex::new(master));
+        let quotas = Quotas::load(&set, &master, &zap_policy)?;
         let props = Props { zap, local, temporary: BTreeMap::new() };
         let naming = props.naming()?;
         let dataset = Dataset {
@@ -236,6 +244,9 @@ impl Dataset {
             naming,
             recorder: ErrorRecorder::open(objects.mos()),
             open_zaps: Mutex::default(),
+            master,
+            quotas,
+            owner_walk: Mutex::default(),
         };
         feature_counts::open(objects.mos());
         dataset.apply(&dataset.props.lock())?;
@@ -276,9 +287,19 @@ impl Dataset {
         &self.object_set
     }
 
-    /// The ZAP through which the layer above finds its objects.
+    /// The ZAP through which the layer above finds its objects, for readers.
     pub fn master(&self) -> Result<ObjectZap, DatasetError> {
         self.open_zap(MASTER)
+    }
+
+    /// The same, shared by all who change it while the data set is open. Its lock is taken last.
+    pub fn shared_master(&self) -> &Arc<Mutex<ObjectZap>> {
+        &self.master
+    }
+
+    /// Limits of users, groups and projects.
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// The ZAP in an object. All changes of a ZAP must go through the same `ObjectZap`.

@@ -18,6 +18,7 @@
 //! | `lifetime_hints` | expected lifetimes |
 //! | `read_streams` | prediction of reads, for prefetch |
 //! | [`object`] | one object, alive |
+//! | [`owners`] | counts by user, group and project |
 //! | `object_alloc` | free object numbers |
 //! | [`objset`] | many objects |
 //! | [`object_sets`] | all sets of a pool, and their sync |
@@ -38,6 +39,7 @@ pub mod object;
 mod object_alloc;
 pub mod object_sets;
 pub mod objset;
+pub mod owners;
 pub mod queued_subtree;
 mod read_streams;
 mod tree;
@@ -52,3 +54,4 @@ pub use mos_change::{MosChange, MosUpdate};
 pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
 pub use objset::{DataPolicy, HeaderCounts, ObjectSet, ObjectSpec, Usage};
+pub use owners::{OwnerKind, Owners};

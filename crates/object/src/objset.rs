@@ -11,6 +11,7 @@
 
 mod create;
 mod find_for_rewrite;
+mod owners;
 mod pointer;
 mod policy;
 mod queue;
@@ -28,6 +29,7 @@ use crate::object::{Object, ObjectTable};
 use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
 pub use create::ObjectSpec;
+use owners::OwnerTables;
 use parking_lot::Mutex;
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
@@ -95,6 +97,7 @@ pub struct ObjectSet {
     account: Mutex<Option<Account>>,
     /// For the next sync.
     corrected_account: Mutex<Option<Account>>,
+    owners: OwnerTables,
     syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
@@ -126,6 +129,7 @@ impl ObjectSet {
         let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
+            owners: OwnerTables::new(&table, header.owners),
             policy: ActivePolicy::new(&pool),
             free_policy,
             queue_in_mos,
@@ -326,6 +330,7 @@ impl ObjectSet {
         allocator.quiesced();
         let mut syncing = self.syncing.lock();
         self.table.move_dirty(&mut syncing.objects);
+        self.reserve_owner_tables(last_tx, syncing.objects.len());
         syncing.counts = HeaderCounts { objects: allocator.objects, high_water: allocator.high_water };
     }
 

@@ -7,11 +7,12 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
 use std::ops::Range;
+use terrane_dataset::Charge;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
@@ -59,6 +60,10 @@ impl Operation for Write<'_> {
         let (writes_back, from_file_reservation) = (self.flags.writes_back, held.from_file_reservation);
         let cost = Cost { writes_back, from_file_reservation, ..Cost::NOTHING };
         Ok(OperationCost { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
+    }
+
+    fn charges(&self, _: &Fs, held: &HeldWrite<'_>) -> Result<Charges, Errno> {
+        Ok(smallvec![Charge::of(held.inode.read().owners(), self.data.len() as u64, 0)])
     }
 
     fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {

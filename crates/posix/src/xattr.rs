@@ -16,11 +16,11 @@ use crate::hint::{self, WRITE_HINT};
 use crate::hint_rules::{HINT_RULES, HintRules};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use crate::xattr_dir::XattrDir;
 use smallvec::smallvec;
-use terrane_dataset::XattrPlacement;
+use terrane_dataset::{Charge, XattrPlacement};
 use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
@@ -155,6 +155,11 @@ impl Operation for PutXattr<'_> {
     fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
         let cost = fs.set_cost(inode, self.placement, (self.name, self.value))?;
         Ok(OperationCost { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn charges(&self, _: &Fs, inode: &InodeRef<'_>) -> Result<Charges, Errno> {
+        let bytes = self.name.len().saturating_add(self.value.len()) as u64;
+        Ok(smallvec![Charge::of(inode.read().owners(), bytes, 0)])
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {

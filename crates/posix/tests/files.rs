@@ -345,7 +345,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
     m.fs().put(file, 0, b"bytes");
     let fs = m.fs();
     let root = fs.root();
-    let flags = |immutable, append_only| InodeFlags { immutable, append_only, no_dump: false };
+    let flags = |immutable, append_only| InodeFlags { immutable, append_only, ..InodeFlags::default() };
     let set = |ino, flags| fs.set_inode_flags(ino, flags).unwrap();
     // Changes of the file and its names. Refused ones must change nothing.
     let write = |offset| fs.write(file, offset, b"more", WriteFlags::default()).map(drop);

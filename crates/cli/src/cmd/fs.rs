@@ -2,6 +2,7 @@
 
 mod entry;
 mod hint;
+mod owners;
 mod rewrite;
 
 use super::{ask, ask_within, print, rows};
@@ -11,10 +12,12 @@ use crate::figures::{self, FIGURES};
 use crate::query::{self, Query, Setting, property_help};
 use crate::registry::Registry;
 use crate::table::{Listing, OutputFormat, count, size, text};
-use clap::builder::PossibleValuesParser;
-use clap::{ArgAction, Args, Subcommand};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use clap::{Arg, ArgAction, Args, Command, Subcommand};
 use serde_json::{Value, json};
-use terrane_dataset::PROPERTIES;
+use std::ffi::OsStr;
+use terrane_dataset::{PROPERTIES, QuotaName};
+use terrane_object::OwnerKind;
 
 #[derive(Subcommand)]
 pub enum FsCommand {
@@ -46,6 +49,15 @@ Sources:
     /// Show and change words that programs keep beside names
     #[command(subcommand, after_help = entry::HELP)]
     Entry(entry::EntryCommand),
+    /// List users, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Userspace(owners::OwnerList),
+    /// List groups, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Groupspace(owners::OwnerList),
+    /// List projects, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Projectspace(owners::OwnerList),
 }
 
 #[derive(Args)]
@@ -99,13 +111,37 @@ pub struct Inherit {
     pools: Vec<String>,
 }
 
-fn names() -> PossibleValuesParser {
-    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name))
+/// Names of properties, and of limits, which have too many names to list.
+#[derive(Clone)]
+struct PropertyNames(PossibleValuesParser);
+
+impl TypedValueParser for PropertyNames {
+    type Value = String;
+
+    fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
+        match value.to_str().filter(|word| QuotaName::split(word).is_some()) {
+            Some(word) => Ok(word.to_owned()),
+            None => self.0.parse_ref(cmd, arg, value),
+        }
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        self.0.possible_values()
+    }
 }
 
-fn names_and_all() -> PossibleValuesParser {
+fn names() -> PropertyNames {
+    PropertyNames(PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name)))
+}
+
+fn names_and_all() -> PropertyNames {
     let figures = FIGURES.iter().map(|figure| figure.name);
-    PossibleValuesParser::new(PROPERTIES.iter().map(|property| property.name).chain(figures).chain(["all"]))
+    let names = PROPERTIES.iter().map(|property| property.name).chain(figures).chain(["all"]);
+    PropertyNames(PossibleValuesParser::new(names))
+}
+
+fn numbered(names: &[String]) -> Outcome<Vec<String>> {
+    names.iter().map(|name| crate::owners::numbered(name)).collect()
 }
 
 const DATASETS: Listing = Listing {
@@ -138,13 +174,20 @@ impl FsCommand {
             FsCommand::Hint(hint) => hint.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Entry(entry) => entry.run(),
+            FsCommand::Userspace(list) => list.run(OwnerKind::User),
+            FsCommand::Groupspace(list) => list.run(OwnerKind::Group),
+            FsCommand::Projectspace(list) => list.run(OwnerKind::Project),
             FsCommand::Set(set) => {
-                let query = Query::Set { settings: set.properties.clone() };
+                let numbered = |Setting { name, value }: &Setting| {
+                    Ok(Setting { name: crate::owners::numbered(name)?, value: value.clone() })
+                };
+                let settings = set.properties.iter().map(numbered).collect::<Outcome<_>>()?;
+                let query = Query::Set { settings };
                 change(&Registry::of_this_user()?, &set.pool, &query)
             }
             FsCommand::Inherit(inherit) => {
-                let (registry, query) =
-                    (Registry::of_this_user()?, Query::Inherit { names: inherit.properties.clone() });
+                let names = numbered(&inherit.properties)?;
+                let (registry, query) = (Registry::of_this_user()?, Query::Inherit { names });
                 inherit.pools.iter().try_for_each(|pool| change(&registry, pool, &query))
             }
         }
@@ -164,7 +207,7 @@ impl Get {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let all = self.properties.iter().any(|name| name == "all");
-        let query = Query::Get { names: if all { Vec::new() } else { self.properties.clone() } };
+        let query = Query::Get { names: if all { Vec::new() } else { numbered(&self.properties)? } };
         let pools = match self.pools.as_slice() {
             [] => registry.pools()?.into_keys().collect(),
             pools => pools.to_vec(),

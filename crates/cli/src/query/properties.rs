@@ -1,12 +1,13 @@
 //! Properties: reads and sets them, and shows counted values.
 
 use super::Setting;
+use super::owners::{parse_limit, show_limit};
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES, Figure};
 use crate::open_pool::OpenPool;
 use crate::suggest;
 use serde::Serialize;
-use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue};
+use terrane_dataset::{DatasetError, PROPERTIES, Property, PropertyValue, QuotaName, Source};
 use terrane_posix::Job;
 use terrane_txg::levels::LevelShare;
 
@@ -14,7 +15,7 @@ use terrane_txg::levels::LevelShare;
 #[derive(Serialize)]
 pub(super) struct PropertyRow {
     name: String,
-    property: &'static str,
+    property: String,
     value: String,
     source: String,
     /// Of a number, without its unit.
@@ -63,7 +64,7 @@ fn property_row(open_pool: &OpenPool, value: PropertyValue) -> PropertyRow {
     });
     PropertyRow {
         name: open_pool.pool.name(),
-        property: value.name,
+        property: value.name.to_owned(),
         value: value.value,
         source: value.source.to_string(),
         exact: None,
@@ -76,9 +77,24 @@ fn figure_row(open_pool: &OpenPool, figure: &Figure) -> PropertyRow {
     let (value, exact) = figure.show(open_pool);
     PropertyRow {
         name: open_pool.pool.name(),
-        property: figure.name,
+        property: figure.name.to_owned(),
         value,
         source: figures::SOURCE.to_owned(),
+        exact: Some(exact),
+        levels: None,
+        recompressed: None,
+    }
+}
+
+fn limit_row(open_pool: &OpenPool, name: QuotaName) -> PropertyRow {
+    let limit = open_pool.dataset.quotas().get(name);
+    let (value, exact) = show_limit(name, limit);
+    let source = if limit > 0 { Source::Local } else { Source::Default };
+    PropertyRow {
+        name: open_pool.pool.name(),
+        property: name.to_string(),
+        value,
+        source: source.to_string(),
         exact: Some(exact),
         levels: None,
         recompressed: None,
@@ -92,9 +108,10 @@ pub(super) fn get(open_pool: &OpenPool, names: &[String]) -> Outcome<Vec<Propert
         let properties = values.into_iter().map(|value| property_row(open_pool, value));
         return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
     }
-    let one = |name: &String| match Figure::find(name) {
-        Some(found) => Ok(figure(found)),
-        None => Ok(property_row(open_pool, open_pool.dataset.get(name)?)),
+    let one = |name: &String| match (Figure::find(name), QuotaName::parse(name)) {
+        (Some(found), _) => Ok(figure(found)),
+        (None, Some(quota)) => Ok(limit_row(open_pool, quota)),
+        (None, None) => Ok(property_row(open_pool, open_pool.dataset.get(name)?)),
     };
     names.iter().map(one).collect()
 }
@@ -105,18 +122,24 @@ pub(super) fn set(open_pool: &OpenPool, settings: &[Setting]) -> Outcome {
         validate_setting(setting, open_pool.pool.max_block())?;
     }
     for Setting { name, value } in settings {
-        open_pool.dataset.set(name, value)?;
+        match QuotaName::parse(name) {
+            Some(quota) => open_pool.dataset.quotas().set(quota, parse_limit(name, quota.unit, value)?)?,
+            None => open_pool.dataset.set(name, value)?,
+        }
     }
     Ok(open_pool.pool.commit().map(drop)?)
 }
 
 /// Properties that are at their defaults stay so.
 pub(super) fn inherit(open_pool: &OpenPool, names: &[String]) -> Outcome {
-    for name in names {
+    for name in names.iter().filter(|name| QuotaName::parse(name).is_none()) {
         Property::find(name)?;
     }
     for name in names {
-        open_pool.dataset.reset(name)?;
+        match QuotaName::parse(name) {
+            Some(quota) => open_pool.dataset.quotas().set(quota, 0)?,
+            None => open_pool.dataset.reset(name)?,
+        }
     }
     Ok(open_pool.pool.commit().map(drop)?)
 }
@@ -158,6 +181,9 @@ fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure
 
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
 pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
+    if let Some((.., unit, _)) = QuotaName::split(name) {
+        return parse_limit(name, unit, value).map(drop);
+    }
     let property = property(name)?;
     let number = property.parse(value).map_err(|error| hint_value(property, value, &error))?;
     if property.name == "recordsize" && number > u64::from(max_block) {

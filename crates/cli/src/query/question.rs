@@ -47,6 +47,11 @@ pub enum Query {
     Inherit {
         names: Vec<String>,
     },
+    /// What users, groups or projects have.
+    Owners {
+        /// `user`, `group` or `project`
+        of: String,
+    },
     /// Adds a device.
     Add {
         #[serde(with = "json::path")]
@@ -199,6 +204,7 @@ mod tests {
             Query::Get { names: vec!["atime".into(), "x\n".into()] },
             Query::Set { settings: vec![Setting { name: "a".into(), value: "b=c".into() }] },
             Query::Inherit { names: vec!["atime".into()] },
+            Query::Owners { of: "user".into() },
             Query::Add {
                 path: "/dev/\u{e4}".into(),
                 kind: DevicePurpose::Special,
