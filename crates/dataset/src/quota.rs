@@ -434,8 +434,9 @@ impl Quotas {
                     Verdict::Unsure => {}
                     Verdict::Over => {
                         // Others may have freed space since the last sync.
-                        let is_due =
-                            now_ns.saturating_sub(one.committed_ns) >= RETRY_NS || one.committed_ns == 0;
+                        let is_due = is_freeing
+                            || one.committed_ns == 0
+                            || now_ns.saturating_sub(one.committed_ns) >= RETRY_NS;
                         may_retry &= is_due;
                         one.committed_ns = now_ns.max(1);
                         verdict = Verdict::Over;

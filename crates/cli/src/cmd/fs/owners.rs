@@ -5,7 +5,7 @@ use crate::failure::Outcome;
 use crate::owners::names_of;
 use crate::query::{Query, word_of};
 use crate::registry::Registry;
-use crate::table::{Listing, OutputFormat, count, size, text};
+use crate::table::{Column, Listing, OutputFormat, count, size, text};
 use clap::Args;
 use serde_json::Value;
 use terrane_object::OwnerKind;
@@ -16,18 +16,16 @@ attributes count too, and so does a file that is open and has no name any more. 
 and likewise groupquota@, projectquota@, userobjquota@, groupobjquota@ and projectobjquota@; `none` removes one.
 ";
 
+const COLUMNS: &[Column] = &[
+    text("NAME", "name"),
+    size("USED", "used"),
+    size("QUOTA", "quota"),
+    count("OBJECTS", "objects"),
+    count("OBJQUOTA", "objquota"),
+];
+
 const fn listing(command: &'static str) -> Listing {
-    Listing {
-        command,
-        key: "owners",
-        columns: &[
-            text("NAME", "name"),
-            size("USED", "used"),
-            size("QUOTA", "quota"),
-            count("OBJECTS", "objects"),
-            count("OBJQUOTA", "objquota"),
-        ],
-    }
+    Listing { command, key: "owners", columns: COLUMNS }
 }
 
 #[derive(Args)]
