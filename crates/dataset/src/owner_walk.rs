@@ -27,6 +27,8 @@ pub(crate) struct OwnerWalk {
     found: bool,
     /// Blocks of this pass that could not be read.
     unreadable: u64,
+    /// Only objects in unreadable blocks are left. The next mount tries again.
+    is_given_up: bool,
 }
 
 impl Dataset {
@@ -49,6 +51,9 @@ impl Dataset {
         }
         if walk.epoch != Some(epoch) {
             *walk = OwnerWalk { epoch: Some(epoch), ..OwnerWalk::default() };
+        }
+        if walk.is_given_up {
+            return Ok(false);
         }
         for _ in 0..BLOCKS_PER_STEP {
             match set.uncounted_from(walk.next) {
@@ -77,6 +82,7 @@ impl Dataset {
         }
         if unreadable > 0 {
             log::warn!("owners of objects in {unreadable} unreadable blocks are not counted");
+            walk.is_given_up = true;
             return Ok(false);
         }
         self.object_set().note_owners_complete(epoch);

@@ -424,7 +424,7 @@ impl Quotas {
         loop {
             let now_ns = self.set.pool().env().monotonic_ns();
             let mut may_retry = tries_left > 0;
-            let is_freeing = self.set.is_freeing();
+            let is_freeing = self.set.has_unsynced_frees();
             {
                 let mut limited = self.limited.lock();
                 let mut verdict = Verdict::Fits;

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrane_dataset::Dataset;
+use terrane_dataset::{Dataset, QuotaName};
 use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_format::label::{ANCHORS, Role};
 use terrane_object::ObjectSets;
@@ -685,6 +685,11 @@ impl Create {
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
         let validate = |zone_size: u64| {
             let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
+            let is_limit = |setting: &&Setting| QuotaName::split(&setting.name).is_some();
+            if let Some(Setting { name, .. }) = self.properties.iter().find(is_limit) {
+                let (expected, found) = ("a property of a new pool", "a limit of one owner");
+                return Err(Failure::refused(name, expected, found, "use `terrane fs set` once the pool exists"));
+            }
             self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
         };
         // The label records where each device was.

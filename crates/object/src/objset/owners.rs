@@ -134,7 +134,7 @@ impl ObjectSet {
     }
 
     /// Whether an operation has freed something whose txg is not durable yet, so that a commit may lower counts.
-    pub fn is_freeing(&self) -> bool {
+    pub fn has_unsynced_frees(&self) -> bool {
         self.table.is_freeing()
     }
 
