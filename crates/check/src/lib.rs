@@ -111,7 +111,7 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
             found.add_object(report, id, dnode)
         });
         // Objects that could not be walked were not summed up.
-        if walk.report.findings_count == findings {
+        if walk.report.findings_count == findings.saturating_add(sums.uncounted) {
             sums.check(walk.report, &set);
         }
         if let Some(stored) = find(id).filter(|stored| stored.lists().next().is_some()) {

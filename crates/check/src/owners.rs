@@ -13,11 +13,13 @@ pub(crate) struct OwnerSums {
     /// `None`: the set has no tables.
     epoch: Option<OwnerEpoch>,
     sums: [BTreeMap<u32, OwnerCount>; 3],
+    /// Objects that should be counted, and are not.
+    pub uncounted: u64,
 }
 
 impl OwnerSums {
     pub fn new(set: &ObjectSet) -> OwnerSums {
-        OwnerSums { epoch: set.owner_epoch(), sums: Default::default() }
+        OwnerSums { epoch: set.owner_epoch(), sums: Default::default(), uncounted: 0 }
     }
 
     /// Takes an object as the walk meets it.
@@ -28,6 +30,7 @@ impl OwnerSums {
             if owners.is_some() && self.epoch.is_some_and(|epoch| epoch.is_complete) {
                 let at = format_args!("object set {} object {id}", set.id());
                 report.add(kind::OWNERS, at, "counted for its owners", "not counted");
+                self.uncounted += 1;
             }
             return;
         };

@@ -397,7 +397,11 @@ mod tests {
     #[test]
     fn an_epoch_is_never_0() {
         let mut epoch = OwnerEpoch::first(true);
-        let all: Vec<u8> = (0..256).map(|_| std::mem::replace(&mut epoch, epoch.next()).epoch).collect();
+        let mut all = Vec::new();
+        for _ in 0..256 {
+            all.push(epoch.epoch);
+            epoch = epoch.next();
+        }
         assert!(!all.contains(&0));
         assert_eq!((all[0], all[254], all[255]), (1, 255, 1));
         assert!(!epoch.is_complete);

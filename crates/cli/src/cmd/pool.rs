@@ -688,7 +688,12 @@ impl Create {
             let is_limit = |setting: &&Setting| QuotaName::split(&setting.name).is_some();
             if let Some(Setting { name, .. }) = self.properties.iter().find(is_limit) {
                 let (expected, found) = ("a property of a new pool", "a limit of one owner");
-                return Err(Failure::refused(name, expected, found, "use `terrane fs set` once the pool exists"));
+                return Err(Failure::refused(
+                    name,
+                    expected,
+                    found,
+                    "use `terrane fs set` once the pool exists",
+                ));
             }
             self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
         };
