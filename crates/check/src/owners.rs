@@ -4,7 +4,8 @@ use crate::report::{Report, kind};
 use std::collections::BTreeMap;
 use terrane_dataset::quota::table_counts;
 use terrane_object::dnode::Dnode;
-use terrane_object::owners::{OwnerChange, OwnerCount, OwnerEpoch};
+use terrane_object::owner_header::OwnerEpoch;
+use terrane_object::owners::{OwnerChange, OwnerCount};
 use terrane_object::{ObjectSet, OwnerKind};
 use terrane_wire::ObjectId;
 

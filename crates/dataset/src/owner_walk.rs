@@ -7,7 +7,7 @@ use crate::dataset::{Dataset, MASTER};
 use crate::error::DatasetError;
 use terrane_format::Feature;
 use terrane_object::dnode::SLOTS_PER_BLOCK;
-use terrane_object::owners::OwnerEpoch;
+use terrane_object::owner_header::OwnerEpoch;
 use terrane_object::{ObjectError, slot_of};
 use terrane_store::PoolError;
 use terrane_txg::cost::Cost;

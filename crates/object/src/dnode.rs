@@ -9,7 +9,7 @@
 use crate::account::{self, Account};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
-use crate::owners::OwnerHeader;
+use crate::owner_header::OwnerHeader;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, Normal};

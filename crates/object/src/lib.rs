@@ -9,7 +9,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | `kind`, [`dnode`] | bytes as stored |
+//! | `kind`, [`dnode`], [`owner_header`] | bytes as stored |
 //! | `account` | space that a set takes |
 //! | [`entry`] | identity of a set |
 //! | [`queued_subtree`], `free_policy`, `mos_change` | how blocks leave a set |
@@ -39,6 +39,7 @@ pub mod object;
 mod object_alloc;
 pub mod object_sets;
 pub mod objset;
+pub mod owner_header;
 pub mod owners;
 pub mod queued_subtree;
 mod read_streams;
@@ -54,4 +55,5 @@ pub use mos_change::{MosChange, MosUpdate};
 pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
 pub use objset::{DataPolicy, HeaderCounts, ObjectSet, ObjectSpec, Usage};
-pub use owners::{OwnerKind, Owners};
+pub use owner_header::OwnerKind;
+pub use owners::Owners;

@@ -4,7 +4,7 @@ use super::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::dnode::{SLOT_BYTES, SLOTS_PER_BLOCK, dnode_offsets};
 use crate::error::ObjectError;
 use crate::object::{MetadataRewrite, has_copy_born_at};
-use crate::owners::OwnerKind;
+use crate::owner_header::OwnerKind;
 use crate::tree::lookup;
 use terrane_format::{Addr, Owner};
 use terrane_wire::ObjectId;

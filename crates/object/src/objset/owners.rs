@@ -12,10 +12,8 @@ use crate::error::ObjectError;
 use crate::free_policy::Ledger;
 use crate::kind::ObjectKind;
 use crate::object::{Object, ObjectTable};
-use crate::owners::{
-    CountedOwner, OwnerChanges, OwnerEpoch, OwnerHeader, OwnerKind, OwnerPolicy, OwnerTable, Owners,
-    TableChange, Tally,
-};
+use crate::owner_header::{OwnerEpoch, OwnerHeader, OwnerKind};
+use crate::owners::{CountedOwner, OwnerChanges, OwnerPolicy, OwnerTable, Owners, TableChange, Tally};
 use crate::tree::{TreeRewrite, metadata_compression, report_permanent_error};
 use parking_lot::{Mutex, RwLock};
 use std::sync::{Arc, OnceLock};

@@ -2,7 +2,7 @@
 
 use super::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::error::ObjectError;
-use crate::owners::OwnerKind;
+use crate::owner_header::OwnerKind;
 use crate::tree::lookup;
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
