@@ -17,6 +17,7 @@ use crate::directory::{POOL_DIRECTORY, RETIRED};
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
 use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
+use crate::owners::CountOwners;
 use crate::props::Property;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -395,7 +396,9 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
     }
     // Nothing names it.
     let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), std::collections::BTreeSet::new());
-    Ok(objects.open_objset(id, chain)?)
+    let set = objects.open_objset(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// Opens a set that is being freed.
@@ -405,7 +408,9 @@ fn open_retired(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet
     };
     let due = due_lists(objects.mos(), [found.dead_list].into_iter())?;
     let chain = Chain::new(objects.mos(), found.origin(), Vec::new(), found.dead_list, due);
-    Ok(objects.open_retired(id, chain)?)
+    let set = objects.open_retired(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// A retired set, as stored.
