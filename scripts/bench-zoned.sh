@@ -2,7 +2,7 @@
 # Terrane beside the other zoned file systems on host-managed drives that are nearly full: `fsbench gc`, then a table.
 #
 #   scripts/bench-zoned.sh [--drives 4096:64:16,4096:16:16] [--peers terrane,xfs,f2fs,btrfs,terrane-file] [--percent 95] [--secs 30]
-#                          [--reps 1] [--json FILE]
+#                          [--reps 1] [--json FILE] [--writers N] [--live-mb N]
 #
 # A drive is SIZE_MB:ZONE_MB[:MAX_OPEN[:CAPACITY_MB[:CONVENTIONAL]]]. Each run has a machine of its own, which $ZONED_RUNNER makes
 # (called as `$ZONED_RUNNER --mem SIZE --zoned NAME:DRIVE -- COMMAND`). It gets one of this machine's processors, as it has one itself:
@@ -10,6 +10,9 @@
 # Peers follow each other within a repetition. Device bytes are the kernel's count for the zoned drive alone. xfs has a conventional
 # device of 1 GiB beside it for its metadata, f2fs one of 256 MiB, in memory as the drive is; terrane-file is a pool of the same shape
 # in a file in memory, and its bytes are its own count.
+#
+# With --writers files are 94 % of a zone, and N of them are written at once. --live-mb is what all peers fill at most, because they offer
+# different parts of a drive.
 #
 # MKFS_XFS names a mkfs.xfs that knows zones (6.15 or later); MOUNT_OPTIONS are given to `terrane mount -o`, POOL_OPTIONS to
 # `terrane pool create`; METRICS is a directory that keeps what `terrane metrics` says after each run.
@@ -74,7 +77,7 @@ esac
 
 # On this machine. --------------------------------------------------------------------------------------------------------------
 
-drives=4096:64:16,4096:16:16 peers=terrane,xfs,f2fs,btrfs percent=95 secs=30 reps=1 json=
+drives=4096:64:16,4096:16:16 peers=terrane,xfs,f2fs,btrfs percent=95 secs=30 reps=1 json= writers= live_mb=0
 while [ $# -gt 0 ]; do
     case $1 in
         --drives) drives=$2; shift 2 ;;
@@ -83,6 +86,8 @@ while [ $# -gt 0 ]; do
         --secs) secs=$2; shift 2 ;;
         --reps) reps=$2; shift 2 ;;
         --json) json=$2; shift 2 ;;
+        --writers) writers=$2; shift 2 ;;
+        --live-mb) live_mb=$2; shift 2 ;;
         *) die "unknown option $1" ;;
     esac
 done
@@ -105,9 +110,12 @@ can_measure() { # peer: its mkfs is here and knows zones
 }
 
 run() { # peer, drive, repetition
-    local size zone open capacity raw mem reason
+    local size zone open capacity raw mem reason file files=()
     IFS=: read -r size zone open capacity _ <<<"$2"
     raw=$((size / zone * ${capacity:-$zone} << 20))
+    file=$(((${capacity:-$zone} << 20) / 100 * 94 / 4096 * 4096))
+    [ -z "$writers" ] || files=(--writers "$writers" --min-size "$file" --max-size "$file")
+    [ "$live_mb" = 0 ] || files+=(--limit "$((live_mb * 100000000 / percent))")
     # A file takes its size a second time: memory file systems may fill half of the memory.
     mem=$((size + 3072)) drives_of_run=(--zoned "${drive#/dev/}:$2")
     [ "$1" != terrane-file ] || mem=$((size * 2 + 2048)) drives_of_run=()
@@ -116,7 +124,7 @@ run() { # peer, drive, repetition
     # shellcheck disable=SC2086
     if ! taskset -c "$processor" $ZONED_RUNNER --mem "${mem}M" "${drives_of_run[@]}" --timeout $((secs * 4 + 400)) -- \
         env TERRANE="$terrane" ${MKFS_XFS:+MKFS_XFS="$MKFS_XFS"} ${METRICS:+METRICS="$METRICS"} \
-        ${POOL_OPTIONS:+POOL_OPTIONS="$POOL_OPTIONS"} ${MOUNT_OPTIONS:+MOUNT_OPTIONS="$MOUNT_OPTIONS"} "$self" --measure "$1" "$2" --tag "shape=$2" --tag "raw=$raw" --tag "rep=$3" --seed "$3" gc --percent "$percent" --secs "$secs" \
+        ${POOL_OPTIONS:+POOL_OPTIONS="$POOL_OPTIONS"} ${MOUNT_OPTIONS:+MOUNT_OPTIONS="$MOUNT_OPTIONS"} "$self" --measure "$1" "$2" --tag "shape=$2" --tag "raw=$raw" --tag "rep=$3" --seed "$3" gc --percent "$percent" --secs "$secs" "${files[@]}" \
         >"$work/one" 2>"$work/log"; then
         reason=$(grep -v '^$' "$work/log" | tail -n 2 | tr '\n"\\|' "   '/")
         loud "$1 on $2: $reason" >&2

@@ -137,6 +137,29 @@ fn gc_keeps_its_level_and_verifies() {
 }
 
 #[test]
+fn gc_writes_several_files_at_once_and_still_keeps_its_level() {
+    let args = [
+        "gc",
+        "--limit",
+        "40000000",
+        "--secs",
+        "0.3",
+        "--min-size",
+        "1500000",
+        "--max-size",
+        "1500000",
+        "--writers",
+        "7",
+    ];
+    let (_tmp, report) = bench(&args);
+    let verify = row(&report, "verify");
+    assert_eq!((&verify.extra["bad_files"], &verify.extra["errors"]), (&0.into(), &serde_json::json!({})));
+    assert_eq!(verify.ops, 25, "25 files of 1.5 MB are 95 % of 40 MB, less than one file");
+    assert!(row(&report, "churn").ops > 7);
+    assert!(bench_env(&["gc", "--writers", "0"], None).is_err());
+}
+
+#[test]
 fn gc_asks_around_each_phase_what_was_written() {
     let asked = tempfile::NamedTempFile::new().unwrap();
     let command = format!("echo . >>{0}; cat {0} | tr -d '\n' | wc -c", asked.path().display());

@@ -37,7 +37,7 @@ pub fn collect_to(
     let before = open_pool.pool.gc_progress();
     let mut now = before;
     let whole = before.garbage_bytes.saturating_sub(before.goal_bytes);
-    while !now.done && (wait || open_pool.mountpoint.is_none()) {
+    while !now.done && (wait || !open_pool.is_served()) {
         progress("collecting garbage", before.garbage_bytes.saturating_sub(now.garbage_bytes), whole);
         std::thread::sleep(PERIOD);
         if open_pool.pool.stats().failed {

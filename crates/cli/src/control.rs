@@ -11,15 +11,19 @@ use crate::failure::{Failure, Outcome};
 use crate::json;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use terrane_device::Identity;
+use terrane_fuse::handover;
 
 /// The longest question, in bytes; answers may be longer.
-const QUESTION_BYTES_MAX: u64 = 64 << 10;
+const QUESTION_BYTES_MAX: usize = 64 << 10;
+/// The key of a question with the path of its data set; without it the question is about the root.
+const DATASET_KEY: &str = "dataset";
 /// Time limit between the greeting and the question, since a client holds a thread and a descriptor.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for the greeting of a daemon that was called by its pool's name. A successor may still be
@@ -47,13 +51,21 @@ pub fn owner_file(socket: &Path) -> PathBuf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Command {
-    /// Ends the mount.
+    /// Ends mounts.
     Stop {
         #[serde(default)]
         how: StopMode,
         /// How long to wait for users in other namespaces.
         seconds: Option<u64>,
+        /// The path of the data set whose mount ends; `None`: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dataset: Option<String>,
     },
+    /// Whether a data set could be mounted beside the others.
+    #[serde(rename = "can mount")]
+    CanMount { dataset: String },
+    /// Serves a mount that the command has made; its `/dev/fuse` comes with the question.
+    Mount(MountRequest),
     /// Commits everything.
     Sync,
     /// Commits everything, and has a successor take over the mount.
@@ -63,6 +75,21 @@ pub enum Command {
     },
     /// Sets another memory limit, in bytes, for this server and its successors.
     Memory { bytes: u64 },
+}
+
+/// A mount that a command has made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountRequest {
+    /// The path of the data set.
+    pub dataset: String,
+    #[serde(with = "json::path")]
+    pub dir: PathBuf,
+    /// The kernel's number of the file system.
+    pub dev: String,
+    /// What `mount` shows as its source.
+    pub source: String,
+    /// The words after `-o`.
+    pub options: Vec<String>,
 }
 
 /// How a mount ends.
@@ -100,7 +127,8 @@ pub struct Greeting {
     pub mountpoint: PathBuf,
     pub pid: u32,
     /// The kernel's number of the file system, `major:minor`; all rows of the mount table with it are this
-    /// mount. Missing from the first daemons, which a new command may meet after an upgrade.
+    /// mount. Missing from the first daemons, which a new command may meet after an upgrade. With several
+    /// mounts it is the number of the first, like `mountpoint` and `since`.
     #[serde(default)]
     pub dev: String,
     /// When it was mounted, in seconds since 1970; successors of the first server keep it.
@@ -109,9 +137,45 @@ pub struct Greeting {
     /// The files and devices of the pool.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
+    /// Whether the pool is open for reading alone.
+    #[serde(default)]
+    pub read_only: bool,
+    /// All mounts; empty from an older daemon, which has the root data set alone.
+    #[serde(default)]
+    pub mounts: Vec<GreetedMount>,
+}
+
+/// A mount in a daemon's greeting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GreetedMount {
+    /// The path of the data set from the root.
+    pub dataset: String,
+    #[serde(with = "json::path")]
+    pub dir: PathBuf,
+    pub dev: String,
+    pub since: u64,
 }
 
 impl Greeting {
+    /// All mounts of the daemon.
+    pub fn all_mounts(&self) -> Vec<GreetedMount> {
+        if !self.mounts.is_empty() {
+            return self.mounts.clone();
+        }
+        let (dir, dev) = (self.mountpoint.clone(), self.dev.clone());
+        vec![GreetedMount { dataset: String::new(), dir, dev, since: self.since }]
+    }
+
+    /// The mount whose file system has this number.
+    pub fn mount_at(&self, dev: &str) -> Option<GreetedMount> {
+        self.all_mounts().into_iter().find(|mount| !dev.is_empty() && mount.dev == dev)
+    }
+
+    /// The mount of this data set.
+    pub fn mount_of(&self, dataset: &str) -> Option<GreetedMount> {
+        self.all_mounts().into_iter().find(|mount| mount.dataset == dataset)
+    }
+
     /// Whether the device at this path belongs to the pool.
     pub fn has_device(&self, path: &Path) -> bool {
         let Ok(identity) = Identity::of(path) else { return false };
@@ -238,13 +302,36 @@ impl Daemon {
         self.ask(question, &mut |_, _, _| {})
     }
 
-    pub fn ask(
+    pub fn ask(self, question: &impl Serialize, progress: &mut dyn FnMut(&str, u64, u64)) -> Outcome<Value> {
+        self.ask_about("", question, progress)
+    }
+
+    /// Asks about the data set at this path.
+    pub fn ask_about(
         mut self,
+        dataset: &str,
         question: &impl Serialize,
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Outcome<Value> {
-        let hung_up = || Failure("daemon exited before it answered; see its log".to_owned());
-        write_line(self.stream.get_mut(), question).map_err(|_| hung_up())?;
+        let mut question = serde_json::to_value(question).map_err(std::io::Error::from)?;
+        // An older daemon has the root data set alone, and ignores the key.
+        if !dataset.is_empty()
+            && let Some(keys) = question.as_object_mut()
+        {
+            keys.insert(DATASET_KEY.to_owned(), dataset.into());
+        }
+        write_line(self.stream.get_mut(), &question).map_err(|_| hung_up())?;
+        self.read_answer(progress)
+    }
+
+    /// Asks a question that comes with a descriptor.
+    pub fn ask_with(mut self, question: &impl Serialize, file: &File) -> Outcome<Value> {
+        let line = encode_line(question).map_err(|_| hung_up())?;
+        handover::send_on(self.stream.get_ref(), &line, file).map_err(|_| hung_up())?;
+        self.read_answer(&mut |_, _, _| {})
+    }
+
+    fn read_answer(&mut self, progress: &mut dyn FnMut(&str, u64, u64)) -> Outcome<Value> {
         loop {
             let line = read_line(&mut self.stream).map_err(|error| match error.kind() {
                 ErrorKind::WouldBlock | ErrorKind::TimedOut => not_answering(&self.greeting.pool),
@@ -261,6 +348,10 @@ impl Daemon {
     }
 }
 
+fn hung_up() -> Failure {
+    Failure("daemon exited before it answered; see its log".to_owned())
+}
+
 /// `None` at the end of the connection.
 fn read_line(stream: &mut impl BufRead) -> std::io::Result<Option<Value>> {
     let mut line = Vec::new();
@@ -272,10 +363,43 @@ fn read_line(stream: &mut impl BufRead) -> std::io::Result<Option<Value>> {
     }
 }
 
-fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Result<()> {
+fn encode_line(value: &impl Serialize) -> std::io::Result<Vec<u8>> {
     let mut line = serde_json::to_vec(value)?;
     line.push(b'\n');
-    stream.write_all(&line)
+    Ok(line)
+}
+
+fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Result<()> {
+    stream.write_all(&encode_line(value)?)
+}
+
+/// A question, and what came with it.
+pub struct Question {
+    pub value: Value,
+    /// A descriptor that the client sent.
+    pub file: Option<File>,
+}
+
+impl Question {
+    /// The path of the data set that it is about.
+    pub fn dataset(&self) -> &str {
+        self.value.get(DATASET_KEY).and_then(Value::as_str).unwrap_or_default()
+    }
+}
+
+/// `None` at the end of the connection, or if the question is too long or malformed.
+fn read_question(stream: &UnixStream) -> Option<Question> {
+    let (mut line, mut file) = (Vec::new(), None);
+    let mut piece = [0; 4096];
+    while !line.ends_with(b"\n") {
+        let (len, sent) = handover::receive_on(stream, &mut piece).ok()?;
+        line.extend_from_slice(piece.get(..len).unwrap_or(&[]));
+        file = file.or(sent);
+        if len == 0 || line.len() > QUESTION_BYTES_MAX {
+            return None;
+        }
+    }
+    Some(Question { value: serde_json::from_slice(&line).ok()?, file })
 }
 
 /// The daemon's side of one connection.
@@ -289,11 +413,10 @@ impl ClientConnection {
     }
 
     /// Sends the greeting and reads the question; `None` if none arrives that can be parsed.
-    pub fn greet(&mut self, greeting: &Greeting) -> Option<Value> {
+    pub fn greet(&mut self, greeting: &Greeting) -> Option<Question> {
         write_line(&mut self.stream, greeting).ok()?;
         self.stream.set_read_timeout(Some(QUESTION_TIMEOUT)).ok()?;
-        let stream = self.stream.try_clone().ok()?;
-        read_line(&mut BufReader::new(stream.take(QUESTION_BYTES_MAX))).ok()?
+        read_question(&self.stream)
     }
 
     // A client that has disconnected needs no answer; so errors from here on are ignored.
@@ -328,6 +451,13 @@ mod tests {
             dev: "0:53".into(),
             since: 9,
             devices: vec![Identity { device: 5, inode: u64::MAX }],
+            read_only: true,
+            mounts: vec![GreetedMount {
+                dataset: "home".into(),
+                dir: "/home".into(),
+                dev: "0:54".into(),
+                since: 10,
+            }],
         }
     }
 
@@ -337,23 +467,36 @@ mod tests {
         let daemon = std::thread::spawn(move || {
             let mut client = ClientConnection::new(theirs);
             let question = client.greet(&greeting()).unwrap();
+            assert!(question.file.is_none() && question.dataset() == "home");
             client.progress("blocks", 1, 2);
-            client.answer(Ok(question));
+            client.answer(Ok(question.value));
         });
         let mut stream = BufReader::new(ours);
         let greeted = Greeting::deserialize(read_line(&mut stream).unwrap().unwrap()).unwrap();
         assert_eq!(greeted, greeting());
         let mut seen = Vec::new();
-        let answer = Daemon { stream, greeting: greeted }
-            .ask(&json!({"ask": "x\ny"}), &mut |what, done, total| seen.push((what.to_owned(), done, total)));
-        assert_eq!(answer, Ok(json!({"ask": "x\ny"})));
+        let answer = Daemon { stream, greeting: greeted }.ask_about(
+            "home",
+            &json!({"ask": "x\ny"}),
+            &mut |what, done, total| seen.push((what.to_owned(), done, total)),
+        );
+        assert_eq!(answer, Ok(json!({"ask": "x\ny", "dataset": "home"})));
         assert_eq!(seen, [("blocks".to_owned(), 1, 2)]);
         daemon.join().unwrap();
     }
 
     #[test]
     fn words_of_commands_are_those_of_the_first_version() {
-        let stop = |how| Command::Stop { how, seconds: Some(7) };
+        let stop = |how| Command::Stop { how, seconds: Some(7), dataset: None };
+        let of_one = Command::Stop { how: StopMode::WhenIdle, seconds: None, dataset: Some("home".into()) };
+        let mount = MountRequest {
+            dataset: "home".into(),
+            dir: "/h".into(),
+            dev: "0:54".into(),
+            source: "tank/home".into(),
+            options: vec!["ro".into()],
+        };
+        let mount_line = r#"{"ask":"mount","dataset":"home","dir":[47,104],"dev":"0:54","source":"tank/home","options":["ro"]}"#;
         for (command, line) in [
             (stop(StopMode::WhenIdle), r#"{"ask":"stop","how":"when idle","seconds":7}"#),
             (stop(StopMode::Lazily), r#"{"ask":"stop","how":"lazily","seconds":7}"#),
@@ -361,12 +504,15 @@ mod tests {
             (Command::Sync, r#"{"ask":"sync"}"#),
             (Command::StepBack { read_only: None }, r#"{"ask":"step_back","read_only":null}"#),
             (Command::Memory { bytes: 1 }, r#"{"ask":"memory","bytes":1}"#),
+            (of_one, r#"{"ask":"stop","how":"when idle","seconds":null,"dataset":"home"}"#),
+            (Command::CanMount { dataset: "home".into() }, r#"{"ask":"can mount","dataset":"home"}"#),
+            (Command::Mount(mount), mount_line),
         ] {
             assert_eq!(serde_json::to_string(&command).unwrap(), line);
             assert_eq!(serde_json::from_str::<Command>(line).unwrap(), command);
         }
         let plain: Command = serde_json::from_str(r#"{"ask":"stop"}"#).unwrap();
-        assert_eq!(plain, Command::Stop { how: StopMode::WhenIdle, seconds: None });
+        assert_eq!(plain, Command::Stop { how: StopMode::WhenIdle, seconds: None, dataset: None });
     }
 
     #[test]

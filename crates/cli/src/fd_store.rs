@@ -1,27 +1,39 @@
 //! What a server leaves for its successor, and where.
 //!
-//! A *holder* outlives the server of a mount: our own supervisor ([`crate::supervisor`]), or systemd's descriptor
-//! store. It holds four things:
-//! * the connection to the kernel;
+//! A *holder* outlives the server of a pool: our own supervisor ([`crate::supervisor`]), or systemd's descriptor
+//! store. It holds for the pool:
 //! * the socket that commands connect to, so that they wait instead of being refused;
-//! * the ledger of uncommitted changes;
-//! * a file of facts: the mount point, and what was negotiated.
+//! * a file of [`Facts`];
+//! * the device by which the pool was mounted, open and not locked: by the time a successor opens its path, that may
+//!   lead to something else.
 //!
-//! It also holds the device by which the pool was mounted, open and not locked: by the time a successor opens
-//! its path, that may lead to something else. After a crash the list of files that lost changes is added.
+//! And for each mount:
+//! * the connection to the kernel;
+//! * the ledger of uncommitted changes, if the mount is writable;
+//! * a file of [`MountFacts`]: data set, mount point, options, and what was negotiated;
+//! * after a crash, the list of files that lost changes.
 //!
-//! Invariant: all four are held before `READY=1` is sent; they suffice for a successor that knows the same
-//! command line.
+//! The first mount of a server has the number 0. Its facts are in the file of the pool, and its descriptors have names
+//! without a number, as in versions that had one mount. A supervisor of such a version holds no other mount, so a
+//! server that it has started refuses further ones ([`FdStore::refuse_another`]).
+//!
+//! Invariants:
+//! * Everything is held before `READY=1` is sent, or before the command that mounts is answered. It suffices for a
+//!   successor that knows the same command line.
+//! * Of a mount's descriptors the connection is stored last.
+//! * A file of facts is written in one write of less than a page, which a killed server has done or not.
 
 use crate::failure::{Failure, Outcome};
 use crate::json;
 use serde::{Deserialize, Serialize};
-use std::ffi::{OsStr, OsString};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use terrane_device::Identity;
@@ -34,6 +46,15 @@ const FD_LEDGER: &str = "terrane-ledger";
 const FD_FACTS: &str = "terrane-facts";
 const FD_LOST: &str = "terrane-lost";
 const FD_DEVICE: &str = "terrane-device";
+const FD_MOUNT: &str = "terrane-mount";
+/// Prefix of the names of descriptors that servers leave.
+pub const FD_NAME_PREFIX: &str = "terrane-";
+/// Descriptors that a mount may have.
+const FDS_OF_MOUNT: usize = 4;
+/// The version of what is handed over. Version 1 had one mount, and no key that says so.
+const VERSION: u32 = 2;
+/// Maximum number of descriptors that our own supervisor keeps: of 500 mounts.
+pub const FDS_MAX: usize = 2048;
 
 /// Set in the processes that a background mount starts: their role.
 pub const ROLE_VARIABLE: &str = "TERRANE_ROLE";
@@ -41,6 +62,13 @@ pub const ROLE_SUPERVISOR: &str = "supervisor";
 pub const ROLE_SERVER: &str = "server";
 /// Set for a supervisor that replaces one that has gone: the process that serves the mount.
 pub const ADOPT_VARIABLE: &str = "TERRANE_ADOPT";
+/// Set by a supervisor for its server: what the supervisor can hold. Missing: one mount.
+pub const HOLDS_VARIABLE: &str = "TERRANE_HOLDS";
+pub const HOLDS_MOUNTS: &str = "mounts";
+/// Set by systemd 254 and later: how many descriptors it stores.
+const SYSTEMD_FDS_VARIABLE: &str = "FDSTORE";
+/// How many the unit of earlier versions had it store.
+const SYSTEMD_FDS_DEFAULT: usize = 8;
 /// How long another supervisor may take to listen.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -50,20 +78,16 @@ pub struct FdStore {
     socket: OsString,
 }
 
-/// What a successor must know.
+/// What a successor must know of the pool, and of the first mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
+    #[serde(default = "first_version")]
+    pub version: u32,
     pub pool: u64,
-    #[serde(with = "json::path")]
-    pub dir: PathBuf,
-    #[serde(with = "negotiated")]
-    pub negotiated: Negotiated,
+    #[serde(flatten)]
+    pub first: MountFacts,
     /// The last server stepped back after it had committed everything.
     pub orderly: bool,
-    /// The kernel's number of the file system.
-    pub dev: String,
-    /// When it was mounted, in seconds since 1970.
-    pub since: u64,
     /// How a remount wants the pool opened; overrides the command line.
     #[serde(deserialize_with = "Option::deserialize")]
     pub read_only: Option<bool>,
@@ -72,6 +96,38 @@ pub struct Facts {
     /// All devices that the pool may lie on; empty from an older server.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
+}
+
+/// What a successor must know of one mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MountFacts {
+    /// The path of the data set from the root.
+    #[serde(default)]
+    pub dataset: String,
+    /// The number of its object set, which a rename does not change; 0: unknown.
+    #[serde(default)]
+    pub objset: u64,
+    #[serde(with = "json::path")]
+    pub dir: PathBuf,
+    #[serde(with = "negotiated")]
+    pub negotiated: Negotiated,
+    /// The kernel's number of the file system.
+    pub dev: String,
+    /// When it was mounted, in seconds since 1970.
+    pub since: u64,
+    /// The words after `-o`; `None`: those of the server's command line.
+    #[serde(default)]
+    pub options: Option<Vec<String>>,
+}
+
+fn first_version() -> u32 {
+    1
+}
+
+impl Facts {
+    pub fn new(pool: u64, first: MountFacts, devices: Vec<Identity>) -> Facts {
+        Facts { version: VERSION, pool, first, orderly: false, read_only: None, memory: None, devices }
+    }
 }
 
 /// What was negotiated with the kernel, as bytes.
@@ -90,24 +146,45 @@ mod negotiated {
     }
 }
 
-/// The mount that a predecessor left.
-pub struct InheritedMount {
-    pub connection: File,
+/// What a predecessor left.
+pub struct Inherited {
     pub control: UnixListener,
-    /// Only of a writable mount.
-    pub ledger: Option<File>,
-    /// Files that earlier servers had lost changes of; see `daemon::succession`.
-    pub lost: Option<File>,
     /// The device by which the pool was mounted, whatever its path leads to by now. Missing from older
     /// servers.
     pub device: Option<File>,
     pub facts: Facts,
     /// The file that holds the facts.
     pub facts_file: File,
+    /// The mounts that still exist, by their numbers.
+    pub mounts: BTreeMap<u32, InheritedMount>,
+}
+
+/// A mount that a predecessor left.
+pub struct InheritedMount {
+    pub connection: File,
+    /// Only of a writable mount.
+    pub ledger: Option<File>,
+    /// Files that earlier servers had lost changes of; see `daemon::succession`.
+    pub lost: Option<File>,
+    pub facts: MountFacts,
+}
+
+/// The name of a mount's descriptor.
+fn numbered(name: &str, number: u32) -> String {
+    if number == 0 { name.to_owned() } else { format!("{name}-{number}") }
+}
+
+/// The number of the mount with a descriptor of this kind and name.
+fn number_in(kind: &str, name: &str) -> Option<u32> {
+    let rest = name.strip_prefix(kind)?;
+    if rest.is_empty() { Some(0) } else { rest.strip_prefix('-')?.parse().ok().filter(|number| *number > 0) }
 }
 
 /// What this process left with its holder or was given by it, by name.
 static STORED_FDS: Mutex<Vec<(String, File)>> = Mutex::new(Vec::new());
+
+/// The supervisor that started this process was replaced by one of this program.
+static HOLDER_WAS_REPLACED: AtomicBool = AtomicBool::new(false);
 
 fn stored_fds() -> MutexGuard<'static, Vec<(String, File)>> {
     STORED_FDS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,7 +200,7 @@ fn record_stored(name: &str, file: &File) -> Outcome {
 
 /// Which holder would keep the mount if this server ended, in a word; for `pool status`.
 pub fn state() -> &'static str {
-    let is_left = stored_fds().iter().any(|(name, _)| name == FD_CONNECTION);
+    let is_left = stored_fds().iter().any(|(name, _)| is_connection(name));
     match FdStore::of_this_process().filter(|_| is_left) {
         None => "none",
         Some(holder) if !holder.is_listening() => "gone",
@@ -197,36 +274,84 @@ impl FdStore {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        HOLDER_WAS_REPLACED.store(true, Ordering::Release);
         // So that it leaves no zombie if it exits before this process.
         std::thread::Builder::new().name("supervisor".into()).spawn(move || drop(supervisor.wait()))?;
         Ok(())
     }
 
-    /// Leaves everything with the holder, and returns the file of facts.
-    pub fn store_all(
-        &self,
-        connection: &File,
-        control: &UnixListener,
-        ledger: Option<&File>,
-        facts: &Facts,
-    ) -> Outcome<File> {
+    /// Refuses another mount if this holder could not keep it.
+    pub fn refuse_another(&self) -> Outcome {
+        let held = stored_fds().len();
+        let is_ours = std::env::var_os(ROLE_VARIABLE).is_some_and(|role| role == ROLE_SERVER);
+        let (max, expected, found, remedy) = if !is_ours {
+            let max = std::env::var(SYSTEMD_FDS_VARIABLE).ok().and_then(|max| max.parse().ok());
+            let max = max.unwrap_or(SYSTEMD_FDS_DEFAULT);
+            let expected = "a service manager with room for its descriptors";
+            (
+                max,
+                expected,
+                format!("at most {max}"),
+                "raise FileDescriptorStoreMax in the unit, and start it again",
+            )
+        } else if std::env::var_os(HOLDS_VARIABLE).is_some_and(|holds| holds == HOLDS_MOUNTS)
+            || HOLDER_WAS_REPLACED.load(Ordering::Acquire)
+        {
+            (FDS_MAX, "fewer mounts", format!("{held} descriptors"), "unmount one first")
+        } else {
+            let found = "one of an older version, which holds one mount".to_owned();
+            let remedy = "unmount the pool, and mount it again";
+            (0, "a supervisor that holds several mounts", found, remedy)
+        };
+        if held + FDS_OF_MOUNT <= max {
+            return Ok(());
+        }
+        Err(Failure::refused("another mount of this pool", expected, found, remedy))
+    }
+
+    /// Leaves what belongs to the pool with the holder, and returns the file of facts.
+    pub fn store_pool(&self, control: &UnixListener, facts: &Facts) -> Outcome<File> {
         let facts_file = handover::memory_file(FD_FACTS)?;
         write_facts(&facts_file, facts)?;
         self.store(FD_FACTS, &facts_file)?;
         self.store(FD_CONTROL, &File::from(std::os::fd::OwnedFd::from(control.try_clone()?)))?;
+        Ok(facts_file)
+    }
+
+    /// Leaves a mount with the holder. The facts of the first are those of the pool.
+    pub fn store_mount(
+        &self,
+        number: u32,
+        connection: &File,
+        ledger: Option<&File>,
+        facts: &MountFacts,
+    ) -> Outcome {
+        if number > 0 {
+            let file = handover::memory_file(FD_MOUNT)?;
+            file.write_all_at(&serde_json::to_vec(facts).map_err(std::io::Error::from)?, 0)?;
+            self.store(&numbered(FD_MOUNT, number), &file)?;
+        }
         if let Some(ledger) = ledger {
-            self.store(FD_LEDGER, ledger)?;
+            self.store_ledger(number, ledger)?;
         }
         // Last: if the connection is held, everything is held.
-        self.store(FD_CONNECTION, connection)?;
-        Ok(facts_file)
+        self.store(&numbered(FD_CONNECTION, number), connection)
     }
 
     /// Has the holder drop everything. Our own supervisor exits by itself, and needs no message.
     pub fn drop_all(&self) -> Outcome {
-        [FD_CONNECTION, FD_CONTROL, FD_LEDGER, FD_FACTS, FD_LOST, FD_DEVICE]
-            .iter()
-            .try_for_each(|name| self.remove(name))
+        let names: Vec<String> = stored_fds().iter().map(|(name, _)| name.clone()).collect();
+        names.iter().try_for_each(|name| self.remove(name))
+    }
+
+    /// A mount of several has ended.
+    pub fn drop_mount(&self, number: u32) -> Outcome {
+        [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT].iter().try_for_each(|kind| {
+            let name = numbered(kind, number);
+            stored_fds().retain(|(known, _)| *known != name);
+            // Our supervisor does not obey the first word for all names, and systemd does not know the last.
+            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\nX_DROP=1"), None)
+        })
     }
 
     fn remove(&self, name: &str) -> Outcome {
@@ -245,15 +370,16 @@ impl FdStore {
     }
 
     /// For a mount that only now becomes writable.
-    pub fn store_ledger(&self, ledger: &File) -> Outcome {
-        self.store(FD_LEDGER, ledger)
+    pub fn store_ledger(&self, number: u32, ledger: &File) -> Outcome {
+        self.store(&numbered(FD_LEDGER, number), ledger)
     }
 
     /// After a crash. It replaces the previous list: our own supervisor does that itself, while systemd would
     /// keep both.
-    pub fn store_lost(&self, lost: &File) -> Outcome {
-        self.remove(FD_LOST)?;
-        self.store(FD_LOST, lost)
+    pub fn store_lost(&self, number: u32, lost: &File) -> Outcome {
+        let name = numbered(FD_LOST, number);
+        self.remove(&name)?;
+        self.store(&name, lost)
     }
 
     /// The mount exists, and its server answers.
@@ -272,59 +398,117 @@ fn read_facts(text: &[u8]) -> Option<Facts> {
     serde_json::Deserializer::from_slice(text).into_iter().next()?.ok()
 }
 
-impl InheritedMount {
-    /// What was passed to this process, if that is a mount that still exists. Everything else is closed.
-    pub fn of_this_process() -> Outcome<Option<InheritedMount>> {
-        let mut given = handover::take_passed();
+fn read_file(file: &File) -> Outcome<Vec<u8>> {
+    let mut text = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0).min(1 << 20)];
+    file.read_exact_at(&mut text, 0)?;
+    Ok(text)
+}
+
+fn unreadable(text: &[u8]) -> Failure {
+    Failure::refused(
+        "state handed over by the last server",
+        format_args!("state of version {VERSION} or earlier"),
+        String::from_utf8_lossy(text),
+        "unmount it and mount it again",
+    )
+}
+
+impl Inherited {
+    /// What was passed to this process, if that has a mount that still exists. Everything else is closed.
+    pub fn of_this_process() -> Outcome<Option<Inherited>> {
+        Inherited::of(handover::take_passed())
+    }
+
+    fn of(mut passed: Vec<(String, File)>) -> Outcome<Option<Inherited>> {
+        // Of several with a name the last counts.
         let mut take = |name: &str| {
-            let at = given.iter().rposition(|(given, _)| given == name)?;
-            Some(given.swap_remove(at).1)
+            let at = passed.iter().rposition(|(given, _)| given == name)?;
+            Some(passed.swap_remove(at))
         };
-        let (Some(connection), Some(facts_file)) = (take(FD_CONNECTION), take(FD_FACTS)) else {
-            return Ok(None);
+        let (Some(facts_file), Some(control)) = (take(FD_FACTS), take(FD_CONTROL)) else { return Ok(None) };
+        let device = take(FD_DEVICE);
+        let connections: BTreeSet<u32> =
+            passed.iter().filter_map(|(name, _)| number_in(FD_CONNECTION, name)).collect();
+        let mut take = |name: &str, number: u32| {
+            let name = numbered(name, number);
+            let at = passed.iter().rposition(|(given, _)| *given == name)?;
+            Some(passed.swap_remove(at))
         };
-        if handover::is_disconnected(&connection) {
+        let text = read_file(&facts_file.1)?;
+        let facts = read_facts(&text).filter(|facts| facts.version <= VERSION);
+        let mut facts = facts.ok_or_else(|| unreadable(&text))?;
+        let mut found = Vec::new();
+        for number in connections {
+            let connection = take(FD_CONNECTION, number);
+            let (ledger, lost, page) =
+                (take(FD_LEDGER, number), take(FD_LOST, number), take(FD_MOUNT, number));
+            let Some(connection) = connection.filter(|(_, file)| !handover::is_disconnected(file)) else {
+                continue;
+            };
+            let facts = match &page {
+                Some((_, file)) => {
+                    let text = read_file(file)?;
+                    serde_json::from_slice(&text).map_err(|_| unreadable(&text))?
+                }
+                None if number == 0 => facts.first.clone(),
+                None => return Err(unreadable(b"a mount without facts")),
+            };
+            found.push((number, connection, ledger, lost, page, facts));
+        }
+        if found.is_empty() {
             return Ok(None);
         }
-        let Some(control) = take(FD_CONTROL) else { return Ok(None) };
-        let (ledger, lost, device) = (take(FD_LEDGER), take(FD_LOST), take(FD_DEVICE));
-        let four =
-            [(FD_CONNECTION, Some(&connection)), (FD_FACTS, Some(&facts_file)), (FD_CONTROL, Some(&control))];
-        let others = [(FD_LEDGER, ledger.as_ref()), (FD_LOST, lost.as_ref()), (FD_DEVICE, device.as_ref())];
-        for (name, file) in four.into_iter().chain(others) {
-            file.map(|file| record_stored(name, file)).transpose()?;
+        let mut mounts = BTreeMap::new();
+        let record = |one: &(String, File)| record_stored(&one.0, &one.1);
+        for (number, connection, ledger, lost, page, facts) in found {
+            [Some(&connection), ledger.as_ref(), lost.as_ref(), page.as_ref()]
+                .into_iter()
+                .flatten()
+                .try_for_each(record)?;
+            let [ledger, lost] = [ledger, lost].map(|one| one.map(|(_, file)| file));
+            mounts.insert(number, InheritedMount { connection: connection.1, ledger, lost, facts });
         }
-        let mut text = vec![0; usize::try_from(facts_file.metadata()?.len()).unwrap_or(0).min(1 << 20)];
-        facts_file.read_exact_at(&mut text, 0)?;
-        let facts = read_facts(&text).ok_or_else(|| {
-            Failure::refused(
-                "state handed over by the last server",
-                "state of this version",
-                String::from_utf8_lossy(&text),
-                "unmount it and mount it again",
-            )
-        })?;
-        let control = UnixListener::from(std::os::fd::OwnedFd::from(control));
-        Ok(Some(InheritedMount { connection, control, ledger, lost, device, facts, facts_file }))
+        [Some(&facts_file), Some(&control), device.as_ref()].into_iter().flatten().try_for_each(record)?;
+        facts.version = VERSION;
+        let control = UnixListener::from(std::os::fd::OwnedFd::from(control.1));
+        let device = device.map(|(_, file)| file);
+        Ok(Some(Inherited { control, device, facts, facts_file: facts_file.1, mounts }))
+    }
+
+    /// Whether an earlier server could write.
+    pub fn was_writable(&self) -> bool {
+        self.mounts.values().any(|mount| mount.ledger.is_some())
     }
 }
 
-/// The facts of the mount that these descriptors belong to.
+/// The facts of the pool that these descriptors belong to.
 pub fn facts_of(fds: &[(String, File)]) -> Option<Facts> {
     let (_, facts_file) = fds.iter().find(|(name, _)| name == FD_FACTS)?;
-    let mut text = vec![0; usize::try_from(facts_file.metadata().ok()?.len()).unwrap_or(0).min(1 << 20)];
-    facts_file.read_exact_at(&mut text, 0).ok()?;
-    read_facts(&text)
+    read_facts(&read_file(facts_file).ok()?)
 }
 
-/// Whether this is the name of the descriptor of a mount's device.
+/// The kernel's numbers of the file systems that these descriptors belong to, if they are still mounted.
+pub fn devs_of(fds: &[(String, File)]) -> Vec<String> {
+    let standing = fds.iter().filter(|(_, file)| !handover::is_disconnected(file));
+    let numbers = standing.filter_map(|(name, _)| number_in(FD_CONNECTION, name));
+    let dev = |number: u32| {
+        if number == 0 {
+            return facts_of(fds).map(|facts| facts.first.dev);
+        }
+        let (_, page) = fds.iter().find(|(name, _)| number_in(FD_MOUNT, name) == Some(number))?;
+        serde_json::from_slice::<MountFacts>(&read_file(page).ok()?).ok().map(|facts| facts.dev)
+    };
+    numbers.filter_map(dev).filter(|dev| !dev.is_empty()).collect()
+}
+
+/// Whether this is the name of the descriptor of a pool's device.
 pub fn is_device(name: &str) -> bool {
     name == FD_DEVICE
 }
 
 /// Whether this is the name of the descriptor of a mount's connection.
-pub fn is_connection(name: &OsStr) -> bool {
-    name == FD_CONNECTION
+pub fn is_connection(name: &str) -> bool {
+    number_in(FD_CONNECTION, name).is_some()
 }
 
 #[cfg(test)]
@@ -335,26 +519,95 @@ mod tests {
     fn facts_survive_the_page() {
         use std::os::unix::ffi::OsStringExt;
         let raw: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 31, 0, 0, 0, 0, 0, 16, 0];
-        let facts = Facts {
-            pool: u64::MAX,
+        let first = MountFacts {
+            dataset: "home".to_owned(),
+            objset: 9,
             dir: OsString::from_vec(b"/mnt/\xff\n".to_vec()).into(),
             negotiated: Negotiated::decode(&raw).unwrap(),
-            orderly: true,
             dev: "0:53".to_owned(),
             since: 7,
+            options: Some(vec!["noatime".to_owned()]),
+        };
+        let facts = Facts {
+            orderly: true,
             read_only: Some(true),
             memory: Some(1 << 40),
-            devices: vec![Identity { device: 1 << 63, inode: 7 }],
+            ..Facts::new(u64::MAX, first, vec![Identity { device: 1 << 63, inode: 7 }])
         };
         let facts_file = handover::memory_file("facts").unwrap();
-        write_facts(
-            &facts_file,
-            &Facts { orderly: false, dir: "/a/longer/one/than/that".into(), ..facts.clone() },
-        )
-        .unwrap();
+        let mut longer = Facts { orderly: false, ..facts.clone() };
+        longer.first.dir = "/a/longer/one/than/that".into();
+        write_facts(&facts_file, &longer).unwrap();
         write_facts(&facts_file, &facts).unwrap();
         let mut text = vec![0; facts_file.metadata().unwrap().len() as usize];
         facts_file.read_exact_at(&mut text, 0).unwrap();
         assert_eq!(read_facts(&text), Some(facts), "whatever stood there before");
+    }
+
+    /// As a server of version 1 wrote them.
+    const FACTS_1: &[u8] = br#"{
+        "pool":7,"dir":[47,109],"negotiated":[1,0,0,0,0,0,0,0,31,0,0,0,0,0,16,0],"orderly":true,
+        "dev":"0:53","since":9,"read_only":null,"memory":null,"devices":[[1,2]]}"#;
+
+    fn memory(name: &str, text: &[u8]) -> (String, File) {
+        let file = handover::memory_file("x").unwrap();
+        file.write_all_at(text, 0).unwrap();
+        (name.to_owned(), file)
+    }
+
+    #[test]
+    fn what_an_older_server_left_is_its_root_data_set() {
+        let passed = vec![
+            memory(FD_FACTS, FACTS_1),
+            memory(FD_CONTROL, b""),
+            memory(FD_CONNECTION, b""),
+            memory(FD_LEDGER, b""),
+        ];
+        let inherited = Inherited::of(passed).unwrap().unwrap();
+        assert_eq!(inherited.mounts.keys().collect::<Vec<_>>(), [&0]);
+        assert!(inherited.was_writable() && inherited.facts.orderly);
+        let facts = &inherited.mounts[&0].facts;
+        assert_eq!((facts.dataset.as_str(), facts.dir.to_str()), ("", Some("/m")));
+        assert_eq!((facts.objset, &facts.options), (0, &None));
+    }
+
+    #[test]
+    fn mounts_are_told_apart_by_their_numbers() {
+        let first = read_facts(FACTS_1).unwrap().first;
+        let second = MountFacts { dataset: "home".to_owned(), dev: "0:54".to_owned(), ..first };
+        let page = serde_json::to_vec(&second).unwrap();
+        let (_, closed) = std::io::pipe()
+            .map(|(_, writer)| writer)
+            .map(|it| ("", File::from(std::os::fd::OwnedFd::from(it))))
+            .unwrap();
+        let passed = || {
+            vec![
+                memory(FD_FACTS, FACTS_1),
+                memory(FD_CONTROL, b""),
+                // Its other end is closed, as after an unmount.
+                (FD_CONNECTION.to_owned(), closed.try_clone().unwrap()),
+                memory("terrane-mount-3", &page),
+                memory("terrane-lost-3", b""),
+                memory("terrane-connection-3", b""),
+                memory("terrane-ledger-4", b""),
+            ]
+        };
+        let inherited = Inherited::of(passed()).unwrap().unwrap();
+        assert_eq!(inherited.mounts.keys().collect::<Vec<_>>(), [&3]);
+        let mount = &inherited.mounts[&3];
+        assert!(mount.facts == second && mount.ledger.is_none() && mount.lost.is_some());
+        assert_eq!(devs_of(&passed()), ["0:54"]);
+        let names: Vec<String> = passed().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names.iter().filter(|name| is_connection(name)).count(), 2);
+        assert!(!is_connection("terrane-connection-") && !is_connection("terrane-connection-x"));
+    }
+
+    #[test]
+    fn what_a_later_version_left_is_refused() {
+        let text = String::from_utf8(FACTS_1.to_vec()).unwrap().replacen('{', r#"{"version":3,"#, 1);
+        let passed =
+            vec![memory(FD_FACTS, text.as_bytes()), memory(FD_CONTROL, b""), memory(FD_CONNECTION, b"")];
+        let Err(Failure(said)) = Inherited::of(passed) else { panic!("it was taken over") };
+        assert!(said.contains("version 2") && said.contains("unmount"), "{said}");
     }
 }

@@ -24,6 +24,7 @@ pub use stat::{resolve, stat};
 pub use zaps::{zap, zap_blocks};
 pub use zones::{zone, zones};
 
+use crate::dataset_name::full_name;
 use crate::open_pool::OpenPool;
 use serde::Serialize;
 use terrane_format::Owner;
@@ -46,6 +47,8 @@ pub fn feature_names(label: &Label) -> Vec<String> {
 /// A block that cannot be read.
 #[derive(Serialize)]
 pub struct DamagedRow {
+    /// The data set of its file.
+    dataset: Option<String>,
     /// The path of its file, if it belongs to one.
     path: Option<String>,
     owner: String,
@@ -54,16 +57,17 @@ pub struct DamagedRow {
 
 /// Blocks that could not be read, with the paths of their files.
 pub fn damaged(open_pool: &OpenPool, blocks: &[DamagedBlock]) -> Vec<DamagedRow> {
-    let set = open_pool.dataset.object_set().id().0;
     let row = |damaged: &DamagedBlock| {
-        let path = match damaged.owner {
-            Owner::Block { objset, object, .. } if objset == set && object != 0 && object < HEADER => {
-                open_pool.fs().ok().map(|fs| fs.path_of(object))
+        let found = match damaged.owner {
+            Owner::Block { objset, object, .. } if object != 0 && object < HEADER => {
+                open_pool.fs_of_set(objset).map(|(dataset, fs)| (dataset, fs.path_of(object)))
             }
             _ => None,
         };
+        let (dataset, path) = found.unzip();
+        let dataset = dataset.map(|path| full_name(&open_pool.pool.name(), &path));
         let owner = terrane_store::reports::owner_text(damaged.owner);
-        DamagedRow { path, owner, reason: damaged.reason.clone() }
+        DamagedRow { dataset, path, owner, reason: damaged.reason.clone() }
     };
     blocks.iter().map(row).collect()
 }

@@ -14,6 +14,7 @@ mod collect;
 mod complete;
 mod control;
 mod daemon;
+mod dataset_name;
 mod device_probe;
 mod failure;
 mod fd_store;
@@ -28,6 +29,7 @@ mod logger;
 mod members;
 mod memory;
 mod metrics;
+mod mount_options;
 mod open_pool;
 mod owners;
 mod pages;
@@ -41,6 +43,7 @@ mod supervisor;
 mod sys;
 mod table;
 mod target;
+mod zfs;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -68,6 +71,7 @@ enum Command {
     /// Show and change properties of data sets
     #[command(subcommand)]
     Fs(cmd::fs::FsCommand),
+    Snapshot(cmd::fs::SnapshotCommand),
     Mount(cmd::mount::Mount),
     Umount(cmd::mount::Umount),
     Mounts(cmd::mounts::Mounts),
@@ -98,7 +102,7 @@ fn command_definition() -> clap::Command {
 fn main() -> ExitCode {
     complete::serve(command_definition);
     logger::start();
-    if let Some(code) = cmd::mount::helper::run() {
+    if let Some(code) = cmd::mount::helper::run().or_else(zfs::run) {
         return code;
     }
     let cli = Cli::from_arg_matches(&command_definition().get_matches()).unwrap_or_else(|error| error.exit());
@@ -125,6 +129,7 @@ impl Command {
         match self {
             Command::Pool(command) => command.run().map(|()| true),
             Command::Fs(command) => command.run().map(|()| true),
+            Command::Snapshot(snapshot) => snapshot.run().map(|()| true),
             Command::Mount(mount) => mount.run().map(|()| true),
             Command::Umount(umount) => umount.run().map(|()| true),
             Command::Mounts(mounts) => mounts.run().map(|()| true),

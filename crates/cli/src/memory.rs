@@ -2,7 +2,7 @@
 //!
 //! Of `--memory` half is for cached blocks, a quarter for dirty data, an eighth for inodes, a 16th for the
 //! tables of zones, a 32nd for the indexes of directories. The rest is for requests in progress and blocks
-//! being compressed. These shares bound what is counted.
+//! being compressed. These shares bound what is counted. Of inodes and indexes, mounted data sets have equal parts.
 //!
 //! Other memory, such as the heap's fragmentation and what the kernel makes us remember of a million names,
 //! shows only in the resident size. So a thread checks that size four times a second. Near the limit it
@@ -102,10 +102,13 @@ impl MemoryBudget {
             (cache_bytes, dirty_bytes, index_bytes);
     }
 
-    /// Sets the limits of the file system above the pool.
-    fn apply_to_fs(self, fs: &Fs) {
-        fs.set_idle_inodes_max(usize::try_from(self.0 / 8 / INODE_BYTES).unwrap_or(usize::MAX));
-        fs.set_index_bytes_max(usize::try_from(self.0 / 32).unwrap_or(usize::MAX));
+    /// Sets the limits of the file systems above the pool: each gets an equal share.
+    fn apply_to_file_systems(self, all: &[Arc<Fs>]) {
+        let count = (all.len() as u64).max(1);
+        for fs in all {
+            fs.set_idle_inodes_max(usize::try_from(self.0 / 8 / INODE_BYTES / count).unwrap_or(usize::MAX));
+            fs.set_index_bytes_max(usize::try_from(self.0 / 32 / count).unwrap_or(usize::MAX));
+        }
     }
 
     /// The cache's limit that follows from the resident size, `now` being the current one.
@@ -179,19 +182,27 @@ impl MemoryLimit {
 
     /// Sets another limit. Memory above it returns to the kernel before this call returns, except dirty data,
     /// which txgs write first.
-    pub fn change(&self, memory: MemoryBudget, pool: &Pool, fs: &Fs) {
+    pub fn change(&self, memory: MemoryBudget, pool: &Pool, file_systems: &[Arc<Fs>]) {
         let before = self.0.swap(memory.0, Ordering::Relaxed);
         pool.set_bounds(memory.pool_bounds());
-        memory.apply_to_fs(fs);
+        memory.apply_to_file_systems(file_systems);
         if memory.0 < before {
             terrane_fuse::process::trim_heap();
         }
         log::info!(before, now = memory.0; "memory limit changed");
     }
 
+    /// Divides the shares anew after a data set was mounted or unmounted.
+    pub fn share_among(&self, file_systems: &[Arc<Fs>]) {
+        self.current().apply_to_file_systems(file_systems);
+    }
+
     /// For `pool status`.
-    pub fn status(&self, pool: &Pool, fs: Option<&Fs>) -> MemoryStatus {
+    pub fn status(&self, pool: &Pool, file_systems: &[Arc<Fs>]) -> MemoryStatus {
         let stats = pool.stats();
+        let sum = |of: fn(&Fs) -> usize| {
+            (!file_systems.is_empty()).then(|| file_systems.iter().map(|fs| of(fs)).sum::<usize>())
+        };
         MemoryStatus {
             limit: self.current().0,
             resident: resident(),
@@ -199,8 +210,8 @@ impl MemoryLimit {
             cache: stats.cache.bytes,
             cache_stored: stats.cache.stored_bytes,
             cache_logical: stats.cache.logical_bytes,
-            directory_indexes: fs.map(Fs::index_count),
-            directory_index_bytes: fs.map(Fs::index_bytes),
+            directory_indexes: sum(Fs::index_count),
+            directory_index_bytes: sum(Fs::index_bytes),
             dirty_limit: stats.dirty_bytes_max,
             dirty: stats.dirty_bytes,
         }
@@ -208,8 +219,12 @@ impl MemoryLimit {
 }
 
 /// Keeps this process within its memory for as long as the pool exists; the limit can be changed meanwhile.
-pub fn start_enforcing(memory: MemoryBudget, pool: &Arc<Pool>, fs: &Fs) -> Outcome<Arc<MemoryLimit>> {
-    memory.apply_to_fs(fs);
+pub fn start_enforcing(
+    memory: MemoryBudget,
+    pool: &Arc<Pool>,
+    file_systems: &[Arc<Fs>],
+) -> Outcome<Arc<MemoryLimit>> {
+    memory.apply_to_file_systems(file_systems);
     let cgroup = Cgroup::of_this_process(Path::new("/"));
     memory.compare_with_cgroup(&cgroup);
     let limit = Arc::new(MemoryLimit(AtomicU64::new(memory.0)));

@@ -11,18 +11,19 @@ mod text;
 pub use server::{listen, serve};
 
 use crate::open_pool::OpenPool;
+use std::sync::Arc;
 use terrane_fuse::MountStats;
 use terrane_posix::Fs;
 use text::{MetricsText, seconds};
 
-/// The data of a mount beside its pool.
-pub struct MountMetrics<'a> {
+/// The data of all mounts of a server beside its pool.
+pub struct MountMetrics {
     pub stats: MountStats,
-    pub fs: &'a Fs,
+    pub file_systems: Vec<Arc<Fs>>,
 }
 
 /// The whole text. Without a mount, what a freshly opened pool can show.
-pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics<'_>>) -> String {
+pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics>) -> String {
     let stats = open_pool.pool.stats();
     let mut text = MetricsText { pool: open_pool.pool.name(), out: String::new() };
     text.family("info", "gauge", "The pool, and the version of the program that serves it; always 1.");
@@ -46,7 +47,7 @@ pub fn render(open_pool: &OpenPool, mount: Option<&MountMetrics<'_>>) -> String 
         families::caches(&mut text, &stats);
         families::cache_devices(&mut text, open_pool);
         families::levels(&mut text, open_pool);
-        families::rewritten(&mut text, mount.fs);
+        families::rewritten(&mut text, &mount.file_systems);
         families::errors(&mut text, &stats);
         families::requests(&mut text, mount);
         families::process(&mut text, open_pool);

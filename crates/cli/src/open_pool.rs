@@ -1,12 +1,20 @@
-//! A pool that is open in this process, from the devices up to the root dataset.
+//! A pool that is open in this process, from the devices up to one data set.
+//!
+//! An [`OpenPool`] shows the pool by way of one data set, at first the root. [`OpenPool::view`] shows it by way of
+//! another.
+//!
+//! Invariant: views of one data set share one file system. Two would have inodes and locks of their own.
 
+use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
 use crate::members;
 use crate::memory::MemoryLimit;
 use crate::target::Target;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
-use terrane_dataset::Dataset;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use terrane_dataset::{Dataset, DatasetError, Datasets};
 use terrane_device::{Backing, Device, Identity, OpenMode};
 use terrane_object::ObjectSets;
 use terrane_pool::{ImportOptions, Pool};
@@ -15,19 +23,125 @@ use terrane_store::env::SystemEnv;
 
 /// Block cache of a command that reads a little and exits.
 const TOOL_CACHE_BYTES: usize = 64 << 20;
+/// How often to check whether a file system is still used.
+const CLOSE_POLL_PERIOD: Duration = Duration::from_millis(5);
 
+#[derive(Clone)]
 pub struct OpenPool {
     /// The path of the device that was named.
     pub path: PathBuf,
     pub pool: Arc<Pool>,
     pub objects: Arc<ObjectSets>,
+    pub datasets: Arc<Datasets>,
+    /// The path of the data set from the root, which is `""`.
+    pub dataset_path: String,
     pub dataset: Arc<Dataset>,
-    /// The mount point, if this process mounted it.
-    pub mountpoint: Option<PathBuf>,
-    /// The file system, once it was needed; a mount has it from the beginning.
-    pub fs: OnceLock<Arc<Fs>>,
-    /// The memory limit, where this process serves a mount.
-    pub memory: OnceLock<Arc<MemoryLimit>>,
+    /// Its file system, once it was needed; a mount has it from the beginning.
+    pub fs: FsSlot,
+    slots: FsSlots,
+    /// What this process has mounted.
+    pub mounts: MountTable,
+    /// The memory limit, where this process serves mounts.
+    pub memory: Arc<OnceLock<Arc<MemoryLimit>>>,
+}
+
+/// The file system of one data set, if it is open.
+#[derive(Clone, Default)]
+pub struct FsSlot(Arc<Mutex<Option<Arc<Fs>>>>);
+
+impl FsSlot {
+    fn slot(&self) -> MutexGuard<'_, Option<Arc<Fs>>> {
+        // A thread that panicked with it left a file system or none.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn get(&self) -> Option<Arc<Fs>> {
+        self.slot().clone()
+    }
+
+    /// For a file system that was opened in another way.
+    pub fn set(&self, fs: Arc<Fs>) {
+        *self.slot() = Some(fs);
+    }
+
+    /// Closes the file system once no other thread uses it. The next [`open`](Self::open) opens another one.
+    pub fn close(&self) {
+        while !self.try_close() {
+            std::thread::sleep(CLOSE_POLL_PERIOD);
+        }
+    }
+
+    fn try_close(&self) -> bool {
+        let mut slot = self.slot();
+        if slot.as_ref().is_some_and(|fs| Arc::strong_count(fs) > 1) {
+            return false;
+        }
+        *slot = None;
+        true
+    }
+
+    fn open(&self, dataset: &Arc<Dataset>) -> Outcome<Arc<Fs>> {
+        let mut slot = self.slot();
+        match &*slot {
+            Some(fs) => Ok(Arc::clone(fs)),
+            None => Ok(Arc::clone(slot.insert(Fs::open(Arc::clone(dataset))?))),
+        }
+    }
+}
+
+/// The slots of all data sets that were asked for, by object set and name of the snapshot.
+#[derive(Clone, Default)]
+struct FsSlots(Arc<Mutex<BTreeMap<(u64, String), FsSlot>>>);
+
+impl FsSlots {
+    fn of(&self, dataset: &Dataset, path: &str) -> FsSlot {
+        let snapshot = path.split_once('@').map(|(_, name)| name).unwrap_or_default();
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        slots.entry((dataset.object_set().id().0, snapshot.to_owned())).or_default().clone()
+    }
+}
+
+/// One data set that this process has mounted.
+#[derive(Clone)]
+pub struct MountedAt {
+    /// The number of the mount in this process.
+    pub number: u32,
+    /// The path of the data set from the root.
+    pub path: String,
+    /// Where it was mounted; other places of it are in the kernel's table.
+    pub dir: PathBuf,
+    /// The kernel's number of the file system.
+    pub dev: String,
+    pub dataset: Arc<Dataset>,
+    pub fs: FsSlot,
+}
+
+/// The data sets that this process has mounted, in the order of their mounts.
+#[derive(Clone, Default)]
+pub struct MountTable(Arc<Mutex<Vec<MountedAt>>>);
+
+impl MountTable {
+    fn rows(&self) -> MutexGuard<'_, Vec<MountedAt>> {
+        // Rows are added and removed whole.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn list(&self) -> Vec<MountedAt> {
+        self.rows().clone()
+    }
+
+    pub fn add(&self, row: MountedAt) {
+        self.rows().push(row);
+    }
+
+    pub fn remove(&self, number: u32) {
+        self.rows().retain(|row| row.number != number);
+    }
+
+    /// The file systems of all mounts.
+    pub fn file_systems(&self) -> Vec<Arc<Fs>> {
+        self.rows().iter().filter_map(|row| row.fs.get()).collect()
+    }
 }
 
 /// Import options of a command that only reads, or changes a little.
@@ -68,19 +182,26 @@ impl OpenPool {
         options: &ImportOptions,
     ) -> Outcome<OpenPool> {
         let pool = Pool::import(devices, Arc::new(SystemEnv::new()), options)?;
-        let opened = ObjectSets::open(Arc::clone(&pool))
-            .map_err(Failure::from)
-            .and_then(|objects| Ok((Dataset::open_root(&objects)?, objects)));
+        let opened = ObjectSets::open(Arc::clone(&pool)).map_err(Failure::from).and_then(|objects| {
+            let datasets = Datasets::open(&objects)?;
+            Ok((datasets.open_dataset("")?, datasets, objects))
+        });
         match opened {
-            Ok((dataset, objects)) => Ok(OpenPool {
-                path: path.to_owned(),
-                pool,
-                objects,
-                dataset: Arc::new(dataset),
-                mountpoint: None,
-                fs: OnceLock::new(),
-                memory: OnceLock::new(),
-            }),
+            Ok((dataset, datasets, objects)) => {
+                let slots = FsSlots::default();
+                Ok(OpenPool {
+                    path: path.to_owned(),
+                    pool,
+                    objects,
+                    datasets,
+                    dataset_path: String::new(),
+                    fs: slots.of(&dataset, ""),
+                    dataset,
+                    slots,
+                    mounts: MountTable::default(),
+                    memory: Arc::default(),
+                })
+            }
             Err(failure) => {
                 // Its threads hold it; nothing was changed.
                 pool.abandon();
@@ -106,20 +227,103 @@ impl OpenPool {
         }
     }
 
-    pub fn fs(&self) -> Outcome<&Arc<Fs>> {
-        if self.fs.get().is_none() {
-            // If another thread was faster, its value is as good.
-            let _ = self.fs.set(Fs::open(Arc::clone(&self.dataset))?);
+    /// Shows the pool by way of the data set or snapshot at this path.
+    ///
+    /// # Errors
+    /// If there is none; the message names the nearest one.
+    pub fn view(&self, path: &str) -> Outcome<OpenPool> {
+        let pool = self.pool.name();
+        self.find(path).map_err(|error| match error {
+            DatasetError::Unknown { nearest, .. } => {
+                let hint = nearest.map(|near| format!("; did you mean '{}'?", full_name(&pool, &near)));
+                let kind = if path.contains('@') { "snapshot" } else { "data set" };
+                Failure(format!(
+                    "unknown {kind} {:?}; see `terrane fs list`{}",
+                    full_name(&pool, path),
+                    hint.unwrap_or_default()
+                ))
+            }
+            error => error.into(),
+        })
+    }
+
+    /// As [`view`](Self::view).
+    pub fn find(&self, path: &str) -> Result<OpenPool, DatasetError> {
+        if path == self.dataset_path {
+            return Ok(self.clone());
         }
-        self.fs.get().ok_or_else(|| Failure("the file system is not open".to_owned()))
+        if let Some(row) = self.mounts.list().into_iter().find(|row| row.path == path) {
+            return Ok(OpenPool { dataset_path: row.path, dataset: row.dataset, fs: row.fs, ..self.clone() });
+        }
+        let dataset = match path.split_once('@') {
+            Some((path, name)) => self.datasets.open_snapshot(path, name)?,
+            None => self.datasets.open_dataset(path)?,
+        };
+        let fs = self.slots.of(&dataset, path);
+        Ok(OpenPool { dataset_path: path.to_owned(), dataset, fs, ..self.clone() })
+    }
+
+    /// The data set with this object set, whatever its path is by now.
+    pub fn find_by_set(&self, set: u64) -> Result<Option<OpenPool>, DatasetError> {
+        let found = self.datasets.list()?.into_iter().find(|info| info.set.0 == set);
+        found.map(|info| self.find(&info.path)).transpose()
+    }
+
+    /// Closes the file system, if it was opened for a question alone.
+    pub fn release(&self) {
+        if self.mountpoint().is_none() {
+            self.fs.try_close();
+        }
+    }
+
+    /// The file system over the object set of this number, and the path of its data set: if it is that of this view,
+    /// or mounted.
+    pub fn fs_of_set(&self, set: u64) -> Option<(String, Arc<Fs>)> {
+        let has = |dataset: &Dataset| dataset.object_set().id().0 == set;
+        if has(&self.dataset) && !self.is_snapshot() {
+            return Some((self.dataset_path.clone(), self.fs().ok()?));
+        }
+        let row = self.mounts.list().into_iter().find(|row| !row.path.contains('@') && has(&row.dataset))?;
+        Some((row.path, row.fs.get()?))
+    }
+
+    /// Whether it can only be read, whatever the pool allows.
+    pub fn is_snapshot(&self) -> bool {
+        self.dataset_path.contains('@')
+    }
+
+    /// Whether this process serves mounts of the pool.
+    pub fn is_served(&self) -> bool {
+        !self.mounts.rows().is_empty()
+    }
+
+    /// Where this process has mounted the data set.
+    pub fn mountpoint(&self) -> Option<PathBuf> {
+        let rows = self.mounts.rows();
+        rows.iter().find(|row| row.path == self.dataset_path).map(|row| row.dir.clone())
+    }
+
+    pub fn fs(&self) -> Outcome<Arc<Fs>> {
+        self.fs.open(&self.dataset)
+    }
+
+    /// The root data set. It alone stores the error log, which belongs to the pool: two data sets that stored it would not
+    /// know of each other's entries.
+    pub fn root(&self) -> Result<Arc<Dataset>, DatasetError> {
+        self.datasets.open_dataset("")
+    }
+
+    /// The file systems of all mounts, and that of this view if it is open.
+    pub fn file_systems(&self) -> Vec<Arc<Fs>> {
+        let mut open = self.mounts.file_systems();
+        open.extend(self.fs.get().filter(|fs| !open.iter().any(|other| Arc::ptr_eq(fs, other))));
+        open
     }
 
     /// Commits what is left, and marks the pool as closed.
     pub fn export(&self) -> Outcome {
-        let recorded = match self.fs.get() {
-            Some(fs) => fs.record_errors(),
-            None => self.dataset.record_errors(),
-        };
+        self.file_systems().iter().for_each(|fs| fs.log_losses());
+        let recorded = self.root().and_then(|root| root.record_errors());
         if let Err(error) = recorded {
             log::warn!("pool {}: storing the error log failed: {error}", self.pool.name());
         }

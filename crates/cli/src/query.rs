@@ -4,17 +4,20 @@
 //! mounted. So the answer is made in one place, from the open pool, and is plain JSON: commands only choose
 //! columns. Its keys are the fields of a struct, which `docs/json.md` lists.
 
+mod datasets;
 mod devices;
 mod features;
 mod iostat;
 mod owners;
 mod properties;
 mod question;
+mod snapshots;
 mod status;
 
 pub use owners::word_of;
-pub use properties::{parse_setting, property_help, validate_setting};
-pub use question::{Query, Setting};
+pub use properties::{parse_setting, property_help, refuse_limits, validate_setting};
+pub use question::{Query, Selection, Setting};
+pub use snapshots::SnapshotAction;
 pub use status::{NOT_WRITTEN_BACK, unavailable_row};
 
 use crate::check;
@@ -49,7 +52,19 @@ impl Query {
                 properties::inherit(open_pool, names)?;
                 Ok(value(&properties::pending_until_remount(open_pool, names.iter())))
             }
-            Query::Owners { of } => Ok(value(&owners::list(open_pool, of)?)),
+            Query::GetOf { of, names } => Ok(value(&datasets::get(open_pool, of, names)?)),
+            Query::SetOf { paths, settings } => Ok(value(&datasets::set(open_pool, paths, settings)?)),
+            Query::InheritOf { of, names, received } => {
+                Ok(value(&datasets::inherit(open_pool, of, names, *received)?))
+            }
+            Query::ListDatasets { of, names } => Ok(value(&datasets::list(open_pool, of, names)?)),
+            Query::CreateDataset { path, parents, settings } => {
+                Ok(value(&datasets::create(open_pool, path, *parents, settings)?))
+            }
+            Query::DestroyDataset { path } => Ok(value(&datasets::destroy(open_pool, path)?)),
+            Query::Snapshots { action } => action.answer(open_pool),
+            Query::RenameDataset { path, to } => Ok(value(&datasets::rename(open_pool, path, to)?)),
+            Query::Owners { path, of } => Ok(value(&owners::list(open_pool, path, of)?)),
             Query::Add { path, kind, zone_size, force } => {
                 let device_options = DeviceOptions { size: None, zone_size: *zone_size, force: *force };
                 Ok(value(&devices::add(open_pool, path, *kind, &device_options)?))

@@ -7,6 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::jobs::{FAILURE_PAUSE, Load, Pace, RunEnd, pause, run_job};
 use crate::open_pool::OpenPool;
 use serde::Serialize;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use terrane_pool::Pool;
 use terrane_posix::{Errno, Fs, Job, RewriteSpec, RewriteStatus};
@@ -82,7 +83,7 @@ pub fn continue_rewrite(fs: &Fs, pool: &Pool, requests: &dyn Fn() -> u64, sleep:
 
 pub fn begin(open_pool: &OpenPool, spec: &RewriteSpec) -> Outcome<RewriteRow> {
     let fs = open_pool.fs()?;
-    fs.rewrite().begin(spec).map_err(|errno| refuse(open_pool, fs, spec, errno))?;
+    fs.rewrite().begin(spec).map_err(|errno| refuse(open_pool, &fs, spec, errno))?;
     // The caller may go once it knows that it began.
     open_pool.pool.commit()?;
     Ok(status(open_pool))
@@ -163,7 +164,7 @@ struct RewriteFigures {
 
 pub fn status(open_pool: &OpenPool) -> RewriteRow {
     let name = open_pool.pool.name();
-    let found = open_pool.fs.get().and_then(|fs| Some((fs, fs.rewrite().progress()?)));
+    let found = open_pool.fs.get().and_then(|fs| Some((Arc::clone(&fs), fs.rewrite().progress()?)));
     let Some((fs, status)) = found else { return RewriteRow { name, state: None, rewrite: None } };
     let RewriteStatus { spec, pass, state, figures } = status;
     let path = fs.path_of(spec.root);

@@ -1,8 +1,8 @@
-//! The process that outlives the server of a mount.
+//! The process that outlives the server of a pool.
 //!
-//! It holds the mount's connection and does nothing else. It starts the server as its child and keeps what
+//! It holds the connections of the server's mounts and does nothing else. It starts the server as its child and keeps what
 //! the server leaves with it ([`crate::fd_store`]). When the child dies it starts the next one, which continues
-//! the mount. Callers on the mount wait meanwhile, and then proceed. When the mount is gone, the supervisor
+//! the mounts. Callers on the mounts wait meanwhile, and then proceed. When the last mount is gone, the supervisor
 //! exits.
 //!
 //! It reads no pool and no request, so there is little in it that could fail, and it is not upgraded with the
@@ -16,12 +16,13 @@
 
 use crate::control::owner_file;
 use crate::failure::{Failure, Outcome};
-use crate::fd_store::{self, is_connection, is_device};
+use crate::fd_store::{
+    self, FD_NAME_PREFIX, FDS_MAX, HOLDS_MOUNTS, HOLDS_VARIABLE, is_connection, is_device,
+};
 use crate::logger;
 use crate::registry::Registry;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::OsStr;
 use std::fs::{File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
@@ -42,11 +43,7 @@ const FAILURES_MAX: u32 = 10;
 const FAILURES_OF_NEW_PROGRAM: u32 = 3;
 /// A server that lived this long resets the count of failures.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
-/// Prefix of the names of descriptors that servers leave.
-const FD_NAME_PREFIX: &str = "terrane-";
 const FD_NAME_BYTES_MAX: usize = 32;
-/// Maximum number of descriptors that are kept.
-const FDS_MAX: usize = 32;
 const DELAY_MIN: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_secs(5);
 
@@ -69,6 +66,8 @@ pub struct Supervisor {
 enum Event {
     Store(String, File),
     Remove(String),
+    /// It is not stored again.
+    Drop(String),
     Ready,
     Signal(i32),
     Exited,
@@ -88,7 +87,8 @@ impl Event {
             _ => {}
         }
         if let (Some(_), Some((_, name))) = (value("FDSTOREREMOVE"), value("FDNAME")) {
-            return Event::Remove(name.to_owned());
+            let is_dropped = value("X_DROP").is_some();
+            return if is_dropped { Event::Drop(name.to_owned()) } else { Event::Remove(name.to_owned()) };
         }
         match (value("READY"), number("X_SIGNAL"), value("X_EXITED"), value("X_REOPEN")) {
             (Some(_), ..) => Event::Ready,
@@ -113,6 +113,7 @@ impl Supervisor {
     pub fn run(&self) -> Outcome<u8> {
         // Before the first server, so that no signal finds a server without a handler.
         let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+        process::raise_descriptor_limit();
         let path = self.registry.supervisor_socket(&self.pool);
         let (socket, name) = {
             let _lock = self.registry.lock_sockets()?;
@@ -146,8 +147,6 @@ impl Supervisor {
         let mut fds: Vec<(String, File)> =
             if adopted.is_some() { handover::take_passed() } else { Vec::new() };
         let (mut failures, mut was_ready) = (0, adopted.is_some());
-        // The kernel's number of the file system, while a server could confirm that it is ours.
-        let mut dev = fd_store::facts_of(&fds).map(|facts| facts.dev);
         loop {
             let own = failures > FAILURES_OF_NEW_PROGRAM || !program.exists();
             let program = if own { Path::new("/proc/self/exe") } else { &program };
@@ -159,11 +158,7 @@ impl Supervisor {
             let begun = Instant::now();
             let status = match child {
                 Ok(child) => {
-                    let mut ready = || {
-                        // From the first server only: later its first mount point may be gone.
-                        dev = if was_ready { dev.take() } else { dev_at(&self.dir) };
-                        was_ready = true;
-                    };
+                    let mut ready = || was_ready = true;
                     handle_events(child, socket, &myself, &mut fds, &mut ready)?
                 }
                 Err(error) => {
@@ -171,13 +166,13 @@ impl Supervisor {
                     None
                 }
             };
-            let connection = fds.iter().find(|(name, _)| is_connection(OsStr::new(name)));
-            let stands = connection.is_some_and(|(_, connection)| !handover::is_disconnected(connection));
+            let stands =
+                fds.iter().any(|(name, file)| is_connection(name) && !handover::is_disconnected(file));
             let code = status.and_then(|status| status.code());
             if !stands || !was_ready {
                 // Nothing to keep: it ended as it should, or was never mounted.
                 if stands {
-                    self.give_up(fds, dev.as_deref());
+                    self.give_up(fds);
                 }
                 return Ok(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1));
             }
@@ -209,7 +204,7 @@ impl Supervisor {
                     self.pool,
                     self.dir.display()
                 );
-                self.give_up(fds, dev.as_deref());
+                self.give_up(fds);
                 return Ok(1);
             }
             let delay = restart_delay(failures);
@@ -232,6 +227,7 @@ impl Supervisor {
         command.args(std::env::args_os().skip(1)).stdin(Stdio::null());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.env(handover::SOCKET_VARIABLE, socket).env_remove(fd_store::ADOPT_VARIABLE);
+        command.env(HOLDS_VARIABLE, HOLDS_MOUNTS);
         // The command waits for the first server's output; no process waits for that of later ones.
         command.stdout(if again { Stdio::null() } else { Stdio::inherit() });
         handover::pass_descriptors(&mut command, fds)?;
@@ -252,13 +248,15 @@ impl Supervisor {
         }
     }
 
-    /// Ends the connection, so that callers get an error instead of waiting for ever, and unmounts the dead
-    /// mount wherever it is visible. Its first mount point may show something else by now. The connection is
-    /// aborted, because a helper process of the server ([`terrane_fuse::forget`]) may hold it as well, and
+    /// Ends the connections, so that callers get an error instead of waiting for ever, and unmounts the dead
+    /// mounts wherever they are visible. A first mount point may show something else by now. The connections are
+    /// aborted, because a helper process of the server ([`terrane_fuse::forget`]) may hold one as well, and
     /// wait for an answer.
-    fn give_up(&self, fds: Vec<(String, File)>, dev: Option<&str>) {
+    fn give_up(&self, fds: Vec<(String, File)>) {
+        let devs = fd_store::devs_of(&fds);
         drop(fds);
-        let is_ours = |row: &MountEntry| dev.map_or(row.dir == self.dir, |dev| row.dev == dev);
+        let is_ours =
+            |row: &MountEntry| if devs.is_empty() { row.dir == self.dir } else { devs.contains(&row.dev) };
         for row in list_mounts().unwrap_or_default().into_iter().rev().filter(is_ours) {
             if let Err(error) = UnmountHandle::at(&row.dir).abort() {
                 log::warn!("unmount failed: {error}");
@@ -301,11 +299,6 @@ fn remove_socket(path: &Path, name: &str) {
     }
 }
 
-/// The number of the file system that was just mounted there.
-fn dev_at(dir: &Path) -> Option<String> {
-    list_mounts().ok()?.into_iter().rfind(|row| row.dir == dir).map(|row| row.dev)
-}
-
 fn send_event(own: &UnixDatagram, message: &str) {
     if let Err(error) = own.send(message.as_bytes()) {
         log::error!("supervisor event {message} lost: {error}");
@@ -315,15 +308,15 @@ fn send_event(own: &UnixDatagram, message: &str) {
 /// Keeps a descriptor, in place of the one of that name. Accepted are names of our servers, also of later
 /// versions; other descriptors are closed. Descriptors are limited, and a name must fit the environment of
 /// the next server.
-fn store_fd(fds: &mut Vec<(String, File)>, name: String, file: File) {
+fn store_fd(fds: &mut Vec<(String, File)>, name: String, file: File, max: usize) {
     let is_ours = name.strip_prefix(FD_NAME_PREFIX).is_some_and(|rest| {
         (1..=FD_NAME_BYTES_MAX).contains(&rest.len())
             && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     });
     let others = fds.iter().filter(|(known, _)| *known != name).count();
-    if !is_ours || others >= FDS_MAX {
+    if !is_ours || others >= max {
         return log::warn!(
-            "descriptor {name:?} refused: expected a name of ours, and at most {FDS_MAX} descriptors"
+            "descriptor {name:?} refused: expected a name of ours, and at most {max} descriptors"
         );
     }
     fds.retain(|(known, _)| *known != name);
@@ -377,11 +370,12 @@ fn handle_events(
             Err(error) => return Err(error.into()),
         };
         match Event::of(&message, file) {
-            Event::Store(name, file) => store_fd(fds, name, file),
+            Event::Store(name, file) => store_fd(fds, name, file, FDS_MAX),
             // A descriptor dropped under another name is replaced by the next message, and must not be
             // missing between the two.
             Event::Remove(name) if is_device(&name) => fds.retain(|(known, _)| *known != name),
             Event::Remove(_) => {}
+            Event::Drop(name) => fds.retain(|(known, _)| *known != name),
             Event::Ready => ready(),
             Event::Reopen => {
                 if let Err(failure) = logger::reopen() {
@@ -413,6 +407,9 @@ mod tests {
         let file = || Some(handover::memory_file("x").unwrap());
         assert!(matches!(Event::of("FDSTORE=1\nFDNAME=a", file()), Event::Store(name, _) if name == "a"));
         assert!(matches!(Event::of("FDSTOREREMOVE=1\nFDNAME=a", None), Event::Remove(name) if name == "a"));
+        assert!(
+            matches!(Event::of("FDSTOREREMOVE=1\nFDNAME=a\nX_DROP=1", None), Event::Drop(name) if name == "a")
+        );
         assert!(matches!(Event::of("READY=1\nSTATUS=on /mnt", None), Event::Ready));
         assert!(matches!(Event::of("X_SIGNAL=15", None), Event::Signal(15)));
         assert!(matches!(Event::of("X_EXITED=1", None), Event::Exited));
@@ -424,9 +421,10 @@ mod tests {
 
     #[test]
     fn stored_fds_are_limited_and_have_valid_names() {
+        const MAX: usize = 32;
         let mut stored = Vec::new();
         let mut leave = |name: &str| {
-            store_fd(&mut stored, name.to_owned(), handover::memory_file("x").unwrap());
+            store_fd(&mut stored, name.to_owned(), handover::memory_file("x").unwrap(), MAX);
             stored.len()
         };
         assert_eq!(leave("terrane-facts"), 1);
@@ -443,9 +441,9 @@ mod tests {
         }
         assert_eq!(leave("terrane-facts"), 1, "in place of the other");
         for number in 0..100 {
-            assert!(leave(&format!("terrane-{number}")) <= FDS_MAX);
+            assert!(leave(&format!("terrane-{number}")) <= MAX);
         }
-        assert_eq!(leave("terrane-facts"), FDS_MAX, "also where there are as many as there may be");
+        assert_eq!(leave("terrane-facts"), MAX, "also where there are as many as there may be");
     }
 
     #[test]

@@ -97,7 +97,8 @@ impl Listing {
         self.render_columns(if names.is_empty() { self.columns } else { &chosen }, rows, output)
     }
 
-    fn render_columns(&self, columns: &[Column], rows: &[Value], output: OutputFormat) -> String {
+    /// The same with these columns.
+    pub fn render_columns(&self, columns: &[Column], rows: &[Value], output: OutputFormat) -> String {
         if output.json { self.json(rows) } else { render(columns, rows, output) }
     }
 }

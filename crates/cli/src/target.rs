@@ -35,6 +35,34 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     find_at(&path)
 }
 
+/// Finds a pool, and in it the data set or snapshot that `word` means: `tank/home/ann`, `tank/home@monday`. A pool alone
+/// means its root, whose path is `""`.
+///
+/// # Errors
+/// As [`find`]. The data set is not looked up.
+pub fn find_mountable(registry: &Registry, word: &str) -> Outcome<(Target, String)> {
+    let known = registry.pools()?;
+    let Some((pool, path)) = split_mountable(word).filter(|_| !known.contains_key(word)) else {
+        return Ok((find(registry, word)?, String::new()));
+    };
+    if known.contains_key(pool) {
+        return Ok((find(registry, pool)?, path.to_owned()));
+    }
+    match find(registry, word) {
+        // A path that leads nowhere, and may be that of a data set.
+        Err(_) if Path::new(word).symlink_metadata().is_err() => Err(unknown_pool(pool, &known)),
+        found => Ok((found?, String::new())),
+    }
+}
+
+/// The pool's name in the name of a data set or snapshot, and its path in the pool. `None`: it has no such form.
+pub fn split_mountable(word: &str) -> Option<(&str, &str)> {
+    let at = word.find(['/', '@'])?;
+    let (pool, rest) = word.split_at_checked(at)?;
+    let path = rest.strip_prefix('/').unwrap_or(rest);
+    (is_name(pool) && !path.is_empty()).then_some((pool, path))
+}
+
 /// The pool on the device at this path. Its name need not lead to it for other commands.
 pub fn find_at(path: &Path) -> Outcome<Target> {
     let label = read_label(path)?;
@@ -111,4 +139,19 @@ pub fn probe_label(path: &Path, bytes: u64) -> Option<Label> {
     let peek = UnlockedReader::open(path).ok()?;
     let mut read = |offset: u64, buf: &mut [u8]| peek.read_at(offset, buf).is_ok();
     terrane_pool::probe(&mut read, bytes).map(|probe| probe.label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_sets_and_snapshots_are_told_from_paths() {
+        assert_eq!(split_mountable("tank/home/ann"), Some(("tank", "home/ann")));
+        assert_eq!(split_mountable("tank/home@monday"), Some(("tank", "home@monday")));
+        assert_eq!(split_mountable("tank@monday"), Some(("tank", "@monday")));
+        for word in ["tank", "tank/", "/dev/sdb", "./tank/home", "../a", "@monday", "a b/c", ""] {
+            assert_eq!(split_mountable(word), None, "{word}");
+        }
+    }
 }

@@ -201,6 +201,7 @@ fn properties_are_inherited_and_shown_as_wanted() {
 fn a_map_shows_the_zones() {
     let dir = TestDir::new("zones");
     dir.run("pool create tank tank.img --size 64M", 0);
+    assert_eq!(dir.out("fs get -H compression tank").split_whitespace().nth(2), Some("lz4"), "the default");
     let map = dir.out("zones tank");
     assert!(map.contains("64 zones of 1M") && map.contains("metadata A") && map.contains('@'), "{map}");
     assert!(!map.contains('\u{1b}'), "no colour where nobody sees it");
@@ -487,6 +488,16 @@ fn garbage_is_collected_when_somebody_asks() {
         zones["live_shares"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
     // The tail of a zone that is too short for another record cannot be reclaimed, and some may stay.
     assert!(shares[..8].iter().sum::<u64>() <= 1 && shares[8..].iter().sum::<u64>() > 8, "{shares:?}");
+    let moved: u64 =
+        zones["zones"].as_array().unwrap().iter().filter_map(|zone| zone["moved"].as_u64()).sum();
+    let brought: Vec<&Value> =
+        zones["zones"].as_array().unwrap().iter().filter(|zone| zone["moved"].as_u64() > Some(0)).collect();
+    assert!(
+        moved > 3 << 20 && brought.iter().all(|zone| zone["moved"].as_u64() <= zone["live"].as_u64()),
+        "{moved}"
+    );
+    let rows = zones["summary"].as_array().unwrap();
+    assert_eq!(rows.iter().filter_map(|row| row["moved"].as_u64()).sum::<u64>(), moved);
     assert!(dir.out("pool gc tank").contains("collected"));
     (0..60).filter(|at| at % 3 > 0).for_each(|at| assert_eq!(fs::read(name(at)).unwrap(), noise(300_000)));
     (1..60).step_by(3).for_each(|at| fs::remove_file(name(at)).unwrap());

@@ -104,6 +104,39 @@ fn a_user_meets_a_limit_and_gets_a_higher_one() {
 }
 
 #[test]
+fn limits_belong_to_one_data_set() {
+    let dir = TestDir::new("quotas-of-data-sets");
+    dir.run("pool create tank tank.img --size 256M", 0);
+    dir.run("fs create tank/home", 0);
+    dir.run("fs create tank/home/ann", 0);
+    dir.run("fs set userquota@7=8M tank/home", 0);
+    let limits = || dir.out("fs get -r -H -o name,value,source userquota@7 tank");
+    assert_eq!(
+        limits(),
+        "tank\tnone\tdefault\ntank/home\t8M\tlocal\ntank/home/ann\tnone\tdefault\n",
+        "not inherited"
+    );
+    let rows =
+        |name: &str| dir.json(&format!("fs userspace -j -n {name}"))["owners"].as_array().unwrap().clone();
+    let of_seven = |name: &str| rows(name).into_iter().find(|row| row["id"] == 7);
+    assert_eq!(of_seven("tank/home").unwrap()["quota"], 8 << 20);
+    assert_eq!((of_seven("tank"), of_seven("tank/home/ann")), (None, None));
+    dir.run("snapshot tank/home@one", 0);
+    dir.run("fs clone tank/home@one tank/copy", 0);
+    assert_eq!(
+        of_seven("tank/copy").unwrap()["quota"],
+        8 << 20,
+        "a clone begins with the limits of its origin"
+    );
+    dir.run("fs inherit -r userquota@7 tank", 0);
+    assert!(!limits().contains("8M"));
+    assert_eq!((of_seven("tank/home"), of_seven("tank/copy")), (None, None));
+    dir.refused("fs create -o userquota@7=1G tank/new", &["userquota@7", "terrane fs set"]);
+    dir.refused("fs userspace tank/hom", &["tank/hom", "did you mean 'tank/home'?"]);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
 fn projects_are_set_by_chattr_and_limited() {
     if !can_mount() || !is_root() {
         return;

@@ -230,6 +230,11 @@ pub(crate) fn new_part() -> ObjectSpec {
     ObjectSpec { kind: ObjectKind::DeadList, block_size, dnode_slots: 1, bonus, spill: None }
 }
 
+/// Bytes of the list that begins with this part.
+pub(crate) fn kept_bytes(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<u64, ObjectError> {
+    Ok(load_parts(mos, first)?.iter().map(|part| part.info.used_bytes).fold(0, u64::saturating_add))
+}
+
 /// The parts of the list that begins with this one.
 fn load_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
     let (mut parts, mut seen, mut next) = (Vec::new(), BTreeSet::new(), Some(first));

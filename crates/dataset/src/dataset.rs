@@ -1,30 +1,32 @@
-//! The root data set: creating and opening it, and its properties.
+//! An open data set, and the root data set: creating and opening it, and its properties.
 
-use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
+use crate::attributes::{AclType, DnodeSize, XattrPlacement};
+use crate::branch::{Branch, BranchBound, Follower};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
 use crate::error_log::{ErrorRecorder, RecordScope};
 use crate::feature_counts;
 use crate::free_policy::open_set;
-use crate::naming::{self, Naming};
+use crate::naming::Naming;
 use crate::node::{self, Node};
+use crate::obeyed::Obeyed;
 use crate::owner_walk::OwnerWalk;
-use crate::props::{self, AccessTime, PROPERTIES, Property, PropertyValue, Source};
+use crate::props::{
+    self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, Scope, SnapDir, Stored,
+};
 use crate::quota::Quotas;
 use crate::zap_handle::OpenZaps;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_codec::{ChecksumKind, CompressionPolicy};
-use terrane_format::Feature;
-use terrane_object::{DataPolicy, ObjectError, ObjectKind, ObjectSet, ObjectSets};
+use terrane_format::{BlockPtr, Feature};
+use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
-use terrane_space::policy::{CollectionOptions, Hint};
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
-use terrane_wire::ObjectId;
+use terrane_wire::{ObjectId, ObjsetId};
 
 /// The master ZAP in a data set.
 pub const MASTER: ObjectId = ObjectId(1);
@@ -38,11 +40,13 @@ const COST_SET: Cost = Cost { frees: true, ..COST };
 pub struct Dataset {
     object_set: Arc<ObjectSet>,
     mos: Arc<ObjectSet>,
-    props: Mutex<Props>,
+    branch: Arc<Branch>,
+    /// The properties that it stores. Its lock also orders their changes.
+    props_zap: Mutex<ObjectZap>,
+    obeyed: Arc<Obeyed>,
     zap_policy: Arc<ZapPolicy>,
-    cached: CachedProps,
     naming: Naming,
-    recorder: ErrorRecorder,
+    recorder: Arc<ErrorRecorder>,
     /// ZAPs for which programs have handles.
     pub(crate) open_zaps: Mutex<Weak<OpenZaps>>,
     /// The master ZAP, for all who change it.
@@ -51,86 +55,11 @@ pub struct Dataset {
     pub(crate) owner_walk: Mutex<OwnerWalk>,
 }
 
-/// Properties read with every request, as stored numbers; reading them takes no lock.
-#[derive(Default)]
-struct CachedProps {
-    access_time: AtomicU64,
-    xattr_placement: AtomicU64,
-    acl_type: AtomicU64,
-    dnode_size: AtomicU64,
-    recompress: AtomicU64,
-}
-
-struct Props {
-    zap: ObjectZap,
-    local: BTreeMap<&'static str, u64>,
-    /// Override the stored values; never stored.
-    temporary: BTreeMap<&'static str, u64>,
-}
-
-impl Props {
-    fn number(&self, property: &Property) -> u64 {
-        let set = self.temporary.get(property.name).or_else(|| self.local.get(property.name));
-        set.copied().unwrap_or(property.default)
-    }
-
-    fn number_of(&self, name: &str) -> Result<(u64, &'static Property), DatasetError> {
-        let property = Property::find(name)?;
-        Ok((self.number(property), property))
-    }
-
-    fn show(&self, property: &'static Property) -> Result<PropertyValue, DatasetError> {
-        let source = match property.name {
-            name if self.temporary.contains_key(name) => Source::Temporary,
-            name if self.local.contains_key(name) && property.fixed => Source::Creation,
-            name if self.local.contains_key(name) => Source::Local,
-            _ => Source::Default,
-        };
-        Ok(PropertyValue { name: property.name, value: property.print(self.number(property))?, source })
-    }
-
-    fn naming(&self) -> Result<Naming, DatasetError> {
-        let number = |name| self.number_of(name).map(|(number, _)| number);
-        let (form, row) = self.number_of(naming::NORMALIZATION)?;
-        Naming::from_numbers(number(naming::UTF8_ONLY)?, form, number(naming::CASE)?)
-            .ok_or_else(|| row.invalid_value(form))
-    }
-
-    fn collection(&self) -> Result<CollectionOptions, DatasetError> {
-        let (number, row) = self.number_of(props::GC_POLICY)?;
-        let victims = props::victim_policy(number).ok_or_else(|| row.invalid_value(number))?;
-        Ok(CollectionOptions {
-            victims,
-            idle: props::idle_window(self.number_of(props::GC_IDLE)?.0),
-            open_zones_max: props::open_zones(self.number_of(props::OPEN_ZONES_MAX)?.0),
-        })
-    }
-
-    fn policy(&self) -> Result<DataPolicy, DatasetError> {
-        let (compression, row) = self.number_of(props::COMPRESSION)?;
-        let compression =
-            CompressionPolicy::from_property(compression).map_err(|_| row.invalid_value(compression))?;
-        let (checksum, row) = self.number_of("checksum")?;
-        let checksum = u8::try_from(checksum)
-            .ok()
-            .and_then(ChecksumKind::from_id)
-            .ok_or_else(|| row.invalid_value(checksum))?;
-        let (record_size, row) = self.number_of(props::RECORD_SIZE)?;
-        row.print(record_size)?;
-        let record_size = u32::try_from(record_size).map_err(|_| row.invalid_value(record_size))?;
-        let (hint, row) = self.number_of(props::WRITE_HINT)?;
-        let write_hint = Hint::from_id(hint).ok_or_else(|| row.invalid_value(hint))?;
-        Ok(DataPolicy { compression, checksum, record_size, write_hint })
-    }
-}
-
 /// Checks that the pool supports a value, and enables the feature that it needs. So older versions refuse the
 /// pool before anything is written that they cannot read.
-pub(crate) fn ensure_supported(
-    set: &ObjectSet,
-    property: &Property,
-    number: u64,
-) -> Result<(), DatasetError> {
+pub(crate) fn ensure_supported(set: &ObjectSet, key: &Key, value: &Stored) -> Result<(), DatasetError> {
+    let (Key::Known(property), Stored::Number(number)) = (key, value) else { return Ok(()) };
+    let (property, number) = (*property, *number);
     let max_block = u64::from(set.pool().max_block());
     if property.name == props::RECORD_SIZE && number > max_block {
         let expected = format!("at most {} in this pool, a quarter of a zone", props::print_size(max_block));
@@ -146,41 +75,104 @@ pub(crate) fn ensure_supported(
     Ok(())
 }
 
-/// Creates object 1 of a new data set, with the properties that never change.
-pub(crate) fn create_master(
-    set: &Arc<ObjectSet>,
-    tx: &Tx,
-    fixed: &[(&'static Property, u64)],
-) -> Result<(), DatasetError> {
-    let mut master = ObjectZap::create(set, &ZapPolicy::of(set), tx, ObjectKind::Master)?;
-    for (property, number) in fixed {
-        master.update_u64(tx, property.name.as_bytes(), *number)?;
+/// Values for a new data set.
+pub(crate) struct NewProps {
+    /// Stored in the master ZAP, for good.
+    fixed: Vec<(&'static Property, u64)>,
+    set: Vec<(Key, Stored)>,
+    /// The time of creation is stored. Older versions would not show it for a root data set.
+    is_dated: bool,
+}
+
+impl NewProps {
+    /// Parses the values, and enables the features that they need.
+    ///
+    /// The parent gives the values that are fixed at creation and not among `values`.
+    pub fn parse(
+        mos: &ObjectSet,
+        parent: Option<&Dataset>,
+        values: &[(&str, &str)],
+    ) -> Result<NewProps, DatasetError> {
+        let (mut fixed, mut set) = (Vec::new(), Vec::new());
+        let is_root = parent.is_none();
+        for (name, word) in values {
+            let key = Key::find(name)?;
+            let value = key.parse(word)?;
+            match (&key, &value) {
+                (Key::Known(property), _) if property.scope == Scope::Pool && !is_root => {
+                    return Err(DatasetError::PoolWide { name: property.name });
+                }
+                (Key::Known(property), Stored::Number(number)) if property.is_fixed() => {
+                    fixed.push((*property, *number))
+                }
+                _ => set.push((key, value)),
+            }
+        }
+        for property in PROPERTIES.iter().filter(|property| property.is_fixed()) {
+            let is_given = fixed.iter().any(|(given, _)| given.name == property.name);
+            if let Some(parent) = parent.filter(|_| !is_given) {
+                fixed.push((property, parent.obeyed.number(property.name)?));
+            }
+        }
+        props::complete_naming(&mut fixed)?;
+        for (key, value) in &set {
+            ensure_supported(mos, key, value)?;
+        }
+        fixed.retain(|(property, number)| *number != property.default);
+        if !fixed.is_empty() {
+            mos.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
+        }
+        Ok(NewProps { fixed, set, is_dated: !is_root })
     }
-    match master.object().id() {
-        MASTER => Ok(()),
-        other => Err(DatasetError::first_object("master ZAP", other)),
+
+    /// Creates the properties ZAP in the meta object set.
+    pub fn store(
+        &self,
+        mos: &Arc<ObjectSet>,
+        meta: &Arc<ZapPolicy>,
+        tx: &Tx,
+    ) -> Result<ObjectId, DatasetError> {
+        let mut props = ObjectZap::create(mos, meta, tx, ObjectKind::Zap)?;
+        for (key, value) in &self.set {
+            props::store(&mut props, tx, key.name(), value, false)?;
+        }
+        if self.is_dated {
+            props::store_creation(&mut props, tx)?;
+        }
+        Ok(props.object().id())
     }
+
+    /// Creates the master ZAP in the new object set.
+    pub fn store_fixed(&self, set: &Arc<ObjectSet>, tx: &Tx) -> Result<(), DatasetError> {
+        let mut master = ObjectZap::create(set, &ZapPolicy::of(set), tx, ObjectKind::Master)?;
+        for (property, number) in &self.fixed {
+            master.update_u64(tx, property.name.as_bytes(), *number)?;
+        }
+        match master.object().id() {
+            MASTER => Ok(()),
+            other => Err(DatasetError::first_object("master ZAP", other)),
+        }
+    }
+}
+
+/// The properties that were fixed when a data set was created, from its master ZAP.
+fn fixed_properties(master: &ObjectZap) -> Result<BTreeMap<&'static str, u64>, DatasetError> {
+    let mut fixed = BTreeMap::new();
+    for property in PROPERTIES.iter().filter(|property| property.is_fixed()) {
+        if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
+            // Here a default cannot replace the value of a newer version: no name would be found.
+            property.print(number)?;
+            fixed.insert(property.name, number);
+        }
+    }
+    Ok(fixed)
 }
 
 impl Dataset {
     /// Creates the root data set of a new pool, with these properties. Nothing is durable before the next
     /// commit.
     pub fn create_root(objects: &Arc<ObjectSets>, props: &[(&str, &str)]) -> Result<Dataset, DatasetError> {
-        let mut wanted = Vec::with_capacity(props.len());
-        for (name, value) in props {
-            let property = Property::find(name)?;
-            wanted.push((property, property.parse(value)?));
-        }
-        props::complete_naming(&mut wanted)?;
-        for (property, number) in &wanted {
-            ensure_supported(objects.mos(), property, *number)?;
-        }
-        let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
-        let fixed: Vec<_> =
-            fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
-        if !fixed.is_empty() {
-            objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
-        }
+        let new = NewProps::parse(objects.mos(), None, props)?;
         let mos = Arc::clone(objects.mos());
         let meta = ZapPolicy::of(&mos);
         {
@@ -190,96 +182,124 @@ impl Dataset {
                 return Err(DatasetError::first_object("pool directory", directory.object().id()));
             }
             let id = objects.create_objset(&tx)?;
-            let mut props = ObjectZap::create(&mos, &meta, &tx, ObjectKind::Zap)?;
-            for (property, number) in wanted {
-                props.update_u64(&tx, property.name.as_bytes(), number)?;
-            }
+            let props = new.store(&mos, &meta, &tx)?;
             let mut directory = directory;
             directory.add_u64(&tx, ROOT_DATASET, id.0)?;
-            directory.add_u64(&tx, ROOT_PROPS, props.object().id().0)?;
-            let set = open_set(objects, &Node::root(&mos)?)?;
-            create_master(&set, &tx, &fixed)?;
+            directory.add_u64(&tx, ROOT_PROPS, props.0)?;
+            new.store_fixed(&open_set(objects, &Node::root(&mos)?)?, &tx)?;
         }
         Dataset::open_root(objects)
     }
 
-    /// Opens the root data set through the pool directory.
+    /// Opens the root data set through the pool directory, without the tree of a [`Datasets`](crate::Datasets).
     pub fn open_root(objects: &Arc<ObjectSets>) -> Result<Dataset, DatasetError> {
-        Dataset::open(objects, &Node::root(objects.mos())?)
+        let node = Node::root(objects.mos())?;
+        let branch = Branch::root(node.load_props()?);
+        Dataset::open(objects, &node, &branch)
     }
 
-    /// Opens the data set of a node.
-    pub(crate) fn open(objects: &Arc<ObjectSets>, node: &Node) -> Result<Dataset, DatasetError> {
-        let mos = Arc::clone(objects.mos());
-        let set = open_set(objects, node)?;
-        let zap = node::zap(&mos, node.props)?;
-        let mut local = BTreeMap::new();
-        for property in PROPERTIES.iter().filter(|property| !property.fixed) {
-            let Some(number) = zap.lookup_u64(property.name.as_bytes())? else { continue };
-            match property.print(number) {
-                Ok(_) => drop(local.insert(property.name, number)),
-                // A newer version wrote it. Data stays readable: block pointers describe their own form.
-                Err(error) => log::warn!("property ignored, using its default: {error}"),
-            }
-        }
+    /// Opens the data set of a node, which has this place in the tree.
+    pub(crate) fn open(
+        objects: &Arc<ObjectSets>,
+        node: &Node,
+        branch: &Arc<Branch>,
+    ) -> Result<Dataset, DatasetError> {
+        let dataset = Dataset::open_with(objects, node, branch)?;
+        let set = &dataset.object_set;
+        dataset.obeyed.apply_first()?;
+        branch.open_head(set);
+        let follower: Weak<Obeyed> = Arc::downgrade(&dataset.obeyed);
+        branch.set_follower(follower as Weak<dyn Follower>);
+        set.set_space_bound(Arc::new(BranchBound {
+            branch: Arc::clone(branch),
+            pool: Arc::clone(set.pool()),
+        }));
+        feature_counts::open(objects.mos());
+        Ok(dataset)
+    }
+
+    /// This data set as of the root that its object set had after an earlier txg: a snapshot, read-only. It shows
+    /// the properties that the data set has now, and changes none of the pool's settings. The blocks of the root
+    /// must be kept until [`close`](Dataset::close). `set` is the object set that had it.
+    pub fn open_at(&self, set: ObjectId, root: &BlockPtr) -> Result<Dataset, DatasetError> {
+        let set = self.object_set.open_at(ObjsetId(set.0), root)?;
         let zap_policy = ZapPolicy::of(&set);
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
-        for property in PROPERTIES.iter().filter(|property| property.fixed) {
-            if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
-                // Here a default cannot replace the value of a newer version: no name would be found.
-                property.print(number)?;
-                local.insert(property.name, number);
-            }
-        }
+        let fixed = fixed_properties(&master)?;
         let master = Arc::new(Mutex::new(master));
-        let quotas = Quotas::load(&set, &master, &zap_policy)?;
-        let props = Props { zap, local, temporary: BTreeMap::new() };
-        let naming = props.naming()?;
-        let dataset = Dataset {
+        let quotas = Quotas::none(&set, &master, &zap_policy);
+        let (own_set, own_branch) = (Arc::clone(&set), Arc::clone(&self.branch));
+        let obeyed = Obeyed::new(own_set, own_branch, Arc::clone(&zap_policy), fixed);
+        obeyed.follow_kernel_cached(&self.obeyed);
+        let naming = obeyed.naming()?;
+        let props_zap = ObjectZap::new(&ZapPolicy::of(&self.mos), Arc::clone(self.props_zap.lock().object()));
+        Ok(Dataset {
             zap_policy,
             object_set: set,
-            mos,
-            props: Mutex::new(props),
-            cached: CachedProps::default(),
+            mos: Arc::clone(&self.mos),
+            branch: Arc::clone(&self.branch),
+            props_zap: Mutex::new(props_zap),
+            obeyed: Arc::new(obeyed),
             naming,
-            recorder: ErrorRecorder::open(objects.mos()),
+            recorder: Arc::clone(&self.recorder),
             open_zaps: Mutex::default(),
             master,
             quotas,
             owner_walk: Mutex::default(),
-        };
-        feature_counts::open(objects.mos());
-        dataset.apply(&dataset.props.lock())?;
-        dataset.apply_kernel_cached(&dataset.props.lock())?;
+        })
+    }
+
+    /// Whether this is a snapshot, which takes no changes.
+    pub fn is_snapshot(&self) -> bool {
+        self.object_set.is_read_only()
+    }
+
+    /// The blocks of this snapshot are about to be freed: every later use of it fails.
+    pub fn close(&self) {
+        self.object_set.close();
+    }
+
+    fn check_not_snapshot(&self) -> Result<(), DatasetError> {
+        if self.is_snapshot() { Err(ObjectError::from(PoolError::ReadOnly).into()) } else { Ok(()) }
+    }
+
+    /// Opens a data set beside the tree, to read what it holds. Nothing obeys its properties, as another handle may be
+    /// in use.
+    pub(crate) fn open_to_check(objects: &Arc<ObjectSets>, node: &Node) -> Result<Dataset, DatasetError> {
+        let dataset = Dataset::open_with(objects, node, &Branch::root(node.load_props()?))?;
+        dataset.obeyed.apply_kernel_cached()?;
         Ok(dataset)
     }
 
-    /// Applies the properties that hold from the moment the kernel learns of them, for as long as it may cache
-    /// them.
-    fn apply_kernel_cached(&self, props: &Props) -> Result<(), DatasetError> {
-        self.cached.acl_type.store(props.number_of(attributes::ACL_TYPE)?.0, Ordering::Relaxed);
-        self.cached.xattr_placement.store(props.number_of(attributes::XATTR)?.0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn apply(&self, props: &Props) -> Result<(), DatasetError> {
-        self.object_set.set_policy(props.policy()?);
-        self.object_set.pool().set_collection(props.collection()?);
-        let (mode, row) = props.number_of(props::FAIL_MODE)?;
-        self.object_set.pool().set_fail_mode(props::fail_mode(mode).ok_or_else(|| row.invalid_value(mode))?);
-        let (bytes, row) = props.number_of("zapsize")?;
-        self.zap_policy.set_slots_bytes_max(u32::try_from(bytes).map_err(|_| row.invalid_value(bytes))?);
-        let number = |name| props.number_of(name).map(|(number, _)| number);
-        self.cached.access_time.store(number("atime")?, Ordering::Relaxed);
-        self.cached.dnode_size.store(number(attributes::DNODE_SIZE)?, Ordering::Relaxed);
-        self.cached.recompress.store(number(props::RECOMPRESS)?, Ordering::Relaxed);
-        let placement = number(attributes::XATTR)?;
-        // Changes the place only, not whether they are enabled.
-        if [placement, self.cached.xattr_placement.load(Ordering::Relaxed)].iter().all(|number| *number != 0)
-        {
-            self.cached.xattr_placement.store(placement, Ordering::Relaxed);
-        }
-        Ok(())
+    fn open_with(
+        objects: &Arc<ObjectSets>,
+        node: &Node,
+        branch: &Arc<Branch>,
+    ) -> Result<Dataset, DatasetError> {
+        let set = open_set(objects, node)?;
+        let props_zap = node::zap(objects.mos(), node.props)?;
+        let zap_policy = ZapPolicy::of(&set);
+        let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
+        let fixed = fixed_properties(&master)?;
+        let master = Arc::new(Mutex::new(master));
+        let quotas = Quotas::load(&set, &master, &zap_policy)?;
+        let (own_set, own_branch) = (Arc::clone(&set), Arc::clone(branch));
+        let obeyed = Arc::new(Obeyed::new(own_set, own_branch, Arc::clone(&zap_policy), fixed));
+        let naming = obeyed.naming()?;
+        Ok(Dataset {
+            zap_policy,
+            object_set: set,
+            mos: Arc::clone(objects.mos()),
+            branch: Arc::clone(branch),
+            props_zap: Mutex::new(props_zap),
+            obeyed,
+            naming,
+            recorder: Arc::new(ErrorRecorder::open(objects.mos())),
+            open_zaps: Mutex::default(),
+            master,
+            quotas,
+            owner_walk: Mutex::default(),
+        })
     }
 
     /// The object set of this data set.
@@ -317,30 +337,59 @@ impl Dataset {
         Ok(ObjectZap::create(&self.object_set, &self.zap_policy, tx, kind)?)
     }
 
+    /// Its place in the tree of data sets.
+    pub fn branch(&self) -> &Arc<Branch> {
+        &self.branch
+    }
+
     /// When reads update access times.
     pub fn access_time(&self) -> AccessTime {
-        AccessTime::from_stored(self.cached.access_time.load(Ordering::Relaxed))
+        self.obeyed.access_time()
     }
 
     /// Place of new extended attributes.
     pub fn xattr_placement(&self) -> XattrPlacement {
-        XattrPlacement::from_stored(self.cached.xattr_placement.load(Ordering::Relaxed))
+        self.obeyed.xattr_placement()
     }
 
     /// Whether ACLs are obeyed and can be set.
     pub fn acl_type(&self) -> AclType {
-        AclType::from_stored(self.cached.acl_type.load(Ordering::Relaxed))
+        self.obeyed.acl_type()
     }
 
     /// Size of the dnodes of new files and directories.
     pub fn dnode_size(&self) -> DnodeSize {
-        DnodeSize::from_stored(self.cached.dnode_size.load(Ordering::Relaxed))
+        self.obeyed.dnode_size()
+    }
+
+    /// Where snapshots are shown inside a mount.
+    pub fn snapdir(&self) -> SnapDir {
+        self.obeyed.snapdir()
     }
 
     /// Days without a change after which idle time recompresses a file; `None`: off.
     pub fn recompress_days(&self) -> Option<u32> {
-        let days = self.cached.recompress.load(Ordering::Relaxed).checked_sub(1)?;
-        u32::try_from(days).ok()
+        self.obeyed.recompress_days()
+    }
+
+    /// Whether programs may change nothing: a snapshot, or the property `readonly`.
+    pub fn is_read_only(&self) -> bool {
+        self.is_snapshot() || self.obeyed.is_read_only()
+    }
+
+    /// Whether a program's change is admitted now. `writes_back`: the kernel writes back what a program stored
+    /// through a mapping. For a minute it may do so although the data set has become read-only meanwhile.
+    pub fn admits_change(&self, writes_back: bool) -> bool {
+        !self.is_snapshot() && self.obeyed.admits_change(writes_back)
+    }
+
+    /// The kernel may have stores through mappings to write back that a predecessor of this server admitted.
+    pub fn expect_write_backs(&self) {
+        self.obeyed.expect_write_backs();
+    }
+
+    pub(crate) fn check_writable(&self) -> Result<(), ObjectError> {
+        if self.admits_change(false) { Ok(()) } else { Err(ObjectError::ReadOnly) }
     }
 
     /// Which names are valid, and which of them are equal.
@@ -348,67 +397,114 @@ impl Dataset {
         self.naming
     }
 
-    /// The value of a property. `UnknownProperty`: there is none with this name.
+    /// The value of a property, which may be a user property. `UnknownProperty`: there is none with this name.
+    /// `PoolWide`: only the root data set has it. `NotSet`: a user property that is not set.
     pub fn get(&self, name: &str) -> Result<PropertyValue, DatasetError> {
-        self.props.lock().show(Property::find(name)?)
+        let key = Key::find(name)?;
+        self.check_own(&key)?;
+        let found = self.obeyed.effective(&key);
+        let Effective { value, source } =
+            found.ok_or_else(|| DatasetError::NotSet { name: name.to_string() })?;
+        Ok(PropertyValue { name: key.name().to_string(), value: key.print(&value)?, source })
     }
 
-    /// Whether its value takes effect at the next [`Dataset::open_root`]; see [`Dataset::set`].
+    /// Refuses a property of the whole pool on another data set than the root data set.
+    fn check_own(&self, key: &Key) -> Result<(), DatasetError> {
+        match key.property() {
+            Some(property) if property.scope == Scope::Pool && !self.branch.is_root() => {
+                Err(DatasetError::PoolWide { name: property.name })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether its value takes effect when the data set is opened the next time; see [`Dataset::set`].
     pub fn is_pending(&self, name: &str) -> bool {
-        let applied = match name {
-            attributes::ACL_TYPE => &self.cached.acl_type,
-            attributes::XATTR => &self.cached.xattr_placement,
-            _ => return false,
-        };
-        let number = self.props.lock().number_of(name);
-        number.is_ok_and(|(number, _)| number != applied.load(Ordering::Relaxed))
+        self.obeyed.is_pending(name)
     }
 
-    /// Every property with its value.
+    /// Every property that it has, with its value, and then all user properties that apply.
     pub fn list(&self) -> Result<Vec<PropertyValue>, DatasetError> {
-        let props = self.props.lock();
-        PROPERTIES.iter().map(|property| props.show(property)).collect()
+        let is_own = |property: &&Property| property.scope != Scope::Pool || self.branch.is_root();
+        let known = PROPERTIES.iter().filter(is_own).map(|property| property.name.to_string());
+        known.chain(self.branch.user_names()).map(|name| self.get(&name)).collect()
     }
 
-    /// Stores a value and obeys it from now on; existing data stays as it is. Whether extended attributes and
-    /// ACLs exist at all (`xattr=off`, `acltype`) waits for the next [`Dataset::open_root`], since the kernel
-    /// caches it.
+    /// Stores a value and obeys it from now on, as do all open data sets below that inherit it. Existing data stays
+    /// as it is. Whether extended attributes and ACLs exist at all (`xattr=off`, `acltype`) waits until the data set
+    /// is opened again, since the kernel caches it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
-        let property = Property::find(name)?;
-        property.check_changeable()?;
-        let number = property.parse(value)?;
-        ensure_supported(&self.mos, property, number)?;
-        let tx = self.mos.begin(COST_SET)?;
-        let mut props = self.props.lock();
-        props.zap.update_u64(&tx, property.name.as_bytes(), number)?;
-        props.local.insert(property.name, number);
-        props.temporary.remove(property.name);
-        self.apply(&props)
+        let (key, value) = self.parse_change(name, value)?;
+        self.change(&key, Some((value, false)), false)
     }
 
-    /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored. To be
-    /// called before the kernel learns of the data set.
+    /// The same for a value that came with the data set: it applies while none is set.
+    pub fn set_received(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        let (key, value) = self.parse_change(name, value)?;
+        self.change(&key, Some((value, true)), false)
+    }
+
+    /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored, and
+    /// nothing inherits it. To be called before the kernel learns of the data set.
     pub fn set_temporary(&self, name: &str, value: &str) -> Result<(), DatasetError> {
+        self.check_not_snapshot()?;
         let property = Property::find(name)?;
-        property.check_changeable()?;
-        let number = property.parse(value)?;
-        ensure_supported(&self.mos, property, number)?;
-        let mut props = self.props.lock();
-        props.temporary.insert(property.name, number);
-        self.apply_kernel_cached(&props)?;
-        self.apply(&props)
+        let (_, value) = self.parse_change(name, value)?;
+        self.obeyed.set_temporary(property, Some(value));
+        self.obeyed.apply_first()
     }
 
-    /// Resets a property to its default.
+    /// Removes the value that is set here, and the one that was received: the parent's or the default applies.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
-        let property = Property::find(name)?;
-        property.check_changeable()?;
-        let tx = self.mos.begin(COST_SET)?;
-        let mut props = self.props.lock();
-        props.zap.remove(&tx, property.name.as_bytes())?;
-        props.local.remove(property.name);
-        props.temporary.remove(property.name);
-        self.apply(&props)
+        self.remove(name, true)
+    }
+
+    /// Removes the value that is set here. One that was received applies again.
+    pub fn reset_to_received(&self, name: &str) -> Result<(), DatasetError> {
+        self.remove(name, false)
+    }
+
+    fn remove(&self, name: &str, received: bool) -> Result<(), DatasetError> {
+        let key = Key::find(name)?;
+        self.check_changeable(&key)?;
+        self.change(&key, None, received)
+    }
+
+    fn parse_change(&self, name: &str, value: &str) -> Result<(Key, Stored), DatasetError> {
+        let key = Key::find(name)?;
+        self.check_changeable(&key)?;
+        let value = key.parse(value)?;
+        ensure_supported(&self.mos, &key, &value)?;
+        Ok((key, value))
+    }
+
+    fn check_changeable(&self, key: &Key) -> Result<(), DatasetError> {
+        self.check_own(key)?;
+        key.property().map_or(Ok(()), Property::check_changeable)
+    }
+
+    /// Stores a value and whether it was received, or removes what is stored.
+    fn change(&self, key: &Key, value: Option<(Stored, bool)>, received: bool) -> Result<(), DatasetError> {
+        self.check_not_snapshot()?;
+        {
+            let is_text = matches!(value, Some((Stored::Text(_), _)));
+            let tx = self.mos.begin(if is_text { COST } else { COST_SET })?;
+            let mut zap = self.props_zap.lock();
+            match &value {
+                Some((value, is_received)) => props::store(&mut zap, &tx, key.name(), value, *is_received)?,
+                None => props::unstore(&mut zap, &tx, key.name(), received)?,
+            }
+            self.branch.update(|props| match value {
+                Some((value, true)) => props.set_received(key.name(), value),
+                Some((value, false)) => props.set_local(key.name(), value),
+                None => props.remove(key.name(), received),
+            });
+        }
+        if let Some(property) = key.property() {
+            self.obeyed.set_temporary(property, None);
+        }
+        self.branch.follow();
+        self.obeyed.apply()
     }
 
     /// Stores what is new in the pool's error log in the open txg, durable with the next commit. Does nothing

@@ -31,6 +31,23 @@ pub enum DatasetError {
         /// The accepted values, in words.
         expected: String,
     },
+    /// A user property does not accept this name or value.
+    BadUserProperty {
+        /// Its name.
+        name: String,
+        /// What it accepts, in words.
+        expected: &'static str,
+    },
+    /// The user property is not set, here or on a parent.
+    NotSet {
+        /// Its name.
+        name: String,
+    },
+    /// The whole pool has one value, which is a property of the root data set.
+    PoolWide {
+        /// Name of the property.
+        name: &'static str,
+    },
     /// The property is fixed when the data set is created.
     Fixed {
         /// Name of the property.
@@ -133,6 +150,14 @@ impl fmt::Display for DatasetError {
             DatasetError::BadValue { name, found, expected } => {
                 write!(f, "invalid value '{found}' of property '{name}': expected {expected}")
             }
+            DatasetError::BadUserProperty { name, expected } => {
+                write!(f, "user property {name:?} refused: expected {expected}")
+            }
+            DatasetError::NotSet { name } => write!(f, "user property '{name}' is not set"),
+            DatasetError::PoolWide { name } => write!(
+                f,
+                "property '{name}' refused: the whole pool has one value; set it on the root data set (the pool's name)"
+            ),
             DatasetError::Fixed { name } => write!(
                 f,
                 "property '{name}' refused: it is fixed when a pool is created (`terrane pool create -o {name}=...`), \

@@ -16,6 +16,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing, clippy::disallowed_methods))]
 
 mod attributes;
+mod branch;
 mod chain;
 mod dataset;
 mod dead_list;
@@ -25,8 +26,10 @@ mod error;
 mod error_log;
 mod feature_counts;
 mod free_policy;
+mod limits;
 mod naming;
 mod node;
+mod obeyed;
 mod owner_walk;
 mod owners;
 pub mod props;
@@ -41,6 +44,7 @@ mod zap_store;
 pub mod zaps;
 
 pub use attributes::{AclType, DnodeSize, XattrPlacement};
+pub use branch::{Branch, OwnUsage};
 pub use chain::{Chain, ChainUsage, Link};
 pub use dataset::{Dataset, MASTER};
 pub use dead_list::{DeadEntry, PartInfo};
@@ -49,10 +53,10 @@ pub use dnode_blocks::{ClaimedBlocks, DNODE_BLOCK_BYTES, DnodeBlocks};
 pub use error::{DatasetError, ZapError};
 pub use naming::Naming;
 pub use owners::FLAG_PROJECT;
-pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Source};
+pub use props::{AccessTime, PROPERTIES, Property, PropertyValue, Props, Scope, SnapDir, Source};
 pub use quota::{Charge, Limits, OverQuota, OwnerUsage, Promise, QuotaName, QuotaUnit, Quotas};
 pub use snapshot_info::SnapshotInfo;
-pub use tree::{Bookmark, DatasetInfo, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};
+pub use tree::{Bookmark, DatasetInfo, DatasetUsage, Datasets, Hold, Snapshot, SpaceUsage, open_any_set};
 pub use zap_handle::{Batch, BatchPlan, ZapHandle};
 pub use zap_policy::ZapPolicy;
 pub use zap_store::{ChangeCost, INITIAL_BLOCK_BYTES, ObjectStore, ObjectZap};

@@ -5,6 +5,7 @@
 
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
 use crate::error::DatasetError;
+use crate::props::Props;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
@@ -94,6 +95,11 @@ impl Node {
         entries.add_u64(tx, SET, set.0)?;
         entries.add_u64(tx, PROPS, props.0)?;
         Ok(Node { mos: Arc::clone(mos), set, props, zap: Some(entries.object().id()), is_root: false })
+    }
+
+    /// What it stores of its properties.
+    pub fn load_props(&self) -> Result<Props, DatasetError> {
+        Props::load(&zap(&self.mos, self.props)?)
     }
 
     /// The ZAP of its entries; `None`: the root has none yet.

@@ -260,21 +260,30 @@ fn for_each(limited: &mut ByOwner, charges: &[Charge], each: &mut dyn FnMut(&mut
 pub struct OverQuota;
 
 impl Quotas {
+    /// No limits: of a snapshot, which no operation changes.
+    pub(crate) fn none(
+        set: &Arc<ObjectSet>,
+        master: &Arc<Mutex<ObjectZap>>,
+        zap_policy: &Arc<ZapPolicy>,
+    ) -> Quotas {
+        Quotas {
+            set: Arc::clone(set),
+            master: Arc::clone(master),
+            zap_policy: Arc::clone(zap_policy),
+            has_limits: AtomicBool::new(false),
+            limited: Arc::default(),
+            storing: Mutex::default(),
+        }
+    }
+
     /// Loads the limits of a data set, and follows its counts.
     pub(crate) fn load(
         set: &Arc<ObjectSet>,
         master: &Arc<Mutex<ObjectZap>>,
         zap_policy: &Arc<ZapPolicy>,
     ) -> Result<Quotas, DatasetError> {
-        let limited: Arc<Mutex<ByOwner>> = Arc::default();
-        let quotas = Quotas {
-            set: Arc::clone(set),
-            master: Arc::clone(master),
-            zap_policy: Arc::clone(zap_policy),
-            has_limits: AtomicBool::new(false),
-            limited: Arc::clone(&limited),
-            storing: Mutex::default(),
-        };
+        let quotas = Quotas::none(set, master, zap_policy);
+        let limited = Arc::clone(&quotas.limited);
         for (prefix, kind, unit) in PREFIXES {
             let Some(zap) = quotas.find_zap(prefix)? else { continue };
             zap.each(usize::MAX, &mut |entry| {

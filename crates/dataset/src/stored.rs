@@ -80,7 +80,7 @@ pub type Opened = (String, Result<Dataset, DatasetError>);
 /// Every data set of the tree, opened for reading what it holds.
 pub fn open_all(objects: &Arc<ObjectSets>) -> Result<Vec<Opened>, DatasetError> {
     let nodes = nodes(objects.mos())?;
-    Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open(objects, &node))).collect())
+    Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open_to_check(objects, &node))).collect())
 }
 
 /// Parts of a dead list.

@@ -7,18 +7,22 @@
 //!
 //! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
 
+mod branches;
+mod open_snapshots;
 mod snapshots;
+mod usage;
 
 pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
+pub use usage::DatasetUsage;
 
+use crate::branch::Branch;
 use crate::chain::{Chain, ChainChange};
-use crate::dataset::{Dataset, create_master};
+use crate::dataset::{Dataset, NewProps};
 use crate::directory::{POOL_DIRECTORY, RETIRED};
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
 use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
 use crate::owners::CountOwners;
-use crate::props::Property;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
@@ -65,6 +69,10 @@ pub struct DatasetInfo {
 pub struct Datasets {
     objects: Arc<ObjectSets>,
     open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// Open snapshots by the object that stands for each. Taken while `tree` is held.
+    open_snapshots: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// All data sets, open or not.
+    root: Arc<Branch>,
     /// Held while the tree changes. Taken after the transaction begins.
     tree: Mutex<()>,
     /// Sets that are being freed.
@@ -86,6 +94,8 @@ impl Datasets {
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
+            open_snapshots: Mutex::default(),
+            root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),
         });
@@ -112,15 +122,16 @@ impl Datasets {
     pub fn open_dataset(&self, path: &str) -> Result<Arc<Dataset>, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
-        self.open_node(&node)
+        self.open_node(path, &node)
     }
 
-    fn open_node(&self, node: &Node) -> Result<Arc<Dataset>, DatasetError> {
+    fn open_node(&self, path: &str, node: &Node) -> Result<Arc<Dataset>, DatasetError> {
         let mut open = self.open.lock();
         if let Some(found) = open.get(&node.set).and_then(Weak::upgrade) {
             return Ok(found);
         }
-        let opened = Arc::new(Dataset::open(&self.objects, node)?);
+        let branch = self.branch_of(path, node)?;
+        let opened = Arc::new(Dataset::open(&self.objects, node, &branch)?);
         open.insert(node.set, Arc::downgrade(&opened));
         Ok(opened)
     }
@@ -186,31 +197,15 @@ impl Datasets {
         init: &mut dyn FnMut(&Dataset, &Tx) -> Result<(), DatasetError>,
     ) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, name) = split(path)?;
-        let mut wanted = Vec::with_capacity(props.len());
-        for (name, value) in props {
-            let property = Property::find(name)?;
-            wanted.push((property, property.parse(value)?));
-        }
-        crate::props::complete_naming(&mut wanted)?;
-        for (property, number) in &wanted {
-            crate::dataset::ensure_supported(self.objects.mos(), property, *number)?;
-        }
-        let (fixed, wanted): (Vec<_>, Vec<_>) = wanted.into_iter().partition(|(property, _)| property.fixed);
-        let fixed: Vec<_> =
-            fixed.into_iter().filter(|(property, number)| *number != property.default).collect();
-        if !fixed.is_empty() {
-            self.objects.pool().enable(&[Feature::Naming]).map_err(ObjectError::from)?;
-        }
+        let above = self.open_dataset(parent)?;
+        let new = NewProps::parse(self.objects.mos(), Some(&above), props)?;
         self.make_child(parent, name, &mut |tx| {
             let set = self.objects.create_objset(tx)?;
             let mos = self.objects.mos();
-            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
-            for (property, number) in &wanted {
-                props.update_u64(tx, property.name.as_bytes(), *number)?;
-            }
-            let node = Node::create(mos, tx, set, props.object().id())?;
-            create_master(&open_set(&self.objects, &node)?, tx, &fixed)?;
-            let dataset = self.open_node(&node)?;
+            let props = new.store(mos, &ZapPolicy::of(mos), tx)?;
+            let node = Node::create(mos, tx, set, props)?;
+            new.store_fixed(&open_set(&self.objects, &node)?, tx)?;
+            let dataset = self.open_node(path, &node)?;
             init(&dataset, tx)?;
             Ok((node, dataset))
         })
@@ -218,22 +213,22 @@ impl Datasets {
 
     fn make_child(
         &self,
-        parent: &str,
+        above: &str,
         name: &str,
         make: &mut MakeChild<'_>,
     ) -> Result<Arc<Dataset>, DatasetError> {
-        let path = join(parent, name);
+        let path = join(above, name);
         self.enable()?;
         let mos = self.objects.mos();
         let tx = mos.begin(COST_CREATE)?;
         tx.pool().note_use(Feature::Snapshots);
         let _tree = self.tree.lock();
-        let mut parent = self.node(parent)?;
+        let mut parent = self.node(above)?;
         let children = parent.zap_of(CHILDREN)?;
         if children.is_some_and(|children| matches!(children.lookup_u64(name.as_bytes()), Ok(Some(_)))) {
             return Err(DatasetError::Exists { name: path });
         }
-        let (node, dataset) = make(&tx)?;
+        let (node, dataset) = make(&tx).inspect_err(|_| self.cut_branch(above, name))?;
         let id = node.id().expect("every node but the root's has a ZAP");
         parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?;
         Ok(dataset)
@@ -267,9 +262,11 @@ impl Datasets {
             return Err(DatasetError::Exists { name: to.to_string() });
         }
         let id = node.id().expect("every node but the root's has a ZAP");
+        let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
         let mut new_parent = self.node(new_parent)?;
         new_parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?;
         self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+        branch.move_to(&above, new_name);
         Ok(())
     }
 
@@ -306,6 +303,7 @@ impl Datasets {
         };
         self.retire(&tx, &node, prune_below)?;
         self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
+        self.cut_branch(parent, name);
         node.destroy(&tx)
     }
 
@@ -491,9 +489,8 @@ fn join(parent: &str, name: &str) -> String {
 
 /// The path of the data set above, and the last name.
 fn split(path: &str) -> Result<(&str, &str), DatasetError> {
-    let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-    check_name(name, path)?;
-    Ok((parent, name))
+    path.split('/').try_for_each(|name| check_name(name, path))?;
+    Ok(path.rsplit_once('/').unwrap_or(("", path)))
 }
 
 /// Refuses what cannot be a name of a data set or a snapshot.

@@ -73,6 +73,7 @@ impl Zaps {
             Some(id) => ObjectId(id),
             None => {
                 let cost = Cost { meta_blocks: 8, objects: 2, ..Cost::NOTHING };
+                dataset.check_writable()?;
                 let tx = dataset.object_set().begin(cost)?;
                 let roots = dataset.new_zap(&tx, ObjectKind::Zap)?.object().id();
                 master.lock().add_u64(&tx, PROGRAM_ROOTS, roots.0)?;
@@ -100,9 +101,10 @@ impl Zaps {
     /// lock that a thread with a batch may need.
     ///
     /// # Errors
-    /// `NoSpace`, `ReadOnly`, `Failed`: nothing was begun.
+    /// `NoSpace`, `Quota`, `ReadOnly`, `Failed`: nothing was begun.
     pub fn begin(&self, plan: BatchPlan) -> Result<Batch, ZapError> {
         let cost = plan.cost();
+        self.dataset.check_writable()?;
         let tx = self.dataset.object_set().begin(cost)?;
         Ok(Batch::new(tx, cost.meta_bytes))
     }

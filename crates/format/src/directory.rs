@@ -231,6 +231,11 @@ impl PartEncoder {
         (self.out.len() + PartTrailer::SIZE) as u64
     }
 
+    /// Whether it lists moved blocks. Then a second copy of the part will be written.
+    pub fn lists_moved_blocks(&self) -> bool {
+        self.moved > 0
+    }
+
     /// Finishes the part: the bytes from `part_start` to the end of the batch, which is a multiple of `unit`.
     pub fn finish(self, head: &PartHead, unit: usize) -> Vec<u8> {
         let PartHead { pool, incarnation, seq, txg, batch_start, part_start, previous } = *head;

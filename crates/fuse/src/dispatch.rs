@@ -16,6 +16,7 @@ mod loss;
 mod mapped;
 mod replay;
 mod seek;
+mod snapshots;
 mod statahead;
 mod xattr;
 
@@ -26,6 +27,7 @@ use crate::mount::MountOptions;
 use crate::proto::{self, CreateIn, Header, ReadIn, Request, SetattrIn, WriteIn, fattr};
 use crate::reply::{DirReply, Reply, attr};
 use crate::session::{Call, Handler, Negotiated};
+use crate::snapshots::SnapshotDir;
 pub use ioctl::{GET_WRITE_HINT, SET_WRITE_HINT};
 use loss::AppendTarget;
 use mapped::MappedFiles;
@@ -48,6 +50,7 @@ pub struct Dispatch {
     statahead: Statahead,
     launderer: Option<Launderer>,
     mapped: MappedFiles,
+    snapshots: Option<Arc<SnapshotDir>>,
 }
 
 type Answer = Result<(), Errno>;
@@ -65,6 +68,9 @@ const SEEK_HOLE: u32 = libc::SEEK_HOLE.cast_unsigned();
 
 impl Handler for Dispatch {
     fn handle(&self, call: &Call<'_>, reply: &mut Reply) -> Answer {
+        if let Some(answer) = self.answer_snapshots(call, reply) {
+            return answer;
+        }
         self.refuse_change_after_loss(call)?;
         let answer =
             if call.header.is_resent() { self.answer_resent(call, reply) } else { self.answer(call, reply) };
@@ -96,6 +102,9 @@ impl Handler for Dispatch {
 
     fn on_unmounted(&self) {
         self.fs.forget_all();
+        if let Some(snapshots) = &self.snapshots {
+            snapshots.forget_all();
+        }
     }
 }
 
@@ -166,6 +175,7 @@ impl Dispatch {
             statahead: Statahead::default(),
             launderer: None,
             mapped: MappedFiles::default(),
+            snapshots: None,
         }
     }
 
@@ -173,6 +183,11 @@ impl Dispatch {
     /// reported as a hole.
     pub fn with_launderer(self, launderer: Launderer) -> Self {
         Dispatch { launderer: Some(launderer), ..self }
+    }
+
+    /// Shows these snapshots below `.terrane/snapshot` in the root. Without it no such directory exists.
+    pub fn with_snapshots(self, snapshots: Arc<SnapshotDir>) -> Self {
+        Dispatch { snapshots: Some(snapshots), ..self }
     }
 
     /// Answers a request that a dead predecessor may have carried out already: see [`replay`].
@@ -278,11 +293,13 @@ impl Dispatch {
                 Ok(reply.bytes(&proto::LseekOut { offset }.encode()))
             }
             Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
-            Request::Ioctl { ioctl, data } => self.ioctl(negotiated, call.header, node, &ioctl, data, reply),
+            Request::Ioctl { ioctl, data } => {
+                self.ioctl(fs, negotiated, call.header, node, (&ioctl, data), reply)
+            }
 
             Request::Setxattr(set) => self.setxattr(negotiated, node, &set, cred),
-            Request::Getxattr { name, size } => self.getxattr(negotiated, node, name, size, reply),
-            Request::Listxattr { size } => self.listxattr(negotiated, call.header, size, reply),
+            Request::Getxattr { name, size } => self.getxattr(fs, negotiated, node, name, size, reply),
+            Request::Listxattr { size } => self.listxattr(fs, negotiated, (call.header, node), size, reply),
             Request::Removexattr { name } => self.removexattr(negotiated, node, name),
 
             // The kernel itself does permissions and locks; a close has nothing to write back.
@@ -366,8 +383,8 @@ impl Dispatch {
         }
     }
 
-    /// The inode number of a node id: its low 48 bits. The high 16 bits name a tree. Only 0, the live tree,
-    /// exists; any other value gives an inode number that no object has, so the answer is `ESTALE`.
+    /// The inode number of a node id of the live tree. Node ids of snapshots are answered before this; without
+    /// snapshots they give an inode number that no object has, so the answer is `ESTALE`.
     fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
     }

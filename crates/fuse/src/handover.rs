@@ -17,16 +17,16 @@ use crate::process;
 use memmap2::MmapRaw;
 use rustix::event::PollFlags;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -40,16 +40,26 @@ const LISTEN_FDS_START: RawFd = 3;
 /// The longest datagram; ours are short.
 const DATAGRAM_BYTES_MAX: usize = 4096;
 
-/// Sends words and descriptors in one message.
-fn send_message(socket: &UnixDatagram, words: &str, files: &[BorrowedFd]) -> io::Result<()> {
+/// Sends bytes and descriptors in one message, and returns how many bytes were sent.
+fn send_message(socket: impl AsFd, bytes: &[u8], files: &[BorrowedFd]) -> io::Result<usize> {
     let rights = SendAncillaryMessage::ScmRights(files);
     let mut space = vec![MaybeUninit::uninit(); rights.size()];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() && !control.push(rights) {
         return Err(io::ErrorKind::OutOfMemory.into());
     }
-    sendmsg(socket, &[IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(())
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
+/// Sends bytes through a connection, and a descriptor with the first of them.
+pub fn send_on(connection: &UnixStream, bytes: &[u8], file: &File) -> io::Result<()> {
+    let sent = send_message(connection, bytes, &[file.as_fd()])?;
+    (&*connection).write_all(bytes.get(sent..).unwrap_or(&[]))
+}
+
+/// Reads bytes from a connection, and the descriptor that came with them. 0 bytes: the other end was closed.
+pub fn receive_on(connection: &UnixStream, bytes: &mut [u8]) -> io::Result<(usize, Option<File>)> {
+    Ok(retry_on_intr(|| crate::socket::receive(connection, bytes))?)
 }
 
 /// Sends a message to a holder, with a descriptor for it to keep.
@@ -63,7 +73,7 @@ pub fn send(socket: &OsStr, text: &str, file: Option<&File>) -> io::Result<()> {
         Some(name) => ours.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
         None => crate::socket::connect_datagram(&ours, Path::new(socket))?,
     }
-    send_message(&ours, text, file.map(AsFd::as_fd).as_slice())
+    send_message(&ours, text.as_bytes(), file.map(AsFd::as_fd).as_slice()).map(drop)
 }
 
 /// Whether a holder listens there.
@@ -212,7 +222,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Seek, Write};
+    use std::io::{Read, Seek};
 
     #[test]
     fn messages_and_descriptors_reach_the_holder() {
@@ -242,7 +252,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let theirs = UnixDatagram::unbound().unwrap();
         theirs.connect(path).unwrap();
-        send_message(&theirs, "FDSTORE=1\nFDNAME=x", &[writer.as_fd(); 3]).unwrap();
+        send_message(&theirs, b"FDSTORE=1\nFDNAME=x", &[writer.as_fd(); 3]).unwrap();
         drop(writer);
         assert!(receive(holder).unwrap().1.is_none());
         // The last writer has gone, so the poll returns end of file.
@@ -257,6 +267,24 @@ mod tests {
             assert!(begun.elapsed().as_secs() < 10, "not within ten seconds: {what}");
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_descriptor_comes_with_the_bytes_it_was_sent_with() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let mut file = memory_file("x").unwrap();
+        file.write_all(b"for you").unwrap();
+        send_on(&ours, b"a question", &file).unwrap();
+        drop((ours, file));
+        let mut buf = [0; 64];
+        let (len, file) = receive_on(&theirs, &mut buf[..4]).unwrap();
+        assert_eq!(&buf[..len], b"a qu");
+        let (mut file, mut text) = (file.unwrap(), String::new());
+        file.rewind().unwrap();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "for you");
+        assert!(matches!(receive_on(&theirs, &mut buf), Ok((6, None))));
+        assert!(matches!(receive_on(&theirs, &mut buf), Ok((0, None))));
     }
 
     #[test]

@@ -18,11 +18,12 @@
 //! * [`launder`]: has the kernel write back stores through mappings.
 //! * [`cache_policy`]: what the kernel may cache, and for how long.
 //! * [`metrics`]: counters and latencies of a mount.
+//! * [`snapshots`]: snapshots inside a mount, and their tags in node ids.
 //! * [`entry_words`]: calls about words beside directory entries, both sides.
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
 //! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
-//! process that takes over a mount needs no table of its predecessor.
+//! process that takes over a mount needs no table of its predecessor, but for tags of snapshots ([`snapshots`]).
 
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -40,6 +41,7 @@ pub mod process;
 pub mod proto;
 pub mod reply;
 pub mod session;
+pub mod snapshots;
 pub mod socket;
 pub mod transport;
 
@@ -49,3 +51,4 @@ pub use metrics::{Metrics, MountStats};
 pub use mount::{Mount, MountOptions, UnmountHandle};
 pub use notify::Notifier;
 pub use session::{Session, SessionConfig};
+pub use snapshots::{SnapshotDir, SnapshotEntry, Snapshots, Visibility};

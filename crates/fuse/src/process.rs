@@ -3,7 +3,7 @@
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,6 +33,14 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     Ok(rustix::process::kill_process(process, signal)?)
+}
+
+/// Raises the number of descriptors that this process may have open to what an administrator allows. A server has about
+/// ten for each mount.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    // Without it the process works, with fewer mounts.
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Lowers the calling thread's priority (nice 15). If that is refused, the thread keeps its priority.

@@ -29,6 +29,7 @@ use crate::transport::ring::{self, Lane};
 use crate::transport::{DevFuse, Received, Transport};
 use gate::{Admission, Gate};
 use listings::Listings;
+use memmap2::{Advice, MmapMut};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Command};
@@ -341,9 +342,14 @@ fn serve_with(
 /// Resident memory for reading requests into. The kernel copies a request in the reader's context. If that
 /// needs a page fault while the reader is being killed, the kernel drops the request: the caller gets EIO,
 /// and no successor gets the request.
-fn request_buffer(bytes: usize) -> Vec<u8> {
-    // Zeroed memory would not be resident.
-    vec![0xff; bytes]
+fn request_buffer(bytes: usize) -> io::Result<MmapMut> {
+    let mut buf = MmapMut::map_anon(bytes)?;
+    // A fork write-protects all memory that the child gets as well, until the next page fault. The server forks when it starts a
+    // supervisor or a helper.
+    buf.advise(Advice::DontFork)?;
+    // Pages are there once they were written.
+    buf.fill(0xff);
+    Ok(buf)
 }
 
 /// State that all threads of a session share.
@@ -374,7 +380,10 @@ impl SessionState<'_> {
     }
 
     fn read_requests(&self, thread: usize) -> io::Result<()> {
-        let mut buf = request_buffer(self.negotiated.buffer_bytes());
+        let mut buf = request_buffer(self.negotiated.buffer_bytes()).inspect_err(|error| {
+            log::error!("fuse: no memory for requests, the mount ends: {error}");
+            self.abort_session();
+        })?;
         let mut reply = Reply::new();
         while !self.ended.load(Ordering::Relaxed) {
             match self.transport.receive(&mut buf) {

@@ -20,6 +20,19 @@ pub enum ObjectError {
         /// Its size, in bytes unless `what` is counted.
         requested: u64,
     },
+    /// The data set may not be changed now.
+    ReadOnly,
+    /// A quota does not allow that much more.
+    Quota {
+        /// The property that sets it.
+        property: &'static str,
+        /// Its value in bytes.
+        limit: u64,
+        /// Bytes that it counts now.
+        used: u64,
+        /// Bytes that the operation may need.
+        need: u64,
+    },
     /// No object can have this: fewer slots than one, or an odd block size.
     Invalid {
         /// The thing that is invalid, as the subject of a message.
@@ -45,6 +58,15 @@ impl fmt::Display for ObjectError {
             ObjectError::NotFound(id) => write!(f, "object {id} not found"),
             ObjectError::TooBig { what, limit, requested: asked } => {
                 write!(f, "refused: {what}: {asked} requested, at most {limit}")
+            }
+            ObjectError::ReadOnly => {
+                f.write_str("refused: the data set is read-only; set readonly=off to change it")
+            }
+            ObjectError::Quota { property, limit, used, need } => {
+                write!(
+                    f,
+                    "refused: {property} {limit} bytes: {used} used, {need} more requested; delete something or raise it"
+                )
             }
             ObjectError::Invalid { what, expected, requested } => {
                 write!(f, "refused: {what}: {requested} requested, should be {expected}")

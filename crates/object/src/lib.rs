@@ -54,6 +54,6 @@ pub use kind::ObjectKind;
 pub use mos_change::{MosChange, MosUpdate};
 pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
-pub use objset::{DataPolicy, HeaderCounts, ObjectSet, ObjectSpec, Usage};
+pub use objset::{DataPolicy, HeaderCounts, Join, ObjectSet, ObjectSpec, SpaceBound, Usage};
 pub use owner_header::OwnerKind;
 pub use owners::Owners;

@@ -146,9 +146,9 @@ impl Object {
     }
 
     pub(crate) fn table(&self) -> Result<Arc<ObjectTable>, ObjectError> {
-        self.table
-            .upgrade()
-            .ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() }.into())
+        let table = self.table.upgrade();
+        let table = table.ok_or_else(|| PoolError::Failed { reason: "the object set was closed".into() })?;
+        if table.is_closed() { Err(ObjectError::NotFound(self.id())) } else { Ok(table) }
     }
 
     /// Bytes of its indirect blocks, now or in the future, with level-0 blocks of `block_bytes` bytes.
@@ -224,6 +224,9 @@ impl Object {
         let first = state.open.as_ref().is_none_or(|open| open.txg < tx.txg());
         // Taken only then: it is shared by all objects of the set, and its reference count is contended.
         let table = if first { Some(self.table()?) } else { None };
+        if table.as_ref().is_some_and(|table| table.is_read_only()) {
+            return Err(PoolError::ReadOnly.into());
+        }
         state.dirty(tx.txg());
         let result = change(&mut state);
         drop(state);

@@ -4,6 +4,7 @@
 //! an object in the MOS. Its bonus has the set's root pointer and [`Identity`]. A sync handles the other sets
 //! first, then the MOS with their new roots.
 
+use crate::account::Account;
 use crate::dnode::DNODE_BLOCK_BYTES;
 use crate::entry::{Identity, parse_entry};
 use crate::error::ObjectError;
@@ -11,7 +12,7 @@ use crate::free_policy::FreePolicy;
 use crate::kind::ObjectKind;
 use crate::mos_change::{MosChange, MosUpdate};
 use crate::object::Object;
-use crate::objset::{ObjectSet, ObjectSpec, Synced};
+use crate::objset::{ObjectSet, ObjectSpec, Synced, read_header};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -193,6 +194,16 @@ impl ObjectSets {
     /// Forgets a drained set, which the txg of this transaction destroys.
     pub fn forget_retired(&self, _tx: &Tx, id: ObjectId) {
         self.sets.lock().remove(&id);
+    }
+
+    /// Space that a set takes, as of the last sync. The set is not opened for it. `None`: it is not counted, or empty.
+    pub fn account(&self, id: ObjectId) -> Result<Option<Account>, ObjectError> {
+        let open = self.sets.lock().get(&id).cloned();
+        if let Some(set) = open {
+            return Ok(set.account());
+        }
+        let (root, _) = parse_entry(&self.mos.hold(id)?.bonus(), id)?;
+        Ok(read_header(&self.pool, ObjsetId(id.0), &root)?.account)
     }
 
     /// Identity of a set; `None`: it has none yet.

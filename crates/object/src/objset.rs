@@ -9,12 +9,14 @@
 //!
 //! Invariant: an object number is reused only after the txg that freed it has committed (see `object_alloc`).
 
+mod bound;
 mod create;
 mod find_for_rewrite;
 mod owners;
 mod pointer;
 mod policy;
 mod queue;
+mod snapshot;
 mod spills;
 mod stored;
 mod sync;
@@ -28,6 +30,7 @@ use crate::free_policy::FreePolicy;
 use crate::object::{Object, ObjectTable};
 use crate::object_alloc::ObjectAllocator;
 use crate::queued_subtree::QueuedSubtree;
+pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
 use owners::OwnerTables;
 use parking_lot::Mutex;
@@ -68,10 +71,28 @@ pub struct HeaderCounts {
     pub high_water: u64,
 }
 
+/// The header behind a root pointer; a hole is an empty set.
+pub(crate) fn read_header(pool: &Pool, id: ObjsetId, root: &BlockPtr) -> Result<ObjsetHeader, ObjectError> {
+    if root.is_hole() {
+        return Ok(ObjsetHeader::empty());
+    }
+    let raw = pool.read(root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
+    Ok(ObjsetHeader::parse(&raw, &format!("object set {id}"))?)
+}
+
 /// Input of the syncing txg.
 struct Syncing {
     objects: Vec<Arc<Object>>,
     counts: HeaderCounts,
+}
+
+/// What a set is made of, beside its header.
+struct Parts {
+    table: Arc<ObjectTable>,
+    root: BlockPtr,
+    policy: ActivePolicy,
+    free_policy: Option<Arc<dyn FreePolicy>>,
+    queue_in_mos: Option<Arc<Object>>,
 }
 
 /// An object set. Shared by threads; every method takes its own locks.
@@ -102,6 +123,7 @@ pub struct ObjectSet {
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
     free_policy: Option<Arc<dyn FreePolicy>>,
+    space_bound: Mutex<Option<Arc<dyn SpaceBound>>>,
     txg_end_hooks: Mutex<Vec<TxgEndHook>>,
     spill_reads: Mutex<SpillReads>,
 }
@@ -118,20 +140,26 @@ impl ObjectSet {
         free_policy: Option<Arc<dyn FreePolicy>>,
         queue_in_mos: Option<Arc<Object>>,
     ) -> Result<Arc<ObjectSet>, ObjectError> {
-        let header = if root.is_hole() {
-            ObjsetHeader::empty()
-        } else {
-            let raw = pool.read(&root, Owner::Block { objset: id.0, object: HEADER, level: 0, block: 0 })?;
-            ObjsetHeader::parse(&raw, &format!("object set {id}"))?
-        };
+        let header = read_header(&pool, id, &root)?;
+        let table = ObjectTable::new(pool.clone(), id, false);
+        let policy = ActivePolicy::new(&pool);
+        let parts = Parts { table, root, policy, free_policy, queue_in_mos };
+        let set = Self::from_parts(pool, id, header, parts);
+        *set.queue.lock() = set.load_queue()?;
+        Ok(set)
+    }
+
+    /// A set whose free queue is empty.
+    fn from_parts(pool: Arc<Pool>, id: ObjsetId, header: ObjsetHeader, parts: Parts) -> Arc<ObjectSet> {
+        let Parts { table, root, policy, free_policy, queue_in_mos } = parts;
         let allocator = ObjectAllocator::new(header.objects, header.high_water);
-        let table = ObjectTable::new(pool.clone(), id);
-        let set = Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
+        Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
             owners: OwnerTables::new(&table, header.owners),
-            policy: ActivePolicy::new(&pool),
+            policy,
             free_policy,
+            space_bound: Mutex::default(),
             queue_in_mos,
             table,
             pool,
@@ -152,9 +180,7 @@ impl ObjectSet {
             root: Mutex::new(root),
             txg_end_hooks: Mutex::default(),
             spill_reads: Mutex::default(),
-        });
-        *set.queue.lock() = set.load_queue()?;
-        Ok(set)
+        })
     }
 
     /// Object of the meta object set that stands for it. 0: it is the meta object set.
@@ -228,16 +254,28 @@ impl ObjectSet {
     }
 
     /// Joins the open txg. May wait: call it before taking any lock, and never while holding another
-    /// transaction.
+    /// transaction. `ReadOnly`: the pool or the set takes no changes.
     pub fn begin(&self, cost: Cost) -> Result<Tx, ObjectError> {
+        self.check_writable()?;
         let may_keep = self.free_policy.as_ref().is_some_and(|policy| policy.may_keep());
         let cost = if may_keep { cost.with_dead_lists() } else { cost };
-        Ok(self.pool.begin(cost)?)
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.admit(&cost, &mut || Ok(self.pool.begin(cost)?)),
+            None => Ok(self.pool.begin(cost)?),
+        }
     }
 
-    /// Commits: everything done before is durable on return.
+    /// Bounds the space of the set from now on, by this bound alone. The bound must not hold the set.
+    pub fn set_space_bound(&self, bound: Arc<dyn SpaceBound>) {
+        *self.space_bound.lock() = Some(bound);
+    }
+
+    /// Commits: everything done before is durable on return. An old root is durable already.
     pub fn commit(&self) -> Result<(), ObjectError> {
-        self.pool.commit()?;
+        if !self.is_read_only() {
+            self.pool.commit()?;
+        }
         Ok(())
     }
 
@@ -248,6 +286,9 @@ impl ObjectSet {
 
     /// Waits until `txg` is durable, committing it if necessary.
     pub fn wait_synced(&self, txg: Txg) -> Result<(), ObjectError> {
+        if self.is_read_only() {
+            return Ok(());
+        }
         Ok(self.pool.commit_txg(txg)?)
     }
 
@@ -256,7 +297,7 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
-    /// Space of the pool and objects of this set.
+    /// Space of the pool, as far as the set can use it, and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
@@ -265,11 +306,19 @@ impl ObjectSet {
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         // Bytes reserved for files count as used.
         let used_bytes = used_bytes.saturating_add(self.pool.file_reserved_bytes());
-        Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects }
+        let usage = Usage { size_bytes, used_bytes, available_bytes, objects: self.allocator.lock().objects };
+        let bound = self.space_bound.lock().clone();
+        match bound {
+            Some(bound) => bound.bound(usage),
+            None => usage,
+        }
     }
 
     /// The object with this number. While it is held, every caller gets the same one.
     pub fn hold(&self, id: ObjectId) -> Result<Arc<Object>, ObjectError> {
+        if self.table.is_closed() {
+            return Err(ObjectError::NotFound(id));
+        }
         self.table.hold(id, || self.stored_dnode(id))
     }
 
@@ -314,7 +363,7 @@ impl ObjectSet {
     }
 
     /// Calls `hook` for every txg after all operations have left it, until it returns false. For changes
-    /// that only matter if they are still true then. All operations wait for it.
+    /// that only matter if they are still true then. All operations wait for it. A read-only set calls none.
     pub fn on_txg_end(&self, hook: impl FnMut(&Tx) -> bool + Send + 'static) {
         self.txg_end_hooks.lock().push(Box::new(hook));
     }

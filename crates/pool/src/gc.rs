@@ -29,6 +29,7 @@ use terrane_store::PoolError;
 use terrane_store::append::Stored;
 use terrane_store::pinned_zone::PinnedZone;
 use terrane_store::workers::Pending;
+use terrane_txg::admission::space::LAST_COMMIT_BYTES;
 use terrane_txg::collector::{Progress, VICTIMS_MAX, VictimCost, VictimState};
 use terrane_wire::{Txg, ZoneSeq};
 
@@ -385,14 +386,37 @@ impl Mover<'_, '_> {
     /// bytes have moved.
     ///
     /// Returns the bytes that moved, and whether all blocks found space. Fewer zones may take writes than
-    /// were counted on.
+    /// were counted on. The space that the commit needs is left.
     fn move_piece(&mut self, progress: &mut Progress, budget: u64) -> Result<(u64, bool), PoolError> {
         let Some(pinned) = self.txg_sync.pool.store.pin(progress.victim) else {
             progress.next_part = progress.parts.len();
             return Ok((0, true));
         };
-        let pinned = Arc::new(pinned);
-        let mut todo = self.extents(progress, budget);
+        let todo = self.extents(progress, budget);
+        self.keep_commit_space(&todo, budget == u64::MAX);
+        let outcome = self.move_extents(progress, &Arc::new(pinned), todo);
+        self.txg_sync.st.streams.set_commit_floor(0);
+        outcome
+    }
+
+    /// Has copies leave what the commit needs, and what more commits need if the copies end early and free nothing. Unless they are the
+    /// last that fit, users can delete then.
+    fn keep_commit_space(&mut self, todo: &VecDeque<Extent>, are_last: bool) {
+        let (admission, commit) = (&self.txg_sync.pool.admission, &self.txg_sync.commit);
+        // A block that stays because it finds no space takes a run as well.
+        let moved: usize = todo.iter().map(|extent| extent.entries.len()).sum();
+        let runs = (commit.runs() + moved) as u64;
+        let for_commit = admission.rest_of_commit_bytes(self.txg_sync.st, runs, commit.frees.len());
+        let for_more = if are_last { LAST_COMMIT_BYTES } else { admission.sizes().commit_bytes() } / 2;
+        self.txg_sync.st.streams.set_commit_floor(for_commit + for_more);
+    }
+
+    fn move_extents(
+        &mut self,
+        progress: &mut Progress,
+        pinned: &Arc<PinnedZone>,
+        mut todo: VecDeque<Extent>,
+    ) -> Result<(u64, bool), PoolError> {
         let mut reading: VecDeque<(Extent, Pending<ReadBack>)> = VecDeque::new();
         let mut moved = 0;
         // Slot of the previous survivor, if the next one may share its run. No block that stays may lie
@@ -405,7 +429,7 @@ impl Mover<'_, '_> {
             {
                 let buf = self.txg_sync.st.collector.copying.spare.pop();
                 let buf = buf.unwrap_or_else(|| AlignedBuf::with_capacity(EXTENT_BYTES as usize * 3 / 2));
-                reading.push_back(self.start_read(&pinned, extent, buf));
+                reading.push_back(self.start_read(pinned, extent, buf));
             }
             let Some((extent, read)) = reading.pop_front() else { break };
             let (buf, from) = read.wait()?;
@@ -418,7 +442,7 @@ impl Mover<'_, '_> {
                 let other;
                 let bytes = match good {
                     Some(bytes) => bytes,
-                    None => match self.verified_bytes(&pinned, entry) {
+                    None => match self.verified_bytes(pinned, entry) {
                         Ok(Some(bytes)) => {
                             other = bytes;
                             &other[..]

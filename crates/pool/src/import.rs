@@ -612,9 +612,9 @@ fn open(
     if tables.index_size().should_pack(options.index_bytes) {
         tables.replace_reclaimed(tables.reclaimed_in_form(true));
     }
-    let sizes = label.members().map(|(_, row)| row.zone_size);
-    let capacities = tables.zones.values().map(|zone| zone.capacity);
-    let capacity = capacities.chain(sizes).min().unwrap_or(label.zone_size);
+    // Asked of the devices: zones of the tables may hold less than those that will be opened.
+    let capacities = devices.capacities().into_iter().map(|(_, capacity)| capacity);
+    let capacity = capacities.filter(|capacity| *capacity > 0).min().unwrap_or(label.zone_size);
     let counters = Arc::new(Counters::new(env.clone()));
     let mut streams = Streams::new(
         (label.pool, incarnation),

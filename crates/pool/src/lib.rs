@@ -53,5 +53,5 @@ pub use create::CreateOptions;
 pub use import::{ImportOptions, Probe, probe};
 pub use pool::{Client, MemoryBounds, Pool, Status, Stream, Tx, TxgSync, WriteRequest};
 pub use rebuild::IndexSource;
-pub use rewrite::{RelocatedBlock, RewriteCursor};
+pub use rewrite::{RelocatedBlock, RewriteCursor, needed as rewrites_needed};
 pub use stats::{DeviceStats, KeptSpace, Stats};

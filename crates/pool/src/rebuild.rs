@@ -146,7 +146,9 @@ impl Scan<'_> {
                 && header.capacity <= zone_size
                 && ZoneClass::from_id(header.class).is_some()
         });
-        let Some(header) = header.or_else(|| self.header_of_parts(home, unit, end)) else { return };
+        let scanned = (unit, end);
+        let header = header.or_else(|| self.header_of_parts(home, scanned, report.capacity.max(end)));
+        let Some(header) = header else { return };
         if header.txg > self.up_to || !is_valid_seq(header.seq) {
             return;
         }
@@ -158,8 +160,8 @@ impl Scan<'_> {
     }
 
     /// Reconstructs a damaged zone header from the directory parts. If parts of several fillings exist, the
-    /// newest sequence number wins.
-    fn header_of_parts(&self, home: Home, unit: u64, end: u64) -> Option<ZoneHeader> {
+    /// newest sequence number wins. `end`: where the scan ends, which in an open zone is before its `capacity`.
+    fn header_of_parts(&self, home: Home, (unit, end): (u64, u64), capacity: u64) -> Option<ZoneHeader> {
         let mut newest: Option<(ZoneSeq, Txg, u64)> = None;
         self.each_tail(home, unit, end, &mut |tail, at| {
             let seq = tail.len().checked_sub(PartTrailer::SIZE).and_then(|from| tail.get(from..));
@@ -178,7 +180,7 @@ impl Scan<'_> {
             seq,
             incarnation,
             txg,
-            capacity: end,
+            capacity,
             class: ZoneClass::Data as u8,
             granule_shift: 4,
             reserved: [0; 14],

@@ -83,7 +83,7 @@ const RUNS_DIVISOR: u64 = 2;
 const RUN_BYTES: u64 = 6;
 
 /// Minimum number of blocks to rewrite, so that all tables together take at most `most` bytes.
-fn needed(size: IndexSize, most: u64) -> u64 {
+pub fn needed(size: IndexSize, most: u64) -> u64 {
     let above =
         size.bytes().saturating_sub(most).min(size.run_index_bytes.saturating_sub(most / RUNS_DIVISOR));
     if size.is_packed { above.div_ceil(RUN_BYTES) } else { 0 }

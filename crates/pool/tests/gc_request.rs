@@ -157,3 +157,25 @@ fn a_pool_with_threads_goes_on_by_itself() {
     assert_eq!(pool.gc_progress().zones_left, 0);
     pool.export().unwrap();
 }
+
+#[test]
+fn no_block_leaves_an_open_zone() {
+    let mut garbage_in_open = 0;
+    for seed in 20..24 {
+        let device = sim(seed, seed % 2 == 0);
+        let (pool, toy) = create(&device, seed);
+        work(&pool, &toy, &SeededEnv::new(seed), 14).unwrap();
+        let open = || pool.zones().into_iter().filter(|zone| zone.phase == Phase::Open);
+        garbage_in_open += open().map(|zone| zone.claimed - zone.live).sum::<u64>();
+        pool.gc_request(0).unwrap();
+        while !pool.gc_progress().done {
+            pool.commit_txg(pool.open_txg()).unwrap();
+            for zone in open() {
+                assert!(zone.runs.is_empty(), "seed {seed}: {zone:?}");
+            }
+        }
+        assert!(pool.totals().collected_zones > 0, "seed {seed}");
+        verify(&pool, &toy);
+    }
+    assert!(garbage_in_open > 1 << 20, "{garbage_in_open} bytes that would be worth it");
+}

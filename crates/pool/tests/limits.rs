@@ -4,8 +4,9 @@
 mod support;
 
 use std::sync::Arc;
-use support::{create_on, import_from, verify, work};
+use support::{create, create_on, import, import_from, open_few_zones, sim, verify, work};
 use terrane_device::{Device, SimConfig, SimDevice, ZoneState};
+use terrane_format::rows::Phase;
 use terrane_pool::CreateOptions;
 use terrane_store::env::SeededEnv;
 use terrane_wire::ZoneIdx;
@@ -33,4 +34,21 @@ fn the_last_empty_zones_may_lie_where_no_more_may_be_open() {
         work(&pool, &toy, &env, 80).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         verify(&pool, &toy);
     }
+}
+
+#[test]
+fn the_limit_of_open_zones_holds_from_the_first_txg_after_an_import() {
+    let open_zones = |is_limited: bool| {
+        let device = sim(7, true);
+        create(&device, 7).0.export().unwrap();
+        let (pool, toy) = import(&device, 8).unwrap();
+        if is_limited {
+            open_few_zones(&pool);
+        }
+        work(&pool, &toy, &SeededEnv::new(9), 1).unwrap();
+        verify(&pool, &toy);
+        pool.zones().iter().filter(|zone| zone.phase == Phase::Open).count()
+    };
+    assert_eq!(open_zones(true), 2);
+    assert!(open_zones(false) > 2, "the canary: files get zones of their own");
 }

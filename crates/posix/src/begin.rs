@@ -25,6 +25,7 @@ impl Fs {
     /// Begins a transaction with space for `extra` and for the needs of these inodes. It may wait, so the
     /// caller holds no lock and no other transaction.
     pub(crate) fn begin(&self, extra: Cost, needs: &[(&Claims, Need)]) -> Result<Tx, Errno> {
+        self.check_changeable()?;
         let makes = needs.iter().any(|(claims, _)| claims.ino.is_none());
         let guess = if makes { self.set.likely_number(1).0 } else { 0 };
         let missing = |txg| {

@@ -62,6 +62,8 @@ impl From<ObjectError> for Errno {
             ObjectError::NotFound(_) => Errno::ESTALE,
             ObjectError::TooBig { .. } => Errno::EFBIG,
             ObjectError::Invalid { .. } => Errno::EINVAL,
+            ObjectError::ReadOnly => Errno::EROFS,
+            ObjectError::Quota { .. } => Errno::EDQUOT,
             ObjectError::Pool(pool) => match pool {
                 PoolError::NoSpace { .. } => Errno::ENOSPC,
                 PoolError::ReadOnly => Errno::EROFS,

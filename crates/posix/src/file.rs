@@ -112,6 +112,9 @@ impl Fs {
             let read = inode.object().read(offset, out.get_mut(start..).unwrap_or_default());
             read.inspect_err(|_| out.truncate(start)).err()
         };
+        if failed.is_some() && self.is_closed() {
+            return Err(Errno::ESTALE);
+        }
         if let Some(error) = failed {
             // No lock is held here: building the path locks the directories up to the root.
             log::error!("read failed: {} at byte {offset}: {error}", self.path_of(inode.ino));
@@ -123,6 +126,9 @@ impl Fs {
     /// Renews the access time if mount options and property ask for it. A failure does not fail the read, for
     /// example on a full or read-only pool.
     pub(crate) fn note_access(&self, inode: &InodeRef<'_>) {
+        if self.is_read_only() {
+            return;
+        }
         let is_dir = || inode.read().attrs.is_dir();
         let policy = match self.access_times() {
             AccessTimes::Never => AccessTime::Off,

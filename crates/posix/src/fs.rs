@@ -85,6 +85,28 @@ impl Fs {
         self.losses.is_some()
     }
 
+    /// Whether this is a snapshot: each change fails with `EROFS`.
+    pub fn is_read_only(&self) -> bool {
+        self.set.is_read_only()
+    }
+
+    /// The snapshot is about to be destroyed: every later call fails with `ESTALE`.
+    ///
+    /// # Panics
+    /// If this is no snapshot.
+    pub fn close(&self) {
+        self.set.close();
+    }
+
+    /// Whether [`close`](Fs::close) was called, on this `Fs` or another one of the same data set.
+    pub fn is_closed(&self) -> bool {
+        self.set.is_closed()
+    }
+
+    pub(crate) fn check_changeable(&self) -> Result<(), Errno> {
+        if self.is_read_only() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+
     /// Sets the mount option for access times.
     pub fn set_access_times(&self, times: AccessTimes) {
         self.access_times.store(times as u8, Ordering::Relaxed);

@@ -50,7 +50,9 @@ impl Drop for InodeRef<'_> {
                     && !inode.has_all_lookups.load(Ordering::Acquire)
                     && inode.is_unlinked()
             };
-            if is_unreferenced && !inode.is_shrink_queued() && !may_be_open() {
+            // Inodes of a snapshot stay as long as idle ones may: its users keep no count of lookups.
+            let may_go = is_unreferenced && !self.fs.is_read_only();
+            if may_go && !inode.is_shrink_queued() && !may_be_open() {
                 shard.entries.remove(&inode.ino);
                 Some(inode)
             } else if Arc::strong_count(&inode) == 2 {
@@ -106,6 +108,9 @@ impl InodeRef<'_> {
 
     /// Reads the dnode, unless it is loaded. `ESTALE`: there is no such inode (any more).
     pub fn load(self) -> Result<Self, Errno> {
+        if self.fs.is_closed() {
+            return Err(Errno::ESTALE);
+        }
         if self.is_loaded() {
             return Ok(self);
         }

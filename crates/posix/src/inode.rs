@@ -284,7 +284,10 @@ impl Shard {
             });
             let is_mode_known = !inode.set_ids_cleared.load(Ordering::Acquire);
             if is_evictable && is_mode_known && !inode.is_shrink_queued() && Arc::strong_count(inode) == 1 {
-                *entry = InodeSlot::LookupsOnly(inode.lookups.load(Ordering::Acquire));
+                match inode.lookups.load(Ordering::Acquire) {
+                    0 => drop(self.entries.remove(&oldest)),
+                    lookups => *entry = InodeSlot::LookupsOnly(lookups),
+                }
             }
         }
     }

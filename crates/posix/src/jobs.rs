@@ -71,7 +71,7 @@ impl JobStep {
         match outcome {
             Ok(true) => Ok(JobStep::Progressed),
             Ok(false) => Ok(JobStep::NothingToDo),
-            Err(Errno::ENOSPC) => Ok(JobStep::NoSpace),
+            Err(Errno::ENOSPC | Errno::EDQUOT) => Ok(JobStep::NoSpace),
             Err(errno) => Err(errno),
         }
     }

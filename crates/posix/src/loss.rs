@@ -56,6 +56,14 @@ impl Fs {
     pub fn clear_losses(&self) -> Result<Errors, DatasetError> {
         self.log_losses();
         let errors = self.set.pool().clear_errors();
+        self.mark_losses_read();
+        self.record_errors()?;
+        self.set.commit()?;
+        Ok(errors)
+    }
+
+    /// An administrator has read of all losses, so no call reports them any more.
+    pub fn mark_losses_read(&self) {
         let known =
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());
         // The entries stay: the kernel may have an old size of such a file, so the position of appends must
@@ -64,9 +72,6 @@ impl Fs {
         known.into_iter().filter(|ino| self.is_file(*ino)).for_each(|ino| {
             self.record_report(ino, |loss| std::mem::replace(loss, read) != read);
         });
-        self.record_errors()?;
-        self.set.commit()?;
-        Ok(errors)
     }
 
     /// Stores new entries of the pool's error log. Called before the pool is exported.
@@ -83,7 +88,7 @@ impl Fs {
 
     /// Adds a predecessor's losses to the error log. It reads, so it does not run while the kernel waits for a
     /// successor.
-    fn log_losses(&self) {
+    pub fn log_losses(&self) {
         let Some(losses) =
             self.losses.as_ref().filter(|losses| !losses.is_logged.swap(true, Ordering::AcqRel))
         else {

@@ -121,6 +121,9 @@ impl Fs {
 
     /// Opens a formatted data set, and destroys up to 256 objects that a crash left without a name. For the
     /// others the mount calls [`drain_unlinked`](Self::drain_unlinked) until it returns false.
+    ///
+    /// In a snapshot ([`Dataset::open_at`]) nothing is destroyed and no job runs. Each change fails with `EROFS`,
+    /// and inodes without a name do not exist.
     pub fn open(dataset: Arc<Dataset>) -> Result<Arc<Fs>, DatasetError> {
         let fs = Fs::open_with_losses(dataset, None)?;
         // A read-only or full pool can still be mounted.
@@ -142,7 +145,11 @@ impl Fs {
     /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
     /// names the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
+        if dataset.is_read_only() {
+            return Fs::open(dataset);
+        }
         dataset.object_set().withhold(lost.keys().copied());
+        dataset.expect_write_backs();
         let fs = Fs::open_with_losses(dataset, Some(Losses::new(lost)))?;
         match fs.unlinked.list(UNLINKED_HELD_MAX) {
             // Each gets one lookup, so that the kernel's FORGET finds it. Inodes unknown to the kernel wait for
@@ -181,7 +188,12 @@ impl Fs {
         )?;
         let queue = zap(required(DELETE_QUEUE)?)?;
         let root = required(ROOT)?;
-        let reservations = Arc::new(Reservations::load(&dataset, &master, &layouts)?);
+        // Those of a snapshot are not reserved any more.
+        let is_read_only = dataset.is_read_only();
+        let reservations = match is_read_only {
+            true => Arc::default(),
+            false => Arc::new(Reservations::load(&dataset, &master, &layouts)?),
+        };
         let fs = Arc::new(Fs {
             naming: dataset.naming(),
             dataset,
@@ -210,38 +222,49 @@ impl Fs {
             root,
             destroy_unlinked: Fs::destroy,
         });
-        let record_size = fs.rewriting.record_size();
-        record_size.into_iter().for_each(|bytes| fs.set.pool().note_record_size(bytes));
+        if is_read_only {
+            fs.rewriting.running.lock().take();
+        } else {
+            fs.store_with_each_txg();
+        }
+        fs.check_root()?;
+        Ok(fs)
+    }
+
+    /// Stores at the end of each txg what operations only note in memory.
+    fn store_with_each_txg(&self) {
+        let record_size = self.rewriting.record_size();
+        record_size.into_iter().for_each(|bytes| self.set.pool().note_record_size(bytes));
         // It outlives this Fs by one txg: the last unlinked objects are not stored in any txg yet.
-        let unlinked = Arc::clone(&fs.unlinked);
-        fs.set.on_txg_end(move |last| {
+        let unlinked = Arc::clone(&self.unlinked);
+        self.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&unlinked) > 1;
             unlinked.store(last);
             is_used
         });
-        let rewriting = Arc::clone(&fs.rewriting);
-        fs.set.on_txg_end(move |last| {
+        let rewriting = Arc::clone(&self.rewriting);
+        self.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&rewriting) > 1;
             rewriting.store(last);
             is_used
         });
-        let reservations = Arc::clone(&fs.reservations);
-        fs.set.on_txg_end(move |last| {
+        let reservations = Arc::clone(&self.reservations);
+        self.set.on_txg_end(move |last| {
             let is_used = Arc::strong_count(&reservations) > 1;
             reservations.store(last);
             is_used
         });
-        match fs.hold(root).map(|inode| inode.read().attrs.is_dir()) {
-            Ok(true) => {}
-            outcome => {
-                return Err(DatasetError::Damaged {
-                    at: "the root directory",
-                    expected: "a readable directory".to_string(),
-                    found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
-                });
-            }
+    }
+
+    fn check_root(&self) -> Result<(), DatasetError> {
+        match self.hold(self.root).map(|inode| inode.read().attrs.is_dir()) {
+            Ok(true) => Ok(()),
+            outcome => Err(DatasetError::Damaged {
+                at: "the root directory",
+                expected: "a readable directory".to_string(),
+                found: outcome.map_or_else(|errno| errno.to_string(), |_| "another file".to_string()),
+            }),
         }
-        Ok(fs)
     }
 
     /// Forgets all lookups at unmount, after shrinking the directories in the shrink queue.
@@ -282,8 +305,13 @@ impl Fs {
     }
 
     /// Space and number of files, for `statvfs`.
+    /// A snapshot takes what it refers to, and nothing can be written into it.
     pub fn statfs(&self) -> StatFs {
-        let usage = self.set.usage();
+        let mut usage = self.set.usage();
+        if self.is_read_only() {
+            usage.available_bytes = 0;
+            usage.used_bytes = self.set.account().map_or(usage.used_bytes, |account| account.used_bytes);
+        }
         let blocks = |bytes: u64| bytes / u64::from(STAT_BLOCK_BYTES);
         let free = blocks(usage.available_bytes);
         // A dnode takes 512 bytes before compression.

@@ -113,6 +113,7 @@ impl Change<'_, '_> {
 
 impl Fs {
     pub(crate) fn execute<O: Operation>(&self, operation: &O) -> Result<O::Answer, Errno> {
+        self.check_changeable()?;
         loop {
             // References are dropped after the transaction: dropping the last one of an unlinked inode begins
             // its own.
@@ -126,6 +127,9 @@ impl Fs {
                 false => None,
             };
             let OperationCost { cost, needs } = operation.cost(self, &held)?;
+            if !self.dataset.admits_change(cost.writes_back) {
+                return Err(Errno::EROFS);
+            }
             let tx = self.begin(cost, &needs)?;
             if let Some(promise) = promise {
                 promise.join(tx.txg());

@@ -52,7 +52,7 @@ pub struct Rewrite<'f> {
 impl Rewrite<'_> {
     /// Starts a rewrite, which [`step`](Job::step) advances; durable with the next commit. If the same one is
     /// running, the call succeeds. `EBUSY`: another one is running. `EISDIR`: a directory without `recursive`.
-    /// `EINVAL`: neither file nor directory, no form, or an invalid record size. `EROFS`: a read-only pool.
+    /// `EINVAL`: neither file nor directory, no form, or an invalid record size. `EROFS`: a read-only pool or data set.
     pub fn begin(&self, spec: &RewriteSpec) -> Result<(), Errno> {
         {
             let inode = self.fs.hold(spec.root)?;
@@ -69,7 +69,7 @@ impl Rewrite<'_> {
         {
             return Err(Errno::EINVAL);
         }
-        if pool.is_read_only() {
+        if pool.is_read_only() || self.fs.dataset.is_read_only() {
             return Err(Errno::EROFS);
         }
         let rewriting = &self.fs.rewriting;
@@ -123,7 +123,7 @@ impl Job for Rewrite<'_> {
         let mut figures = job.figures;
         let outcome = self.fs.run_step(&job, &mut walk, &mut figures, bytes);
         let state = match outcome {
-            Err(Errno::ENOSPC) => RewriteState::NoSpace,
+            Err(Errno::ENOSPC | Errno::EDQUOT) => RewriteState::NoSpace,
             _ => RewriteState::Running,
         };
         if let Some(running) =
@@ -229,7 +229,7 @@ impl Fs {
                 self.close_file(walk);
             }
             // The pool is full, has stopped, or is closed.
-            Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+            Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)) => return Err(errno),
             Err(errno) => {
                 // A file removed in the meantime is not an error.
                 if errno != Errno::ESTALE {

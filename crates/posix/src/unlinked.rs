@@ -14,6 +14,9 @@ impl Fs {
     /// Destroys up to 256 of the objects that a crash left without a name. True: there may be more. It may run
     /// on its own thread, concurrently with everything else; objects in use are skipped.
     pub fn drain_unlinked(&self) -> Result<bool, Errno> {
+        if self.is_read_only() {
+            return Ok(false);
+        }
         let step = self.unlinked.next_entries()?;
         for ino in &step {
             if let Err(errno) = self.destroy(*ino) {

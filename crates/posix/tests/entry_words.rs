@@ -1,8 +1,11 @@
 //! Words beside directory entries: they belong to the entry, move with its name, and vanish with it.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+#[path = "../../zap/tests/colliders/mod.rs"]
+mod colliders;
 mod support;
 
+use colliders::colliders;
 use std::sync::Arc;
 use support::{Machine, ROOT_CRED, Short, USER};
 use terrane_dataset::{ObjectStore, ObjectZap};
@@ -162,6 +165,33 @@ fn words_move_with_the_name() {
     fs.unlink(here, b"second").unwrap();
     fs.file(here, "second");
     assert_eq!(words(fs, here, "second"), Err(Errno::ENODATA), "a new name has none");
+}
+
+/// A directory whose names no split of its ZAP can separate has no space for more words beside them.
+#[test]
+fn an_exchange_that_finds_no_space_for_words_changes_nothing() {
+    let m = Machine::new(6, &[]);
+    let (fs, root) = (m.fs(), m.fs().root());
+    let (here, there) = (fs.dir(root, "here").ino, fs.dir(root, "there").ino);
+    let names = colliders(28, 12).take(300).map(|name| String::from_utf8(name).unwrap());
+    let crowd: Vec<String> =
+        names.take_while(|name| fs.create(here, name.as_bytes(), 0o644, &USER).is_ok()).collect();
+    assert!((150..300).contains(&crowd.len()), "the canary: the directory takes {} names", crowd.len());
+    let full = crowd.iter().find(|name| set(fs, here, name, &[1; 6]).is_err()).expect("one finds no space");
+    let with_words = make(fs, there, "w", &[2; 6]);
+    let without = fs.lookup(here, full.as_bytes()).unwrap().ino;
+    let before = (listed(fs, here).unwrap(), listed(fs, there).unwrap());
+    let exchange = |(from, name): (Ino, &str), (to, new_name): (Ino, &str)| {
+        fs.rename(from, name.as_bytes(), to, new_name.as_bytes(), RENAME_EXCHANGE)
+    };
+    assert_eq!(exchange((here, full), (there, "w")), Err(Errno::ENOSPC));
+    assert_eq!(exchange((there, "w"), (here, full)), Err(Errno::ENOSPC));
+    assert_eq!((listed(fs, here).unwrap(), listed(fs, there).unwrap()), before);
+    assert_eq!(fs.lookup(here, full.as_bytes()).unwrap().ino, without);
+    assert_eq!(fs.lookup(there, b"w").unwrap().ino, with_words);
+    fs.remove_entry_words(there, b"w").unwrap();
+    exchange((here, full), (there, "w")).unwrap();
+    assert_eq!(fs.lookup(here, full.as_bytes()).unwrap().ino, with_words);
 }
 
 #[test]

@@ -7,11 +7,15 @@
 
 pub mod accounting;
 pub mod command;
+mod index_bound;
 pub mod report;
+pub mod snapshots;
 pub mod trace;
 
 use accounting::Accounting;
+use index_bound::IndexBound;
 use report::Report;
+use snapshots::{HeldBlock, Schedule, Snapshots};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use terrane_format::{Addr, GRANULE, granule_bytes};
 use terrane_space::policy::{Age, Layout, LifetimePredictor, Placement, SimilarityKey, VictimPolicy};
@@ -51,6 +55,10 @@ pub struct Setting {
     pub learn_from_similar: bool,
     /// Reclaimed zones are packed, as when the limit of the relocation index is reached.
     pub packed: bool,
+    /// Bound of the relocation index in bytes, kept as the pool keeps it; 0 is no bound.
+    pub index_bytes_max: u64,
+    /// When snapshots are taken.
+    pub snapshots: Option<Schedule>,
 }
 
 /// A name, and what it changes.
@@ -86,6 +94,8 @@ impl Setting {
             infer: false,
             learn_from_similar: false,
             packed: false,
+            index_bytes_max: 0,
+            snapshots: None,
         }
     }
 
@@ -125,6 +135,11 @@ pub struct Simulation {
     recorded: HashMap<u64, Block>,
     txgs: BTreeMap<Txg, Txg>,
     predictor: LifetimePredictor,
+    snapshots: Option<Snapshots>,
+    bound: IndexBound,
+    /// File and number of each block of the head, where the index has a bound.
+    owners: HashMap<Addr, (u64, u32)>,
+    seen_txgs: u64,
 }
 
 impl Simulation {
@@ -136,12 +151,21 @@ impl Simulation {
             recorded: HashMap::new(),
             txgs: BTreeMap::new(),
             predictor: LifetimePredictor::new(usize::MAX),
+            snapshots: setting.snapshots.map(Snapshots::new),
+            bound: IndexBound::default(),
+            owners: HashMap::new(),
+            seen_txgs: 0,
         })
     }
 
-    /// Bytes of live objects.
+    /// Bytes of live blocks, of objects and of snapshots.
     pub fn live_bytes(&self) -> u64 {
         self.accounting.tables.live
+    }
+
+    /// Number of snapshots, and the bytes that only they hold.
+    pub fn held(&self) -> (u64, u64) {
+        self.snapshots.as_ref().map_or((0, 0), |held| (held.count(), held.held_granules() * GRANULE))
     }
 
     /// `None`: the pool is full.
@@ -167,30 +191,11 @@ impl Simulation {
                 let born_at = self.accounting.clock.now();
                 self.objects.insert(object, Object { blocks: Vec::new(), placement, key, born_at });
             }
-            Event::Write { object, block, bytes } => {
-                let bytes = granule_bytes(bytes);
-                let Some(known) = self.objects.get_mut(&object) else { return Some(()) };
-                let block = block as usize;
-                let old = known.blocks.get(block).copied();
-                let replaces = old.map_or(Txg(0), |old| Txg(u64::from(old.birth)));
-                let placement = Placement { replaced_birth: replaces, ..known.placement };
-                let addr = self.accounting.write(bytes, &placement)?;
-                let birth = u32::try_from(self.accounting.txg().0).ok()?;
-                let new = Block { addr, birth, granules: u32::try_from(bytes / GRANULE).ok()? };
-                match old {
-                    Some(old) => {
-                        self.accounting.free(old.addr, u64::from(old.granules) * GRANULE);
-                        known.blocks[block] = new;
-                    }
-                    None => known.blocks.push(new),
-                }
-            }
+            Event::Write { object, block, bytes } => self.write_block(object, block, granule_bytes(bytes))?,
             Event::Delete { object } => {
                 let Some(dead) = self.objects.remove(&object) else { return Some(()) };
                 self.predictor.note_died(dead.key, self.accounting.clock.now() - dead.born_at);
-                for block in dead.blocks {
-                    self.accounting.free(block.addr, u64::from(block.granules) * GRANULE);
-                }
+                dead.blocks.into_iter().for_each(|block| self.release(block));
             }
             Event::Born { name, bytes, placement } => {
                 let setting = self.accounting.setting;
@@ -211,7 +216,7 @@ impl Simulation {
             Event::Freed { name } => {
                 // Others were born before the recording began, or belong to the pool's own accounting.
                 if let Some(block) = self.recorded.remove(&name) {
-                    self.accounting.free(block.addr, u64::from(block.granules) * GRANULE);
+                    self.release(block);
                 }
             }
             Event::Committed { txg, written_bytes } => {
@@ -219,6 +224,59 @@ impl Simulation {
                 self.accounting.written_bytes = self.accounting.written_bytes.max(written_bytes);
                 self.accounting.end_txg()?;
             }
+        }
+        if self
+            .snapshots
+            .as_ref()
+            .is_some_and(|snapshots| snapshots.is_due(self.accounting.totals.user_bytes))
+        {
+            self.take_snapshot()?;
+        }
+        if self.accounting.totals.txgs != self.seen_txgs {
+            self.seen_txgs = self.accounting.totals.txgs;
+            self.keep_index_bound()?;
+        }
+        Some(())
+    }
+
+    fn write_block(&mut self, object: u64, block: u32, bytes: u64) -> Option<()> {
+        let Some(known) = self.objects.get_mut(&object) else { return Some(()) };
+        let at = block as usize;
+        let old = known.blocks.get(at).copied();
+        let replaces = old.map_or(Txg(0), |old| Txg(u64::from(old.birth)));
+        let placement = Placement { replaced_birth: replaces, ..known.placement };
+        let addr = self.accounting.write(bytes, &placement)?;
+        let birth = u32::try_from(self.accounting.txg().0).ok()?;
+        let new = Block { addr, birth, granules: u32::try_from(bytes / GRANULE).ok()? };
+        match old {
+            Some(_) => known.blocks[at] = new,
+            None => known.blocks.push(new),
+        }
+        if self.accounting.setting.index_bytes_max > 0 {
+            self.owners.insert(addr, (object, block));
+        }
+        if let Some(old) = old {
+            self.release(old);
+        }
+        Some(())
+    }
+
+    /// The head has no use for a block. It is freed, unless a snapshot holds it.
+    fn release(&mut self, Block { addr, birth, granules }: Block) {
+        self.owners.remove(&addr);
+        let held = HeldBlock { addr, granules, birth };
+        if !self.snapshots.as_mut().is_some_and(|snapshots| snapshots.hold(held)) {
+            self.accounting.free(addr, u64::from(granules) * GRANULE);
+        }
+    }
+
+    /// The open txg is committed, and a snapshot keeps its state.
+    fn take_snapshot(&mut self) -> Option<()> {
+        let txg = u32::try_from(self.accounting.txg().0).ok()?;
+        self.accounting.end_txg()?;
+        let free = self.snapshots.as_mut().map(|snapshots| snapshots.take(txg));
+        for block in free.into_iter().flatten() {
+            self.accounting.free(block.addr, u64::from(block.granules) * GRANULE);
         }
         Some(())
     }
@@ -242,6 +300,9 @@ pub struct Measure {
     pub measured: f64,
 }
 
+/// How often the relocation index is looked at during a measurement.
+const SAMPLES: u32 = 32;
+
 /// Fills a pool by a trace, warms it up, measures. `None`: the pool ran full.
 pub fn run(setting: Setting, trace: &mut dyn Trace, measure: Measure) -> Option<Report> {
     let started = std::time::Instant::now();
@@ -261,8 +322,15 @@ pub fn run(setting: Setting, trace: &mut dyn Trace, measure: Measure) -> Option<
     };
     go_on(&mut run, measure.warm_up)?;
     let before = run.accounting.totals;
-    go_on(&mut run, measure.measured)?;
-    Some(Report::new(&run.accounting, before, started.elapsed()))
+    let mut largest = run.accounting.index();
+    for _ in 0..SAMPLES {
+        go_on(&mut run, measure.measured / f64::from(SAMPLES))?;
+        let now = run.accounting.index();
+        if now.bytes() > largest.bytes() {
+            largest = now;
+        }
+    }
+    Some(Report::new(&run, before, largest, started.elapsed()))
 }
 
 #[cfg(test)]

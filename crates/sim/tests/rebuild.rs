@@ -108,6 +108,10 @@ fn rebuilt_in_spite_of(seed: u64, damage: impl Fn(&SimDevice, &[ZoneView])) {
     terrane_check::rebuild_index(&devices, &env, &ImportOptions::default(), &mut |_| {})
         .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     let mut machine = Machine::import(&device, seed + 1, false).unwrap();
+    for zone in machine.pool.zones().iter().filter(|zone| zone.phase != Phase::Reclaimed) {
+        let capacity = device.report(zone.home.zone).unwrap().capacity;
+        assert_eq!(zone.capacity, capacity, "seed {seed}: zone {}", zone.seq);
+    }
     machine.mount().unwrap();
     // What was not found is overwritten now.
     let mut workload = Workload::new(machine, model, seed);
@@ -161,7 +165,8 @@ fn blocks_whose_directory_part_is_damaged_stay_where_they_are() {
 
 #[test]
 fn zones_whose_header_is_damaged_are_known_by_their_directory() {
-    for seed in seeds(4) {
+    // The last five have open zones that hold few bytes. They were taken for small zones, and the pool for one that has only such zones.
+    for seed in seeds(4).into_iter().chain([12, 148, 156, 268, 38_403_442_636]) {
         rebuilt_in_spite_of(seed, |device, zones| {
             for zone in fullest(zones) {
                 device.rot(zone.home.zone, 20, &[0x10]).unwrap();

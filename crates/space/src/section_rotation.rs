@@ -53,11 +53,8 @@ impl SectionRotation {
             self.in_hurry = self.sections;
             self.records_left = records;
         }
-        let bound = (table_bytes / 4).max(1 << 20);
-        let every = bound / u64::from(self.sections) + 1;
-        let regular = (self.replay_bytes / every).min(u64::from(self.sections)) as u32;
         let hurried = self.in_hurry.min(SECTIONS_IN_HURRY);
-        let count = if self.rewrite_all { self.sections } else { regular.max(hurried) };
+        let count = if self.rewrite_all { self.sections } else { self.regular(table_bytes).max(hurried) };
         if count > 0 {
             (self.replay_bytes, self.rewrite_all) = (0, false);
             self.in_hurry = self.in_hurry.saturating_sub(count);
@@ -65,6 +62,19 @@ impl SectionRotation {
         let (first, sections) = (self.next, self.sections);
         self.next = (first + count) % sections;
         (0..count).map(move |nth| (first + nth) % sections)
+    }
+
+    /// Most sections that [`take_due`](Self::take_due) may name now, whatever its other arguments are.
+    pub fn most_due(&self, table_bytes: u64) -> u32 {
+        let hurried = SECTIONS_IN_HURRY.min(self.sections);
+        if self.rewrite_all { self.sections } else { self.regular(table_bytes).max(hurried) }
+    }
+
+    /// Sections that the bytes written since the last rewrite are worth.
+    fn regular(&self, table_bytes: u64) -> u32 {
+        let bound = (table_bytes / 4).max(1 << 20);
+        let every = bound / u64::from(self.sections) + 1;
+        (self.replay_bytes / every).min(u64::from(self.sections)) as u32
     }
 
     /// Whether a hurry goes on.
@@ -104,6 +114,21 @@ mod tests {
     }
 
     #[test]
+    fn no_more_sections_are_due_than_announced() {
+        for (rewrite_all, bytes) in [(false, 0), (false, 1 << 16), (false, 1 << 19), (true, 0)] {
+            for hurry in [false, true] {
+                let mut rotation = SectionRotation::new(64, rewrite_all);
+                rotation.note_written(bytes);
+                let most = rotation.most_due(0);
+                assert!(
+                    rotation.take_due(0, 1, hurry).count() as u32 <= most,
+                    "{rewrite_all} {bytes} {hurry}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn records_are_dropped_before_there_are_many() {
         let mut rotation = SectionRotation::new(64, false);
         let (mut records, mut most) = (0, 0);
@@ -117,6 +142,7 @@ mod tests {
     #[test]
     fn sections_are_rewritten_in_rotation() {
         let mut rotation = SectionRotation::new(5, true);
+        assert_eq!(rotation.most_due(0), 5);
         assert_eq!(rotation.take_due(0, 1, false).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
         assert_eq!(rotation.take_due(0, 1, false).count(), 0);
         rotation.note_written((2 << 20) / 5 + 10);

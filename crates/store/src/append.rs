@@ -62,7 +62,7 @@ pub trait ZoneSource {
 /// A batch is sealed at this many bytes. In smaller zones it is sealed when the zone is full. Each batch ends on a write unit.
 pub const BATCH_BYTES: u64 = 1 << 20;
 /// Batch size for survivors while the relocation index must shrink: a run lies in one batch, so larger batches mean fewer runs.
-const COARSE_BATCH_BYTES: u64 = 8 << 20;
+pub const COARSE_BATCH_BYTES: u64 = 8 << 20;
 /// Most batches queued for the device. Multiplied by [`BATCH_BYTES`], this bounds their memory.
 const IN_FLIGHT: usize = 4;
 /// Upper bound of one entry of a directory part, in bytes.
@@ -211,6 +211,8 @@ pub struct Streams {
     /// Work items whose completion was not received yet.
     in_flight: usize,
     failed: Vec<Batch>,
+    /// Bytes of zones that moved blocks leave to the commit: see [`set_commit_floor`](Streams::set_commit_floor).
+    commit_floor: u64,
     /// Buffers of completed batches, for reuse.
     spare: Vec<AlignedBuf>,
     devices: Arc<Devices>,
@@ -255,6 +257,7 @@ impl Streams {
             done,
             in_flight: 0,
             failed: Vec::new(),
+            commit_floor: 0,
             spare: Vec::new(),
             devices,
             counters,
@@ -426,7 +429,13 @@ impl Streams {
         }
         let wanted = slot;
         let is_metadata = class.is_metadata() || !block.other_copies.is_empty();
+        let is_bounded = block.identity.is_some() && self.commit_floor > 0;
+        let needs_empty = is_bounded && self.check_commit_floor(len, source)?;
         let slot = self.slot_with_space(slot, (class, is_metadata), (txg, len), block.near, source)?;
+        if needs_empty {
+            // Zones that counted as empty may have turned out to take no writes.
+            self.check_commit_floor(len, source)?;
+        }
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {
             // Blocks of other slots come here as well.
             self.seal(slot, txg)?;

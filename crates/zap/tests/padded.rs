@@ -1,9 +1,12 @@
 //! Values of different lengths in one ZAP, whose first word counts the others: slots pad the shorter ones.
 #![allow(clippy::unwrap_used, reason = "a test file; its helpers fail the test that called them")]
 
+mod colliders;
+
+use colliders::colliders;
 use std::collections::BTreeMap;
 use terrane_wire::Prng;
-use terrane_zap::{CountBits, Cursor, Kind, MemStore, Store, Zap, ZapOptions};
+use terrane_zap::{CountBits, Cursor, Error, Kind, MemStore, Store, Zap, ZapOptions};
 
 const COUNT: CountBits = CountBits { shift: 48, bits: 3 };
 
@@ -215,6 +218,40 @@ fn behaves_like_a_map_whatever_its_shape() {
     }
     for kind in ["Micro", "Tiny (64-byte slots, words: 4)", "Tiny (128-byte slots, words: 7)", "Fat"] {
         assert!(kinds.get(kind).is_some_and(|count| *count > 10), "{kind}: {kinds:?}");
+    }
+}
+
+/// Names that no split can separate must fit one leaf when the ZAP becomes fat. Slots have space for words that a leaf has not.
+#[test]
+fn a_crowd_that_gains_words_still_fits_one_leaf() {
+    for word_count in 1..=6usize {
+        let mut s = Subject::new(128 << 10);
+        let crowd = colliders(28, 10).take(127).map(|name| String::from_utf8(name).unwrap());
+        let crowd: Vec<String> = crowd.collect();
+        crowd.iter().for_each(|name| s.put(name, &[]));
+        assert_eq!(s.kind(), Kind::Micro);
+        // Its words widen all slots.
+        s.put("another", &[1; 6]);
+        s.check();
+        let mut refused = 0;
+        for name in &crowd {
+            let words = value(7, &[9; 6][..word_count]);
+            match s.zap.update(&mut s.store, name, &words) {
+                Ok(false) => drop(s.model.insert(name.clone(), words)),
+                Err(Error::Full) => refused += 1,
+                other => panic!("{word_count} words beside {name}: {other:?}"),
+            }
+        }
+        s.check();
+        // It becomes fat at the latest now.
+        (0..3000).for_each(|i| s.put(&format!("ordinary {i}"), &[]));
+        assert_eq!(s.kind(), Kind::Fat);
+        s.check();
+        // 638 chunks in a leaf: 2 of an entry and its name, and one for three words.
+        let most = if word_count < 3 { 0 } else { 127 };
+        assert!(refused <= most, "{word_count} words: {refused} were refused");
+        crowd.iter().for_each(|name| s.remove(name));
+        s.check();
     }
 }
 

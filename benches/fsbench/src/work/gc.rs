@@ -1,7 +1,8 @@
 //! `gc`: overwrites a nearly full file system, in the manner of xfstests generic/747.
 //!
 //! Fills it to a percentage of the free space with files of random sizes. Then it deletes random files and
-//! writes new ones at that level for some seconds.
+//! writes new ones at that level for some seconds. With several writers as many files grow at once, piece by
+//! piece in random turns.
 
 use crate::fail::{Context, Result, ensure};
 use crate::report::{Report, Row};
@@ -31,6 +32,9 @@ pub struct Opts {
     /// fsync every this many files (0: never)
     #[arg(long, default_value_t = 1)]
     pub fsync_every: u64,
+    /// Files that are written at once
+    #[arg(long, default_value_t = 1)]
+    pub writers: usize,
     /// Write text-like instead of incompressible data
     #[arg(long)]
     pub compressible: bool,
@@ -50,12 +54,24 @@ struct LiveFile {
     crc: u32,
 }
 
+/// A file that is being written.
+struct GrowingFile {
+    path: PathBuf,
+    file: File,
+    size: u64,
+    left: u64,
+    crc: u32,
+    serial: u64,
+}
+
 struct Churn<'a> {
     env: &'a Env,
     opts: &'a Opts,
     rng: Rng,
     pool: Vec<u8>,
     live: Vec<LiveFile>,
+    growing: Vec<GrowingFile>,
+    /// Of live files, and of growing ones as large as they will be.
     live_bytes: u64,
     target: u64,
     serial: u64,
@@ -85,34 +101,53 @@ impl Churn<'_> {
         self.max_unlink_ns = self.max_unlink_ns.max(start.elapsed().as_nanos() as u64);
     }
 
-    fn write_one(&mut self, size: u64) -> io::Result<()> {
+    fn has_writer(&self) -> bool {
+        self.growing.len() < self.opts.writers
+    }
+
+    fn begin(&mut self, size: u64) -> io::Result<()> {
         self.serial += 1;
         let path = self.env.path(format!("g{:07}", self.serial));
-        let written = self.write_file(&path, size).inspect_err(|_| drop(fs::remove_file(&path)));
-        self.live.push(LiveFile { crc: written?, path, size });
+        let file = File::create(&path)?;
+        self.growing.push(GrowingFile { path, file, size, left: size, crc: 0, serial: self.serial });
         self.live_bytes += size;
         Ok(())
     }
 
-    fn write_file(&mut self, path: &Path, size: u64) -> io::Result<u32> {
-        let mut file = File::create(path)?;
-        let mut crc = 0;
-        let mut left = size;
-        while left > 0 {
-            let n = left.min(CHUNK as u64) as usize;
-            let from = self.rng.below((self.pool.len() - n) as u64) as usize;
-            let start = Instant::now();
-            file.write_all(&self.pool[from..from + n])?;
-            self.account(n as u64, start);
-            crc = crc32c::crc32c_append(crc, &self.pool[from..from + n]);
-            left -= n as u64;
+    /// Writes the next piece of a growing file, if there is one. A file that fails is removed.
+    fn write_piece(&mut self) -> io::Result<()> {
+        let at = match self.growing.len() {
+            0 => return Ok(()),
+            1 => 0,
+            several => self.rng.below(several as u64) as usize,
+        };
+        let mut file = self.growing.swap_remove(at);
+        let is_whole = self.grow(&mut file).inspect_err(|_| {
+            self.live_bytes -= file.size;
+            drop(fs::remove_file(&file.path));
+        })?;
+        match is_whole {
+            true => self.live.push(LiveFile { path: file.path, size: file.size, crc: file.crc }),
+            false => self.growing.push(file),
         }
-        if self.opts.fsync_every > 0 && self.serial.is_multiple_of(self.opts.fsync_every) {
+        Ok(())
+    }
+
+    /// Returns whether that was the last piece.
+    fn grow(&mut self, file: &mut GrowingFile) -> io::Result<bool> {
+        let n = file.left.min(CHUNK as u64) as usize;
+        let from = self.rng.below((self.pool.len() - n) as u64) as usize;
+        let start = Instant::now();
+        file.file.write_all(&self.pool[from..from + n])?;
+        self.account(n as u64, start);
+        file.crc = crc32c::crc32c_append(file.crc, &self.pool[from..from + n]);
+        file.left -= n as u64;
+        if file.left == 0 && self.opts.fsync_every > 0 && file.serial.is_multiple_of(self.opts.fsync_every) {
             let start = Instant::now();
-            file.sync_all()?;
+            file.file.sync_all()?;
             self.max_fsync_ns = self.max_fsync_ns.max(start.elapsed().as_nanos() as u64);
         }
-        Ok(crc)
+        Ok(file.left == 0)
     }
 
     fn account(&mut self, bytes: u64, start: Instant) {
@@ -136,12 +171,20 @@ impl Churn<'_> {
     /// Writes until the target is reached, or the file system says it is full.
     fn fill(&mut self) -> u64 {
         let before = self.serial;
+        let mut is_full = false;
         loop {
-            let size = self.random_size();
-            if self.live_bytes + size > self.target {
+            let mut written = Ok(());
+            while self.has_writer() && !is_full && written.is_ok() {
+                let size = self.random_size();
+                is_full = self.live_bytes + size > self.target;
+                if !is_full {
+                    written = self.begin(size);
+                }
+            }
+            if self.growing.is_empty() && written.is_ok() {
                 return self.serial - before;
             }
-            if let Err(e) = self.write_one(size) {
+            if let Err(e) = written.and_then(|()| self.write_piece()) {
                 self.count("fill", &e);
                 return self.serial - before;
             }
@@ -152,11 +195,17 @@ impl Churn<'_> {
         let before = self.serial;
         let mut errors_in_a_row = 0;
         while self.epoch.elapsed().as_secs_f64() < self.opts.secs {
-            let size = self.random_size();
-            while self.live_bytes + size > self.target && !self.live.is_empty() {
-                self.delete_one();
+            let mut written = Ok(());
+            if self.has_writer() {
+                let size = self.random_size();
+                while self.live_bytes + size > self.target && !self.live.is_empty() {
+                    self.delete_one();
+                }
+                if self.live_bytes + size <= self.target || self.growing.is_empty() {
+                    written = self.begin(size);
+                }
             }
-            match self.write_one(size) {
+            match written.and_then(|()| self.write_piece()) {
                 Ok(()) => errors_in_a_row = 0,
                 Err(e) => {
                     self.count("write", &e);
@@ -164,6 +213,11 @@ impl Churn<'_> {
                     ensure!(errors_in_a_row < 1000, "1000 errors in a row, last: {e}");
                     self.delete_one();
                 }
+            }
+        }
+        while !self.growing.is_empty() {
+            if let Err(e) = self.write_piece() {
+                self.count("write", &e);
             }
         }
         Ok(self.serial - before)
@@ -209,6 +263,7 @@ impl Churn<'_> {
 
 pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     ensure!(o.min_size <= o.max_size, "--min-size above --max-size");
+    ensure!(o.writers > 0, "--writers must be at least 1");
     let mut report = Report::new("gc", &env.root);
     let mut avail = env.usage()?.avail;
     if o.limit > 0 {
@@ -227,6 +282,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
         rng,
         pool,
         live: Vec::new(),
+        growing: Vec::new(),
         live_bytes: 0,
         target: (avail as f64 * o.percent / 100.0) as u64,
         serial: 0,
@@ -241,6 +297,7 @@ pub fn run(env: &Env, o: &Opts) -> Result<Report> {
     report.param("avail", avail);
     report.param("percent", o.percent);
     report.param("fsync_every", o.fsync_every);
+    report.param("writers", o.writers);
     report.param("seed", env.seed);
 
     c.restart()?;

@@ -4,32 +4,60 @@ mod entry;
 mod hint;
 mod owners;
 mod rewrite;
+mod snapshots;
+mod tree;
+
+pub use snapshots::SnapshotCommand;
 
 use super::{ask, ask_within, print, rows};
 use crate::control::SURVEY_TIMEOUT;
+use crate::dataset_name::DatasetName;
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES};
-use crate::query::{self, Query, Setting, property_help};
+use crate::query::{self, Query, Selection, Setting, property_help};
 use crate::registry::Registry;
-use crate::table::{Listing, OutputFormat, count, size, text};
+use crate::table::{Listing, OutputFormat, text};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Command, Subcommand};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::ffi::OsStr;
 use terrane_dataset::{PROPERTIES, QuotaName};
 use terrane_object::OwnerKind;
 
 #[derive(Subcommand)]
 pub enum FsCommand {
-    /// List data sets
-    List(List),
+    /// List data sets and snapshots
+    List(tree::List),
+    /// Create a data set
+    #[command(after_help = property_help())]
+    Create(tree::Create),
+    /// Destroy a data set with all it holds, snapshots, or a bookmark
+    Destroy(tree::Destroy),
+    /// Give a data set or a snapshot another name
+    Rename(tree::Rename),
+    /// Make a data set what it was when a snapshot was taken
+    Rollback(snapshots::Rollback),
+    /// Create a data set that begins with the content of a snapshot
+    Clone(snapshots::CloneCommand),
+    /// Have a clone take over the snapshots that it depends on
+    Promote(snapshots::Promote),
+    /// Keep snapshots from being destroyed
+    Hold(snapshots::Hold),
+    /// End a hold on snapshots
+    Release(snapshots::Hold),
+    /// List holds on snapshots
+    Holds(snapshots::Holds),
+    /// Remember a snapshot by a name that stays when it is destroyed
+    Bookmark(snapshots::Bookmark),
     /// Show properties
     #[command(after_help = property_help() + "
 " + &figures::help() + "
 Sources:
   local         set on the data set
+  received      came with the data set
+  inherited     set on a data set above
   temporary     an option of the mount
-  creation      chosen when the pool was created; it cannot change
+  creation      chosen when the data set was created; it cannot change
   counted       measured as of the last commit; it cannot be set
   default       not set
 ")]
@@ -37,7 +65,7 @@ Sources:
     /// Change properties; data that is already written stays as it is
     #[command(after_help = property_help())]
     Set(Set),
-    /// Reset properties to their default values
+    /// Have data sets inherit properties again, or take the default
     #[command(after_help = property_help())]
     Inherit(Inherit),
     /// Show and set write hints, and rules that give files a hint by their name
@@ -61,32 +89,24 @@ Sources:
 }
 
 #[derive(Args)]
-pub struct List {
-    /// Pools, by name or by device (default: all known pools)
-    pools: Vec<String>,
-    /// Columns to show, in this order, separated by commas
-    #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
-        ["name", "used", "avail", "objects", "mountpoint"])]
-    columns: Vec<String>,
-    #[command(flatten)]
-    output: OutputFormat,
-}
-
-#[derive(Args)]
 pub struct Get {
     /// Names separated by commas, or `all`
     #[arg(required = true, num_args = 1, action = ArgAction::Set, value_delimiter = ',', value_name = "PROPERTY|all",
         value_parser = names_and_all())]
     properties: Vec<String>,
-    /// Pools, by name or by device (default: all known pools)
-    pools: Vec<String>,
+    /// Data sets; a pool, by name or by device, is its root data set (default: those of all known pools)
+    #[arg(value_name = "DATASET")]
+    names: Vec<String>,
+    /// With all data sets below
+    #[arg(short)]
+    recursive: bool,
     /// Columns to show, in this order, separated by commas
     #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser =
         ["name", "property", "value", "source"])]
     columns: Vec<String>,
     /// Only values from these sources, separated by commas
     #[arg(short = 's', value_delimiter = ',', value_name = "SOURCES", value_parser =
-        ["local", "temporary", "creation", "counted", "default"])]
+        ["local", "received", "inherited", "temporary", "creation", "counted", "default", "none"])]
     sources: Vec<String>,
     #[command(flatten)]
     output: OutputFormat,
@@ -96,22 +116,29 @@ pub struct Get {
 pub struct Set {
     #[arg(required = true, value_parser = query::parse_setting, value_name = "PROPERTY=VALUE")]
     properties: Vec<Setting>,
-    /// A pool, by name or by device
-    pool: String,
+    /// A data set; a pool, by name or by device, is its root data set
+    #[arg(value_name = "DATASET")]
+    name: String,
 }
 
 #[derive(Args)]
 pub struct Inherit {
+    /// With all data sets below
+    #[arg(short)]
+    recursive: bool,
+    /// Values that were received apply again
+    #[arg(short = 'S')]
+    received: bool,
     /// Names separated by commas
     #[arg(required = true, num_args = 1, action = ArgAction::Set, value_delimiter = ',', value_name = "PROPERTY",
         value_parser = names())]
     properties: Vec<String>,
-    /// Pools, by name or by device
-    #[arg(required = true)]
-    pools: Vec<String>,
+    /// Data sets; a pool, by name or by device, is its root data set
+    #[arg(required = true, value_name = "DATASET")]
+    names: Vec<String>,
 }
 
-/// Names of properties, and of limits, which have too many names to list.
+/// Names of properties. User properties and limits have too many names to list.
 #[derive(Clone)]
 struct PropertyNames(PossibleValuesParser);
 
@@ -119,7 +146,7 @@ impl TypedValueParser for PropertyNames {
     type Value = String;
 
     fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
-        match value.to_str().filter(|word| QuotaName::split(word).is_some()) {
+        match value.to_str().filter(|word| word.contains(':') || QuotaName::split(word).is_some()) {
             Some(word) => Ok(word.to_owned()),
             None => self.0.parse_ref(cmd, arg, value),
         }
@@ -140,21 +167,14 @@ fn names_and_all() -> PropertyNames {
     PropertyNames(PossibleValuesParser::new(names))
 }
 
+fn numbered_setting(Setting { name, value }: &Setting) -> Outcome<Setting> {
+    Ok(Setting { name: crate::owners::numbered(name)?, value: value.clone() })
+}
+
 fn numbered(names: &[String]) -> Outcome<Vec<String>> {
     names.iter().map(|name| crate::owners::numbered(name)).collect()
 }
 
-const DATASETS: Listing = Listing {
-    command: "fs list",
-    key: "datasets",
-    columns: &[
-        text("NAME", "name"),
-        size("USED", "used"),
-        size("AVAIL", "available"),
-        count("OBJECTS", "objects"),
-        text("MOUNTPOINT", "mountpoint"),
-    ],
-};
 const VALUES: Listing = Listing {
     command: "fs get",
     key: "properties",
@@ -177,44 +197,82 @@ impl FsCommand {
             FsCommand::Userspace(list) => list.run(OwnerKind::User),
             FsCommand::Groupspace(list) => list.run(OwnerKind::Group),
             FsCommand::Projectspace(list) => list.run(OwnerKind::Project),
-            FsCommand::Set(set) => {
-                let numbered = |Setting { name, value }: &Setting| {
-                    Ok(Setting { name: crate::owners::numbered(name)?, value: value.clone() })
-                };
-                let settings = set.properties.iter().map(numbered).collect::<Outcome<_>>()?;
-                let query = Query::Set { settings };
-                change(&Registry::of_this_user()?, &set.pool, &query)
-            }
-            FsCommand::Inherit(inherit) => {
-                let names = numbered(&inherit.properties)?;
-                let (registry, query) = (Registry::of_this_user()?, Query::Inherit { names });
-                inherit.pools.iter().try_for_each(|pool| change(&registry, pool, &query))
-            }
+            FsCommand::Create(create) => create.run(),
+            FsCommand::Destroy(destroy) => destroy.run(),
+            FsCommand::Rename(rename) => rename.run(),
+            FsCommand::Rollback(rollback) => rollback.run(),
+            FsCommand::Clone(clone) => clone.run(),
+            FsCommand::Promote(promote) => promote.run(),
+            FsCommand::Hold(hold) => hold.run(false),
+            FsCommand::Release(hold) => hold.run(true),
+            FsCommand::Holds(holds) => holds.run(),
+            FsCommand::Bookmark(bookmark) => bookmark.run(),
+            FsCommand::Set(set) => set.run(),
+            FsCommand::Inherit(inherit) => inherit.run(),
         }
     }
 }
 
 /// Changes properties, and says which of them take effect only at the next mount.
-fn change(registry: &Registry, pool: &str, query: &Query) -> Outcome {
+fn change(registry: &Registry, word: &str, pool: &str, query: &Query) -> Outcome {
     let waiting = ask(registry, pool, query)?;
     for name in waiting.as_array().into_iter().flatten().filter_map(Value::as_str) {
-        eprintln!("terrane: {name} of {pool} stored; it takes effect at the next mount");
+        eprintln!("terrane: {name} of {word} stored; it takes effect at the next mount");
     }
     Ok(())
+}
+
+// A root data set alone is asked for as by earlier versions, whose servers may still run.
+
+impl Set {
+    fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let DatasetName { pool, path } = DatasetName::parse(&registry, &self.name)?;
+        let settings = self.properties.iter().map(numbered_setting).collect::<Outcome<_>>()?;
+        let query = match path.as_str() {
+            "" => Query::Set { settings },
+            _ => Query::SetOf { paths: vec![path], settings },
+        };
+        change(&registry, &self.name, &pool, &query)
+    }
+}
+
+impl Inherit {
+    fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        self.names.iter().try_for_each(|word| {
+            let DatasetName { pool, path } = DatasetName::parse(&registry, word)?;
+            let names = numbered(&self.properties)?;
+            let query = if path.is_empty() && !self.recursive && !self.received {
+                Query::Inherit { names }
+            } else {
+                let of = Selection { paths: vec![path], recursive: self.recursive, kinds: Vec::new() };
+                Query::InheritOf { of, names, received: self.received }
+            };
+            change(&registry, word, &pool, &query)
+        })
+    }
 }
 
 impl Get {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let all = self.properties.iter().any(|name| name == "all");
-        let query = Query::Get { names: if all { Vec::new() } else { numbered(&self.properties)? } };
-        let pools = match self.pools.as_slice() {
+        let names = if all { Vec::new() } else { numbered(&self.properties)? };
+        let words = match self.names.as_slice() {
             [] => registry.pools()?.into_keys().collect(),
-            pools => pools.to_vec(),
+            names => names.to_vec(),
         };
         let (mut values, mut failures) = (Vec::new(), Vec::new());
-        for pool in pools {
-            let answer = match self.pools.as_slice() {
+        for word in words {
+            let DatasetName { pool, path } = DatasetName::parse(&registry, &word)?;
+            let query = if path.is_empty() && !self.recursive {
+                Query::Get { names: names.clone() }
+            } else {
+                let of = Selection { paths: vec![path], recursive: self.recursive, kinds: Vec::new() };
+                Query::GetOf { of, names: names.clone() }
+            };
+            let answer = match self.names.as_slice() {
                 [] => ask_within(&registry, &pool, &query, SURVEY_TIMEOUT),
                 _ => ask(&registry, &pool, &query),
             };
@@ -224,7 +282,13 @@ impl Get {
             }
         }
         let wanted = |row: &Value| {
-            self.sources.is_empty() || self.sources.iter().any(|source| row["source"] == source.as_str())
+            let found = row["source"].as_str().unwrap_or_default();
+            let found = match found.split_once(" from ") {
+                Some((kind, _)) => kind,
+                None if found == "-" => "none",
+                None => found,
+            };
+            self.sources.is_empty() || self.sources.iter().any(|source| found == source)
         };
         values.retain(wanted);
         values.iter_mut().for_each(|row| use_exact_value(row, self.output.parsable));
@@ -279,28 +343,13 @@ fn use_exact_value(row: &mut Value, is_parsable: bool) {
     if let Some(exact) = exact {
         row["value"] = exact;
     }
-    if matches!(row["property"].as_str(), Some("recordsize" | "zapsize"))
+    let property = row["property"].as_str().unwrap_or_default().to_owned();
+    if matches!(property.as_str(), "quota" | "refquota") && row["value"] == "none" {
+        row["value"] = "0".into();
+    }
+    if matches!(property.as_str(), "recordsize" | "zapsize" | "quota" | "refquota")
         && let Some(bytes) = row["value"].as_str().and_then(|word| crate::size::parse(word).ok())
     {
         row["value"] = bytes.to_string().into();
-    }
-}
-
-impl List {
-    fn run(&self) -> Outcome {
-        let registry = Registry::of_this_user()?;
-        let (statuses, failed) = super::pool::statuses(&registry, &self.pools)?;
-        let row = |status: &Value| {
-            json!({
-                "name": status["name"],
-                "used": status["used"],
-                "available": status["available"],
-                "objects": status["objects"],
-                "mountpoint": status["mountpoint"],
-            })
-        };
-        let rows: Vec<Value> = statuses.iter().map(row).collect();
-        print(&DATASETS.render_chosen(&self.columns, &rows, self.output))?;
-        failed
     }
 }

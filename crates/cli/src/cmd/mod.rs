@@ -14,7 +14,7 @@ pub mod stat;
 pub mod zones;
 
 use crate::check as checking;
-use crate::control::{self, Contact, Daemon, GREETING_TIMEOUT, Greeting, SURVEY_TIMEOUT};
+use crate::control::{self, Contact, Daemon, GREETING_TIMEOUT, GreetedMount, Greeting, SURVEY_TIMEOUT};
 use crate::failure::{Failure, Outcome};
 use crate::inspect;
 use crate::members;
@@ -126,10 +126,17 @@ pub fn daemon_for_reading(
     Ok(daemon.filter(|daemon| match_pool(&daemon.greeting, target) == PoolMatch::Same))
 }
 
-/// A daemon, and the mounts that show its file system.
+/// A daemon, and the places of all its mounts.
 pub struct MountedDaemon {
     pub daemon: Daemon,
     pub mounts: Vec<MountEntry>,
+}
+
+impl MountedDaemon {
+    /// The places of one mount.
+    pub fn places_of(&self, mount: &GreetedMount) -> Vec<MountEntry> {
+        self.mounts.iter().filter(|row| row.dev == mount.dev).cloned().collect()
+    }
 }
 
 /// The result of calling the socket of a pool.
@@ -161,8 +168,7 @@ fn look_up_daemon(socket: &Path, timeout: Duration) -> Outcome<DaemonLookup> {
             Contact::NoDaemon => return Ok(DaemonLookup::NoDaemon),
             Contact::NotAnswering => return Ok(DaemonLookup::NotAnswering),
         };
-        let dev = &daemon.greeting.dev;
-        let is_its = |row: &MountEntry| !dev.is_empty() && row.dev == *dev;
+        let is_its = |row: &MountEntry| daemon.greeting.mount_at(&row.dev).is_some();
         let mounts = list_mounts()?.into_iter().filter(is_its).collect();
         let again = control::contact(socket, timeout)?;
         if matches!(&again, Contact::Daemon(again) if again.greeting == daemon.greeting) {
@@ -212,9 +218,12 @@ impl Survey {
     }
 }
 
-/// Whether the mount's source is this pool: its name, or the device as it was given to mount(8).
+/// Whether the mount's source is this pool or a part of it: its name, or the device as it was given to mount(8).
 pub fn is_source(entry: &MountEntry, name: &str, device: &Path) -> bool {
     let source = Path::new(&entry.source);
+    if entry.source.to_str().and_then(target::split_mountable).is_some_and(|(pool, _)| pool == name) {
+        return true;
+    }
     // Resolved only where none of our mounts can lie on the path.
     let resolved = || source.starts_with("/dev").then(|| source.canonicalize().ok()).flatten();
     source == Path::new(name) || source == device || resolved().as_deref() == Some(device)
@@ -232,7 +241,7 @@ pub enum ServedBy {
 /// The daemon that serves this mount. The one that the mount's source names is called first, and given more
 /// time.
 pub fn served_by(registry: &Registry, entry: &MountEntry, timeout: Duration) -> Outcome<ServedBy> {
-    let is_it = |found: &MountedDaemon| found.daemon.greeting.dev == entry.dev;
+    let is_it = |found: &MountedDaemon| found.daemon.greeting.mount_at(&entry.dev).is_some();
     for (name, _) in registry.pools()?.iter().filter(|(name, device)| is_source(entry, name, device)) {
         match look_up_daemon(&registry.control_socket(name), timeout)? {
             DaemonLookup::Found(found) if is_it(&found) => return Ok(ServedBy::Daemon(found)),
@@ -247,14 +256,25 @@ pub fn served_by(registry: &Registry, entry: &MountEntry, timeout: Duration) -> 
 /// How long to wait for the exit of a daemon whose mount is not visible.
 const DETACHED_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The daemon that has the pool mounted and stays, and its mounts. One that was unmounted lazily ends with
-/// its last user, and must not be taken for a mount.
-pub fn lasting_daemon(registry: &Registry, target: &Target) -> Outcome<Option<MountedDaemon>> {
+/// The daemon that has the pool mounted and stays, and its mounts. A mount that was unmounted lazily ends with
+/// its last user, and must not be taken for one: that of `dataset`, or the last of the pool.
+pub fn lasting_daemon(
+    registry: &Registry,
+    target: &Target,
+    dataset: Option<&str>,
+) -> Outcome<Option<MountedDaemon>> {
     let begun = Instant::now();
     loop {
         let Some(found) = mounted_daemon(registry, &target.name)? else { return Ok(None) };
+        let is_leaving = match dataset {
+            None => found.mounts.is_empty(),
+            Some(path) => {
+                let mount = found.daemon.greeting.mount_of(path);
+                mount.is_some_and(|mount| found.places_of(&mount).is_empty())
+            }
+        };
         // One that is visible only in another namespace stays as well.
-        if !found.mounts.is_empty() || begun.elapsed() > DETACHED_EXIT_TIMEOUT {
+        if !is_leaving || begun.elapsed() > DETACHED_EXIT_TIMEOUT {
             return Ok(Some(found));
         }
         drop(found);
@@ -272,16 +292,17 @@ pub fn progress_bar() -> impl Fn(&str, u64, u64) + Sync {
 
 /// As [`ask`], for questions that are answered at once, with a time limit.
 pub fn ask_within(registry: &Registry, word: &str, query: &Query, timeout: Duration) -> Outcome<Value> {
-    let target = target::find(registry, word)?;
+    let (target, dataset) = target::find_mountable(registry, word)?;
     match daemon_for_reading(registry, &target, timeout)? {
-        Some(daemon) => daemon.ask_within(query, timeout),
+        Some(daemon) if dataset.is_empty() => daemon.ask_within(query, timeout),
+        Some(daemon) => daemon.ask_about(&dataset, query, &mut |_, _, _| {}),
         None => ask(registry, word, query),
     }
 }
 
 /// Has a question answered, by the pool's daemon or by opening its devices.
 pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
-    let target = target::find(registry, word)?;
+    let (target, dataset) = target::find_mountable(registry, word)?;
     let show = progress_bar();
     let daemon = if query.is_change() {
         daemon_of(registry, &target)?
@@ -289,7 +310,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
         daemon_for_reading(registry, &target, GREETING_TIMEOUT)?
     };
     if let Some(daemon) = daemon {
-        return daemon.ask(query, &mut |what, done, total| show(what, done, total));
+        return daemon.ask_about(&dataset, query, &mut |what, done, total| show(what, done, total));
     }
     if *query == Query::Uberblocks {
         // Uberblocks are needed most when a pool cannot be imported, so they are read without an import.
@@ -304,7 +325,7 @@ pub fn ask(registry: &Registry, word: &str, query: &Query) -> Outcome<Value> {
     }
     let mode = if query.is_change() { OpenMode::ReadWrite } else { OpenMode::ReadOnly };
     let open_pool = OpenPool::open(&target, &open_pool::tool_options(mode))?;
-    let outcome = query.answer(&open_pool, &show);
+    let outcome = open_pool.view(&dataset).and_then(|view| query.answer(&view, &show));
     let closed = open_pool.export();
     let value = outcome?;
     closed.map(|()| value)

@@ -5,48 +5,46 @@
 //! through the standard output that they share. So no process with threads is forked, and an error is printed
 //! where the command was typed.
 
+mod beside;
 pub mod helper;
-mod options;
 mod remount;
+mod umount;
+
+pub use umount::Umount;
 
 use super::{
-    MountedDaemon, PoolMatch, ServedBy, Survey, daemon_of, is_source, lasting_daemon, match_pool,
-    mounted_daemon, print, refuse_copy, served_by,
+    MountedDaemon, PoolMatch, Survey, daemon_of, lasting_daemon, match_pool, mounted_daemon, print,
+    refuse_copy,
 };
-use crate::control::{
-    self, Contact, Daemon, ExitingDaemon, GREETING_TIMEOUT, STOP_TIMEOUT, SURVEY_TIMEOUT, StopMode,
-};
-use crate::daemon::{self, MountPlan};
+use crate::control::{self, Daemon};
+use crate::daemon::{self, MountSpec, ServePlan};
+use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
 use crate::fd_store::{
-    ADOPT_VARIABLE, FdStore, InheritedMount, ROLE_SERVER, ROLE_SUPERVISOR, ROLE_VARIABLE, this_program,
+    ADOPT_VARIABLE, FdStore, Inherited, ROLE_SERVER, ROLE_SUPERVISOR, ROLE_VARIABLE, this_program,
 };
 use crate::help::OPTION_HELP;
 use crate::members;
 use crate::memory::MemoryBudget;
+use crate::mount_options::{self, ParsedOptions};
 use crate::registry::Registry;
 use crate::supervisor::Supervisor;
 use crate::sys;
 use crate::target::{self, Target};
 use crate::{logger, metrics};
 use clap::Args;
-use options::ParsedOptions;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::time::Duration;
-use terrane_fuse::mount::{
-    MountEntry, TopMount, abort_connection, bind_mount, dev_number, list_mounts, top_mount_at,
-};
-use terrane_fuse::{MountOptions, UnmountHandle};
+use terrane_fuse::mount::{MountEntry, dev_number, list_mounts};
 
 /// Set for the server: arguments as the command resolved them in its own directory.
 const DEVICE_VARIABLE: &str = "TERRANE_DEVICE";
+const DATASET_VARIABLE: &str = "TERRANE_DATASET";
 const DIR_VARIABLE: &str = "TERRANE_DIR";
 /// Set for the server: what `mount` shows as the source, if it is not the pool's name.
 const SOURCE_VARIABLE: &str = "TERRANE_SOURCE";
@@ -54,14 +52,15 @@ const READY: &str = "ready\n";
 /// Set for supervisor and server: the file that their standard error is.
 const LOG_VARIABLE: &str = "TERRANE_LOG";
 
-/// Mount a pool
+/// Mount a data set
 ///
-/// If its server crashes or is upgraded, the mount stays: programs wait until the next server has started. A pool that is already
-/// mounted gets one more mount point.
+/// If its server crashes or is upgraded, the mount stays: programs wait until the next server has started. One server has all mounts of
+/// a pool, each with options of its own. A data set that is already mounted gets one more mount point.
 #[derive(Args)]
 #[command(after_help = OPTION_HELP)]
 pub struct Mount {
-    /// A pool, by name or by device
+    /// A pool, by name or by device, for its root data set; or a data set or snapshot, as `tank/home` or `tank/home@monday`
+    #[arg(value_name = "POOL|DATASET")]
     pool: String,
     dir: PathBuf,
     #[arg(short = 'o', value_name = "OPTIONS")]
@@ -71,7 +70,7 @@ pub struct Mount {
     foreground: bool,
     /// Memory limit of the daemon: cached blocks, dirty data, inodes, requests
     /// [default: an eighth of the machine's, at most half of what its cgroup may have, at most 4G]
-    #[arg(long, value_name = "SIZE", value_parser = options::memory_size)]
+    #[arg(long, value_name = "SIZE", value_parser = mount_options::memory_size)]
     memory: Option<u64>,
     /// Log file, with lines of key=value pairs; RUST_LOG sets the level (info), SIGHUP reopens the file
     #[arg(long, value_name = "FILE")]
@@ -93,28 +92,7 @@ struct HelperCall {
     dry_run: bool,
 }
 
-/// Unmount a pool, and wait until everything is committed
-///
-/// A directory means this mount point alone; the pool is closed with its last one. A pool's name means all of its mount points. If
-/// another mount namespace (a container, a service with mounts of its own) still has the mount, the pool stays open: then this fails
-/// after --timeout and names the processes.
-#[derive(Args)]
-pub struct Umount {
-    /// A mount point, or a pool by name or by device
-    #[arg(value_name = "DIR|POOL")]
-    what: String,
-    /// Detach the mount although it is in use; the pool is closed when its last user has gone
-    #[arg(short, long, conflicts_with = "force")]
-    lazy: bool,
-    /// Commit, then abort the mount in all mount namespaces: programs that still use it get errors
-    #[arg(short, long)]
-    force: bool,
-    /// How long to wait for users in other mount namespaces
-    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
-    timeout: u64,
-}
-
-/// Replace the server process of a mount, e.g. after an upgrade
+/// Replace the server process of a pool, e.g. after an upgrade
 ///
 /// The server commits everything and exits, and a server of the installed program takes over. Programs on the mount wait meanwhile;
 /// open files stay open.
@@ -132,7 +110,7 @@ pub struct Restart {
 #[derive(Args)]
 pub struct Sync {
     /// A pool, by name or by device
-    pool: String,
+    pub pool: String,
 }
 
 /// What the daemon does beside serving files.
@@ -230,29 +208,36 @@ impl Mount {
         let source = source.or(self.helper_call.as_ref().map(|helper| helper.source.clone()));
         let pool = given(DEVICE_VARIABLE).and_then(|path| path.into_string().ok());
         let inherited = match role {
-            Role::Server => InheritedMount::of_this_process()?,
-            Role::Command if self.foreground => InheritedMount::of_this_process()?,
+            Role::Server => Inherited::of_this_process()?,
+            Role::Command if self.foreground => Inherited::of_this_process()?,
             _ => None,
         };
-        let word = pool.as_ref().unwrap_or(&self.pool);
-        let target = match inherited.as_ref().and_then(|inherited| inherited.device.as_ref()) {
-            Some(device) => {
-                let known = registry.pools()?.remove(word).unwrap_or_else(|| PathBuf::from(word));
-                target::find_at(&members::locate_device(device, &known)?)?
+        let (target, dataset) = match (&inherited, &pool) {
+            (Some(Inherited { device: Some(device), .. }), _) => {
+                let word = target::split_mountable(&self.pool).map_or(self.pool.as_str(), |(pool, _)| pool);
+                let known = match &pool {
+                    Some(path) => PathBuf::from(path),
+                    None => registry.pools()?.remove(word).unwrap_or_else(|| word.into()),
+                };
+                (target::find_at(&members::locate_device(device, &known)?)?, String::new())
             }
-            None => target::find(&registry, word)?,
+            (_, Some(device)) => {
+                let dataset = given(DATASET_VARIABLE).and_then(|path| path.into_string().ok());
+                (target::find(&registry, device)?, dataset.unwrap_or_default())
+            }
+            (_, None) => target::find_mountable(&registry, &self.pool)?,
         };
         let uid = sys::process_user()?.uid;
-        let source = source.unwrap_or_else(|| target.name.clone());
-        let defaults = match uid {
-            0 => MountOptions::for_root(source),
-            _ => MountOptions { source, ..MountOptions::default() },
-        };
+        let source = source.unwrap_or_else(|| full_name(&target.name, &dataset));
+        let defaults = mount_options::defaults(source.clone())?;
         let (daemon_options, rest) = self.daemon_options();
         if rest.iter().any(|word| word == "remount") {
             return remount::remount(&registry, &resolve_dir(&self.dir)?, &rest);
         }
         let options = ParsedOptions::parse(&rest, defaults)?;
+        if dataset.contains('@') && options.is_writable {
+            return Err(refuse_writable_snapshot(&full_name(&target.name, &dataset)));
+        }
         if let Some(inherited) = &inherited
             && options.ends_on_crash
             && !inherited.facts.orderly
@@ -262,13 +247,13 @@ impl Mount {
             if let Some(holder) = FdStore::of_this_process() {
                 holder.drop_all()?;
             }
-            let (at, expected) = (inherited.facts.dir.display(), "a server that handed over");
+            let (at, expected) = (inherited.facts.first.dir.display(), "a server that handed over");
             let found = "a server that was killed, with on_crash=end";
             return Err(Failure::refused(at, expected, found, "mount it again"));
         }
         // The mount point of a mount without a server cannot be accessed.
         let dir = match (&inherited, given(DIR_VARIABLE)) {
-            (Some(inherited), _) => inherited.facts.dir.clone(),
+            (Some(inherited), _) => inherited.facts.first.dir.clone(),
             (None, Some(dir)) => PathBuf::from(dir),
             (None, None) => resolve_dir(&self.dir)?,
         };
@@ -285,24 +270,33 @@ impl Mount {
         let mount_lock = begins.then(|| registry.lock_mount(&target.name)).transpose()?;
         if role == Role::Command
             && inherited.is_none()
-            && let Some(MountedDaemon { daemon, mounts }) = lasting_daemon(&registry, &target)?
+            && let Some(found) = lasting_daemon(&registry, &target, Some(&dataset))?
         {
-            let matched = match_pool(&daemon.greeting, &target);
+            let greeting = &found.daemon.greeting;
+            let matched = match_pool(greeting, &target);
             if matched == PoolMatch::Copy {
-                return Err(refuse_copy(&daemon.greeting, &target));
+                return Err(refuse_copy(greeting, &target));
             }
             if matched == PoolMatch::SameName {
                 // Commands reach a daemon by the name of its pool.
-                let (there, expected) = (&daemon.greeting, "a name that no mounted pool has");
-                let found = format!("pool {} ({}) mounted already", there.pool, there.device.display());
+                let expected = "a name that no mounted pool has";
+                let there = format!("pool {} ({}) mounted already", greeting.pool, greeting.device.display());
                 return Err(Failure::refused(
                     target.path.display(),
                     expected,
-                    found,
+                    there,
                     "unmount that one first",
                 ));
             }
-            return add_mount_point(&daemon, &mounts, &dir, &options, uid, dry_run);
+            let request = beside::Request { dataset, dir, options, words: rest, source, dry_run };
+            if let Some(mount) = greeting.mount_of(&request.dataset) {
+                return request.add_place(&found.daemon, &mount, &found.places_of(&mount), uid);
+            }
+            if daemon_options != DaemonOptions::default() {
+                let (at, expected) = ("--log and --metrics", "the first mount of a pool");
+                return Err(Failure::refused(at, expected, "a pool that is served already", "omit them"));
+            }
+            return request.mount(&registry, &target, found.daemon);
         }
         if dry_run {
             return Ok(());
@@ -317,7 +311,7 @@ impl Mount {
                 drop(mount_lock);
                 started
             }
-            Role::Supervisor => run_supervisor(registry, target, dir, &options),
+            Role::Supervisor => run_supervisor(registry, target, (dataset, dir), &options),
             Role::Command | Role::Server => {
                 if role == Role::Server {
                     // The daemon must not keep any directory busy.
@@ -345,7 +339,7 @@ impl Mount {
                     }
                     metrics => metrics?,
                 };
-                run_server(&registry, (target, dir), options, (inherited, mount_lock), metrics, role)
+                run_server(&registry, (target, dataset, dir), options, (inherited, mount_lock), metrics, role)
             }
         }
     }
@@ -396,7 +390,12 @@ impl Mount {
 }
 
 /// The main function of the supervisor.
-fn run_supervisor(registry: Registry, target: Target, dir: PathBuf, options: &ParsedOptions) -> Outcome {
+fn run_supervisor(
+    registry: Registry,
+    target: Target,
+    (dataset, dir): (String, PathBuf),
+    options: &ParsedOptions,
+) -> Outcome {
     logger::serve(&target.name, None, std::env::var_os(LOG_VARIABLE).map(PathBuf::from));
     terrane_fuse::process::detach_from_terminal()?;
     std::env::set_current_dir("/")?;
@@ -404,6 +403,7 @@ fn run_supervisor(registry: Registry, target: Target, dir: PathBuf, options: &Pa
     let environment = vec![
         (ROLE_VARIABLE, ROLE_SERVER.into()),
         (DEVICE_VARIABLE, target.path.clone().into_os_string()),
+        (DATASET_VARIABLE, dataset.into()),
         (DIR_VARIABLE, dir.clone().into_os_string()),
         (SOURCE_VARIABLE, source),
     ];
@@ -418,24 +418,26 @@ fn run_supervisor(registry: Registry, target: Target, dir: PathBuf, options: &Pa
 /// The main function of a server.
 fn run_server(
     registry: &Registry,
-    (target, dir): (Target, PathBuf),
-    options: ParsedOptions,
-    (inherited, mount_lock): (Option<InheritedMount>, Option<File>),
+    (target, dataset, dir): (Target, String, PathBuf),
+    mut options: ParsedOptions,
+    (inherited, mount_lock): (Option<Inherited>, Option<File>),
     metrics: Option<TcpListener>,
     role: Role,
 ) -> Outcome {
-    let ParsedOptions { mut mount, mut import, memory, properties, record, .. } = options;
     let facts = inherited.as_ref().map(|inherited| &inherited.facts);
     if let Some(read_only) = facts.and_then(|facts| facts.read_only) {
-        (mount.read_only, import.read_only) = (read_only, read_only);
+        (options.mount.read_only, options.import.read_only) = (read_only, read_only);
     }
     // The predecessor wrote behind the txg that was rewound to; what it committed is valid.
-    if inherited.as_ref().is_some_and(|inherited| inherited.ledger.is_some()) {
-        import.rewind = None;
+    if inherited.as_ref().is_some_and(Inherited::was_writable) {
+        options.import.rewind = None;
     }
-    let memory = facts.and_then(|facts| facts.memory).map(MemoryBudget::of).or(memory);
+    let memory = facts.and_then(|facts| facts.memory).map(MemoryBudget::of).or(options.memory);
     let memory = memory.unwrap_or_else(MemoryBudget::of_this_machine);
+    let mut import = options.import.clone();
     memory.apply_to_import(&mut import);
+    let record = options.record.take();
+    let first = MountSpec::of_options(dataset, dir.clone(), options, None);
     let (name, at) = (target.name.clone(), dir.clone());
     let ready = move || {
         // From here on another mount of that name finds this one.
@@ -451,184 +453,18 @@ fn run_server(
             let _ = print(READY);
         }
     };
-    daemon::serve(
-        MountPlan { target, dir, mount, import, memory, properties, record, metrics, inherited },
-        registry,
-        ready,
-    )
+    daemon::serve(ServePlan { target, first, import, memory, record, metrics, inherited }, registry, ready)
 }
 
-/// Shows a mounted pool at one more mount point.
-fn add_mount_point(
-    daemon: &Daemon,
-    mounts: &[MountEntry],
-    dir: &Path,
-    options: &ParsedOptions,
-    uid: u32,
-    dry_run: bool,
-) -> Outcome {
-    let there = &daemon.greeting;
-    let pool = format!("pool {} ({})", there.pool, there.device.display());
-    let mounted = format!("mounted on {} already, by process {}", there.mountpoint.display(), there.pid);
-    if uid != 0 || mounts.iter().any(|row| row.dir == dir) {
-        let remedy = if uid != 0 { "; only root can add a mount point" } else { "" };
-        return Err(Failure(format!("{pool} is {mounted}{remedy}")));
-    }
-    let Some(from) = mounts.last() else {
-        return Err(Failure(format!("{pool} is {mounted}, and not visible in this mount namespace")));
-    };
-    if let Some(word) = options.of_pool.first() {
-        let expected = "an option of one mount point (ro, nosuid, noatime and the like)";
-        return Err(Failure::refused(
-            format_args!("mount option {word:?} for a second mount point of pool {}", there.pool),
-            expected,
-            "an option of the whole mount",
-            format_args!("omit it: what {} was mounted with holds for all", there.mountpoint.display()),
-        ));
-    }
-    let fixed = from.has("ro");
-    if fixed && !options.mount.read_only {
-        let remedy = format!("use -o ro, or first: mount -o remount,rw {}", from.dir.display());
-        return Err(Failure::refused(pool, "a pool mounted for writing", "one mounted read-only", remedy));
-    }
-    let wanted = options.mount.clone().with_file_system_options(from);
-    options.check_set_id_options(&wanted)?;
-    if dry_run {
-        return Ok(());
-    }
-    // The root of the pool, not of what its path leads to by now.
-    let Some(root) = mounts.iter().rev().find_map(|entry| entry.open_root().ok()) else {
-        let (expected, found) = ("a mount that its path leads to", "none: each is covered or was moved");
-        return Err(Failure::refused(pool, expected, found, "unmount what covers one of them first"));
-    };
-    Ok(bind_mount(Path::new(&format!("/proc/self/fd/{}", root.as_raw_fd())), dir, &wanted)?)
+/// What to do where a read-only mount is in the way of a writable one.
+fn remount_text(dir: &Path) -> String {
+    format!("use -o ro, or first: mount -o remount,rw {}", dir.display())
 }
 
-impl Umount {
-    pub fn run(&self) -> Outcome {
-        let registry = Registry::of_this_user()?;
-        // A pool of that name has precedence over a directory of that name.
-        if let Some(device) = registry.pools()?.get(&self.what) {
-            match control::contact(&registry.control_socket(&self.what), self.greeting_timeout())? {
-                Contact::Daemon(_) => {
-                    if let Some(daemon) = daemon_of(&registry, &target::find_known(&registry, &self.what)?)? {
-                        return self.stop(&registry, daemon);
-                    }
-                }
-                Contact::NoDaemon => {}
-                Contact::NotAnswering => {
-                    let rows = list_mounts()?;
-                    let mounts: Vec<_> =
-                        rows.iter().filter(|row| is_source(row, &self.what, device)).collect();
-                    return self.detach_unresponsive(&self.what, &mounts);
-                }
-            }
-        }
-        let dir = resolve_dir(Path::new(&self.what)).ok();
-        if let Some(dir) = &dir {
-            match top_mount_at(dir).map_err(Failure::io("examining", dir))? {
-                TopMount::Ours(entry) => return self.unmount(&registry, &entry),
-                TopMount::Other(found) if list_mounts()?.iter().any(|row| row.dir == *dir) => {
-                    let (at, expected) = (dir.display(), "the mount of a pool on top");
-                    let found = format!("{found} mounted over it");
-                    return Err(Failure::refused(at, expected, found, "unmount that first"));
-                }
-                TopMount::Other(_) | TopMount::NotAMountPoint => {}
-            }
-            // Not visible here, but it may be ending, or be mounted in another namespace.
-            let survey = Survey::of(&registry)?;
-            let was_here =
-                |found: &MountedDaemon| found.daemon.greeting.mountpoint == *dir && found.mounts.is_empty();
-            if let Some(MountedDaemon { daemon, .. }) = survey.daemons.into_iter().find(was_here) {
-                return self.stop(&registry, daemon);
-            }
-            // A directory must be a mount point; any other path may be a pool that is not mounted.
-            return Err(Failure(format!("{}: no terrane pool is mounted there", dir.display())));
-        }
-        let target = target::find(&registry, &self.what)?;
-        match daemon_of(&registry, &target)? {
-            Some(daemon) => self.stop(&registry, daemon),
-            None => Err(Failure(format!("pool {} is not mounted", target.name))),
-        }
-    }
-
-    /// How long to wait for a server's greeting; short with `--force` or `--lazy`.
-    fn greeting_timeout(&self) -> Duration {
-        if self.force || self.lazy { SURVEY_TIMEOUT } else { GREETING_TIMEOUT }
-    }
-
-    /// One mount, if it is the topmost one at its path.
-    fn unmount(&self, registry: &Registry, entry: &MountEntry) -> Outcome {
-        match served_by(registry, entry, self.greeting_timeout())? {
-            ServedBy::Daemon(MountedDaemon { daemon, mounts })
-                if mounts.iter().all(|row| row.id == entry.id) =>
-            {
-                self.stop(registry, daemon)
-            }
-            ServedBy::NotAnswering(name) => self.detach_unresponsive(&name, &[entry]),
-            // The other mounts stay; or its server has died, or belongs to another user.
-            _ if self.force || self.lazy => Ok(UnmountHandle::of(entry).detach()?),
-            _ => Ok(UnmountHandle::of(entry).unmount()?),
-        }
-    }
-
-    fn stop(&self, registry: &Registry, daemon: Daemon) -> Outcome {
-        let pool = daemon.greeting.pool.clone();
-        let mode = match (self.lazy, self.force) {
-            (true, _) => StopMode::Lazily,
-            (_, true) => StopMode::ByForce,
-            _ => StopMode::WhenIdle,
-        };
-        if self.force {
-            // Until then only the kernel has what programs stored through mappings.
-            write_back_within(&daemon, SURVEY_TIMEOUT);
-        }
-        let question = control::Command::Stop { how: mode, seconds: Some(self.timeout) };
-        // The server itself reports if one of its steps takes too long.
-        let timeout = Duration::from_secs(self.timeout).saturating_add(STOP_TIMEOUT);
-        let leaving = ExitingDaemon::of(&daemon.greeting, &registry.supervisor_socket(&pool));
-        let answer = daemon.ask_within(&question, timeout)?;
-        let Some(users) = answer["stays"].as_str() else {
-            leaving.wait();
-            return Ok(());
-        };
-        eprintln!("terrane: pool {pool} detached and committed; it stays open for {users}");
-        Ok(())
-    }
-
-    /// Detaches the mounts of a pool whose server does not answer. If the server resumes, it commits what it
-    /// has in memory and finds them gone.
-    fn detach_unresponsive(&self, pool: &str, mounts: &[&MountEntry]) -> Outcome {
-        if !(self.force || self.lazy) {
-            return Err(control::not_answering(pool));
-        }
-        for entry in mounts.iter().rev() {
-            UnmountHandle::of(entry).detach()?;
-        }
-        if let Some(entry) = mounts.first()
-            && self.force
-        {
-            abort_connection(&entry.dev)?;
-        }
-        eprintln!(
-            "terrane: pool {pool} detached: its server did not answer, and commits its changes if it resumes"
-        );
-        Ok(())
-    }
-}
-
-/// Has the kernel write back its dirty pages, as far as possible within this time.
-fn write_back_within(daemon: &Daemon, timeout: Duration) {
-    let Ok(mounts) = list_mounts() else { return };
-    let dev = daemon.greeting.dev.clone();
-    let entries: Vec<MountEntry> = mounts.into_iter().filter(|row| row.dev == dev).collect();
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let work = move || drop(sender.send(write_back(&dev, &entries).map(drop)));
-    let begun = std::thread::Builder::new().name("write back".into()).spawn(work);
-    match begun.map(|_| receiver.recv_timeout(timeout)) {
-        Ok(Ok(Ok(()))) => {}
-        _ => eprintln!("terrane: write-back failed or timed out: dirty pages of the kernel may be lost"),
-    }
+/// What to do instead of mounting a snapshot for writing.
+fn refuse_writable_snapshot(name: &str) -> Failure {
+    let remedy = format!("omit rw, or make a data set of it: terrane fs clone {name} NAME");
+    Failure::refused(name, "a data set, to be mounted for writing", "a snapshot, which never changes", remedy)
 }
 
 impl Restart {
@@ -673,7 +509,7 @@ fn step_back(registry: &Registry, daemon: Daemon, read_only: Option<bool>) -> Ou
 impl Sync {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
-        let target = target::find(&registry, &self.pool)?;
+        let (target, _) = target::find_mountable(&registry, &self.pool)?;
         let found = mounted_daemon(&registry, &target.name)?;
         if let Some(MountedDaemon { daemon, .. }) = &found
             && match_pool(&daemon.greeting, &target) == PoolMatch::Copy
@@ -687,11 +523,12 @@ impl Sync {
         };
         // First what only the kernel holds (pages written through mmap); it does not forward syncfs to a FUSE
         // server.
-        let written_back = write_back(&daemon.greeting.dev, &mounts);
+        let devs = daemon.greeting.all_mounts().into_iter().map(|mount| mount.dev);
+        let written_back: Outcome<Vec<bool>> = devs.map(|dev| write_back(&dev, &mounts)).collect();
         let pool = daemon.greeting.pool.clone();
         // Also if that failed: the rest is committed.
         daemon.ask(&control::Command::Sync, &mut |_, _, _| {})?;
-        if written_back? {
+        if written_back?.into_iter().all(|is_reached| is_reached) {
             return Ok(());
         }
         let remedy = "have programs sync their memory mappings themselves, or run this where it is mounted";
@@ -706,7 +543,7 @@ impl Sync {
 
 /// Has the kernel write back its dirty pages of the mount. False: no mount of it can be reached from here.
 fn write_back(of: &str, mounts: &[MountEntry]) -> Outcome<bool> {
-    for dir in mounts.iter().rev().map(|entry| &entry.dir) {
+    for dir in mounts.iter().rev().filter(|entry| entry.dev == of).map(|entry| &entry.dir) {
         // One mount may be unreachable or covered by another, and the next one not.
         let root = File::open(dir).and_then(|root| Ok((dev_number(root.metadata()?.dev()), root)));
         if let Ok((dev, root)) = root

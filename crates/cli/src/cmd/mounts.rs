@@ -6,6 +6,7 @@
 use super::{Survey, print};
 use crate::clock;
 use crate::control::Greeting;
+use crate::dataset_name::full_name;
 use crate::failure::Outcome;
 use crate::registry::Registry;
 use crate::sys;
@@ -28,7 +29,7 @@ const MOUNTS: Listing = Listing {
     command: "mounts",
     key: "mounts",
     columns: &[
-        text("POOL", "pool"),
+        text("DATASET", "dataset"),
         text("MOUNTPOINT", "mountpoint"),
         text("STATE", "state"),
         text("OPTIONS", "options"),
@@ -63,12 +64,16 @@ impl Mounts {
 }
 
 fn row(entry: &MountEntry, daemons: &[Greeting]) -> Value {
-    let daemon = daemons.iter().find(|daemon| daemon.dev == entry.dev);
+    let found = daemons.iter().find_map(|daemon| Some((daemon, daemon.mount_at(&entry.dev)?)));
+    let (daemon, mount) = found.unzip();
     // Another user's, or of another state directory; or its daemon is dead.
     let state = if daemon.is_some() { "mounted" } else { "unknown" };
-    let since = daemon.and_then(|daemon| i64::try_from(daemon.since).ok()).filter(|since| *since > 0);
+    let since = mount.as_ref().and_then(|mount| i64::try_from(mount.since).ok()).filter(|since| *since > 0);
+    let source = || entry.source.to_string_lossy().into_owned();
+    let dataset = daemon.zip(mount).map(|(daemon, mount)| full_name(&daemon.pool, &mount.dataset));
     json!({
-        "pool": daemon.map_or_else(|| entry.source.to_string_lossy().into_owned(), |daemon| daemon.pool.clone()),
+        "pool": daemon.map_or_else(source, |daemon| daemon.pool.clone()),
+        "dataset": dataset.unwrap_or_else(source),
         "mountpoint": entry.dir.display().to_string(),
         "state": state,
         "read_only": entry.is_read_only(),
@@ -97,6 +102,7 @@ fn options(entry: &MountEntry) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::GreetedMount;
 
     #[test]
     fn a_mount_is_shown_with_its_daemon_or_without() {
@@ -117,6 +123,8 @@ mod tests {
             dev: "0:53".into(),
             since: 1,
             devices: Vec::new(),
+            read_only: false,
+            mounts: Vec::new(),
         };
         let shown = row(&entry, std::slice::from_ref(&daemon));
         assert_eq!(
@@ -126,5 +134,10 @@ mod tests {
         assert_eq!(shown["options"], "ro,nosuid,default_permissions");
         assert_eq!(shown["since"], "1970-01-01T00:00:01Z");
         assert_eq!(row(&entry, &[])["state"], "unknown");
+        let home = GreetedMount { dataset: "home".into(), dir: "/home".into(), dev: "0:53".into(), since: 2 };
+        let daemon = Greeting { dev: "0:52".into(), mounts: vec![home], ..daemon };
+        let shown = row(&entry, &[daemon]);
+        assert_eq!((&shown["dataset"], &shown["pool"]), (&json!("tank/home"), &json!("tank")));
+        assert_eq!(shown["since"], "1970-01-01T00:00:02Z");
     }
 }

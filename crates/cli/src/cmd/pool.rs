@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use terrane_dataset::{Dataset, QuotaName};
+use terrane_dataset::Dataset;
 use terrane_device::{Backing, Device, OpenMode, PathKind, ZoneState};
 use terrane_format::label::{ANCHORS, Role};
 use terrane_object::ObjectSets;
@@ -238,6 +238,26 @@ impl Status {
             }
             _ => failed,
         }
+    }
+}
+
+/// Where a pool is mounted: its root data set alone in one line, others by name.
+fn mounted_text(row: &Value) -> String {
+    let name = row["name"].as_str().unwrap_or("?");
+    let place = |mount: &Value| {
+        let read_only = if mount["read_only"] == true { ", read-only" } else { "" };
+        let dir = printable(mount["mountpoint"].as_str().unwrap_or("?"));
+        match mount["dataset"].as_str().filter(|dataset| *dataset != name) {
+            Some(dataset) => format!("{} on {dir}{read_only}", printable(dataset)),
+            None => format!("on {dir}{read_only}"),
+        }
+    };
+    let mounts: Vec<String> = row["mounts"].as_array().into_iter().flatten().map(place).collect();
+    match (mounts.is_empty(), row["mountpoint"].as_str()) {
+        (false, _) => mounts.join("\n           "),
+        // From an older server.
+        (true, Some(_)) => place(row),
+        (true, None) => "no".to_owned(),
     }
 }
 
@@ -463,13 +483,7 @@ impl Status {
         for cache in row["caches"].as_array().into_iter().flatten() {
             line("cache", self.cache_line(cache));
         }
-        let mountpoint = row["mountpoint"].as_str().map(printable);
-        let mounted = match (mountpoint, row["read_only"].as_bool()) {
-            (None, _) => "no".to_owned(),
-            (Some(dir), Some(true)) => format!("on {dir}, read-only"),
-            (Some(dir), _) => format!("on {dir}"),
-        };
-        line("mounted", mounted);
+        line("mounted", mounted_text(row));
         match row["supervisor"].as_str() {
             Some("gone") => line(
                 "supervisor",
@@ -481,7 +495,7 @@ impl Status {
         if let Some(memory) = row["memory"].as_object() {
             line("memory", self.memory_line(memory));
         }
-        let closed = match (row["mountpoint"].is_null(), row["clean"].as_bool()) {
+        let closed = match (row["supervisor"].is_null(), row["clean"].as_bool()) {
             (true, Some(false)) => ", not closed properly; committed data is intact",
             _ => "",
         };
@@ -685,16 +699,7 @@ impl Create {
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
         let validate = |zone_size: u64| {
             let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
-            let is_limit = |setting: &&Setting| QuotaName::split(&setting.name).is_some();
-            if let Some(Setting { name, .. }) = self.properties.iter().find(is_limit) {
-                let (expected, found) = ("a property of a new pool", "a limit of one owner");
-                return Err(Failure::refused(
-                    name,
-                    expected,
-                    found,
-                    "use `terrane fs set` once the pool exists",
-                ));
-            }
+            query::refuse_limits(&self.properties, "pool")?;
             self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
         };
         // The label records where each device was.
@@ -747,7 +752,7 @@ impl Destroy {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let target = target::find(&registry, &self.pool)?;
-        let mounted = lasting_daemon(&registry, &target)?;
+        let mounted = lasting_daemon(&registry, &target, None)?;
         let matched =
             mounted.map(|MountedDaemon { daemon, .. }| (match_pool(&daemon.greeting, &target), daemon));
         if let Some((PoolMatch::Copy, daemon)) = &matched {

@@ -223,11 +223,11 @@ pub(super) fn ask_about_path(
         return ask(registry, pool, &by_path(inside.to_vec()));
     }
     let meta = path.symlink_metadata().map_err(Failure::io("examining", path))?;
-    let target = pool_of_mount(registry, path, meta.dev())?;
+    let (target, dataset) = pool_of_mount(registry, path, meta.dev())?;
     match daemon_of(registry, &target)? {
         Some(daemon) => {
             let bar = super::progress_bar();
-            daemon.ask(&by_inode(meta.ino()), &mut |what, done, total| bar(what, done, total))
+            daemon.ask_about(&dataset, &by_inode(meta.ino()), &mut |what, done, total| bar(what, done, total))
         }
         None => Err(Failure(format!("pool {} was unmounted meanwhile", target.name))),
     }
@@ -252,14 +252,15 @@ fn split_pool_path(word: &Path) -> Option<(&Path, &[u8])> {
     Some((Path::new(OsStr::from_bytes(raw.get(..at)?)), raw.get(at + 1..)?))
 }
 
-/// The pool whose mount is the file system with this number.
-pub(super) fn pool_of_mount(registry: &Registry, path: &Path, dev: u64) -> Outcome<Target> {
+/// The pool and the path of the data set whose mount is the file system with this number.
+pub(super) fn pool_of_mount(registry: &Registry, path: &Path, dev: u64) -> Outcome<(Target, String)> {
     let dev = dev_number(dev);
     if let Some(entry) = terrane_fuse::mount::list_mounts()?.into_iter().find(|row| row.dev == dev) {
         match served_by(registry, &entry, GREETING_TIMEOUT)? {
             ServedBy::Daemon(MountedDaemon { daemon, .. }) => {
+                let dataset = daemon.greeting.mount_at(&dev).map(|mount| mount.dataset).unwrap_or_default();
                 let Greeting { pool, device, .. } = daemon.greeting;
-                return Ok(Target { name: pool, path: device, id: None });
+                return Ok((Target { name: pool, path: device, id: None }, dataset));
             }
             ServedBy::NotAnswering(name) => return Err(control::not_answering(&name)),
             ServedBy::Unknown => {}

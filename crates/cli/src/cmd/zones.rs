@@ -30,6 +30,8 @@ Colours and letters:
   !  red        suspect: its content is not what its record says
   .  grey       empty
 
+The class is that of a zone's first block. MOVED says how many of the live bytes in a zone GC brought there, whatever its class.
+
 The height of a block is the share that is alive. Open zones are underlined; without colour they have a capital letter, full
 ones a small one. The histogram under the map counts full zones by the share of them that is alive: the lower it is, the cheaper
 is collecting them.
@@ -72,6 +74,7 @@ const ZONES: Listing = Listing {
         size_column("CAPACITY", "capacity"),
         size_column("WRITTEN", "claimed"),
         size_column("LIVE", "live"),
+        size_column("MOVED", "moved"),
     ],
 };
 const SUMMARY: Listing = Listing {
@@ -83,6 +86,7 @@ const SUMMARY: Listing = Listing {
         count("OPEN", "open"),
         size_column("WRITTEN", "claimed"),
         size_column("LIVE", "live"),
+        size_column("MOVED", "moved"),
         count("LIVE%", "live_percent"),
     ],
 };
@@ -369,6 +373,7 @@ fn summary(zones: &[Value]) -> Vec<Value> {
                 "open": of.iter().filter(|zone| zone["state"] == "open").count(),
                 "claimed": claimed,
                 "live": live,
+                "moved": sum("moved"),
                 "live_percent": (u128::from(live) * 100).checked_div(u128::from(claimed)).map(|part| part as u64),
             })
         })
@@ -382,7 +387,10 @@ mod tests {
 
     fn zone(zone: u64, state: &str, class: Option<&str>, live: u64) -> Value {
         let claimed = if state == "empty" { 0 } else { 80 };
-        json!({"device": 0, "zone": zone, "state": state, "class": class, "capacity": 100, "claimed": claimed, "live": live})
+        json!({
+            "device": 0, "zone": zone, "state": state, "class": class, "capacity": 100, "claimed": claimed, "live": live,
+            "moved": live / 4,
+        })
     }
 
     fn zones() -> Vec<Value> {
@@ -462,7 +470,7 @@ mod tests {
             (&rows[0]["kind"], &rows[0]["zones"], &rows[0]["live"]),
             (&"data".into(), &2.into(), &100.into())
         );
-        assert_eq!(rows[0]["live_percent"], 62);
+        assert_eq!((&rows[0]["live_percent"], &rows[0]["moved"]), (&62.into(), &25.into()));
         let empty = rows.last().unwrap();
         assert_eq!((&empty["kind"], &empty["live_percent"]), (&"empty".into(), &Value::Null));
     }

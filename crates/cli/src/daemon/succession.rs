@@ -1,34 +1,39 @@
-//! How one server of a mount follows another.
+//! How one server of a pool follows another.
 //!
 //! A server that was killed leaves requests unanswered, which the kernel resends. Its uncommitted changes are
 //! lost as after a power cut. The kernel must stop showing those, and a program that asks for their
-//! durability must get an error. The ledger says which files they are in. A server that *steps back* commits
-//! everything first, so nothing is lost.
+//! durability must get an error. The ledger of each mount says which files they are in. A server that *steps back*
+//! commits everything first, so nothing is lost.
 //!
-//! Invariant: no step that can be refused comes after the mount was adopted, because dropping it would
+//! Invariant: no step that can be refused comes after the first mount was adopted, because dropping it would
 //! unmount it.
 
-use super::{MountPlan, Shared};
-use crate::control::{ClientConnection, Greeting};
+use super::Shared;
+use super::lost_files::{LostFiles, attach_ledger, lost_after};
+use super::mounted::{MountSpec, MountedSet, NewMount, Origin};
+use crate::control::ClientConnection;
+use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
-use crate::fd_store::{self, Facts, FdStore, InheritedMount};
+use crate::fd_store::{self, Facts, FdStore, Inherited, InheritedMount, MountFacts};
+use crate::mount_options::{self, ParsedOptions};
 use crate::open_pool::OpenPool;
 use crate::supervisor::STEPPED_BACK;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
-use terrane_dataset::{AclType, Dataset, XattrPlacement};
+use std::time::{Duration, Instant};
+use terrane_dataset::{AclType, Dataset, DatasetError, XattrPlacement};
 use terrane_device::Identity;
-use terrane_fuse::handover::{self, Ledger};
+use terrane_fuse::handover::Ledger;
 use terrane_fuse::session::Negotiated;
 use terrane_fuse::{Mount, Session, SessionConfig};
-use terrane_posix::{Fs, Ino, Loss};
+use terrane_posix::Fs;
 
 /// How long requests in progress may take before this server exits without them.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,143 +45,30 @@ const SUPERVISOR_EXIT_WAIT: Duration = Duration::from_millis(50);
 /// The interval after another supervisor could not be started.
 const SUPERVISOR_RETRY_PERIOD: Duration = Duration::from_secs(30);
 
-/// What a new mount will leave with its holder.
-pub struct HandoverState {
-    holder: FdStore,
-    control: UnixListener,
-    ledger: Option<File>,
-}
-
-/// The ledger, as the file system sees it.
-struct LossLedger {
-    ledger: Ledger,
-    lost: Option<LostFiles>,
-}
-
-impl terrane_posix::Ledger for LossLedger {
-    fn note_change(&self, txg: u64, ino: Ino) {
-        self.ledger.record(txg, ino);
-    }
-
-    fn note_reported(&self, ino: Ino, loss: Option<Loss>) {
-        if let Some(lost) = &self.lost {
-            lost.update(ino, loss);
+/// Leaves the device by which the pool was mounted with the holder.
+pub fn store_device(holder: &FdStore, path: &Path, devices: &[Identity]) -> Outcome {
+    let held = Identity::open(path).ok();
+    match held.filter(|(identity, _)| devices.contains(identity)) {
+        Some((_, device)) => holder.store_device(&device),
+        None => {
+            log::warn!("{}: device not handed over, a successor opens it by its path", path.display());
+            Ok(())
         }
     }
 }
 
-fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcome<File> {
-    let file = ledger.file().try_clone()?;
-    fs.set_ledger(Box::new(LossLedger { ledger, lost }));
-    Ok(file)
+/// A mount of a predecessor whose file system is open.
+pub struct TakenOver {
+    view: OpenPool,
+    spec: MountSpec,
 }
 
-/// Inodes that lost changes, and to whom that was reported: kernel, programs, administrator. The ledger drops them with
-/// the next commit; this list stays, however many servers follow.
-struct LostFiles {
-    file: File,
-    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say to whom it was reported;
-    /// object numbers have fewer bits.
-    numbers: Vec<Ino>,
-}
-
-const CHANGE_REPORTED: u64 = 1 << 63;
-const SYNC_REPORTED: u64 = 1 << 62;
-const LOSS_READ: u64 = 1 << 61;
-
-fn encode_entry(ino: Ino, loss: Loss) -> u64 {
-    let flag = |is_told, bit| if is_told { bit } else { 0 };
-    ino | flag(loss.change_reported, CHANGE_REPORTED)
-        | flag(loss.sync_reported, SYNC_REPORTED)
-        | flag(loss.is_read, LOSS_READ)
-}
-
-fn decode_entry(word: u64) -> (Ino, Loss) {
-    let is_set = |bit| word & bit != 0;
-    let loss = Loss {
-        change_reported: is_set(CHANGE_REPORTED),
-        sync_reported: is_set(SYNC_REPORTED),
-        is_read: is_set(LOSS_READ),
-    };
-    (word & !(CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ), loss)
-}
-
-impl LostFiles {
-    fn new(losses: &BTreeMap<Ino, Loss>) -> Outcome<LostFiles> {
-        let numbers: Vec<Ino> = losses.keys().copied().collect();
-        let file = handover::memory_file("terrane-lost")?;
-        let raw: Vec<u8> =
-            losses.iter().flat_map(|(ino, loss)| encode_entry(*ino, *loss).to_le_bytes()).collect();
-        file.write_all_at(&raw, 0)?;
-        Ok(LostFiles { file, numbers })
-    }
-
-    /// Reads the list of a predecessor. Entries that are no longer valid are 0.
-    fn read(file: &File) -> Outcome<BTreeMap<Ino, Loss>> {
-        let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
-        file.read_exact_at(&mut raw, 0)?;
-        let (words, _) = raw.as_chunks();
-        Ok(words
-            .iter()
-            .map(|word| decode_entry(u64::from_le_bytes(*word)))
-            .filter(|(ino, _)| *ino != 0)
-            .collect())
-    }
-
-    fn update(&self, ino: Ino, loss: Option<Loss>) {
-        let word = loss.map_or(0, |loss| encode_entry(ino, loss));
-        if let Ok(at) = self.numbers.binary_search(&ino)
-            && let Err(error) = self.file.write_all_at(&word.to_le_bytes(), 8 * at as u64)
-        {
-            log::warn!("list of lost files not updated, inode {ino} may be reported once more: {error}");
-        }
-    }
-}
-
-impl HandoverState {
-    /// `None` if there is no holder to keep it.
-    pub fn new(fs: &Fs, open_pool: &OpenPool, control: &UnixListener) -> Outcome<Option<HandoverState>> {
-        let Some(holder) = FdStore::of_this_process() else { return Ok(None) };
-        let changes = !open_pool.pool.is_read_only();
-        let ledger = if changes { Some(attach_ledger(fs, Ledger::new()?, None)?) } else { None };
-        Ok(Some(HandoverState { holder, control: control.try_clone()?, ledger }))
-    }
-
-    /// From here on the mount outlives this process.
-    pub fn store(
-        self,
-        greeting: &Greeting,
-        session: &Session,
-        negotiated: Negotiated,
-    ) -> Outcome<(File, Facts)> {
-        let facts = Facts {
-            pool: greeting.id,
-            dir: greeting.mountpoint.clone(),
-            negotiated,
-            orderly: false,
-            dev: greeting.dev.clone(),
-            since: greeting.since,
-            read_only: None,
-            memory: None,
-            devices: greeting.devices.clone(),
-        };
-        let held = Identity::open(&greeting.device).ok();
-        match held.filter(|(identity, _)| greeting.devices.contains(identity)) {
-            Some((_, device)) => self.holder.store_device(&device)?,
-            None => log::warn!(
-                "{}: device not handed over, a successor opens it by its path",
-                greeting.device.display()
-            ),
-        }
-        let facts_file =
-            self.holder.store_all(&session.device()?, &self.control, self.ledger.as_ref(), &facts)?;
-        Ok((facts_file, facts))
-    }
-}
-
-/// Opens the file system for an existing mount.
-pub fn take_over(open_pool: &OpenPool, inherited: &InheritedMount) -> Outcome<Arc<Fs>> {
-    let name = open_pool.pool.name();
+/// Opens the file systems for existing mounts, by their numbers. A mount whose data set no longer exists is missing.
+pub fn take_over(
+    open_pool: &OpenPool,
+    inherited: &Inherited,
+    first: MountSpec,
+) -> Outcome<BTreeMap<u32, TakenOver>> {
     let id = open_pool.pool.label().id();
     if inherited.facts.pool != id {
         let (expected, found) = (format!("pool {:016x}", inherited.facts.pool), format!("{id:016x}"));
@@ -187,17 +79,62 @@ pub fn take_over(open_pool: &OpenPool, inherited: &InheritedMount) -> Outcome<Ar
             "bring the mounted device back",
         ));
     }
-    apply_negotiated(&open_pool.dataset, &inherited.facts.negotiated)?;
+    let mut first = Some(first);
+    let mut taken = BTreeMap::new();
+    for (number, mount) in &inherited.mounts {
+        let spec = match (&mount.facts.options, first.take()) {
+            (None, Some(first)) => first,
+            (words, _) => parse_spec(open_pool, &mount.facts, words.clone().unwrap_or_default())?,
+        };
+        let Some(view) = view_of(open_pool, &mount.facts)? else {
+            log::error!(
+                "data set {} is gone: {} returns errors",
+                full_name(&open_pool.pool.name(), &mount.facts.dataset),
+                mount.facts.dir.display()
+            );
+            continue;
+        };
+        taken.insert(*number, take_over_one(*number, view, mount, spec, inherited.facts.orderly)?);
+    }
+    if taken.is_empty() {
+        return Err(Failure(format!("pool {}: no data set of its mounts exists", open_pool.pool.name())));
+    }
+    Ok(taken)
+}
+
+fn parse_spec(open_pool: &OpenPool, facts: &MountFacts, words: Vec<String>) -> Outcome<MountSpec> {
+    let source = full_name(&open_pool.pool.name(), &facts.dataset);
+    let parsed = ParsedOptions::parse(&words, mount_options::defaults(source)?)?;
+    Ok(MountSpec::of_options(facts.dataset.clone(), facts.dir.clone(), parsed, Some(words)))
+}
+
+/// The data set of a mount, which may have been renamed. `None`: it does not exist.
+fn view_of(open_pool: &OpenPool, facts: &MountFacts) -> Outcome<Option<OpenPool>> {
+    let is_it = |view: &OpenPool| facts.objset == 0 || view.dataset.object_set().id().0 == facts.objset;
+    match open_pool.find(&facts.dataset) {
+        Ok(view) if is_it(&view) => return Ok(Some(view)),
+        Ok(_) | Err(DatasetError::Unknown { .. }) => {}
+        // A data set that cannot be read now may be readable for the next server.
+        Err(error) => return Err(error.into()),
+    }
+    if facts.dataset.contains('@') { Ok(None) } else { Ok(open_pool.find_by_set(facts.objset)?) }
+}
+
+fn take_over_one(
+    number: u32,
+    view: OpenPool,
+    inherited: &InheritedMount,
+    mut spec: MountSpec,
+    orderly: bool,
+) -> Outcome<TakenOver> {
+    spec.apply_to(&view)?;
+    apply_negotiated(&view.dataset, &inherited.facts.negotiated)?;
     // The txg that this import found, whatever was committed since.
-    let committed = open_pool.pool.status().imported.0;
+    let committed = view.pool.status().imported.0;
     let ledger = inherited.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
-    let lost = match &ledger {
-        Some(ledger) if !inherited.facts.orderly => ledger.inodes_changed_after(committed),
-        _ => BTreeSet::new(),
-    };
-    let mut lost: BTreeMap<Ino, Loss> = lost.iter().map(|ino| (*ino, Loss::default())).collect();
-    if !inherited.facts.orderly {
-        let count = lost.len();
+    let mut lost = lost_after(ledger.as_ref(), orderly, committed);
+    if !orderly {
+        let (name, count) = (full_name(&view.pool.name(), &view.dataset_path), lost.len());
         log::warn!("pool {name}: server died; changes after txg {committed} are lost in {count} files");
     }
     if let Some(file) = &inherited.lost {
@@ -209,22 +146,22 @@ pub fn take_over(open_pool: &OpenPool, inherited: &InheritedMount) -> Outcome<Ar
     let holder = FdStore::of_this_process();
     let list = if lost.is_empty() { None } else { Some(LostFiles::new(&lost)?) };
     if let (Some(list), Some(holder)) = (&list, &holder) {
-        holder.store_lost(&list.file)?;
+        holder.store_lost(number, &list.file)?;
     }
-    let fs = Fs::take_over(Arc::clone(&open_pool.dataset), lost)?;
-    if inherited.facts.orderly {
+    let fs = Fs::take_over(Arc::clone(&view.dataset), lost)?;
+    if orderly {
         fs.note_clean_handover();
     }
     // The first to open it, since no other thread can ask yet.
-    let _ = open_pool.fs.set(Arc::clone(&fs));
-    if !open_pool.pool.is_read_only() {
+    view.fs.set(Arc::clone(&fs));
+    if !view.pool.is_read_only() && !view.is_snapshot() {
         let known = ledger.is_some();
         let file = attach_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
         if !known && let Some(holder) = holder {
-            holder.store_ledger(&file)?;
+            holder.store_ledger(number, &file)?;
         }
     }
-    Ok(fs)
+    Ok(TakenOver { view, spec })
 }
 
 /// Keeps what the predecessor negotiated with the kernel for the life of the mount, whatever the properties
@@ -239,13 +176,28 @@ fn apply_negotiated(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     Ok(())
 }
 
-/// The last step: takes over the mount.
-pub fn adopt(inherited: InheritedMount, plan: &MountPlan) -> Outcome<(Session, UnixListener, (File, Facts))> {
-    let InheritedMount { connection, control, facts, facts_file, .. } = inherited;
+/// The last step: takes over the mounts. Those that are not in `taken` end.
+pub fn adopt(
+    inherited: Inherited,
+    mut taken: BTreeMap<u32, TakenOver>,
+) -> Outcome<(Vec<NewMount>, UnixListener, (File, Facts))> {
+    let Inherited { control, facts, facts_file, mounts, .. } = inherited;
     let facts = Facts { orderly: false, ..facts };
     fd_store::write_facts(&facts_file, &facts)?;
-    let mount = Mount::adopt(connection, &plan.dir);
-    Ok((Session::new(mount, SessionConfig::from(&plan.mount)), control, (facts_file, facts)))
+    let mut adopted = Vec::new();
+    for (number, InheritedMount { connection, facts, .. }) in mounts {
+        let Some(TakenOver { view, spec }) = taken.remove(&number) else {
+            if let Some(holder) = FdStore::of_this_process() {
+                holder.drop_mount(number)?;
+            }
+            continue;
+        };
+        let session = Session::new(Mount::adopt(connection, &facts.dir), SessionConfig::from(&spec.options));
+        let mount = MountedSet::new(number, view, &session, facts.dir, (facts.dev, facts.since))?;
+        let origin = Origin::Inherited(facts.negotiated);
+        adopted.push(NewMount { mount, session, origin, spec, ledger: None });
+    }
+    Ok((adopted, control, (facts_file, facts)))
 }
 
 /// This program, as the helper process for [`Session::resume`] and [`terrane_fuse::Launderer`].
@@ -290,12 +242,21 @@ pub fn watch_supervisor(shared: &Shared) {
 /// Finishes requests in progress, commits everything and exits, so that a successor can continue. Returns
 /// only if that is impossible.
 pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientConnection) -> Failure {
+    let dir = shared.greeting().mountpoint;
     let Some((facts_file, facts)) = shared.facts_file.get() else {
         return Failure(format!(
             "server not replaced: the server of {} runs in the foreground, without a supervisor; unmount it and mount it again",
-            shared.greeting.mountpoint.display()
+            dir.display()
         ));
     };
+    // No mount begins from here on.
+    let _adding = shared.adding.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(mount) = shared.mounts().iter().find(|mount| !mount.is_held.load(Ordering::Acquire)) {
+        return Failure(format!(
+            "server not replaced: the mount on {} would end with it (-o uring); unmount it and mount it again",
+            mount.dir.display()
+        ));
+    }
     // Descriptors left with a supervisor are lost when it is gone. One that was just killed seems to listen for a
     // moment longer. No caller on the mount waits for this pause.
     for pause in [SUPERVISOR_EXIT_WAIT, Duration::ZERO] {
@@ -305,11 +266,14 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
         std::thread::sleep(pause);
     }
     // Commits most of it before callers have to wait.
-    if let Err(errno) = shared.fs.sync() {
-        return Failure(format!("server not replaced: commit failed: {errno}"));
+    if let Err(failure) = shared.sync() {
+        return Failure(format!("server not replaced: {failure}"));
     }
     log::info!("stepping back: the next server takes over");
-    let is_quiesced = shared.brake.drain(QUIESCE_TIMEOUT);
+    let begun = Instant::now();
+    let left = || QUIESCE_TIMEOUT.saturating_sub(begun.elapsed());
+    // All of them, also after one that did not end.
+    let is_quiesced = shared.mounts().iter().fold(true, |quiet, mount| mount.drain.drain(left()) && quiet);
     shared.stop_housekeeping();
     let exported = if is_quiesced {
         shared.open_pool.export()
@@ -333,24 +297,4 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
         }
     }
     std::process::exit(STEPPED_BACK)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lost_files_are_listed_until_they_are_reported() {
-        let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
-        let both = Loss { change_reported: true, sync_reported: true, is_read: true };
-        let largest = (1 << 48) - 1;
-        let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
-        let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
-        assert_eq!(read(&lost), [(7, none), (300, both), (301, none), (largest, change)]);
-        lost.update(7, Some(Loss { sync_reported: true, ..none }));
-        lost.update(300, None);
-        lost.update(8, None);
-        let again = LostFiles::new(&LostFiles::read(&lost.file).unwrap()).unwrap();
-        assert_eq!(read(&again), [(7, Loss { sync_reported: true, ..none }), (301, none), (largest, change)]);
-    }
 }

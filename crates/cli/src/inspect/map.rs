@@ -10,6 +10,7 @@ use terrane_device::ZoneState;
 use terrane_format::label::ANCHORS;
 use terrane_format::rows::Phase;
 use terrane_pool::inspect::ZoneView;
+use terrane_wire::ZoneSeq;
 
 #[derive(Serialize)]
 pub struct ZoneMap {
@@ -33,15 +34,17 @@ struct ZoneRow {
     capacity: u64,
     claimed: u64,
     live: u64,
+    /// Of live bytes, those that GC brought. The class is that of the first block alone.
+    moved: u64,
     /// Why it can no longer be written.
     condition: Option<&'static str>,
 }
 
 pub fn zone_map(open_pool: &OpenPool) -> ZoneMap {
     let label = open_pool.pool.label();
-    let used: BTreeMap<_, ZoneView> = open_pool
-        .pool
-        .zones()
+    let all = open_pool.pool.zones();
+    let moved = moved_bytes(&all);
+    let used: BTreeMap<_, ZoneView> = all
         .into_iter()
         .filter(|zone| zone.phase != Phase::Reclaimed)
         .map(|zone| ((zone.home.device.0, zone.home.zone.0), zone))
@@ -56,7 +59,7 @@ pub fn zone_map(open_pool: &OpenPool) -> ZoneMap {
         for zone in 0..device.zone_count {
             let unused = unused_zone(device.index.0, zone, device.zone_size);
             let row = match used.get(&(device.index.0, zone)) {
-                Some(used) => used_zone(used, unused),
+                Some(used) => used_zone(used, moved.get(&used.seq).copied().unwrap_or(0), unused),
                 None => unused,
             };
             let condition = given_up.get(&zone).map(|state| match state {
@@ -80,11 +83,21 @@ fn unused_zone(device: u16, zone: u32, capacity: u64) -> ZoneRow {
         capacity,
         claimed: 0,
         live: 0,
+        moved: 0,
         condition: None,
     }
 }
 
-fn used_zone(zone: &ZoneView, unused: ZoneRow) -> ZoneRow {
+/// Live bytes that GC moved, by the zone that they are in now.
+fn moved_bytes(zones: &[ZoneView]) -> BTreeMap<ZoneSeq, u64> {
+    let mut moved = BTreeMap::new();
+    for run in zones.iter().flat_map(|zone| &zone.runs) {
+        *moved.entry(run.dest).or_default() += run.live();
+    }
+    moved
+}
+
+fn used_zone(zone: &ZoneView, moved: u64, unused: ZoneRow) -> ZoneRow {
     let state = match zone.phase {
         Phase::Open => "open",
         Phase::Full => "full",
@@ -99,6 +112,7 @@ fn used_zone(zone: &ZoneView, unused: ZoneRow) -> ZoneRow {
         capacity: zone.capacity,
         claimed: zone.claimed,
         live: zone.live,
+        moved,
         ..unused
     }
 }

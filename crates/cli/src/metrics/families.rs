@@ -5,13 +5,14 @@ use super::text::{MetricsText, seconds};
 use crate::logger;
 use crate::memory;
 use crate::open_pool::OpenPool;
+use std::sync::Arc;
 use terrane_cache::Kind;
 use terrane_codec::GaveUp;
 use terrane_device::ZoneState;
 use terrane_format::WritePurpose;
 use terrane_format::record::ZoneClass;
 use terrane_pool::{KeptSpace, Stats};
-use terrane_posix::{Fs, Job};
+use terrane_posix::{Fs, Job, RewriteFigures};
 use terrane_store::counters::{Io, WaitFor};
 use terrane_store::l2cache::CacheDeviceStats;
 use terrane_txg::gc_request::GcMode;
@@ -413,33 +414,44 @@ pub fn levels(text: &mut MetricsText, open_pool: &OpenPool) {
 }
 
 /// What was rewritten in another form than it was first stored in.
-pub fn rewritten(text: &mut MetricsText, fs: &Fs) {
-    let status = fs.rewrite().progress();
-    let figures = status.map(|status| status.figures).unwrap_or_default();
+pub fn rewritten(text: &mut MetricsText, file_systems: &[Arc<Fs>]) {
+    let any = |is: fn(&Fs) -> bool| u8::from(file_systems.iter().any(|fs| is(fs)));
     text.gauge(
         "rewrite_under_way",
         "Whether files are being rewritten.",
-        u8::from(fs.rewrite().is_running()),
+        any(|fs| fs.rewrite().is_running()),
     );
+    let figures = |of: fn(&RewriteFigures) -> u64| -> u64 {
+        let all = file_systems.iter().filter_map(|fs| fs.rewrite().progress());
+        all.map(|status| of(&status.figures)).sum()
+    };
     let help = "Stored bytes of the files of the rewrite: seen in this pass, and in total.";
     text.labelled(
         ("rewrite_stored_bytes", "gauge", help),
         "what",
-        [("seen", figures.stored_bytes), ("all", figures.stored_total)],
+        [("seen", figures(|figures| figures.stored_bytes)), ("all", figures(|figures| figures.stored_total))],
     );
-    let idle = fs.recompress().progress();
     text.gauge(
         "recompress_under_way",
         "Whether files are being recompressed in idle time.",
-        u8::from(idle.is_running),
+        any(|fs| fs.recompress().progress().is_running),
     );
+    let sum = |of: fn(&Fs) -> u64| file_systems.iter().map(|fs| of(fs)).sum::<u64>();
     text.counter(
         "recompress_records_total",
         "Records recompressed in idle time since the pool was made.",
-        idle.records,
+        sum(|fs| fs.recompress().progress().records),
     );
-    text.counter("recompress_before_bytes_total", "Bytes of these records before.", idle.before_bytes);
-    text.counter("recompress_after_bytes_total", "Bytes of these records afterwards.", idle.after_bytes);
+    text.counter(
+        "recompress_before_bytes_total",
+        "Bytes of these records before.",
+        sum(|fs| fs.recompress().progress().before_bytes),
+    );
+    text.counter(
+        "recompress_after_bytes_total",
+        "Bytes of these records afterwards.",
+        sum(|fs| fs.recompress().progress().after_bytes),
+    );
 }
 
 pub fn errors(text: &mut MetricsText, stats: &Stats) {
@@ -468,7 +480,7 @@ pub fn errors(text: &mut MetricsText, stats: &Stats) {
     text.labelled(("log_lines_total", "counter", "Lines of the log, by level."), "level", levels);
 }
 
-pub fn requests(text: &mut MetricsText, mount: &MountMetrics<'_>) {
+pub fn requests(text: &mut MetricsText, mount: &MountMetrics) {
     let stats = &mount.stats;
     let name = "fuse_request_seconds";
     text.family(name, "histogram", "Requests of the kernel, by operation, from receipt to reply.");
@@ -480,10 +492,11 @@ pub fn requests(text: &mut MetricsText, mount: &MountMetrics<'_>) {
     text.histogram("fuse_parked_seconds", "Requests that waited for a thread that may block.", &stats.parked);
     text.counter("fuse_read_bytes_total", "File bytes sent to the kernel.", stats.read_bytes);
     text.counter("fuse_written_bytes_total", "File bytes received from the kernel.", stats.written_bytes);
-    text.gauge("inodes_known", "Inodes known to the kernel or in memory.", mount.fs.cached_inodes());
-    text.gauge("inodes_live", "Inodes completely in memory.", mount.fs.inodes_in_memory());
-    text.gauge("directory_indexes", "Indexes of names of directories in memory.", mount.fs.index_count());
-    text.gauge("directory_index_bytes", "Memory of these indexes.", mount.fs.index_bytes());
+    let sum = |of: fn(&Fs) -> usize| mount.file_systems.iter().map(|fs| of(fs)).sum::<usize>();
+    text.gauge("inodes_known", "Inodes known to the kernel or in memory.", sum(Fs::cached_inodes));
+    text.gauge("inodes_live", "Inodes completely in memory.", sum(Fs::inodes_in_memory));
+    text.gauge("directory_indexes", "Indexes of names of directories in memory.", sum(Fs::index_count));
+    text.gauge("directory_index_bytes", "Memory of these indexes.", sum(Fs::index_bytes));
 }
 
 pub fn process(text: &mut MetricsText, open_pool: &OpenPool) {

@@ -164,7 +164,7 @@ pub(super) fn remove(open_pool: &OpenPool, word: &str, progress: Progress<'_>) -
         let (pool, remedy) = (format!("pool {}", open_pool.pool.name()), "name one of them");
         return Err(Failure::refused(pool, known.join(", "), format_args!("{word:?}"), remedy));
     };
-    if open_pool.mountpoint.is_some() && Path::new(&member.name) == open_pool.path {
+    if open_pool.is_served() && Path::new(&member.name) == open_pool.path {
         // A server that follows this one opens the pool by that device.
         let remedy = "unmount it, and mount it by another of its devices";
         let expected = "a device by which the pool is not mounted";

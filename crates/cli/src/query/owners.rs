@@ -1,5 +1,6 @@
 //! Users, groups and projects: what they have, and their limits.
 
+use super::datasets;
 use crate::failure::{Failure, Outcome};
 use crate::open_pool::OpenPool;
 use crate::size;
@@ -26,7 +27,7 @@ pub fn word_of(kind: OwnerKind) -> &'static str {
     }
 }
 
-pub(super) fn list(open_pool: &OpenPool, word: &str) -> Outcome<Vec<OwnerRow>> {
+pub(super) fn list(open_pool: &OpenPool, path: &str, word: &str) -> Outcome<Vec<OwnerRow>> {
     let kind = OwnerKind::ALL.into_iter().find(|kind| word_of(*kind) == word);
     let kind = kind.ok_or_else(|| Failure(format!("expected user, group or project, found '{word}'")))?;
     let limit = |limit: u64| (limit > 0).then_some(limit);
@@ -37,7 +38,7 @@ pub(super) fn list(open_pool: &OpenPool, word: &str) -> Outcome<Vec<OwnerRow>> {
         objects: count.objects,
         objquota: limit(limits.objects),
     };
-    Ok(open_pool.dataset.quotas().usage(kind)?.into_iter().map(row).collect())
+    Ok(datasets::open(open_pool, path)?.quotas().usage(kind)?.into_iter().map(row).collect())
 }
 
 /// Parses the value of a limit; 0: none.

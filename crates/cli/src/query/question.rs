@@ -3,6 +3,7 @@
 //! After an upgrade a command and a daemon may be of different versions for a moment. So words and keys never
 //! change, and an unknown question is refused by name.
 
+use super::snapshots::SnapshotAction;
 use crate::device_probe::DevicePurpose;
 use crate::json;
 use serde::{Deserialize, Serialize};
@@ -28,8 +29,18 @@ impl From<Setting> for (String, String) {
     }
 }
 
-/// All questions. Everything but `Set`, `Inherit`, `Upgrade`, `Features` with a change, `Add`, `Remove`, `Collect`, `Rewrite`,
-/// `RewriteCancel` and `Clear` only reads.
+/// What to list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Selection {
+    /// Paths of data sets; the root data set is empty. None: all.
+    pub paths: Vec<String>,
+    /// With everything below.
+    pub recursive: bool,
+    /// `filesystem`, `snapshot`.
+    pub kinds: Vec<String>,
+}
+
+/// All questions. Those that [`Query::is_change`] lists change something, the others only read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "lowercase")]
 pub enum Query {
@@ -47,10 +58,57 @@ pub enum Query {
     Inherit {
         names: Vec<String>,
     },
-    /// What users, groups or projects have.
+    /// What users, groups or projects have in a data set.
     Owners {
+        /// The data set; empty: the root.
+        path: String,
         /// `user`, `group` or `project`
         of: String,
+    },
+    /// The named properties of data sets; none: all.
+    #[serde(rename = "get of")]
+    GetOf {
+        of: Selection,
+        names: Vec<String>,
+    },
+    #[serde(rename = "set of")]
+    SetOf {
+        paths: Vec<String>,
+        #[serde(rename = "pairs")]
+        settings: Vec<Setting>,
+    },
+    /// Has data sets inherit the named properties. `received`: a value that was received applies again.
+    #[serde(rename = "inherit of")]
+    InheritOf {
+        of: Selection,
+        names: Vec<String>,
+        received: bool,
+    },
+    /// Data sets and snapshots, with the named properties.
+    #[serde(rename = "list data sets")]
+    ListDatasets {
+        of: Selection,
+        names: Vec<String>,
+    },
+    #[serde(rename = "create data set")]
+    CreateDataset {
+        path: String,
+        /// With the missing ones above it.
+        parents: bool,
+        #[serde(rename = "pairs")]
+        settings: Vec<Setting>,
+    },
+    #[serde(rename = "destroy data set")]
+    DestroyDataset {
+        path: String,
+    },
+    Snapshots {
+        action: SnapshotAction,
+    },
+    #[serde(rename = "rename data set")]
+    RenameDataset {
+        path: String,
+        to: String,
     },
     /// Adds a device.
     Add {
@@ -170,10 +228,18 @@ impl Query {
         if let Query::Features { enable, disable, count } = self {
             return *count || !enable.is_empty() || !disable.is_empty();
         }
+        if let Query::Snapshots { action } = self {
+            return action.is_change();
+        }
         matches!(
             self,
             Query::Set { .. }
                 | Query::Inherit { .. }
+                | Query::SetOf { .. }
+                | Query::InheritOf { .. }
+                | Query::CreateDataset { .. }
+                | Query::DestroyDataset { .. }
+                | Query::RenameDataset { .. }
                 | Query::Upgrade
                 | Query::Add { .. }
                 | Query::Remove { .. }
@@ -204,7 +270,17 @@ mod tests {
             Query::Get { names: vec!["atime".into(), "x\n".into()] },
             Query::Set { settings: vec![Setting { name: "a".into(), value: "b=c".into() }] },
             Query::Inherit { names: vec!["atime".into()] },
-            Query::Owners { of: "user".into() },
+            Query::Owners { path: "a/b".into(), of: "user".into() },
+            Query::GetOf { of: Selection::default(), names: vec!["a:b".into()] },
+            Query::SetOf { paths: vec!["home".into()], settings: vec![] },
+            Query::InheritOf { of: Selection::default(), names: vec![], received: true },
+            Query::ListDatasets {
+                of: Selection { paths: vec!["a/b".into()], recursive: true, kinds: vec!["snapshot".into()] },
+                names: vec!["used".into()],
+            },
+            Query::CreateDataset { path: "a".into(), parents: true, settings: vec![] },
+            Query::DestroyDataset { path: "a/\u{e4}".into() },
+            Query::RenameDataset { path: "a".into(), to: "b".into() },
             Query::Add {
                 path: "/dev/\u{e4}".into(),
                 kind: DevicePurpose::Special,

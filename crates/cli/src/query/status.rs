@@ -3,18 +3,21 @@
 use super::devices::{self, CacheRow, DeviceRow};
 use super::iostat::SpentBytes;
 use crate::clock;
+use crate::dataset_name::full_name;
 use crate::failure::Outcome;
 use crate::fd_store;
 use crate::inspect::{self, DamagedRow};
 use crate::memory::MemoryStatus;
-use crate::open_pool::OpenPool;
+use crate::open_pool::{MountedAt, OpenPool};
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
 use terrane_codec::GivenUpCodec;
 use terrane_device::{Device, ZoneState};
 use terrane_format::Totals;
+use terrane_fuse::mount::{MountEntry, list_mounts};
 use terrane_pool::{KeptSpace, Stats};
+use terrane_posix::Fs;
 use terrane_store::counters::WaitFor;
 use terrane_store::errors::LossCause;
 use terrane_store::read_retry::Suspension;
@@ -30,6 +33,7 @@ pub(super) struct Status {
     devices: Vec<DeviceRow>,
     caches: Vec<CacheRow>,
     mountpoint: Option<String>,
+    mounts: Vec<MountRow>,
     read_only: bool,
     supervisor: Option<&'static str>,
     memory: Option<MemoryStatus>,
@@ -181,8 +185,33 @@ struct SuspendedRow {
     since: String,
 }
 
+/// A data set that is mounted.
+#[derive(Serialize)]
+struct MountRow {
+    dataset: String,
+    mountpoint: String,
+    read_only: bool,
+}
+
+/// What this process has mounted. Whether a mount is read-only is in the kernel's table, since a remount changes it.
+fn mounts(open_pool: &OpenPool) -> Vec<MountRow> {
+    let mounted = open_pool.mounts.list();
+    let table = if mounted.is_empty() { Vec::new() } else { list_mounts().unwrap_or_default() };
+    let (pool, is_read_only) = (open_pool.pool.name(), open_pool.pool.is_read_only());
+    let row = |mount: &MountedAt| {
+        let mut places = table.iter().filter(|place| place.dev == mount.dev).peekable();
+        MountRow {
+            dataset: full_name(&pool, &mount.path),
+            mountpoint: mount.dir.display().to_string(),
+            read_only: is_read_only || places.peek().is_some() && places.all(MountEntry::is_read_only),
+        }
+    };
+    mounted.iter().map(row).collect()
+}
+
 #[derive(Serialize)]
 struct LostFileRow {
+    dataset: String,
     inode: u64,
     path: String,
     reason: &'static str,
@@ -266,7 +295,7 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
     let suspended = status.suspended.as_ref();
     let suspended = suspended.map(|it| SuspendedRow { reason: it.reason.clone(), since: since(it) });
     let stats = open_pool.pool.stats();
-    let fs = open_pool.fs.get().map(|fs| &**fs);
+    let is_served = open_pool.is_served();
     let members = devices::rows(open_pool);
     let devices = open_pool.pool.devices();
     let given_up = |state: ZoneState| {
@@ -281,10 +310,14 @@ pub(super) fn of(open_pool: &OpenPool) -> Status {
         zone_sizes: zone_sizes(&members),
         devices: members,
         caches: open_pool.pool.caches().iter().map(CacheRow::of).collect(),
-        mountpoint: open_pool.mountpoint.as_ref().map(|dir| dir.display().to_string()),
-        read_only: open_pool.mountpoint.is_some() && open_pool.pool.is_read_only(),
-        supervisor: open_pool.mountpoint.as_ref().map(|_| fd_store::state()),
-        memory: open_pool.memory.get().map(|allowance| allowance.status(&open_pool.pool, fs)),
+        mountpoint: open_pool.mountpoint().map(|dir| dir.display().to_string()),
+        mounts: mounts(open_pool),
+        read_only: is_served && open_pool.pool.is_read_only(),
+        supervisor: is_served.then(fd_store::state),
+        memory: open_pool
+            .memory
+            .get()
+            .map(|allowance| allowance.status(&open_pool.pool, &open_pool.mounts.file_systems())),
         size: status.size_bytes,
         used: status.live_bytes,
         available: status.available_bytes,
@@ -333,24 +366,29 @@ pub const NOT_WRITTEN_BACK: &str = "not written back";
 /// Files that lost changes: because a server of this mount died, or because a write-back of the kernel could
 /// not be stored.
 fn lost_files(open_pool: &OpenPool) -> Vec<LostFileRow> {
-    // Opened only if a mount has it open, or if there is something to name.
-    if open_pool.fs.get().is_none() && open_pool.pool.errors().files.is_empty() {
-        return Vec::new();
+    let mut sets: Vec<(String, Arc<Fs>)> =
+        open_pool.mounts.list().into_iter().filter_map(|row| Some((row.path, row.fs.get()?))).collect();
+    let is_listed = sets.iter().any(|(path, _)| *path == open_pool.dataset_path);
+    // Opened only if there is something to name.
+    if !is_listed
+        && !open_pool.pool.errors().files.is_empty()
+        && let Ok(fs) = open_pool.fs()
+    {
+        sets.push((open_pool.dataset_path.clone(), fs));
     }
-    let Ok(fs) = open_pool.fs() else { return Vec::new() };
-    let path = |ino: u64| {
+    let pool = open_pool.pool.name();
+    let row = |(dataset, fs): &(String, Arc<Fs>), (ino, cause)| {
         let path_and_inode = fs.path_of(ino);
         // The number has a key of its own.
-        path_and_inode.rsplit_once(" (inode ").map_or(path_and_inode.clone(), |(path, _)| path.to_owned())
-    };
-    let row = |(ino, cause)| {
+        let path = path_and_inode.rsplit_once(" (inode ").map_or(path_and_inode.as_str(), |(path, _)| path);
         let reason = match cause {
             LossCause::ServerKilled => SERVER_KILLED,
             LossCause::NotWrittenBack => NOT_WRITTEN_BACK,
         };
-        LostFileRow { inode: ino, path: path(ino), reason }
+        LostFileRow { dataset: full_name(&pool, dataset), inode: ino, path: path.to_owned(), reason }
     };
-    fs.lost_files().into_iter().take(LOST_FILES_MAX).map(row).collect()
+    let all = sets.iter().flat_map(|set| set.1.lost_files().into_iter().map(move |file| row(set, file)));
+    all.take(LOST_FILES_MAX).collect()
 }
 
 /// Maximum number of files that are named.
@@ -367,14 +405,12 @@ pub(super) struct Cleared {
 }
 
 pub(super) fn clear(open_pool: &OpenPool) -> Outcome<Cleared> {
-    let errors = match open_pool.fs.get() {
-        Some(fs) => fs.clear_losses()?,
-        None => {
-            let errors = open_pool.pool.clear_errors();
-            open_pool.dataset.record_errors()?;
-            errors
-        }
-    };
+    let open = open_pool.file_systems();
+    open.iter().for_each(|fs| fs.log_losses());
+    let errors = open_pool.pool.clear_errors();
+    open.iter().for_each(|fs| fs.mark_losses_read());
+    open_pool.root()?.record_errors()?;
+    open_pool.pool.commit()?;
     Ok(Cleared {
         name: open_pool.pool.name(),
         damage: errors.findings.len(),
@@ -395,7 +431,7 @@ fn activity(open_pool: &OpenPool, stats: &Stats) -> Activity {
         live_percent: percent(victim.live_bytes, victim.live_bytes + victim.garbage_bytes),
         moved_percent: percent(victim.moved_bytes.min(victim.live_bytes), victim.live_bytes),
     });
-    let mounted = open_pool.mountpoint.as_ref();
+    let mounted = open_pool.is_served().then_some(());
     Activity {
         totals: TotalsRow::of(&stats.totals),
         amplification: stats.totals.amplification(),
@@ -469,7 +505,7 @@ pub fn unavailable_row(name: &str, device: Option<String>, reason: &str) -> Valu
 }
 
 /// All keys of a status.
-pub const STATUS_KEYS: [&str; 55] = [
+pub const STATUS_KEYS: [&str; 56] = [
     "name",
     "id",
     "state",
@@ -477,6 +513,7 @@ pub const STATUS_KEYS: [&str; 55] = [
     "devices",
     "caches",
     "mountpoint",
+    "mounts",
     "read_only",
     "supervisor",
     "memory",

@@ -372,3 +372,32 @@ fn blocks_that_are_given_up_are_counted_by_algorithm_and_step() {
     ];
     assert_eq!(found, expected);
 }
+
+#[test]
+fn larger_records_compress_better() {
+    // Text of 192 KiB. A later version of it compresses alike.
+    let pages =
+        ["FORMAT.md", "DESIGN.md", "SEMANTICS.md", "docs/json.md", "docs/zoned.md", "docs/benchmarks.md"];
+    let top = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut text: Vec<u8> = pages.iter().flat_map(|page| std::fs::read(top.join(page)).unwrap()).collect();
+    assert!(text.len() >= 192 << 10, "{} bytes", text.len());
+    text.truncate(192 << 10);
+    let mut compressor = Compressor::new();
+    for algorithm in ["lz4", "zstd-3", "gzip-6"] {
+        let mut stored = |record: usize| -> usize {
+            let mut out = Vec::new();
+            let one = |block: &[u8]| match compressor.compress(
+                algorithm.parse().unwrap(),
+                block,
+                block.len(),
+                &mut out,
+            ) {
+                Outcome::Compressed => out.len(),
+                _ => block.len(),
+            };
+            text.chunks(record).map(one).sum()
+        };
+        let sizes = [4, 16, 64].map(|kib: usize| stored(kib << 10));
+        assert!(sizes.is_sorted_by(|small, large| large * 100 < small * 97), "{algorithm}: {sizes:?}");
+    }
+}

@@ -6,6 +6,7 @@ use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::free_policy::{open_set, read_snapshot, snapshots_of};
 use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, zap};
+use crate::props;
 use crate::snapshot_info::SnapshotInfo;
 use crate::stored::{StoredDataset, each_dead_entry, list_parts};
 use crate::tree::nodes;
@@ -194,7 +195,7 @@ impl Datasets {
         self.snapshot_of(&self.node(path)?, path, name)
     }
 
-    fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
+    pub(super) fn snapshot_of(&self, node: &Node, path: &str, name: &str) -> Result<Snapshot, DatasetError> {
         let snapshots = node.zap_of(SNAPSHOTS)?;
         let found = snapshots.as_ref().map(|zap| zap.lookup_u64(name.as_bytes())).transpose()?.flatten();
         let Some(id) = found else {
@@ -286,6 +287,7 @@ impl Datasets {
         let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
         for snapshot in found {
             snapshots.remove(&tx, snapshot.name.as_bytes())?;
+            self.close_snapshot(&snapshot.info);
             mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
             if let Some(chain) = Chain::of(&set) {
                 chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
@@ -358,7 +360,9 @@ impl Datasets {
         node.set(&tx, DEAD_LIST, new_list)?;
         open_set(&self.objects, &node)?.correct_account(&tx, snapshot.referenced);
         drop(tx);
-        Ok(mos.commit()?)
+        mos.commit()?;
+        self.branch(path)?.open_head(&open_set(&self.objects, &node)?);
+        Ok(())
     }
 
     /// Creates a data set that begins with the content of a snapshot.
@@ -372,19 +376,16 @@ impl Datasets {
             let mut source = self.node(path)?;
             let info = self.snapshot_of(&source, path, name)?.info;
             let set = self.objects.create_objset_at(tx, &info.root)?;
-            let mut props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
+            let mut own_props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
             // Its own values: the clone may have other data sets above it.
-            for entry in zap(mos, source.props)?.entries()? {
-                if let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) {
-                    props.add_u64(tx, name, *number)?;
-                }
-            }
-            let mut node = Node::create(mos, tx, set, props.object().id())?;
+            props::copy(&zap(mos, source.props)?, &mut own_props, tx)?;
+            props::store_creation(&mut own_props, tx)?;
+            let mut node = Node::create(mos, tx, set, own_props.object().id())?;
             node.set(tx, ORIGIN, info.id)?;
             node.set(tx, ORIGIN_NODE, source.id_mut(tx)?)?;
             node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
             self.count_clone(tx, source.id(), info.id, 1)?;
-            let dataset = self.open_node(&node)?;
+            let dataset = self.open_node(target, &node)?;
             dataset.object_set().correct_account(tx, info.referenced);
             // The objects of the clone were not counted when they were made.
             if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
@@ -470,7 +471,9 @@ impl Datasets {
             chain.change(&tx, ChainChange::Replace { origin: origin_txg, links, recount: source_recount });
         }
         drop(tx);
-        Ok(mos.commit()?)
+        mos.commit()?;
+        self.recount_branch(path)?;
+        self.recount_branch(&source_path)
     }
 
     /// Keeps a snapshot from being destroyed, until the tag is released.

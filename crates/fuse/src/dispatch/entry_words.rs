@@ -8,7 +8,7 @@ use super::{Answer, Dispatch, EINVAL, admin};
 use crate::entry_words::{EntryWordsArg, GET_ENTRY_WORDS, LIST_ENTRY_WORDS, ListBuilder, SET_ENTRY_WORDS};
 use crate::proto::{Header, IoctlIn, IoctlOut};
 use crate::reply::Reply;
-use terrane_posix::{Errno, Ino};
+use terrane_posix::{Errno, Fs, Ino};
 
 const EPERM: Errno = Errno(libc::EPERM);
 const ENOTTY: Errno = Errno(libc::ENOTTY);
@@ -19,6 +19,7 @@ impl Dispatch {
     /// owner nor root. Others are those of [`Fs::set_entry_words`](terrane_posix::Fs::set_entry_words).
     pub(super) fn entry_words(
         &self,
+        fs: &Fs,
         caller: &Header,
         dir: Ino,
         args: &IoctlIn,
@@ -31,19 +32,19 @@ impl Dispatch {
             GET_ENTRY_WORDS => {
                 let arg = parse()?;
                 let name = arg.name().ok_or(EINVAL)?;
-                let words = self.fs.entry_words(dir, name).map_err(is_not_dir)?;
+                let words = fs.entry_words(dir, name).map_err(is_not_dir)?;
                 EntryWordsArg::new(name, words.as_slice()).ok_or(EINVAL)?.encode().to_vec()
             }
             SET_ENTRY_WORDS => {
                 let arg = parse()?;
                 let (name, words) = (arg.name().ok_or(EINVAL)?, arg.words().ok_or(EINVAL)?);
                 let uid = admin::uid_of(caller);
-                if uid != 0 && uid != self.fs.getattr(dir)?.uid {
+                if uid != 0 && uid != fs.getattr(dir)?.uid {
                     return Err(EPERM);
                 }
                 match words {
-                    [] => self.fs.remove_entry_words(dir, name),
-                    words => self.fs.set_entry_words(dir, name, words),
+                    [] => fs.remove_entry_words(dir, name),
+                    words => fs.set_entry_words(dir, name, words),
                 }
                 .map_err(is_not_dir)?;
                 // Its times changed, and the answer does not carry them.
@@ -57,7 +58,7 @@ impl Dispatch {
                     let is_dot = entry.name == b"." || entry.name == b"..";
                     is_dot || list.push(entry.next, entry.name, words)
                 };
-                self.fs.readdir_words(dir, offset, &mut push).map_err(is_not_dir)?;
+                fs.readdir_words(dir, offset, &mut push).map_err(is_not_dir)?;
                 list.finish()
             }
             _ => return Err(ENOTTY),

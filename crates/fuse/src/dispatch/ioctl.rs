@@ -10,7 +10,7 @@ use super::{Answer, Dispatch, EINVAL, admin};
 use crate::proto::{Header, IoctlIn, IoctlOut};
 use crate::reply::Reply;
 use crate::session::Negotiated;
-use terrane_posix::{Errno, Ino, InodeFlags};
+use terrane_posix::{Errno, Fs, Ino, InodeFlags};
 use terrane_space::policy::Hint;
 
 /// `_IOR('T', 0xf0, u64)`: the write hint of this file or directory; 0: not set.
@@ -99,42 +99,42 @@ impl Dispatch {
     /// nor root.
     pub(super) fn ioctl(
         &self,
+        fs: &Fs,
         negotiated: &Negotiated,
         caller: &Header,
         node: Ino,
-        args: &IoctlIn,
-        data: &[u8],
+        (args, data): (&IoctlIn, &[u8]),
         reply: &mut Reply,
     ) -> Answer {
         let answer = match args.cmd {
-            GET_WRITE_HINT if args.out_size == 8 => Some(self.fs.write_hint(node)? as u64),
+            GET_WRITE_HINT if args.out_size == 8 => Some(fs.write_hint(node)? as u64),
             SET_WRITE_HINT => {
                 let number = data.try_into().map(u64::from_le_bytes).map_err(|_| EINVAL)?;
                 let hint = Hint::from_id(number).ok_or(EINVAL)?;
                 let uid = admin::uid_of(caller);
-                if uid != 0 && uid != self.fs.getattr(node)?.uid {
+                if uid != 0 && uid != fs.getattr(node)?.uid {
                     return Err(EPERM);
                 }
-                self.fs.set_write_hint(node, hint)?;
+                fs.set_write_hint(node, hint)?;
                 None
             }
-            GET_FLAGS => return self.show_flags(node, args, reply),
+            GET_FLAGS => return self.show_flags(fs, node, args, reply),
             SET_FLAGS => {
                 let bits = data.first_chunk().map(|bits| u32::from_le_bytes(*bits)).ok_or(EINVAL)?;
-                self.set_flags(negotiated, node, FLAGS.flags_of(bits)?)?;
+                self.set_flags(fs, negotiated, node, FLAGS.flags_of(bits)?)?;
                 None
             }
-            GET_XFLAGS => return self.show_xflags(node, args, reply),
+            GET_XFLAGS => return self.show_xflags(fs, node, args, reply),
             SET_XFLAGS => {
                 let ExtendedFlags { bits, project } = ExtendedFlags::parse(data)?;
                 let flags = XFLAGS.flags_of(bits)?;
                 check_kernel_checks_flags(negotiated)?;
-                self.fs.set_flags_and_project(node, flags, project)?;
+                fs.set_flags_and_project(node, flags, project)?;
                 None
             }
             TRIM if !admin::is_admin(caller) => return Err(EPERM),
-            TRIM => return self.trim(data, reply),
-            _ => return self.entry_words(caller, node, args, data, reply),
+            TRIM => return self.trim(fs, data, reply),
+            _ => return self.entry_words(fs, caller, node, args, data, reply),
         };
         reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
         if let Some(number) = answer {
@@ -145,27 +145,27 @@ impl Dispatch {
 }
 
 impl Dispatch {
-    fn show_flags(&self, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
-        let bits = FLAGS.bits_of(self.fs.inode_flags(node)?);
+    fn show_flags(&self, fs: &Fs, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
+        let bits = FLAGS.bits_of(fs.inode_flags(node)?);
         put_result(reply, &bits.to_le_bytes(), args)
     }
 
-    fn show_xflags(&self, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
-        let bits = XFLAGS.bits_of(self.fs.inode_flags(node)?);
-        let project = self.fs.project(node)?;
+    fn show_xflags(&self, fs: &Fs, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
+        let bits = XFLAGS.bits_of(fs.inode_flags(node)?);
+        let project = fs.project(node)?;
         put_result(reply, &ExtendedFlags { bits, project }.encode(), args)
     }
 
-    fn set_flags(&self, negotiated: &Negotiated, node: Ino, flags: InodeFlags) -> Answer {
+    fn set_flags(&self, fs: &Fs, negotiated: &Negotiated, node: Ino, flags: InodeFlags) -> Answer {
         check_kernel_checks_flags(negotiated)?;
-        self.fs.set_inode_flags(node, flags)
+        fs.set_inode_flags(node, flags)
     }
 
     /// For `fstrim`. Emptied zones are reset as txgs commit, so there is nothing left to discard: commits,
     /// and reports 0 bytes.
-    fn trim(&self, range: &[u8], reply: &mut Reply) -> Answer {
+    fn trim(&self, fs: &Fs, range: &[u8], reply: &mut Reply) -> Answer {
         let [start, _, least] = range.as_chunks::<8>().0 else { return Err(EINVAL) };
-        self.fs.sync()?;
+        fs.sync()?;
         reply.bytes(&IoctlOut { result: 0, flags: 0, in_iovs: 0, out_iovs: 0 }.encode());
         [start, &[0; 8], least].iter().for_each(|word| reply.bytes(*word));
         Ok(())

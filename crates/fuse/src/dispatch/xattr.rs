@@ -10,7 +10,7 @@ use super::{Answer, Dispatch, ENOSYS};
 use crate::proto::{self, Header, SetXattrIn, setxattr, xattr};
 use crate::reply::Reply;
 use crate::session::Negotiated;
-use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Errno, Ino, SetXattr};
+use terrane_posix::{ACL_ACCESS, ACL_DEFAULT, Cred, Errno, Fs, Ino, SetXattr};
 
 const CAPABILITY: &[u8] = b"security.capability";
 
@@ -29,7 +29,7 @@ fn check_negotiated(negotiated: &Negotiated, name: &[u8]) -> Answer {
 }
 
 /// Limits an answer to `size` bytes; with 0 the answer is the length.
-fn fit_to_size(reply: &mut Reply, size: u32) -> Answer {
+pub(super) fn fit_to_size(reply: &mut Reply, size: u32) -> Answer {
     let len = u32::try_from(reply.len()).map_err(|_| Errno::ERANGE)?;
     if size == 0 {
         reply.clear();
@@ -57,6 +57,7 @@ impl Dispatch {
 
     pub(super) fn getxattr(
         &self,
+        fs: &Fs,
         negotiated: &Negotiated,
         node: Ino,
         name: &[u8],
@@ -64,7 +65,7 @@ impl Dispatch {
         reply: &mut Reply,
     ) -> Answer {
         check_negotiated(negotiated, name)?;
-        self.fs.getxattr(node, name, reply.raw_mut()).map_err(|errno| match errno {
+        fs.getxattr(node, name, reply.raw_mut()).map_err(|errno| match errno {
             // On any other error the kernel refuses access to all users but the owner. A file that cannot
             // have a list is checked by its mode.
             Errno::EOPNOTSUPP if is_acl(name) => Errno::ENODATA,
@@ -75,13 +76,14 @@ impl Dispatch {
 
     pub(super) fn listxattr(
         &self,
+        fs: &Fs,
         negotiated: &Negotiated,
-        caller: &Header,
+        (caller, node): (&Header, Ino),
         size: u32,
         reply: &mut Reply,
     ) -> Answer {
         check_negotiated(negotiated, b"")?;
-        self.fs.listxattr(self.ino(caller.nodeid), &|| is_admin(caller), reply.raw_mut())?;
+        fs.listxattr(node, &|| is_admin(caller), reply.raw_mut())?;
         fit_to_size(reply, size)
     }
 

@@ -18,6 +18,7 @@
 
 use crate::proto::{self, Header, NotifyInvalInodeOut, ReadIn, Request};
 use crate::reply::{self, Reply};
+use crate::snapshots::LIST_NODE;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 
@@ -30,10 +31,17 @@ const PAGE_BYTES: u32 = 4096;
 const SMALLEST_BUFFER_BYTES: usize = 1024;
 
 /// Directories whose listings take more than one answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Listings {
     /// True: a reader began to list it, and has not asked for more yet.
     long_dirs: Mutex<BTreeMap<u64, bool>>,
+}
+
+impl Default for Listings {
+    /// The list of snapshots changes without a request, so it is never cached.
+    fn default() -> Self {
+        Listings { long_dirs: Mutex::new(BTreeMap::from([(LIST_NODE, false)])) }
+    }
 }
 
 impl Listings {

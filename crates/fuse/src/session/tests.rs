@@ -297,6 +297,7 @@ fn requests_are_counted_by_kind_with_their_errors_and_waits() {
 #[derive(Default)]
 struct Inspector {
     absent_pages: Mutex<Vec<usize>>,
+    inherited: Mutex<Vec<bool>>,
 }
 
 /// A value of the auxiliary vector that the kernel gave this process.
@@ -316,9 +317,29 @@ fn absent_pages(buf: &[u8]) -> usize {
     map.as_chunks().0.iter().filter(|entry| u64::from_ne_bytes(**entry) >> 63 == 0).count()
 }
 
+/// Whether a child gets the buffer as well. A fork then write-protects it here, and each page needs a page fault.
+fn is_inherited(buf: &[u8]) -> bool {
+    let at = buf.as_ptr().addr();
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut is_here = false;
+    for line in maps.lines() {
+        let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+        let address = |hex: &str| usize::from_str_radix(hex, 16).ok();
+        if let Some((first, end)) = range.and_then(|(first, end)| Some((address(first)?, address(end)?))) {
+            is_here = (first..end).contains(&at);
+        }
+        if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| is_here) {
+            // Do not copy.
+            return !flags.split_whitespace().any(|flag| flag == "dc");
+        }
+    }
+    panic!("no mapping holds the buffer");
+}
+
 impl Transport for Inspector {
     fn receive(&self, buf: &mut [u8]) -> io::Result<Received> {
         self.absent_pages.lock().push(absent_pages(buf));
+        self.inherited.lock().push(is_inherited(buf));
         Ok(Received::Ended)
     }
 
@@ -334,7 +355,9 @@ fn who_reads_requests_has_all_memory_for_them() {
     // Larger than anything the heap serves from reused memory (glibc maps anew what is larger than 32 MiB).
     let untouched = vec![0u8; 64 << 20];
     assert!(absent_pages(&untouched) > 0, "or this shows nothing");
+    assert!(is_inherited(&untouched), "or this shows nothing");
     let inspector = Inspector::default();
     serve_negotiated(&inspector, &Nothing, &CONFIG, &negotiated()).unwrap();
     assert_eq!(*inspector.absent_pages.lock(), vec![0; THREADS_MIN + KERNEL_WAITERS]);
+    assert_eq!(*inspector.inherited.lock(), vec![false; THREADS_MIN + KERNEL_WAITERS]);
 }

@@ -12,9 +12,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use terrane_dataset::Dataset;
+use terrane_dataset::{Dataset, Datasets};
 use terrane_device::{Device, SimConfig, SimDevice};
-use terrane_fuse::{Dispatch, Launderer, Metrics, MountOptions, Session, UnmountHandle};
+use terrane_fuse::snapshots::DatasetSnapshots;
+use terrane_fuse::{
+    Dispatch, Launderer, Metrics, MountOptions, Session, SnapshotDir, Snapshots, UnmountHandle,
+};
 use terrane_object::ObjectSets;
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Cred, Fs};
@@ -27,6 +30,8 @@ pub struct Mounted {
     /// Without it nothing is ever committed.
     objects: Arc<ObjectSets>,
     metrics: Arc<Metrics>,
+    /// For notifications to the kernel.
+    pub connection: File,
     handle: UnmountHandle,
     session: Option<std::thread::JoinHandle<std::io::Result<()>>>,
 }
@@ -42,14 +47,45 @@ impl Mounted {
         options.apply(words).unwrap();
         let file_system = file_system(props, 4 << 20);
         let options = options.with_dataset_options(file_system.1.dataset());
-        mount(name, dir_of(name), file_system, &options, None)
+        mount(name, dir_of(name), file_system, &options, MountParts::default())
+    }
+
+    /// With snapshots of the file system. `make_source` may replace their source.
+    pub fn start_with_snapshots(
+        name: &str,
+        props: &[(&str, &str)],
+        make_source: impl FnOnce(Arc<DatasetSnapshots>) -> Arc<dyn Snapshots>,
+    ) -> Option<WithSnapshots> {
+        if fs::metadata("/proc/self").unwrap().uid() != 0 {
+            eprintln!("SKIPPED {name}: not root");
+            return None;
+        }
+        let (objects, fs) = file_system(props, 4 << 20);
+        drop(fs);
+        let datasets = Datasets::open(&objects).unwrap();
+        let fs = Fs::open(datasets.open_dataset("").unwrap()).unwrap();
+        let source = DatasetSnapshots::new(Arc::clone(&datasets), "");
+        let dir = SnapshotDir::new(make_source(Arc::clone(&source)), None).unwrap();
+        let options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
+        let parts = MountParts { snapshots: Some(Arc::clone(&dir)), ..MountParts::default() };
+        let mounted = mount(name, dir_of(name), (objects, fs), &options, parts)?;
+        Some((mounted, datasets, source, dir))
+    }
+
+    /// Another file system of the same pool, at a place of its own.
+    pub fn mount_beside(&self, name: &str, fs: Arc<Fs>, words: &str) -> Mounted {
+        let mut options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
+        options.apply(words).unwrap();
+        let parts = (Arc::clone(&self.objects), fs);
+        mount(name, dir_of(name), parts, &options, MountParts::default()).unwrap()
     }
 
     /// A small pool, mounted as any user may. `helper` starts the process that has the kernel write pages back.
     pub fn start_small(name: &str, words: &str, helper: Option<fn() -> Command>) -> Option<Mounted> {
         let mut options = MountOptions::default();
         options.apply(words).unwrap();
-        mount(name, dir_of(name), file_system(&[], 1 << 20), &options, helper)
+        let parts = MountParts { helper, ..MountParts::default() };
+        mount(name, dir_of(name), file_system(&[], 1 << 20), &options, parts)
     }
 
     /// Mounted anew at the same place: the kernel remembers nothing.
@@ -58,7 +94,7 @@ impl Mounted {
         self.end();
         let mut options = MountOptions::for_root("tank").with_dataset_options(fs.dataset());
         options.apply(words).unwrap();
-        mount("again", dir, (objects, fs), &options, None).unwrap()
+        mount("again", dir, (objects, fs), &options, MountParts::default()).unwrap()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -101,12 +137,23 @@ fn dir_of(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("terrane-mounted-{name}-{}", std::process::id()))
 }
 
+/// A mount, its data sets, and its snapshots as they are found and as they are shown.
+pub type WithSnapshots = (Mounted, Arc<Datasets>, Arc<DatasetSnapshots>, Arc<SnapshotDir>);
+
+/// What a mount may have beside a file system.
+#[derive(Default)]
+struct MountParts {
+    /// Starts the process that has the kernel write pages back.
+    helper: Option<fn() -> Command>,
+    snapshots: Option<Arc<SnapshotDir>>,
+}
+
 fn mount(
     name: &str,
     dir: PathBuf,
     (objects, fs): (Arc<ObjectSets>, Arc<Fs>),
     options: &MountOptions,
-    helper: Option<fn() -> Command>,
+    MountParts { helper, snapshots }: MountParts,
 ) -> Option<Mounted> {
     fs::create_dir_all(&dir).unwrap();
     let session = match Session::mount(&dir, options) {
@@ -122,8 +169,12 @@ fn mount(
     if let Some(helper) = helper {
         dispatch = dispatch.with_launderer(Launderer::new(session.device().unwrap(), helper));
     }
+    if let Some(snapshots) = snapshots {
+        dispatch = dispatch.with_snapshots(snapshots);
+    }
+    let connection = session.device().unwrap();
     let session = std::thread::spawn(move || session.run(&dispatch));
-    Some(Mounted { dir, fs, objects, metrics, handle, session: Some(session) })
+    Some(Mounted { dir, fs, objects, metrics, connection, handle, session: Some(session) })
 }
 
 fn file_system(props: &[(&str, &str)], zone_size: u64) -> (Arc<ObjectSets>, Arc<Fs>) {

@@ -12,7 +12,7 @@ use crate::tree::TreeId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use terrane_format::Feature;
 use terrane_pool::Pool;
@@ -38,6 +38,10 @@ impl Shard {
 pub(crate) struct ObjectTable {
     pool: Arc<Pool>,
     objset: ObjsetId,
+    /// Of an old root: nothing may change.
+    is_read_only: bool,
+    /// The blocks of an old root are freed: nothing may be read.
+    is_closed: AtomicBool,
     me: Weak<ObjectTable>,
     shards: Vec<Mutex<Shard>>,
     /// Objects that the open txg changed.
@@ -50,10 +54,12 @@ pub(crate) struct ObjectTable {
 }
 
 impl ObjectTable {
-    pub fn new(pool: Arc<Pool>, objset: ObjsetId) -> Arc<ObjectTable> {
+    pub fn new(pool: Arc<Pool>, objset: ObjsetId, is_read_only: bool) -> Arc<ObjectTable> {
         Arc::new_cyclic(|me| ObjectTable {
             pool,
             objset,
+            is_read_only,
+            is_closed: AtomicBool::new(false),
             me: me.clone(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             dirty: Mutex::default(),
@@ -65,6 +71,18 @@ impl ObjectTable {
 
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// An object that lookups in this table do not find.

@@ -34,6 +34,7 @@ impl ObjectSet {
     /// Creates an object. `TooBig`: the specification exceeds a limit, or no number is left. `Invalid`: no object
     /// can have these sizes.
     pub fn create(&self, tx: &Tx, spec: ObjectSpec) -> Result<Arc<Object>, ObjectError> {
+        self.check_writable()?;
         check_block_bytes(spec.block_size, self.pool.max_block())?;
         let (what, requested) = ("dnode slots", u64::from(spec.dnode_slots));
         if spec.dnode_slots > SLOTS_MAX {

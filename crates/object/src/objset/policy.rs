@@ -52,6 +52,17 @@ impl ActivePolicy {
     }
 }
 
+impl ActivePolicy {
+    /// For a set that stores nothing: what programs see of the policy.
+    pub fn copy_of(other: &ActivePolicy) -> ActivePolicy {
+        ActivePolicy {
+            record_size: AtomicU32::new(other.record_size.load(Ordering::Relaxed)),
+            policy: RwLock::new(*other.policy.read()),
+            zstd_levels: Levels::new(AutoRange::default()),
+        }
+    }
+}
+
 impl ObjectSet {
     /// How file contents are stored now.
     pub fn policy(&self) -> DataPolicy {

@@ -45,7 +45,9 @@ impl Fs {
 
     /// False: there is nothing to do for now, or the property is off.
     fn recompress_one(&self) -> Result<bool, Errno> {
-        let Some(days) = self.dataset().recompress_days() else { return Ok(false) };
+        let Some(days) = self.dataset().recompress_days().filter(|_| !self.is_read_only()) else {
+            return Ok(false);
+        };
         let state = &self.rewriting.recompress;
         let mut files = state.pending_files.lock();
         let mut progress = *state.progress.lock();

@@ -166,7 +166,7 @@ impl Fs {
                 // A file removed in the meantime is not an error.
                 Ok(None) | Err(Errno::ESTALE) => {}
                 // The pool is full, has stopped, or is closed.
-                Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+                Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
                 Err(errno) => unreadable.push((record, errno)),
             }

@@ -55,6 +55,9 @@ impl Fs {
     /// False: there is nothing to do for now. It pauses while files are rewritten: a rewrite goes by births,
     /// and would take these blocks for new data.
     fn rewrite_some_relocated(&self) -> Result<bool, Errno> {
+        if self.is_read_only() {
+            return Ok(false);
+        }
         let queue = &mut *self.relocated_queue.lock();
         if self.rewrite().is_running() {
             queue.blocks.clear();
@@ -74,7 +77,7 @@ impl Fs {
             let Some(relocated) = queue.blocks.pop_front() else { break };
             match self.rewrite_block(&relocated, &mut queue.cursor) {
                 Ok(written) => bytes += written,
-                Err(errno @ (Errno::ENOSPC | Errno::EROFS)) => return Err(errno),
+                Err(errno @ (Errno::ENOSPC | Errno::EDQUOT | Errno::EROFS)) => return Err(errno),
                 Err(errno) if self.set.pool().status().failed.is_some() => return Err(errno),
                 // It was removed meanwhile, or is unreadable. A reader will report that.
                 Err(_) => {}

@@ -115,13 +115,13 @@ impl Fs {
         figures: &mut RewriteFigures,
     ) -> Result<bool, Errno> {
         let outcome = self.copy_step(inode, file, bytes, figures);
-        if outcome != Err(Errno::ENOSPC) {
+        if !matches!(outcome, Err(Errno::ENOSPC | Errno::EDQUOT)) {
             return outcome;
         }
         // Other writers used the space, and half a copy is useless.
         let stored_bytes = inode.object().used_bytes();
         log::warn!(
-            "rewrite skipped {}: the pool became full while it was copied into records of {bytes} bytes. \
+            "rewrite skipped {}: the pool or a quota became full while it was copied into records of {bytes} bytes. \
              Free about {stored_bytes} bytes and run the same command again",
             self.path_of(inode.ino)
         );

@@ -1,16 +1,17 @@
 //! A pool in memory that tests can mount, unmount and crash.
 #![allow(dead_code, reason = "each test uses some of it")]
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use terrane_dataset::Dataset;
+use terrane_dataset::{Dataset, ObjectZap, POOL_DIRECTORY, ZapPolicy};
 use terrane_device::{Device, Fault, SimConfig, SimDevice};
 use terrane_format::BlockPtr;
-use terrane_object::ObjectSets;
+use terrane_object::{FreeDecision, FreePolicy, ObjectSets};
 use terrane_pool::{CreateOptions, ImportOptions, Pool};
 use terrane_posix::{Attr, Cred, Errno, Fs, Ino, Loss, SetAttr, WriteFlags};
 use terrane_store::env::{Env, SeededEnv, SystemEnv};
-use terrane_wire::ObjectId;
+use terrane_wire::{ObjectId, Txg};
 
 pub const ROOT_CRED: Cred = Cred { uid: 0, gid: 0, umask: 0 };
 pub const USER: Cred = Cred { uid: 1000, gid: 100, umask: 0 };
@@ -21,6 +22,18 @@ pub struct Machine {
     threads: bool,
     device: SimDevice,
     mounted: Option<Mounted>,
+    kept: Option<Arc<KeptTxg>>,
+}
+
+/// Keeps all blocks of one snapshot: those born until this txg that left the live set after it. 0: none.
+#[derive(Default)]
+struct KeptTxg(AtomicU64);
+
+impl FreePolicy for KeptTxg {
+    fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision {
+        let kept = self.0.load(Ordering::Relaxed);
+        if block.latest_birth().0 <= kept && txg.0 > kept { FreeDecision::Keep } else { FreeDecision::Free }
+    }
 }
 
 struct Mounted {
@@ -86,7 +99,7 @@ impl Machine {
         let dataset = Dataset::create_root(&objects, props).unwrap();
         Fs::format(&dataset, &ROOT_CRED).unwrap();
         let fs = Fs::open(Arc::new(dataset)).unwrap();
-        Machine { seed, threads, device, mounted: Some(Mounted { pool, objects, fs }) }
+        Machine { seed, threads, device, mounted: Some(Mounted { pool, objects, fs }), kept: None }
     }
 
     fn mounted(&self) -> &Mounted {
@@ -103,6 +116,25 @@ impl Machine {
 
     pub fn objects(&self) -> &Arc<ObjectSets> {
         &self.mounted().objects
+    }
+
+    /// Commits, and keeps the blocks of that commit from now on, whatever the live set frees. Returns its root.
+    /// Mounts again the first time.
+    pub fn take_snapshot(&mut self) -> BlockPtr {
+        if self.kept.is_none() {
+            self.kept = Some(Arc::default());
+            self.remount();
+        }
+        self.fs().sync().unwrap();
+        self.kept.as_ref().unwrap().0.store(self.pool().synced_txg().0, Ordering::Relaxed);
+        self.fs().dataset().object_set().root()
+    }
+
+    /// The file system as of a root of [`take_snapshot`](Self::take_snapshot).
+    pub fn open_snapshot(&self, root: &BlockPtr) -> Arc<Fs> {
+        let dataset = self.fs().dataset();
+        let set = ObjectId(dataset.object_set().id().0);
+        Fs::open(Arc::new(dataset.open_at(set, root).unwrap())).unwrap()
     }
 
     /// Unmounts, exports, imports and mounts again.
@@ -182,6 +214,13 @@ impl Machine {
         let env = env(self.seed ^ 0x5555, self.threads);
         let pool = Pool::import(vec![Arc::new(self.device.clone())], env, &options()).unwrap();
         let objects = ObjectSets::open(Arc::clone(&pool)).unwrap();
+        if let Some(kept) = &self.kept {
+            let mos = objects.mos();
+            let directory = ObjectZap::new(&ZapPolicy::of(mos), mos.hold(POOL_DIRECTORY).unwrap());
+            let id = directory.lookup_u64(b"root_dataset").unwrap().unwrap();
+            let policy: Arc<KeptTxg> = Arc::clone(kept);
+            objects.open_objset(ObjectId(id), policy).unwrap();
+        }
         let fs = open(Arc::new(Dataset::open_root(&objects).unwrap()));
         self.mounted = Some(Mounted { pool, objects, fs });
     }

@@ -17,6 +17,7 @@ use terrane_space::policy::{
     Age, Candidates, Choice, Clock, Heat, HotLifetime, Layout, Placement, Placer, Supply, ZoneSupply,
 };
 use terrane_space::zones::{Tables, Zone};
+use terrane_store::append::COARSE_BATCH_BYTES;
 use terrane_wire::Prng;
 use terrane_wire::{DeviceIdx, Txg, ZoneIdx, ZoneSeq};
 
@@ -73,6 +74,8 @@ pub struct Totals {
     pub directory_bytes: u64,
     /// Both copies of metadata.
     pub metadata_bytes: u64,
+    /// Relocated blocks that were rewritten to shrink the relocation index.
+    pub rewritten_bytes: u64,
     /// Choices of a victim, also those that found none.
     pub victims: u64,
     /// Txgs that were committed.
@@ -106,6 +109,8 @@ pub struct Accounting {
     pub written_bytes: u64,
     /// How long each choice of a victim took, in wall time.
     pub choices_ns: Vec<u32>,
+    /// Survivors are written in larger directory parts, because the relocation index is near its bound.
+    pub is_coarse: bool,
     candidates: Candidates,
     placer: Placer,
     slots: Vec<Option<OpenZone>>,
@@ -135,6 +140,7 @@ impl Accounting {
             totals: Totals::default(),
             written_bytes: 0,
             choices_ns: Vec::new(),
+            is_coarse: false,
             candidates: Candidates::default(),
             placer: Placer::new(layout, setting.zone_bytes),
             slots: (0..layout.slots()).map(|_| None).collect(),
@@ -341,7 +347,11 @@ impl Accounting {
         let (seq, moved) = (open.seq, entry.identity.seq() != open.seq);
         open.offset += bytes;
         open.pending.push((entry, joins));
-        let sealed = open.offset - open.batch_start >= self.setting.batch_bytes;
+        let batch_bytes = match moved && self.is_coarse {
+            true => COARSE_BATCH_BYTES.min(self.setting.zone_bytes),
+            false => self.setting.batch_bytes,
+        };
+        let sealed = open.offset - open.batch_start >= batch_bytes;
         if !moved {
             self.changes
                 .written
@@ -513,6 +523,25 @@ impl Accounting {
         out
     }
 
+    /// Live blocks that were born in a reclaimed zone.
+    pub fn relocated_from(&self, seq: ZoneSeq) -> Vec<Addr> {
+        let Some(birth) = self.tables.birthplace(seq) else { return Vec::new() };
+        let mut out = Vec::new();
+        for run in &birth.born.runs {
+            let Some(content) = self.zone_contents.get(&run.dest) else { continue };
+            let at = content.parts.partition_point(|(_, end)| *end < run.part_end());
+            let Some((end, _)) = content.parts.get(at) else { continue };
+            let start = at.checked_sub(1).map_or(0, |before| content.parts[before].0);
+            let listed = &content.entries[start as usize..*end as usize];
+            out.extend(listed.iter().filter_map(|entry| {
+                let (identity, granules) = (entry.identity, entry.granules);
+                let is_in_run = identity.seq() == seq && (run.first..=run.last).contains(&identity.granule());
+                (is_in_run && !birth.born.dead.overlaps(identity.granule(), granules)).then_some(identity)
+            }));
+        }
+        out
+    }
+
     fn commit(&mut self) {
         for slot in 0..self.slots.len() {
             self.seal(slot);
@@ -634,4 +663,11 @@ pub struct IndexSize {
     pub run_bytes: u64,
     /// Memory of the dead sets of resident zones, in bytes.
     pub dead_bytes: u64,
+}
+
+impl IndexSize {
+    /// Memory of all.
+    pub fn bytes(&self) -> u64 {
+        self.run_bytes + self.dead_bytes
+    }
 }

@@ -1,6 +1,7 @@
 //! `terrane-sim gc`: its command line.
 
 use super::report::Report;
+use super::snapshots::{Retention, Schedule};
 use super::trace::database::Database;
 use super::trace::files::{self, Files};
 use super::trace::lsm::Lsm;
@@ -58,8 +59,22 @@ pub struct Command {
     #[arg(long, value_name = "BYTES", value_parser = bytes(4096..=u64::MAX))]
     batch: Option<u64>,
     /// Zones that are gone in intervals, as when the bound of the run index is reached
-    #[arg(long)]
+    #[arg(long, conflicts_with = "index_max")]
     packed: bool,
+    /// Bound of the relocation index and dead sets, kept as a pool does: packed, larger directory parts, the oldest
+    /// rewritten; none
+    #[arg(long, value_name = "BYTES", value_parser = bytes(1..=u64::MAX))]
+    index_max: Option<u64>,
+    /// Snapshots that are kept, at most four of COUNT or COUNTxINTERVALS with commas: 1000 are the newest thousand,
+    /// 48,90x24,6x720 are as sanoid keeps hourly, daily and monthly ones
+    ///
+    /// What users delete or overwrite stays alive until no snapshot sees it, and adds to --fill. Blocks that a snapshot
+    /// may see are not rewritten.
+    #[arg(long, value_name = "LIST", requires = "every")]
+    snapshots: Option<Retention>,
+    /// Bytes that users write between two snapshots
+    #[arg(long, value_name = "BYTES", requires = "snapshots", value_parser = bytes(65_536..=1_000_000_000_000))]
+    every: Option<u64>,
     /// Metadata written for each byte of users', in each of two copies
     #[arg(long, value_name = "PART", default_value = "0", value_parser = part(0.0..=10.0))]
     metadata: f64,
@@ -158,6 +173,11 @@ impl Command {
             ages: self.ages.unwrap_or(default.ages),
             metadata: self.metadata,
             packed: self.packed,
+            index_bytes_max: self.index_max.unwrap_or(0),
+            snapshots: self
+                .snapshots
+                .zip(self.every)
+                .map(|(retention, every_bytes)| Schedule { every_bytes, retention }),
             ..default
         })
     }

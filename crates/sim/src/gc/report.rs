@@ -1,6 +1,7 @@
 //! The result of a run, as a row and as JSON.
 
-use super::accounting::{Accounting, IndexSize, Totals};
+use super::Simulation;
+use super::accounting::{IndexSize, Totals};
 use std::time::Duration;
 
 /// One run's results, over the measured time.
@@ -14,6 +15,16 @@ pub struct Report {
     pub utilisation: f64,
     /// Size of the relocation index, at the end.
     pub index: IndexSize,
+    /// The same at its largest while it was measured.
+    pub index_largest: IndexSize,
+    /// Bytes of live blocks at the end.
+    pub live_bytes: u64,
+    /// Snapshots at the end.
+    pub snapshots: u64,
+    /// Live bytes that only snapshots hold, at the end.
+    pub held_bytes: u64,
+    /// Bytes of relocated blocks rewritten per byte of users' data.
+    pub rewritten: f64,
     /// Bytes of all zones.
     pub pool_bytes: u64,
     /// Zones of the pool.
@@ -33,10 +44,12 @@ pub struct Report {
 impl Report {
     /// Head of the table: the columns of [`row`](Self::row).
     pub const HEAD: &str = "policy         data WA  all WA      u  runs/zone  index MB/TB  dead MB/TB  \
-         victim us (p99)         l GB  seconds";
+         victim us (p99)         l GB  seconds  snapshots  live  held  largest MB/TB live  rewritten";
 
-    /// The results since the totals were `before`. Choice times and sizes are of the whole run.
-    pub fn new(accounting: &Accounting, before: Totals, elapsed: Duration) -> Report {
+    /// The results since the totals were `before`, and the largest index. Choice times and sizes are of the whole run.
+    pub fn new(run: &Simulation, before: Totals, index_largest: IndexSize, elapsed: Duration) -> Report {
+        let accounting = &run.accounting;
+        let (snapshots, held_bytes) = run.held();
         let after = accounting.totals;
         let mut choices = accounting.choices_ns.clone();
         choices.sort_unstable();
@@ -52,6 +65,11 @@ impl Report {
             amplification_all: 1.0 + (moved + rest as f64) / user,
             utilisation: accounting.utilisation(),
             index: accounting.index(),
+            index_largest,
+            live_bytes: run.live_bytes(),
+            snapshots,
+            held_bytes,
+            rewritten: (after.rewritten_bytes - before.rewritten_bytes) as f64 / user,
             pool_bytes: accounting.setting.pool_bytes(),
             zones: accounting.setting.zones,
             victims: after.victims - before.victims,
@@ -77,10 +95,21 @@ impl Report {
         self.per_tb(self.index.run_bytes)
     }
 
+    /// Memory of the largest index and its dead sets per TB of live data, of users and of snapshots.
+    pub fn largest_per_live_tb(&self) -> f64 {
+        self.index_largest.bytes() as f64 / self.live_bytes.max(1) as f64 * 1e12
+    }
+
+    /// This share of the pool.
+    fn of_pool(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.pool_bytes as f64
+    }
+
     /// The results as a row of the table.
     pub fn row(&self, policy: &str) -> String {
         format!(
-            "{policy:14} {:7.3} {:7.3}  {:.3}  {:9.1}  {:11.2}  {:10.2}  {:9.1} ({:8.1})  {:9.2}  {:7.1}",
+            "{policy:14} {:7.3} {:7.3}  {:.3}  {:9.1}  {:11.2}  {:10.2}  {:9.1} ({:8.1})  {:9.2}  {:7.1}  \
+             {:9}  {:.2}  {:.2}  {:18.2}  {:9.3}",
             self.amplification,
             self.amplification_all,
             self.utilisation,
@@ -91,6 +120,11 @@ impl Report {
             f64::from(self.choose_p99_ns) / 1e3,
             self.life_mean_bytes.unwrap_or(0) as f64 / 1e9,
             self.elapsed.as_secs_f64(),
+            self.snapshots,
+            self.of_pool(self.live_bytes),
+            self.of_pool(self.held_bytes),
+            self.largest_per_live_tb() / 1e6,
+            self.rewritten,
         )
     }
 
@@ -100,7 +134,9 @@ impl Report {
             "{{\"policy\":\"{policy}\",\"data_write_amplification\":{:.4},\"all_write_amplification\":{:.4},\
              \"utilisation\":{:.4},\"zones\":{},\"pool_bytes\":{},\"runs\":{},\"run_index_bytes\":{},\
              \"run_index_bytes_per_tb\":{:.0},\"dead_set_bytes\":{},\"zone_rows\":{},\"victims\":{},\
-             \"victim_choice_p50_ns\":{},\"victim_choice_p99_ns\":{},\"hot_life_bytes\":{},\"seconds\":{:.3}}}",
+             \"victim_choice_p50_ns\":{},\"victim_choice_p99_ns\":{},\"hot_life_bytes\":{},\
+             \"snapshots\":{},\"live_bytes\":{},\"held_bytes\":{},\"largest_run_index_bytes\":{},\
+             \"largest_dead_set_bytes\":{},\"rewritten_per_byte\":{:.4},\"seconds\":{:.3}}}",
             self.amplification,
             self.amplification_all,
             self.utilisation,
@@ -115,6 +151,12 @@ impl Report {
             self.choose_p50_ns,
             self.choose_p99_ns,
             self.life_mean_bytes.map_or("null".into(), |bytes| bytes.to_string()),
+            self.snapshots,
+            self.live_bytes,
+            self.held_bytes,
+            self.index_largest.run_bytes,
+            self.index_largest.dead_bytes,
+            self.rewritten,
             self.elapsed.as_secs_f64(),
         )
     }

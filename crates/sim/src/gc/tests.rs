@@ -123,3 +123,63 @@ fn a_pool_that_runs_full_says_so() {
     let trace = &mut Overwrite::new(Pick::Uniform, setting.pool_bytes() / 100 * 99, 4096);
     assert!(run(setting, trace, Measure { seed: 1, warm_up: 1.0, measured: 1.0 }).is_none());
 }
+
+fn kept(count: &str, every_bytes: u64) -> Option<Schedule> {
+    Some(Schedule { every_bytes, retention: count.parse().unwrap() })
+}
+
+#[test]
+fn snapshots_hold_what_users_free_and_give_it_back() {
+    let live_at = |snapshots| {
+        let mut run = Simulation::new(Setting { snapshots, ..small("both") }).unwrap();
+        let mut trace = Overwrite::new(Pick::Uniform, run.accounting.setting.pool_bytes() / 2, 4096);
+        let mut rng = Prng::new(9);
+        while let Some(event) = trace.fill(&mut rng) {
+            run.step(event).unwrap();
+        }
+        for _ in 0..200_000 {
+            run.step(trace.next(&mut rng).unwrap()).unwrap();
+        }
+        run.accounting.end_txg().unwrap();
+        assert_eq!(run.accounting.tables.check(), vec![]);
+        assert_eq!(run.accounting.check(), Ok(()));
+        let head: u64 = run
+            .objects
+            .values()
+            .flat_map(|object| &object.blocks)
+            .map(|block| u64::from(block.granules))
+            .sum();
+        let (count, held) = run.held();
+        assert_eq!(run.live_bytes(), head * GRANULE + held, "nothing is freed twice or lost");
+        (count, held as f64 / (head * GRANULE) as f64)
+    };
+    assert_eq!(live_at(None), (0, 0.0));
+    // 20 and 60 snapshots of 4 MiB each, on 320 MiB: nearly all that the newest 80 and 240 MiB of writes replaced.
+    let ((few, little), (many, much)) = (live_at(kept("20", 4 * MIB)), live_at(kept("60", 4 * MIB)));
+    assert_eq!((few, many), (20, 60));
+    assert!((0.22..0.26).contains(&little) && (0.68..0.76).contains(&much), "{little}, {much}");
+    let (both, _) = live_at(kept("4,5x10", 4 * MIB));
+    assert_eq!(both, 9, "of the newest four one is a tenth");
+}
+
+#[test]
+fn the_oldest_blocks_are_rewritten_at_the_bound_unless_snapshots_see_them() {
+    let measure = Measure { seed: 5, warm_up: 2.0, measured: 2.0 };
+    let at = |index_bytes_max, snapshots, fill: u64| {
+        let setting = Setting { index_bytes_max, snapshots, ..small("inferred") };
+        let live = setting.pool_bytes() / 100 * fill;
+        run(setting, &mut Overwrite::new(Pick::Uniform, live, 4096), measure).unwrap()
+    };
+    let free = at(0, None, 80);
+    let bound = free.index_largest.bytes() / 4;
+    let bounded = at(bound, None, 80);
+    assert!(bounded.rewritten > 0.0, "{bounded:?}");
+    assert!(bounded.index_largest.bytes() < bound / 10 * 11, "{bound}: {bounded:?}");
+    // Less than packing and large directory parts alone reach.
+    let bound = bound / 2;
+    let held = at(bound, kept("20", 8 * MIB), 50);
+    assert!(
+        held.index_largest.bytes() > bound && held.rewritten < 0.1 * bounded.rewritten,
+        "{bound}: {held:?}"
+    );
+}

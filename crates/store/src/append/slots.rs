@@ -3,7 +3,7 @@
 //! Space for what four txgs bring is kept for each copy of metadata, at most an eighth of a zone. It lies in the zone that is open for
 //! that copy, or in an empty zone that nothing else takes. So both copies fit into different zones, whatever was written before.
 
-use super::{ENTRY_BYTES_MAX, Streams};
+use super::{ENTRY_BYTES_MAX, OpenZone, Streams};
 use crate::PoolError;
 use crate::append::ZoneSource;
 use terrane_format::addr::granule_bytes;
@@ -114,6 +114,40 @@ impl Streams {
             }
         }
         Ok(slots.to_vec())
+    }
+
+    /// From now on a moved block is refused with `NoSpace` unless open and empty zones still take `bytes` bytes behind it, and what the
+    /// commit writes for the blocks that have moved. 0: no bound.
+    pub fn set_commit_floor(&mut self, bytes: u64) {
+        self.commit_floor = bytes;
+    }
+
+    /// Refuses a moved block of `len` bytes that would take the space of the commit. Returns whether empty zones are needed for that.
+    pub(super) fn check_commit_floor(&self, len: u64, source: &dyn ZoneSource) -> Result<bool, PoolError> {
+        let needed = len + 2 * ENTRY_BYTES_MAX + self.commit_floor + self.unwritten_part_bytes();
+        let open: u64 = (0..self.open.len()).map(|slot| self.free_bytes(slot)).sum();
+        if open >= needed {
+            return Ok(false);
+        }
+        let empty = source.empty_zones(&self.other_open_devices(&[])) as u64;
+        let zone_bytes = self.metadata.zone_bytes;
+        match open + empty * (zone_bytes - zone_bytes / 64) >= needed {
+            true => Ok(true),
+            false => Err(PoolError::NoSpace { need: len, free: 0 }),
+        }
+    }
+
+    /// Bytes of zones that the ends of the batches being gathered take, and the second copies of parts that list moved blocks.
+    fn unwritten_part_bytes(&self) -> u64 {
+        let of_batch = |open: &OpenZone| {
+            // The part lists all blocks but the last.
+            let last_moved = open.entries.last().is_some_and(|last| last.is_moved(open.seq));
+            let has_copy = open.part.lists_moved_blocks() || last_moved;
+            self.unit + if has_copy { open.part.stored_bytes() + ENTRY_BYTES_MAX + self.unit } else { 0 }
+        };
+        let gathered = self.open.iter().flatten().filter(|open| !open.entries.is_empty());
+        let sealed = self.txg_totals.moved_parts.iter().map(|(.., part)| granule_bytes(part.len() as u64));
+        gathered.map(of_batch).chain(sealed).sum()
     }
 
     /// Most bytes that a block of `len` bytes takes of a zone when it is written alone.

@@ -376,6 +376,51 @@ fn metadata_finds_two_zones_whatever_data_took_before() {
 }
 
 #[test]
+fn moved_blocks_leave_what_the_commit_needs_even_if_empty_zones_take_no_writes() {
+    /// Zones that count as empty, and take no writes.
+    struct DeadZones(usize);
+
+    impl ZoneSource for DeadZones {
+        fn empty_zones(&self, _open: &[DeviceIdx]) -> usize {
+            self.0
+        }
+
+        fn open_zone(
+            &mut self,
+            _class: ZoneClass,
+            _special: bool,
+            _open: &[DeviceIdx],
+        ) -> Result<(OpenedZone, Arc<WriteBuffer>), PoolError> {
+            self.0 = 0;
+            Err(PoolError::NoSpace { need: 1, free: 0 })
+        }
+    }
+    for (dead, kib, floor) in [(0, 4, 64 << 10), (3, 4, 64 << 10), (3, 50, 300 << 10), (1, 100, 500 << 10)] {
+        let (mut streams, _) = streams_with(Layout::of_slots(2, 1).unwrap());
+        append_twice(&mut streams, &mut ZoneList(vec![11, 10]), 4).unwrap();
+        let mut source = DeadZones(dead);
+        streams.set_commit_floor(floor);
+        let moved = |n: u64| Some(Addr::new(ZoneSeq(3), n << 18));
+        let mut count = 0;
+        while append(&mut streams, &mut source, 0, kib, moved(count)).is_ok() {
+            count += 1;
+        }
+        assert!(count > 5, "{dead} {kib} {floor}: {count} moved");
+        // The ends of batches, and the second copies of parts.
+        let before: u64 = (0..2).map(|slot| streams.free_bytes(slot)).sum();
+        assert!(before >= floor, "{dead} {kib} {floor}: {before}");
+        drain(&mut streams, &mut source);
+        let parts: u64 = streams.txg_totals.moved_parts.iter().map(|(.., part)| part.len() as u64).sum();
+        let left: u64 = (0..2).map(|slot| streams.free_bytes(slot)).sum();
+        assert!(parts > 0 && left >= floor + parts, "{dead} {kib} {floor}: {left}, and {parts} of parts");
+        // Others may use it, and rescued blocks have no choice.
+        append(&mut streams, &mut source, 0, kib, None).unwrap();
+        streams.set_commit_floor(0);
+        append(&mut streams, &mut source, 0, kib, moved(count)).unwrap();
+    }
+}
+
+#[test]
 fn the_second_copy_finds_another_zone_while_there_is_one() {
     let (mut streams, _) = streams_with(Layout::of_slots(5, 2).unwrap());
     let mut source = ZoneList(vec![12, 11, 10]);

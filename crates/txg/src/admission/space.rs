@@ -246,19 +246,47 @@ impl Admission {
     /// not fit.
     pub fn last_commit_bytes(&self, progress: &Progress, frees: usize) -> u64 {
         let entries = || progress.parts.iter().skip(progress.next_part).flat_map(|part| &part.entries);
-        let largest = entries().map(|entry| u64::from(entry.psize)).max().unwrap_or(0);
-        let moved_bytes = entries().count() as u64 * MOVED_ENTRY_BYTES;
-        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + moved_bytes + 2 * largest;
-        let dead_log = if frees > INLINE_FREES_MAX { frees as u64 * FREE_ENTRY_BYTES } else { 0 };
-        commit.min(self.sizes().commit_bytes() / LAST_COMMIT_DIVISOR) + dead_log
+        let sizes = || entries().map(|entry| granule_bytes(u64::from(entry.psize)));
+        let largest = sizes().max().unwrap_or(0);
+        let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + 2 * largest;
+        // Blocks that died are listed as well. So no more are counted than the live bytes can be.
+        let moved =
+            (entries().count() as u64).min(progress.cost.remaining() / sizes().min().unwrap_or(1).max(1));
+        commit.min(self.sizes().commit_bytes() / LAST_COMMIT_DIVISOR)
+            + moved * MOVED_ENTRY_BYTES
+            + dead_log_bytes(frees)
     }
+
+    /// Upper bound of what the rest of a txg takes beside the directory parts of its batches: both copies of sections, of the record
+    /// with `runs` runs, and of `frees`.
+    pub fn rest_of_commit_bytes(&self, st: &SyncState, runs: u64, frees: usize) -> u64 {
+        let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
+        let due = u64::from(st.section_rotation.most_due(table_bytes));
+        // Sections grow with their zones.
+        let sections_bytes = (table_bytes + table_bytes / 4) * due / (st.sections.len() as u64).max(1);
+        let inline_frees = frees.min(INLINE_FREES_MAX) as u64;
+        let record_bytes = RECORD_BYTES + runs * RUN_BYTES + inline_frees * FREE_ENTRY_BYTES / 2;
+        let padding = COMMIT_BATCHES * self.store.devices.write_unit();
+        2 * (sections_bytes + record_bytes) + dead_log_bytes(frees) + padding
+    }
+}
+
+fn dead_log_bytes(frees: usize) -> u64 {
+    if frees > INLINE_FREES_MAX { frees as u64 * FREE_ENTRY_BYTES } else { 0 }
 }
 
 /// Bytes of a free in both copies of the dead log.
 const FREE_ENTRY_BYTES: u64 = 2 * 14;
+/// Bytes of a run in one copy of the record, and of everything else in it. One run in a thousand may take more.
+const RUN_BYTES: u64 = 32;
+const RECORD_BYTES: u64 = 8 << 10;
+/// Batches that a commit adds: two for the record, and two for second copies of directory parts. Each is padded, and each may begin
+/// behind a padded one.
+const COMMIT_BATCHES: u64 = 8;
 /// Bytes of a moved block in the directory and in both copies of the record.
 const MOVED_ENTRY_BYTES: u64 = 128;
 /// Both copies of an empty record, and padding, with a margin.
-const LAST_COMMIT_BYTES: u64 = 256 << 10;
-/// At most 1/`LAST_COMMIT_DIVISOR` of the space for commits is kept from a last victim, so that GC can run at all.
+pub const LAST_COMMIT_BYTES: u64 = 256 << 10;
+/// At most 1/`LAST_COMMIT_DIVISOR` of the space for commits is kept from a last victim, beside what its blocks and frees take in the
+/// commit. So GC can run at all.
 pub const LAST_COMMIT_DIVISOR: u64 = 3;

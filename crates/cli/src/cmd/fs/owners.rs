@@ -1,6 +1,7 @@
 //! `terrane fs userspace`, `groupspace` and `projectspace`: what users, groups and projects have.
 
 use super::super::{ask, print, rows};
+use crate::dataset_name::DatasetName;
 use crate::failure::Outcome;
 use crate::owners::names_of;
 use crate::query::{Query, word_of};
@@ -12,7 +13,7 @@ use terrane_object::OwnerKind;
 
 pub const HELP: &str = "\
 Space is counted as it is stored: after compression, with all copies, as of the last commit. Directories, symbolic links and extended
-attributes count too, and so does a file that is open and has no name any more. Limits are set by `terrane fs set userquota@NAME=10G POOL`,
+attributes count too, and so does a file that is open and has no name any more. Limits are set by `terrane fs set userquota@NAME=10G DATASET`,
 and likewise groupquota@, projectquota@, userobjquota@, groupobjquota@ and projectobjquota@; `none` removes one.
 ";
 
@@ -30,8 +31,9 @@ const fn listing(command: &'static str) -> Listing {
 
 #[derive(Args)]
 pub struct OwnerList {
-    /// A pool, by name or by device
-    pool: String,
+    /// A data set; a pool, by name or by device, is its root data set
+    #[arg(value_name = "DATASET")]
+    dataset: String,
     /// Numbers instead of names
     #[arg(short, long)]
     numeric: bool,
@@ -41,8 +43,10 @@ pub struct OwnerList {
 
 impl OwnerList {
     pub fn run(&self, kind: OwnerKind) -> Outcome {
-        let query = Query::Owners { of: word_of(kind).to_owned() };
-        let mut rows = rows(ask(&Registry::of_this_user()?, &self.pool, &query)?)?;
+        let registry = Registry::of_this_user()?;
+        let DatasetName { pool, path } = DatasetName::parse(&registry, &self.dataset)?;
+        let query = Query::Owners { path, of: word_of(kind).to_owned() };
+        let mut rows = rows(ask(&registry, &pool, &query)?)?;
         let id_of = |row: &Value| row["id"].as_u64().and_then(|id| u32::try_from(id).ok());
         let ids: Vec<u32> = rows.iter().filter_map(id_of).collect();
         let names = if self.numeric { Default::default() } else { names_of(kind, &ids) };

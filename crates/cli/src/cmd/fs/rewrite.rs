@@ -92,9 +92,9 @@ impl Rewrite {
     pub fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         if self.status || self.cancel {
-            let target = self.target(&registry)?;
+            let place = self.place(&registry)?;
             let query = if self.cancel { Query::RewriteCancel } else { Query::RewriteStatus };
-            let row = ask(&registry, &target, &query)?;
+            let row = ask(&registry, &place, &query)?;
             return self.show(&row);
         }
         let meta = std::fs::symlink_metadata(&self.path).map_err(Failure::io("examining", &self.path))?;
@@ -106,16 +106,16 @@ impl Rewrite {
             let remedy = "only these have contents to rewrite";
             return Err(Failure::refused(self.path.display(), "a file or directory", "neither", remedy));
         }
-        let target = pool_of_mount(&registry, &self.path, meta.dev())?;
+        let place = pool_of_mount(&registry, &self.path, meta.dev())?;
         let query = Query::Rewrite {
             object: meta.ino(),
             recursive: self.recursive,
             compression: self.compression.map(|compression| compression.to_string()),
             record_size: self.recordsize,
         };
-        let mut row = ask(&registry, &target, &query)?;
+        let mut row = ask(&registry, &place, &query)?;
         if !self.background {
-            row = self.watch(&registry, &target, row)?;
+            row = self.watch(&registry, &place, row)?;
         }
         self.show(&row)?;
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
@@ -130,18 +130,18 @@ impl Rewrite {
         }
     }
 
-    /// The pool that a path is on, or that a word names.
-    fn target(&self, registry: &Registry) -> Outcome<Target> {
+    /// The data set that a path is on, or that a word names.
+    fn place(&self, registry: &Registry) -> Outcome<(Target, String)> {
         match std::fs::symlink_metadata(&self.path) {
             Ok(meta) if meta.is_dir() || !is_device(registry, &self.path) => {
                 pool_of_mount(registry, &self.path, meta.dev())
             }
-            _ => target::find(registry, &self.path.to_string_lossy()),
+            _ => target::find_mountable(registry, &self.path.to_string_lossy()),
         }
     }
 
     /// Watches until it ends.
-    fn watch(&self, registry: &Registry, target: &Target, first: Value) -> Outcome<Value> {
+    fn watch(&self, registry: &Registry, place: &(Target, String), first: Value) -> Outcome<Value> {
         let mut row = first;
         let mut progress = ProgressLine::new();
         let mut printed: Option<Instant> = None;
@@ -156,7 +156,7 @@ impl Rewrite {
             }
             std::thread::sleep(period);
             period = (period * 5 / 4).min(PERIOD);
-            row = ask(registry, target, &Query::RewriteStatus)?;
+            row = ask(registry, place, &Query::RewriteStatus)?;
         }
         Ok(row)
     }
@@ -179,9 +179,9 @@ fn is_running(row: &Value) -> bool {
 }
 
 /// Asks the server; a pool that is not mounted is refused.
-fn ask(registry: &Registry, target: &Target, query: &Query) -> Outcome<Value> {
+fn ask(registry: &Registry, (target, dataset): &(Target, String), query: &Query) -> Outcome<Value> {
     match daemon_of(registry, target)? {
-        Some(daemon) => daemon.ask(query, &mut |_, _, _| {}),
+        Some(daemon) => daemon.ask_about(dataset, query, &mut |_, _, _| {}),
         None => Err(Failure::refused(
             format_args!("pool {}", target.name),
             "a mounted pool",

@@ -5,10 +5,11 @@
 //! limit in place. All other options of fstab stay as they were at mount time.
 
 use super::super::{MountedDaemon, ServedBy, served_by};
-use super::options::ParsedOptions;
-use super::step_back;
+use super::{refuse_writable_snapshot, step_back};
 use crate::control::{self, Command, Daemon, GREETING_TIMEOUT};
+use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
+use crate::mount_options::ParsedOptions;
 use crate::registry::Registry;
 use std::fs::File;
 use std::path::Path;
@@ -85,7 +86,15 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
     }
     match (wanted.read_only, fixed) {
         (false, true) => {
-            step_back(registry, daemon()?, Some(false))?;
+            let daemon = daemon()?;
+            let dataset = daemon.greeting.mount_at(&row.dev).map(|mount| mount.dataset).unwrap_or_default();
+            if dataset.contains('@') {
+                return Err(refuse_writable_snapshot(&full_name(&daemon.greeting.pool, &dataset)));
+            }
+            // An older server does not say, and has one mount, which is read-only because its pool is.
+            if daemon.greeting.read_only || daemon.greeting.mounts.is_empty() {
+                step_back(registry, daemon, Some(false))?;
+            }
             Ok(change(dir, &wanted, true)?)
         }
         (true, false) if is_only_mount => {
@@ -96,6 +105,10 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             drop(root);
             let daemon = daemon()?;
             change(dir, &wanted, true)?;
+            if daemon.greeting.all_mounts().len() > 1 {
+                // Others may write to the pool.
+                return daemon.ask(&Command::Sync, &mut |_, _, _| {}).map(drop);
+            }
             if let Err(failure) = step_back(registry, daemon, Some(true)) {
                 // A server without a supervisor cannot be replaced: it commits, and keeps a writable pool that
                 // nothing writes to.

@@ -542,7 +542,10 @@ fn export(registry: &Registry, word: &str) -> Outcome {
     // A mounted pool has its devices open, whatever their paths are now.
     if let Some(daemon) = daemon_of(registry, &target)? {
         let leaving = ExitingDaemon::of(&daemon.greeting, &registry.supervisor_socket(&target.name));
-        daemon.ask(&Command::Stop { how: StopMode::WhenIdle, seconds: None }, &mut |_, _, _| {})?;
+        daemon.ask(
+            &Command::Stop { how: StopMode::WhenIdle, seconds: None, dataset: None },
+            &mut |_, _, _| {},
+        )?;
         leaving.wait();
     } else if target.path.symlink_metadata().is_err() {
         eprintln!(

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::MountOptions;
-use crate::proto::{self, CreateIn, Dialect, Header};
+use crate::entry_words::EntryWordsArg;
+use crate::proto::{self, CreateIn, Dialect, Header, IoctlIn};
 use crate::session::{Handler, Negotiated};
 use std::sync::Arc;
 use terrane_dataset::Dataset;
@@ -215,4 +216,26 @@ fn an_exchange_is_not_done_twice() {
     assert_eq!(ask(&dispatch, true, exchange), Err(Errno(libc::EIO)));
     assert_eq!(fs.lookup(fs.root(), b"a").unwrap().ino, b);
     assert_eq!(fs.lookup(fs.root(), b"b").unwrap().ino, a);
+}
+
+/// The answer carries no times, so the kernel must drop those that it has: the first request may have changed them.
+#[test]
+fn a_removal_of_words_that_was_done_already_has_the_kernel_ask_for_times_again() {
+    let (dispatch, fs) = served();
+    fs.create(fs.root(), b"a", FILE, &Cred::default()).unwrap();
+    fs.set_entry_words(fs.root(), b"a", &[1, 2]).unwrap();
+    let data = EntryWordsArg::new(b"a", &[]).unwrap().encode();
+    let in_size = u32::try_from(data.len()).unwrap();
+    let ioctl = IoctlIn { fh: 0, flags: 0, cmd: SET_ENTRY_WORDS, arg: 0, in_size, out_size: 0 };
+    let request = Request::Ioctl { ioctl, data: &data };
+    for resent in [false, true] {
+        let unique = if resent { 2 | proto::UNIQUE_RESENT } else { 2 };
+        let header = Header { opcode: 0, unique, nodeid: proto::ROOT_ID, uid: 0, gid: 0, pid: 0 };
+        let mut reply = Reply::new();
+        dispatch
+            .handle(&Call { header: &header, request: &request, negotiated: &AGREED }, &mut reply)
+            .unwrap();
+        assert_eq!(reply.take_outdated(), Some(proto::ROOT_ID), "{resent}");
+    }
+    assert_eq!(ask(&dispatch, false, request), Err(Errno::ENODATA), "not resent");
 }

@@ -47,6 +47,27 @@ fn copies_of_metadata_never_share_a_slot_and_every_role_has_one() {
 }
 
 #[test]
+fn survivors_share_no_slot_with_data_unless_metadata_takes_two_of_three() {
+    for zones in [30, 62, 127, 128, 254, 256, 1000, 5000, 100_000] {
+        for open_max in [0, 2, 3, 4, 5, 6, 7, 13, 127] {
+            let shares =
+                |layout: Layout| Age::ALL.iter().any(|age| layout.data().contains(&layout.survivors(*age)));
+            let layout = Layout::new(zones, open_max).unwrap();
+            assert!(!shares(layout), "{zones} zones, {open_max} open");
+            assert!(!shares(layout.with_extra_slots(16)), "{zones} zones, {open_max} open, with extra slots");
+            if open_max != 2 {
+                let layout = layout.with_metadata_slots();
+                assert_eq!(
+                    shares(layout),
+                    layout.slots() == 3,
+                    "{zones} zones, {open_max} open, a special device"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn metadata_can_have_slots_of_its_own() {
     for zones in [30, 127, 128, 1000] {
         for open_max in [0, 3, 4, 5, 13] {

@@ -5,12 +5,24 @@ use crate::help::OPTION_HELP;
 use crate::memory::{BYTES_MIN, MemoryBudget};
 use crate::query::Setting;
 use crate::size;
+use crate::sys;
 use std::path::PathBuf;
 use std::time::Duration;
 use terrane_dataset::Property;
 use terrane_fuse::MountOptions;
 use terrane_pool::ImportOptions;
 use terrane_wire::Txg;
+
+/// Options that the server of a pool has from its first mount.
+const OF_SERVER: [&str; 7] = ["memory", "commit", "rewind", "on_crash", "record", "discard", "nodiscard"];
+
+/// The options of a mount of this user, before any is given.
+pub fn defaults(source: String) -> Outcome<MountOptions> {
+    Ok(match sys::process_user()?.uid {
+        0 => MountOptions::for_root(source),
+        _ => MountOptions { source, ..MountOptions::default() },
+    })
+}
 
 /// The options as given.
 #[derive(Debug)]
@@ -24,10 +36,14 @@ pub struct ParsedOptions {
     pub remount: bool,
     /// Where births and frees of blocks are recorded.
     pub record: Option<PathBuf>,
-    /// Options that hold for a pool and all its mounts.
+    /// Options that hold for a data set and all its places.
     pub of_pool: Vec<String>,
+    /// Options that hold for the server of a pool, and so for all its mounts.
+    pub of_server: Vec<String>,
     /// If the server dies, the mount ends.
     pub ends_on_crash: bool,
+    /// `rw` was given.
+    pub is_writable: bool,
     /// `suid` or `dev`, if one of them was given.
     identities: Option<&'static str>,
 }
@@ -42,7 +58,9 @@ impl ParsedOptions {
             remount: false,
             record: None,
             of_pool: Vec::new(),
+            of_server: Vec::new(),
             ends_on_crash: false,
+            is_writable: false,
             identities: None,
         };
         for word in words.iter().flat_map(|words| words.split(',')).filter(|word| !word.is_empty()) {
@@ -51,6 +69,7 @@ impl ParsedOptions {
         let given: Vec<&str> = words.iter().flat_map(|words| words.split(',')).collect();
         let last_of = |yes: &str, no: &str| given.iter().rfind(|word| [yes, no].contains(word)) == Some(&yes);
         all.identities = ["suid", "dev"].into_iter().find(|word| last_of(word, &format!("no{word}")));
+        all.is_writable = last_of("rw", "ro");
         all.mount = all.mount.resolved(given.contains(&"allow_other"));
         all.check_set_id_options(&all.mount)?;
         all.import.read_only = all.mount.read_only;
@@ -115,6 +134,9 @@ impl ParsedOptions {
             }
         }
         self.of_pool.push(word.to_owned());
+        if OF_SERVER.contains(&word.split('=').next().unwrap_or(word)) {
+            self.of_server.push(word.to_owned());
+        }
         Ok(())
     }
 }
@@ -154,6 +176,7 @@ mod tests {
             options.of_pool,
             ["memory=256M", "commit=7", "rewind=12", "threads=5", "compression=zstd-3", "nodiscard"]
         );
+        assert_eq!(options.of_server, ["memory=256M", "commit=7", "rewind=12", "nodiscard"]);
         assert_eq!(parse("record=/a").unwrap().record, Some(PathBuf::from("/a")));
         let options = parse("remount,rw,nodev,nofail,_netdev,x-y=z").unwrap();
         assert!(!options.mount.read_only && !options.import.read_only && options.import.rewind.is_none());

@@ -1,0 +1,127 @@
+//! Which files of a mount lost changes, in memory that outlives a server.
+//!
+//! The ledger records changes as they are made. After a crash the files that lost some go into a list, which stays
+//! however many servers follow. Each mount has both of its own: inode numbers mean nothing without a data set.
+
+use crate::failure::Outcome;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use terrane_fuse::handover::{self, Ledger};
+use terrane_posix::{Fs, Ino, Loss};
+
+/// The ledger, as the file system sees it.
+struct LossLedger {
+    ledger: Ledger,
+    lost: Option<LostFiles>,
+}
+
+impl terrane_posix::Ledger for LossLedger {
+    fn note_change(&self, txg: u64, ino: Ino) {
+        self.ledger.record(txg, ino);
+    }
+
+    fn note_reported(&self, ino: Ino, loss: Option<Loss>) {
+        if let Some(lost) = &self.lost {
+            lost.update(ino, loss);
+        }
+    }
+}
+
+/// Returns the file of the ledger, for a holder. The file system must have none: a first one would stay.
+pub fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcome<File> {
+    let file = ledger.file().try_clone()?;
+    fs.set_ledger(Box::new(LossLedger { ledger, lost }));
+    Ok(file)
+}
+
+/// The inodes with changes after this txg; with an orderly handover there are none.
+pub fn lost_after(ledger: Option<&Ledger>, orderly: bool, committed: u64) -> BTreeMap<Ino, Loss> {
+    let lost = match ledger {
+        Some(ledger) if !orderly => ledger.inodes_changed_after(committed),
+        _ => BTreeSet::new(),
+    };
+    lost.into_iter().map(|ino| (ino, Loss::default())).collect()
+}
+
+/// Inodes that lost changes, and to whom that was reported: kernel, programs, administrator. The ledger drops them with
+/// the next commit; this list stays, however many servers follow.
+pub struct LostFiles {
+    pub file: File,
+    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say to whom it was reported;
+    /// object numbers have fewer bits.
+    numbers: Vec<Ino>,
+}
+
+const CHANGE_REPORTED: u64 = 1 << 63;
+const SYNC_REPORTED: u64 = 1 << 62;
+const LOSS_READ: u64 = 1 << 61;
+
+fn encode_entry(ino: Ino, loss: Loss) -> u64 {
+    let flag = |is_told, bit| if is_told { bit } else { 0 };
+    ino | flag(loss.change_reported, CHANGE_REPORTED)
+        | flag(loss.sync_reported, SYNC_REPORTED)
+        | flag(loss.is_read, LOSS_READ)
+}
+
+fn decode_entry(word: u64) -> (Ino, Loss) {
+    let is_set = |bit| word & bit != 0;
+    let loss = Loss {
+        change_reported: is_set(CHANGE_REPORTED),
+        sync_reported: is_set(SYNC_REPORTED),
+        is_read: is_set(LOSS_READ),
+    };
+    (word & !(CHANGE_REPORTED | SYNC_REPORTED | LOSS_READ), loss)
+}
+
+impl LostFiles {
+    pub fn new(losses: &BTreeMap<Ino, Loss>) -> Outcome<LostFiles> {
+        let numbers: Vec<Ino> = losses.keys().copied().collect();
+        let file = handover::memory_file("terrane-lost")?;
+        let raw: Vec<u8> =
+            losses.iter().flat_map(|(ino, loss)| encode_entry(*ino, *loss).to_le_bytes()).collect();
+        file.write_all_at(&raw, 0)?;
+        Ok(LostFiles { file, numbers })
+    }
+
+    /// Reads the list of a predecessor. Entries that are no longer valid are 0.
+    pub fn read(file: &File) -> Outcome<BTreeMap<Ino, Loss>> {
+        let mut raw = vec![0; usize::try_from(file.metadata()?.len()).unwrap_or(0)];
+        file.read_exact_at(&mut raw, 0)?;
+        let (words, _) = raw.as_chunks();
+        Ok(words
+            .iter()
+            .map(|word| decode_entry(u64::from_le_bytes(*word)))
+            .filter(|(ino, _)| *ino != 0)
+            .collect())
+    }
+
+    fn update(&self, ino: Ino, loss: Option<Loss>) {
+        let word = loss.map_or(0, |loss| encode_entry(ino, loss));
+        if let Ok(at) = self.numbers.binary_search(&ino)
+            && let Err(error) = self.file.write_all_at(&word.to_le_bytes(), 8 * at as u64)
+        {
+            log::warn!("list of lost files not updated, inode {ino} may be reported once more: {error}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_files_are_listed_until_they_are_reported() {
+        let (none, change) = (Loss::default(), Loss { change_reported: true, ..Loss::default() });
+        let both = Loss { change_reported: true, sync_reported: true, is_read: true };
+        let largest = (1 << 48) - 1;
+        let lost = LostFiles::new(&[(7, none), (largest, change), (300, both), (301, none)].into()).unwrap();
+        let read = |lost: &LostFiles| LostFiles::read(&lost.file).unwrap().into_iter().collect::<Vec<_>>();
+        assert_eq!(read(&lost), [(7, none), (300, both), (301, none), (largest, change)]);
+        lost.update(7, Some(Loss { sync_reported: true, ..none }));
+        lost.update(300, None);
+        lost.update(8, None);
+        let again = LostFiles::new(&LostFiles::read(&lost.file).unwrap()).unwrap();
+        assert_eq!(read(&again), [(7, Loss { sync_reported: true, ..none }), (301, none), (largest, change)]);
+    }
+}

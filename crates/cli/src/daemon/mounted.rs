@@ -1,0 +1,475 @@
+//! One mounted data set of a server: its connection, its threads, and its end.
+//!
+//! Every mount has a connection to the kernel, a session, a ledger of uncommitted changes and background jobs of its
+//! own. Pool, control socket and memory limit are the server's ([`super::Shared`]).
+//!
+//! Invariants:
+//! * A mount is in the server's table from before its session begins until its file system is closed and committed.
+//!   So no data set has two file systems.
+//! * No mount begins once the last one has ended.
+
+use super::lost_files::attach_ledger;
+use super::{Shared, succession};
+use crate::clock;
+use crate::control::GreetedMount;
+use crate::dataset_name::full_name;
+use crate::failure::{Failure, Outcome};
+use crate::fd_store::{FdStore, MountFacts};
+use crate::idle;
+use crate::jobs::run_job;
+use crate::mount_options::ParsedOptions;
+use crate::open_pool::{MountedAt, OpenPool};
+use crate::query::{Setting, validate_setting};
+use crate::rewrite_job;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use terrane_fuse::handover::{self, Ledger};
+use terrane_fuse::mount::{Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts};
+use terrane_fuse::proto::ROOT_ID;
+use terrane_fuse::session::{Drain, Negotiated};
+use terrane_fuse::{Dispatch, Launderer, MountOptions, Notifier, Session, UnmountHandle};
+use terrane_posix::{AccessTimes, Fs};
+
+/// How often directories that lost names are shrunk.
+const SHRINK_PERIOD: Duration = Duration::from_secs(1);
+/// How often to check whether files are to be rewritten.
+pub const REWRITE_PERIOD: Duration = Duration::from_millis(250);
+
+/// What is to be mounted, where and how.
+pub struct MountSpec {
+    /// The path of the data set or snapshot from the root.
+    pub dataset: String,
+    pub dir: PathBuf,
+    pub options: MountOptions,
+    /// Properties for the life of the mount, with their values.
+    pub properties: Vec<Setting>,
+    /// The words after `-o`; `None`: they are on the server's command line.
+    pub words: Option<Vec<String>>,
+}
+
+impl MountSpec {
+    pub fn of_options(
+        dataset: String,
+        dir: PathBuf,
+        parsed: ParsedOptions,
+        words: Option<Vec<String>>,
+    ) -> MountSpec {
+        MountSpec { dataset, dir, options: parsed.mount, properties: parsed.properties, words }
+    }
+
+    /// Applies what the options say about the data set.
+    pub fn apply_to(&mut self, view: &OpenPool) -> Outcome {
+        if !self.options.default_permissions {
+            // ACLs would have no effect: nothing checks permissions.
+            self.properties.push(Setting { name: "acltype".to_owned(), value: "off".to_owned() });
+        }
+        for setting in &self.properties {
+            validate_setting(setting, view.pool.max_block())?;
+            view.dataset.set_temporary(&setting.name, &setting.value)?;
+        }
+        self.options.read_only |= view.is_snapshot();
+        Ok(())
+    }
+}
+
+/// Where a mount comes from.
+pub enum Origin {
+    /// Its first request was not read yet.
+    New,
+    Inherited(Negotiated),
+}
+
+/// A mount whose session has not begun.
+pub struct NewMount {
+    pub mount: Arc<MountedSet>,
+    pub session: Session,
+    pub origin: Origin,
+    pub spec: MountSpec,
+    /// The ledger of a new mount, to be left with the holder.
+    pub ledger: Option<File>,
+}
+
+/// A mounted data set or snapshot.
+pub struct MountedSet {
+    /// By this the holder knows the mount; never used again.
+    pub number: u32,
+    /// The pool by way of this data set.
+    pub view: OpenPool,
+    pub dir: PathBuf,
+    /// The kernel's number of the file system.
+    pub dev: String,
+    /// When it was mounted, in seconds since 1970.
+    pub since: u64,
+    unmount: UnmountHandle,
+    pub drain: Arc<Drain>,
+    /// A successor can continue it.
+    pub is_held: AtomicBool,
+    /// Only while the session runs, which closes its own descriptor at the end: callers on an aborted mount
+    /// must not wait for us.
+    connection: Mutex<Option<File>>,
+    pub is_ending: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl MountedSet {
+    pub fn new(
+        number: u32,
+        view: OpenPool,
+        session: &Session,
+        dir: PathBuf,
+        (dev, since): (String, u64),
+    ) -> Outcome<Arc<MountedSet>> {
+        Ok(Arc::new(MountedSet {
+            number,
+            view,
+            dir,
+            dev,
+            since,
+            unmount: session.unmount_handle(),
+            drain: session.drain_handle(),
+            is_held: AtomicBool::new(false),
+            connection: Mutex::new(Some(session.device()?)),
+            is_ending: AtomicBool::new(false),
+            threads: Mutex::default(),
+        }))
+    }
+
+    /// As commands write it.
+    pub fn name(&self) -> String {
+        full_name(&self.view.pool.name(), &self.view.dataset_path)
+    }
+
+    pub fn greeted(&self) -> GreetedMount {
+        GreetedMount {
+            dataset: self.view.dataset_path.clone(),
+            dir: self.dir.clone(),
+            dev: self.dev.clone(),
+            since: self.since,
+        }
+    }
+
+    fn row(&self) -> MountedAt {
+        MountedAt {
+            number: self.number,
+            path: self.view.dataset_path.clone(),
+            dir: self.dir.clone(),
+            dev: self.dev.clone(),
+            dataset: Arc::clone(&self.view.dataset),
+            fs: self.view.fs.clone(),
+        }
+    }
+
+    fn connection(&self) -> Option<File> {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.as_ref().and_then(|file| file.try_clone().ok())
+    }
+
+    /// The mount has not ended in any namespace, and its number is its own.
+    pub fn is_mounted(&self) -> bool {
+        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        connection.as_ref().is_some_and(|connection| !handover::is_disconnected(connection))
+    }
+
+    /// Its places: one, or several that share its connection. Its first mount point may show something else by now.
+    pub fn places(&self) -> Vec<UnmountHandle> {
+        let rows = list_mounts();
+        // Checked after the table was read: a number that is no longer ours belongs to another file system.
+        if !self.is_mounted() {
+            return Vec::new();
+        }
+        let (Ok(rows), false) = (rows, self.dev.is_empty()) else {
+            return vec![self.unmount.clone()];
+        };
+        rows.iter().rev().filter(|row| row.dev == self.dev).map(UnmountHandle::of).collect()
+    }
+
+    /// Aborts the mount wherever it is visible, while in use.
+    pub fn abort(&self) -> Result<(), MountError> {
+        let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
+        if !self.is_mounted() {
+            return aborted;
+        }
+        // Another file system is mounted over it, or it is in use in other mount namespaces.
+        abort_connection(&self.dev)
+    }
+
+    pub fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
+    }
+
+    /// Stops background jobs, so that they change nothing while the mount ends.
+    pub fn stop_jobs(&self, shared: &Shared) {
+        self.is_ending.store(true, Ordering::Release);
+        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        shared.wake_sleepers();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // It sees the end after one step.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Makes a mount in this process.
+pub fn mount_here(number: u32, view: OpenPool, spec: MountSpec) -> Outcome<NewMount> {
+    let ledger = new_ledger(&view)?;
+    let options = spec.options.clone().with_dataset_options(&view.dataset);
+    let session = Session::mount(&spec.dir, &options)?;
+    let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
+    let when = (dev.unwrap_or_default(), clock::seconds());
+    let mount = MountedSet::new(number, view, &session, spec.dir.clone(), when)?;
+    Ok(NewMount { mount, session, origin: Origin::New, spec, ledger })
+}
+
+/// A ledger for a file system that is mounted anew, if there is a holder to keep it.
+pub fn new_ledger(view: &OpenPool) -> Outcome<Option<File>> {
+    let fs = view.fs()?;
+    if FdStore::of_this_process().is_none() || view.pool.is_read_only() || view.is_snapshot() {
+        return Ok(None);
+    }
+    attach_ledger(&fs, Ledger::new()?, None).map(Some)
+}
+
+impl NewMount {
+    /// Begins to serve: from its return on the mount answers, and a successor finds it.
+    ///
+    /// # Errors
+    /// The mount is not in the server's table, and its session is returned.
+    pub fn start(self, shared: &Arc<Shared>) -> Result<(), (Failure, Session)> {
+        let negotiated = match self.negotiate_and_store(shared) {
+            Ok(negotiated) => negotiated,
+            Err(failure) => return Err((failure, self.session)),
+        };
+        let NewMount { mount, session, origin, spec, .. } = self;
+        let read_only = spec.options.read_only || mount.view.pool.is_read_only();
+        let dispatch = match self::dispatch(shared, &mount, &session, &spec.options) {
+            Ok(dispatch) => dispatch,
+            Err(failure) => return Err((failure, session)),
+        };
+        if let Err(failure) = shared.insert(&mount, mount.row()) {
+            return Err((failure, session));
+        }
+        let device = shared.greeting().device;
+        let (name, dir) = (mount.name(), mount.dir.display());
+        match &origin {
+            Origin::New => {
+                log::info!(device:% = device.display(), dataset:% = name, read_only; "mounted on {dir}");
+            }
+            Origin::Inherited(_) => log::info!(dataset:% = name; "mount on {dir} taken over"),
+        }
+        // After a take-over unlinked files may be open.
+        start_jobs(shared, &mount, matches!(origin, Origin::New));
+        let serving = Arc::clone(shared);
+        std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
+        Ok(())
+    }
+
+    fn negotiate_and_store(&self, shared: &Shared) -> Outcome<Negotiated> {
+        let (mount, dir) = (&self.mount, self.mount.dir.display());
+        let negotiated = match &self.origin {
+            Origin::Inherited(negotiated) => {
+                mount.is_held.store(true, Ordering::Release);
+                return Ok(*negotiated);
+            }
+            Origin::New => self.session.negotiate(),
+        };
+        let negotiated = negotiated.map_err(Failure::io("negotiating with the kernel on", &mount.dir))?;
+        let Some(negotiated) = negotiated else {
+            return Err(Failure(format!("mount failed: {dir} was unmounted before it was ready")));
+        };
+        let Some(holder) = FdStore::of_this_process() else { return Ok(negotiated) };
+        let facts = MountFacts {
+            dataset: mount.view.dataset_path.clone(),
+            objset: mount.view.dataset.object_set().id().0,
+            dir: mount.dir.clone(),
+            negotiated,
+            dev: mount.dev.clone(),
+            since: mount.since,
+            options: self.spec.words.clone(),
+        };
+        shared.ensure_pool_is_held(&holder, &facts)?;
+        if negotiated.can_be_taken_over() {
+            holder.store_mount(mount.number, &self.session.device()?, self.ledger.as_ref(), &facts)?;
+            mount.is_held.store(true, Ordering::Release);
+        } else {
+            log::info!("{dir}: no handover with io_uring (-o uring): the mount ends with this process");
+        }
+        Ok(negotiated)
+    }
+}
+
+fn dispatch(
+    shared: &Shared,
+    mount: &MountedSet,
+    session: &Session,
+    options: &MountOptions,
+) -> Outcome<Dispatch> {
+    let connection = session.device().map_err(Failure::io("duplicating the connection of", &mount.dir))?;
+    Ok(Dispatch::new(mount.view.fs()?, options, Arc::clone(&shared.metrics))
+        .with_launderer(Launderer::new(connection, succession::page_drop_command)))
+}
+
+fn start_jobs(shared: &Arc<Shared>, mount: &Arc<MountedSet>, drains: bool) {
+    if mount.view.is_snapshot() {
+        return;
+    }
+    let job = |run: fn(&Shared, &MountedSet, bool)| {
+        let (shared, mount) = (Arc::clone(shared), Arc::clone(mount));
+        std::thread::spawn(move || run(&shared, &mount, drains))
+    };
+    *mount.threads.lock().unwrap_or_else(PoisonError::into_inner) =
+        vec![job(run_housekeeping), job(|shared, mount, _| run_rewrites(shared, mount))];
+}
+
+/// Answers the kernel until the mount is gone. The way of unmounting does not matter.
+fn serve_kernel(
+    shared: &Shared,
+    mount: &MountedSet,
+    session: Session,
+    origin: Origin,
+    negotiated: Negotiated,
+    dispatch: Dispatch,
+) {
+    let served = match origin {
+        Origin::New => session.run_negotiated(&negotiated, &dispatch),
+        Origin::Inherited(_) => session.resume(&negotiated, &dispatch, succession::page_drop_command()),
+    };
+    drop(dispatch);
+    log::info!("{}: unmounted from {}", mount.name(), mount.dir.display());
+    mount.stop_jobs(shared);
+    shared.finish(mount, served.map_err(Failure::io("serving", &mount.dir)));
+}
+
+/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
+/// Then shrinks directories and stores the error log.
+fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
+    let Some(fs) = mount.view.fs.get() else { return };
+    if drains {
+        drain_unlinked(mount, &fs);
+    }
+    let mut flags = FlagWatch::new(mount, &fs);
+    let (mut recorded, mut counted, pool) = (Ok(()), Ok(()), &mount.view.pool);
+    // About once per txg: directories that lost names in one are shrunk in the next.
+    while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
+        flags.poll(mount, &fs);
+        let mut pace = || (!mount.is_ending()).then_some(1);
+        run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
+        invalidate_restored(mount, &fs);
+        count_owners(mount, &fs, &mut counted);
+        fs.log_losses();
+        // The root data set stores the log of the pool.
+        let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
+        if let Err(error) = &outcome
+            && outcome != recorded
+        {
+            log::warn!("pool {}: storing the error log failed: {error}", pool.name());
+        }
+        recorded = outcome;
+    }
+}
+
+/// Counts what is not yet counted for its owners, after an upgrade. `last`: the last outcome, which is logged once.
+fn count_owners(mount: &MountedSet, fs: &Fs, last: &mut Result<(), String>) {
+    let outcome = loop {
+        match fs.dataset().count_owners() {
+            Ok(true) if !mount.is_ending() => {}
+            Ok(_) => break Ok(()),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    if let Err(error) = &outcome
+        && outcome != *last
+    {
+        log::warn!("{}: counting for owners failed: {error}", mount.name());
+    }
+    *last = outcome;
+}
+
+/// Has the kernel ask again for the blocks of inodes that background jobs have stored in another form.
+fn invalidate_restored(mount: &MountedSet, fs: &Fs) {
+    let inodes = fs.take_restored();
+    if inodes.is_empty() {
+        return;
+    }
+    let Some(connection) = mount.connection() else { return };
+    let notifier = Notifier::new(connection);
+    for ino in inodes {
+        let node = if ino == fs.root() { ROOT_ID } else { ino };
+        if let Err(error) = notifier.invalidate_attributes(node) {
+            log::debug!("invalidating attributes of inode {ino} failed: {error}");
+        }
+    }
+}
+
+/// Watches per-mount flags for access times, which this server implements: a remount changes them, and the
+/// kernel sends no request for that.
+struct FlagWatch {
+    /// `None`: the mount table cannot be watched.
+    mount_table: Option<TableWatch>,
+    times: Option<AccessTimes>,
+}
+
+impl FlagWatch {
+    fn new(mount: &MountedSet, fs: &Fs) -> FlagWatch {
+        let table = TableWatch::new()
+            .inspect_err(|error| log::warn!("watching /proc/self/mountinfo failed: {error}"))
+            .ok();
+        let mut watch = FlagWatch { mount_table: table, times: None };
+        watch.read(mount);
+        // A mount by fusermount3 does not always have the flags that were given.
+        if MountMethod::for_this_process() == MountMethod::Kernel
+            && let Some(times) = watch.times
+        {
+            fs.set_access_times(times);
+        }
+        watch
+    }
+
+    fn poll(&mut self, mount: &MountedSet, fs: &Fs) {
+        let before = self.times;
+        if self.mount_table.as_ref().is_some_and(TableWatch::has_changed) {
+            self.read(mount);
+        }
+        if let Some(times) = self.times.filter(|_| self.times != before) {
+            fs.set_access_times(times);
+        }
+    }
+
+    fn read(&mut self, mount: &MountedSet) {
+        let mut rows = list_mounts().unwrap_or_default();
+        rows.retain(|row| row.dev == mount.dev);
+        // Of a mount that cannot be written to, reads change nothing, although the pool may be writable.
+        let times = match rows.iter().all(|row| row.is_read_only()) {
+            true if !rows.is_empty() => Some(AccessTimes::Never),
+            _ => Atime::of_mounts(&rows).map(AccessTimes::from),
+        };
+        self.times = times.or(self.times);
+    }
+}
+
+/// Runs rewrites on request, and recompression in idle time. The mount is idle only if no mount of the pool is in use.
+fn run_rewrites(shared: &Shared, mount: &MountedSet) {
+    let Some(fs) = mount.view.fs.get() else { return };
+    terrane_fuse::process::lower_priority();
+    let mut watch = idle::IdleWatch::new();
+    let pool = &mount.view.pool;
+    while !pool.is_read_only() && !shared.sleep_for(mount, REWRITE_PERIOD) {
+        let (requests, sleep) = (|| shared.metrics.answered_count(), |time| shared.sleep_for(mount, time));
+        rewrite_job::continue_rewrite(&fs, pool, &requests, &sleep);
+        watch.run_if_idle(&fs, pool, &requests, &sleep);
+    }
+}
+
+fn drain_unlinked(mount: &MountedSet, fs: &Fs) {
+    while !mount.is_ending() {
+        match fs.drain_unlinked() {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(errno) => return log::warn!("destroying unlinked files failed: {errno}"),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! Names of data sets on the command line: `tank`, `tank/home/ann`.
+//!
+//! The first part is a pool, by name or by the path of its device. So a word that is a known pool, or leads to a
+//! device, means that pool's root data set.
+
+use crate::failure::{Failure, Outcome};
+use crate::registry::{Registry, is_name};
+use std::path::Path;
+
+/// The pool that a word names, and the path of the data set in it; empty: the root data set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatasetName {
+    pub pool: String,
+    pub path: String,
+}
+
+impl DatasetName {
+    /// What a word means. Whether there is such a data set, only the pool knows.
+    pub fn parse(registry: &Registry, word: &str) -> Outcome<DatasetName> {
+        let known = registry.pools()?;
+        let whole = || DatasetName { pool: word.to_owned(), path: String::new() };
+        let Some((pool, path)) = word.split_once('/').filter(|(pool, _)| is_name(pool)) else {
+            return Ok(whole());
+        };
+        // A device at a relative path, whose first directory is not a pool.
+        if known.contains_key(word) || !known.contains_key(pool) && Path::new(word).symlink_metadata().is_ok()
+        {
+            return Ok(whole());
+        }
+        Ok(DatasetName { pool: pool.to_owned(), path: path.to_owned() })
+    }
+
+    /// The same for a data set that is created, renamed or destroyed: not the root.
+    pub fn parse_below(registry: &Registry, word: &str) -> Outcome<DatasetName> {
+        let name = DatasetName::parse(registry, word)?;
+        if name.path.is_empty() {
+            let expected = "a data set below a pool, like tank/home";
+            return Err(Failure::refused(word, expected, "a pool", "name the data set"));
+        }
+        Ok(name)
+    }
+}
+
+/// The name of a data set or snapshot, as commands write it: `tank`, `tank/home`, `tank/home@monday`.
+pub fn full_name(pool: &str, path: &str) -> String {
+    match path.chars().next() {
+        None => pool.to_owned(),
+        Some('@') => format!("{pool}{path}"),
+        Some(_) => format!("{pool}/{path}"),
+    }
+}

@@ -1,0 +1,277 @@
+//! Data sets: listing, creating, renaming and destroying them, and their properties.
+
+use super::Setting;
+use super::properties::{self, PropertyRow};
+use super::question::Selection;
+use crate::dataset_name::full_name;
+use crate::failure::{Failure, Outcome};
+use crate::figures::Facts;
+use crate::open_pool::OpenPool;
+use crate::sys;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use terrane_dataset::{Dataset, DatasetError, DatasetInfo, Snapshot};
+use terrane_posix::{Cred, Fs};
+
+/// A data set or a snapshot.
+#[derive(Serialize)]
+pub(super) struct DatasetRow {
+    name: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    used: u64,
+    available: Option<u64>,
+    referenced: u64,
+    objects: Option<u64>,
+    mountpoint: Option<String>,
+    /// Seconds since 1970.
+    creation: Option<u64>,
+    guid: Option<u64>,
+    origin: Option<String>,
+    written: Option<u64>,
+    /// Those that were asked for, in words.
+    properties: BTreeMap<String, String>,
+}
+
+/// What a command did.
+#[derive(Serialize)]
+pub(super) struct Changed {
+    pub name: String,
+}
+
+/// The error, with names as users write them.
+pub(super) fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
+    let pool = open_pool.pool.name();
+    let full = |name: String| full_name(&pool, &name);
+    match error {
+        DatasetError::Unknown { name, nearest } => {
+            let hint = nearest.map(|nearest| format!("; did you mean '{}'?", full(nearest)));
+            let name = full(name);
+            Failure(format!(
+                "unknown data set '{name}'; see `terrane fs list -r {pool}`{}",
+                hint.unwrap_or_default()
+            ))
+        }
+        DatasetError::Exists { name } => DatasetError::Exists { name: full(name) }.into(),
+        DatasetError::InvalidName { name } => DatasetError::InvalidName { name: full(name) }.into(),
+        DatasetError::InUse { name, by } => DatasetError::InUse { name: full(name), by }.into(),
+        error => error.into(),
+    }
+}
+
+/// The selected data sets, each after the one above it.
+fn selected(open_pool: &OpenPool, of: &Selection) -> Outcome<Vec<DatasetInfo>> {
+    let all = open_pool.datasets.list().map_err(|error| named(open_pool, error))?;
+    if of.paths.is_empty() {
+        let is_shown = |info: &DatasetInfo| of.recursive || info.path.is_empty();
+        return Ok(all.into_iter().filter(is_shown).collect());
+    }
+    for path in &of.paths {
+        // Names the nearest one if there is none.
+        open_pool.datasets.branch(path).map_err(|error| named(open_pool, error))?;
+    }
+    let is_below = |path: &str, above: &str| {
+        above.is_empty() || path.strip_prefix(above).is_some_and(|rest| rest.starts_with('/'))
+    };
+    let is_selected = |info: &DatasetInfo| {
+        of.paths.iter().any(|path| info.path == *path || of.recursive && is_below(&info.path, path))
+    };
+    Ok(all.into_iter().filter(is_selected).collect())
+}
+
+fn facts(open_pool: &OpenPool, info: DatasetInfo) -> Outcome<Facts> {
+    let usage = open_pool.datasets.usage(&info.path)?;
+    let creation = open_pool.datasets.creation(&info.path)?;
+    let origin = info.origin.as_ref().map(|origin| full_name(&open_pool.pool.name(), origin));
+    Ok(Facts { usage, creation, guid: info.guid, origin })
+}
+
+pub(super) fn open(open_pool: &OpenPool, path: &str) -> Outcome<Arc<Dataset>> {
+    open_pool.datasets.open_dataset(path).map_err(|error| named(open_pool, error))
+}
+
+pub(super) fn get(open_pool: &OpenPool, of: &Selection, names: &[String]) -> Outcome<Vec<PropertyRow>> {
+    let mut rows = Vec::new();
+    for info in selected(open_pool, of)? {
+        let (path, dataset) = (info.path.clone(), open(open_pool, &info.path)?);
+        let facts = facts(open_pool, info)?;
+        rows.extend(properties::rows_of(open_pool, &path, &dataset, &facts, names)?);
+    }
+    Ok(rows)
+}
+
+/// The root data set's facts.
+pub(super) fn root_facts(open_pool: &OpenPool) -> Outcome<Facts> {
+    let root = Selection { paths: vec![String::new()], ..Selection::default() };
+    let info = selected(open_pool, &root)?.into_iter().next();
+    facts(open_pool, info.ok_or_else(|| Failure("the pool has no root data set".to_owned()))?)
+}
+
+/// All or nothing for each data set: an invalid value is refused before the first is set.
+pub(super) fn set(open_pool: &OpenPool, paths: &[String], settings: &[Setting]) -> Outcome<Vec<String>> {
+    for setting in settings {
+        properties::validate_setting(setting, open_pool.pool.max_block())?;
+    }
+    let datasets = paths.iter().map(|path| open(open_pool, path)).collect::<Outcome<Vec<_>>>()?;
+    for dataset in &datasets {
+        settings.iter().try_for_each(|setting| properties::set_one(dataset, setting))?;
+    }
+    open_pool.pool.commit()?;
+    Ok(pending(open_pool, &datasets, settings.iter().map(|setting| &setting.name)))
+}
+
+pub(super) fn inherit(
+    open_pool: &OpenPool,
+    of: &Selection,
+    names: &[String],
+    received: bool,
+) -> Outcome<Vec<String>> {
+    let chosen = selected(open_pool, of)?;
+    let datasets = chosen.iter().map(|info| open(open_pool, &info.path)).collect::<Outcome<Vec<_>>>()?;
+    for (dataset, index) in datasets.iter().zip(0..) {
+        for name in names {
+            match properties::reset_one(dataset, name, received) {
+                // With -r, the property of the pool is that of the first data set.
+                Err(DatasetError::PoolWide { .. }) if of.recursive && index > 0 => {}
+                done => done?,
+            }
+        }
+    }
+    open_pool.pool.commit()?;
+    Ok(pending(open_pool, &datasets, names.iter()))
+}
+
+/// Properties that take effect only at the next mount of a data set.
+fn pending<'a>(
+    open_pool: &OpenPool,
+    datasets: &[Arc<Dataset>],
+    names: impl Iterator<Item = &'a String>,
+) -> Vec<String> {
+    let waits = |name: &&String| datasets.iter().any(|dataset| dataset.is_pending(name));
+    names.filter(|name| open_pool.is_served() && waits(name)).cloned().collect()
+}
+
+pub(super) fn list(open_pool: &OpenPool, of: &Selection, names: &[String]) -> Outcome<Vec<DatasetRow>> {
+    let wants = |kind: &str| of.kinds.iter().any(|wanted| wanted == kind || wanted == "all");
+    let pool = open_pool.pool.name();
+    let mut rows = Vec::new();
+    for info in selected(open_pool, of)? {
+        let path = info.path.clone();
+        if of.kinds.is_empty() || wants("filesystem") {
+            rows.push(dataset_row(open_pool, &pool, info, names)?);
+        }
+        if wants("snapshot") {
+            rows.extend(snapshot_rows(open_pool, &pool, &path)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// The snapshots of a data set, oldest first.
+fn snapshot_rows(open_pool: &OpenPool, pool: &str, path: &str) -> Outcome<Vec<DatasetRow>> {
+    let snapshots = open_pool.datasets.snapshots(path)?;
+    if snapshots.is_empty() {
+        return Ok(Vec::new());
+    }
+    let space = open_pool.datasets.space(path)?;
+    let row = |snapshot: Snapshot| {
+        let usage = space.snapshots.iter().find(|usage| usage.name == snapshot.name).cloned();
+        let usage = usage.unwrap_or_default();
+        DatasetRow {
+            name: format!("{}@{}", full_name(pool, path), snapshot.name),
+            kind: "snapshot",
+            used: usage.used,
+            available: None,
+            referenced: usage.referenced,
+            objects: None,
+            mountpoint: None,
+            creation: Some(snapshot.info.time_ns / 1_000_000_000),
+            guid: Some(snapshot.info.guid),
+            origin: None,
+            written: Some(usage.written),
+            properties: BTreeMap::new(),
+        }
+    };
+    Ok(snapshots.into_iter().map(row).collect())
+}
+
+fn dataset_row(open_pool: &OpenPool, pool: &str, info: DatasetInfo, names: &[String]) -> Outcome<DatasetRow> {
+    let path = info.path.clone();
+    let facts = facts(open_pool, info)?;
+    let dataset = open(open_pool, &path)?;
+    let mut properties = BTreeMap::new();
+    if !names.is_empty() {
+        for row in properties::rows_of(open_pool, &path, &dataset, &facts, names)? {
+            properties.insert(row.property, row.value);
+        }
+    }
+    let mountpoint =
+        open_pool.mounts.list().into_iter().find(|mount| mount.path == path).map(|mount| mount.dir);
+    Ok(DatasetRow {
+        name: full_name(pool, &path),
+        kind: "filesystem",
+        used: facts.usage.used,
+        available: Some(facts.usage.available),
+        referenced: facts.usage.space.referenced,
+        objects: Some(dataset.object_set().usage().objects),
+        mountpoint: mountpoint.map(|dir| dir.display().to_string()),
+        creation: facts.creation,
+        guid: facts.guid,
+        origin: facts.origin,
+        written: Some(facts.usage.space.written),
+        properties,
+    })
+}
+
+pub(super) fn create(
+    open_pool: &OpenPool,
+    path: &str,
+    parents: bool,
+    settings: &[Setting],
+) -> Outcome<Vec<Changed>> {
+    properties::refuse_limits(settings, "data set")?;
+    for setting in settings {
+        properties::validate_setting(setting, open_pool.pool.max_block())?;
+    }
+    let pool = open_pool.pool.name();
+    let mut done = Vec::new();
+    let above: Vec<usize> = path.match_indices('/').map(|(at, _)| at).collect();
+    for at in above.into_iter().filter(|_| parents) {
+        let parent = path.get(..at).unwrap_or_default();
+        match open_pool.datasets.branch(parent) {
+            Ok(_) => {}
+            Err(DatasetError::Unknown { .. }) => done.push(create_one(open_pool, &pool, parent, &[])?),
+            Err(error) => return Err(named(open_pool, error)),
+        }
+    }
+    if parents && open_pool.datasets.branch(path).is_ok() {
+        return Ok(done);
+    }
+    let settings: Vec<(&str, &str)> =
+        settings.iter().map(|set| (set.name.as_str(), set.value.as_str())).collect();
+    done.push(create_one(open_pool, &pool, path, &settings)?);
+    Ok(done)
+}
+
+fn create_one(open_pool: &OpenPool, pool: &str, path: &str, settings: &[(&str, &str)]) -> Outcome<Changed> {
+    let sys::ProcessUser { uid, gid } = sys::process_user()?;
+    let owner = Cred { uid, gid, umask: 0 };
+    let made =
+        open_pool.datasets.create(path, settings, &mut |dataset, tx| Fs::format_in(dataset, tx, &owner));
+    made.map_err(|error| named(open_pool, error))?;
+    open_pool.pool.commit()?;
+    Ok(Changed { name: full_name(pool, path) })
+}
+
+pub(super) fn destroy(open_pool: &OpenPool, path: &str) -> Outcome<Vec<Changed>> {
+    open_pool.datasets.destroy(path).map_err(|error| named(open_pool, error))?;
+    open_pool.pool.commit()?;
+    Ok(vec![Changed { name: full_name(&open_pool.pool.name(), path) }])
+}
+
+pub(super) fn rename(open_pool: &OpenPool, path: &str, to: &str) -> Outcome<Vec<Changed>> {
+    open_pool.datasets.rename(path, to).map_err(|error| named(open_pool, error))?;
+    open_pool.pool.commit()?;
+    Ok(vec![Changed { name: full_name(&open_pool.pool.name(), to) }])
+}

@@ -1,0 +1,97 @@
+//! The tree in memory, and what is stored.
+
+use super::{Datasets, nodes, split};
+use crate::branch::{Branch, OwnUsage};
+use crate::chain::kept_bytes;
+use crate::error::DatasetError;
+use crate::free_policy::{read_snapshot, snapshots_of};
+use crate::node::{DEAD_LIST, Node, ORIGIN};
+use std::sync::Arc;
+use terrane_object::ObjectSets;
+use terrane_wire::ObjectId;
+
+impl Datasets {
+    /// The place of a data set in the tree.
+    pub fn branch(&self, path: &str) -> Result<Arc<Branch>, DatasetError> {
+        match self.root.find(path) {
+            Some(found) => Ok(found),
+            None => self.node(path).and_then(|node| self.branch_of(path, &node)),
+        }
+    }
+
+    /// The same for a data set that is new.
+    pub(super) fn branch_of(&self, path: &str, node: &Node) -> Result<Arc<Branch>, DatasetError> {
+        if let Some(found) = self.root.find(path) {
+            return Ok(found);
+        }
+        let (parent, name) = split(path)?;
+        let branch = self.branch(parent)?.grow(name, node.load_props()?);
+        set_usage(&self.objects, node, &branch)?;
+        Ok(branch)
+    }
+
+    /// Removes a data set from the tree in memory.
+    pub(super) fn cut_branch(&self, parent: &str, name: &str) {
+        if let Some(above) = self.root.find(parent) {
+            above.cut(name);
+        }
+    }
+
+    /// Counts anew what a data set takes whose object set or origin was replaced. It is not open, or only its origin
+    /// has changed.
+    pub(super) fn recount_branch(&self, path: &str) -> Result<(), DatasetError> {
+        let (branch, node) = (self.branch(path)?, self.node(path)?);
+        branch.set_shared(shared_bytes(&self.objects, &node)?);
+        if !branch.is_open() {
+            set_usage(&self.objects, &node, &branch)?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Datasets {
+    fn drop(&mut self) {
+        self.root.fell();
+    }
+}
+
+/// All data sets as they are stored.
+pub(super) fn load(objects: &Arc<ObjectSets>) -> Result<Arc<Branch>, DatasetError> {
+    let mos = objects.mos();
+    let node = Node::root(mos)?;
+    let root = Branch::root(node.load_props()?);
+    set_usage(objects, &node, &root)?;
+    let below = nodes(mos).unwrap_or_else(|error| {
+        log::warn!("data sets below the root not loaded: {error}");
+        Vec::new()
+    });
+    for (path, node) in below.iter().filter(|(path, _)| !path.is_empty()) {
+        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
+        let Some(parent) = root.find(parent) else { continue };
+        let loaded = node.load_props().map(|props| parent.grow(name, props));
+        if let Err(error) = loaded.and_then(|branch| set_usage(objects, node, &branch)) {
+            log::warn!("data set {path} not loaded wholly: {error}");
+        }
+    }
+    Ok(root)
+}
+
+/// What the origin of a clone referred to: the clone counts from there.
+fn shared_bytes(objects: &Arc<ObjectSets>, node: &Node) -> Result<u64, DatasetError> {
+    let origin = node.get(ORIGIN)?.map(|id| read_snapshot(objects.mos(), id)).transpose()?;
+    Ok(origin.map_or(0, |info| info.referenced.used_bytes))
+}
+
+/// Sets what a data set takes that is not open.
+fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<(), DatasetError> {
+    let mos = objects.mos();
+    let head_bytes = objects.account(node.set)?.map_or(0, |account| account.used_bytes);
+    let lists = snapshots_of(mos, node)?.into_iter().map(|(_, info)| info.dead_list);
+    let mut snapshot_bytes = 0u64;
+    for list in lists.chain(node.get(DEAD_LIST)?).filter(|list| *list != ObjectId(0)) {
+        snapshot_bytes = snapshot_bytes.saturating_add(kept_bytes(mos, list)?);
+    }
+    branch.set_shared(shared_bytes(objects, node)?);
+    branch.set_closed(OwnUsage { head_bytes, snapshot_bytes });
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! An object set as of an old root: a snapshot.
+//!
+//! It takes no transactions and is part of no sync, so nothing in it changes. Its objects in memory are its own.
+//! The caches of blocks are shared with the live set, as they know blocks by birth. The owner of a block in
+//! messages is the live set, whose number is in the block's directory entry too.
+//!
+//! The free queue of an old root lists subtrees that the live set frees. So it is not loaded.
+//!
+//! Invariant: the blocks of the root are kept while the set is open. The caller that frees them closes the set
+//! first.
+
+use super::{ObjectSet, Parts};
+use crate::error::ObjectError;
+use crate::object::ObjectTable;
+use crate::objset::policy::ActivePolicy;
+use std::sync::Arc;
+use terrane_format::BlockPtr;
+use terrane_store::PoolError;
+use terrane_wire::ObjsetId;
+
+impl ObjectSet {
+    /// This set as of an old root, read-only. `id` is the set that had the root: this one, or one that was
+    /// replaced by a rollback.
+    ///
+    /// # Errors
+    /// The header behind the root is unreadable or damaged.
+    pub fn open_at(&self, id: ObjsetId, root: &BlockPtr) -> Result<Arc<ObjectSet>, ObjectError> {
+        let header = super::read_header(&self.pool, id, root)?;
+        let parts = Parts {
+            table: ObjectTable::new(self.pool.clone(), id, true),
+            root: root.clone(),
+            policy: ActivePolicy::copy_of(&self.policy),
+            free_policy: None,
+            queue_in_mos: None,
+        };
+        Ok(Self::from_parts(self.pool.clone(), id, header, parts))
+    }
+
+    /// Whether this is an old root, which takes no changes. That of a pool is another question
+    /// ([`Pool::is_read_only`](terrane_pool::Pool::is_read_only)).
+    pub fn is_read_only(&self) -> bool {
+        self.table.is_read_only()
+    }
+
+    pub(super) fn check_writable(&self) -> Result<(), ObjectError> {
+        if self.is_read_only() { Err(PoolError::ReadOnly.into()) } else { Ok(()) }
+    }
+
+    /// The blocks of this old root are about to be freed: every later read fails with `NotFound`. Reads that
+    /// are under way finish.
+    ///
+    /// # Panics
+    /// If the set is a live one, whose blocks a sync frees.
+    pub fn close(&self) {
+        assert!(self.is_read_only(), "only old roots are closed");
+        self.table.close();
+    }
+
+    /// Whether [`close`](ObjectSet::close) was called.
+    pub fn is_closed(&self) -> bool {
+        self.table.is_closed()
+    }
+}
