@@ -196,6 +196,7 @@ pub struct Daemon {
 
 /// The result of connecting to a socket.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "a command has one of them")]
 pub enum Contact {
     Daemon(Daemon),
     /// There is no daemon, or no longer.

@@ -11,7 +11,8 @@
 //! * the connection to the kernel;
 //! * the ledger of uncommitted changes, if the mount is writable;
 //! * a file of [`MountFacts`]: data set, mount point, options, and what was negotiated;
-//! * after a crash, the list of files that lost changes.
+//! * after a crash, the list of files that lost changes;
+//! * which snapshots the kernel knows by which tags.
 //!
 //! The first mount of a server has the number 0. Its facts are in the file of the pool, and its descriptors have names
 //! without a number, as in versions that had one mount. A supervisor of such a version holds no other mount, so a
@@ -47,14 +48,15 @@ const FD_FACTS: &str = "terrane-facts";
 const FD_LOST: &str = "terrane-lost";
 const FD_DEVICE: &str = "terrane-device";
 const FD_MOUNT: &str = "terrane-mount";
+const FD_TAGS: &str = "terrane-tags";
 /// Prefix of the names of descriptors that servers leave.
 pub const FD_NAME_PREFIX: &str = "terrane-";
 /// Descriptors that a mount may have.
-const FDS_OF_MOUNT: usize = 4;
+const FDS_OF_MOUNT: usize = 5;
 /// The version of what is handed over. Version 1 had one mount, and no key that says so.
 const VERSION: u32 = 2;
 /// Maximum number of descriptors that our own supervisor keeps: of 500 mounts.
-pub const FDS_MAX: usize = 2048;
+pub const FDS_MAX: usize = 2560;
 
 /// Set in the processes that a background mount starts: their role.
 pub const ROLE_VARIABLE: &str = "TERRANE_ROLE";
@@ -166,6 +168,8 @@ pub struct InheritedMount {
     pub ledger: Option<File>,
     /// Files that earlier servers had lost changes of; see `daemon::succession`.
     pub lost: Option<File>,
+    /// Which snapshots the kernel knows. Missing from servers that showed none.
+    pub tags: Option<File>,
     pub facts: MountFacts,
 }
 
@@ -323,7 +327,7 @@ impl FdStore {
         &self,
         number: u32,
         connection: &File,
-        ledger: Option<&File>,
+        (ledger, tags): (Option<&File>, Option<&File>),
         facts: &MountFacts,
     ) -> Outcome {
         if number > 0 {
@@ -333,6 +337,9 @@ impl FdStore {
         }
         if let Some(ledger) = ledger {
             self.store_ledger(number, ledger)?;
+        }
+        if let Some(tags) = tags {
+            self.store_tags(number, tags)?;
         }
         // Last: if the connection is held, everything is held.
         self.store(&numbered(FD_CONNECTION, number), connection)
@@ -346,7 +353,7 @@ impl FdStore {
 
     /// A mount of several has ended.
     pub fn drop_mount(&self, number: u32) -> Outcome {
-        [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT].iter().try_for_each(|kind| {
+        [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT, FD_TAGS].iter().try_for_each(|kind| {
             let name = numbered(kind, number);
             stored_fds().retain(|(known, _)| *known != name);
             // Our supervisor does not obey the first word for all names, and systemd does not know the last.
@@ -372,6 +379,11 @@ impl FdStore {
     /// For a mount that only now becomes writable.
     pub fn store_ledger(&self, number: u32, ledger: &File) -> Outcome {
         self.store(&numbered(FD_LEDGER, number), ledger)
+    }
+
+    /// For a mount whose predecessor showed no snapshots.
+    pub fn store_tags(&self, number: u32, tags: &File) -> Outcome {
+        self.store(&numbered(FD_TAGS, number), tags)
     }
 
     /// After a crash. It replaces the previous list: our own supervisor does that itself, while systemd would
@@ -442,6 +454,7 @@ impl Inherited {
             let connection = take(FD_CONNECTION, number);
             let (ledger, lost, page) =
                 (take(FD_LEDGER, number), take(FD_LOST, number), take(FD_MOUNT, number));
+            let tags = take(FD_TAGS, number);
             let Some(connection) = connection.filter(|(_, file)| !handover::is_disconnected(file)) else {
                 continue;
             };
@@ -453,20 +466,20 @@ impl Inherited {
                 None if number == 0 => facts.first.clone(),
                 None => return Err(unreadable(b"a mount without facts")),
             };
-            found.push((number, connection, ledger, lost, page, facts));
+            found.push((number, connection, (ledger, lost, tags), page, facts));
         }
         if found.is_empty() {
             return Ok(None);
         }
         let mut mounts = BTreeMap::new();
         let record = |one: &(String, File)| record_stored(&one.0, &one.1);
-        for (number, connection, ledger, lost, page, facts) in found {
-            [Some(&connection), ledger.as_ref(), lost.as_ref(), page.as_ref()]
+        for (number, connection, (ledger, lost, tags), page, facts) in found {
+            [Some(&connection), ledger.as_ref(), lost.as_ref(), tags.as_ref(), page.as_ref()]
                 .into_iter()
                 .flatten()
                 .try_for_each(record)?;
-            let [ledger, lost] = [ledger, lost].map(|one| one.map(|(_, file)| file));
-            mounts.insert(number, InheritedMount { connection: connection.1, ledger, lost, facts });
+            let [ledger, lost, tags] = [ledger, lost, tags].map(|one| one.map(|(_, file)| file));
+            mounts.insert(number, InheritedMount { connection: connection.1, ledger, lost, tags, facts });
         }
         [Some(&facts_file), Some(&control), device.as_ref()].into_iter().flatten().try_for_each(record)?;
         facts.version = VERSION;

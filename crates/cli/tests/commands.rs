@@ -279,6 +279,9 @@ fn json_is_what_its_page_says() {
     let seq = dir.json("debug zone tank -j")["zones"][0]["seq"].as_u64().unwrap();
     let tree = dir.json("debug tree -j tank 0");
     let block = tree["pointers"][0]["pointer"].as_str().unwrap().split(' ').next().unwrap().to_owned();
+    dir.run("snapshot tank@before", 0);
+    dir.run("fs hold kept tank@before", 0);
+    dir.run("snapshot tank@after", 0);
     let mut sections = BTreeSet::new();
     for (section, words) in [
         ("pool list: pools", "pool list -j".to_owned()),
@@ -292,6 +295,8 @@ fn json_is_what_its_page_says() {
         ("pool features: features", "pool features -j tank".to_owned()),
         ("pool upgrade: pools", "pool upgrade -j tank".to_owned()),
         ("fs list: datasets", "fs list -j".to_owned()),
+        ("fs diff: changes", "fs diff -j tank@before".to_owned()),
+        ("fs holds: holds", "fs holds -j tank".to_owned()),
         ("fs get: properties", "fs get -j all tank".to_owned()),
         ("check: pools", "check -j tank".to_owned()),
         ("zones: zones", "zones -j tank".to_owned()),

@@ -1,7 +1,5 @@
 //! Data sets on the command line: their tree, their properties and their quotas.
 
-#![expect(clippy::unwrap_used, reason = "all of this file is a test")]
-
 mod support;
 
 use std::fs;

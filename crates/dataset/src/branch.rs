@@ -97,8 +97,8 @@ impl Branch {
 
     /// The branch with this path below this one.
     pub(crate) fn find(self: &Arc<Self>, path: &str) -> Option<Arc<Branch>> {
-        let names = path.split('/').filter(|_| !path.is_empty());
-        names.fold(Some(Arc::clone(self)), |found, name| found?.children.lock().get(name).cloned())
+        let mut names = path.split('/').filter(|_| !path.is_empty());
+        names.try_fold(Arc::clone(self), |found, name| found.children.lock().get(name).cloned())
     }
 
     /// Removes a branch below this one.

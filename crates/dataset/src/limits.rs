@@ -94,10 +94,13 @@ pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
     }
 }
 
+/// Promised bytes by txg.
+type ByTxg = Vec<(Txg, u64)>;
+
 /// What operations in flight may take, by limit and txg.
 #[derive(Default)]
 pub(crate) struct Promises {
-    by_limit: Mutex<BTreeMap<(usize, bool), Vec<(Txg, u64)>>>,
+    by_limit: Mutex<BTreeMap<(usize, bool), ByTxg>>,
 }
 
 impl Promises {

@@ -21,6 +21,7 @@ use terrane_sim::{collect, crash, faults, full, gc, storm};
 /// Prints each failing seed with the command that repeats it.
 #[derive(Parser)]
 #[command(name = "terrane-sim", max_term_width = 110, after_help = EXIT_CODES)]
+#[expect(clippy::large_enum_variant, reason = "a program has one of them")]
 enum Command {
     /// A random workload that is cut twice at a random device operation, and then ends cleanly
     Replay {

@@ -9,7 +9,7 @@ use terrane_dataset::{
     BatchPlan, Dataset, ObjectZap, POOL_DIRECTORY, ZapHandle, ZapPolicy, ZapSpec, Zaps, open_any_set,
 };
 use terrane_device::sim::Survival;
-use terrane_device::{Device, SimConfig, SimDevice};
+use terrane_device::{Device, Fault, SimConfig, SimDevice};
 use terrane_format::Feature;
 use terrane_format::features::FeatureState;
 use terrane_object::{ObjectKind, ObjectSets};
@@ -449,4 +449,30 @@ fn features_become_active_one_by_one() {
         machine.pool.disable(&[Feature::Rows], &BTreeMap::new()),
         Err(PoolError::Refused { .. })
     ));
+}
+
+/// The count of uses is stored when a txg has quiesced. A device that fails for a moment then is no reason to stop.
+#[test]
+fn a_device_that_fails_for_a_moment_when_a_count_is_stored_stops_no_pool() {
+    let mut fired = 0;
+    for seed in 0..12 {
+        let (device, new) = Machine::create(seed);
+        new_tiny(&new.zaps(), "a");
+        new.pool.export().unwrap();
+        drop(new);
+        let pool = Machine::import(&device);
+        new_tiny(&pool.zaps(), "b");
+        pool.pool.drop_cache();
+        let fault = device.inject(Fault::ReadError { zone: None, one_in: 4 });
+        pool.pool.commit().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        fired += device.fired(fault);
+        device.clear_faults();
+        pool.pool.export().unwrap();
+        drop(pool);
+        let pool = Machine::import(&device);
+        assert_eq!(pool.state().0, FeatureState::Active, "seed {seed}");
+        let report = pool.check();
+        assert!(report.is_clean(), "seed {seed}: {report}");
+    }
+    assert!(fired > 0, "the canary: no read failed");
 }

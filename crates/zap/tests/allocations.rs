@@ -1,7 +1,5 @@
 //! What building the index of a ZAP asks of the allocator.
 
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
 use cap::Cap;
 use std::alloc::System;
 use terrane_zap::{MemStore, Zap, ZapOptions};

@@ -47,6 +47,8 @@ pub enum FsCommand {
     Release(snapshots::Hold),
     /// List holds on snapshots
     Holds(snapshots::Holds),
+    /// List what changed since a snapshot
+    Diff(snapshots::Diff),
     /// Remember a snapshot by a name that stays when it is destroyed
     Bookmark(snapshots::Bookmark),
     /// Show properties
@@ -206,6 +208,7 @@ impl FsCommand {
             FsCommand::Hold(hold) => hold.run(false),
             FsCommand::Release(hold) => hold.run(true),
             FsCommand::Holds(holds) => holds.run(),
+            FsCommand::Diff(diff) => diff.run(),
             FsCommand::Bookmark(bookmark) => bookmark.run(),
             FsCommand::Set(set) => set.run(),
             FsCommand::Inherit(inherit) => inherit.run(),

@@ -230,6 +230,7 @@ pub fn is_source(entry: &MountEntry, name: &str, device: &Path) -> bool {
 }
 
 /// Which daemon serves a mount.
+#[expect(clippy::large_enum_variant, reason = "a command has one of them")]
 pub enum ServedBy {
     Daemon(MountedDaemon),
     /// The pool of this name, whose daemon does not answer.

@@ -24,14 +24,19 @@ use crate::rewrite_job;
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use terrane_dataset::SnapDir;
 use terrane_fuse::handover::{self, Ledger};
 use terrane_fuse::mount::{Atime, MountError, MountMethod, TableWatch, abort_connection, list_mounts};
 use terrane_fuse::proto::ROOT_ID;
 use terrane_fuse::session::{Drain, Negotiated};
-use terrane_fuse::{Dispatch, Launderer, MountOptions, Notifier, Session, UnmountHandle};
+use terrane_fuse::snapshots::DatasetSnapshots;
+use terrane_fuse::snapshots::tags::TagFile;
+use terrane_fuse::{
+    Dispatch, Launderer, MountOptions, Notifier, Session, SnapshotDir, Snapshots, UnmountHandle, Visibility,
+};
 use terrane_posix::{AccessTimes, Fs};
 
 /// How often directories that lost names are shrunk.
@@ -91,6 +96,8 @@ pub struct NewMount {
     pub spec: MountSpec,
     /// The ledger of a new mount, to be left with the holder.
     pub ledger: Option<File>,
+    /// Which snapshots the kernel knows. `None`: this is one.
+    pub tags: Option<TagFile>,
 }
 
 /// A mounted data set or snapshot.
@@ -112,6 +119,8 @@ pub struct MountedSet {
     /// must not wait for us.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
+    /// Where its directory of snapshots comes from. `None`: this is a snapshot.
+    snapshots: OnceLock<Arc<DatasetSnapshots>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -134,8 +143,30 @@ impl MountedSet {
             is_held: AtomicBool::new(false),
             connection: Mutex::new(Some(session.device()?)),
             is_ending: AtomicBool::new(false),
+            snapshots: OnceLock::new(),
             threads: Mutex::default(),
         }))
+    }
+
+    /// Shows snapshots as the data set says, under the name that it has.
+    fn follow_dataset(&self) {
+        if let Some(snapshots) = self.snapshots.get() {
+            snapshots.set_path(&self.view.dataset.branch().path());
+            let wanted = visibility(self.view.dataset.snapdir());
+            if snapshots.visibility() != wanted {
+                snapshots.set_visibility(wanted);
+                self.drop_root_listing();
+            }
+        }
+    }
+
+    /// Has the kernel drop its listing of the root directory.
+    fn drop_root_listing(&self) {
+        let Some(connection) = self.connection() else { return };
+        let dropped = terrane_fuse::forget::start(succession::page_drop_command(), connection, &[ROOT_ID]);
+        if let Err(error) = dropped.and_then(|mut helper| helper.wait()) {
+            log::warn!("{}: the kernel may list the root directory as before: {error}", self.name());
+        }
     }
 
     /// As commands write it.
@@ -222,7 +253,8 @@ pub fn mount_here(number: u32, view: OpenPool, spec: MountSpec) -> Outcome<NewMo
     let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
     let when = (dev.unwrap_or_default(), clock::seconds());
     let mount = MountedSet::new(number, view, &session, spec.dir.clone(), when)?;
-    Ok(NewMount { mount, session, origin: Origin::New, spec, ledger })
+    let tags = new_tags(&mount.view)?;
+    Ok(NewMount { mount, session, origin: Origin::New, spec, ledger, tags })
 }
 
 /// A ledger for a file system that is mounted anew, if there is a holder to keep it.
@@ -232,6 +264,11 @@ pub fn new_ledger(view: &OpenPool) -> Outcome<Option<File>> {
         return Ok(None);
     }
     attach_ledger(&fs, Ledger::new()?, None).map(Some)
+}
+
+/// The tags of a new mount.
+pub fn new_tags(view: &OpenPool) -> Outcome<Option<TagFile>> {
+    if view.is_snapshot() { Ok(None) } else { Ok(Some(TagFile::new()?)) }
 }
 
 impl NewMount {
@@ -244,9 +281,9 @@ impl NewMount {
             Ok(negotiated) => negotiated,
             Err(failure) => return Err((failure, self.session)),
         };
-        let NewMount { mount, session, origin, spec, .. } = self;
+        let NewMount { mount, session, origin, spec, tags, .. } = self;
         let read_only = spec.options.read_only || mount.view.pool.is_read_only();
-        let dispatch = match self::dispatch(shared, &mount, &session, &spec.options) {
+        let dispatch = match self::dispatch(shared, &mount, &session, &spec.options, tags) {
             Ok(dispatch) => dispatch,
             Err(failure) => return Err((failure, session)),
         };
@@ -293,7 +330,8 @@ impl NewMount {
         };
         shared.ensure_pool_is_held(&holder, &facts)?;
         if negotiated.can_be_taken_over() {
-            holder.store_mount(mount.number, &self.session.device()?, self.ledger.as_ref(), &facts)?;
+            let files = (self.ledger.as_ref(), self.tags.as_ref().map(TagFile::file));
+            holder.store_mount(mount.number, &self.session.device()?, files, &facts)?;
             mount.is_held.store(true, Ordering::Release);
         } else {
             log::info!("{dir}: no handover with io_uring (-o uring): the mount ends with this process");
@@ -307,10 +345,28 @@ fn dispatch(
     mount: &MountedSet,
     session: &Session,
     options: &MountOptions,
+    tags: Option<TagFile>,
 ) -> Outcome<Dispatch> {
     let connection = session.device().map_err(Failure::io("duplicating the connection of", &mount.dir))?;
-    Ok(Dispatch::new(mount.view.fs()?, options, Arc::clone(&shared.metrics))
-        .with_launderer(Launderer::new(connection, succession::page_drop_command)))
+    let dispatch = Dispatch::new(mount.view.fs()?, options, Arc::clone(&shared.metrics))
+        .with_launderer(Launderer::new(connection, succession::page_drop_command));
+    if mount.view.is_snapshot() {
+        return Ok(dispatch);
+    }
+    let source = DatasetSnapshots::new(Arc::clone(&mount.view.datasets), &mount.view.dataset_path);
+    source.set_visibility(visibility(mount.view.dataset.snapdir()));
+    let dir = SnapshotDir::new(Arc::clone(&source) as Arc<dyn Snapshots>, tags)?;
+    // A mount has one dispatch.
+    let _ = mount.snapshots.set(source);
+    Ok(dispatch.with_snapshots(dir))
+}
+
+fn visibility(property: SnapDir) -> Visibility {
+    match property {
+        SnapDir::Hidden => Visibility::Hidden,
+        SnapDir::Visible => Visibility::Visible,
+        SnapDir::Disabled => Visibility::Disabled,
+    }
 }
 
 fn start_jobs(shared: &Arc<Shared>, mount: &Arc<MountedSet>, drains: bool) {
@@ -356,6 +412,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
         flags.poll(mount, &fs);
+        mount.follow_dataset();
         let mut pace = || (!mount.is_ending()).then_some(1);
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);

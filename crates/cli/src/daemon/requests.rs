@@ -168,6 +168,7 @@ fn serve_added(
         lifecycle.next_number += 1;
         lifecycle.next_number - 1
     };
+    let tags = super::mounted::new_tags(&view)?;
     let mount = Mount::adopt(connection, &spec.dir);
     let session = Session::new(mount, SessionConfig::from(&options));
     let dir = spec.dir.clone();
@@ -178,7 +179,7 @@ fn serve_added(
             return Err(failure);
         }
     };
-    let new = NewMount { mount: Arc::clone(&mount), session, origin: Origin::New, spec, ledger };
+    let new = NewMount { mount: Arc::clone(&mount), session, origin: Origin::New, spec, ledger, tags };
     match new.start(shared) {
         Ok(()) => Ok(Value::Null),
         Err((failure, session)) => {

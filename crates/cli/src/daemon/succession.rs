@@ -10,7 +10,7 @@
 
 use super::Shared;
 use super::lost_files::{LostFiles, attach_ledger, lost_after};
-use super::mounted::{MountSpec, MountedSet, NewMount, Origin};
+use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_tags};
 use crate::control::ClientConnection;
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
@@ -32,6 +32,7 @@ use terrane_dataset::{AclType, Dataset, DatasetError, XattrPlacement};
 use terrane_device::Identity;
 use terrane_fuse::handover::Ledger;
 use terrane_fuse::session::Negotiated;
+use terrane_fuse::snapshots::tags::TagFile;
 use terrane_fuse::{Mount, Session, SessionConfig};
 use terrane_posix::Fs;
 
@@ -176,6 +177,18 @@ fn apply_negotiated(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     Ok(())
 }
 
+/// The tags of a mount. If its predecessor had none, the kernel knows no snapshot.
+fn inherited_tags(mount: &MountedSet, tags: Option<File>) -> Outcome<Option<TagFile>> {
+    if let Some(file) = tags {
+        return Ok(Some(TagFile::inherit(file)?));
+    }
+    let tags = new_tags(&mount.view)?;
+    if let (Some(tags), Some(holder)) = (&tags, FdStore::of_this_process()) {
+        holder.store_tags(mount.number, tags.file())?;
+    }
+    Ok(tags)
+}
+
 /// The last step: takes over the mounts. Those that are not in `taken` end.
 pub fn adopt(
     inherited: Inherited,
@@ -185,7 +198,7 @@ pub fn adopt(
     let facts = Facts { orderly: false, ..facts };
     fd_store::write_facts(&facts_file, &facts)?;
     let mut adopted = Vec::new();
-    for (number, InheritedMount { connection, facts, .. }) in mounts {
+    for (number, InheritedMount { connection, facts, tags, .. }) in mounts {
         let Some(TakenOver { view, spec }) = taken.remove(&number) else {
             if let Some(holder) = FdStore::of_this_process() {
                 holder.drop_mount(number)?;
@@ -195,7 +208,8 @@ pub fn adopt(
         let session = Session::new(Mount::adopt(connection, &facts.dir), SessionConfig::from(&spec.options));
         let mount = MountedSet::new(number, view, &session, facts.dir, (facts.dev, facts.since))?;
         let origin = Origin::Inherited(facts.negotiated);
-        adopted.push(NewMount { mount, session, origin, spec, ledger: None });
+        let tags = inherited_tags(&mount, tags)?;
+        adopted.push(NewMount { mount, session, origin, spec, ledger: None, tags });
     }
     Ok((adopted, control, (facts_file, facts)))
 }
@@ -273,7 +287,10 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
     let begun = Instant::now();
     let left = || QUIESCE_TIMEOUT.saturating_sub(begun.elapsed());
     // All of them, also after one that did not end.
-    let is_quiesced = shared.mounts().iter().fold(true, |quiet, mount| mount.drain.drain(left()) && quiet);
+    let mut is_quiesced = true;
+    for mount in shared.mounts() {
+        is_quiesced &= mount.drain.drain(left());
+    }
     shared.stop_housekeeping();
     let exported = if is_quiesced {
         shared.open_pool.export()

@@ -11,7 +11,7 @@ use crate::sys;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_dataset::{Dataset, DatasetError, DatasetInfo, Snapshot};
+use terrane_dataset::{Bookmark, Dataset, DatasetError, DatasetInfo, Snapshot};
 use terrane_posix::{Cred, Fs};
 
 /// A data set or a snapshot.
@@ -164,6 +164,9 @@ pub(super) fn list(open_pool: &OpenPool, of: &Selection, names: &[String]) -> Ou
         if wants("snapshot") {
             rows.extend(snapshot_rows(open_pool, &pool, &path)?);
         }
+        if wants("bookmark") {
+            rows.extend(bookmark_rows(open_pool, &pool, &path)?);
+        }
     }
     Ok(rows)
 }
@@ -175,9 +178,10 @@ fn snapshot_rows(open_pool: &OpenPool, pool: &str, path: &str) -> Outcome<Vec<Da
         return Ok(Vec::new());
     }
     let space = open_pool.datasets.space(path)?;
+    let by_name: BTreeMap<&str, _> =
+        space.snapshots.iter().map(|usage| (usage.name.as_str(), usage)).collect();
     let row = |snapshot: Snapshot| {
-        let usage = space.snapshots.iter().find(|usage| usage.name == snapshot.name).cloned();
-        let usage = usage.unwrap_or_default();
+        let usage = by_name.get(snapshot.name.as_str()).map(|usage| (*usage).clone()).unwrap_or_default();
         DatasetRow {
             name: format!("{}@{}", full_name(pool, path), snapshot.name),
             kind: "snapshot",
@@ -194,6 +198,24 @@ fn snapshot_rows(open_pool: &OpenPool, pool: &str, path: &str) -> Outcome<Vec<Da
         }
     };
     Ok(snapshots.into_iter().map(row).collect())
+}
+
+fn bookmark_rows(open_pool: &OpenPool, pool: &str, path: &str) -> Outcome<Vec<DatasetRow>> {
+    let row = |bookmark: Bookmark| DatasetRow {
+        name: format!("{}#{}", full_name(pool, path), bookmark.name),
+        kind: "bookmark",
+        used: 0,
+        available: None,
+        referenced: 0,
+        objects: None,
+        mountpoint: None,
+        creation: Some(bookmark.time_ns / 1_000_000_000),
+        guid: Some(bookmark.guid),
+        origin: None,
+        written: None,
+        properties: BTreeMap::new(),
+    };
+    Ok(open_pool.datasets.bookmarks(path)?.into_iter().map(row).collect())
 }
 
 fn dataset_row(open_pool: &OpenPool, pool: &str, info: DatasetInfo, names: &[String]) -> Outcome<DatasetRow> {

@@ -7,7 +7,9 @@ use crate::failure::{Failure, Outcome};
 use crate::open_pool::OpenPool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use terrane_dataset::{Datasets, Snapshot};
+use terrane_posix::{ChangeKind, Fs, mode};
 
 /// A question about snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +69,12 @@ pub enum SnapshotAction {
         name: String,
         bookmark: String,
     },
+    /// What changed since a snapshot; `to`: until another one, else until now.
+    Diff {
+        path: String,
+        from: String,
+        to: Option<String>,
+    },
     #[serde(rename = "destroy bookmark")]
     DestroyBookmark {
         path: String,
@@ -77,7 +85,8 @@ pub enum SnapshotAction {
 impl SnapshotAction {
     /// Whether it needs a writable pool.
     pub fn is_change(&self) -> bool {
-        !matches!(self, SnapshotAction::Holds { .. } | SnapshotAction::Destroy { dry_run: true, .. })
+        let is_dry = matches!(self, SnapshotAction::Destroy { dry_run: true, .. });
+        !is_dry && !matches!(self, SnapshotAction::Holds { .. } | SnapshotAction::Diff { .. })
     }
 
     pub(super) fn answer(&self, open_pool: &OpenPool) -> Outcome<serde_json::Value> {
@@ -87,6 +96,9 @@ impl SnapshotAction {
             }
             SnapshotAction::Destroy { path, names, recursive, dry_run } => {
                 Ok(value(&destroy(open_pool, path, names, (*recursive, *dry_run))?))
+            }
+            SnapshotAction::Diff { path, from, to } => {
+                Ok(value(&diff(open_pool, path, from, to.as_deref())?))
             }
             SnapshotAction::Holds { path, name } => Ok(value(&holds(open_pool, path, name.as_deref())?)),
             other => Ok(value(&other.change(open_pool)?)),
@@ -122,7 +134,10 @@ impl SnapshotAction {
             SnapshotAction::DestroyBookmark { path, bookmark } => {
                 (datasets.destroy_bookmark(path, bookmark), format!("{}#{bookmark}", full_name(&pool, path)))
             }
-            SnapshotAction::Take { .. } | SnapshotAction::Destroy { .. } | SnapshotAction::Holds { .. } => {
+            SnapshotAction::Take { .. }
+            | SnapshotAction::Destroy { .. }
+            | SnapshotAction::Diff { .. }
+            | SnapshotAction::Holds { .. } => {
                 return Err(Failure("this question is answered elsewhere".to_owned()));
             }
         };
@@ -147,8 +162,12 @@ fn take(open_pool: &OpenPool, snapshots: &[(String, String)], recursive: bool) -
     if recursive {
         let all = datasets.list()?;
         for (path, name) in snapshots {
-            let below = all.iter().filter(|info| is_below(&info.path, path));
-            wanted.extend(below.map(|info| (info.path.clone(), name.clone())));
+            for info in all.iter().filter(|info| is_below(&info.path, path)) {
+                let below = (info.path.clone(), name.clone());
+                if !wanted.contains(&below) {
+                    wanted.push(below);
+                }
+            }
         }
     }
     let words: Vec<(&str, &str)> = wanted.iter().map(|(path, name)| (path.as_str(), name.as_str())).collect();
@@ -234,6 +253,15 @@ fn destroy(
             "{whole}: no such snapshot; see `terrane fs list -t snapshot -r {pool}`"
         )));
     }
+    let mounts = open_pool.mounts.list();
+    for (path, name) in chosen.iter().flat_map(|(path, names)| names.iter().map(move |name| (path, name))) {
+        let whole = format!("{path}@{name}");
+        if let Some(mount) = mounts.iter().find(|mount| mount.path == whole).filter(|_| !dry_run) {
+            let expected = "a snapshot that is not mounted";
+            let found = format_args!("mounted on {}", mount.dir.display());
+            return Err(Failure::refused(full_name(&pool, &whole), expected, found, "unmount it first"));
+        }
+    }
     let mut rows = Vec::new();
     for (path, names) in &chosen {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -260,6 +288,72 @@ fn destroy_newer(datasets: &Datasets, path: &str, name: &str) -> Result<(), terr
     let newer = all.iter().filter(|other| other.info.created > snapshot.info.created);
     let names: Vec<&str> = newer.map(|newer| newer.name.as_str()).collect();
     datasets.destroy_snapshots(path, &names)
+}
+
+/// A file or directory that changed.
+#[derive(Serialize)]
+pub(super) struct DiffRow {
+    change: &'static str,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    path: String,
+    /// Where a renamed one was.
+    old_path: Option<String>,
+    size: u64,
+    /// Seconds since 1970.
+    modified: i64,
+}
+
+fn diff(open_pool: &OpenPool, path: &str, from: &str, to: Option<&str>) -> Outcome<Vec<DiffRow>> {
+    let datasets = &open_pool.datasets;
+    let pool = open_pool.pool.name();
+    if !open_pool.pool.is_read_only() {
+        // What is not committed is in no tree.
+        open_pool.pool.commit()?;
+    }
+    let since = datasets.find_snapshot(path, from).map_err(|error| named(open_pool, error))?.info.created;
+    let open = |name: &str| -> Outcome<Arc<Fs>> {
+        let dataset = datasets.open_snapshot(path, name).map_err(|error| named(open_pool, error))?;
+        Ok(Fs::open(dataset)?)
+    };
+    let new = match to {
+        None => open_pool.view(path)?.fs()?,
+        Some(to) => {
+            let newer =
+                datasets.find_snapshot(path, to).map_err(|error| named(open_pool, error))?.info.created;
+            if newer < since {
+                let (expected, found) =
+                    (format_args!("a snapshot that is newer than {from}"), "an older one");
+                let at = format_args!("{}@{to}", full_name(&pool, path));
+                return Err(Failure::refused(at, expected, found, "name the older one first"));
+            }
+            open(to)?
+        }
+    };
+    let mut rows = Vec::new();
+    terrane_posix::diff(open(from)?.as_ref(), &new, since, &mut |change| {
+        rows.push(DiffRow {
+            change: match change.kind {
+                ChangeKind::Created => "created",
+                ChangeKind::Removed => "removed",
+                ChangeKind::Renamed => "renamed",
+                ChangeKind::Modified => "modified",
+            },
+            kind: match change.attr.mode & mode::S_IFMT {
+                mode::S_IFDIR => "directory",
+                mode::S_IFREG => "file",
+                mode::S_IFLNK => "symlink",
+                _ => "special",
+            },
+            path: String::from_utf8_lossy(&change.path).into_owned(),
+            old_path: change.old_path.map(|path| String::from_utf8_lossy(&path).into_owned()),
+            size: change.attr.size,
+            modified: change.attr.mtime.secs,
+        });
+    })
+    .map_err(|errno| Failure(format!("{}: changes not read: {errno}", full_name(&pool, path))))?;
+    rows.sort_by(|a, b| (&a.path, a.change).cmp(&(&b.path, b.change)));
+    Ok(rows)
 }
 
 /// A hold on a snapshot.

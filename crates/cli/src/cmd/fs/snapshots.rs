@@ -69,6 +69,18 @@ pub struct Holds {
 }
 
 #[derive(Args)]
+pub struct Diff {
+    /// The older snapshot, like tank/home@monday
+    #[arg(value_name = "DATASET@NAME")]
+    from: String,
+    /// A newer snapshot of the same data set (default: what it holds now)
+    #[arg(value_name = "DATASET@NAME")]
+    to: Option<String>,
+    #[command(flatten)]
+    output: OutputFormat,
+}
+
+#[derive(Args)]
 pub struct Bookmark {
     /// The snapshot, like tank/home@monday
     #[arg(value_name = "DATASET@NAME")]
@@ -82,6 +94,12 @@ const HOLDS: Listing = Listing {
     command: "fs holds",
     key: "holds",
     columns: &[text("NAME", "name"), text("TAG", "tag"), text("TIMESTAMP", "time")],
+};
+
+const CHANGES: Listing = Listing {
+    command: "fs diff",
+    key: "changes",
+    columns: &[text("CHANGE", "change"), text("TYPE", "type"), text("PATH", "path"), text("OLD", "old_path")],
 };
 
 /// A data set, and the name behind `@` or `#`.
@@ -199,6 +217,21 @@ impl Holds {
             }
         }
         print(&HOLDS.render(&found, self.output))
+    }
+}
+
+impl Diff {
+    pub fn run(&self) -> Outcome {
+        let registry = Registry::of_this_user()?;
+        let PartName { dataset, part: from } = PartName::parse(&registry, &self.from, '@')?;
+        let to = self.to.as_ref().map(|to| PartName::parse(&registry, to, '@')).transpose()?;
+        if to.as_ref().is_some_and(|to| to.dataset != dataset) {
+            let expected = "a snapshot of the same data set";
+            let word = self.to.as_deref().unwrap_or_default();
+            return Err(Failure::refused(word, expected, "another data set", "name the same one"));
+        }
+        let action = SnapshotAction::Diff { path: dataset.path, from, to: to.map(|to| to.part) };
+        print(&CHANGES.render(&act(&registry, &dataset.pool, action)?, self.output))
     }
 }
 

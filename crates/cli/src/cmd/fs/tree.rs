@@ -4,7 +4,7 @@ use super::super::{ask, ask_within, print, rows};
 use super::snapshots::{PartName, act};
 use crate::clock;
 use crate::control::SURVEY_TIMEOUT;
-use crate::dataset_name::DatasetName;
+use crate::dataset_name::{DatasetName, full_name};
 use crate::failure::{Failure, Outcome};
 use crate::figures::Figure;
 use crate::query::{self, Query, Selection, Setting, SnapshotAction};
@@ -29,7 +29,7 @@ pub struct Create {
 
 #[derive(Args)]
 pub struct Destroy {
-    /// Of a data set: with its snapshots. Of a snapshot: with those of the same name of all data sets below
+    /// Of a data set: with its snapshots and all data sets below. Of a snapshot: with those of the same name below
     #[arg(short)]
     recursive: bool,
     /// Destroy nothing
@@ -62,7 +62,7 @@ pub struct List {
     #[arg(short)]
     recursive: bool,
     /// What to list, separated by commas
-    #[arg(short = 't', value_delimiter = ',', value_name = "TYPES", value_parser = ["filesystem", "snapshot", "all"])]
+    #[arg(short = 't', value_delimiter = ',', value_name = "TYPES", value_parser = ["filesystem", "snapshot", "bookmark", "all"])]
     kinds: Vec<String>,
     /// Columns to show, in this order, separated by commas: those of the listing, and properties
     #[arg(short = 'o', value_delimiter = ',', value_name = "COLUMNS", value_parser = column_name)]
@@ -151,24 +151,42 @@ impl Destroy {
             return act(&registry, &dataset.pool, action).map(drop);
         }
         let name = DatasetName::parse_below(&registry, &self.name)?;
+        let below = if self.recursive { self.below(&registry, &name)? } else { Vec::new() };
+        // Leaves first.
+        for path in below.into_iter().rev().chain([name.path.clone()]) {
+            self.destroy_one(&registry, &DatasetName { pool: name.pool.clone(), path })?;
+        }
+        Ok(())
+    }
+
+    /// Paths of all data sets below, each after the one above it.
+    fn below(&self, registry: &Registry, name: &DatasetName) -> Outcome<Vec<String>> {
+        let kinds = vec!["filesystem".to_owned()];
+        let of = Selection { paths: vec![name.path.clone()], kinds, recursive: true };
+        let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+        let prefix = format!("{}/", name.pool);
+        let path =
+            |row: &Value| row["name"].as_str().and_then(|full| full.strip_prefix(&prefix)).map(str::to_owned);
+        Ok(found.iter().filter_map(path).filter(|path| *path != name.path).collect())
+    }
+
+    fn destroy_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
         if self.recursive {
-            let of = Selection {
-                paths: vec![name.path.clone()],
-                kinds: vec!["snapshot".to_owned()],
-                recursive: false,
-            };
-            let found = rows(ask(&registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+            let kinds = vec!["snapshot".to_owned()];
+            let of = Selection { paths: vec![name.path.clone()], kinds, recursive: false };
+            let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
             if !found.is_empty() {
-                self.destroy_snapshots(&registry, &DatasetName { ..name.clone() }, vec!["%".to_owned()])?;
+                self.destroy_snapshots(registry, name, vec!["%".to_owned()])?;
             }
         }
         if self.verbose {
-            print(&format!("{} {}\n", if self.dry_run { "would destroy" } else { "destroy" }, self.name))?;
+            let word = if self.dry_run { "would destroy" } else { "destroy" };
+            print(&format!("{word} {}\n", full_name(&name.pool, &name.path)))?;
         }
         if self.dry_run {
             return Ok(());
         }
-        change(&name, &Query::DestroyDataset { path: name.path.clone() })
+        change(name, &Query::DestroyDataset { path: name.path.clone() })
     }
 
     fn destroy_snapshots(&self, registry: &Registry, dataset: &DatasetName, names: Vec<String>) -> Outcome {
