@@ -8,7 +8,7 @@
 //!
 //! Then it checks the names: every name leads to an object, and every object has a name.
 //!
-//! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (what only they keep), `space` (zones), `attributes`
+//! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (blocks that only snapshots keep), `space` (zones), `attributes`
 //! (inodes), `rules` (objects and names), `owners` (sums by owner), `features` (uses), and `rebuild`, which needs only
 //! the walk.
 //!

@@ -54,7 +54,7 @@ pub mod kind {
     pub const USED: &str = "stored bytes of the object";
     /// A block is reached by two paths, or two blocks share bytes.
     pub const SHARED: &str = "block reached";
-    /// A dead list has something that it should not have, or lacks something.
+    /// An entry of a dead list is missing or should not be there, or a sum is wrong.
     pub const DEAD_LIST: &str = "dead list";
     /// The tree of data sets cannot be read.
     pub const DATASETS: &str = "data sets";

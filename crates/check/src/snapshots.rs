@@ -1,7 +1,8 @@
 //! Checks snapshots and dead lists.
 //!
-//! A block that only snapshots refer to must be on exactly one dead list, and nothing else may be there. A snapshot shares what is older
-//! than the snapshot before it with that one. So each walk of a snapshot skips older subtrees, and no block is met twice.
+//! A block that only snapshots refer to must be on exactly one dead list, and dead lists must hold no other blocks. A snapshot shares all
+//! blocks that are not younger than the snapshot before it with that one. So the walk of a snapshot skips such subtrees, and visits no
+//! block twice.
 
 use crate::report::kind;
 use crate::walk::Walk;
@@ -16,14 +17,14 @@ use terrane_object::{ObjectKind, ObjectSets, OwnerKind};
 use terrane_pool::Pool;
 use terrane_wire::{ObjectId, Txg};
 
-/// Levels of a tree at most.
+/// Most levels of a tree.
 const LEVELS_MAX: u8 = 12;
 
-/// Copies of blocks, and how often each was met.
+/// Copies of blocks, and how often the walk found each.
 type Copies = BTreeMap<DeadEntry, u32>;
 
-/// Checks the snapshots of a data set whose head was just walked. `is_freeing`: parts of it wait to be freed, and may still be counted
-/// for snapshots that do not refer to them.
+/// Checks the snapshots of a data set whose head was just walked. `is_freeing`: its free queue is not empty. Snapshots may still count
+/// blocks in it that they do not refer to.
 pub(crate) fn check_snapshots(
     objects: &Arc<ObjectSets>,
     dataset: &StoredDataset,
@@ -36,7 +37,7 @@ pub(crate) fn check_snapshots(
         .map_or_else(|| format!("destroyed object set {}", dataset.set), |path| format!("data set /{path}"));
     let mut listed = Copies::new();
     let mut is_whole = true;
-    // What each snapshot refers to: blocks of the head, and what left it since.
+    // Bytes that each snapshot refers to: blocks of the head, and blocks that left it since.
     let mut referenced = vec![0u64; dataset.snapshots.len()];
     for (sum, snapshot) in referenced.iter_mut().zip(&dataset.snapshots) {
         *sum = walk.by_birth.range(..=snapshot.info.created).map(|(_, bytes)| bytes).sum();
@@ -88,7 +89,7 @@ pub(crate) fn check_snapshots(
     }
 }
 
-/// Collects what is on a list. Returns whether all of it could be read.
+/// Collects the entries of a list. Returns whether all of them could be read.
 fn check_list(
     objects: &Arc<ObjectSets>,
     dataset: &StoredDataset,
@@ -122,7 +123,7 @@ fn check_list(
                 for (_, sum) in older.filter(|(snapshot, _)| snapshot.info.created >= entry.birth) {
                     *sum += entry.bytes();
                 }
-                // What is older was not this data set's to free.
+                // Older blocks belong to the origin.
                 if entry.birth > dataset.origin {
                     *listed.entry(*entry).or_default() += 1;
                 }
@@ -145,7 +146,7 @@ fn check_list(
         }
         waiting.iter().for_each(|entry| walk.record_waiting(entry.addr, entry.bytes()));
     }
-    // A list that nothing uses any more is not counted again.
+    // The list of a destroyed data set is not counted again.
     let is_counted = !is_scan_due && dataset.path.is_some();
     if let Some((_, first)) = parts.first().filter(|_| is_counted) {
         walk.report.expect(
@@ -158,7 +159,7 @@ fn check_list(
     true
 }
 
-/// A walk over what is younger in a snapshot than the snapshot before it.
+/// A walk over the blocks of a snapshot that are younger than the snapshot before it.
 struct SnapshotWalk<'w, 'a> {
     pool: &'w Arc<Pool>,
     set: ObjectId,
@@ -217,7 +218,7 @@ impl SnapshotWalk<'_, '_> {
         self.count(&dnode.spill);
     }
 
-    /// Notes a block, if it is younger than the snapshot before.
+    /// Counts a block if it is younger than the snapshot before, and the head does not refer to it.
     fn count(&mut self, ptr: &BlockPtr) {
         let BlockPtr::Normal(normal) = ptr else { return };
         if ptr.latest_birth() <= self.before || normal.copies().all(|addr| self.head.contains(&addr)) {

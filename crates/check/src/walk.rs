@@ -51,7 +51,7 @@ impl Reached {
         self.psize & !(LISTED | ROUNDED)
     }
 
-    /// The size that a zone directory should have, from what it has.
+    /// The size that a zone directory should have for this block. `stored`: the size that it has.
     pub fn psize_like(&self, stored: u32) -> u32 {
         let is_like = granule_bytes(u64::from(stored)) == u64::from(self.psize());
         if self.psize & ROUNDED != 0 && is_like { stored } else { self.psize() }
@@ -117,7 +117,7 @@ struct SubtreeTotals {
     partial: bool,
 }
 
-/// What an object set has from others.
+/// Facts about blocks that an object set shares with an older one.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct History {
     /// Blocks that were born in this txg or before belong to the snapshot from which it was cloned.
@@ -129,7 +129,7 @@ pub(crate) struct History {
 impl History {
     /// The history of a set of the pool.
     pub fn of(objects: &ObjectSets, id: ObjectId, stored: Option<&StoredDataset>) -> History {
-        // A set whose identity cannot be read could not be opened, and is reported.
+        // If the identity cannot be read, the set could not be opened, which is reported elsewhere.
         let identity = objects.identity(id).ok().flatten();
         History {
             origin: stored.map_or(Txg(0), |stored| stored.origin),
@@ -155,7 +155,7 @@ pub(crate) struct Walk<'a> {
     account: Account,
     /// Bytes of its blocks by birth, without those that wait to be freed.
     pub by_birth: BTreeMap<Txg, u64>,
-    /// Of the object set that is being walked.
+    /// The history of the object set that is being walked.
     history: History,
     seen_indirect: HashSet<u64>,
 }
@@ -273,7 +273,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What hangs below a header block or a block of dnodes of a set that was destroyed.
+    /// Walks the subtrees below a header block or a block of dnodes of a destroyed set.
     fn walk_detached_leaf(&mut self, tree: &Tree, ptr: &BlockPtr) {
         let owner = tree.owner(0, 0);
         let raw = match self.pool.read(ptr, owner) {

@@ -22,7 +22,7 @@ use terrane_fuse::handover;
 
 /// The longest question, in bytes; answers may be longer.
 const QUESTION_BYTES_MAX: usize = 64 << 10;
-/// The key of a question with the path of its data set; without it the question is about the root.
+/// The key of a question for the path of its data set. A question without this key is about the root.
 const DATASET_KEY: &str = "dataset";
 /// Time limit between the greeting and the question, since a client holds a thread and a descriptor.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ pub fn owner_file(socket: &Path) -> PathBuf {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Command {
-    /// Ends mounts.
+    /// Unmounts.
     Stop {
         #[serde(default)]
         how: StopMode,
@@ -64,7 +64,7 @@ pub enum Command {
     /// Whether a data set could be mounted beside the others.
     #[serde(rename = "can mount")]
     CanMount { dataset: String },
-    /// Serves a mount that the command has made; its `/dev/fuse` comes with the question.
+    /// Serves a mount that the command has made. The command sends its `/dev/fuse` with the question.
     Mount(MountRequest),
     /// Commits everything.
     Sync,
@@ -137,10 +137,10 @@ pub struct Greeting {
     /// The files and devices of the pool.
     #[serde(default, with = "json::identities")]
     pub devices: Vec<Identity>,
-    /// Whether the pool is open for reading alone.
+    /// Whether the pool is open read-only.
     #[serde(default)]
     pub read_only: bool,
-    /// All mounts; empty from an older daemon, which has the root data set alone.
+    /// All mounts. Empty from an older daemon, which has only the root data set mounted.
     #[serde(default)]
     pub mounts: Vec<GreetedMount>,
 }
@@ -315,7 +315,7 @@ impl Daemon {
         progress: &mut dyn FnMut(&str, u64, u64),
     ) -> Outcome<Value> {
         let mut question = serde_json::to_value(question).map_err(std::io::Error::from)?;
-        // An older daemon has the root data set alone, and ignores the key.
+        // An older daemon ignores the key, and answers about the root data set.
         if !dataset.is_empty()
             && let Some(keys) = question.as_object_mut()
         {
@@ -374,7 +374,7 @@ fn write_line(stream: &mut UnixStream, value: &impl Serialize) -> std::io::Resul
     stream.write_all(&encode_line(value)?)
 }
 
-/// A question, and what came with it.
+/// A question, with its descriptor and data set.
 pub struct Question {
     pub value: Value,
     /// A descriptor that the client sent.

@@ -1,7 +1,7 @@
 //! The server process of a pool.
 //!
 //! It opens the pool, mounts a data set, and answers the kernel until that mount is gone. Commands add mounts of
-//! other data sets ([`mounted`]); when the last one has ended, the server commits what is left and exits. The
+//! other data sets ([`mounted`]). When the last mount has ended, the server commits what is left and exits. The
 //! way of unmounting does not matter. `umount`, `fusermount3 -u`, `terrane umount` and signals all only
 //! unmount, and everything else follows from the end of a session. Meanwhile the server answers questions
 //! on a socket ([`requests`], [`crate::control`]).
@@ -9,7 +9,7 @@
 //! The mounts can outlive the server. With a holder of descriptors ([`crate::fd_store`]) a successor continues
 //! after the server was killed, or after it stepped back, having committed everything ([`succession`]).
 //!
-//! Invariant: a socket that greets belongs to a pool with a mount; from the end of the last mount to the exit of the
+//! Invariant: a server that greets on its socket has a mount of the pool. From the end of the last mount to the exit of the
 //! process it sends nothing. The kernel decides when a mount has ended, not our threads, which learn of it
 //! later: by then its number may be another mount's.
 
@@ -48,10 +48,10 @@ use terrane_pool::{ImportOptions, Pool};
 /// Time limit for sending the result to clients that asked for the end.
 const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a server begins with.
+/// The parameters of a server.
 pub struct ServePlan {
     pub target: Target,
-    /// The first mount. After a take-over only its options count.
+    /// The first mount. After a take-over only its options are used.
     pub first: MountSpec,
     pub import: ImportOptions,
     pub memory: MemoryBudget,
@@ -59,13 +59,13 @@ pub struct ServePlan {
     pub record: Option<PathBuf>,
     /// Where scrapers connect.
     pub metrics: Option<TcpListener>,
-    /// What a predecessor left.
+    /// The descriptors and facts that a predecessor left.
     pub inherited: Option<Inherited>,
 }
 
 struct Shared {
     target: Target,
-    /// By way of the root data set.
+    /// The view of the root data set.
     open_pool: OpenPool,
     /// Of all mounts.
     metrics: Arc<Metrics>,
@@ -86,9 +86,9 @@ struct Shared {
 struct Lifecycle {
     /// By number.
     mounts: BTreeMap<u32, Arc<MountedSet>>,
-    /// The number of the next mount. Facts of the pool are those of number 0, so it is not used again.
+    /// The number of the next mount. The facts of the pool contain those of mount 0, so this number is never reused.
     next_number: u32,
-    /// No mount may begin, and background jobs stop.
+    /// The server is ending: no mount may begin, and background jobs stop.
     ending: bool,
     ended: Option<Result<(), String>>,
     /// Why the session of the last mount failed.
@@ -104,17 +104,17 @@ impl Shared {
     }
 
     fn wake_sleepers(&self) {
-        // The lock, so that no thread checks before and sleeps after.
+        // Takes the lock, so that no thread is between its check and its sleep.
         drop(self.lifecycle());
         self.lifecycle_changed.notify_all();
     }
 
-    /// All mounts, also one that is ending.
+    /// All mounts, also those that are ending.
     fn mounts(&self) -> Vec<Arc<MountedSet>> {
         self.lifecycle().mounts.values().cloned().collect()
     }
 
-    /// With the devices that the pool has now, and the mounts that still exist.
+    /// The greeting, with the devices that the pool has now and the mounts that still exist.
     fn greeting(&self) -> Greeting {
         let devices = self.open_pool.pool.device_handles();
         let mounts: Vec<_> =
@@ -153,19 +153,19 @@ impl Shared {
         Ok(())
     }
 
-    /// Divides what the memory limit grants to file systems.
+    /// Divides the share of the memory limit for inodes and indexes among the file systems.
     fn share_memory(&self) {
         if let Some(limit) = self.open_pool.memory.get() {
             limit.share_among(&self.open_pool.mounts.file_systems());
         }
     }
 
-    /// A session has ended: closes its file system, commits, and removes the mount from the table. What is left of the
-    /// last one is done when the pool is exported.
+    /// Ends a mount whose session has ended: closes its file system, commits, and removes it from the table. For the last
+    /// mount, the export of the pool closes and commits.
     fn finish(&self, mount: &MountedSet, served: Outcome) {
         let is_last = {
             let mut lifecycle = self.lifecycle();
-            // Others that end at this moment close their file systems first.
+            // If other mounts end at this moment too, the export closes the file systems of all of them.
             lifecycle.ending |= lifecycle.mounts.values().all(|other| other.is_ending());
             lifecycle.ending
         };
@@ -279,7 +279,7 @@ impl Shared {
             .unwrap_or_else(|_| Err(Failure(format!("commit not finished after {timeout:?}; see the log"))))
     }
 
-    /// Leaves with the holder what belongs to the pool, once.
+    /// Gives the holder the descriptors of the pool, once.
     fn ensure_pool_is_held(&self, holder: &FdStore, first: &MountFacts) -> Outcome {
         if self.facts_file.get().is_some() {
             return Ok(());
@@ -288,7 +288,7 @@ impl Shared {
         succession::store_device(holder, &self.target.path, &devices)?;
         let facts = Facts::new(self.open_pool.pool.label().id(), first.clone(), devices);
         let file = holder.store_pool(&self.control, &facts)?;
-        // Mounts are added one after the other.
+        // No other thread can have set it: mounts are added one after the other.
         let _ = self.facts_file.set((file, Mutex::new(facts)));
         Ok(())
     }
@@ -301,7 +301,7 @@ fn start_recording(pool: &Pool, path: &Path) -> Outcome {
     recording.map_err(Failure::io("opening the recording", path))
 }
 
-/// Mounts, reports that through `ready`, and returns when the last mount has gone and the pool is closed.
+/// Mounts, calls `ready`, and returns when the last mount has ended and the pool is closed.
 pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> Outcome {
     // Before the first thread has a heap of its own.
     terrane_fuse::process::share_heaps();
@@ -351,7 +351,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         if let Err((failure, session)) = new.start(&shared) {
             log::error!("{failure}");
             failed = Some(failure);
-            // Unmounts. Other mounts stay, and so does this server.
+            // Unmounts. The server continues with its other mounts.
             drop(session);
         }
     }
@@ -387,7 +387,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     served
 }
 
-/// Mounts, or takes over what a predecessor left. No session has begun.
+/// Mounts, or takes over the mounts of a predecessor. On return no session has begun.
 fn begin(
     open_pool: OpenPool,
     mut plan: ServePlan,
@@ -482,7 +482,7 @@ fn listen(registry: &Registry, name: &str) -> Outcome<UnixListener> {
     Ok(listener)
 }
 
-/// Keeps the relocation index within its limit, by the blocks of one mount after the other.
+/// Keeps the relocation index within its limit. Rewrites blocks of one mount after the other.
 fn bound_relocation_index(shared: &Shared) {
     terrane_fuse::process::lower_priority();
     let pool = &shared.open_pool.pool;

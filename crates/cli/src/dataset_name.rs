@@ -7,7 +7,7 @@ use crate::failure::{Failure, Outcome};
 use crate::registry::{Registry, is_name};
 use std::path::Path;
 
-/// The pool that a word names, and the path of the data set in it; empty: the root data set.
+/// The pool that a word names, and the path of the data set in it. The path of the root data set is empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetName {
     pub pool: String,
@@ -15,14 +15,14 @@ pub struct DatasetName {
 }
 
 impl DatasetName {
-    /// What a word means. Whether there is such a data set, only the pool knows.
+    /// Parses a word. Does not check whether the data set exists.
     pub fn parse(registry: &Registry, word: &str) -> Outcome<DatasetName> {
         let known = registry.pools()?;
         let whole = || DatasetName { pool: word.to_owned(), path: String::new() };
         let Some((pool, path)) = word.split_once('/').filter(|(pool, _)| is_name(pool)) else {
             return Ok(whole());
         };
-        // A device at a relative path, whose first directory is not a pool.
+        // The relative path of a device, whose first component is not a pool.
         if known.contains_key(word) || !known.contains_key(pool) && Path::new(word).symlink_metadata().is_ok()
         {
             return Ok(whole());
@@ -30,7 +30,7 @@ impl DatasetName {
         Ok(DatasetName { pool: pool.to_owned(), path: path.to_owned() })
     }
 
-    /// The same for a data set that is created, renamed or destroyed: not the root.
+    /// The same for a data set to create, rename or destroy. Refuses the root.
     pub fn parse_below(registry: &Registry, word: &str) -> Outcome<DatasetName> {
         let name = DatasetName::parse(registry, word)?;
         if name.path.is_empty() {

@@ -4,25 +4,25 @@
 //! store. It holds for the pool:
 //! * the socket that commands connect to, so that they wait instead of being refused;
 //! * a file of [`Facts`];
-//! * the device by which the pool was mounted, open and not locked: by the time a successor opens its path, that may
-//!   lead to something else.
+//! * the device by which the pool was mounted, open and not locked: its path may lead to another device when a successor
+//!   opens it.
 //!
 //! And for each mount:
 //! * the connection to the kernel;
 //! * the ledger of uncommitted changes, if the mount is writable;
 //! * a file of [`MountFacts`]: data set, mount point, options, and what was negotiated;
 //! * after a crash, the list of files that lost changes;
-//! * which snapshots the kernel knows by which tags.
+//! * the tags of its snapshots.
 //!
 //! The first mount of a server has the number 0. Its facts are in the file of the pool, and its descriptors have names
 //! without a number, as in versions that had one mount. A supervisor of such a version holds no other mount, so a
 //! server that it has started refuses further ones ([`FdStore::refuse_another`]).
 //!
 //! Invariants:
-//! * Everything is held before `READY=1` is sent, or before the command that mounts is answered. It suffices for a
-//!   successor that knows the same command line.
+//! * The holder has all descriptors of a mount before `READY=1` is sent, or before the command that mounts is answered.
+//!   They suffice for a successor with the same command line.
 //! * Of a mount's descriptors the connection is stored last.
-//! * A file of facts is written in one write of less than a page, which a killed server has done or not.
+//! * A file of facts is written in one write of less than a page. So after a kill it has the old or the new facts.
 
 use crate::failure::{Failure, Outcome};
 use crate::json;
@@ -51,11 +51,11 @@ const FD_MOUNT: &str = "terrane-mount";
 const FD_TAGS: &str = "terrane-tags";
 /// Prefix of the names of descriptors that servers leave.
 pub const FD_NAME_PREFIX: &str = "terrane-";
-/// Descriptors that a mount may have.
+/// Most descriptors of a mount.
 const FDS_OF_MOUNT: usize = 5;
-/// The version of what is handed over. Version 1 had one mount, and no key that says so.
+/// The version of the facts. Facts of version 1 have no such key, and describe one mount.
 const VERSION: u32 = 2;
-/// Maximum number of descriptors that our own supervisor keeps: of 500 mounts.
+/// Most descriptors that our own supervisor holds. They suffice for 500 mounts.
 pub const FDS_MAX: usize = 2560;
 
 /// Set in the processes that a background mount starts: their role.
@@ -64,12 +64,12 @@ pub const ROLE_SUPERVISOR: &str = "supervisor";
 pub const ROLE_SERVER: &str = "server";
 /// Set for a supervisor that replaces one that has gone: the process that serves the mount.
 pub const ADOPT_VARIABLE: &str = "TERRANE_ADOPT";
-/// Set by a supervisor for its server: what the supervisor can hold. Missing: one mount.
+/// Set by a supervisor for its server: [`HOLDS_MOUNTS`] if the supervisor can hold several mounts. Missing: only one.
 pub const HOLDS_VARIABLE: &str = "TERRANE_HOLDS";
 pub const HOLDS_MOUNTS: &str = "mounts";
 /// Set by systemd 254 and later: how many descriptors it stores.
 const SYSTEMD_FDS_VARIABLE: &str = "FDSTORE";
-/// How many the unit of earlier versions had it store.
+/// The number in the unit of earlier versions.
 const SYSTEMD_FDS_DEFAULT: usize = 8;
 /// How long another supervisor may take to listen.
 const REPLACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,7 +80,7 @@ pub struct FdStore {
     socket: OsString,
 }
 
-/// What a successor must know of the pool, and of the first mount.
+/// Facts that a successor needs about the pool and its first mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     #[serde(default = "first_version")]
@@ -100,7 +100,7 @@ pub struct Facts {
     pub devices: Vec<Identity>,
 }
 
-/// What a successor must know of one mount.
+/// Facts that a successor needs about one mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountFacts {
     /// The path of the data set from the root.
@@ -148,7 +148,7 @@ mod negotiated {
     }
 }
 
-/// What a predecessor left.
+/// The descriptors and facts that a predecessor left.
 pub struct Inherited {
     pub control: UnixListener,
     /// The device by which the pool was mounted, whatever its path leads to by now. Missing from older
@@ -166,9 +166,9 @@ pub struct InheritedMount {
     pub connection: File,
     /// Only of a writable mount.
     pub ledger: Option<File>,
-    /// Files that earlier servers had lost changes of; see `daemon::succession`.
+    /// The list of files that lost changes; see `daemon::lost_files`.
     pub lost: Option<File>,
-    /// Which snapshots the kernel knows. Missing from servers that showed none.
+    /// The tags of snapshots. Missing if the predecessor could not show snapshots.
     pub tags: Option<File>,
     pub facts: MountFacts,
 }
@@ -187,7 +187,7 @@ fn number_in(kind: &str, name: &str) -> Option<u32> {
 /// What this process left with its holder or was given by it, by name.
 static STORED_FDS: Mutex<Vec<(String, File)>> = Mutex::new(Vec::new());
 
-/// The supervisor that started this process was replaced by one of this program.
+/// The supervisor that started this process was replaced by a supervisor of this program's version.
 static HOLDER_WAS_REPLACED: AtomicBool = AtomicBool::new(false);
 
 fn stored_fds() -> MutexGuard<'static, Vec<(String, File)>> {
@@ -313,7 +313,7 @@ impl FdStore {
         Err(Failure::refused("another mount of this pool", expected, found, remedy))
     }
 
-    /// Leaves what belongs to the pool with the holder, and returns the file of facts.
+    /// Gives the holder the descriptors of the pool, and returns the file of facts.
     pub fn store_pool(&self, control: &UnixListener, facts: &Facts) -> Outcome<File> {
         let facts_file = handover::memory_file(FD_FACTS)?;
         write_facts(&facts_file, facts)?;
@@ -322,7 +322,7 @@ impl FdStore {
         Ok(facts_file)
     }
 
-    /// Leaves a mount with the holder. The facts of the first are those of the pool.
+    /// Gives the holder the descriptors of a mount. The facts of mount 0 are in the file of the pool.
     pub fn store_mount(
         &self,
         number: u32,
@@ -351,12 +351,12 @@ impl FdStore {
         names.iter().try_for_each(|name| self.remove(name))
     }
 
-    /// A mount of several has ended.
+    /// Has the holder drop the descriptors of a mount that has ended, while others continue.
     pub fn drop_mount(&self, number: u32) -> Outcome {
         [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT, FD_TAGS].iter().try_for_each(|kind| {
             let name = numbered(kind, number);
             stored_fds().retain(|(known, _)| *known != name);
-            // Our supervisor does not obey the first word for all names, and systemd does not know the last.
+            // Our supervisor ignores `FDSTOREREMOVE` for most names, and systemd ignores `X_DROP`. So both are sent.
             self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\nX_DROP=1"), None)
         })
     }
@@ -381,7 +381,7 @@ impl FdStore {
         self.store(&numbered(FD_LEDGER, number), ledger)
     }
 
-    /// For a mount whose predecessor showed no snapshots.
+    /// Gives the holder the tags of a mount.
     pub fn store_tags(&self, number: u32, tags: &File) -> Outcome {
         self.store(&numbered(FD_TAGS, number), tags)
     }
@@ -426,13 +426,13 @@ fn unreadable(text: &[u8]) -> Failure {
 }
 
 impl Inherited {
-    /// What was passed to this process, if that has a mount that still exists. Everything else is closed.
+    /// The descriptors that were passed to this process, if they have a mount that still exists. All others are closed.
     pub fn of_this_process() -> Outcome<Option<Inherited>> {
         Inherited::of(handover::take_passed())
     }
 
     fn of(mut passed: Vec<(String, File)>) -> Outcome<Option<Inherited>> {
-        // Of several with a name the last counts.
+        // If several have one name, the last is used.
         let mut take = |name: &str| {
             let at = passed.iter().rposition(|(given, _)| given == name)?;
             Some(passed.swap_remove(at))

@@ -8,7 +8,7 @@ use terrane_object::Account;
 /// Their source, as `fs get` shows it.
 pub const SOURCE: &str = "counted";
 
-/// What is known of one data set, as of the last commit.
+/// The counted values of one data set, as of the last commit.
 pub struct Facts {
     pub usage: DatasetUsage,
     /// Seconds since 1970.
@@ -43,7 +43,7 @@ pub static FIGURES: &[Figure] = &[
     Figure { name: "creation", meaning: "when it was created", value: |facts| facts.creation.map(Moment) },
     Figure {
         name: "guid",
-        meaning: "a number that no other data set has",
+        meaning: "a random number that identifies the data set",
         value: |facts| facts.guid.map(Number),
     },
     Figure {

@@ -2,7 +2,7 @@
 //!
 //! Of `--memory` half is for cached blocks, a quarter for dirty data, an eighth for inodes, a 16th for the
 //! tables of zones, a 32nd for the indexes of directories. The rest is for requests in progress and blocks
-//! being compressed. These shares bound what is counted. Of inodes and indexes, mounted data sets have equal parts.
+//! being compressed. These shares bound what is counted. Each mounted data set gets an equal share for inodes and indexes.
 //!
 //! Other memory, such as the heap's fragmentation and what the kernel makes us remember of a million names,
 //! shows only in the resident size. So a thread checks that size four times a second. Near the limit it
@@ -102,7 +102,7 @@ impl MemoryBudget {
             (cache_bytes, dirty_bytes, index_bytes);
     }
 
-    /// Sets the limits of the file systems above the pool: each gets an equal share.
+    /// Sets the limits of the file systems of the pool. Each gets an equal share.
     fn apply_to_file_systems(self, all: &[Arc<Fs>]) {
         let count = (all.len() as u64).max(1);
         for fs in all {
@@ -192,7 +192,7 @@ impl MemoryLimit {
         log::info!(before, now = memory.0; "memory limit changed");
     }
 
-    /// Divides the shares anew after a data set was mounted or unmounted.
+    /// Divides the share for file systems again after a data set was mounted or unmounted.
     pub fn share_among(&self, file_systems: &[Arc<Fs>]) {
         self.current().apply_to_file_systems(file_systems);
     }

@@ -16,7 +16,7 @@ use terrane_fuse::MountStats;
 use terrane_posix::Fs;
 use text::{MetricsText, seconds};
 
-/// The data of all mounts of a server beside its pool.
+/// The metrics of all mounts of a server.
 pub struct MountMetrics {
     pub stats: MountStats,
     pub file_systems: Vec<Arc<Fs>>,

@@ -13,10 +13,10 @@ use terrane_fuse::MountOptions;
 use terrane_pool::ImportOptions;
 use terrane_wire::Txg;
 
-/// Options that the server of a pool has from its first mount.
+/// Options of the server of a pool. It has those of its first mount.
 const OF_SERVER: [&str; 7] = ["memory", "commit", "rewind", "on_crash", "record", "discard", "nodiscard"];
 
-/// The options of a mount of this user, before any is given.
+/// The default options of a mount of this user.
 pub fn defaults(source: String) -> Outcome<MountOptions> {
     Ok(match sys::process_user()?.uid {
         0 => MountOptions::for_root(source),
@@ -36,9 +36,9 @@ pub struct ParsedOptions {
     pub remount: bool,
     /// Where births and frees of blocks are recorded.
     pub record: Option<PathBuf>,
-    /// Options that hold for a data set and all its places.
+    /// Options of a data set, which hold for all its mount points.
     pub of_pool: Vec<String>,
-    /// Options that hold for the server of a pool, and so for all its mounts.
+    /// Options of the server of a pool, which hold for all its mounts.
     pub of_server: Vec<String>,
     /// If the server dies, the mount ends.
     pub ends_on_crash: bool,

@@ -1,9 +1,9 @@
-//! A pool that is open in this process, from the devices up to one data set.
+//! A pool that is open in this process, with one of its data sets.
 //!
-//! An [`OpenPool`] shows the pool by way of one data set, at first the root. [`OpenPool::view`] shows it by way of
+//! An [`OpenPool`] is a *view* of one data set of the pool, at first of the root. [`OpenPool::view`] returns the view of
 //! another.
 //!
-//! Invariant: views of one data set share one file system. Two would have inodes and locks of their own.
+//! Invariant: all views of one data set share one file system. Two file systems would have separate inodes and locks.
 
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
@@ -36,12 +36,12 @@ pub struct OpenPool {
     /// The path of the data set from the root, which is `""`.
     pub dataset_path: String,
     pub dataset: Arc<Dataset>,
-    /// Its file system, once it was needed; a mount has it from the beginning.
+    /// Its file system, which is opened when it is first needed. A mount opens it at once.
     pub fs: FsSlot,
     slots: FsSlots,
-    /// What this process has mounted.
+    /// The data sets that this process has mounted.
     pub mounts: MountTable,
-    /// The memory limit, where this process serves mounts.
+    /// The memory limit, if this process serves mounts.
     pub memory: Arc<OnceLock<Arc<MemoryLimit>>>,
 }
 
@@ -51,7 +51,7 @@ pub struct FsSlot(Arc<Mutex<Option<Arc<Fs>>>>);
 
 impl FsSlot {
     fn slot(&self) -> MutexGuard<'_, Option<Arc<Fs>>> {
-        // A thread that panicked with it left a file system or none.
+        // A thread that panicked while it held the lock left a valid value.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,7 +59,7 @@ impl FsSlot {
         self.slot().clone()
     }
 
-    /// For a file system that was opened in another way.
+    /// Sets a file system that was opened in another way.
     pub fn set(&self, fs: Arc<Fs>) {
         *self.slot() = Some(fs);
     }
@@ -89,7 +89,7 @@ impl FsSlot {
     }
 }
 
-/// The slots of all data sets that were asked for, by object set and name of the snapshot.
+/// The slots of data sets and snapshots, by object set and name of the snapshot.
 #[derive(Clone, Default)]
 struct FsSlots(Arc<Mutex<BTreeMap<(u64, String), FsSlot>>>);
 
@@ -108,7 +108,7 @@ pub struct MountedAt {
     pub number: u32,
     /// The path of the data set from the root.
     pub path: String,
-    /// Where it was mounted; other places of it are in the kernel's table.
+    /// Its first mount point. Others are in the kernel's table.
     pub dir: PathBuf,
     /// The kernel's number of the file system.
     pub dev: String,
@@ -122,7 +122,7 @@ pub struct MountTable(Arc<Mutex<Vec<MountedAt>>>);
 
 impl MountTable {
     fn rows(&self) -> MutexGuard<'_, Vec<MountedAt>> {
-        // Rows are added and removed whole.
+        // A thread that panicked while it held the lock left whole rows.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -227,10 +227,10 @@ impl OpenPool {
         }
     }
 
-    /// Shows the pool by way of the data set or snapshot at this path.
+    /// The view of the data set or snapshot at this path.
     ///
     /// # Errors
-    /// If there is none; the message names the nearest one.
+    /// If there is none. The message names the most similar one.
     pub fn view(&self, path: &str) -> Outcome<OpenPool> {
         let pool = self.pool.name();
         self.find(path).map_err(|error| match error {
@@ -247,7 +247,7 @@ impl OpenPool {
         })
     }
 
-    /// As [`view`](Self::view).
+    /// The same as [`view`](Self::view), with the error of the data sets.
     pub fn find(&self, path: &str) -> Result<OpenPool, DatasetError> {
         if path == self.dataset_path {
             return Ok(self.clone());
@@ -263,7 +263,7 @@ impl OpenPool {
         Ok(OpenPool { dataset_path: path.to_owned(), dataset, fs, ..self.clone() })
     }
 
-    /// The data set with this object set, whatever its path is by now.
+    /// The view of the data set with this object set.
     pub fn find_by_set(&self, set: u64) -> Result<Option<OpenPool>, DatasetError> {
         let found = self.datasets.list()?.into_iter().find(|info| info.set.0 == set);
         found.map(|info| self.find(&info.path)).transpose()
@@ -276,8 +276,8 @@ impl OpenPool {
         }
     }
 
-    /// The file system over the object set of this number, and the path of its data set: if it is that of this view,
-    /// or mounted.
+    /// The file system over the object set of this number, and the path of its data set. `None` if the data set is neither
+    /// that of this view nor mounted.
     pub fn fs_of_set(&self, set: u64) -> Option<(String, Arc<Fs>)> {
         let has = |dataset: &Dataset| dataset.object_set().id().0 == set;
         if has(&self.dataset) && !self.is_snapshot() {
@@ -287,7 +287,7 @@ impl OpenPool {
         Some((row.path, row.fs.get()?))
     }
 
-    /// Whether it can only be read, whatever the pool allows.
+    /// Whether this is the view of a snapshot, which is read-only.
     pub fn is_snapshot(&self) -> bool {
         self.dataset_path.contains('@')
     }
@@ -307,8 +307,8 @@ impl OpenPool {
         self.fs.open(&self.dataset)
     }
 
-    /// The root data set. It alone stores the error log, which belongs to the pool: two data sets that stored it would not
-    /// know of each other's entries.
+    /// The root data set. Only it stores the error log of the pool. If two data sets stored the log, neither would know the
+    /// other's entries.
     pub fn root(&self) -> Result<Arc<Dataset>, DatasetError> {
         self.datasets.open_dataset("")
     }

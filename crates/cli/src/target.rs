@@ -35,11 +35,11 @@ pub fn find(registry: &Registry, word: &str) -> Outcome<Target> {
     find_at(&path)
 }
 
-/// Finds a pool, and in it the data set or snapshot that `word` means: `tank/home/ann`, `tank/home@monday`. A pool alone
-/// means its root, whose path is `""`.
+/// Finds the pool, and the path of the data set or snapshot in it, that `word` means: `tank/home/ann`, `tank/home@monday`.
+/// The name of a pool means its root data set, whose path is `""`.
 ///
 /// # Errors
-/// As [`find`]. The data set is not looked up.
+/// As [`find`]. Does not check whether the data set exists.
 pub fn find_mountable(registry: &Registry, word: &str) -> Outcome<(Target, String)> {
     let known = registry.pools()?;
     let Some((pool, path)) = split_mountable(word).filter(|_| !known.contains_key(word)) else {
@@ -49,13 +49,14 @@ pub fn find_mountable(registry: &Registry, word: &str) -> Outcome<(Target, Strin
         return Ok((find(registry, pool)?, path.to_owned()));
     }
     match find(registry, word) {
-        // A path that leads nowhere, and may be that of a data set.
+        // No file has this path, so the word was probably meant as the name of a data set.
         Err(_) if Path::new(word).symlink_metadata().is_err() => Err(unknown_pool(pool, &known)),
         found => Ok((found?, String::new())),
     }
 }
 
-/// The pool's name in the name of a data set or snapshot, and its path in the pool. `None`: it has no such form.
+/// Splits the name of a data set or snapshot into the pool's name and the path in the pool. `None`: the word has another
+/// form.
 pub fn split_mountable(word: &str) -> Option<(&str, &str)> {
     let at = word.find(['/', '@'])?;
     let (pool, rest) = word.split_at_checked(at)?;

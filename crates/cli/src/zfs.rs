@@ -1,7 +1,7 @@
-//! `zfs` and `zpool`: the forms of these commands that scripts for snapshots use, like sanoid and zfs-auto-snapshot.
+//! `zfs` and `zpool`: the command lines of these programs that snapshot scripts use, such as sanoid and zfs-auto-snapshot.
 //!
-//! A program that is started under one of these names answers here. Commands that change something run as commands of `terrane`.
-//! Listings have the columns, headers and separators that such scripts parse.
+//! If this program is started under one of these names, [`run`] handles the command line. Commands that change something run as
+//! commands of `terrane`. Listings have the columns, headers and separators that such scripts parse.
 
 use crate::clock;
 use crate::cmd;
@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "expected a command that scripts for snapshots use; see `terrane help` for all others";
 
-/// Answers if this program was started as `zfs` or `zpool`. `None`: it is called `terrane`.
+/// Runs the command if this program was started as `zfs` or `zpool`. `None`: it was started under another name.
 pub fn run() -> Option<ExitCode> {
     let mut words = std::env::args_os();
     let called = PathBuf::from(words.next()?);
@@ -43,7 +43,7 @@ pub fn run() -> Option<ExitCode> {
     })
 }
 
-/// Options of a listing, as both programs spell them.
+/// Options of a listing, which are the same for both programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Options {
     is_scripted: bool,
@@ -58,7 +58,7 @@ struct Options {
     words: Vec<String>,
 }
 
-/// Parses options that may be joined, like `-Hrpt snapshot` or `-d1`. `valued`: letters whose value follows.
+/// Parses options that may be joined, like `-Hrpt snapshot` or `-d1`.
 fn parse(words: &[String]) -> Result<Options, String> {
     let mut options = Options::default();
     let mut words = words.iter();
@@ -168,13 +168,13 @@ fn rows(registry: &Registry, options: &Options, names: &[String]) -> Outcome<Vec
     for (name, snapshot) in wanted {
         let kinds = match (&snapshot, options.kinds.as_slice()) {
             (Some(_), _) => vec!["snapshot".to_owned()],
-            // There are no volumes.
+            // Terrane has no volumes.
             (None, []) => vec!["filesystem".to_owned()],
             (None, kinds) => {
                 kinds.iter().filter(|kind| *kind != "volume").map(|kind| long_kind(kind)).collect()
             }
         };
-        // Snapshots lie one level below their data set.
+        // Snapshots count as one level below their data set.
         let recursive = is_all || options.recursive;
         let of = Selection { paths: vec![name.path.clone()], recursive, kinds };
         let answer = cmd::ask(registry, &name.pool, &Query::ListDatasets { of, names: names.to_vec() })?;
@@ -204,7 +204,7 @@ fn long_kind(kind: &str) -> String {
     .to_owned()
 }
 
-/// The key in a row of `fs list` of a property.
+/// The key of a property in a row of `fs list`.
 fn key(property: &str) -> &str {
     match property {
         "avail" => "available",
@@ -241,13 +241,13 @@ fn value_of(row: &Value, property: &str, is_parsable: bool) -> String {
     }
 }
 
-/// Names of properties that have to be asked for.
+/// Of these columns, the properties that rows have only if they are requested.
 fn to_ask<'a>(columns: impl Iterator<Item = &'a String>) -> Vec<String> {
     let unknown = ["mounted", "createtxg", "all", "property", "value", "source"];
     columns.filter(|name| !OWN.contains(&key(name)) && !unknown.contains(&name.as_str())).cloned().collect()
 }
 
-/// Rows of words: separated by tabs for scripts, else in columns below a header.
+/// A table: cells separated by tabs for scripts, else columns below a header.
 fn table(header: &[String], rows: &[Vec<String>], is_scripted: bool) -> String {
     let line = |cells: &[String]| format!("{}\n", cells.join("\t"));
     if is_scripted {
@@ -392,7 +392,7 @@ fn pools(options: &Options) -> Outcome<String> {
     Ok(table(&columns, &cells, options.is_scripted))
 }
 
-/// Scripts ask for features of the pool, of which data sets and snapshots are there.
+/// `zpool get`. Scripts ask whether features of the pool are active. `extensible_dataset` and `bookmarks` always are.
 fn pool_properties(options: &Options) -> Outcome<String> {
     let (names, words) = options.words.split_first().ok_or_else(|| Failure(USAGE.to_owned()))?;
     let columns: Vec<String> = match options.columns.as_slice() {

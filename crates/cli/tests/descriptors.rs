@@ -93,7 +93,7 @@ fn a_server_follows_a_killed_one_by_what_its_manager_keeps() {
     let mut server = manager.start();
     let mut names: Vec<_> = manager.store.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
-    let kinds = ["connection", "control", "device", "facts", "ledger"];
+    let kinds = ["connection", "control", "device", "facts", "ledger", "tags"];
     assert_eq!(names, kinds.map(|kind| format!("terrane-{kind}")));
 
     let path = dir.path("mnt/kept");

@@ -6,8 +6,9 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use support::{TestDir, can_mount, is_root, kill};
 
 /// A pool whose data set `home` is mounted beside the root.
@@ -43,6 +44,22 @@ fn a_day_with_snapshots() {
     assert_eq!(read(&dir, "home/.terrane/snapshot/monday/file"), "monday");
     assert_eq!(read(&dir, "home/file"), "tuesday");
     assert!(fs::read_dir(dir.path("home")).unwrap().all(|entry| entry.unwrap().file_name() != ".terrane"));
+    fs::write(dir.path("home/new"), "x").unwrap();
+    let changes = dir.json("fs diff -j tank/home@monday");
+    let page =
+        fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/json.md"))
+            .unwrap();
+    let section = page.split("\n## fs diff: changes\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let mut found = Vec::new();
+    for row in changes["changes"].as_array().unwrap() {
+        assert!(
+            row.as_object().unwrap().keys().all(|key| section.contains(&format!("| `{key}` |"))),
+            "{row}"
+        );
+        found.push(format!("{} {}", row["change"].as_str().unwrap(), row["path"].as_str().unwrap()));
+    }
+    assert_eq!(found, ["modified /", "modified /file", "created /new"]);
+    fs::remove_file(dir.path("home/new")).unwrap();
     // Taken names, unknown names.
     dir.refused("snapshot tank/home@monday", &["exists already"]);
     dir.refused("snapshot tank/hme@monday", &["did you mean 'tank/home'?"]);
@@ -68,14 +85,38 @@ fn a_day_with_snapshots() {
     dir.run("fs rollback -r tank/home@monday", 0);
     dir.run("mount tank/home home", 0);
     assert_eq!(read(&dir, "home/file"), "monday");
+    // What is mounted is neither renamed nor destroyed with its snapshots.
+    dir.refused("fs rename tank/home tank/people", &["unmount it first"]);
+    dir.refused("fs destroy -r tank/home", &["unmount it first"]);
+    dir.refused("fs rollback -r tank/home@monday", &["unmount it first"]);
+    assert!(dir.out("fs list -t snapshot tank/home").contains("@monday"));
     // A snapshot alone takes no changes, and cannot be destroyed meanwhile.
     dir.run("mount tank/home@monday other", 0);
     assert_eq!(read(&dir, "other/file"), "monday");
     assert!(fs::write(dir.path("other/new"), "x").is_err());
     dir.refused("fs destroy tank/home@monday", &["mounted on"]);
     dir.run("umount other", 0);
+    // What the kernel has cached of a destroyed snapshot is gone soon, also for files that are open.
+    let open = File::open(dir.path("home/.terrane/snapshot/monday/file")).unwrap();
+    let mut content = [0; 6];
+    open.read_exact_at(&mut content, 0).unwrap();
     assert!(dir.out("fs destroy -v tank/home@monday").contains("destroy tank/home@monday"));
+    let begun = Instant::now();
+    while open.read_at(&mut content, 0).is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "the kernel still shows a destroyed snapshot");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(open);
     assert!(fs::read(dir.path("home/.terrane/snapshot/monday/file")).is_err());
+    dir.run("umount home", 0);
+    dir.run("fs create tank/home/ann", 0);
+    dir.run("snapshot -r tank/home@last", 0);
+    dir.run("fs hold keep tank/home/ann@last", 0);
+    dir.refused("fs destroy -r tank/home", &["held by keep"]);
+    assert!(dir.out("fs list -r -t snapshot tank/home").contains("tank/home@last"));
+    dir.run("fs release keep tank/home/ann@last", 0);
+    dir.run("fs destroy -r tank/home", 0);
+    assert_eq!(dir.out("fs list -H -o name"), "tank\n");
     dir.run("umount -a tank", 0);
     assert!(dir.out("check tank").contains("nothing found"));
 }

@@ -1,11 +1,11 @@
-//! The data sets of a pool as a tree in memory: what each stores of its properties, and what it may take.
+//! The data sets of a pool as a tree in memory: the properties that each stores, the space that it uses, and its quotas.
 //!
-//! A data set that is not open still counts: data sets below inherit its properties, and its quota bounds them. So
+//! A data set that is not open still matters: data sets below inherit its properties, and its quota limits them. So
 //! each data set has a branch, open or not. `Datasets` keeps the tree.
 //!
 //! Invariants:
-//! * A data set that is open obeys its properties, own and inherited. A change of a branch is followed by
-//!   [`Branch::follow`] on it, which reaches all open data sets below.
+//! * An open data set obeys its properties, own and inherited. After each change of a branch, the caller calls
+//!   [`Branch::follow`] on it, which applies the properties of all open data sets there and below.
 //! * No lock of a branch is held while one of another is taken.
 
 use crate::chain::Chain;
@@ -20,13 +20,13 @@ use terrane_pool::{Pool, Tx};
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
-/// An open data set, which obeys the properties of its branch.
+/// An open data set, which applies the properties of its branch.
 pub(crate) trait Follower: Send + Sync {
     /// Applies the properties as they are now.
     fn follow(&self);
 }
 
-/// What a data set takes without those below it.
+/// The space that a data set uses, without the data sets below it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OwnUsage {
     /// Bytes of the head.
@@ -44,7 +44,7 @@ impl OwnUsage {
 enum OwnSource {
     /// The object set, which holds this branch.
     Open(Weak<ObjectSet>),
-    /// As stored when the branch was made: it cannot change before it is opened.
+    /// The space as stored when the branch was made. It cannot change before the data set is opened.
     Closed(OwnUsage),
 }
 
@@ -57,10 +57,11 @@ pub struct Branch {
     props: Mutex<Arc<Props>>,
     follower: Mutex<Option<Weak<dyn Follower>>>,
     own: Mutex<OwnSource>,
-    /// Of a clone: what its origin referred to. The clone and its lists still have that, or have given it up.
+    /// Bytes that the origin of a clone refers to. The head and the dead lists of the clone count them too, so they are
+    /// subtracted.
     shared_bytes: AtomicU64,
     limits: Limits,
-    /// What it took with all below, as of a txg.
+    /// Bytes that it uses with all data sets below, as of a txg.
     tree_used: Mutex<Option<(Txg, u64)>>,
     promises: Arc<Promises>,
 }
@@ -101,18 +102,18 @@ impl Branch {
         names.try_fold(Arc::clone(self), |found, name| found.children.lock().get(name).cloned())
     }
 
-    /// Removes a branch below this one.
+    /// Removes the child of this name.
     pub(crate) fn cut(&self, name: &str) {
         self.children.lock().remove(name);
     }
 
-    /// Ends the tree, whose branches refer to each other.
+    /// Removes all branches below. Branches refer to each other, so the tree would never be freed otherwise.
     pub(crate) fn fell(&self) {
         let children = std::mem::take(&mut *self.children.lock());
         children.values().for_each(|child| child.fell());
     }
 
-    /// Moves it below another branch, under a name there. Open data sets obey at once what they inherit there.
+    /// Moves it below another branch, under a new name. Open data sets apply at once what they inherit there.
     pub(crate) fn move_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
         let before = self.name.lock().clone();
         if let Some(above) = self.parent() {
@@ -148,12 +149,12 @@ impl Branch {
         self.parent.lock().is_none()
     }
 
-    /// What it stores of its properties.
+    /// The properties that it stores.
     pub fn props(&self) -> Arc<Props> {
         Arc::clone(&self.props.lock())
     }
 
-    /// Changes what it stores. The caller follows with [`Branch::follow`].
+    /// Changes the stored properties. The caller then calls [`Branch::follow`].
     pub(crate) fn update(&self, change: impl FnOnce(&mut Props)) {
         change(Arc::make_mut(&mut *self.props.lock()));
         self.limits.set(&self.props());
@@ -184,7 +185,7 @@ impl Branch {
         *self.follower.lock() = Some(follower);
     }
 
-    /// Has all open data sets, here and below, obey what is stored now.
+    /// Applies the properties that are stored now to all open data sets, here and below.
     pub fn follow(&self) {
         let follower = self.follower.lock().as_ref().and_then(Weak::upgrade);
         if let Some(follower) = follower {
@@ -203,17 +204,17 @@ impl Branch {
         matches!(&*self.own.lock(), OwnSource::Open(set) if set.strong_count() > 0)
     }
 
-    /// Sets what the origin of a clone referred to; 0: it is no clone.
+    /// Sets the bytes that the origin of a clone refers to; 0: it is no clone.
     pub(crate) fn set_shared(&self, bytes: u64) {
         self.shared_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// What it takes while it is not open.
+    /// Sets the space that it uses while it is not open.
     pub(crate) fn set_closed(&self, usage: OwnUsage) {
         *self.own.lock() = OwnSource::Closed(usage);
     }
 
-    /// Its object set, or what it takes while that is not open.
+    /// Its object set, or the space that it uses while that is not open.
     fn own_source(&self) -> Result<Option<Arc<ObjectSet>>, OwnUsage> {
         match &*self.own.lock() {
             OwnSource::Open(set) => Ok(set.upgrade()),
@@ -221,7 +222,7 @@ impl Branch {
         }
     }
 
-    /// Bytes that its head takes, as of the last commit.
+    /// Bytes that its head refers to, as of the last commit.
     pub fn head_bytes(&self) -> u64 {
         match self.own_source() {
             Ok(set) => set.and_then(|set| set.account()).map_or(0, |account| account.used_bytes),
@@ -229,7 +230,7 @@ impl Branch {
         }
     }
 
-    /// What it takes without those below it, as of the last commit.
+    /// The space that it uses without the data sets below it, as of the last commit.
     pub fn own_usage(&self) -> OwnUsage {
         match self.own_source() {
             Ok(set) => OwnUsage {
@@ -240,14 +241,14 @@ impl Branch {
         }
     }
 
-    /// Bytes that it takes with its snapshots and all data sets below, as of the last commit.
+    /// Bytes that it uses with its snapshots and all data sets below, as of the last commit.
     pub fn used_bytes(&self) -> u64 {
         let below = self.children().iter().map(|child| child.used_bytes()).fold(0, u64::saturating_add);
         let shared = self.shared_bytes.load(Ordering::Relaxed);
         self.own_usage().sum().saturating_sub(shared).saturating_add(below)
     }
 
-    /// The same, counted at most once for each txg.
+    /// The same, computed at most once for each txg.
     fn used_bytes_as_of(&self, synced: Txg) -> u64 {
         let known = self.tree_used.lock().filter(|(txg, _)| *txg == synced);
         if let Some((_, bytes)) = known {
@@ -258,12 +259,12 @@ impl Branch {
         bytes
     }
 
-    /// The space of the pool as far as this data set can use it.
+    /// The space of the pool that this data set can use.
     pub fn limit_usage(self: &Arc<Self>, usage: Usage) -> Usage {
         limits::tightest(usage, &self.bounds(None))
     }
 
-    /// The limits that apply, with what each counts now. `synced`: counts as of this txg are new enough.
+    /// The quotas that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough.
     fn bounds(self: &Arc<Self>, synced: Option<Txg>) -> Vec<Bound> {
         let mut bounds = Vec::new();
         for (distance, branch) in self.chain().enumerate() {
@@ -300,7 +301,7 @@ fn kept_bytes(set: &Arc<ObjectSet>) -> u64 {
     )
 }
 
-/// Bounds an object set by the limits of its data set and of the parents.
+/// Limits an object set by the quotas of its data set and of all parents.
 pub(crate) struct BranchBound {
     pub branch: Arc<Branch>,
     pub pool: Arc<Pool>,

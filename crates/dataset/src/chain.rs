@@ -3,12 +3,12 @@
 //! Snapshot `s` refers to a block that was born in txg `b` and left the data set in txg `d` if `b <= s < d`. So the newest snapshot
 //! before `d` decides. If it refers to the block, the block goes to the dead list of the next snapshot, or of the head.
 //!
-//! Of the blocks on a list, the snapshot before the list is the newest that refers to them. When that snapshot is destroyed, the
-//! list takes over the snapshot's own list. Then an entry stays if it was born no later than the snapshot that is now before the list.
-//! That makes destruction a rule for each list, which can be applied in pieces, and again after a crash.
+//! The snapshot *before* a list is the newest that refers to the blocks on the list. When that snapshot is destroyed, the list takes
+//! over the snapshot's own list. Then an entry stays if it was born no later than the snapshot that is now before the list.
+//! So destruction needs one rule for each list. A scan applies it in pieces, and begins again after a crash.
 //!
 //! Invariants:
-//! * A chain changes only in the sync of the txg to which the change belongs. An operation only says what is to change.
+//! * A chain changes only in the sync of the txg to which the change belongs. Operations only queue changes.
 //! * An entry is freed and leaves its list in the same txg.
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
@@ -26,11 +26,11 @@ use terrane_pool::{Tx, TxgSync};
 use terrane_store::PoolError;
 use terrane_wire::{ObjectId, Txg};
 
-/// Blocks of dead lists that a txg looks through at most, for each data set.
+/// Most blocks of dead lists that a txg scans, for each data set.
 const SCAN_BLOCKS: u64 = 64;
-/// Copies of blocks that a txg frees from dead lists at most, for each data set. Exceeded by those of one block.
+/// Copies after which a txg stops freeing entries of dead lists, for each data set. The block that is being scanned is finished.
 const SCAN_FREES: u64 = 32 << 10;
-/// Metadata blocks that the destruction of a part dirties.
+/// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
 
 /// A snapshot in a chain.
@@ -51,17 +51,17 @@ impl Link {
     }
 }
 
-/// A change of a chain, in the txg of the operation that asks for it.
+/// A change of a chain. It belongs to the txg of the operation that queues it.
 #[derive(Clone, Debug)]
 pub(crate) enum ChainChange {
     /// A snapshot is taken. Its list is that of the head, which gets a new one.
     Take { info: SnapshotInfo, new_list: ObjectId },
     /// A snapshot is destroyed.
     Destroy(Txg),
-    /// The data set has other snapshots now, and another origin. Its lists are at rest. The first one is to be counted anew, and that
-    /// after the last snapshot which is new.
+    /// A promotion gives the data set other snapshots and another origin. Its lists are at rest. `recount`: the list whose `unique` sum
+    /// has to be counted again.
     Replace { origin: Txg, links: Vec<Link>, recount: ObjectId },
-    /// The data set is retired. Its snapshots are no longer its own, and what is older than the origin is not.
+    /// The data set is retired. Its snapshots belong to another set now, and so do blocks that are not younger than `origin`.
     Detach { origin: Txg },
 }
 
@@ -73,11 +73,11 @@ struct Part {
     has_changed: bool,
 }
 
-/// A pass over a list.
+/// A scan of a list.
 struct Scan {
     part: usize,
     block: u64,
-    /// Blocks that the first part had when the pass began. Entries behind them are counted when they are added.
+    /// Number of blocks of the first part when the scan began. Entries behind them are counted when they are added.
     first_part_blocks: u64,
     unique_bytes: u64,
 }
@@ -92,7 +92,7 @@ struct DeadList {
 
 #[derive(Default)]
 struct State {
-    /// What is older belongs to the snapshot from which the data set was cloned.
+    /// The txg of the snapshot from which the data set was cloned. Blocks that are not younger belong to that snapshot.
     origin: Txg,
     links: Vec<Link>,
     head_list: ObjectId,
@@ -100,34 +100,35 @@ struct State {
     lists: BTreeMap<ObjectId, DeadList>,
     /// Entries that the syncing txg adds, by list.
     added: BTreeMap<ObjectId, Vec<DeadEntry>>,
-    /// What snapshots do not refer to although it was counted: it waited in the free queue when they were taken.
+    /// Blocks to subtract from the sums of snapshots, by snapshot. They were in the free queue when the snapshot was taken, and this txg
+    /// frees them.
     not_referenced: BTreeMap<ObjectId, Account>,
-    /// Lists that have to be looked through.
+    /// Lists that are due for a scan.
     due: BTreeSet<ObjectId>,
-    /// Parts without entries, which the next txg destroys, with their list.
+    /// Empty parts that the next txg destroys: list and part.
     empty: Vec<(ObjectId, ObjectId)>,
-    /// Of those, the parts that the syncing txg destroys.
+    /// Parts that the syncing txg destroys: list and part.
     destroyed: Vec<(ObjectId, ObjectId)>,
 }
 
-/// Decides which blocks that leave a data set its snapshots keep.
+/// Decides for each block that leaves a data set whether a snapshot keeps it.
 pub struct Chain {
     mos: Weak<ObjectSet>,
-    /// The newest txg whose blocks may be kept.
+    /// The newest txg of a snapshot or of the origin. Blocks that were born later are never kept.
     newest: AtomicU64,
-    /// Whether a sync has anything to do here.
+    /// Whether the next sync has to work on the lists.
     is_busy: AtomicBool,
     state: Mutex<State>,
     pending: Mutex<Vec<ChainChange>>,
     syncing: Mutex<Vec<ChainChange>>,
 }
 
-/// What the blocks of a chain's lists take.
+/// The space of the blocks on a chain's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChainUsage {
     /// Bytes that only one snapshot refers to, by its txg.
     pub unique: BTreeMap<Txg, u64>,
-    /// Bytes of all lists: what would be freed if all snapshots were destroyed.
+    /// Bytes of all lists. Destroying all snapshots would free them.
     pub kept_bytes: u64,
     /// Some counts are not exact yet, because destroyed snapshots are still being freed.
     pub is_counting: bool,
@@ -162,7 +163,7 @@ impl Chain {
         policy.downcast().ok()
     }
 
-    /// Asks for a change in the txg of a transaction, which the caller holds.
+    /// Queues a change for the txg of the transaction.
     pub(crate) fn change(&self, _tx: &Tx, change: ChainChange) {
         let mut pending = self.pending.lock();
         if let ChainChange::Take { info, .. } = &change {
@@ -177,7 +178,7 @@ impl Chain {
         self.pending.lock().iter().any(|change| matches!(change, ChainChange::Take { .. }))
     }
 
-    /// The newest txg of which a snapshot exists or is being taken, or the origin's. Blocks born later are the data set's alone.
+    /// The txg of the newest snapshot, taken or being taken, or of the origin. No snapshot refers to blocks that were born later.
     pub fn newest(&self) -> Txg {
         Txg(self.newest.load(Ordering::Relaxed))
     }
@@ -187,14 +188,14 @@ impl Chain {
         self.state.lock().links.clone()
     }
 
-    /// Whether the lists are at rest: nothing on them is to be freed or counted, and no part is being destroyed.
+    /// Whether the lists are at rest: no change is queued, no list is due for a scan, and no part is being destroyed.
     pub fn is_at_rest(&self) -> bool {
         let is_pending = !self.pending.lock().is_empty();
         let state = self.state.lock();
         !is_pending && state.due.is_empty() && state.empty.is_empty() && state.destroyed.is_empty()
     }
 
-    /// What the lists hold, as of the last sync.
+    /// The space of the blocks on the lists, as of the last sync.
     pub fn usage(&self) -> Result<ChainUsage, ObjectError> {
         let mut state = self.state.lock();
         let mut usage = ChainUsage { is_counting: !state.due.is_empty(), ..ChainUsage::default() };
@@ -281,7 +282,7 @@ impl State {
             .map_or(self.origin, |link| link.created)
     }
 
-    /// Blocks on the list that were born later than this belong to the snapshot before the list alone.
+    /// Of the blocks on the list, only the snapshot before the list refers to those that were born after this txg.
     fn unique_after(&self, index: usize) -> Txg {
         match index {
             0 => Txg(u64::MAX),
@@ -328,7 +329,7 @@ impl State {
         self.head_list = new_list;
     }
 
-    /// Hands the list of a snapshot on to the next one.
+    /// Links the list of a destroyed snapshot behind the next list.
     fn destroy(&mut self, mos: &Arc<ObjectSet>, created: Txg) -> Result<(), ObjectError> {
         let Some(index) = self.links.iter().position(|link| link.created == created) else { return Ok(()) };
         let own = self.list_id(index);
@@ -351,14 +352,14 @@ impl State {
         {
             *of_list = next;
         }
-        // The list after the next counts what only the next snapshot has, which has become more.
+        // The list behind the next one counts the blocks that only the next snapshot refers to. There are more of them now.
         for id in [self.list_id(index), self.list_id(index + 1)] {
             self.recount(mos, id)?;
         }
         Ok(())
     }
 
-    /// Has a list looked through from its beginning.
+    /// Makes a list due for a scan from its beginning.
     fn recount(&mut self, mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(), ObjectError> {
         let Some(index) = self.index_of(id) else { return Ok(()) };
         if let Some(list) = self.load_list(mos, index)? {
@@ -372,7 +373,7 @@ impl State {
         Ok(())
     }
 
-    /// Hands the snapshots and their lists to another chain, and keeps the list of the head.
+    /// Gives up the snapshots and their lists, and keeps the list of the head.
     fn detach(&mut self, origin: Txg) {
         for link in std::mem::take(&mut self.links) {
             self.lists.remove(&link.dead_list);
@@ -383,7 +384,7 @@ impl State {
         self.origin = origin;
     }
 
-    /// Takes parts that this txg destroys out of their lists.
+    /// Unlinks the parts that this txg destroys.
     fn unlink_destroyed(&mut self) {
         for (list, part) in std::mem::take(&mut self.destroyed) {
             let Some(list) = self.lists.get_mut(&list) else { continue };
@@ -412,9 +413,9 @@ impl State {
         Ok(())
     }
 
-    /// Looks through a bounded piece of the lists that are due: frees what no snapshot refers to any more, and counts the rest.
+    /// Scans a bounded number of blocks of the lists that are due: frees entries that no snapshot refers to, and counts the others.
     fn scan(&mut self, mos: &Arc<ObjectSet>, txg_sync: &mut TxgSync<'_>) -> Result<(), ObjectError> {
-        // Nobody has reserved space for these blocks, so small pools take fewer of them.
+        // No operation has reserved space for these blocks, so small pools scan fewer of them.
         let blocks_max = u64::from(mos.pool().max_block()) / u64::from(LIST_BLOCK_BYTES) / 4;
         let (mut blocks, mut freed) = (blocks_max.clamp(1, SCAN_BLOCKS), 0);
         while blocks > 0
@@ -498,7 +499,7 @@ impl DeadList {
         let Some((id, blocks)) = self.parts.first().map(|part| (part.id, part.blocks)) else { return Ok(()) };
         let (count, bytes) = (entries.len() as u64, entries.iter().map(DeadEntry::bytes).sum::<u64>());
         let mut at = blocks;
-        // The last block is filled, unless a pass has counted it or will.
+        // Fills the last block, unless the running scan counts that block.
         if let Some(last) = blocks.checked_sub(1).filter(|last| *last >= first_free) {
             match self.entries(mos, id, last) {
                 Ok(mut others) => {
@@ -522,7 +523,7 @@ impl DeadList {
         Ok(())
     }
 
-    /// Looks through the next block. Returns how many copies were freed; `None`: the pass has ended.
+    /// Scans the next block. Returns the number of freed copies; `None`: the scan has ended.
     fn scan_block(
         &mut self,
         mos: &Arc<ObjectSet>,
@@ -547,7 +548,7 @@ impl DeadList {
             return Ok(None);
         };
         let (id, blocks) = (found.id, if part == 0 { first_part_blocks } else { found.blocks });
-        // A small part is poured into the first one. Each time, the first one at least doubles what is poured.
+        // Entries of a small part move into the first part. An entry moves few times, because the first part is at least as large then.
         let is_poured = part > 0 && found.info.entries <= first_entries.max(4096);
         if block >= blocks {
             if let Some(scan) = &mut self.scan {
@@ -590,7 +591,7 @@ impl DeadList {
     }
 }
 
-/// Damage costs the space of what cannot be read. Other errors stop the pool.
+/// Reports damage: the space of unreadable entries is lost. Returns any other error, which stops the pool.
 fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
     match error {
         ObjectError::Pool(PoolError::Corrupt(corrupt)) => {
@@ -680,9 +681,14 @@ impl FreePolicy for Chain {
                 ChainChange::Destroy(created) => state.destroy(&mos, *created)?,
                 ChainChange::Replace { origin, links, recount } => {
                     state.take_changes(&mut changes);
-                    state.lists.clear();
                     state.origin = *origin;
                     state.links.clone_from(links);
+                    // Lists that stay may have changed in this txg. Lists that come from another data set are at rest.
+                    let kept: BTreeSet<ObjectId> =
+                        (0..=state.links.len()).map(|index| state.list_id(index)).collect();
+                    state.lists.retain(|list, _| kept.contains(list));
+                    state.due.retain(|list| kept.contains(list));
+                    state.empty.retain(|(list, _)| kept.contains(list));
                     state.recount(&mos, *recount)?;
                 }
                 ChainChange::Detach { origin } => {
@@ -691,13 +697,19 @@ impl FreePolicy for Chain {
                 }
             }
         }
-        state.scan(&mos, txg_sync)?;
+        // Blocks in `changes` can be read from the next txg on.
+        if changes.iter().all(|change| !matches!(change.update, MosUpdate::Blocks(_))) {
+            state.scan(&mos, txg_sync)?;
+        }
         state.take_changes(&mut changes);
         for (id, account) in std::mem::take(&mut state.not_referenced) {
-            // It may have been destroyed meanwhile.
+            // The snapshot may have been destroyed meanwhile.
             if state.links.iter().any(|link| link.snapshot == id) {
-                let before =
-                    SnapshotInfo::parse(&mos.hold(id)?.bonus(), id).map_err(PoolError::from)?.referenced;
+                let object = match mos.hold(id) {
+                    Err(ObjectError::NotFound(_)) => continue,
+                    object => object?,
+                };
+                let before = SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?.referenced;
                 let bytes = encode_referenced(&before.minus(&account));
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }

@@ -1,4 +1,4 @@
-//! An open data set, and the root data set: creating and opening it, and its properties.
+//! An open data set and its properties. Creates and opens the root data set.
 
 use crate::attributes::{AclType, DnodeSize, XattrPlacement};
 use crate::branch::{Branch, BranchBound, Follower};
@@ -77,17 +77,17 @@ pub(crate) fn ensure_supported(set: &ObjectSet, key: &Key, value: &Stored) -> Re
 
 /// Values for a new data set.
 pub(crate) struct NewProps {
-    /// Stored in the master ZAP, for good.
+    /// Stored in the master ZAP. They never change.
     fixed: Vec<(&'static Property, u64)>,
     set: Vec<(Key, Stored)>,
-    /// The time of creation is stored. Older versions would not show it for a root data set.
+    /// Whether the time of creation is stored. The root data set has none.
     is_dated: bool,
 }
 
 impl NewProps {
     /// Parses the values, and enables the features that they need.
     ///
-    /// The parent gives the values that are fixed at creation and not among `values`.
+    /// Properties that are fixed at creation and not in `values` are copied from the parent.
     pub fn parse(
         mos: &ObjectSet,
         parent: Option<&Dataset>,
@@ -160,7 +160,7 @@ fn fixed_properties(master: &ObjectZap) -> Result<BTreeMap<&'static str, u64>, D
     let mut fixed = BTreeMap::new();
     for property in PROPERTIES.iter().filter(|property| property.is_fixed()) {
         if let Some(number) = master.lookup_u64(property.name.as_bytes())? {
-            // Here a default cannot replace the value of a newer version: no name would be found.
+            // A default must not replace an unknown value of a newer version: lookups would not find names.
             property.print(number)?;
             fixed.insert(property.name, number);
         }
@@ -198,7 +198,7 @@ impl Dataset {
         Dataset::open(objects, &node, &branch)
     }
 
-    /// Opens the data set of a node, which has this place in the tree.
+    /// Opens the data set of a node. `branch` is its branch.
     pub(crate) fn open(
         objects: &Arc<ObjectSets>,
         node: &Node,
@@ -218,9 +218,9 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// This data set as of the root that its object set had after an earlier txg: a snapshot, read-only. It shows
-    /// the properties that the data set has now, and changes none of the pool's settings. The blocks of the root
-    /// must be kept until [`close`](Dataset::close). `set` is the object set that had it.
+    /// Opens a snapshot of this data set: the root that object set `set` had after an earlier txg, read-only. It shows the
+    /// properties that the data set has now, and changes no settings of the pool. The caller keeps the blocks of the root
+    /// until [`close`](Dataset::close).
     pub fn open_at(&self, set: ObjectId, root: &BlockPtr) -> Result<Dataset, DatasetError> {
         let set = self.object_set.open_at(ObjsetId(set.0), root)?;
         let zap_policy = ZapPolicy::of(&set);
@@ -249,7 +249,7 @@ impl Dataset {
         })
     }
 
-    /// Whether this is a snapshot, which takes no changes.
+    /// Whether this is a snapshot, which is read-only.
     pub fn is_snapshot(&self) -> bool {
         self.object_set.is_read_only()
     }
@@ -263,8 +263,8 @@ impl Dataset {
         if self.is_snapshot() { Err(ObjectError::from(PoolError::ReadOnly).into()) } else { Ok(()) }
     }
 
-    /// Opens a data set beside the tree, to read what it holds. Nothing obeys its properties, as another handle may be
-    /// in use.
+    /// Opens a data set for reading, outside of the tree. Its properties are not applied, because another handle may be in
+    /// use.
     pub(crate) fn open_to_check(objects: &Arc<ObjectSets>, node: &Node) -> Result<Dataset, DatasetError> {
         let dataset = Dataset::open_with(objects, node, &Branch::root(node.load_props()?))?;
         dataset.obeyed.apply_kernel_cached()?;
@@ -362,7 +362,7 @@ impl Dataset {
         self.obeyed.dnode_size()
     }
 
-    /// Where snapshots are shown inside a mount.
+    /// How a mount shows snapshots.
     pub fn snapdir(&self) -> SnapDir {
         self.obeyed.snapdir()
     }
@@ -372,18 +372,19 @@ impl Dataset {
         self.obeyed.recompress_days()
     }
 
-    /// Whether programs may change nothing: a snapshot, or the property `readonly`.
+    /// Whether programs cannot change the data set: it is a snapshot, or its property `readonly` is on.
     pub fn is_read_only(&self) -> bool {
         self.is_snapshot() || self.obeyed.is_read_only()
     }
 
-    /// Whether a program's change is admitted now. `writes_back`: the kernel writes back what a program stored
-    /// through a mapping. For a minute it may do so although the data set has become read-only meanwhile.
+    /// Whether a change is admitted now. `writes_back`: the kernel writes back stores through a mapping. That is admitted
+    /// for a minute after the data set became read-only.
     pub fn admits_change(&self, writes_back: bool) -> bool {
         !self.is_snapshot() && self.obeyed.admits_change(writes_back)
     }
 
-    /// The kernel may have stores through mappings to write back that a predecessor of this server admitted.
+    /// Admits write-backs for a while even if the data set is read-only. The kernel may still hold stores through mappings
+    /// that a predecessor of this server admitted.
     pub fn expect_write_backs(&self) {
         self.obeyed.expect_write_backs();
     }
@@ -408,7 +409,7 @@ impl Dataset {
         Ok(PropertyValue { name: key.name().to_string(), value: key.print(&value)?, source })
     }
 
-    /// Refuses a property of the whole pool on another data set than the root data set.
+    /// Refuses a property of the whole pool on a data set below the root.
     fn check_own(&self, key: &Key) -> Result<(), DatasetError> {
         match key.property() {
             Some(property) if property.scope == Scope::Pool && !self.branch.is_root() => {
@@ -418,34 +419,34 @@ impl Dataset {
         }
     }
 
-    /// Whether its value takes effect when the data set is opened the next time; see [`Dataset::set`].
+    /// Whether the current value takes effect only when the data set is opened again; see [`Dataset::set`].
     pub fn is_pending(&self, name: &str) -> bool {
         self.obeyed.is_pending(name)
     }
 
-    /// Every property that it has, with its value, and then all user properties that apply.
+    /// All properties of the data set with their values. User properties come last.
     pub fn list(&self) -> Result<Vec<PropertyValue>, DatasetError> {
         let is_own = |property: &&Property| property.scope != Scope::Pool || self.branch.is_root();
         let known = PROPERTIES.iter().filter(is_own).map(|property| property.name.to_string());
         known.chain(self.branch.user_names()).map(|name| self.get(&name)).collect()
     }
 
-    /// Stores a value and obeys it from now on, as do all open data sets below that inherit it. Existing data stays
-    /// as it is. Whether extended attributes and ACLs exist at all (`xattr=off`, `acltype`) waits until the data set
-    /// is opened again, since the kernel caches it.
+    /// Stores a value, and applies it here and to all open data sets below that inherit it. Existing data stays as it is.
+    /// A change of whether extended attributes and ACLs exist at all (`xattr=off`, `acltype`) takes effect when the data set
+    /// is opened again, because the kernel caches it.
     pub fn set(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let (key, value) = self.parse_change(name, value)?;
         self.change(&key, Some((value, false)), false)
     }
 
-    /// The same for a value that came with the data set: it applies while none is set.
+    /// The same for a value that was received with the data set. It applies while none is set.
     pub fn set_received(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         let (key, value) = self.parse_change(name, value)?;
         self.change(&key, Some((value, true)), false)
     }
 
-    /// Obeys a value from now on, until it is set or this process closes the data set. Nothing is stored, and
-    /// nothing inherits it. To be called before the kernel learns of the data set.
+    /// Applies a value until the property is set or this process closes the data set. The value is not stored, and no data
+    /// set inherits it. Call this before the kernel learns of the data set.
     pub fn set_temporary(&self, name: &str, value: &str) -> Result<(), DatasetError> {
         self.check_not_snapshot()?;
         let property = Property::find(name)?;
@@ -454,7 +455,7 @@ impl Dataset {
         self.obeyed.apply_first()
     }
 
-    /// Removes the value that is set here, and the one that was received: the parent's or the default applies.
+    /// Removes the value that is set here, and the one that was received. Then the inherited value or the default applies.
     pub fn reset(&self, name: &str) -> Result<(), DatasetError> {
         self.remove(name, true)
     }
@@ -483,7 +484,7 @@ impl Dataset {
         key.property().map_or(Ok(()), Property::check_changeable)
     }
 
-    /// Stores a value and whether it was received, or removes what is stored.
+    /// Stores a value and whether it was received. `None`: removes the stored value, and with `received` the received one too.
     fn change(&self, key: &Key, value: Option<(Stored, bool)>, received: bool) -> Result<(), DatasetError> {
         self.check_not_snapshot()?;
         {

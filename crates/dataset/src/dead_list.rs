@@ -1,8 +1,8 @@
 //! Stored form of dead lists.
 //!
-//! A *dead list* belongs to a snapshot or to the head of a data set. It has the blocks that left the data set after the snapshot
-//! before, and that this earlier snapshot refers to. It is one object of the MOS or more, its *parts*. Each block of a part is sorted
-//! by address.
+//! A *dead list* belongs to a snapshot or to the head of a data set. It holds the blocks that the snapshot before it refers to, and
+//! that left the data set after that snapshot. A list consists of one or more objects of the MOS, its *parts*. The entries of each
+//! block of a part are sorted by address.
 //!
 //! Invariant: the counts in the bonus of a part are those of its blocks.
 
@@ -11,15 +11,15 @@ use terrane_wire::{Corrupt, ObjectId, Reader, Truncated, Txg, Writer, layout};
 
 /// Size of the blocks of a part.
 pub(crate) const LIST_BLOCK_BYTES: u32 = 16 << 10;
-/// Bytes that an entry takes at most: three varints.
+/// Most bytes of an entry: three varints.
 const ENTRY_BYTES_MAX: usize = 10 + 5 + 10;
 
 layout! {
-    /// Bonus of a part. `FORMAT.md` section "Dead lists".
+    /// Bonus of a part. `FORMAT.md` section 8.7.
     DeadListInfo, 48 bytes {
         /// Size of this structure, with fields of later versions.
         0  bytes: u32,
-        /// Bit 0: the list has entries to free, or to count anew.
+        /// Bit 0: the list is due for a scan, which frees entries or counts them again.
         4  flags: u32,
         /// Stored copies of blocks in this part.
         8  entries: u64,
@@ -34,7 +34,7 @@ layout! {
     }
 }
 
-/// Flag of a list whose entries must be looked through.
+/// Flag of a list that is due for a scan.
 const SCAN: u32 = 1;
 
 /// Counts of a part.
@@ -46,7 +46,7 @@ pub struct PartInfo {
     pub used_bytes: u64,
     /// In the first part: bytes of the list's entries that only the snapshot before refers to.
     pub unique_bytes: u64,
-    /// In the first part: the list has entries to free, or to count anew.
+    /// In the first part: the list is due for a scan, which frees entries or counts them again.
     pub is_scan_due: bool,
     /// The next part.
     pub next: Option<ObjectId>,
@@ -93,7 +93,7 @@ impl PartInfo {
 /// A stored copy of a block that left a data set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeadEntry {
-    /// Where it was born.
+    /// The address of the copy.
     pub addr: Addr,
     /// Its size.
     pub granules: u32,
@@ -108,7 +108,7 @@ impl DeadEntry {
     }
 }
 
-/// Encodes sorted entries as blocks, as many as necessary. Each block is nearly full but the last.
+/// Encodes sorted entries as blocks. All blocks but the last are nearly full.
 pub(crate) fn encode_blocks(entries: &[DeadEntry]) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut left = entries;
@@ -159,7 +159,7 @@ fn parse_entries(raw: &[u8]) -> Result<Vec<DeadEntry>, Truncated> {
     let (mut addr, mut birth) = (0u64, 0u64);
     for _ in 0..count {
         let bad = Truncated { offset: raw.offset(), needed: 0 };
-        // Several pointers may have led to a shared block.
+        // Addresses may repeat: several pointers may have led to a shared block.
         addr = addr.checked_add(raw.varint()?).ok_or(bad)?;
         let granules = u32::try_from(raw.varint()?).map_err(|_| bad)?;
         birth = birth.wrapping_add(raw.varint_signed()? as u64);

@@ -43,7 +43,7 @@ pub enum DatasetError {
         /// Its name.
         name: String,
     },
-    /// The whole pool has one value, which is a property of the root data set.
+    /// The whole pool has one value. It is set on the root data set.
     PoolWide {
         /// Name of the property.
         name: &'static str,
@@ -106,7 +106,7 @@ impl DatasetError {
         DatasetError::Unknown { name: path.to_string(), nearest }
     }
 
-    /// The name that is most like this one.
+    /// The most similar name, if one is similar enough.
     pub(crate) fn nearest(name: &str, names: Vec<String>) -> Option<String> {
         let distance = |other: &String| edit_distance(name, other);
         let nearest = names.into_iter().min_by_key(distance)?;
@@ -123,7 +123,7 @@ impl DatasetError {
     }
 }
 
-/// Insertions, removals and replacements of characters that make one word of the other.
+/// The number of characters to insert, remove or replace to turn one word into the other.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -160,8 +160,8 @@ impl fmt::Display for DatasetError {
             ),
             DatasetError::Fixed { name } => write!(
                 f,
-                "property '{name}' refused: it is fixed when a pool is created (`terrane pool create -o {name}=...`), \
-                 because all stored names depend on it"
+                "property '{name}' refused: it is fixed when a pool or data set is created \
+                 (`terrane pool create -o {name}=...`, `terrane fs create -o {name}=...`), because all stored names depend on it"
             ),
             DatasetError::Unknown { name, nearest: None } => write!(f, "{name} does not exist"),
             DatasetError::Unknown { name, nearest: Some(nearest) } => {

@@ -1,6 +1,6 @@
-//! Opens object sets of data sets with the policy that decides about their frees.
+//! Opens the object sets of data sets, each with the policy that decides about its frees.
 //!
-//! Invariant: object sets of data sets are opened only here, so their [`Chain`] decides about all their frees.
+//! Invariant: only this module opens object sets of data sets, so their [`Chain`] decides about all their frees.
 
 use crate::chain::{Chain, Link};
 use crate::dead_list::PartInfo;
@@ -17,7 +17,7 @@ use terrane_wire::{Corrupt, ObjectId, Txg};
 /// Opens the object set of a data set.
 ///
 /// # Errors
-/// The object is unreadable, or what its bonus refers to.
+/// The object is unreadable, or an object that the node refers to.
 pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSet>, DatasetError> {
     let mos = objects.mos();
     let origin = match node.get(ORIGIN)? {
@@ -33,7 +33,7 @@ pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSe
     Ok(set)
 }
 
-/// Lists with entries to free.
+/// Of these lists, those that are due for a scan.
 pub(crate) fn due_lists(
     mos: &Arc<ObjectSet>,
     lists: impl Iterator<Item = ObjectId>,

@@ -1,15 +1,15 @@
 //! Data sets: object sets with a name, properties, ZAPs, and an error log for the pool.
 //!
-//! A pool has numbered objects in numbered object sets. A *data set* gives one object set a name, properties
-//! and a life of its own. Today there is one, the root data set. A pool finds it through object 1 of the meta
+//! A pool has numbered objects in numbered object sets. A *data set* gives one object set a name, properties,
+//! snapshots, and a place in a tree of data sets. The pool finds the root data set through object 1 of the meta
 //! object set (MOS), the *pool directory*. That is a ZAP with the entries `root_dataset` and `root_props`. The
-//! first names the object whose bonus holds the root of the object set. The second names a ZAP of properties,
-//! from name to number.
+//! first names the object whose bonus holds the root of the object set. The second names the ZAP of its
+//! properties. Other data sets are found through the tree ([`Datasets`]).
 //!
 //! Object 1 of the data set is the *master ZAP*, through which the layer above finds its objects.
 //!
-//! Invariant: a property without an entry in the properties ZAP has its default. The object set obeys the
-//! others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
+//! Invariant: a property without an entry in the properties ZAP is inherited or has its default. The object set
+//! obeys the others once [`Dataset::set`] or [`Dataset::open_root`] returns. Two of them wait for the latter; see
 //! [`Dataset::set`].
 
 #![deny(missing_docs)]

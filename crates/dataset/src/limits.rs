@@ -1,12 +1,12 @@
-//! Quotas: what data sets may take.
+//! Quotas: how much space data sets may use.
 //!
-//! A limit counts two numbers. *Used* is exact, as of the last commit. *Promised* is what operations may take in
-//! the worst case that have joined a txg which is not committed. An operation joins if both and its own need stay
-//! within all limits. Near a limit, a commit turns promises into exact numbers, and the operation tries again. So
-//! data never passes a limit, and an operation is refused only if its worst case does not fit.
+//! Each limit has two sums. *Used* is exact, as of the last commit. *Promised* is the worst case of all operations that
+//! have joined a txg which is not committed. An operation joins if both sums and its own need stay within all limits.
+//! Near a limit it waits for a commit, which replaces promises by exact numbers, and tries again. So data never exceeds
+//! a limit, and an operation is refused only if its worst case does not fit.
 //!
-//! An operation that frees space always joins. So does the write-back of a mapping, up to a margin, because no
-//! program would get the error. These two may pass a limit.
+//! Two kinds of operations may exceed a limit. One that frees space always joins. A write-back of a mapping joins up to
+//! a margin, because no program would get the error.
 //!
 //! Invariant: every operation that has joined an uncommitted txg under a limit is in the promises of this limit.
 
@@ -19,10 +19,10 @@ use terrane_pool::{Pool, Tx};
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
-/// Commits for which an operation waits, before it is refused although its need alone would fit. Other operations
-/// took the space each time.
+/// Most commits for which an operation waits while other operations take the space each time. Then it is refused,
+/// although its own need would fit.
 const COMMITS_MAX: u32 = 64;
-/// Write-backs of mappings may pass a limit by this share of it, within these bounds in bytes.
+/// Write-backs of mappings may exceed a limit by this share of it, within these bounds in bytes.
 const MARGIN_DIVISOR: u64 = 32;
 const MARGIN_MIN: u64 = 1 << 20;
 const MARGIN_MAX: u64 = 64 << 20;
@@ -54,7 +54,7 @@ impl Limits {
     }
 }
 
-/// One limit, and what it counts now.
+/// One limit, and the bytes that it counts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
     /// The data set whose limit it is, and whether it counts the head alone.
@@ -83,7 +83,7 @@ impl Bound {
     }
 }
 
-/// The usage that shows the tightest of these limits, if one is tighter than the pool.
+/// The usage under the tightest of these limits, if one is tighter than the pool.
 pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
     let left = |bound: &Bound| bound.limit.saturating_sub(bound.used);
     match bounds.iter().min_by_key(|bound| left(bound)) {
@@ -97,15 +97,15 @@ pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
 /// Promised bytes by txg.
 type ByTxg = Vec<(Txg, u64)>;
 
-/// What operations in flight may take, by limit and txg.
+/// The worst case of operations in uncommitted txgs, by limit and txg.
 #[derive(Default)]
 pub(crate) struct Promises {
     by_limit: Mutex<BTreeMap<(usize, bool), ByTxg>>,
 }
 
 impl Promises {
-    /// Has an operation join when the bounds allow it. `bounds` reads them; what they count is at least as new as
-    /// the txg that it is given.
+    /// Joins an operation to the open txg when the bounds allow it. `bounds` reads them. Their sums are as of the txg
+    /// that it is given, or newer.
     pub fn admit(
         &self,
         pool: &Pool,
@@ -131,9 +131,9 @@ impl Promises {
         join()
     }
 
-    /// Adds the operation to the promises of all bounds. False: one does not allow it now.
+    /// Adds the operation to the promises of all bounds. False: a bound does not allow it now.
     fn try_promise(&self, tx: &Tx, cost: &Cost, need: u64, bounds: &dyn Fn(Txg) -> Vec<Bound>) -> bool {
-        // In this order: promises of a txg are dropped only once the bounds count what it took.
+        // In this order: promises of a txg are dropped only when the bounds count its blocks.
         let synced = tx.pool().synced_txg();
         let bounds = bounds(synced);
         let mut by_limit = self.by_limit.lock();
@@ -168,7 +168,7 @@ impl Promises {
     }
 }
 
-/// Refuses what does not fit whatever is in flight.
+/// Refuses an operation that would not fit even without promises to others.
 fn refuse(bounds: &[Bound], cost: &Cost, need: u64) -> Result<(), ObjectError> {
     let is_over = |bound: &&Bound| bound.used.saturating_add(need) > bound.limit_for(cost);
     match bounds.iter().find(is_over) {

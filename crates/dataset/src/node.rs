@@ -1,7 +1,7 @@
 //! Nodes of the tree of data sets, as stored in the meta object set.
 //!
-//! The node of a data set names its object set and its properties, and what depends on it: data sets below it, snapshots, and the
-//! dead list of its head. The root's object set and properties are entries of the pool directory. Its node is made when it is first needed.
+//! The node of a data set names its object set, its properties, the data sets below it, its snapshots, and the dead list of its head.
+//! The root's object set and properties are entries of the pool directory. Its node is created when it is first needed.
 
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
 use crate::error::DatasetError;
@@ -27,11 +27,11 @@ pub(crate) const DEAD_LIST: &[u8] = b"dead_list";
 pub(crate) const ORIGIN: &[u8] = b"origin";
 /// The node of the data set that has this snapshot.
 pub(crate) const ORIGIN_NODE: &[u8] = b"origin_node";
-/// A ZAP: clones of each snapshot that has some.
+/// A ZAP: the number of clones of each snapshot that has clones.
 pub(crate) const CLONES: &[u8] = b"clones";
 /// A ZAP: holds on snapshots, with their times.
 pub(crate) const HOLDS: &[u8] = b"holds";
-/// A ZAP: names of bookmarks, to what they remember of a snapshot.
+/// A ZAP: names of bookmarks, to guid, txg and time of the snapshot.
 pub(crate) const BOOKMARKS: &[u8] = b"bookmarks";
 /// All entries of a node that name a ZAP.
 pub(crate) const ZAPS: [&[u8]; 5] = [CHILDREN, SNAPSHOTS, CLONES, HOLDS, BOOKMARKS];
@@ -84,7 +84,7 @@ impl Node {
         Ok(Node { mos: Arc::clone(mos), set: find(SET)?, props: find(PROPS)?, zap: Some(id), is_root: false })
     }
 
-    /// Makes a node.
+    /// Creates a node.
     pub fn create(
         mos: &Arc<ObjectSet>,
         tx: &Tx,
@@ -97,7 +97,7 @@ impl Node {
         Ok(Node { mos: Arc::clone(mos), set, props, zap: Some(entries.object().id()), is_root: false })
     }
 
-    /// What it stores of its properties.
+    /// The properties that it stores.
     pub fn load_props(&self) -> Result<Props, DatasetError> {
         Props::load(&zap(&self.mos, self.props)?)
     }
@@ -113,7 +113,7 @@ impl Node {
         Ok(zap(&self.mos, id)?.lookup_u64(name)?.filter(|number| *number != 0).map(ObjectId))
     }
 
-    /// The ZAP of its entries; it is made if there is none.
+    /// The ZAP of its entries, which is created if there is none.
     pub fn id_mut(&mut self, tx: &Tx) -> Result<ObjectId, DatasetError> {
         if let Some(id) = self.zap {
             return Ok(id);
@@ -143,7 +143,7 @@ impl Node {
         self.get(name)?.map(|id| zap(&self.mos, id)).transpose()
     }
 
-    /// The same; it is made if there is none.
+    /// The same. The ZAP is created if there is none.
     pub fn zap_of_mut(&mut self, tx: &Tx, name: &[u8]) -> Result<ObjectZap, DatasetError> {
         let id = self.id_mut(tx)?;
         zap_of_mut(&self.mos, tx, id, name)
@@ -162,7 +162,7 @@ impl Node {
     }
 }
 
-/// The ZAP that an entry of a node names; it is made if there is none.
+/// The ZAP that an entry of a node names. It is created if there is none.
 pub(crate) fn zap_of_mut(
     mos: &Arc<ObjectSet>,
     tx: &Tx,

@@ -1,7 +1,7 @@
 //! The properties that an open data set obeys.
 //!
-//! Values that requests need are kept as numbers that are read without a lock. Whether extended attributes and
-//! ACLs exist at all is agreed with the kernel at mount, so this part of a change waits until the data set is opened
+//! Values that requests need are kept as numbers, which are read without a lock. Whether extended attributes and
+//! ACLs exist at all is negotiated with the kernel at mount. So such a change takes effect when the data set is opened
 //! again.
 
 use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
@@ -18,10 +18,10 @@ use terrane_codec::{ChecksumKind, CompressionPolicy};
 use terrane_object::{DataPolicy, ObjectSet};
 use terrane_space::policy::{CollectionOptions, Hint};
 
-/// After a data set became read-only, the kernel may still write back what programs had stored through mappings.
-/// By this time it has done so.
+/// For this long after a data set became read-only, write-backs are admitted. By then the kernel has written back all
+/// that programs stored through mappings before.
 const WRITE_BACK_NS: u64 = 60_000_000_000;
-/// Not read-only.
+/// The data set is not read-only.
 const WRITABLE: u64 = u64::MAX;
 
 /// Properties read with every request, as stored numbers; reading them takes no lock.
@@ -32,7 +32,7 @@ struct Cached {
     dnode_size: AtomicU64,
     recompress: AtomicU64,
     snapdir: AtomicU64,
-    /// When write-backs end, on the clock of the pool; [`WRITABLE`].
+    /// When write-backs are no longer admitted, on the clock of the pool; or [`WRITABLE`].
     read_only_from_ns: AtomicU64,
 }
 
@@ -70,7 +70,8 @@ impl Obeyed {
         Obeyed { set, branch, zap_policy, fixed, temporary, cached, applying }
     }
 
-    /// Obeys the same as an open data set of which this is a snapshot: access times and recompression are off.
+    /// Takes over the values that the kernel caches from the live data set of this snapshot. Access times and recompression
+    /// stay off.
     pub fn follow_kernel_cached(&self, live: &Obeyed) {
         for (to, from) in [
             (&self.cached.xattr_placement, &live.cached.xattr_placement),
@@ -137,7 +138,7 @@ impl Obeyed {
         Ok(DataPolicy { compression, checksum, record_size, write_hint })
     }
 
-    /// Obeys the values as they are now, when the data set is opened.
+    /// Applies the values as they are now, when the data set is opened.
     pub fn apply_first(&self) -> Result<(), DatasetError> {
         self.apply()?;
         self.apply_kernel_cached()?;
@@ -147,7 +148,7 @@ impl Obeyed {
         Ok(())
     }
 
-    /// Obeys the values as they are now.
+    /// Applies the values as they are now.
     pub fn apply(&self) -> Result<(), DatasetError> {
         let _applying = self.applying.lock();
         self.set.set_policy(self.policy()?);
@@ -165,7 +166,7 @@ impl Obeyed {
         self.cached.snapdir.store(self.number(props::SNAPDIR)?, Ordering::Relaxed);
         self.apply_read_only(self.number(props::READ_ONLY)? != 0);
         let placement = self.number(attributes::XATTR)?;
-        // Changes the place only, not whether they are enabled.
+        // Changes only where attributes are stored, not whether they are enabled.
         if [placement, self.cached.xattr_placement.load(Ordering::Relaxed)].iter().all(|number| *number != 0)
         {
             self.cached.xattr_placement.store(placement, Ordering::Relaxed);
@@ -250,7 +251,7 @@ impl Obeyed {
         self.cached.read_only_from_ns.load(Ordering::Relaxed) != WRITABLE
     }
 
-    /// Whether programs may change something now, or the kernel may write back.
+    /// Whether a change is admitted now: by a program, or, with `writes_back`, by a write-back of the kernel.
     pub fn admits_change(&self, writes_back: bool) -> bool {
         match self.cached.read_only_from_ns.load(Ordering::Relaxed) {
             WRITABLE => true,

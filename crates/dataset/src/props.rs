@@ -2,13 +2,14 @@
 //!
 //! A property is stored as one number. So the properties of a data set fit a micro ZAP, and old software can
 //! show the raw number of a value it does not know. Everything about a property, default included, is in its
-//! row of [`PROPERTIES`]. Only properties that have an effect are in the table.
+//! row of [`PROPERTIES`]. Only properties that have an effect are in the table, and `mountpoint` and `canmount`, which
+//! no command obeys yet.
 //!
 //! Two kinds of values are text: a path as `mountpoint`, and *user properties*. The name of a user property
-//! contains a colon. Terrane stores, inherits and shows it, and nothing else.
+//! contains a colon. Terrane only stores, inherits and shows it.
 //!
-//! [`Props`] is what one data set stores. With the properties of its parents it gives each value and its
-//! [`Source`]: see [`Props::effective`].
+//! [`Props`] holds the properties that one data set stores. [`Props::effective`] computes a value and its [`Source`]
+//! from them and those of the parents.
 
 mod bytes;
 mod inherit;
@@ -63,7 +64,7 @@ pub struct Property {
     pub default: u64,
     /// Which data sets have it, and whether children inherit it.
     pub scope: Scope,
-    /// Whether a text that is none of the words is a value. `None`: all values are numbers.
+    /// Whether a text that is no word of the table is a valid value. `None`: all values are numbers.
     text: Option<fn(&str) -> bool>,
     /// `None`: the value is invalid.
     parse: fn(&str) -> Option<u64>,
@@ -71,12 +72,12 @@ pub struct Property {
     print: fn(u64) -> Option<String>,
 }
 
-/// Which data sets have a property, and where its value comes from if it is not set.
+/// Which data sets have a property, and the source of its value if it is not set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// The nearest parent that has it gives the value.
+    /// The value of the nearest parent that has one.
     Inherited,
-    /// The value is of one data set alone.
+    /// Each data set has a value of its own, else the default.
     Own,
     /// The whole pool has one value, set on the root data set.
     Pool,
@@ -115,7 +116,7 @@ const MOUNTPOINT_WORDS: [(&str, u64); 2] = [("none", 0), ("legacy", 1)];
 const CAN_MOUNT_WORDS: [(&str, u64); 3] = [("off", 0), ("on", 1), ("noauto", 2)];
 const SNAPDIR_WORDS: [(&str, u64); 3] = [("hidden", 0), ("visible", 1), ("disabled", 2)];
 
-/// Where snapshots are shown inside a mount: the property `snapdir`.
+/// How a mount shows snapshots: the property `snapdir`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SnapDir {
     /// Under a name that listings leave out.

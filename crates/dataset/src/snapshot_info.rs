@@ -1,13 +1,14 @@
 //! Stored form of a snapshot: the bonus of the object of the MOS that stands for it.
 //!
-//! It begins with the root pointer of the object set as the snapshot holds it. The sync of the txg that takes the snapshot writes it.
+//! It begins with the root pointer of the object set in the state that the snapshot shows. The sync of the txg that takes the snapshot
+//! writes that pointer.
 
 use terrane_format::BlockPtr;
 use terrane_object::Account;
 use terrane_wire::{Corrupt, ObjectId, Txg, layout};
 
 layout! {
-    /// What follows the root pointer in the bonus of a snapshot. `FORMAT.md` section "Snapshots".
+    /// Follows the root pointer in the bonus of a snapshot. `FORMAT.md` section 8.7.
     SnapshotRow, 96 bytes {
         /// Size of this structure, with fields of later versions.
         0  bytes: u32,
@@ -19,11 +20,11 @@ layout! {
         16 created: Txg,
         /// Time of its creation in nanoseconds since 1970.
         24 time_ns: u64,
-        /// Object of the meta object set with its dead list. Not 0.
+        /// First part of its dead list, an object of the meta object set. Not 0.
         32 dead_list: ObjectId,
-        /// The object set whose state it is, which its blocks name as their owner.
+        /// The object set whose state it is. Zone directories name it as the owner of the blocks that it wrote.
         40 set: ObjectId,
-        /// What all blocks of the set take, all copies in granules.
+        /// Bytes of all blocks of the set: all copies, in whole granules.
         48 used: u64,
         /// Bytes of the records of files before compression.
         56 logical: u64,
@@ -47,11 +48,11 @@ pub struct SnapshotInfo {
     pub created: Txg,
     /// Time of its creation in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Object of the MOS with its dead list: what left the data set since the snapshot before.
+    /// First part of its dead list, an object of the MOS: blocks that left the data set since the snapshot before it.
     pub dead_list: ObjectId,
     /// The object set whose state it is.
     pub set: ObjectId,
-    /// What the object set took when the snapshot was taken.
+    /// Sums of the blocks that it refers to, without its header.
     pub referenced: Account,
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn encode_referenced(account: &Account) -> Vec<u8> {
 }
 
 impl SnapshotInfo {
-    /// Device space of everything that it refers to, its header too.
+    /// Device space of all blocks that it refers to, its header included.
     pub fn referenced_bytes(&self) -> u64 {
         self.referenced.used_bytes.saturating_add(self.root.allocated_bytes())
     }

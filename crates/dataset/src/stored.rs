@@ -1,4 +1,4 @@
-//! What a pool stores of its data sets, snapshots and dead lists, for `check` and other readers of whole pools.
+//! Data sets, snapshots and dead lists as a pool stores them, for `check` and other readers of whole pools.
 
 use crate::chain::{part_ids, read_entries};
 use crate::dataset::Dataset;
@@ -21,7 +21,7 @@ pub struct StoredDataset {
     pub path: Option<String>,
     /// The object of the MOS that stands for its object set.
     pub set: ObjectId,
-    /// What is older belongs to the snapshot from which it was cloned.
+    /// Blocks that were born in this txg or before belong to the snapshot from which it was cloned.
     pub origin: Txg,
     /// Its snapshots, oldest first.
     pub snapshots: Vec<Snapshot>,
@@ -77,7 +77,7 @@ impl StoredDataset {
 /// A data set by its path, or why it cannot be opened.
 pub type Opened = (String, Result<Dataset, DatasetError>);
 
-/// Every data set of the tree, opened for reading what it holds.
+/// Every data set of the tree, opened for reading.
 pub fn open_all(objects: &Arc<ObjectSets>) -> Result<Vec<Opened>, DatasetError> {
     let nodes = nodes(objects.mos())?;
     Ok(nodes.into_iter().map(|(path, node)| (path, Dataset::open_to_check(objects, &node))).collect())

@@ -2,10 +2,10 @@
 //!
 //! A data set has a *path* in its pool: empty for the root, else names joined by `/`. A snapshot has a name in its data set.
 //!
-//! A data set that is destroyed leaves the tree at once, and is *retired*: following txgs free what it holds. Until that has ended, an
-//! entry of the pool directory's ZAP `retired` names it, so that a later import goes on.
+//! A data set that is destroyed leaves the tree at once, and its object set is *retired*: following txgs free its blocks. Until they have
+//! done so, the pool directory's ZAP `retired` names the object set, so that a later import continues.
 //!
-//! Invariant: each operation is one transaction, so a crash leaves all of it or nothing.
+//! Invariant: each operation is one transaction, so after a crash all of it is there or nothing.
 
 mod branches;
 mod open_snapshots;
@@ -39,18 +39,18 @@ use terrane_zap::Value;
 const COST: Cost = Cost { meta_blocks: 12, ..Cost::NOTHING };
 /// The same, for one that frees space, which must be possible when the pool is full.
 const COST_FREEING: Cost = Cost { frees: true, ..COST };
-/// Cost of a new data set, with what fills it.
+/// Cost of a new data set, with its first objects.
 const COST_CREATE: Cost = Cost { write_bytes: 256 << 10, meta_blocks: 64, ..Cost::NOTHING };
-/// Bytes of a path, as in OpenZFS.
+/// Most bytes of a path, as in OpenZFS.
 const PATH_MAX: usize = 255;
-/// Metadata blocks that the end of a retired set dirties.
+/// Metadata blocks that become dirty when a drained retired set is destroyed.
 const REAP_BLOCKS: u32 = 24;
 
-/// Entries of the ZAP of retired sets: a set's number with one of these.
+/// The ZAP of retired sets has entries whose names are a set's number and one of these suffixes.
 const DEAD_LIST_OF: &str = ".dead_list";
 const PRUNE_BELOW: &str = ".prune_below";
 
-/// What is known of a data set without opening it.
+/// Facts about a data set that are known without opening it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatasetInfo {
     /// Its path; empty: the root.
@@ -71,6 +71,8 @@ pub struct Datasets {
     open: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
     /// Open snapshots by the object that stands for each. Taken while `tree` is held.
     open_snapshots: Mutex<BTreeMap<ObjectId, Weak<Dataset>>>,
+    /// GUIDs of snapshots that were destroyed since the pool was opened, in order.
+    destroyed_snapshots: Mutex<Vec<u64>>,
     /// All data sets, open or not.
     root: Arc<Branch>,
     /// Held while the tree changes. Taken after the transaction begins.
@@ -79,7 +81,7 @@ pub struct Datasets {
     retired: Mutex<Vec<Retired>>,
 }
 
-/// Makes a data set and its node.
+/// Creates a data set and its node.
 type MakeChild<'a> = dyn FnMut(&Tx) -> Result<(Node, Arc<Dataset>), DatasetError> + 'a;
 
 struct Retired {
@@ -89,12 +91,13 @@ struct Retired {
 }
 
 impl Datasets {
-    /// Opens the tree of a pool, and goes on with freeing what was destroyed. There must be one `Datasets` for a pool.
+    /// Opens the tree of a pool, and continues to free destroyed data sets and snapshots. A pool must have only one `Datasets`.
     pub fn open(objects: &Arc<ObjectSets>) -> Result<Arc<Datasets>, DatasetError> {
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
             open_snapshots: Mutex::default(),
+            destroyed_snapshots: Mutex::default(),
             root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),
@@ -102,6 +105,11 @@ impl Datasets {
         if !objects.pool().is_read_only() {
             for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
                 datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
+            }
+            for (path, node) in nodes(objects.mos())? {
+                if let Err(error) = open_if_due(objects, &node) {
+                    log::warn!("data set /{path}: what is to be freed waits: {error}");
+                }
             }
             let of_hook = Arc::downgrade(&datasets);
             objects.mos().on_txg_end(move |last_tx| {
@@ -136,7 +144,7 @@ impl Datasets {
         Ok(opened)
     }
 
-    /// Whether anything holds the data set open.
+    /// Whether a caller has the data set open.
     fn is_open(&self, node: &Node) -> bool {
         self.open.lock().get(&node.set).is_some_and(|open| open.strong_count() > 0)
     }
@@ -219,8 +227,7 @@ impl Datasets {
     ) -> Result<Arc<Dataset>, DatasetError> {
         let path = join(above, name);
         self.enable()?;
-        let mos = self.objects.mos();
-        let tx = mos.begin(COST_CREATE)?;
+        let tx = self.begin_settled(COST_CREATE)?;
         tx.pool().note_use(Feature::Snapshots);
         let _tree = self.tree.lock();
         let mut parent = self.node(above)?;
@@ -234,7 +241,7 @@ impl Datasets {
         Ok(dataset)
     }
 
-    /// Everything below needs this feature.
+    /// Enables the feature of data sets below the root, snapshots and clones.
     fn enable(&self) -> Result<(), DatasetError> {
         let pool = self.objects.pool();
         if !pool.has(Feature::Datasets) {
@@ -263,19 +270,23 @@ impl Datasets {
         }
         let id = node.id().expect("every node but the root's has a ZAP");
         let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
-        let mut new_parent = self.node(new_parent)?;
-        new_parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?;
+        // Both are read before anything changes.
+        let mut to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
         self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+        if new_parent == old_parent {
+            // The index of the first handle does not have the removal.
+            to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
+        }
+        to_names.add_u64(&tx, new_name.as_bytes(), id.0)?;
         branch.move_to(&above, new_name);
         Ok(())
     }
 
-    /// Destroys a data set without children and snapshots. What it holds is freed in the background.
+    /// Destroys a data set without children and snapshots. Its blocks are freed in the background.
     pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
         let (parent, name) = split(path)?;
         let mos = self.objects.mos();
-        self.settle()?;
-        let tx = mos.begin(COST_FREEING)?;
+        let tx = self.begin_settled(COST_FREEING)?;
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
@@ -294,20 +305,22 @@ impl Datasets {
                 "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
             )));
         }
-        let prune_below = match node.get(ORIGIN)? {
-            Some(origin) => {
-                self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
-                read_snapshot(mos, origin)?.created.next()
-            }
+        let origin = node.get(ORIGIN)?;
+        let prune_below = match origin {
+            Some(origin) => read_snapshot(mos, origin)?.created.next(),
             None => Txg(0),
         };
         self.retire(&tx, &node, prune_below)?;
         self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
         self.cut_branch(parent, name);
+        // Last: while the clone exists, its origin must not look unused.
+        if let Some(origin) = origin {
+            self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
+        }
         node.destroy(&tx)
     }
 
-    /// Begins to free the object set of a node. What was born before `prune_below` belongs to a snapshot.
+    /// Begins to free the object set of a node. Blocks that were born before `prune_below` belong to a snapshot.
     fn retire(&self, tx: &Tx, node: &Node, prune_below: Txg) -> Result<(), DatasetError> {
         let set = open_set(&self.objects, node)?;
         let dead_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
@@ -337,7 +350,7 @@ impl Datasets {
         !self.retired.lock().is_empty()
     }
 
-    /// Ends retired sets of which nothing is left.
+    /// Destroys retired sets that have been freed wholly.
     fn reap(&self, last_tx: &Tx) {
         let mut retired = self.retired.lock();
         retired.retain(|retired| {
@@ -349,10 +362,8 @@ impl Datasets {
             match self.end_retired(last_tx, retired) {
                 Ok(()) => false,
                 Err(error) => {
-                    log::warn!(
-                        "object set {} is free, but stays in the list of retired ones: {error}",
-                        retired.set.id()
-                    );
+                    // A later import tries again.
+                    log::warn!("object set {} is free, but not all of it ends: {error}", retired.set.id());
                     false
                 }
             }
@@ -362,11 +373,6 @@ impl Datasets {
     fn end_retired(&self, tx: &Tx, retired: &Retired) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
         let set = ObjectId(retired.set.id().0);
-        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
-            let mut list = zap(mos, ObjectId(id))?;
-            list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
-            list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
-        }
         for part in crate::chain::part_ids(mos, retired.dead_list)? {
             mos.destroy(tx, &mos.hold(part)?)?;
         }
@@ -375,16 +381,39 @@ impl Datasets {
         }
         self.objects.forget_retired(tx, set);
         mos.destroy(tx, &mos.hold(set)?)?;
+        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
+            let mut list = zap(mos, ObjectId(id))?;
+            list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
+            list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
+        }
         Ok(())
     }
 
-    /// Makes everything durable that was done before, so that no snapshot is half-made.
-    fn settle(&self) -> Result<(), DatasetError> {
-        Ok(self.objects.mos().commit()?)
+    /// Begins a transaction while no txg syncs. All earlier changes are durable. So only snapshots of this txg may lack a root, and no
+    /// sync changes an object that the transaction destroys.
+    fn begin_settled(&self, cost: Cost) -> Result<Tx, DatasetError> {
+        let mos = self.objects.mos();
+        mos.commit()?;
+        let tx = mos.begin(cost)?;
+        tx.pool().wait_for_sync().map_err(ObjectError::from)?;
+        Ok(tx)
     }
 }
 
-/// Opens an object set of a pool, whoever it belongs to.
+/// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue.
+fn open_if_due(objects: &Arc<ObjectSets>, node: &Node) -> Result<(), DatasetError> {
+    let mos = objects.mos();
+    let snapshots = snapshots_of(mos, node)?;
+    let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
+    let is_due = !due_lists(mos, lists)?.is_empty();
+    let queue = objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
+    if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
+        open_set(objects, node)?;
+    }
+    Ok(())
+}
+
+/// Opens an object set of a pool: that of a data set, a retired one, or one that no node names.
 pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet>, DatasetError> {
     if let Some((_, node)) = nodes(objects.mos())?.into_iter().find(|(_, node)| node.set == id) {
         return open_set(objects, &node);
@@ -392,7 +421,7 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
     if retired_sets(objects)?.iter().any(|retired| retired.set == id) {
         return open_retired(objects, id);
     }
-    // Nothing names it.
+    // No node and no entry of `retired` names it.
     let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), std::collections::BTreeSet::new());
     let set = objects.open_objset(id, chain)?;
     set.set_owner_policy(Arc::new(CountOwners));
@@ -420,7 +449,7 @@ pub(crate) struct StoredRetired {
 }
 
 impl StoredRetired {
-    /// What is older belongs to a snapshot.
+    /// Blocks that were born in this txg or before belong to a snapshot.
     pub fn origin(&self) -> Txg {
         Txg(self.prune_below.0.saturating_sub(1))
     }
@@ -493,7 +522,7 @@ fn split(path: &str) -> Result<(&str, &str), DatasetError> {
     Ok(path.rsplit_once('/').unwrap_or(("", path)))
 }
 
-/// Refuses what cannot be a name of a data set or a snapshot.
+/// Refuses an invalid name of a data set or snapshot.
 fn check_name(name: &str, whole: &str) -> Result<(), DatasetError> {
     let is_valid = |char: char| char.is_alphanumeric() || "-_.: ".contains(char);
     let is_dots = name == "." || name == "..";

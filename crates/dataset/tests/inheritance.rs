@@ -2,18 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod records;
+mod shown;
 mod support;
 
 use records::fill;
+use shown::shown;
 use support::Machine;
 use terrane_codec::Compression;
 use terrane_dataset::{AccessTime, Dataset, DatasetError, Datasets, Source};
 use terrane_object::ObjectError;
-
-fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
-    let property = dataset.get(name).unwrap();
-    (property.value, property.source)
-}
 
 fn inherited(value: &str, from: &str) -> (String, Source) {
     (value.to_string(), Source::Inherited(from.to_string()))

@@ -2,18 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
 mod records;
+mod shown;
 mod support;
 
 use records::fill;
+use shown::shown;
 use support::Machine;
 use terrane_dataset::{Dataset, DatasetError, SnapDir, Source};
 use terrane_object::ObjectError;
 use terrane_txg::cost::Cost;
-
-fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
-    let property = dataset.get(name).unwrap();
-    (property.value, property.source)
-}
 
 #[test]
 fn texts_survive_beside_numbers() {

@@ -1,8 +1,10 @@
 //! The root data set across the life of a pool.
 #![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
 
+mod shown;
 mod support;
 
+use shown::shown;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::Machine;
@@ -20,11 +22,6 @@ use terrane_txg::cost::Cost;
 use terrane_zap::Cursor;
 
 const COST: Cost = Cost { write_bytes: 1 << 20, meta_blocks: 16, ..Cost::NOTHING };
-
-fn shown(dataset: &Dataset, name: &str) -> (String, Source) {
-    let property = dataset.get(name).unwrap();
-    (property.value, property.source)
-}
 
 #[test]
 fn a_new_data_set_has_defaults_and_the_given_properties() {

@@ -43,7 +43,7 @@ pub enum Feature {
     Datasets,
     /// Words beside directory entries.
     EntryWords,
-    /// Several data sets, snapshots and clones.
+    /// Data sets below the root, snapshots and clones.
     Snapshots,
     /// Tables in the headers of object sets of what each user, group and project has.
     Owners,

@@ -383,8 +383,8 @@ impl Dispatch {
         }
     }
 
-    /// The inode number of a node id of the live tree. Node ids of snapshots are answered before this; without
-    /// snapshots they give an inode number that no object has, so the answer is `ESTALE`.
+    /// The inode number of a node id of the live tree. Requests for nodes of snapshots are answered before this. If the mount
+    /// shows no snapshots, such an id is a number that no object has, so the answer is `ESTALE`.
     fn ino(&self, nodeid: u64) -> Ino {
         if nodeid == proto::ROOT_ID { self.fs.root() } else { nodeid }
     }

@@ -19,8 +19,8 @@ use std::process::{Child, Command, Stdio};
 
 const NODES: &str = "nodes";
 
-/// Starts `program`, which must call [`run`], to have the kernel drop what it caches of these nodes. `connection` is the
-/// mount's `/dev/fuse`. The caller must wait for the process; its standard error says what failed.
+/// Starts `program`, which must call [`run`]. It tells the kernel to drop its cached pages of these nodes. `connection` is
+/// the mount's `/dev/fuse`. The caller must wait for the process, whose standard error says what failed.
 pub fn start(mut program: Command, connection: File, nodes: &[u64]) -> io::Result<Child> {
     let list = handover::memory_file("terrane-forget")?;
     let raw: Vec<u8> = nodes.iter().flat_map(|node| node.to_le_bytes()).collect();

@@ -23,7 +23,7 @@
 //! * [`dispatch`]: one request, one call of [`terrane_posix::Fs`].
 //!
 //! Invariant: node ids are inode numbers (1 is the root directory) and file handles are always 0. So a
-//! process that takes over a mount needs no table of its predecessor, but for tags of snapshots ([`snapshots`]).
+//! process that takes over a mount needs no table of its predecessor except the tags of snapshots ([`snapshots`]).
 
 #![deny(missing_docs)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]

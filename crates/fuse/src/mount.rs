@@ -204,7 +204,7 @@ impl Mount {
     /// The connection has ended. After an unmount nothing is left to do. After an abort a dead mount still
     /// stands at its path, and this removes it.
     pub(crate) fn note_ended(&self) {
-        // Looked up in the table first: a path that leads through another mount of this server would keep that one busy.
+        // The table first: access to a path through another mount of this server would keep that mount busy.
         let stands = list_mounts().is_ok_and(|rows| rows.iter().any(|row| row.dir == self.path()));
         *self.handle.mount_point.mounted.lock() = stands && is_dead(self.path());
     }

@@ -35,11 +35,11 @@ pub fn signal(process: u32, signal: i32) -> io::Result<()> {
     Ok(rustix::process::kill_process(process, signal)?)
 }
 
-/// Raises the number of descriptors that this process may have open to what an administrator allows. A server has about
-/// ten for each mount.
+/// Raises the limit of open descriptors of this process to its hard limit. A server has about ten descriptors for each
+/// mount.
 pub fn raise_descriptor_limit() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
-    // Without it the process works, with fewer mounts.
+    // If that fails, the process works with fewer mounts.
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 

@@ -344,10 +344,10 @@ fn serve_with(
 /// and no successor gets the request.
 fn request_buffer(bytes: usize) -> io::Result<MmapMut> {
     let mut buf = MmapMut::map_anon(bytes)?;
-    // A fork write-protects all memory that the child gets as well, until the next page fault. The server forks when it starts a
+    // A fork write-protects all memory that the child inherits, until the next page fault. The server forks when it starts a
     // supervisor or a helper.
     buf.advise(Advice::DontFork)?;
-    // Pages are there once they were written.
+    // Writing to a page makes it resident.
     buf.fill(0xff);
     Ok(buf)
 }

@@ -2,15 +2,15 @@
 //!
 //! A node id has 48 bits of inode number and a tag of 16 bits. Tag 0 is the live tree. Every other tag stands
 //! for a snapshot that was shown in this mount, and is kept for it ([`tags`]). So the nodes of a snapshot are
-//! distinct from live ones, and each has one number whether it is listed or looked up.
+//! distinct from live ones, and a node has the same number in listings and lookups.
 //!
-//! Object 0 of a tree is no inode, so its numbers are free for directories that exist nowhere: [`CONTROL_NODE`] is
-//! `.terrane`, and [`LIST_NODE`] is `.terrane/snapshot`.
+//! Object 0 of a tree is no inode. So node ids with object 0 are free for directories that are no objects:
+//! [`CONTROL_NODE`] is `.terrane`, and [`LIST_NODE`] is `.terrane/snapshot`.
 //!
-//! A snapshot is opened when a request needs it. A bounded number stays open; others are opened again, since node
-//! ids say all that is needed.
+//! A snapshot is opened when a request needs it. At most [`OPEN_MAX`] stay open. Others are opened again on demand, since
+//! a node id suffices to find snapshot and inode.
 //!
-//! Invariant: a tag stands for one snapshot while the kernel may hold a node with it, also across servers.
+//! Invariant: a tag stands for one snapshot as long as the kernel may hold a node with it, also across servers.
 
 mod of_dataset;
 pub mod tags;
@@ -33,12 +33,12 @@ pub const LIST_NAME: &[u8] = b"snapshot";
 pub const CONTROL_NODE: u64 = 1 << ObjectId::BITS;
 /// Node id of the directory [`LIST_NAME`].
 pub const LIST_NODE: u64 = 2 << ObjectId::BITS;
-/// Listed in place of the node of a snapshot that can get no tag.
+/// Node id that listings show for a snapshot without a tag, when all tags are assigned.
 pub const UNTAGGED_NODE: u64 = 3 << ObjectId::BITS;
 
-/// Snapshots that stay open while others are used.
+/// Most snapshots that stay open.
 pub const OPEN_MAX: usize = 32;
-/// Memory of each: idle inodes of some 1.5 KiB, and indexes of directories.
+/// Limits of memory for each open snapshot: idle inodes of some 1.5 KiB, and bytes of directory indexes.
 const IDLE_INODES_MAX: usize = 512;
 const INDEX_BYTES_MAX: usize = 512 << 10;
 
@@ -61,17 +61,17 @@ pub enum Visibility {
     Hidden,
     /// It is listed like any other directory.
     Visible,
-    /// It does not exist.
+    /// The directory does not exist.
     Disabled,
 }
 
-/// Where the snapshots of a mounted data set come from. Many threads call it concurrently, and requests wait for
-/// the answers.
+/// A source of the snapshots of a mounted data set. Many threads call it concurrently, and requests wait for the
+/// answers.
 pub trait Snapshots: Send + Sync {
     /// All snapshots, in any order.
     fn list(&self) -> Result<Vec<SnapshotEntry>, Errno>;
 
-    /// The snapshot with this name. Every lookup of a path asks, so an implementation should not list them all.
+    /// The snapshot with this name. Every lookup of a path calls this, so an implementation should not list all snapshots.
     fn find(&self, name: &[u8]) -> Result<Option<SnapshotEntry>, Errno> {
         Ok(self.list()?.into_iter().find(|entry| entry.name.as_bytes() == name))
     }
@@ -81,24 +81,24 @@ pub trait Snapshots: Send + Sync {
         Ok(self.list()?.into_iter().find(|entry| entry.guid == guid))
     }
 
-    /// Opens a snapshot. `name` is what it was called when it was found. `ESTALE` or `ENOENT`: there is none with
-    /// this guid any more. It must be closed ([`Fs::close`]) before its blocks are freed.
+    /// Opens a snapshot. `name` is the name that it had when it was found. `ESTALE` or `ENOENT`: no snapshot with this guid
+    /// exists any more. It must be closed ([`Fs::close`]) before its blocks are freed.
     fn open(&self, guid: u64, name: Option<&str>) -> Result<Arc<Fs>, Errno>;
 
-    /// How they are shown now.
+    /// How snapshots are shown now.
     fn visibility(&self) -> Visibility {
         Visibility::Hidden
     }
 }
 
-/// The snapshots of one mount, and which of them the kernel knows.
+/// The snapshots of one mount, and their tags.
 pub struct SnapshotDir {
     source: Arc<dyn Snapshots>,
     tags: RwLock<TagTable>,
     /// Tags of snapshots that are open. Taken before `tags`.
     open: Mutex<Vec<Tag>>,
     open_max: usize,
-    /// Counts uses.
+    /// Numbers the uses of snapshots.
     clock: AtomicU64,
 }
 
@@ -111,8 +111,8 @@ pub(crate) struct OpenSnapshot {
 }
 
 impl SnapshotDir {
-    /// The snapshots of `source`. Tags are written to `file`, where a successor of this process finds them.
-    /// Without a file it answers `ESTALE` for nodes that this one has shown.
+    /// Shows the snapshots of `source`. Tags are written to `file`, where a successor of this process finds them. Without a
+    /// file, a successor answers `ESTALE` for nodes that this process has shown.
     ///
     /// # Errors
     /// The file is unreadable.
@@ -120,7 +120,7 @@ impl SnapshotDir {
         Self::with_open_max(source, file, OPEN_MAX)
     }
 
-    /// The same, with at most so many open snapshots.
+    /// The same with another maximum of open snapshots.
     pub fn with_open_max(
         source: Arc<dyn Snapshots>,
         file: Option<TagFile>,
@@ -145,10 +145,10 @@ impl SnapshotDir {
         self.tags.read().len()
     }
 
-    /// A snapshot was destroyed. Returns the nodes of it that the kernel holds. It must drop what it has cached
-    /// of them ([`crate::forget::start`]), or programs may read on what was cached.
+    /// Closes a snapshot that was destroyed. Returns its nodes that the kernel holds. The caller has the kernel drop its
+    /// cached pages of them ([`crate::forget::start`]). Otherwise programs may still read those pages.
     ///
-    /// Nodes that only a predecessor of this process has shown are not among them.
+    /// Nodes that only a predecessor of this process has shown are not returned.
     pub fn note_destroyed(&self, guid: u64) -> Vec<u64> {
         let Some((tag, tagged)) = self.tags.read().find(guid) else { return Vec::new() };
         if let Some(fs) = tagged.fs.lock().take()
@@ -170,12 +170,12 @@ impl SnapshotDir {
     /// The node of a snapshot's root directory, for its entry in a listing.
     pub(crate) fn listed_node(&self, entry: &SnapshotEntry, root: u64) -> u64 {
         let known = self.tags.read().find(entry.guid);
-        // Tags that lookups need are not spent on listings.
+        // A listing takes only an unused tag, and leaves the others to lookups.
         let known = known.or_else(|| self.tags.write().assign_unused(entry).ok().flatten());
         known.map_or(UNTAGGED_NODE, |(tag, _)| tag.node(root))
     }
 
-    /// Opens the snapshot of this name for a lookup. `show` gets it, and counts the node of its root.
+    /// Opens the snapshot of this name for a lookup. `show` must count a lookup of its root.
     pub(crate) fn enter<T>(
         &self,
         name: &[u8],
@@ -190,18 +190,18 @@ impl SnapshotDir {
         let shown =
             self.open(tag, &tagged).and_then(|fs| show(&OpenSnapshot { tag, tagged: tagged.clone(), fs }));
         tagged.end_use();
-        // It was destroyed since it was found.
+        // The snapshot was destroyed after it was found.
         shown.map_err(|errno| if errno == Errno::ESTALE { Errno::ENOENT } else { errno })
     }
 
-    /// The snapshot with this tag. `ESTALE`: there is none, or none any more.
+    /// The snapshot with this tag. `ESTALE`: no snapshot has the tag, or it was destroyed.
     pub(crate) fn resolve(&self, tag: Tag) -> Result<OpenSnapshot, Errno> {
         let tagged = self.tags.read().get(tag).ok_or(Errno::ESTALE)?;
         let fs = self.open(tag, &tagged)?;
         Ok(OpenSnapshot { tag, tagged, fs })
     }
 
-    /// When the snapshot was taken; unknown after a take-over until it is looked for.
+    /// When the snapshot was taken. After a take-over this looks it up by its guid.
     pub(crate) fn created(&self, tagged: &TaggedSnapshot) -> Option<Time> {
         if let Some(known) = tagged.entry.get() {
             return Some(known.created);
@@ -262,7 +262,7 @@ impl SnapshotDir {
                 dropped.extend(tags.get(oldest).and_then(|tagged| tagged.fs.try_lock()?.take()));
             }
         }
-        // Without locks: the last reference closes files.
+        // After the locks were released: dropping the last reference closes a file system.
         drop(dropped);
     }
 }

@@ -5,6 +5,9 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
+mod forgetter;
+
+use forgetter::forgetter;
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -23,9 +26,6 @@ use terrane_fuse::session::{Call, Handler, Negotiated};
 use terrane_fuse::transport::{DevFuse, Received, Transport};
 use terrane_fuse::{Mount, MountOptions, Session, SessionConfig, UnmountHandle};
 use terrane_posix::{Attr, Errno, StatFs, Time};
-
-/// Set for [`the_process_that_forgets`].
-const FORGETS: &str = "TERRANE_TEST_FORGETS";
 
 #[derive(Default)]
 struct Files {
@@ -475,21 +475,6 @@ fn a_dead_mount_of_a_predecessor_is_replaced() {
         eprintln!("SKIPPED dead: this machine cannot mount FUSE");
     }
     fs::remove_dir(&dir).unwrap();
-}
-
-/// This program, as the process that a session starts to have the kernel forget.
-fn forgetter() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "the_process_that_forgets"]).env(FORGETS, "");
-    command
-}
-
-#[test]
-fn the_process_that_forgets() {
-    // Otherwise the tests run, and there is nothing to drop.
-    if std::env::var_os(FORGETS).is_some() {
-        terrane_fuse::forget::run().unwrap();
-    }
 }
 
 #[test]

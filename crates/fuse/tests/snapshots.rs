@@ -4,8 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "all of this file is a test")]
 
+mod forgetter;
 mod support;
 
+use forgetter::forgetter;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -19,24 +21,6 @@ use support::{Mounted, as_user};
 use terrane_fuse::snapshots::DatasetSnapshots;
 use terrane_fuse::{SnapshotEntry, Snapshots, Visibility, forget};
 use terrane_posix::{Errno, Fs, Time};
-
-/// Set for [`the_process_that_forgets`].
-const FORGETS: &str = "TERRANE_TEST_FORGETS";
-
-/// This program, as the process that has the kernel drop what it caches.
-fn forgetter() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(["--exact", "the_process_that_forgets"]).env(FORGETS, "");
-    command
-}
-
-#[test]
-fn the_process_that_forgets() {
-    // Otherwise the tests run, and there is nothing to drop.
-    if std::env::var_os(FORGETS).is_some() {
-        forget::run().unwrap();
-    }
-}
 
 /// A source as it is.
 fn plain(source: Arc<DatasetSnapshots>) -> Arc<dyn Snapshots> {

@@ -50,7 +50,7 @@ impl Account {
         self.add(ptr, is_file && ptr.level() == 0);
     }
 
-    /// The sums without these; never below 0.
+    /// The difference of the sums, at least 0.
     pub fn minus(&self, other: &Account) -> Account {
         Account {
             used_bytes: self.used_bytes.saturating_sub(other.used_bytes),

@@ -110,7 +110,7 @@ impl Frozen {
         self.dirty.blocks = (0..).zip(blocks.into_iter().map(Arc::new)).collect();
     }
 
-    /// Replaces these blocks, or frees those without content.
+    /// Replaces these blocks. Frees those whose content is `None`.
     pub fn replace_blocks(&mut self, blocks: BTreeMap<u64, Option<Vec<u8>>>) {
         for (block, content) in blocks {
             match content {

@@ -22,7 +22,7 @@ pub enum ObjectError {
     },
     /// The data set may not be changed now.
     ReadOnly,
-    /// A quota does not allow that much more.
+    /// A quota does not allow the operation.
     Quota {
         /// The property that sets it.
         property: &'static str,

@@ -28,7 +28,7 @@ pub enum FreeDecision {
 
 /// Decides which blocks of an object set are freed when they leave its live trees.
 ///
-/// A txg calls it in this order: [`quiesced`](Self::quiesced), [`decide`](Self::decide) for each block, and
+/// Each txg calls it in this order: [`quiesced`](Self::quiesced), [`decide`](Self::decide) for each block, and
 /// [`after_sync`](Self::after_sync).
 pub trait FreePolicy: Any + Send + Sync {
     /// Decides about a stored block that left the live trees in `txg`. That is the syncing txg, or an earlier one if
@@ -38,21 +38,22 @@ pub trait FreePolicy: Any + Send + Sync {
     /// nothing more.
     fn decide(&self, block: &BlockPtr, txg: Txg) -> FreeDecision;
 
-    /// Whether a snapshot refers to a stored block of the live trees. Such a block is not rewritten: both forms would take space.
+    /// Whether a snapshot refers to this stored block of the live trees. Such a block is not rewritten, because both forms would take
+    /// space.
     fn is_held(&self, _block: &BlockPtr) -> bool {
         false
     }
 
-    /// Whether it may keep blocks, so that operations reserve space for the lists of them.
+    /// Whether it may keep blocks. Then operations reserve space for dead lists.
     fn may_keep(&self) -> bool {
         false
     }
 
-    /// All operations have left the txg, which will sync now. `last_tx` may still change the meta object set.
+    /// All operations have left the txg, and its sync begins. `last_tx` may still change the meta object set.
     fn quiesced(&self, _last_tx: &Tx) {}
 
-    /// The set has synced in this txg, even if it had no changes. Returns the changes of the meta object set that follow from it.
-    /// `account`: of the set after the sync. An error stops the pool.
+    /// The set has synced in this txg, also if it had no changes. Returns the changes of the meta object set that follow from the sync.
+    /// `account`: the sums of the set after the sync. An error stops the pool.
     fn after_sync(
         &self,
         _txg_sync: &mut TxgSync<'_>,

@@ -24,7 +24,7 @@ pub enum ObjectKind {
     Special = 9,
     /// A ZAP of the objects without links.
     DeleteQueue = 10,
-    /// In the meta object set: blocks that left a data set and that a snapshot refers to.
+    /// In the meta object set, a part of a dead list: blocks that left a data set, and that a snapshot refers to.
     DeadList = 11,
     /// In the meta object set, an object that stands for a snapshot.
     Snapshot = 12,

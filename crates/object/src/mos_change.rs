@@ -1,7 +1,7 @@
-//! Changes of the meta object set that a sync makes itself, as they follow from the syncs of other sets.
+//! Changes of the meta object set that follow from the syncs of other sets. The sync itself makes them, without an operation.
 //!
-//! Invariant: what is changed here is never changed by operations at the same time. Parts of a bonus are: the bytes outside of
-//! `at..at + bytes.len()` may differ in the open txg already.
+//! Invariant: operations never change the same blocks or the same bytes of a bonus. The bytes of a bonus outside of
+//! `at..at + bytes.len()` may already differ in the open txg.
 
 use std::collections::BTreeMap;
 use terrane_format::BlockPtr;
@@ -28,18 +28,18 @@ pub enum MosUpdate {
     },
     /// The whole content is replaced by these blocks.
     Content(Vec<Vec<u8>>),
-    /// These blocks are replaced, or freed if there is no content.
+    /// Each of these blocks is replaced, or freed if its content is `None`.
     Blocks(BTreeMap<u64, Option<Vec<u8>>>),
 }
 
 impl MosChange {
-    /// The set for which the object stands has a new root.
+    /// A new root of the set for which the object stands.
     pub fn root(id: ObjectId, root: &BlockPtr) -> MosChange {
         MosChange { id, update: MosUpdate::Bonus { at: 0, bytes: root.encode().to_vec() } }
     }
 }
 
-/// The bonus with these bytes in place.
+/// The bonus with these bytes in place of those at `at`.
 pub(crate) fn patched(bonus: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut patched = bonus.to_vec();
     patched.resize(patched.len().max(at.saturating_add(bytes.len())), 0);

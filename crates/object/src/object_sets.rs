@@ -68,8 +68,8 @@ impl ObjectSets {
         self.create_objset_at(tx, &BlockPtr::default())
     }
 
-    /// Creates an object set that begins with the content of another: `root` points to a header. The set's free policy must keep
-    /// what is older than the set.
+    /// Creates an object set that begins with the content of another: `root` points to the header of that one. The set's free policy
+    /// must keep all blocks that are older than the set.
     pub fn create_objset_at(&self, tx: &Tx, root: &BlockPtr) -> Result<ObjectId, ObjectError> {
         let bonus = root.encode().to_vec();
         let spec =
@@ -134,7 +134,7 @@ impl ObjectSets {
         self.open_as(id, free_policy, false)
     }
 
-    /// Opens a set that was retired before the pool was opened. Following txgs go on with freeing it.
+    /// Opens a set that was retired before the pool was opened. Following txgs continue to free it.
     pub fn open_retired(
         &self,
         id: ObjectId,
@@ -196,7 +196,7 @@ impl ObjectSets {
         self.sets.lock().remove(&id);
     }
 
-    /// Space that a set takes, as of the last sync. The set is not opened for it. `None`: it is not counted, or empty.
+    /// The sums of a set, as of the last sync. The set need not be open. `None`: the set is not counted, or is empty.
     pub fn account(&self, id: ObjectId) -> Result<Option<Account>, ObjectError> {
         let open = self.sets.lock().get(&id).cloned();
         if let Some(set) = open {

@@ -86,7 +86,7 @@ struct Syncing {
     counts: HeaderCounts,
 }
 
-/// What a set is made of, beside its header.
+/// The parts of a set beside its header.
 struct Parts {
     table: Arc<ObjectTable>,
     root: BlockPtr,
@@ -108,15 +108,15 @@ pub struct ObjectSet {
     /// The object of the MOS that holds the queue instead.
     queue_in_mos: Option<Arc<Object>>,
     queue: Mutex<Vec<QueuedSubtree>>,
-    /// The open txg retires the set: the birth below which its blocks belong to another.
+    /// Set if the open txg retires the set: blocks that were born before this txg belong to another set.
     retire_wanted: Mutex<Option<Txg>>,
-    /// The syncing txg does.
+    /// The same for the syncing txg.
     retiring: Mutex<Option<Txg>>,
     is_retired: AtomicBool,
     /// Part of the queue was unreadable. It is retried with the next txg that other work needs.
     queue_deferred: AtomicBool,
     account: Mutex<Option<Account>>,
-    /// For the next sync.
+    /// Sums that the next sync stores in place of those of the header.
     corrected_account: Mutex<Option<Account>>,
     owners: OwnerTables,
     syncing: Mutex<Syncing>,
@@ -149,7 +149,7 @@ impl ObjectSet {
         Ok(set)
     }
 
-    /// A set whose free queue is empty.
+    /// Creates a set in memory with an empty free queue.
     fn from_parts(pool: Arc<Pool>, id: ObjsetId, header: ObjsetHeader, parts: Parts) -> Arc<ObjectSet> {
         let Parts { table, root, policy, free_policy, queue_in_mos } = parts;
         let allocator = ObjectAllocator::new(header.objects, header.high_water);
@@ -204,6 +204,11 @@ impl ObjectSet {
         self.table.lost_changes()
     }
 
+    /// Whether its free queue lies in the meta object set, so that snapshots of the set do not contain it.
+    pub fn has_queue_outside(&self) -> bool {
+        self.queue_in_mos.is_some()
+    }
+
     /// The object of the MOS that holds its free queue.
     pub(crate) fn queue_in_mos(&self) -> Option<ObjectId> {
         self.queue_in_mos.as_ref().map(|object| object.id())
@@ -214,12 +219,12 @@ impl ObjectSet {
         self.root.lock().clone()
     }
 
-    /// What decides about the blocks that leave the set. `None`: this is the meta object set.
+    /// The policy that decides about blocks that leave the set. `None`: this is the meta object set.
     pub fn free_policy(&self) -> Option<&Arc<dyn FreePolicy>> {
         self.free_policy.as_ref()
     }
 
-    /// Corrects the account of a set that begins with the header of another. This txg writes a header of its own.
+    /// Corrects the sums of a set that began with the header of another. This txg writes a new header.
     pub fn correct_account(&self, _tx: &Tx, account: Account) {
         *self.corrected_account.lock() = Some(account);
     }
@@ -229,18 +234,18 @@ impl ObjectSet {
         self.free_policy.as_ref().is_some_and(|policy| policy.is_held(block))
     }
 
-    /// Ends the set in this txg: everything that it holds is freed, over many txgs. What was born before `prune_below` belongs to another
-    /// set too, and is not freed. Changes that are not durable yet are lost. Needs a queue in the meta object set.
+    /// Retires the set in this txg: this txg and later ones free all its blocks. Blocks that were born before `prune_below` belong to
+    /// another set too, and are not freed. Changes that are not durable yet are lost. The free queue must lie in the meta object set.
     pub fn retire(&self, _tx: &Tx, prune_below: Txg) {
         *self.retire_wanted.lock() = Some(prune_below);
     }
 
-    /// Goes on with freeing a set that was retired before the pool was opened.
+    /// Marks a set that was retired before the pool was opened. Following txgs continue to free it.
     pub(crate) fn set_retired(&self) {
         self.is_retired.store(true, Ordering::Release);
     }
 
-    /// Whether a txg has retired the set, or one before the pool was opened.
+    /// Whether the set was retired, also before the pool was opened.
     pub fn is_retired(&self) -> bool {
         self.is_retired.load(Ordering::Acquire)
     }
@@ -266,7 +271,7 @@ impl ObjectSet {
         }
     }
 
-    /// Bounds the space of the set from now on, by this bound alone. The bound must not hold the set.
+    /// Sets the bound of the set's space, in place of an earlier one. The bound must not hold a reference to the set.
     pub fn set_space_bound(&self, bound: Arc<dyn SpaceBound>) {
         *self.space_bound.lock() = Some(bound);
     }
@@ -297,7 +302,7 @@ impl ObjectSet {
         self.pool.env().random_u64()
     }
 
-    /// Space of the pool, as far as the set can use it, and objects of this set.
+    /// Space of the pool that the set can use, and objects of this set.
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
@@ -387,7 +392,7 @@ impl ObjectSet {
         self.table.synced(txg);
     }
 
-    /// Whether subtrees wait to be freed. `Some(false)`: they wait for a device, as they cannot be read.
+    /// Whether subtrees wait to be freed. `Some(false)`: they cannot be read, and wait for a device.
     pub fn is_freeing(&self) -> Option<bool> {
         let is_waiting = !self.queue.lock().is_empty();
         is_waiting.then(|| !self.queue_deferred.load(Ordering::Relaxed))

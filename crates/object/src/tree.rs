@@ -575,8 +575,8 @@ pub(crate) fn report_permanent_error(pool: &Pool, error: PoolError) -> Result<()
     Ok(())
 }
 
-/// Frees part of a queued subtree; the rest goes back to the queue. Returns the number of freed blocks. A header block or a block of
-/// dnodes stands for the objects in it too: it is in a queue only if its set is retired.
+/// Frees part of a queued subtree, and returns the rest to the queue. Returns the number of freed blocks. A header block or a block of
+/// dnodes stands for all objects in it. It is in a queue only if its set is retired.
 pub(crate) fn free_subtree(
     txg_sync: &mut TxgSync<'_>,
     tree: TreeId,

@@ -332,7 +332,7 @@ impl Mover<'_, '_> {
             return Ok(());
         }
         let supply = self.txg_sync.pool.admission.zone_supply(self.txg_sync.st);
-        // What is left in them may be promised.
+        // The space left in such zones may be promised to operations.
         if supply.zones < ZoneSupply::Ample {
             return Ok(());
         }
@@ -399,11 +399,11 @@ impl Mover<'_, '_> {
         outcome
     }
 
-    /// Has copies leave what the commit needs, and what more commits need if the copies end early and free nothing. Unless they are the
-    /// last that fit, users can delete then.
+    /// Makes copies leave the space that the commit needs. They also leave space for further commits, in case the piece ends early and
+    /// frees nothing. Unless `are_last`, that space suffices for users to delete files.
     fn keep_commit_space(&mut self, todo: &VecDeque<Extent>, are_last: bool) {
         let (admission, commit) = (&self.txg_sync.pool.admission, &self.txg_sync.commit);
-        // A block that stays because it finds no space takes a run as well.
+        // A block that stays for lack of space takes a run as well.
         let moved: usize = todo.iter().map(|extent| extent.entries.len()).sum();
         let runs = (commit.runs() + moved) as u64;
         let for_commit = admission.rest_of_commit_bytes(self.txg_sync.st, runs, commit.frees.len());

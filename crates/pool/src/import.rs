@@ -612,7 +612,7 @@ fn open(
     if tables.index_size().should_pack(options.index_bytes) {
         tables.replace_reclaimed(tables.reclaimed_in_form(true));
     }
-    // Asked of the devices: zones of the tables may hold less than those that will be opened.
+    // From the devices and not from the tables: zones of the tables may have a smaller capacity than those that will be opened.
     let capacities = devices.capacities().into_iter().map(|(_, capacity)| capacity);
     let capacity = capacities.filter(|capacity| *capacity > 0).min().unwrap_or(label.zone_size);
     let counters = Arc::new(Counters::new(env.clone()));

@@ -1,7 +1,7 @@
-//! What changed between two states of a data set: snapshots, or a snapshot and the head.
+//! Changes between two states of a data set: two snapshots, or a snapshot and the head.
 //!
-//! Only dnode blocks that were written since the older state are read, and directories in which something was created, removed or renamed.
-//! A file is the same in both states if number and generation are. Files without a name are not reported.
+//! Two things are read: dnode blocks that were written since the older state, and directories in which names were created, removed or
+//! renamed. A file is the same in both states if number and generation are the same. Files without a name are not reported.
 
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -12,9 +12,9 @@ use terrane_wire::Txg;
 /// What happened to a file, directory, symbolic link or special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeKind {
-    /// It is only in the older state.
+    /// It exists only in the older state.
     Removed,
-    /// It is only in the newer state.
+    /// It exists only in the newer state.
     Created,
     /// It has another name or lies in another directory. It may have been modified too.
     Renamed,
@@ -59,7 +59,7 @@ impl<'f> Side<'f> {
 
     fn attr(&self, ino: Ino) -> Result<Option<Attr>, Errno> {
         match self.fs.getattr(ino) {
-            // One that is unlinked may still be open.
+            // An unlinked file may still be open.
             Ok(attr) => Ok(Some(attr).filter(|attr| attr.nlink > 0)),
             Err(Errno::ESTALE) => Ok(None),
             Err(errno) => Err(errno),
@@ -91,7 +91,7 @@ impl<'f> Side<'f> {
         Ok(name.map(|name| Place { parent, name: name.clone() }))
     }
 
-    /// The path of a directory; `None`: something above it has no name.
+    /// The path of a directory. `None`: it or a directory above it has no name.
     fn dir_path(&mut self, ino: Ino, depth: u32) -> Result<Option<Vec<u8>>, Errno> {
         if ino == self.fs.root() {
             return Ok(Some(Vec::new()));
@@ -147,7 +147,7 @@ pub fn diff(old: &Fs, new: &Fs, since: Txg, each: &mut dyn FnMut(Change)) -> Res
             |a: &Attr| (a.mtime, a.ctime, a.size, a.mode) != (attr.mtime, attr.ctime, attr.size, attr.mode);
         let kind = match &before {
             Some(_) if is_moved => ChangeKind::Renamed,
-            // Its access time, or how it is stored.
+            // Only its access time changed, or its stored form.
             Some(before) if is_same && !is_changed(before) => continue,
             Some(_) if is_same => ChangeKind::Modified,
             _ => ChangeKind::Created,

@@ -90,7 +90,7 @@ impl Fs {
         self.set.is_read_only()
     }
 
-    /// The snapshot is about to be destroyed: every later call fails with `ESTALE`.
+    /// Closes the snapshot, which is about to be destroyed. Every later call fails with `ESTALE`.
     ///
     /// # Panics
     /// If this is no snapshot.

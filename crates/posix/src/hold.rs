@@ -50,7 +50,7 @@ impl Drop for InodeRef<'_> {
                     && !inode.has_all_lookups.load(Ordering::Acquire)
                     && inode.is_unlinked()
             };
-            // Inodes of a snapshot stay as long as idle ones may: its users keep no count of lookups.
+            // An inode of a snapshot stays like an idle one, because callers do not count its lookups.
             let may_go = is_unreferenced && !self.fs.is_read_only();
             if may_go && !inode.is_shrink_queued() && !may_be_open() {
                 shard.entries.remove(&inode.ino);

@@ -62,7 +62,7 @@ impl Fs {
         Ok(errors)
     }
 
-    /// An administrator has read of all losses, so no call reports them any more.
+    /// Records that an administrator has seen all losses, so that no call reports them any more.
     pub fn mark_losses_read(&self) {
         let known =
             self.losses.as_ref().map_or_else(Vec::new, |losses| losses.list.lock().keys().copied().collect());

@@ -103,7 +103,7 @@ impl Fs {
                 spill: None,
             },
         )?;
-        // The root is its own parent, and its number is known only now.
+        // The root is its own parent. Its number is known only now.
         root.parent = object.id().0;
         object.set_bonus(tx, bonus(&root)?)?;
 
@@ -188,7 +188,7 @@ impl Fs {
         )?;
         let queue = zap(required(DELETE_QUEUE)?)?;
         let root = required(ROOT)?;
-        // Those of a snapshot are not reserved any more.
+        // A snapshot has no reservations: the live set has reserved the space.
         let is_read_only = dataset.is_read_only();
         let reservations = match is_read_only {
             true => Arc::default(),
@@ -305,7 +305,7 @@ impl Fs {
     }
 
     /// Space and number of files, for `statvfs`.
-    /// A snapshot takes what it refers to, and nothing can be written into it.
+    /// A snapshot uses the space that it refers to, and has no free space.
     pub fn statfs(&self) -> StatFs {
         let mut usage = self.set.usage();
         if self.is_read_only() {

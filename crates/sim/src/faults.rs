@@ -423,6 +423,10 @@ pub fn inject_silent_fault(seed: u64, kind: SilentFault) -> Result<Option<Failur
     for _ in 0..10 {
         workload.step()?;
     }
+    if kind == SilentFault::Flush {
+        // A txg that uses a feature for the first time writes labels too, with flushes of their own.
+        workload.machine.fs().sync().map_err(failed("sync"))?;
+    }
     let fault = match kind {
         // The second flush of a txg makes its uberblock durable.
         SilentFault::Flush => Fault::LostFlush { nth: 2 },

@@ -55,7 +55,7 @@ pub struct Setting {
     pub learn_from_similar: bool,
     /// Reclaimed zones are packed, as when the limit of the relocation index is reached.
     pub packed: bool,
-    /// Bound of the relocation index in bytes, kept as the pool keeps it; 0 is no bound.
+    /// Bound of the relocation index in bytes, as in a pool; 0: none.
     pub index_bytes_max: u64,
     /// When snapshots are taken.
     pub snapshots: Option<Schedule>,
@@ -137,7 +137,7 @@ pub struct Simulation {
     predictor: LifetimePredictor,
     snapshots: Option<Snapshots>,
     bound: IndexBound,
-    /// File and number of each block of the head, where the index has a bound.
+    /// File and number of each block of the head, if the index has a bound.
     owners: HashMap<Addr, (u64, u32)>,
     seen_txgs: u64,
 }
@@ -261,7 +261,7 @@ impl Simulation {
         Some(())
     }
 
-    /// The head has no use for a block. It is freed, unless a snapshot holds it.
+    /// Removes a block from the head. The block is freed unless a snapshot holds it.
     fn release(&mut self, Block { addr, birth, granules }: Block) {
         self.owners.remove(&addr);
         let held = HeldBlock { addr, granules, birth };
@@ -270,7 +270,7 @@ impl Simulation {
         }
     }
 
-    /// The open txg is committed, and a snapshot keeps its state.
+    /// Commits the open txg, and takes a snapshot of its state.
     fn take_snapshot(&mut self) -> Option<()> {
         let txg = u32::try_from(self.accounting.txg().0).ok()?;
         self.accounting.end_txg()?;
@@ -300,7 +300,7 @@ pub struct Measure {
     pub measured: f64,
 }
 
-/// How often the relocation index is looked at during a measurement.
+/// How often the relocation index is sampled during a measurement.
 const SAMPLES: u32 = 32;
 
 /// Fills a pool by a trace, warms it up, measures. `None`: the pool ran full.

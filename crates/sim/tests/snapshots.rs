@@ -209,12 +209,17 @@ impl World {
                 self.model.promote(&clone);
             }
             19 => {
-                let Some((name, files)) = self.model.snapshots.get(&path).and_then(|all| all.last()).cloned()
-                else {
+                let all = self.model.snapshots.get(&path).cloned().unwrap_or_default();
+                let Some((name, files)) = self.pick(all.clone()) else { return };
+                let kept = all.iter().take_while(|(other, _)| *other != name).count() + 1;
+                let newer: Vec<String> = all.iter().skip(kept).map(|(name, _)| name.clone()).collect();
+                if newer.iter().any(|name| self.clones_of(&path, name)) {
                     return;
-                };
+                }
                 self.unmount(&path);
-                self.datasets.rollback(&path, &name).unwrap();
+                // Newer ones go in the same transaction.
+                self.datasets.rollback(&path, &name, !newer.is_empty()).unwrap();
+                self.model.snapshots.get_mut(&path).unwrap().truncate(kept);
                 self.model.heads.insert(path, files);
             }
             _ => {}
@@ -269,6 +274,8 @@ impl World {
     /// What is said of the space of snapshots is what their destruction frees.
     fn check_space(&mut self) {
         self.settle();
+        // As a server that has just begun counts.
+        let stored = Datasets::open(&self.machine.objects).unwrap();
         let paths: Vec<String> = self.model.heads.keys().cloned().collect();
         for path in paths {
             let usage = self.datasets.space(&path).unwrap();
@@ -281,6 +288,14 @@ impl World {
             }
             let names: Vec<&str> = all.iter().map(String::as_str).collect();
             assert_eq!(self.datasets.reclaimable(&path, &names).unwrap(), usage.by_snapshots, "{path}");
+            // What quotas count.
+            let branch = self.datasets.branch(&path).unwrap();
+            let (counted, shown) = (branch.used_bytes(), self.datasets.usage(&path).unwrap().used);
+            let stored = stored.branch(&path).unwrap();
+            assert_eq!(branch.own_usage(), stored.own_usage(), "{path}");
+            assert_eq!(counted, stored.used_bytes(), "{path}");
+            // Listings count the root block of the object set too.
+            assert!((counted..counted + 4096).contains(&shown), "{path}: {shown} shown, {counted} counted");
             if let Some(last) = all.last() {
                 assert_eq!(self.datasets.written_since(&path, last).unwrap(), usage.written, "{path}");
             }
@@ -424,7 +439,7 @@ fn counts_and_limits_go_with_rollback_and_clone() {
     ["", "clone"].iter().for_each(|path| world.unmount(path));
     world.datasets.destroy("clone").unwrap();
     world.machine.pool.commit().unwrap();
-    world.datasets.rollback("", "s").unwrap();
+    world.datasets.rollback("", "s", false).unwrap();
     assert!(counts(&world.fs("")) == then, "rolled back");
     world.settle();
     world.machine.check().unwrap();
@@ -687,5 +702,80 @@ fn collection_moves_what_snapshots_keep() {
         world.machine.check().unwrap_or_else(|failure| panic!("seed {seed}: {failure:?}"));
         world.check_snapshots();
         assert!(moved > 0, "seed {seed}: nothing was collected");
+    }
+}
+
+/// Several threads change the same few data sets and snapshots, while files are written. Names that are taken, gone or in use
+/// are refused; nothing else fails, nobody waits for ever, and the pool is whole.
+#[test]
+fn threads_change_the_same_data_sets() {
+    for seed in seeds(4) {
+        let mut world = World::new(900 + seed);
+        let fs = world.fs("");
+        world.datasets.create("a", &[], &mut format).unwrap();
+        world.datasets.create("b", &[], &mut format).unwrap();
+        world.machine.pool.commit().unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        for thread in 0..3u64 {
+            let (datasets, done) = (Arc::clone(&world.datasets), done.clone());
+            let mut random = Prng::new(seed * 10 + thread);
+            std::thread::spawn(move || {
+                for _ in 0..60 {
+                    change_any(&datasets, &mut random);
+                }
+                done.send(()).unwrap();
+            });
+        }
+        let (pool, writes) = (Arc::clone(&world.machine.pool), done.clone());
+        std::thread::spawn(move || {
+            for count in 0..200u32 {
+                let name = format!("file{}", count % 7);
+                let ino = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
+                let ino =
+                    ino.unwrap_or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino);
+                fs.write(ino, 0, &[count as u8; 20_000], WriteFlags::default()).unwrap();
+                fs.forget(ino, 1);
+                if count % 9 == 0 {
+                    pool.commit().unwrap();
+                }
+            }
+            writes.send(()).unwrap();
+        });
+        // A thread that fails or hangs never says that it is done.
+        drop(done);
+        for _ in 0..4 {
+            let limit = std::time::Duration::from_secs(120);
+            ended.recv_timeout(limit).unwrap_or_else(|_| panic!("seed {seed}: a thread failed or hangs"));
+        }
+        world.settle();
+        world.machine.check().unwrap_or_else(|failure| panic!("seed {seed}: {failure:?}"));
+    }
+}
+
+/// One random change of data sets that others change as well.
+fn change_any(datasets: &Datasets, random: &mut Prng) {
+    let path = *random.one_of(&["", "a", "b", "c"]);
+    let [other, to] = [0, 1].map(|_| *random.one_of(&["a", "b", "c"]));
+    let name = *random.one_of(&["x", "y", "z"]);
+    let step = random.below(17);
+    let outcome = match step {
+        0..=3 => datasets.snapshot(&[(path, name)]).map(drop),
+        4 | 5 => datasets.destroy_snapshots(path, &[name]),
+        6 => datasets.clone_snapshot(path, name, other).map(drop),
+        7 => datasets.destroy(other),
+        8 => datasets.create(other, &[], &mut format).map(drop),
+        9 => datasets.promote(other),
+        10 => datasets.rollback(other, name, true),
+        11 => datasets.rename(other, to),
+        12 => datasets.hold(path, name, "tag"),
+        13 => datasets.release(path, name, "tag"),
+        14 => datasets.space(path).and(datasets.list().map(drop)),
+        15 => datasets.reclaimable(path, &[name]).and(datasets.written_since(path, name)).map(drop),
+        _ => datasets.bookmark(path, name, to).and_then(|()| datasets.destroy_bookmark(path, to)),
+    };
+    use terrane_dataset::DatasetError::{Exists, InUse, Unknown};
+    match outcome {
+        Ok(()) | Err(Exists { .. } | InUse { .. } | Unknown { .. }) => {}
+        Err(error) => panic!("step {step} of {path}, {other}, {to}, {name}: {error}"),
     }
 }

@@ -110,7 +110,7 @@ impl Sizes {
         1 + self.commit_bytes().div_ceil(self.per_zone().max(1)) as usize
     }
 
-    /// What placement may do with `empty` zones. Ends of zones stay unused only while empty zones exceed all promises, so unused ends
+    /// How freely placement may use `empty` zones. Ends of zones stay unused only while empty zones exceed all promises. So unused ends
     /// never cause a shortage.
     pub fn zone_supply(&self, empty: usize, reserved_bytes: u64, live: u64, limit: u64) -> ZoneSupply {
         let low = self.min_empty_zones();

@@ -64,13 +64,13 @@ impl SectionRotation {
         (0..count).map(move |nth| (first + nth) % sections)
     }
 
-    /// Most sections that [`take_due`](Self::take_due) may name now, whatever its other arguments are.
+    /// The most sections that [`take_due`](Self::take_due) can return now, for any of its other arguments.
     pub fn most_due(&self, table_bytes: u64) -> u32 {
         let hurried = SECTIONS_IN_HURRY.min(self.sections);
         if self.rewrite_all { self.sections } else { self.regular(table_bytes).max(hurried) }
     }
 
-    /// Sections that the bytes written since the last rewrite are worth.
+    /// Number of sections to rewrite for the bytes written since the last rewrite.
     fn regular(&self, table_bytes: u64) -> u32 {
         let bound = (table_bytes / 4).max(1 << 20);
         let every = bound / u64::from(self.sections) + 1;

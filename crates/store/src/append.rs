@@ -211,7 +211,7 @@ pub struct Streams {
     /// Work items whose completion was not received yet.
     in_flight: usize,
     failed: Vec<Batch>,
-    /// Bytes of zones that moved blocks leave to the commit: see [`set_commit_floor`](Streams::set_commit_floor).
+    /// Bytes of zones that moved blocks must leave for the commit: see [`set_commit_floor`](Streams::set_commit_floor).
     commit_floor: u64,
     /// Buffers of completed batches, for reuse.
     spare: Vec<AlignedBuf>,
@@ -433,7 +433,7 @@ impl Streams {
         let needs_empty = is_bounded && self.check_commit_floor(len, source)?;
         let slot = self.slot_with_space(slot, (class, is_metadata), (txg, len), block.near, source)?;
         if needs_empty {
-            // Zones that counted as empty may have turned out to take no writes.
+            // Zones that counted as empty may have failed when they were opened.
             self.check_commit_floor(len, source)?;
         }
         if self.gathered(slot) >= 2 * self.batch_bytes_of(slot) {

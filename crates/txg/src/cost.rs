@@ -50,7 +50,7 @@ impl Cost {
         from_file_reservation: None,
     };
 
-    /// The cost in a data set whose snapshots may keep what is replaced: their lists take at most 32 bytes for each copy of a block of
+    /// The cost in a data set whose snapshots may keep replaced blocks. Dead lists take at most 32 bytes for each copy of a block of
     /// 4 KiB, and the last block of a list is written again.
     pub fn with_dead_lists(self) -> Cost {
         let entries = self.write_bytes / 128 + (u64::from(self.meta_blocks) << 8) + self.meta_bytes / 64;

@@ -71,7 +71,7 @@ struct Churn<'a> {
     pool: Vec<u8>,
     live: Vec<LiveFile>,
     growing: Vec<GrowingFile>,
-    /// Of live files, and of growing ones as large as they will be.
+    /// Bytes of live files, and the final bytes of growing ones.
     live_bytes: u64,
     target: u64,
     serial: u64,

@@ -31,32 +31,32 @@ pub enum FsCommand {
     /// Create a data set
     #[command(after_help = property_help())]
     Create(tree::Create),
-    /// Destroy a data set with all it holds, snapshots, or a bookmark
+    /// Destroy a data set with its files, or snapshots, or a bookmark
     Destroy(tree::Destroy),
-    /// Give a data set or a snapshot another name
+    /// Rename a data set or a snapshot
     Rename(tree::Rename),
-    /// Make a data set what it was when a snapshot was taken
+    /// Return a data set to the state of a snapshot; all later changes are lost
     Rollback(snapshots::Rollback),
-    /// Create a data set that begins with the content of a snapshot
+    /// Create a data set from a snapshot
     Clone(snapshots::CloneCommand),
-    /// Have a clone take over the snapshots that it depends on
+    /// Make a clone independent: it takes over its origin and all older snapshots
     Promote(snapshots::Promote),
-    /// Keep snapshots from being destroyed
+    /// Protect snapshots from being destroyed
     Hold(snapshots::Hold),
-    /// End a hold on snapshots
+    /// Release a hold on snapshots
     Release(snapshots::Hold),
     /// List holds on snapshots
     Holds(snapshots::Holds),
     /// List what changed since a snapshot
     Diff(snapshots::Diff),
-    /// Remember a snapshot by a name that stays when it is destroyed
+    /// Create a bookmark of a snapshot, which stays when the snapshot is destroyed
     Bookmark(snapshots::Bookmark),
     /// Show properties
     #[command(after_help = property_help() + "
 " + &figures::help() + "
 Sources:
   local         set on the data set
-  received      came with the data set
+  received      received with the data set
   inherited     set on a data set above
   temporary     an option of the mount
   creation      chosen when the data set was created; it cannot change
@@ -67,7 +67,7 @@ Sources:
     /// Change properties; data that is already written stays as it is
     #[command(after_help = property_help())]
     Set(Set),
-    /// Have data sets inherit properties again, or take the default
+    /// Remove values, so that data sets inherit properties or have the default
     #[command(after_help = property_help())]
     Inherit(Inherit),
     /// Show and set write hints, and rules that give files a hint by their name
@@ -99,7 +99,7 @@ pub struct Get {
     /// Data sets; a pool, by name or by device, is its root data set (default: those of all known pools)
     #[arg(value_name = "DATASET")]
     names: Vec<String>,
-    /// With all data sets below
+    /// Include all data sets below
     #[arg(short)]
     recursive: bool,
     /// Columns to show, in this order, separated by commas
@@ -125,10 +125,10 @@ pub struct Set {
 
 #[derive(Args)]
 pub struct Inherit {
-    /// With all data sets below
+    /// Include all data sets below
     #[arg(short)]
     recursive: bool,
-    /// Values that were received apply again
+    /// Remove only the values that were set, so that received values apply again
     #[arg(short = 'S')]
     received: bool,
     /// Names separated by commas
@@ -225,7 +225,7 @@ fn change(registry: &Registry, word: &str, pool: &str, query: &Query) -> Outcome
     Ok(())
 }
 
-// A root data set alone is asked for as by earlier versions, whose servers may still run.
+// For the root data set alone these commands send the questions of earlier versions, whose servers may still run.
 
 impl Set {
     fn run(&self) -> Outcome {

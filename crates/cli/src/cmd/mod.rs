@@ -126,14 +126,14 @@ pub fn daemon_for_reading(
     Ok(daemon.filter(|daemon| match_pool(&daemon.greeting, target) == PoolMatch::Same))
 }
 
-/// A daemon, and the places of all its mounts.
+/// A daemon, and the mount points of all its mounts.
 pub struct MountedDaemon {
     pub daemon: Daemon,
     pub mounts: Vec<MountEntry>,
 }
 
 impl MountedDaemon {
-    /// The places of one mount.
+    /// The mount points of one mount.
     pub fn places_of(&self, mount: &GreetedMount) -> Vec<MountEntry> {
         self.mounts.iter().filter(|row| row.dev == mount.dev).cloned().collect()
     }
@@ -257,8 +257,8 @@ pub fn served_by(registry: &Registry, entry: &MountEntry, timeout: Duration) -> 
 /// How long to wait for the exit of a daemon whose mount is not visible.
 const DETACHED_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The daemon that has the pool mounted and stays, and its mounts. A mount that was unmounted lazily ends with
-/// its last user, and must not be taken for one: that of `dataset`, or the last of the pool.
+/// The daemon that has the pool mounted, and its mounts. This waits while the mount of `dataset`, or without one the last
+/// mount of the pool, was unmounted lazily: it ends with its last user, and must not count as mounted.
 pub fn lasting_daemon(
     registry: &Registry,
     target: &Target,

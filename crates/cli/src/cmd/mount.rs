@@ -55,11 +55,11 @@ const LOG_VARIABLE: &str = "TERRANE_LOG";
 /// Mount a data set
 ///
 /// If its server crashes or is upgraded, the mount stays: programs wait until the next server has started. One server has all mounts of
-/// a pool, each with options of its own. A data set that is already mounted gets one more mount point.
+/// a pool, each with options of its own. If the data set is already mounted, it gets one more mount point.
 #[derive(Args)]
 #[command(after_help = OPTION_HELP)]
 pub struct Mount {
-    /// A pool, by name or by device, for its root data set; or a data set or snapshot, as `tank/home` or `tank/home@monday`
+    /// A data set or snapshot, like `tank/home` or `tank/home@monday`; a pool, by name or by device, is its root data set
     #[arg(value_name = "POOL|DATASET")]
     pool: String,
     dir: PathBuf,
@@ -456,12 +456,12 @@ fn run_server(
     daemon::serve(ServePlan { target, first, import, memory, record, metrics, inherited }, registry, ready)
 }
 
-/// What to do where a read-only mount is in the way of a writable one.
+/// The remedy if a read-only mount prevents a writable one.
 fn remount_text(dir: &Path) -> String {
     format!("use -o ro, or first: mount -o remount,rw {}", dir.display())
 }
 
-/// What to do instead of mounting a snapshot for writing.
+/// Refuses to mount a snapshot for writing.
 fn refuse_writable_snapshot(name: &str) -> Failure {
     let remedy = format!("omit rw, or make a data set of it: terrane fs clone {name} NAME");
     Failure::refused(name, "a data set, to be mounted for writing", "a snapshot, which never changes", remedy)

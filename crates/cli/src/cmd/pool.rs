@@ -241,7 +241,7 @@ impl Status {
     }
 }
 
-/// Where a pool is mounted: its root data set alone in one line, others by name.
+/// The mounts of a pool, one line each. Lines of data sets below the root begin with the name.
 fn mounted_text(row: &Value) -> String {
     let name = row["name"].as_str().unwrap_or("?");
     let place = |mount: &Value| {

@@ -183,7 +183,7 @@ fn ratio_text(logical: u64, stored: u64) -> String {
     if stored == 0 { String::new() } else { format!(" ({:.2}x)", logical as f64 / stored as f64) }
 }
 
-/// Asks about each file, and shows the answers. A file that cannot be asked about does not keep the others from being shown.
+/// Asks about each file, and shows the answers. If a question fails, the other files are shown nevertheless.
 pub(super) fn show_files(
     command: &str,
     paths: &[PathBuf],

@@ -18,16 +18,16 @@ use terrane_fuse::mount::{MountError, list_mounts, other_namespaces};
 
 /// After a signal: how long users have before the mounts are detached lazily.
 const LAZY_UNMOUNT_AFTER: Duration = Duration::from_secs(5);
-/// How often to check whether the last of them has gone.
+/// How often to check whether the mounts have ended.
 const STOP_POLL_PERIOD: Duration = Duration::from_millis(20);
 /// After a lazy unmount: how long the mount may take to end if it is not in use.
 const LAZY_STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long threads of an ended mount may take to exit.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of users in other namespaces that are named.
+/// Most users in other namespaces that a message names.
 const USERS_NAMED_MAX: usize = 5;
 
-/// The places of these mounts, the last one mounted first: it may lie below another.
+/// The mount points of these mounts. The one that was mounted last comes first, because it may lie below another.
 fn places(mounts: &[Arc<MountedSet>]) -> Vec<UnmountHandle> {
     let rows = list_mounts();
     // Checked after the table was read: a number that is no longer ours belongs to another file system.
@@ -96,7 +96,7 @@ fn unmount_on_signal(signals: &mut Signals, shared: &Shared) -> Result<(), Mount
     Ok(())
 }
 
-/// Ends the mount of a data set, or all of them, and answers the client.
+/// Unmounts a data set, or all of them, and answers the client.
 pub fn stop(
     shared: &Arc<Shared>,
     dataset: Option<&str>,
@@ -179,7 +179,7 @@ pub fn wait_until_closed(shared: &Shared, mounts: &[Arc<MountedSet>]) -> bool {
     !mounts.iter().any(|mount| lifecycle.mounts.contains_key(&mount.number))
 }
 
-/// Waits until no thread has the data sets of these mounts open: the client may destroy one next.
+/// Waits until no thread has the data sets of these mounts open, because the client may destroy one next.
 fn wait_until_released(mounts: Vec<Arc<MountedSet>>) {
     let begun = Instant::now();
     while mounts.iter().any(|mount| Arc::strong_count(mount) > 1) && begun.elapsed() < RELEASE_TIMEOUT {

@@ -1,7 +1,7 @@
-//! Which files of a mount lost changes, in memory that outlives a server.
+//! The files of a mount that lost changes, in memory that outlives a server.
 //!
-//! The ledger records changes as they are made. After a crash the files that lost some go into a list, which stays
-//! however many servers follow. Each mount has both of its own: inode numbers mean nothing without a data set.
+//! The ledger records changes as they are made. After a crash, files that lost changes go into a list. The list stays
+//! for all later servers. Each mount has its own ledger and list, because an inode number needs a data set.
 
 use crate::failure::Outcome;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,14 +28,14 @@ impl terrane_posix::Ledger for LossLedger {
     }
 }
 
-/// Returns the file of the ledger, for a holder. The file system must have none: a first one would stay.
+/// Gives the file system a ledger, and returns the file of the ledger for a holder. The file system must have none yet.
 pub fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcome<File> {
     let file = ledger.file().try_clone()?;
     fs.set_ledger(Box::new(LossLedger { ledger, lost }));
     Ok(file)
 }
 
-/// The inodes with changes after this txg; with an orderly handover there are none.
+/// The inodes with changes after this txg. After an orderly handover there are none.
 pub fn lost_after(ledger: Option<&Ledger>, orderly: bool, committed: u64) -> BTreeMap<Ino, Loss> {
     let lost = match ledger {
         Some(ledger) if !orderly => ledger.inodes_changed_after(committed),
@@ -44,12 +44,12 @@ pub fn lost_after(ledger: Option<&Ledger>, orderly: bool, committed: u64) -> BTr
     lost.into_iter().map(|ino| (ino, Loss::default())).collect()
 }
 
-/// Inodes that lost changes, and to whom that was reported: kernel, programs, administrator. The ledger drops them with
-/// the next commit; this list stays, however many servers follow.
+/// Inodes that lost changes, and whether the loss was reported to kernel, programs and administrator. The ledger drops
+/// them with the next commit. This list stays for all later servers.
 pub struct LostFiles {
     pub file: File,
-    /// In ascending order, 8 bytes each, as in the file. There the three highest bits say to whom it was reported;
-    /// object numbers have fewer bits.
+    /// In ascending order, as in the file, which has 8 bytes for each. The three highest bits say to whom the loss was
+    /// reported; object numbers have fewer bits.
     numbers: Vec<Ino>,
 }
 

@@ -44,7 +44,7 @@ const SHRINK_PERIOD: Duration = Duration::from_secs(1);
 /// How often to check whether files are to be rewritten.
 pub const REWRITE_PERIOD: Duration = Duration::from_millis(250);
 
-/// What is to be mounted, where and how.
+/// The data set to mount, the mount point and the options.
 pub struct MountSpec {
     /// The path of the data set or snapshot from the root.
     pub dataset: String,
@@ -66,7 +66,7 @@ impl MountSpec {
         MountSpec { dataset, dir, options: parsed.mount, properties: parsed.properties, words }
     }
 
-    /// Applies what the options say about the data set.
+    /// Applies the options that concern the data set.
     pub fn apply_to(&mut self, view: &OpenPool) -> Outcome {
         if !self.options.default_permissions {
             // ACLs would have no effect: nothing checks permissions.
@@ -81,9 +81,9 @@ impl MountSpec {
     }
 }
 
-/// Where a mount comes from.
+/// The origin of a mount.
 pub enum Origin {
-    /// Its first request was not read yet.
+    /// Made by this server or a command. Its first request was not read yet.
     New,
     Inherited(Negotiated),
 }
@@ -94,17 +94,23 @@ pub struct NewMount {
     pub session: Session,
     pub origin: Origin,
     pub spec: MountSpec,
-    /// The ledger of a new mount, to be left with the holder.
+    /// The ledger of a new mount, for the holder.
     pub ledger: Option<File>,
-    /// Which snapshots the kernel knows. `None`: this is one.
+    /// The tags of its snapshots. `None`: a snapshot is mounted.
     pub tags: Option<TagFile>,
+}
+
+/// The directory of snapshots of a mount.
+struct ShownSnapshots {
+    source: Arc<DatasetSnapshots>,
+    dir: Arc<SnapshotDir>,
 }
 
 /// A mounted data set or snapshot.
 pub struct MountedSet {
-    /// By this the holder knows the mount; never used again.
+    /// The number by which the holder knows the mount. It is never used again.
     pub number: u32,
-    /// The pool by way of this data set.
+    /// The view of this data set.
     pub view: OpenPool,
     pub dir: PathBuf,
     /// The kernel's number of the file system.
@@ -113,14 +119,14 @@ pub struct MountedSet {
     pub since: u64,
     unmount: UnmountHandle,
     pub drain: Arc<Drain>,
-    /// A successor can continue it.
+    /// The holder has its descriptors, so a successor can continue it.
     pub is_held: AtomicBool,
-    /// Only while the session runs, which closes its own descriptor at the end: callers on an aborted mount
-    /// must not wait for us.
+    /// Only while the session runs, which closes its own descriptor at the end. Callers on an aborted mount would wait as
+    /// long as this one is open.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
-    /// Where its directory of snapshots comes from. `None`: this is a snapshot.
-    snapshots: OnceLock<Arc<DatasetSnapshots>>,
+    /// Its directory of snapshots. Empty if a snapshot is mounted.
+    snapshots: OnceLock<ShownSnapshots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -148,28 +154,45 @@ impl MountedSet {
         }))
     }
 
-    /// Shows snapshots as the data set says, under the name that it has.
+    /// Updates the directory of snapshots to the property `snapdir` and the path of the data set.
     fn follow_dataset(&self) {
-        if let Some(snapshots) = self.snapshots.get() {
-            snapshots.set_path(&self.view.dataset.branch().path());
+        if let Some(ShownSnapshots { source, .. }) = self.snapshots.get() {
+            source.set_path(&self.view.dataset.branch().path());
             let wanted = visibility(self.view.dataset.snapdir());
-            if snapshots.visibility() != wanted {
-                snapshots.set_visibility(wanted);
-                self.drop_root_listing();
+            if source.visibility() != wanted {
+                source.set_visibility(wanted);
+                self.drop_cached(&[ROOT_ID], "the root directory as it was");
             }
         }
     }
 
-    /// Has the kernel drop its listing of the root directory.
-    fn drop_root_listing(&self) {
-        let Some(connection) = self.connection() else { return };
-        let dropped = terrane_fuse::forget::start(succession::page_drop_command(), connection, &[ROOT_ID]);
-        if let Err(error) = dropped.and_then(|mut helper| helper.wait()) {
-            log::warn!("{}: the kernel may list the root directory as before: {error}", self.name());
+    /// Has the kernel drop what it caches of destroyed snapshots, without the first `known` of them.
+    fn drop_destroyed_snapshots(&self, known: &mut usize) {
+        let Some(ShownSnapshots { dir, .. }) = self.snapshots.get() else { return };
+        let destroyed = self.view.datasets.destroyed_snapshots(*known);
+        *known += destroyed.len();
+        let nodes: Vec<u64> = destroyed.into_iter().flat_map(|guid| dir.note_destroyed(guid)).collect();
+        if !nodes.is_empty() {
+            self.drop_cached(&nodes, "files of destroyed snapshots");
         }
     }
 
-    /// As commands write it.
+    /// Has the kernel drop what it caches of these nodes. Does not wait for it: the kernel may wait for an answer of ours.
+    fn drop_cached(&self, nodes: &[u64], what: &'static str) {
+        let Some(connection) = self.connection() else { return };
+        let name = self.name();
+        let warn = move |error: &str| log::warn!("{name}: the kernel may still show {what}: {error}");
+        match terrane_fuse::forget::start(succession::page_drop_command(), connection, nodes) {
+            Ok(helper) => drop(std::thread::spawn(move || match helper.wait_with_output() {
+                Ok(output) if output.status.success() => {}
+                Ok(output) => warn(String::from_utf8_lossy(&output.stderr).trim()),
+                Err(error) => warn(&error.to_string()),
+            })),
+            Err(error) => warn(&error.to_string()),
+        }
+    }
+
+    /// The full name, as commands write it.
     pub fn name(&self) -> String {
         full_name(&self.view.pool.name(), &self.view.dataset_path)
     }
@@ -199,13 +222,13 @@ impl MountedSet {
         connection.as_ref().and_then(|file| file.try_clone().ok())
     }
 
-    /// The mount has not ended in any namespace, and its number is its own.
+    /// Whether the mount still exists in a namespace. Then `dev` is the number of no other file system.
     pub fn is_mounted(&self) -> bool {
         let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         connection.as_ref().is_some_and(|connection| !handover::is_disconnected(connection))
     }
 
-    /// Its places: one, or several that share its connection. Its first mount point may show something else by now.
+    /// Its mount points: one, or several that share its connection. The first one may have another mount by now.
     pub fn places(&self) -> Vec<UnmountHandle> {
         let rows = list_mounts();
         // Checked after the table was read: a number that is no longer ours belongs to another file system.
@@ -218,7 +241,7 @@ impl MountedSet {
         rows.iter().rev().filter(|row| row.dev == self.dev).map(UnmountHandle::of).collect()
     }
 
-    /// Aborts the mount wherever it is visible, while in use.
+    /// Aborts the mount at all its mount points, even while it is in use.
     pub fn abort(&self) -> Result<(), MountError> {
         let aborted = self.places().iter().try_for_each(UnmountHandle::abort);
         if !self.is_mounted() {
@@ -257,7 +280,7 @@ pub fn mount_here(number: u32, view: OpenPool, spec: MountSpec) -> Outcome<NewMo
     Ok(NewMount { mount, session, origin: Origin::New, spec, ledger, tags })
 }
 
-/// A ledger for a file system that is mounted anew, if there is a holder to keep it.
+/// A ledger for a new mount, if there is a holder to keep it.
 pub fn new_ledger(view: &OpenPool) -> Outcome<Option<File>> {
     let fs = view.fs()?;
     if FdStore::of_this_process().is_none() || view.pool.is_read_only() || view.is_snapshot() {
@@ -272,10 +295,10 @@ pub fn new_tags(view: &OpenPool) -> Outcome<Option<TagFile>> {
 }
 
 impl NewMount {
-    /// Begins to serve: from its return on the mount answers, and a successor finds it.
+    /// Begins to serve. On return the mount answers, and a successor would find it.
     ///
     /// # Errors
-    /// The mount is not in the server's table, and its session is returned.
+    /// The mount was not added to the server's table. The session is returned.
     pub fn start(self, shared: &Arc<Shared>) -> Result<(), (Failure, Session)> {
         let negotiated = match self.negotiate_and_store(shared) {
             Ok(negotiated) => negotiated,
@@ -298,7 +321,7 @@ impl NewMount {
             }
             Origin::Inherited(_) => log::info!(dataset:% = name; "mount on {dir} taken over"),
         }
-        // After a take-over unlinked files may be open.
+        // Destroys unlinked files only on a new mount: after a take-over programs may have them open.
         start_jobs(shared, &mount, matches!(origin, Origin::New));
         let serving = Arc::clone(shared);
         std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
@@ -357,7 +380,7 @@ fn dispatch(
     source.set_visibility(visibility(mount.view.dataset.snapdir()));
     let dir = SnapshotDir::new(Arc::clone(&source) as Arc<dyn Snapshots>, tags)?;
     // A mount has one dispatch.
-    let _ = mount.snapshots.set(source);
+    let _ = mount.snapshots.set(ShownSnapshots { source, dir: Arc::clone(&dir) });
     Ok(dispatch.with_snapshots(dir))
 }
 
@@ -400,25 +423,26 @@ fn serve_kernel(
     shared.finish(mount, served.map_err(Failure::io("serving", &mount.dir)));
 }
 
-/// Housekeeping: destroys the unlinked files that a crash left, which opening the file system only started.
-/// Then shrinks directories and stores the error log.
+/// Housekeeping: destroys the unlinked files that a crash left. Then shrinks directories and stores the error log.
 fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
     let Some(fs) = mount.view.fs.get() else { return };
     if drains {
         drain_unlinked(mount, &fs);
     }
     let mut flags = FlagWatch::new(mount, &fs);
+    let mut destroyed = 0;
     let (mut recorded, mut counted, pool) = (Ok(()), Ok(()), &mount.view.pool);
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
         flags.poll(mount, &fs);
         mount.follow_dataset();
+        mount.drop_destroyed_snapshots(&mut destroyed);
         let mut pace = || (!mount.is_ending()).then_some(1);
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);
         count_owners(mount, &fs, &mut counted);
         fs.log_losses();
-        // The root data set stores the log of the pool.
+        // The root data set stores the error log of the pool.
         let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
         if let Err(error) = &outcome
             && outcome != recorded
@@ -446,7 +470,7 @@ fn count_owners(mount: &MountedSet, fs: &Fs, last: &mut Result<(), String>) {
     *last = outcome;
 }
 
-/// Has the kernel ask again for the blocks of inodes that background jobs have stored in another form.
+/// Tells the kernel to drop cached attributes of inodes that background jobs have stored in another form.
 fn invalidate_restored(mount: &MountedSet, fs: &Fs) {
     let inodes = fs.take_restored();
     if inodes.is_empty() {
@@ -499,7 +523,7 @@ impl FlagWatch {
     fn read(&mut self, mount: &MountedSet) {
         let mut rows = list_mounts().unwrap_or_default();
         rows.retain(|row| row.dev == mount.dev);
-        // Of a mount that cannot be written to, reads change nothing, although the pool may be writable.
+        // Reads through a read-only mount change no access time, although the pool may be writable.
         let times = match rows.iter().all(|row| row.is_read_only()) {
             true if !rows.is_empty() => Some(AccessTimes::Never),
             _ => Atime::of_mounts(&rows).map(AccessTimes::from),
@@ -508,7 +532,7 @@ impl FlagWatch {
     }
 }
 
-/// Runs rewrites on request, and recompression in idle time. The mount is idle only if no mount of the pool is in use.
+/// Runs requested rewrites, and recompression in idle time. Time is idle only if no mount of the pool is in use.
 fn run_rewrites(shared: &Shared, mount: &MountedSet) {
     let Some(fs) = mount.view.fs.get() else { return };
     terrane_fuse::process::lower_priority();

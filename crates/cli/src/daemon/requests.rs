@@ -1,4 +1,4 @@
-//! What commands ask of a server, over its control socket.
+//! Requests of commands to a server, over its control socket.
 
 use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_ledger};
 use super::{Shared, ending, succession};
@@ -23,7 +23,7 @@ use terrane_fuse::{Mount, Session, SessionConfig};
 
 /// How long to wait for users in other mount namespaces, by default.
 const STOP_WAIT_SECONDS: u64 = 10;
-/// How often a client that found no mount checks whether one was added.
+/// How often the server checks for a mount while a client waits for its greeting.
 const MOUNT_POLL_PERIOD: Duration = Duration::from_millis(20);
 
 pub fn serve_clients(shared: &Arc<Shared>) {
@@ -60,7 +60,7 @@ fn serve_client(shared: &Arc<Shared>, stream: UnixStream) {
         return run_command(shared, command, file, &mut client);
     }
     match Query::deserialize(&question.value) {
-        // The one question that is not about the pool alone.
+        // The only question that also concerns the server.
         Ok(Query::Metrics) => client.answer(Ok(shared.metrics_text().into())),
         Ok(query) => {
             if let Query::Add { path, .. } = &query
@@ -104,12 +104,12 @@ fn run_command(shared: &Arc<Shared>, command: Command, file: Option<File>, clien
     }
 }
 
-/// What a command that mounts must know of a data set.
+/// Facts that a command needs before it mounts a data set.
 fn describe(view: OpenPool) -> Value {
     json!({"snapshot": view.is_snapshot(), "read_only": view.pool.is_read_only()})
 }
 
-/// The pool by way of a data set that can be mounted beside the others.
+/// The view of a data set, if it can be mounted in addition to the others.
 fn check_mountable(shared: &Shared, dataset: &str) -> Outcome<OpenPool> {
     let view = shared.open_pool.view(dataset)?;
     let mounted = shared.mounts().into_iter().find(|mount| mount.view.dataset_path == view.dataset_path);
@@ -119,13 +119,13 @@ fn check_mountable(shared: &Shared, dataset: &str) -> Outcome<OpenPool> {
             let found = format!("mounted on {dir}");
             return Err(Failure::refused(mount.name(), "not mounted", found, "unmount it there first"));
         }
-        // Its session has ended, and the commit follows.
+        // Its session has ended. Waits for its commit.
         if !ending::wait_until_closed(shared, std::slice::from_ref(&mount)) {
             let found = format!("being unmounted from {dir}");
             return Err(Failure::refused(mount.name(), "not mounted", found, "wait for that; see the log"));
         }
     }
-    // Before the first holder is needed there is no mount that could be lost.
+    // Before the pool is held, no mount is held that could be lost.
     match FdStore::of_this_process().filter(|_| shared.facts_file.get().is_some()) {
         Some(holder) => holder.refuse_another().map(|()| view),
         None => Ok(view),
@@ -142,7 +142,7 @@ fn add_mount(shared: &Arc<Shared>, request: MountRequest, file: Option<File>) ->
     let slot = view.fs.clone();
     let added = serve_added(shared, view, request, connection);
     if added.is_err() {
-        // The next attempt opens it anew, with a ledger of its own.
+        // The next attempt opens the file system again, with a new ledger.
         slot.close();
     }
     added
@@ -158,7 +158,7 @@ fn serve_added(
     let mut spec = MountSpec::of_options(request.dataset, request.dir, parsed, Some(request.options));
     spec.apply_to(&view)?;
     if !view.pool.is_read_only() {
-        // Its data set exists for a successor, whatever happens to this server.
+        // Commits, so that a successor finds the data set even if this server is killed.
         view.pool.commit()?;
     }
     let ledger = new_ledger(&view)?;

@@ -46,7 +46,7 @@ const SUPERVISOR_EXIT_WAIT: Duration = Duration::from_millis(50);
 /// The interval after another supervisor could not be started.
 const SUPERVISOR_RETRY_PERIOD: Duration = Duration::from_secs(30);
 
-/// Leaves the device by which the pool was mounted with the holder.
+/// Gives the holder the device by which the pool was mounted.
 pub fn store_device(holder: &FdStore, path: &Path, devices: &[Identity]) -> Outcome {
     let held = Identity::open(path).ok();
     match held.filter(|(identity, _)| devices.contains(identity)) {
@@ -64,7 +64,7 @@ pub struct TakenOver {
     spec: MountSpec,
 }
 
-/// Opens the file systems for existing mounts, by their numbers. A mount whose data set no longer exists is missing.
+/// Opens the file systems of inherited mounts, by number. Mounts whose data set no longer exists are left out.
 pub fn take_over(
     open_pool: &OpenPool,
     inherited: &Inherited,
@@ -109,7 +109,7 @@ fn parse_spec(open_pool: &OpenPool, facts: &MountFacts, words: Vec<String>) -> O
     Ok(MountSpec::of_options(facts.dataset.clone(), facts.dir.clone(), parsed, Some(words)))
 }
 
-/// The data set of a mount, which may have been renamed. `None`: it does not exist.
+/// The view of the data set of a mount. It may have another path by now. `None`: it does not exist.
 fn view_of(open_pool: &OpenPool, facts: &MountFacts) -> Outcome<Option<OpenPool>> {
     let is_it = |view: &OpenPool| facts.objset == 0 || view.dataset.object_set().id().0 == facts.objset;
     match open_pool.find(&facts.dataset) {
@@ -177,7 +177,7 @@ fn apply_negotiated(dataset: &Dataset, negotiated: &Negotiated) -> Outcome {
     Ok(())
 }
 
-/// The tags of a mount. If its predecessor had none, the kernel knows no snapshot.
+/// The tags of a mount. New ones if the predecessor had none: then the kernel holds no node of a snapshot.
 fn inherited_tags(mount: &MountedSet, tags: Option<File>) -> Outcome<Option<TagFile>> {
     if let Some(file) = tags {
         return Ok(Some(TagFile::inherit(file)?));
@@ -189,7 +189,7 @@ fn inherited_tags(mount: &MountedSet, tags: Option<File>) -> Outcome<Option<TagF
     Ok(tags)
 }
 
-/// The last step: takes over the mounts. Those that are not in `taken` end.
+/// The last step: takes over the mounts. Mounts that are not in `taken` end.
 pub fn adopt(
     inherited: Inherited,
     mut taken: BTreeMap<u32, TakenOver>,
@@ -286,7 +286,7 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
     log::info!("stepping back: the next server takes over");
     let begun = Instant::now();
     let left = || QUIESCE_TIMEOUT.saturating_sub(begun.elapsed());
-    // All of them, also after one that did not end.
+    // Drains all mounts, also after one whose requests did not end.
     let mut is_quiesced = true;
     for mount in shared.mounts() {
         is_quiesced &= mount.drain.drain(left());

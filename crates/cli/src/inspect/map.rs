@@ -34,7 +34,7 @@ struct ZoneRow {
     capacity: u64,
     claimed: u64,
     live: u64,
-    /// Of live bytes, those that GC brought. The class is that of the first block alone.
+    /// Live bytes that GC moved here. The class of a zone says only what its first block was.
     moved: u64,
     /// Why it can no longer be written.
     condition: Option<&'static str>,
@@ -88,7 +88,7 @@ fn unused_zone(device: u16, zone: u32, capacity: u64) -> ZoneRow {
     }
 }
 
-/// Live bytes that GC moved, by the zone that they are in now.
+/// Live bytes that GC moved, by the zone in which they are now.
 fn moved_bytes(zones: &[ZoneView]) -> BTreeMap<ZoneSeq, u64> {
     let mut moved = BTreeMap::new();
     for run in zones.iter().flat_map(|zone| &zone.runs) {

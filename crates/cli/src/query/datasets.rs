@@ -30,17 +30,17 @@ pub(super) struct DatasetRow {
     guid: Option<u64>,
     origin: Option<String>,
     written: Option<u64>,
-    /// Those that were asked for, in words.
+    /// The requested properties and their values, as words.
     properties: BTreeMap<String, String>,
 }
 
-/// What a command did.
+/// The data set or snapshot that a command changed.
 #[derive(Serialize)]
 pub(super) struct Changed {
     pub name: String,
 }
 
-/// The error, with names as users write them.
+/// The error, with names in the form that users write.
 pub(super) fn named(open_pool: &OpenPool, error: DatasetError) -> Failure {
     let pool = open_pool.pool.name();
     let full = |name: String| full_name(&pool, &name);
@@ -68,7 +68,7 @@ fn selected(open_pool: &OpenPool, of: &Selection) -> Outcome<Vec<DatasetInfo>> {
         return Ok(all.into_iter().filter(is_shown).collect());
     }
     for path in &of.paths {
-        // Names the nearest one if there is none.
+        // Fails if there is none, and names the most similar one.
         open_pool.datasets.branch(path).map_err(|error| named(open_pool, error))?;
     }
     let is_below = |path: &str, above: &str| {
@@ -101,14 +101,14 @@ pub(super) fn get(open_pool: &OpenPool, of: &Selection, names: &[String]) -> Out
     Ok(rows)
 }
 
-/// The root data set's facts.
+/// The facts of the root data set.
 pub(super) fn root_facts(open_pool: &OpenPool) -> Outcome<Facts> {
     let root = Selection { paths: vec![String::new()], ..Selection::default() };
     let info = selected(open_pool, &root)?.into_iter().next();
     facts(open_pool, info.ok_or_else(|| Failure("the pool has no root data set".to_owned()))?)
 }
 
-/// All or nothing for each data set: an invalid value is refused before the first is set.
+/// Sets properties. An invalid value is refused before the first is set.
 pub(super) fn set(open_pool: &OpenPool, paths: &[String], settings: &[Setting]) -> Outcome<Vec<String>> {
     for setting in settings {
         properties::validate_setting(setting, open_pool.pool.max_block())?;
@@ -132,7 +132,7 @@ pub(super) fn inherit(
     for (dataset, index) in datasets.iter().zip(0..) {
         for name in names {
             match properties::reset_one(dataset, name, received) {
-                // With -r, the property of the pool is that of the first data set.
+                // With -r, a property of the whole pool applies to the first data set, and the others are skipped.
                 Err(DatasetError::PoolWide { .. }) if of.recursive && index > 0 => {}
                 done => done?,
             }
@@ -292,7 +292,21 @@ pub(super) fn destroy(open_pool: &OpenPool, path: &str) -> Outcome<Vec<Changed>>
     Ok(vec![Changed { name: full_name(&open_pool.pool.name(), path) }])
 }
 
+/// Refuses a data set that is mounted, or with a mounted data set below it or a mounted snapshot of these. Mounts know data
+/// sets by path.
+fn check_not_mounted(open_pool: &OpenPool, path: &str) -> Outcome {
+    let mounts = open_pool.mounts.list();
+    let is_of = |mounted: &str| {
+        mounted.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '@']))
+    };
+    let Some(mount) = mounts.iter().find(|mount| is_of(&mount.path)) else { return Ok(()) };
+    let pool = open_pool.pool.name();
+    let found = format_args!("{} on {}", full_name(&pool, &mount.path), mount.dir.display());
+    Err(Failure::refused(full_name(&pool, path), "nothing of it mounted", found, "unmount it first"))
+}
+
 pub(super) fn rename(open_pool: &OpenPool, path: &str, to: &str) -> Outcome<Vec<Changed>> {
+    check_not_mounted(open_pool, path)?;
     open_pool.datasets.rename(path, to).map_err(|error| named(open_pool, error))?;
     open_pool.pool.commit()?;
     Ok(vec![Changed { name: full_name(&open_pool.pool.name(), to) }])

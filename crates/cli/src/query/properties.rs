@@ -76,7 +76,7 @@ fn property_row(open_pool: &OpenPool, path: &str, dataset: &Dataset, value: Prop
     }
 }
 
-/// A row without more than value and source.
+/// A row with only value and source.
 fn plain_row(
     name: String,
     property: &str,

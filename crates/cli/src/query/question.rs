@@ -29,14 +29,14 @@ impl From<Setting> for (String, String) {
     }
 }
 
-/// What to list.
+/// The data sets and snapshots that a question is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
-    /// Paths of data sets; the root data set is empty. None: all.
+    /// Paths of data sets. The path of the root data set is empty. No paths: all data sets.
     pub paths: Vec<String>,
-    /// With everything below.
+    /// Include all data sets below.
     pub recursive: bool,
-    /// `filesystem`, `snapshot`.
+    /// `filesystem`, `snapshot`, `bookmark`, `all`. None: `filesystem`.
     pub kinds: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub enum Query {
         #[serde(rename = "pairs")]
         settings: Vec<Setting>,
     },
-    /// Has data sets inherit the named properties. `received`: a value that was received applies again.
+    /// Removes the named properties, so that data sets inherit them. `received`: received values stay, and apply again.
     #[serde(rename = "inherit of")]
     InheritOf {
         of: Selection,
@@ -93,7 +93,7 @@ pub enum Query {
     #[serde(rename = "create data set")]
     CreateDataset {
         path: String,
-        /// With the missing ones above it.
+        /// Also create the missing data sets above it.
         parents: bool,
         #[serde(rename = "pairs")]
         settings: Vec<Setting>,

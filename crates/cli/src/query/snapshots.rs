@@ -8,7 +8,7 @@ use crate::open_pool::OpenPool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_dataset::{Datasets, Snapshot};
+use terrane_dataset::Snapshot;
 use terrane_posix::{ChangeKind, Fs, mode};
 
 /// A question about snapshots.
@@ -18,16 +18,16 @@ pub enum SnapshotAction {
     /// Takes snapshots: path of the data set, and name.
     Take {
         snapshots: Vec<(String, String)>,
-        /// Also of all data sets below.
+        /// Include all data sets below.
         recursive: bool,
     },
     /// Destroys snapshots of a data set: names, and ranges `FIRST%LAST`.
     Destroy {
         path: String,
         names: Vec<String>,
-        /// Also those of the same names of all data sets below.
+        /// Include snapshots of the same names of all data sets below.
         recursive: bool,
-        /// Only says what would be freed.
+        /// Only report what would be freed.
         dry_run: bool,
     },
     Rename {
@@ -69,7 +69,7 @@ pub enum SnapshotAction {
         name: String,
         bookmark: String,
     },
-    /// What changed since a snapshot; `to`: until another one, else until now.
+    /// Lists what changed since snapshot `from`, until snapshot `to`, or until now.
     Diff {
         path: String,
         from: String,
@@ -113,10 +113,7 @@ impl SnapshotAction {
                 (datasets.rename_snapshot(path, name, to), format!("{}@{to}", full_name(&pool, path)))
             }
             SnapshotAction::Rollback { path, name, newer } => {
-                if *newer {
-                    destroy_newer(datasets, path, name).map_err(|error| named(open_pool, error))?;
-                }
-                (datasets.rollback(path, name), full_name(&pool, path))
+                (datasets.rollback(path, name, *newer), full_name(&pool, path))
             }
             SnapshotAction::Clone { path, name, target } => {
                 (datasets.clone_snapshot(path, name, target).map(drop), full_name(&pool, target))
@@ -187,15 +184,15 @@ fn is_below(path: &str, above: &str) -> bool {
     rest.is_some_and(|rest| above.is_empty() || rest.starts_with('/'))
 }
 
-/// A snapshot that was destroyed, or would be.
+/// A snapshot that was or would be destroyed.
 #[derive(Serialize)]
 pub(super) struct DestroyedRow {
     name: String,
-    /// What all destroyed snapshots of this data set free together, in bytes; on the first row of each data set.
+    /// Only on the first row of each data set: bytes that all destroyed snapshots of this data set free together.
     reclaim: Option<u64>,
 }
 
-/// The names that words stand for, in the order of the snapshots. A word is a name, or a range whose ends may be missing.
+/// The names that words mean, in the order of the snapshots. A word is a name, or a range whose ends may be missing.
 fn expand(known: &[Snapshot], words: &[String]) -> Result<Vec<String>, String> {
     let position = |name: &str| known.iter().position(|snapshot| snapshot.name == name);
     let mut chosen = vec![false; known.len()];
@@ -232,9 +229,9 @@ fn destroy(
     let known = datasets.snapshots(path).map_err(|error| named(open_pool, error))?;
     match expand(&known, words) {
         Ok(names) => drop(chosen.insert(path.to_owned(), names)),
-        // Below, the name may be known.
+        // Data sets below may have the snapshot.
         Err(_) if recursive => {}
-        // Names the nearest one.
+        // Fails, and names the most similar one.
         Err(name) => {
             datasets.find_snapshot(path, &name).map_err(|error| named(open_pool, error))?;
         }
@@ -262,6 +259,11 @@ fn destroy(
             return Err(Failure::refused(full_name(&pool, &whole), expected, found, "unmount it first"));
         }
     }
+    // All are checked before the first is destroyed.
+    for (path, names) in &chosen {
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        datasets.check_destroyable(path, &names).map_err(|error| named(open_pool, error))?;
+    }
     let mut rows = Vec::new();
     for (path, names) in &chosen {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -282,14 +284,6 @@ fn destroy(
     Ok(rows)
 }
 
-fn destroy_newer(datasets: &Datasets, path: &str, name: &str) -> Result<(), terrane_dataset::DatasetError> {
-    let snapshot = datasets.find_snapshot(path, name)?;
-    let all = datasets.snapshots(path)?;
-    let newer = all.iter().filter(|other| other.info.created > snapshot.info.created);
-    let names: Vec<&str> = newer.map(|newer| newer.name.as_str()).collect();
-    datasets.destroy_snapshots(path, &names)
-}
-
 /// A file or directory that changed.
 #[derive(Serialize)]
 pub(super) struct DiffRow {
@@ -297,7 +291,7 @@ pub(super) struct DiffRow {
     #[serde(rename = "type")]
     kind: &'static str,
     path: String,
-    /// Where a renamed one was.
+    /// The earlier path, if it was renamed.
     old_path: Option<String>,
     size: u64,
     /// Seconds since 1970.
@@ -308,7 +302,7 @@ fn diff(open_pool: &OpenPool, path: &str, from: &str, to: Option<&str>) -> Outco
     let datasets = &open_pool.datasets;
     let pool = open_pool.pool.name();
     if !open_pool.pool.is_read_only() {
-        // What is not committed is in no tree.
+        // Changes are found in stored trees, so all must be committed.
         open_pool.pool.commit()?;
     }
     let since = datasets.find_snapshot(path, from).map_err(|error| named(open_pool, error))?.info.created;

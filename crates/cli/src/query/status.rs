@@ -193,7 +193,7 @@ struct MountRow {
     read_only: bool,
 }
 
-/// What this process has mounted. Whether a mount is read-only is in the kernel's table, since a remount changes it.
+/// The mounts of this process. The kernel's table says whether a mount is read-only, since a remount changes that.
 fn mounts(open_pool: &OpenPool) -> Vec<MountRow> {
     let mounted = open_pool.mounts.list();
     let table = if mounted.is_empty() { Vec::new() } else { list_mounts().unwrap_or_default() };
@@ -369,7 +369,7 @@ fn lost_files(open_pool: &OpenPool) -> Vec<LostFileRow> {
     let mut sets: Vec<(String, Arc<Fs>)> =
         open_pool.mounts.list().into_iter().filter_map(|row| Some((row.path, row.fs.get()?))).collect();
     let is_listed = sets.iter().any(|(path, _)| *path == open_pool.dataset_path);
-    // Opened only if there is something to name.
+    // The file system is opened only if the log names a file.
     if !is_listed
         && !open_pool.pool.errors().files.is_empty()
         && let Ok(fs) = open_pool.fs()

@@ -42,7 +42,13 @@ impl TestDir {
     pub fn run(&self, words: &str, code: i32) -> Output {
         let output = self.command(words).output().unwrap();
         let err = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "terrane {words}: {err}{}", self.log());
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "terrane {words}: {err}{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            self.log()
+        );
         assert!(code == 0 || !err.is_empty(), "terrane {words} failed in silence");
         assert!(!err.contains("panicked"), "{err}");
         output

@@ -1,9 +1,9 @@
-//! What a data set stores of its properties, and how values are inherited.
+//! The properties that a data set stores, and how values are inherited.
 //!
-//! A value comes from the first of these that has one: the data set itself, if set there; what it received; the
-//! nearest parent; the default. A mount point is inherited as the parent's path and the names below it.
+//! The first of these that exists is the value: set on the data set, received with the data set, set on or received with
+//! the nearest parent, default. A mount point is inherited as the parent's path and the names below it.
 //!
-//! Entries of the properties ZAP: the property's name, or the name and [`RECEIVED`] for a value that was
+//! The name of an entry of the properties ZAP is the name of the property. [`RECEIVED`] is appended if the value was
 //! received. A text is stored as bytes with a 0 behind them, because a ZAP holds no empty value.
 
 use super::{MOUNTPOINT, Property, Scope, Source};
@@ -17,17 +17,17 @@ use terrane_zap::{Entry, Key as ZapKey, Value, ValueRef};
 const RECEIVED: &str = "$received";
 /// Entry with the time of creation. It is no property.
 const CREATION: &[u8] = b"$creation";
-/// Longest name of a user property, in bytes; with [`RECEIVED`] it must fit a ZAP.
+/// Longest name of a user property, in bytes. With [`RECEIVED`] it must fit a ZAP.
 const USER_NAME_BYTES_MAX: usize = 240;
 /// Longest value of a user property, in bytes.
 const USER_VALUE_BYTES_MAX: usize = 8 << 10;
-/// Entries that are read of one data set.
+/// Most entries that are read for one data set.
 const ENTRIES_MAX: usize = 10_000;
 
 /// A value as stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// What a word of the table means, or a number.
+    /// A number, or a word of the property table as its number.
     Number(u64),
     /// A path, or the value of a user property.
     Text(String),
@@ -117,7 +117,7 @@ fn is_user_value(word: &str) -> bool {
     word.len() < USER_VALUE_BYTES_MAX && !word.contains('\0')
 }
 
-/// What one data set stores of its properties.
+/// The properties that one data set stores.
 #[derive(Clone, Debug, Default)]
 pub struct Props {
     local: BTreeMap<String, Stored>,
@@ -133,7 +133,7 @@ pub struct Ancestor<'a> {
     pub props: &'a Props,
 }
 
-/// A value that applies, and where it comes from.
+/// The value that applies, and its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effective {
     /// The value.
@@ -143,14 +143,14 @@ pub struct Effective {
 }
 
 impl Props {
-    /// The value that is stored here: set, else received.
+    /// The value that is stored here: the one that was set, else the one that was received.
     fn own(&self, name: &str) -> Option<(&Stored, Source)> {
         let local = self.local.get(name).map(|value| (value, Source::Local));
         local.or_else(|| self.received.get(name).map(|value| (value, Source::Received)))
     }
 
-    /// The value of a property of the data set at `path` that stores these, under `parents`: the nearest first,
-    /// and the root data set last. `None`: a user property that is not set.
+    /// The value of a property that applies to the data set at `path`, which stores these properties. `parents`: the
+    /// nearest first, the root data set last. `None`: a user property that is not set.
     pub fn effective(&self, key: &Key, path: &str, parents: &[Ancestor<'_>]) -> Option<Effective> {
         let (name, scope) = (key.name(), key.scope());
         if let Some((value, source)) = self.own(name) {
@@ -193,7 +193,7 @@ impl Props {
         self.received.insert(name.to_string(), value);
     }
 
-    /// Forgets a value that was set here, and with `received` also the one that was received.
+    /// Removes a value that was set here, and with `received` also the one that was received.
     pub fn remove(&mut self, name: &str, received: bool) {
         self.local.remove(name);
         if received {
@@ -229,7 +229,7 @@ impl Props {
     }
 }
 
-/// A path of the table is `base` for the parent at `parent`, and this for the data set at `path` below it.
+/// The mount point that the data set at `path` inherits, if that of the data set at `parent` is `base`.
 fn below(base: &str, parent: &str, path: &str) -> String {
     let rest = path.strip_prefix(parent).unwrap_or(path).trim_start_matches('/');
     format!("{}/{rest}", base.trim_end_matches('/'))
@@ -275,7 +275,7 @@ pub(crate) fn load_creation(zap: &ObjectZap) -> Result<Option<u64>, DatasetError
     Ok(zap.lookup_u64(CREATION)?)
 }
 
-/// Copies what a clone takes over: not what only one data set can have, such as a mount point or a quota.
+/// Copies the properties that a clone takes over: inheritable ones except the mount point, which only one data set can have.
 pub(crate) fn copy(from: &ObjectZap, to: &mut ObjectZap, tx: &Tx) -> Result<(), DatasetError> {
     let props = Props::load(from)?;
     for (values, is_received) in [(&props.local, false), (&props.received, true)] {

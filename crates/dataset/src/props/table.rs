@@ -261,7 +261,7 @@ pub static PROPERTIES: &[Property] = &[
     },
 ];
 
-/// A limit of one data set; 0 means none.
+/// A limit in bytes on one data set; 0 means none.
 const fn bytes_or_none(name: &'static str) -> Property {
     Property {
         name,

@@ -1,4 +1,4 @@
-//! The tree in memory, and what is stored.
+//! The tree of branches in memory, loaded from the stored tree.
 
 use super::{Datasets, nodes, split};
 use crate::branch::{Branch, OwnUsage};
@@ -11,7 +11,7 @@ use terrane_object::ObjectSets;
 use terrane_wire::ObjectId;
 
 impl Datasets {
-    /// The place of a data set in the tree.
+    /// The branch of a data set.
     pub fn branch(&self, path: &str) -> Result<Arc<Branch>, DatasetError> {
         match self.root.find(path) {
             Some(found) => Ok(found),
@@ -30,15 +30,15 @@ impl Datasets {
         Ok(branch)
     }
 
-    /// Removes a data set from the tree in memory.
+    /// Removes the branch of a data set.
     pub(super) fn cut_branch(&self, parent: &str, name: &str) {
         if let Some(above) = self.root.find(parent) {
             above.cut(name);
         }
     }
 
-    /// Counts anew what a data set takes whose object set or origin was replaced. It is not open, or only its origin
-    /// has changed.
+    /// Counts the space of a data set again after its object set or origin was replaced. The data set is not open, or only
+    /// its origin has changed.
     pub(super) fn recount_branch(&self, path: &str) -> Result<(), DatasetError> {
         let (branch, node) = (self.branch(path)?, self.node(path)?);
         branch.set_shared(shared_bytes(&self.objects, &node)?);
@@ -55,7 +55,7 @@ impl Drop for Datasets {
     }
 }
 
-/// All data sets as they are stored.
+/// The branches of all stored data sets.
 pub(super) fn load(objects: &Arc<ObjectSets>) -> Result<Arc<Branch>, DatasetError> {
     let mos = objects.mos();
     let node = Node::root(mos)?;
@@ -76,13 +76,13 @@ pub(super) fn load(objects: &Arc<ObjectSets>) -> Result<Arc<Branch>, DatasetErro
     Ok(root)
 }
 
-/// What the origin of a clone referred to: the clone counts from there.
+/// Bytes that the origin of a clone refers to. They do not count as used by the clone.
 fn shared_bytes(objects: &Arc<ObjectSets>, node: &Node) -> Result<u64, DatasetError> {
     let origin = node.get(ORIGIN)?.map(|id| read_snapshot(objects.mos(), id)).transpose()?;
     Ok(origin.map_or(0, |info| info.referenced.used_bytes))
 }
 
-/// Sets what a data set takes that is not open.
+/// Sets the space that a data set uses while it is not open.
 fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<(), DatasetError> {
     let mos = objects.mos();
     let head_bytes = objects.account(node.set)?.map_or(0, |account| account.used_bytes);

@@ -15,25 +15,27 @@ use crate::zap_store::ObjectZap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
-use terrane_object::{Account, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::{Value, ValueRef};
 
-/// Metadata blocks that each further snapshot of the same operation dirties.
+/// Metadata blocks that become dirty with each further snapshot of an operation.
 const BLOCKS_EACH: u32 = 6;
+/// How often a query reads dead lists again after a sync changed them meanwhile.
+const READS_MAX: usize = 8;
 
-/// What is stored of a named snapshot.
+/// A snapshot with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// Its name in its data set.
     pub name: String,
-    /// The rest.
+    /// Its stored facts.
     pub info: SnapshotInfo,
 }
 
-/// Keeps a snapshot from being destroyed.
+/// A hold, which protects a snapshot from being destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     /// The name of the snapshot.
@@ -44,7 +46,7 @@ pub struct Hold {
     pub time: u64,
 }
 
-/// What is remembered of a snapshot that may be gone.
+/// A bookmark: facts about a snapshot, which may have been destroyed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bookmark {
     /// Its name in its data set.
@@ -60,13 +62,13 @@ pub struct Bookmark {
 /// Space of a data set and its snapshots, in bytes on the device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpaceUsage {
-    /// What the head refers to.
+    /// Bytes that the head refers to.
     pub referenced: u64,
-    /// Of that, what would be freed if the data set were destroyed with its snapshots.
+    /// Bytes of the head that would be freed if the data set were destroyed with its snapshots.
     pub by_dataset: u64,
-    /// What would be freed if all snapshots were destroyed.
+    /// Bytes that would be freed if all snapshots were destroyed.
     pub by_snapshots: u64,
-    /// What the head refers to and the newest snapshot does not.
+    /// Bytes that the head refers to and the newest snapshot does not.
     pub written: u64,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotUsage>,
@@ -79,11 +81,11 @@ pub struct SpaceUsage {
 pub struct SnapshotUsage {
     /// Its name in its data set.
     pub name: String,
-    /// What would be freed if it alone were destroyed.
+    /// Bytes that would be freed if only this snapshot were destroyed.
     pub used: u64,
-    /// What it refers to.
+    /// Bytes that it refers to.
     pub referenced: u64,
-    /// Of that, what the snapshot before it does not refer to.
+    /// Bytes that it refers to and the snapshot before it does not.
     pub written: u64,
 }
 
@@ -98,16 +100,25 @@ impl Datasets {
         let taken = loop {
             match self.take_all(wanted)? {
                 Some(taken) => break taken,
-                // The snapshots of a data set are of different txgs.
+                // Two snapshots of a data set must not be of the same txg.
                 None => mos.commit()?,
             }
         };
         mos.commit()?;
-        taken.into_iter().map(|(name, id)| Ok(Snapshot { name, info: read_snapshot(mos, id)? })).collect()
+        // Other callers may have destroyed them meanwhile, and taken others under the same names.
+        let _tree = self.tree.lock();
+        let found = wanted.iter().zip(taken).map(|((path, name), guid)| {
+            let found = self.snapshot_of(&self.node(path)?, path, name)?;
+            if found.info.guid != guid {
+                return Err(DatasetError::Unknown { name: format!("{path}@{name}"), nearest: None });
+            }
+            Ok(found)
+        });
+        found.collect()
     }
 
-    /// Takes snapshots in the open txg. `None`: it takes one of the same data set already.
-    fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<(String, ObjectId)>>, DatasetError> {
+    /// Takes snapshots in the open txg. Returns their guids. `None`: the txg takes a snapshot of one of the data sets already.
+    fn take_all(&self, wanted: &[(&str, &str)]) -> Result<Option<Vec<u64>>, DatasetError> {
         let mos = self.objects.mos();
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(wanted.len() as u32));
         let tx = mos.begin(Cost { meta_blocks: blocks, ..COST })?;
@@ -125,6 +136,12 @@ impl Datasets {
             if Chain::of(&set).is_some_and(|chain| chain.is_being_taken()) {
                 return Ok(None);
             }
+            if !set.has_queue_outside() {
+                // A snapshot would contain the queue, and a clone would free its subtrees again.
+                let by = "its pool was upgraded while it was open: unmount it once".to_string();
+                return Err(DatasetError::InUse { name: path.to_string(), by });
+            }
+            self.branch(path)?.open_head(&set);
             nodes.push((node, set, *name));
         }
         let time_ns = self.objects.pool().env().wall_ns();
@@ -141,7 +158,7 @@ impl Datasets {
         set: &Arc<ObjectSet>,
         name: &str,
         time_ns: u64,
-    ) -> Result<(String, ObjectId), DatasetError> {
+    ) -> Result<u64, DatasetError> {
         let mos = self.objects.mos();
         let dead_list = match node.get(DEAD_LIST)? {
             Some(list) => list,
@@ -169,11 +186,10 @@ impl Datasets {
         info.id = mos.create(tx, spec)?.id();
         node.zap_of_mut(tx, SNAPSHOTS)?.add_u64(tx, name.as_bytes(), info.id.0)?;
         node.set(tx, DEAD_LIST, new_list)?;
-        let id = info.id;
         if let Some(chain) = Chain::of(set) {
             chain.change(tx, ChainChange::Take { info, new_list });
         }
-        Ok((name.to_string(), id))
+        Ok(guid)
     }
 
     /// The snapshots of a data set, oldest first.
@@ -206,7 +222,7 @@ impl Datasets {
         Ok(Snapshot { name: name.to_string(), info: read_snapshot(self.objects.mos(), ObjectId(id))? })
     }
 
-    /// Counts one clone of a snapshot more or less. `node`: of the data set that has the snapshot.
+    /// Changes the number of clones of a snapshot by `by`. `node`: that of the data set that has the snapshot.
     pub(super) fn count_clone(
         &self,
         tx: &Tx,
@@ -225,57 +241,71 @@ impl Datasets {
         Ok(())
     }
 
-    /// Clones of a snapshot.
-    fn clones_of(&self, node: &Node, snapshot: ObjectId) -> Result<u64, DatasetError> {
-        let clones = node.zap_of(CLONES)?;
-        Ok(clones
-            .map(|zap| zap.lookup_u64(snapshot.to_string().as_bytes()))
-            .transpose()?
-            .flatten()
-            .unwrap_or(0))
-    }
-
-    /// Refuses to destroy what has holds or clones.
-    fn check_unused(&self, node: &Node, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
-        let tags: Vec<String> = self
-            .holds_in(node)?
-            .into_iter()
-            .filter(|hold| hold.snapshot == snapshot.name)
-            .map(|hold| hold.tag)
-            .collect();
-        let name = || format!("{path}@{}", snapshot.name);
-        if !tags.is_empty() {
-            return Err(DatasetError::InUse {
-                name: name(),
-                by: format!("held by {}: release it first", tags.join(", ")),
-            });
+    /// Refuses snapshots that have holds or clones.
+    fn check_unused(&self, node: &Node, path: &str, snapshots: &[Snapshot]) -> Result<(), DatasetError> {
+        let holds = self.holds_in(node)?;
+        // Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count is wrong.
+        let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
+        for (path, node) in nodes(self.objects.mos())? {
+            if let Some(origin) = node.get(ORIGIN)? {
+                clones.entry(origin).or_default().push(path);
+            }
         }
-        if self.clones_of(node, snapshot.info.id)? > 0 {
-            let clones: Vec<String> = nodes(self.objects.mos())?
-                .into_iter()
-                .filter(
-                    |(_, node)| matches!(node.get(ORIGIN), Ok(Some(origin)) if origin == snapshot.info.id),
-                )
-                .map(|(path, _)| path)
+        for snapshot in snapshots {
+            let in_use = |by: String| DatasetError::InUse { name: format!("{path}@{}", snapshot.name), by };
+            let tags: Vec<&str> = holds
+                .iter()
+                .filter(|hold| hold.snapshot == snapshot.name)
+                .map(|hold| hold.tag.as_str())
                 .collect();
-            let by = format!("cloned as {}: destroy or promote that first", clones.join(", "));
-            return Err(DatasetError::InUse { name: name(), by });
+            if !tags.is_empty() {
+                return Err(in_use(format!("held by {}: release it first", tags.join(", "))));
+            }
+            if let Some(clones) = clones.get(&snapshot.info.id) {
+                return Err(in_use(format!(
+                    "cloned as {}: destroy or promote that first",
+                    clones.join(", ")
+                )));
+            }
         }
         Ok(())
     }
 
-    /// Destroys snapshots of a data set in one transaction. Space that nothing else refers to is freed in the background.
+    /// Refuses what [`destroy_snapshots`](Self::destroy_snapshots) would refuse.
+    pub fn check_destroyable(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
+        let _tree = self.tree.lock();
+        let node = self.node(path)?;
+        let found: Result<Vec<_>, _> = names.iter().map(|name| self.snapshot_of(&node, path, name)).collect();
+        self.check_unused(&node, path, &found?)
+    }
+
+    /// Refuses a snapshot whose txg has not synced, so that it has no root yet.
+    fn check_taken(&self, tx: &Tx, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
+        if snapshot.info.root.is_hole() || snapshot.info.created >= tx.txg() {
+            return Err(being_taken(path, &snapshot.name));
+        }
+        Ok(())
+    }
+
+    /// Refuses a set with subtrees that wait to be freed, or with lists that are not at rest. The caller holds the tree.
+    fn check_drained(&self, path: &str, set: &ObjectSet) -> Result<(), DatasetError> {
+        if set.is_freeing().is_some() || Chain::of(set).is_some_and(|chain| !chain.is_at_rest()) {
+            let by = "something of it is just being freed: try again".to_string();
+            return Err(DatasetError::InUse { name: path.to_string(), by });
+        }
+        Ok(())
+    }
+
+    /// Destroys snapshots of a data set in one transaction. Blocks that only they refer to are freed in the background.
     pub fn destroy_snapshots(&self, path: &str, names: &[&str]) -> Result<(), DatasetError> {
-        let mos = self.objects.mos();
-        self.settle()?;
         let blocks = COST.meta_blocks.saturating_add(BLOCKS_EACH.saturating_mul(names.len() as u32));
-        let tx = mos.begin(Cost { meta_blocks: blocks, ..COST_FREEING })?;
+        let tx = self.begin_settled(Cost { meta_blocks: blocks, ..COST_FREEING })?;
         let _tree = self.tree.lock();
         let mut node = self.node(path)?;
         let mut found: Vec<Snapshot> = Vec::with_capacity(names.len());
         for name in names {
             let snapshot = self.snapshot_of(&node, path, name)?;
-            self.check_unused(&node, path, &snapshot)?;
+            self.check_taken(&tx, path, &snapshot)?;
             if !found.contains(&snapshot) {
                 found.push(snapshot);
             }
@@ -283,14 +313,31 @@ impl Datasets {
         if found.is_empty() {
             return Ok(());
         }
+        self.check_unused(&node, path, &found)?;
         let set = open_set(&self.objects, &node)?;
-        let mut snapshots = node.zap_of_mut(&tx, SNAPSHOTS)?;
-        for snapshot in found {
-            snapshots.remove(&tx, snapshot.name.as_bytes())?;
+        self.branch(path)?.open_head(&set);
+        self.remove_snapshots(&tx, &mut node, &set, &found)
+    }
+
+    /// Removes snapshots from a data set.
+    fn remove_snapshots(
+        &self,
+        tx: &Tx,
+        node: &mut Node,
+        set: &ObjectSet,
+        snapshots: &[Snapshot],
+    ) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        // All are read before anything changes.
+        let objects: Result<Vec<_>, _> =
+            snapshots.iter().map(|snapshot| mos.hold(snapshot.info.id)).collect();
+        let mut names = node.zap_of_mut(tx, SNAPSHOTS)?;
+        for (snapshot, object) in snapshots.iter().zip(objects?) {
+            names.remove(tx, snapshot.name.as_bytes())?;
             self.close_snapshot(&snapshot.info);
-            mos.destroy(&tx, &mos.hold(snapshot.info.id)?)?;
-            if let Some(chain) = Chain::of(&set) {
-                chain.change(&tx, ChainChange::Destroy(snapshot.info.created));
+            mos.destroy(tx, &object)?;
+            if let Some(chain) = Chain::of(set) {
+                chain.change(tx, ChainChange::Destroy(snapshot.info.created));
             }
         }
         Ok(())
@@ -312,9 +359,12 @@ impl Datasets {
         Ok(())
     }
 
-    /// Waits until nothing waits to be freed in an object set, and its dead lists are at rest.
+    /// Waits until the free queue of a data set is empty and its dead lists are at rest.
     fn drain(&self, path: &str) -> Result<(), DatasetError> {
-        let set = open_set(&self.objects, &self.node(path)?)?;
+        let set = {
+            let _tree = self.tree.lock();
+            open_set(&self.objects, &self.node(path)?)?
+        };
         let is_at_rest = || Chain::of(&set).is_none_or(|chain| chain.is_at_rest());
         loop {
             match set.is_freeing() {
@@ -328,66 +378,79 @@ impl Datasets {
         }
     }
 
-    /// Makes the data set what it was when its newest snapshot was taken. Everything since is lost. It must not be open.
-    pub fn rollback(&self, path: &str, name: &str) -> Result<(), DatasetError> {
+    /// Returns a data set to the state of a snapshot. All later changes are lost. The data set must not be open. `newer`: destroys newer
+    /// snapshots; without it there must be none.
+    pub fn rollback(&self, path: &str, name: &str, newer: bool) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        self.settle()?;
-        // What left the data set before the snapshot still has to find its list.
+        // Subtrees in the free queue may hold blocks that belong on dead lists, which the new object set takes over.
         self.drain(path)?;
-        let tx = mos.begin(COST_FREEING)?;
-        let _tree = self.tree.lock();
+        let tx = self.begin_settled(Cost { meta_blocks: 64, ..COST_FREEING })?;
+        let tree = self.tree.lock();
         let mut node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
         if self.is_open(&node) {
             return Err(in_use("it is open: unmount it first".to_string()));
         }
-        let snapshot = self.snapshot_of(&node, path, name)?.info;
-        let newer: Vec<String> = snapshots_of(mos, &node)?
-            .into_iter()
-            .filter(|(_, info)| info.created > snapshot.created)
-            .map(|(name, _)| format!("{path}@{}", String::from_utf8_lossy(&name)))
-            .collect();
-        if !newer.is_empty() {
+        let snapshot = self.snapshot_of(&node, path, name)?;
+        self.check_taken(&tx, path, &snapshot)?;
+        let mut later = self.snapshots_in(&node)?;
+        later.retain(|other| other.info.created > snapshot.info.created);
+        if !later.is_empty() && !newer {
+            let names: Vec<String> = later.iter().map(|later| format!("{path}@{}", later.name)).collect();
             return Err(in_use(format!(
                 "newer snapshots would be lost: {}; destroy them too with -r",
-                newer.join(", ")
+                names.join(", ")
             )));
         }
+        for later in &later {
+            self.check_taken(&tx, path, later)?;
+        }
+        self.check_unused(&node, path, &later)?;
+        let old = open_set(&self.objects, &node)?;
+        self.check_drained(path, &old)?;
+        self.remove_snapshots(&tx, &mut node, &old, &later)?;
+        let snapshot = snapshot.info;
         self.retire(&tx, &node, snapshot.created.next())?;
         let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
         node.set(&tx, SET, set)?;
         let new_list = mos.create(&tx, new_part())?.id();
         node.set(&tx, DEAD_LIST, new_list)?;
-        open_set(&self.objects, &node)?.correct_account(&tx, snapshot.referenced);
+        let new = open_set(&self.objects, &node)?;
+        new.correct_account(&tx, snapshot.referenced);
+        self.branch(path)?.open_head(&new);
+        // A commit waits for all operations that have joined the txg, and some of them may wait for the tree.
+        drop(tree);
         drop(tx);
-        mos.commit()?;
-        self.branch(path)?.open_head(&open_set(&self.objects, &node)?);
-        Ok(())
+        Ok(mos.commit()?)
     }
 
     /// Creates a data set that begins with the content of a snapshot.
     pub fn clone_snapshot(&self, path: &str, name: &str, target: &str) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, child) = split(target)?;
-        self.settle()?;
-        // Until then it is not known how much the snapshot refers to.
+        // An unreadable snapshot is refused before anything changes.
+        drop(self.open_snapshot(path, name)?);
+        // The snapshot's sums are exact only when the free queue is empty.
         self.drain(path)?;
         self.make_child(parent, child, &mut |tx| {
             let mos = self.objects.mos();
             let mut source = self.node(path)?;
-            let info = self.snapshot_of(&source, path, name)?.info;
+            let snapshot = self.snapshot_of(&source, path, name)?;
+            self.check_taken(tx, path, &snapshot)?;
+            self.check_drained(path, &*open_set(&self.objects, &source)?)?;
+            let info = snapshot.info;
             let set = self.objects.create_objset_at(tx, &info.root)?;
             let mut own_props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
-            // Its own values: the clone may have other data sets above it.
+            // The values that the source itself stores: the clone may have other data sets above it.
             props::copy(&zap(mos, source.props)?, &mut own_props, tx)?;
             props::store_creation(&mut own_props, tx)?;
             let mut node = Node::create(mos, tx, set, own_props.object().id())?;
             node.set(tx, ORIGIN, info.id)?;
             node.set(tx, ORIGIN_NODE, source.id_mut(tx)?)?;
             node.set(tx, DEAD_LIST, mos.create(tx, new_part())?.id())?;
-            self.count_clone(tx, source.id(), info.id, 1)?;
             let dataset = self.open_node(target, &node)?;
+            self.count_clone(tx, source.id(), info.id, 1)?;
             dataset.object_set().correct_account(tx, info.referenced);
-            // The objects of the clone were not counted when they were made.
+            // Tiny ZAPs of the snapshot were not counted for the clone.
             if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
                 self.objects.pool().lose_uses(Feature::TinyZap);
             }
@@ -395,26 +458,26 @@ impl Datasets {
         })
     }
 
-    /// Exchanges the roles of a clone and the data set with its origin: snapshots up to the origin become the clone's.
+    /// Exchanges the roles of a clone and the data set of its origin. The origin and all older snapshots move to the clone.
     pub fn promote(&self, path: &str) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        self.settle()?;
         let not_a_clone =
             || DatasetError::InUse { name: path.to_string(), by: "it is not a clone".to_string() };
-        let node = self.node(path)?;
-        let origin = node.get(ORIGIN)?.ok_or_else(not_a_clone)?;
-        let source_path = nodes(mos)?
-            .into_iter()
-            .find(|(_, other)| other.id().is_some() && other.id() == node.get(ORIGIN_NODE).ok().flatten())
-            .map(|(path, _)| path)
-            .ok_or_else(not_a_clone)?;
+        let source_path = {
+            let _tree = self.tree.lock();
+            let source = self.node(path)?.get(ORIGIN_NODE)?.ok_or_else(not_a_clone)?;
+            let found = nodes(mos)?.into_iter().find(|(_, other)| other.id() == Some(source));
+            found.map(|(path, _)| path).ok_or_else(not_a_clone)?
+        };
         self.drain(path)?;
         self.drain(&source_path)?;
-        let tx = mos.begin(Cost { meta_blocks: 256, ..COST })?;
-        let _tree = self.tree.lock();
+        let tx = self.begin_settled(Cost { meta_blocks: 256, ..COST })?;
+        let tree = self.tree.lock();
         let (mut node, mut source) = (self.node(path)?, self.node(&source_path)?);
-        if node.get(ORIGIN)? != Some(origin) {
-            return Err(not_a_clone());
+        let origin = node.get(ORIGIN)?.ok_or_else(not_a_clone)?;
+        if source.id().is_none() || source.id() != node.get(ORIGIN_NODE)? {
+            let by = format!("{source_path} is just being changed: try again");
+            return Err(DatasetError::InUse { name: path.to_string(), by });
         }
         let origin_txg = read_snapshot(mos, origin)?.created;
         let (own, others) = (self.snapshots_in(&node)?, self.snapshots_in(&source)?);
@@ -424,6 +487,11 @@ impl Datasets {
             return Err(DatasetError::Exists { name: format!("{path}@{}", taken.name) });
         }
         let (set, source_set) = (open_set(&self.objects, &node)?, open_set(&self.objects, &source)?);
+        self.check_drained(path, &set)?;
+        self.check_drained(&source_path, &source_set)?;
+        for snapshot in moved.iter().chain(&left).chain(&own) {
+            self.check_taken(&tx, path, snapshot)?;
+        }
         let source_origin = (source.get(ORIGIN)?, source.get(ORIGIN_NODE)?);
         let older_txg =
             source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?.map_or(Txg(0), |info| info.created);
@@ -470,13 +538,22 @@ impl Datasets {
             let links = links(&mut left.iter());
             chain.change(&tx, ChainChange::Replace { origin: origin_txg, links, recount: source_recount });
         }
+        // As in `rollback`.
+        drop(tree);
         drop(tx);
         mos.commit()?;
-        self.recount_branch(path)?;
-        self.recount_branch(&source_path)
+        let _tree = self.tree.lock();
+        for path in [path, &source_path] {
+            match self.recount_branch(path) {
+                // Another caller may have renamed or destroyed it meanwhile.
+                Ok(()) | Err(DatasetError::Unknown { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
-    /// Keeps a snapshot from being destroyed, until the tag is released.
+    /// Protects a snapshot from being destroyed until the hold of this tag is released.
     pub fn hold(&self, path: &str, name: &str, tag: &str) -> Result<(), DatasetError> {
         check_name(tag, tag)?;
         let tx = self.objects.mos().begin(COST)?;
@@ -534,7 +611,7 @@ impl Datasets {
         Ok(found)
     }
 
-    /// Remembers a snapshot under a name, even when it is gone.
+    /// Creates a bookmark of a snapshot. It stays when the snapshot is destroyed.
     pub fn bookmark(&self, path: &str, snapshot: &str, name: &str) -> Result<(), DatasetError> {
         check_name(name, &format!("{path}#{name}"))?;
         let tx = self.objects.mos().begin(COST)?;
@@ -579,6 +656,10 @@ impl Datasets {
 
     /// Space of a data set and its snapshots, as of the last commit.
     pub fn space(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
+        self.read_lists(&|| self.space_now(path))
+    }
+
+    fn space_now(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let set = open_set(&self.objects, &node)?;
@@ -603,11 +684,24 @@ impl Datasets {
         }
         let head_list = lists.get(stored.snapshots.len()).copied().unwrap_or_default();
         usage.written = referenced.saturating_add(head_list.all).saturating_sub(before);
-        // What is on the lists and older than the origin left the head, and stays the origin's.
+        // Entries that are not younger than the origin left the head, and belong to the origin.
         let of_origin: u64 = lists.iter().map(|list| list.of_origin).sum();
         usage.by_snapshots = lists.iter().map(|list| list.all - list.of_origin).sum();
         usage.by_dataset = referenced.saturating_sub(shared_at_first.saturating_sub(of_origin));
         Ok(usage)
+    }
+
+    /// Reads dead lists. A sync may destroy a part while it is being read. Then this waits for the sync and reads again.
+    fn read_lists<T>(&self, read: &dyn Fn() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
+        for _ in 0..READS_MAX {
+            match read() {
+                Err(DatasetError::Object(_)) => {
+                    self.objects.pool().wait_for_sync().map_err(ObjectError::from)?;
+                }
+                outcome => return outcome,
+            }
+        }
+        read()
     }
 
     fn stored(&self, path: &str, node: &Node) -> Result<StoredDataset, DatasetError> {
@@ -621,7 +715,7 @@ impl Datasets {
         })
     }
 
-    /// What is on each list of a data set.
+    /// Sums over the entries of each list of a data set.
     fn list_sums(&self, stored: &StoredDataset) -> Result<Vec<ListSums>, DatasetError> {
         let mut sums = Vec::new();
         for list in stored.lists() {
@@ -642,6 +736,10 @@ impl Datasets {
 
     /// Bytes that would be freed if these snapshots were destroyed.
     pub fn reclaimable(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
+        self.read_lists(&|| self.reclaimable_now(path, names))
+    }
+
+    fn reclaimable_now(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         for name in names {
@@ -649,7 +747,7 @@ impl Datasets {
         }
         let stored = self.stored(path, &node)?;
         let is_gone = |snapshot: &Snapshot| names.contains(&snapshot.name.as_str());
-        // The newest snapshot before each list that stays.
+        // The txg of the newest snapshot before each list that would not be destroyed.
         let mut stays = stored.origin;
         let mut bytes = 0u64;
         for (index, list) in stored.lists().enumerate() {
@@ -670,8 +768,12 @@ impl Datasets {
         Ok(bytes)
     }
 
-    /// What the head refers to now, and did not when a snapshot was taken, in bytes.
+    /// Bytes that the head refers to now and the snapshot does not.
     pub fn written_since(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
+        self.read_lists(&|| self.written_since_now(path, name))
+    }
+
+    fn written_since_now(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let since = self.snapshot_of(&node, path, name)?.info;
@@ -698,8 +800,14 @@ impl Datasets {
 #[derive(Clone, Copy, Default)]
 struct ListSums {
     all: u64,
-    /// Of those, what belongs to the origin.
+    /// Of those, bytes that belong to the origin.
     of_origin: u64,
+}
+
+/// The error for a snapshot that has no root yet.
+pub(super) fn being_taken(path: &str, name: &str) -> DatasetError {
+    let by = "it is just being taken: try again".to_string();
+    DatasetError::InUse { name: format!("{path}@{name}"), by }
 }
 
 /// The snapshot in the name of a hold or of a count of clones.

@@ -1,4 +1,4 @@
-//! What data sets and snapshots take, for listings.
+//! The space that data sets and snapshots use, for listings.
 
 use super::{Datasets, SpaceUsage};
 use crate::error::DatasetError;
@@ -6,14 +6,14 @@ use crate::node::zap;
 use crate::props::load_creation;
 use terrane_object::Account;
 
-/// What a data set takes, in bytes, as of the last commit.
+/// The space that a data set uses, in bytes, as of the last commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DatasetUsage {
     /// With snapshots and all data sets below.
     pub used: u64,
-    /// All data sets below.
+    /// Used by all data sets below.
     pub children: u64,
-    /// What can still be written to it.
+    /// Space that can still be written.
     pub available: u64,
     /// Sums of the head. `None`: it is not counted.
     pub account: Option<Account>,
@@ -22,10 +22,11 @@ pub struct DatasetUsage {
 }
 
 impl Datasets {
-    /// What a data set takes. It is opened for it.
+    /// The space that a data set uses. Its object set is opened for that.
     pub fn usage(&self, path: &str) -> Result<DatasetUsage, DatasetError> {
-        let branch = self.branch(path)?;
         let space = self.space(path)?;
+        let _tree = self.tree.lock();
+        let branch = self.branch(path)?;
         let children = branch.children().iter().map(|child| child.used_bytes()).fold(0, u64::saturating_add);
         let pool = self.objects.mos().usage();
         Ok(DatasetUsage {
@@ -37,8 +38,9 @@ impl Datasets {
         })
     }
 
-    /// When a data set was created, in seconds since 1970. `None`: not known, as of a root data set.
+    /// When a data set was created, in seconds since 1970. `None`: not stored, as for the root data set.
     pub fn creation(&self, path: &str) -> Result<Option<u64>, DatasetError> {
+        let _tree = self.tree.lock();
         load_creation(&zap(self.objects.mos(), self.node(path)?.props)?)
     }
 }

@@ -1,14 +1,14 @@
 //! Requests about snapshots, and about the directories above them.
 //!
-//! A node id with a tag never reaches the live file system. Nothing below `.terrane` can be changed: such requests
-//! get `EROFS`. A call that also names a node of another tree gets `EXDEV`, as between file systems. So `mv`
-//! and `cp` copy from a snapshot by reading and writing.
+//! No request for a node with a tag reaches the live file system. A request that would change a file below `.terrane` gets
+//! `EROFS`. If it also names a node of another tree it gets `EXDEV`, as between file systems. So `mv` and `cp` copy from
+//! a snapshot by reading and writing.
 //!
 //! `.terrane` exists in the root of a mount while the live root directory has no entry of that name. So a user's
 //! own entry stays reachable.
 //!
-//! What the kernel has of a snapshot stays valid for ever, since nothing in it changes. The list of snapshots
-//! does change: no name in it is cached, and listings are dropped ([`crate::session`]).
+//! Attributes, names and content of a snapshot that the kernel has cached stay valid, since a snapshot never changes. The
+//! list of snapshots does change. So the kernel caches no name in it, and drops listings of it ([`crate::session`]).
 
 use super::{Answer, Dispatch, ENOENT, ENOSYS, limit_size, reading_of, xattr};
 use crate::cache_policy::CachePolicy;
@@ -25,15 +25,15 @@ use terrane_posix::{Attr, DirEntry, Errno, Ino, ReadOptions, Time, mode};
 const EROFS: Errno = Errno::EROFS;
 const EXDEV: Errno = Errno(libc::EXDEV);
 const KIND_DIR: u8 = libc::DT_DIR;
-/// Offsets in a listing: behind "..", and behind an entry that was put there.
+/// Offsets in a listing: behind "..", and behind an entry that the server inserted after it.
 const OFFSET_BEHIND_DOTS: u64 = 2;
 const OFFSET_NAMES: u64 = 3;
-/// Snapshots that one answer of a listing may show. More do not fit.
+/// Most snapshots in one answer of a listing. More do not fit.
 const LISTED_AT_ONCE: usize = 4096;
-/// How long the time of the last snapshot may be outdated.
+/// How long the kernel may keep the attributes of the list, whose time is that of the last snapshot.
 const LIST_ATTR: Duration = Duration::from_secs(1);
 
-/// A directory that exists in no tree.
+/// A directory that is no object of a data set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VirtualDir {
     Control,
@@ -57,19 +57,19 @@ impl VirtualDir {
     }
 }
 
-/// What two nodes of one tree have in common. The directories above snapshots are a tree of their own.
+/// The tree of a node: its tag, and whether it is a directory above snapshots. Those directories are a tree of their own.
 fn tree_of(nodeid: u64) -> (Option<Tag>, bool) {
     let is_virtual = VirtualDir::of(nodeid).is_some();
     (Tag::split(nodeid).map(|(tag, _)| tag).filter(|_| !is_virtual), is_virtual)
 }
 
-/// Where an entry of the list is in a listing, whatever snapshots come and go.
+/// The offset of a snapshot in a listing. It does not depend on which other snapshots exist.
 fn position(entry: &SnapshotEntry) -> u64 {
     OFFSET_NAMES + (entry.guid >> 2)
 }
 
 impl Dispatch {
-    /// The answer to a request that concerns snapshots. `None`: it is about live files only.
+    /// Answers a request that concerns snapshots. `None`: it concerns live files only.
     pub(super) fn answer_snapshots(&self, call: &Call<'_>, reply: &mut Reply) -> Option<Answer> {
         let dir = self.snapshots.as_deref()?;
         if let Request::BatchForget(list) = *call.request {
@@ -94,7 +94,7 @@ impl Dispatch {
         }
     }
 
-    /// A request about a live node that may name a node of a snapshot, or a directory above them, as well.
+    /// Answers a request about a live node if it also names a node of a snapshot, or a directory above snapshots.
     fn answer_beside_snapshots(
         &self,
         dir: &SnapshotDir,
@@ -118,7 +118,7 @@ impl Dispatch {
                 let entry = self.virtual_entry(dir, VirtualDir::Control, Duration::ZERO);
                 Some(Ok(reply.bytes(&entry.encode())))
             }
-            // It may exist at any moment without a change that the kernel sees.
+            // Not cached as missing: it may appear without a change that the kernel sees.
             Request::Lookup { name: CONTROL_NAME } if !self.has_own_entry() => Some(Err(ENOENT)),
             Request::Unlink { name: CONTROL_NAME } | Request::Rmdir { name: CONTROL_NAME }
                 if self.has_control(dir) =>
@@ -159,7 +159,7 @@ impl Dispatch {
         dir.visibility() != Visibility::Disabled && !self.has_own_entry()
     }
 
-    /// The first piece of a listing of the live root directory, with `.terrane` behind "..".
+    /// Answers the first part of a listing of the live root directory, with `.terrane` behind "..".
     fn list_root(&self, call: &Call<'_>, read: &ReadIn, plus: bool, reply: &mut Reply) -> Answer {
         let (root, how) = (self.fs.root(), reading_of(read));
         let with_attrs = plus && self.statahead.begin_listing(call.header.pid, root);
@@ -205,7 +205,7 @@ impl Dispatch {
             ino: of.node(),
             generation: 0,
             mode: mode::S_IFDIR | 0o555,
-            // Of an unknown number of subdirectories.
+            // 1 means that the number of subdirectories is unknown.
             nlink: 1,
             uid: 0,
             gid: 0,
@@ -288,7 +288,7 @@ impl Dispatch {
         reply: &mut Reply,
     ) -> Answer {
         let mut out = DirReply::new(reply, usize::try_from(size).unwrap_or(0));
-        // Attributes would have all snapshots opened.
+        // Without attributes: they would require to open all snapshots.
         let name_only = attr::no_entry(Duration::ZERO);
         let mut show = |node, next, name: &[u8]| match plus {
             true => out.entry_plus(&name_only, node, next, KIND_DIR, name),
@@ -307,7 +307,7 @@ impl Dispatch {
             return Ok(());
         }
         let mut rest = dir.list()?;
-        // The offset is that behind the last entry shown.
+        // The offset is that of the last entry that was shown.
         rest.retain(|entry| read.offset <= OFFSET_BEHIND_DOTS || position(entry) > read.offset);
         if rest.len() > LISTED_AT_ONCE {
             rest.select_nth_unstable_by_key(LISTED_AT_ONCE, position);
@@ -322,7 +322,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// Refuses what would change something below `.terrane`, as far as the kernel asks the server at all.
+    /// Refuses a request that would change a file below `.terrane`, and requests that the server does not implement.
     fn refuse_change_of_snapshot(&self, call: &Call<'_>) -> Answer {
         let is_other = |nodeid| tree_of(nodeid) != tree_of(call.header.nodeid);
         Err(match *call.request {
@@ -332,7 +332,7 @@ impl Dispatch {
                 EXDEV
             }
             Request::CopyFileRange { .. } => EXDEV,
-            // As for live files: the kernel does these itself, or does without.
+            // As for live files: the kernel implements these itself, or does not need them.
             Request::Access { .. } | Request::Flush | Request::Bmap(_) | Request::Poll(_) => ENOSYS,
             Request::Getlk(_) | Request::Setlk(_) | Request::Setlkw(_) => ENOSYS,
             Request::SetupMapping | Request::RemoveMapping | Request::NotifyReply => ENOSYS,
@@ -342,7 +342,8 @@ impl Dispatch {
         })
     }
 
-    /// What `stat` shows of an inode of a snapshot. That of the root was changed last when the snapshot was taken.
+    /// The attributes that `stat` shows of an inode of a snapshot. The modification time of the root directory is the time at
+    /// which the snapshot was taken.
     fn snapshot_attr(&self, dir: &SnapshotDir, snapshot: &OpenSnapshot, attr: Attr) -> Attr {
         let is_root = attr.ino == snapshot.fs.root();
         let created = if is_root { dir.created(&snapshot.tagged) } else { None };
@@ -354,7 +355,7 @@ impl Dispatch {
         }
     }
 
-    /// Looks a name up, and counts that as a lookup by the kernel.
+    /// Looks up a name, and counts a lookup by the kernel.
     fn snapshot_entry(
         &self,
         dir: &SnapshotDir,
@@ -364,7 +365,7 @@ impl Dispatch {
         policy: &CachePolicy,
     ) -> Result<proto::EntryOut, Errno> {
         let attr = snapshot.fs.lookup(parent, name)?;
-        // They are counted here: the file system may be closed and opened again.
+        // Lookups are counted in `tagged`, because the file system may be closed and opened again.
         snapshot.fs.forget(attr.ino, 1);
         let shown = self.snapshot_attr(dir, snapshot, attr);
         snapshot.tagged.count(attr.ino);
@@ -382,7 +383,7 @@ impl Dispatch {
             && write.write_flags & proto::write::CACHE != 0
             && let Some(launderer) = &self.launderer
         {
-            // A store through a mapping, which the kernel takes for content now.
+            // A store through a mapping. The kernel takes it for content, so the page has to be dropped.
             let end = write.offset.saturating_add(write.data.len() as u64);
             launderer.launder_deferred(call.header.nodeid, write.offset..end);
         }
@@ -519,7 +520,7 @@ impl Dispatch {
     }
 }
 
-/// The number of an entry as a listing of a directory shows it: that of `stat`.
+/// The inode number of an entry in a listing: the one that `stat` shows.
 fn listed_ino(snapshot: &OpenSnapshot, dir: Ino, entry: &DirEntry<'_>) -> u64 {
     if entry.name == b".." && dir == snapshot.fs.root() {
         return LIST_NODE;

@@ -38,7 +38,7 @@ pub(super) struct Listings {
 }
 
 impl Default for Listings {
-    /// The list of snapshots changes without a request, so it is never cached.
+    /// The list of snapshots changes without a request of the kernel, so its listings are never kept.
     fn default() -> Self {
         Listings { long_dirs: Mutex::new(BTreeMap::from([(LIST_NODE, false)])) }
     }

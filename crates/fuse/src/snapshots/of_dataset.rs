@@ -1,4 +1,4 @@
-//! The snapshots of a data set, as its mount shows them.
+//! The snapshots of a data set, as a source for its mount.
 
 use super::{SnapshotEntry, Snapshots, Visibility};
 use parking_lot::Mutex;
@@ -23,13 +23,13 @@ impl DatasetSnapshots {
         Arc::new(DatasetSnapshots { datasets, path, visibility: Mutex::default() })
     }
 
-    /// The data set was renamed.
+    /// Sets the path after the data set was renamed.
     pub fn set_path(&self, path: &str) {
         path.clone_into(&mut self.path.lock());
     }
 
-    /// Sets how they are shown from now on. The kernel may have a listing of the root of the mount, and must drop
-    /// it ([`crate::forget::start`]).
+    /// Sets how snapshots are shown from now on. The kernel may have cached a listing of the root of the mount. The caller
+    /// has the kernel drop it ([`crate::forget::start`]).
     pub fn set_visibility(&self, visibility: Visibility) {
         *self.visibility.lock() = visibility;
     }
@@ -42,7 +42,7 @@ impl DatasetSnapshots {
         self.datasets.snapshots(&self.path()).map_err(errno_of)
     }
 
-    /// The snapshot of this name, opened, if it has the guid.
+    /// Opens the snapshot of this name if it has this guid.
     fn open_named(&self, guid: u64, name: &str) -> Result<Option<Arc<Fs>>, Errno> {
         match self.datasets.open_snapshot_and_info(&self.path(), name) {
             Ok((info, dataset)) if info.guid == guid => Fs::open(dataset).map(Some).map_err(errno_of),
@@ -62,6 +62,8 @@ fn entry_of(snapshot: Snapshot) -> SnapshotEntry {
 fn errno_of(error: DatasetError) -> Errno {
     match error {
         DatasetError::Unknown { .. } | DatasetError::InvalidName { .. } => Errno::ENOENT,
+        // It is just being taken.
+        DatasetError::InUse { .. } => Errno::ENOENT,
         DatasetError::Object(error) => Errno::from(error),
         error => {
             log::error!("snapshots unreadable: {error}");
@@ -87,7 +89,7 @@ impl Snapshots for DatasetSnapshots {
     }
 
     fn open(&self, guid: u64, name: Option<&str>) -> Result<Arc<Fs>, Errno> {
-        // It may have another name by now.
+        // The snapshot may have been renamed.
         if let Some(found) = name.map(|name| self.open_named(guid, name)).transpose()?.flatten() {
             return Ok(found);
         }

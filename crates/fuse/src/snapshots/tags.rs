@@ -1,11 +1,11 @@
 //! Tags of snapshots: the high 16 bits of node ids.
 //!
-//! A snapshot gets a tag when it is looked up or listed, and keeps it. Tags are given out in a circle. Only when
-//! all are given is one taken from a snapshot of which the kernel holds no node. So a file handle that an
-//! exported mount gave out leads to its snapshot for long, though the kernel has forgotten the node.
+//! A snapshot gets a tag when it is looked up or listed, and keeps it. Tags are assigned in rotation. When all are
+//! assigned, the tag of a snapshot of which the kernel holds no node is reassigned. So a file handle of an exported
+//! mount stays valid for long, though the kernel has forgotten the node.
 //!
-//! What a tag stands for is written to memory that outlives this process, before the kernel learns of the tag. A
-//! successor does not know which nodes the kernel holds, so it never takes an inherited tag away.
+//! The snapshot of each tag is written to memory that outlives this process, before the kernel learns of the tag. A
+//! successor does not know which nodes the kernel holds, so it never reassigns an inherited tag.
 //!
 //! Invariants:
 //! * A tag stands for one snapshot while the kernel holds a node with it.
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use terrane_posix::{Errno, Fs};
 use terrane_wire::{IdMap, ObjectId, mix64};
 
-/// Snapshots that can have a tag at once.
+/// Most snapshots that can have a tag at once.
 pub const TAGS_MAX: usize = u16::MAX as usize;
 const GUID_BYTES: usize = 8;
 const FILE_BYTES: usize = GUID_BYTES * (1 + TAGS_MAX);
@@ -33,7 +33,7 @@ const FILE_BYTES: usize = GUID_BYTES * (1 + TAGS_MAX);
 pub struct Tag(u16);
 
 impl Tag {
-    /// The tag and the inode number in a node id. `None`: it is of the live tree.
+    /// The tag and the inode number in a node id. `None`: the node belongs to the live tree.
     pub fn split(node: u64) -> Option<(Tag, u64)> {
         let tag = u16::try_from(node >> ObjectId::BITS).unwrap_or(u16::MAX);
         (tag != 0).then_some((Tag(tag), node & ObjectId::MASK))
@@ -93,14 +93,14 @@ impl TagFile {
 /// A snapshot that has a tag.
 pub(crate) struct TaggedSnapshot {
     pub guid: u64,
-    /// What was found of it; its name may have changed since. Unknown if a predecessor gave the tag.
+    /// The snapshot as it was found; its name may have changed since. Empty if a predecessor assigned the tag.
     pub entry: OnceLock<SnapshotEntry>,
-    /// `None`: it is closed, and is opened for the next request.
+    /// `None`: the snapshot is closed. The next request opens it.
     pub fs: Mutex<Option<Arc<Fs>>>,
     pub last_use: AtomicU64,
-    /// A predecessor gave the tag: which nodes the kernel holds is unknown.
+    /// A predecessor assigned the tag, so it is unknown which nodes the kernel holds.
     is_inherited: bool,
-    /// Lookups that have found the snapshot, and have not counted its root yet.
+    /// Lookups in progress that have found the snapshot, and have not counted its root yet.
     in_use: AtomicU32,
     /// Lookups of each node that the kernel holds.
     lookups: Mutex<IdMap<u64, u64>>,
@@ -136,13 +136,13 @@ impl TaggedSnapshot {
         }
     }
 
-    /// Inodes whose nodes the kernel holds, as far as this process has shown them.
+    /// Inodes whose nodes the kernel holds. Only those that this process has shown.
     pub fn nodes(&self) -> Vec<u64> {
         self.lookups.lock().keys().copied().collect()
     }
 
-    /// Distinguishes an inode from that with the same number in a snapshot that had the tag before. A file handle
-    /// of an exported mount has 32 bits of it.
+    /// The generation of an inode as shown. It differs from that of the same inode in a snapshot that had the tag before. A
+    /// file handle of an exported mount has 32 bits of it.
     pub fn generation(&self, of_inode: u64) -> u64 {
         of_inode.wrapping_add(mix64(self.guid)) & u64::from(u32::MAX)
     }
@@ -156,17 +156,17 @@ impl TaggedSnapshot {
     }
 }
 
-/// All tags that are given.
+/// All assigned tags.
 pub(crate) struct TagTable {
     by_tag: IdMap<u16, Arc<TaggedSnapshot>>,
     by_guid: BTreeMap<u64, Tag>,
-    /// The tag that was given last.
+    /// The tag that was assigned last.
     last: u16,
     file: Option<TagFile>,
 }
 
 impl TagTable {
-    /// With the tags that a predecessor gave.
+    /// Loads the tags that a predecessor assigned.
     pub fn load(file: Option<TagFile>) -> io::Result<TagTable> {
         let mut table = TagTable { by_tag: IdMap::default(), by_guid: BTreeMap::new(), last: 0, file };
         for (tag, guid) in table.file.as_ref().map(TagFile::all).transpose()?.unwrap_or_default() {
@@ -197,8 +197,8 @@ impl TagTable {
         Some(found)
     }
 
-    /// Gives a snapshot a tag, which it keeps until [`TaggedSnapshot::end_use`]. `ENFILE`: the kernel holds nodes
-    /// of as many others. `EIO`: the tag cannot be written down.
+    /// Assigns a tag to a snapshot, which keeps it at least until [`TaggedSnapshot::end_use`]. `ENFILE`: all tags are
+    /// assigned, and the kernel holds nodes of all those snapshots. `EIO`: the tag cannot be written to the file.
     pub fn assign(&mut self, entry: &SnapshotEntry) -> Result<(Tag, Arc<TaggedSnapshot>), Errno> {
         if let Some(known) = self.find_to_use(entry.guid) {
             return Ok(known);
@@ -208,7 +208,7 @@ impl TagTable {
         self.find_to_use(entry.guid).ok_or(Errno::EIO)
     }
 
-    /// The same with a tag that no snapshot has, if there is one.
+    /// The same, but only with a tag that no snapshot has. `None`: all tags are assigned.
     pub fn assign_unused(
         &mut self,
         entry: &SnapshotEntry,
@@ -225,7 +225,7 @@ impl TagTable {
     }
 
     fn give(&mut self, tag: Tag, entry: &SnapshotEntry) -> Result<(), Errno> {
-        // A successor must not take a node for one of the snapshot that had the tag before.
+        // The file first: a successor must not take a node for one of the snapshot that had the tag before.
         if let Some(Err(error)) = self.file.as_ref().map(|file| file.put(tag, entry.guid)) {
             log::error!("snapshot {}: tag not stored, so it cannot be shown: {error}", entry.name);
             return Err(Errno::EIO);
@@ -236,7 +236,7 @@ impl TagTable {
         Ok(())
     }
 
-    /// The tags in the order in which they are given.
+    /// All tags, in the order in which they are assigned next.
     fn circle(&self) -> impl Iterator<Item = Tag> + use<> {
         (self.last..u16::MAX).map(|before| before + 1).chain(1..=self.last).map(Tag)
     }
@@ -248,7 +248,7 @@ impl TagTable {
         self.circle().find(|tag| !self.by_tag.contains_key(&tag.0))
     }
 
-    /// Takes a tag from a snapshot of which the kernel holds no node.
+    /// Takes the tag of a snapshot of which the kernel holds no node.
     fn take_one(&mut self) -> Option<Tag> {
         let may_go = |tag: &Tag| self.by_tag.get(&tag.0).is_some_and(|tagged| tagged.may_lose_tag());
         let tag = self.circle().find(may_go)?;

@@ -53,7 +53,7 @@ impl Object {
         block: u64,
         addr: Addr,
     ) -> Result<Option<MetadataRewrite>, ObjectError> {
-        // Only the sync changes these: content read earlier must not come back.
+        // Only the sync changes these objects. Rewriting content that was read earlier would undo a change of the sync.
         if matches!(self.kind(), ObjectKind::FreeQueue | ObjectKind::DeadList) {
             return Ok(None);
         }

@@ -38,9 +38,9 @@ impl Shard {
 pub(crate) struct ObjectTable {
     pool: Arc<Pool>,
     objset: ObjsetId,
-    /// Of an old root: nothing may change.
+    /// The set is an old root, which must not change.
     is_read_only: bool,
-    /// The blocks of an old root are freed: nothing may be read.
+    /// The blocks of the old root are being freed, and must not be read.
     is_closed: AtomicBool,
     me: Weak<ObjectTable>,
     shards: Vec<Mutex<Shard>>,

@@ -53,7 +53,7 @@ impl ActivePolicy {
 }
 
 impl ActivePolicy {
-    /// For a set that stores nothing: what programs see of the policy.
+    /// A copy for a set that writes nothing. It has only what programs can see of the policy.
     pub fn copy_of(other: &ActivePolicy) -> ActivePolicy {
         ActivePolicy {
             record_size: AtomicU32::new(other.record_size.load(Ordering::Relaxed)),

@@ -1,10 +1,10 @@
 //! An object set as of an old root: a snapshot.
 //!
-//! It takes no transactions and is part of no sync, so nothing in it changes. Its objects in memory are its own.
-//! The caches of blocks are shared with the live set, as they know blocks by birth. The owner of a block in
-//! messages is the live set, whose number is in the block's directory entry too.
+//! It takes no transactions and is part of no sync, so it never changes. Its objects in memory are its own. It shares
+//! the block caches with the live set, because they know blocks by birth. In messages and zone directories, the owner of
+//! a block is the set that wrote it.
 //!
-//! The free queue of an old root lists subtrees that the live set frees. So it is not loaded.
+//! The free queue of an old root is not loaded, because the live set frees its subtrees.
 //!
 //! Invariant: the blocks of the root are kept while the set is open. The caller that frees them closes the set
 //! first.
@@ -36,7 +36,7 @@ impl ObjectSet {
         Ok(Self::from_parts(self.pool.clone(), id, header, parts))
     }
 
-    /// Whether this is an old root, which takes no changes. That of a pool is another question
+    /// Whether this is an old root, which takes no changes. Whether the pool is read-only is another question
     /// ([`Pool::is_read_only`](terrane_pool::Pool::is_read_only)).
     pub fn is_read_only(&self) -> bool {
         self.table.is_read_only()
@@ -46,8 +46,8 @@ impl ObjectSet {
         if self.is_read_only() { Err(PoolError::ReadOnly.into()) } else { Ok(()) }
     }
 
-    /// The blocks of this old root are about to be freed: every later read fails with `NotFound`. Reads that
-    /// are under way finish.
+    /// Closes this old root, whose blocks are about to be freed. Every later read fails with `NotFound`. Reads that
+    /// have begun finish.
     ///
     /// # Panics
     /// If the set is a live one, whose blocks a sync frees.

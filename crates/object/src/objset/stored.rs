@@ -45,8 +45,8 @@ impl ObjectSet {
         failed
     }
 
-    /// Objects whose dnodes differ from those in an older state of this set, which shows txg `since`. As of the last sync; only dnode
-    /// blocks that were written since are read.
+    /// Finds objects whose dnodes differ from those in `old`, the state of this set as of txg `since`. The newer state is that of the last
+    /// sync. Only dnode blocks that were written after `since` are read.
     pub fn objects_changed_since(
         &self,
         old: &ObjectSet,

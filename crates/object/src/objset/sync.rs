@@ -179,7 +179,7 @@ impl ObjectSet {
         Ok(Some(Synced { root, queue }))
     }
 
-    /// The first such sync moves the whole set to the free queue. This one and the following ones free pieces of it.
+    /// Syncs a retired set. The first such sync moves the whole set to the free queue. Each sync frees a piece of it.
     fn sync_retired(
         &self,
         txg_sync: &mut TxgSync<'_>,

@@ -666,7 +666,7 @@ pub struct IndexSize {
 }
 
 impl IndexSize {
-    /// Memory of all.
+    /// Memory of index and dead sets together.
     pub fn bytes(&self) -> u64 {
         self.run_bytes + self.dead_bytes
     }

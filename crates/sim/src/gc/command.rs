@@ -61,15 +61,15 @@ pub struct Command {
     /// Zones that are gone in intervals, as when the bound of the run index is reached
     #[arg(long, conflicts_with = "index_max")]
     packed: bool,
-    /// Bound of the relocation index and dead sets, kept as a pool does: packed, larger directory parts, the oldest
-    /// rewritten; none
+    /// Bound of the relocation index and dead sets, kept as in a pool: by packing, by larger directory parts, and by
+    /// rewriting the oldest blocks [default: none]
     #[arg(long, value_name = "BYTES", value_parser = bytes(1..=u64::MAX))]
     index_max: Option<u64>,
-    /// Snapshots that are kept, at most four of COUNT or COUNTxINTERVALS with commas: 1000 are the newest thousand,
-    /// 48,90x24,6x720 are as sanoid keeps hourly, daily and monthly ones
+    /// Kept snapshots, as up to four classes COUNT or COUNTxINTERVALS, separated by commas: 1000 keeps the newest thousand,
+    /// 48,90x24,6x720 keeps hourly, daily and monthly ones as sanoid does
     ///
-    /// What users delete or overwrite stays alive until no snapshot sees it, and adds to --fill. Blocks that a snapshot
-    /// may see are not rewritten.
+    /// Blocks that users delete or overwrite stay alive until no snapshot refers to them, and add to --fill. Blocks that a
+    /// snapshot may refer to are not rewritten.
     #[arg(long, value_name = "LIST", requires = "every")]
     snapshots: Option<Retention>,
     /// Bytes that users write between two snapshots

@@ -1,7 +1,7 @@
-//! The bound of the relocation index, kept as the pool keeps it: reclaimed zones are packed, survivors move in larger parts, and the
+//! Keeps the relocation index within its bound as a pool does: reclaimed zones are packed, survivors move in larger parts, and the
 //! oldest relocated blocks are rewritten.
 //!
-//! A snapshot's pointers cannot be rewritten. So only blocks that were born after the newest snapshot are.
+//! A snapshot's pointers cannot be rewritten. So only blocks that were born after the newest snapshot are rewritten.
 
 use super::{Block, Simulation};
 use terrane_format::{Addr, GRANULE};
@@ -10,10 +10,10 @@ use terrane_space::zones::over_limit;
 use terrane_txg::collector::INDEX_CHECK_BYTES;
 use terrane_wire::ZoneSeq;
 
-/// Txgs without rewrites after a pass through the index that led to none, as in the pool.
+/// Txgs to wait after a pass through the index that rewrote no block, as in the pool.
 const PAUSE_TXGS: u64 = 64;
 
-/// Where the rewriting of the oldest relocated blocks is.
+/// The position of the pass that rewrites the oldest relocated blocks.
 #[derive(Default)]
 pub struct IndexBound {
     moved_at_check: u64,
@@ -48,7 +48,7 @@ impl Simulation {
         Some(())
     }
 
-    /// Rewrites so many of the oldest relocated blocks, as far as one pass through the index finds some.
+    /// Rewrites up to this many of the oldest relocated blocks that one pass through the index finds.
     fn rewrite_oldest(&mut self, wanted: u64) -> Option<()> {
         let mut left = wanted;
         while left > 0 {
@@ -70,7 +70,7 @@ impl Simulation {
         Some(())
     }
 
-    /// Rewrites a block of the head at a new address. False: a snapshot sees it, or the head does not.
+    /// Rewrites a block of the head at a new address. False: a snapshot refers to it, or the head does not.
     fn rewrite(&mut self, addr: Addr) -> Option<bool> {
         let Some((object, block)) = self.owners.get(&addr).copied() else { return Some(false) };
         let newest = self.snapshots.as_ref().map_or(0, |snapshots| snapshots.newest_txg());
@@ -80,7 +80,7 @@ impl Simulation {
         };
         let bytes = u64::from(granules) * GRANULE;
         self.write_block(object, block, bytes)?;
-        // Users did not write it.
+        // It does not count as written by users.
         self.accounting.totals.user_bytes -= bytes;
         self.accounting.written_bytes -= bytes;
         self.accounting.totals.rewritten_bytes += bytes;

@@ -15,7 +15,7 @@ pub struct Report {
     pub utilisation: f64,
     /// Size of the relocation index, at the end.
     pub index: IndexSize,
-    /// The same at its largest while it was measured.
+    /// Its largest size during the measurement.
     pub index_largest: IndexSize,
     /// Bytes of live blocks at the end.
     pub live_bytes: u64,

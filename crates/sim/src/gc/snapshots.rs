@@ -1,9 +1,9 @@
-//! Snapshots without data: what they hold of the blocks that users have freed.
+//! Snapshots without data: which of the blocks that users have freed they hold.
 //!
-//! A block that the head frees is *held* if the newest snapshot is not older than its birth. It then goes on the dead list of the
-//! head. A new snapshot takes that list over, so its list has what died between the snapshot before it and itself. When a snapshot
-//! goes, its successor's list is looked through: what was born after the predecessor is held by no other snapshot, and is free. The
-//! rest stays there, with the list of the snapshot that went.
+//! A block that the head frees is *held* if it was born no later than the newest snapshot. It then goes to the dead list of the head.
+//! A new snapshot takes that list over. So a snapshot's list has the blocks that died between the snapshot before it and itself. When
+//! a snapshot is destroyed, its successor's list is scanned: blocks that were born after the predecessor are held by no other snapshot,
+//! and are freed. The others stay on that list, which also takes over the list of the destroyed snapshot.
 //!
 //! Time is the number of bytes that users wrote, as in [`terrane_space::policy`]. So *hourly* is a number of bytes.
 
@@ -14,16 +14,16 @@ use terrane_format::Addr;
 /// Most classes of a [`Schedule`].
 const CLASSES_MAX: usize = 4;
 
-/// Snapshots that are kept of one interval: so many of every so manieth that was taken.
+/// A class of kept snapshots: `count` of those whose number is a multiple of an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
     /// Snapshots that are kept.
     pub count: u64,
-    /// One of so many belongs to this class.
+    /// The interval: one of this many snapshots belongs to the class.
     pub of: u64,
 }
 
-/// How many snapshots are kept: `1000`, or `48,90x24,6x720` as sanoid keeps hourly, daily and monthly ones.
+/// Which snapshots are kept: `1000`, or `48,90x24,6x720` as sanoid keeps hourly, daily and monthly ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retention {
     classes: [Class; CLASSES_MAX],
@@ -92,17 +92,17 @@ pub struct Snapshots {
 }
 
 impl Snapshots {
-    /// There are none yet.
+    /// No snapshots yet.
     pub fn new(schedule: Schedule) -> Snapshots {
         Snapshots { schedule, taken: 0, kept: BTreeMap::new(), head_dead: Vec::new(), held_granules: 0 }
     }
 
-    /// Whether the next snapshot is due, after users wrote so many bytes.
+    /// Whether the next snapshot is due after users wrote this many bytes.
     pub fn is_due(&self, user_bytes: u64) -> bool {
         user_bytes / self.schedule.every_bytes > self.taken
     }
 
-    /// The txg of the newest snapshot; 0: there is none. Blocks that were born up to it are held.
+    /// The txg of the newest snapshot; 0: there is none. It holds the blocks that were born up to it.
     pub fn newest_txg(&self) -> u32 {
         self.kept.values().next_back().map_or(0, |snapshot| snapshot.txg)
     }
@@ -117,7 +117,7 @@ impl Snapshots {
         self.held_granules
     }
 
-    /// The head has no use for this block. Returns whether a snapshot holds it.
+    /// Removes a block from the head. Returns whether a snapshot holds it.
     pub fn hold(&mut self, block: HeldBlock) -> bool {
         let is_held = block.birth <= self.newest_txg();
         if is_held {
@@ -127,8 +127,7 @@ impl Snapshots {
         is_held
     }
 
-    /// Takes a snapshot of the state of this txg, and destroys those that are not kept any longer. Returns the blocks that are free
-    /// now.
+    /// Takes a snapshot of the state of this txg, and destroys snapshots that are no longer kept. Returns the blocks that this frees.
     pub fn take(&mut self, txg: u32) -> Vec<HeldBlock> {
         self.taken += 1;
         self.kept.insert(self.taken, Snapshot { txg, dead: std::mem::take(&mut self.head_dead) });

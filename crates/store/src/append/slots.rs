@@ -116,8 +116,8 @@ impl Streams {
         Ok(slots.to_vec())
     }
 
-    /// From now on a moved block is refused with `NoSpace` unless open and empty zones still take `bytes` bytes behind it, and what the
-    /// commit writes for the blocks that have moved. 0: no bound.
+    /// From now on a moved block is refused with `NoSpace` unless open and empty zones still have space behind it for `bytes` bytes, and
+    /// for the directory parts of the blocks that have moved. 0: no bound.
     pub fn set_commit_floor(&mut self, bytes: u64) {
         self.commit_floor = bytes;
     }
@@ -129,7 +129,7 @@ impl Streams {
         if open >= needed {
             return Ok(false);
         }
-        // Where a drive allows no more open zones, one of ours is closed for each.
+        // If the drive allows no more open zones, an open zone is finished for each empty one that is opened.
         let empty = source.empty_zones(&[]) as u64;
         let zone_bytes = self.metadata.zone_bytes;
         match open + empty * (zone_bytes - zone_bytes / 64) >= needed {
@@ -138,10 +138,10 @@ impl Streams {
         }
     }
 
-    /// Bytes of zones that the ends of the batches being gathered take, and the second copies of parts that list moved blocks.
+    /// Bytes of zones for the ends of batches that are being gathered, and for the second copies of parts that list moved blocks.
     fn unwritten_part_bytes(&self) -> u64 {
         let of_batch = |open: &OpenZone| {
-            // The part lists all blocks but the last.
+            // The part does not list the last block yet.
             let last_moved = open.entries.last().is_some_and(|last| last.is_moved(open.seq));
             let has_copy = open.part.lists_moved_blocks() || last_moved;
             self.unit + if has_copy { open.part.stored_bytes() + ENTRY_BYTES_MAX + self.unit } else { 0 }

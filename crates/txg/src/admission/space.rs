@@ -121,7 +121,7 @@ impl Admission {
         waiting_for_reset(&self.store.tables.read(), &self.zone_yield()).zones
     }
 
-    /// What placement may do with empty zones.
+    /// How freely placement may use empty zones.
     pub fn zone_supply(&self, st: &SyncState) -> Supply {
         let space = self.space_snapshot();
         let empty = st.alloc.empty_count();
@@ -249,7 +249,7 @@ impl Admission {
         let sizes = || entries().map(|entry| granule_bytes(u64::from(entry.psize)));
         let largest = sizes().max().unwrap_or(0);
         let commit = LAST_COMMIT_BYTES + self.sizes().hurried_bytes() + 2 * largest;
-        // Blocks that died are listed as well. So no more are counted than the live bytes can be.
+        // The entries include dead blocks. The live bytes bound how many live blocks there can be.
         let moved =
             (entries().count() as u64).min(progress.cost.remaining() / sizes().min().unwrap_or(1).max(1));
         commit.min(self.sizes().commit_bytes() / LAST_COMMIT_DIVISOR)
@@ -257,12 +257,12 @@ impl Admission {
             + dead_log_bytes(frees)
     }
 
-    /// Upper bound of what the rest of a txg takes beside the directory parts of its batches: both copies of sections, of the record
-    /// with `runs` runs, and of `frees`.
+    /// Upper bound of the bytes that the rest of a txg writes, without the directory parts of its batches: both copies of sections, of
+    /// the record with `runs` runs, and of `frees`.
     pub fn rest_of_commit_bytes(&self, st: &SyncState, runs: u64, frees: usize) -> u64 {
         let table_bytes: u64 = st.sections.iter().map(|section| u64::from(section.ptr.len)).sum();
         let due = u64::from(st.section_rotation.most_due(table_bytes));
-        // Sections grow with their zones.
+        // A rewritten section may be larger than the one that is stored.
         let sections_bytes = (table_bytes + table_bytes / 4) * due / (st.sections.len() as u64).max(1);
         let inline_frees = frees.min(INLINE_FREES_MAX) as u64;
         let record_bytes = RECORD_BYTES + runs * RUN_BYTES + inline_frees * FREE_ENTRY_BYTES / 2;
@@ -277,16 +277,16 @@ fn dead_log_bytes(frees: usize) -> u64 {
 
 /// Bytes of a free in both copies of the dead log.
 const FREE_ENTRY_BYTES: u64 = 2 * 14;
-/// Bytes of a run in one copy of the record, and of everything else in it. One run in a thousand may take more.
+/// Bytes of a run in one copy of the record, and bytes of the rest of the record. One run in a thousand may take more.
 const RUN_BYTES: u64 = 32;
 const RECORD_BYTES: u64 = 8 << 10;
-/// Batches that a commit adds: two for the record, and two for second copies of directory parts. Each is padded, and each may begin
-/// behind a padded one.
+/// Paddings of the batches that a commit adds: two batches for the record, and two for second copies of directory parts. Each batch is
+/// padded, and may begin behind a padded one.
 const COMMIT_BATCHES: u64 = 8;
 /// Bytes of a moved block in the directory and in both copies of the record.
 const MOVED_ENTRY_BYTES: u64 = 128;
 /// Both copies of an empty record, and padding, with a margin.
 pub const LAST_COMMIT_BYTES: u64 = 256 << 10;
-/// At most 1/`LAST_COMMIT_DIVISOR` of the space for commits is kept from a last victim, beside what its blocks and frees take in the
-/// commit. So GC can run at all.
+/// A last victim must leave at most 1/`LAST_COMMIT_DIVISOR` of the space for commits, and the space that its own blocks and frees take in
+/// the commit. With a larger share GC could not run on a full pool.
 pub const LAST_COMMIT_DIVISOR: u64 = 3;

@@ -130,7 +130,7 @@ impl Rewrite {
         }
     }
 
-    /// The data set that a path is on, or that a word names.
+    /// The data set in which a path lies, or that a word names.
     fn place(&self, registry: &Registry) -> Outcome<(Target, String)> {
         match std::fs::symlink_metadata(&self.path) {
             Ok(meta) if meta.is_dir() || !is_device(registry, &self.path) => {

@@ -11,10 +11,10 @@ use crate::table::{Listing, OutputFormat, text};
 use clap::Args;
 use serde_json::Value;
 
-/// Take snapshots, all at the same moment
+/// Take snapshots, all of the same txg
 #[derive(Args)]
 pub struct SnapshotCommand {
-    /// Also of all data sets below
+    /// Include all data sets below
     #[arg(short)]
     recursive: bool,
     /// New snapshots, like tank/home@monday, all in one pool
@@ -73,7 +73,7 @@ pub struct Diff {
     /// The older snapshot, like tank/home@monday
     #[arg(value_name = "DATASET@NAME")]
     from: String,
-    /// A newer snapshot of the same data set (default: what it holds now)
+    /// A newer snapshot of the same data set (default: its current state)
     #[arg(value_name = "DATASET@NAME")]
     to: Option<String>,
     #[command(flatten)]
@@ -102,7 +102,7 @@ const CHANGES: Listing = Listing {
     columns: &[text("CHANGE", "change"), text("TYPE", "type"), text("PATH", "path"), text("OLD", "old_path")],
 };
 
-/// A data set, and the name behind `@` or `#`.
+/// A data set, and the name of a snapshot or bookmark behind `@` or `#`.
 pub(super) struct PartName {
     pub dataset: DatasetName,
     pub part: String,
@@ -136,7 +136,7 @@ impl SnapshotCommand {
             let expected = format_args!("snapshots in pool {pool}");
             return Err(Failure::refused("terrane snapshot", expected, found, "run it once for each pool"));
         }
-        // Pages that programs have changed through mappings, and that only the kernel knows.
+        // The kernel alone has pages that programs changed through mappings. This writes them back.
         Sync { pool: pool.clone() }.run()?;
         let snapshots = names.into_iter().map(|name| (name.dataset.path, name.part)).collect();
         act(&registry, &pool, SnapshotAction::Take { snapshots, recursive: self.recursive }).map(drop)

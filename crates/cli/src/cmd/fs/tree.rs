@@ -16,7 +16,7 @@ use terrane_dataset::props::Key;
 
 #[derive(Args)]
 pub struct Create {
-    /// With the missing data sets above it; nothing to do is no error
+    /// Also create missing data sets above it; an existing data set is no error
     #[arg(short)]
     parents: bool,
     /// A property of the new data set; may be given several times
@@ -29,13 +29,13 @@ pub struct Create {
 
 #[derive(Args)]
 pub struct Destroy {
-    /// Of a data set: with its snapshots and all data sets below. Of a snapshot: with those of the same name below
+    /// With a data set: also its snapshots and all data sets below. With a snapshot: also those of the same name below
     #[arg(short)]
     recursive: bool,
     /// Destroy nothing
     #[arg(short = 'n')]
     dry_run: bool,
-    /// Say what is destroyed, and how much space that frees
+    /// Show what is destroyed, and how much space that frees
     #[arg(short)]
     verbose: bool,
     /// A data set (tank/home), snapshots (tank/home@a,b,first%last), or a bookmark (tank/home#a)
@@ -48,7 +48,7 @@ pub struct Rename {
     /// A data set, like tank/home/ann, or a snapshot, like tank/home@monday
     #[arg(value_name = "NAME")]
     name: String,
-    /// Its new name, in the same pool; a data set inherits from those above that
+    /// Its new name, in the same pool; a data set then inherits from the data sets above its new name
     #[arg(value_name = "NEW")]
     to: String,
 }
@@ -58,7 +58,7 @@ pub struct List {
     /// Data sets and snapshots (default: all data sets of all known pools)
     #[arg(value_name = "NAME")]
     names: Vec<String>,
-    /// With everything below
+    /// Include all data sets below
     #[arg(short)]
     recursive: bool,
     /// What to list, separated by commas
@@ -113,10 +113,10 @@ fn column_name(word: &str) -> Result<String, String> {
     Err(format!("expected {}, or a property", names.join(", ")))
 }
 
-/// The column of a name; a property's is filled by [`fill_properties`].
+/// The column of a name. [`fill_properties`] fills columns of properties.
 fn column(word: &str) -> Column {
     own_column(word).unwrap_or_else(|| {
-        // A command has a few of them, and ends soon.
+        // Leaked: a command has few columns, and ends soon.
         let key: &'static str = word.to_owned().leak();
         text(word.to_ascii_uppercase().leak(), key)
     })
@@ -151,12 +151,17 @@ impl Destroy {
             return act(&registry, &dataset.pool, action).map(drop);
         }
         let name = DatasetName::parse_below(&registry, &self.name)?;
-        let below = if self.recursive { self.below(&registry, &name)? } else { Vec::new() };
-        // Leaves first.
-        for path in below.into_iter().rev().chain([name.path.clone()]) {
-            self.destroy_one(&registry, &DatasetName { pool: name.pool.clone(), path })?;
+        let mut paths = vec![name.path.clone()];
+        if self.recursive {
+            paths.extend(self.below(&registry, &name)?);
         }
-        Ok(())
+        let all: Vec<DatasetName> =
+            paths.into_iter().rev().map(|path| DatasetName { pool: name.pool.clone(), path }).collect();
+        // All are checked before the first is destroyed. The leaves are destroyed first.
+        if self.recursive {
+            all.iter().try_for_each(|name| self.check_one(&registry, name))?;
+        }
+        all.iter().try_for_each(|name| self.destroy_one(&registry, name))
     }
 
     /// Paths of all data sets below, each after the one above it.
@@ -168,6 +173,27 @@ impl Destroy {
         let path =
             |row: &Value| row["name"].as_str().and_then(|full| full.strip_prefix(&prefix)).map(str::to_owned);
         Ok(found.iter().filter_map(path).filter(|path| *path != name.path).collect())
+    }
+
+    /// Refuses a data set that is mounted, or that has a snapshot with a hold or a clone.
+    fn check_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
+        let of =
+            Selection { paths: vec![name.path.clone()], kinds: vec!["all".to_owned()], recursive: false };
+        let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+        let full = full_name(&name.pool, &name.path);
+        if let Some(dir) = found.iter().find_map(|row| row["mountpoint"].as_str()) {
+            let found = format_args!("mounted on {dir}");
+            return Err(Failure::refused(full, "a data set that is not mounted", found, "unmount it first"));
+        }
+        if found.iter().any(|row| row["type"] == "snapshot") {
+            let (path, names) = (name.path.clone(), vec!["%".to_owned()]);
+            act(
+                registry,
+                &name.pool,
+                SnapshotAction::Destroy { path, names, recursive: false, dry_run: true },
+            )?;
+        }
+        Ok(())
     }
 
     fn destroy_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
@@ -275,7 +301,7 @@ impl List {
         if failures.is_empty() { Ok(()) } else { Err(Failure(failures.join("\nterrane: "))) }
     }
 
-    /// What one word on the command line means: a data set, or a snapshot.
+    /// Asks for the rows of one word on the command line: of a data set, or of a snapshot.
     fn ask_for(&self, registry: &Registry, word: &str, names: &[String]) -> Outcome<Vec<Value>> {
         let whole = word.split_once('@').map_or(word, |(whole, _)| whole);
         let name = DatasetName::parse(registry, whole)?;
@@ -322,7 +348,7 @@ fn unavailable(pool: &str) -> Value {
     })
 }
 
-/// Puts properties and times where columns find them.
+/// Copies properties into the row, and formats times, for the columns of the table.
 fn fill_properties(row: &mut Value, is_parsable: bool) {
     if let (Some(seconds), false) = (row["creation"].as_u64(), is_parsable) {
         row["creation"] = clock::utc(i64::try_from(seconds).unwrap_or(i64::MAX)).into();

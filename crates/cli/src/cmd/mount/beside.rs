@@ -1,8 +1,8 @@
-//! A mount of a pool that is served already.
+//! A further mount of a pool that has a server.
 //!
 //! One server has all mounts of a pool. The command makes the mount, in its own mount namespace and with its own
-//! rights, and sends the descriptor of `/dev/fuse` to the server. A data set that is mounted already gets one more
-//! place, which is a bind mount.
+//! rights, and sends the descriptor of `/dev/fuse` to the server. If the data set is already mounted, the command adds a
+//! mount point by a bind mount.
 
 use super::super::daemon_of;
 use super::remount_text;
@@ -77,7 +77,7 @@ impl Request {
         if self.dry_run {
             return Ok(());
         }
-        // The root of the pool, not of what its path leads to by now.
+        // Opened as the root of this mount: its path may lead to another mount by now.
         let Some(root) = places.iter().rev().find_map(|entry| entry.open_root().ok()) else {
             let (expected, found) = ("a mount that its path leads to", "none: each is covered or was moved");
             return Err(Failure::refused(name, expected, found, "unmount what covers one of them first"));
@@ -130,7 +130,7 @@ impl Request {
             return Err(Failure::refused(name, expected, found, "mount it again"));
         };
         if let Err(failure) = daemon.ask_with(&Command::Mount(request), &mount.device()?) {
-            // A server that was killed may have left the mount to the next one.
+            // If the server was killed, the next one may have inherited the mount.
             let next = daemon_of(registry, target).ok().flatten();
             if next.is_none_or(|next| next.greeting.mount_at(&dev).is_none()) {
                 return Err(failure);

@@ -91,7 +91,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             if dataset.contains('@') {
                 return Err(refuse_writable_snapshot(&full_name(&daemon.greeting.pool, &dataset)));
             }
-            // An older server does not say, and has one mount, which is read-only because its pool is.
+            // An older server does not report this. It has one mount, which is read-only because its pool is.
             if daemon.greeting.read_only || daemon.greeting.mounts.is_empty() {
                 step_back(registry, daemon, Some(false))?;
             }
@@ -106,7 +106,7 @@ pub fn remount(registry: &Registry, dir: &Path, words: &[String]) -> Outcome {
             let daemon = daemon()?;
             change(dir, &wanted, true)?;
             if daemon.greeting.all_mounts().len() > 1 {
-                // Others may write to the pool.
+                // Other mounts may write to the pool.
                 return daemon.ask(&Command::Sync, &mut |_, _, _| {}).map(drop);
             }
             if let Err(failure) = step_back(registry, daemon, Some(true)) {

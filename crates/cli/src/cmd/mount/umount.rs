@@ -19,9 +19,9 @@ use terrane_fuse::mount::{MountEntry, TopMount, abort_connection, list_mounts, t
 
 /// Unmount a data set, and wait until everything is committed
 ///
-/// A directory means this mount point alone. The name of a data set means all of its mount points, and a pool's name those of its root
-/// data set. The pool is closed with its last mount. If another mount namespace (a container, a service with mounts of its own) still
-/// has the mount, it stays open: then this fails after --timeout and names the processes.
+/// A directory means only the mount point there. The name of a data set means all of its mount points, and a pool's name those of its root
+/// data set. The pool is closed when its last mount has ended. If another mount namespace (a container, a service with mounts of its own)
+/// still has the mount, it stays open. Then this command fails after --timeout and names the processes.
 #[derive(Args)]
 pub struct Umount {
     /// A mount point, a data set or snapshot (`tank/home`), or a pool by name or by device
@@ -56,7 +56,7 @@ impl Umount {
         }
     }
 
-    /// Every pool of this user. The one that was mounted last comes first: it may lie below another.
+    /// Unmounts every pool of this user. The pool that was mounted last comes first, because it may lie below another.
     fn unmount_pools(&self, registry: &Registry) -> Outcome {
         let survey = Survey::of(registry)?;
         let mut failures: Vec<String> =
@@ -108,7 +108,7 @@ impl Umount {
                 }
                 TopMount::Other(_) | TopMount::NotAMountPoint => {}
             }
-            // Not visible here, but it may be ending, or be mounted in another namespace.
+            // No mount is visible here. It may be ending, or be mounted in another namespace.
             for found in Survey::of(registry)?.daemons {
                 let was_here = |mount: &GreetedMount| mount.dir == *dir && found.places_of(mount).is_empty();
                 let greeted = found.daemon.greeting.all_mounts();
@@ -153,7 +153,7 @@ impl Umount {
         if self.force || self.lazy { SURVEY_TIMEOUT } else { GREETING_TIMEOUT }
     }
 
-    /// One mount, if it is the topmost one at its path.
+    /// Unmounts one mount, if it is the topmost one at its path.
     fn unmount(&self, registry: &Registry, entry: &MountEntry) -> Outcome {
         match served_by(registry, entry, self.greeting_timeout())? {
             ServedBy::Daemon(MountedDaemon { daemon, mounts })
@@ -163,7 +163,7 @@ impl Umount {
                 self.stop(registry, daemon, &mount.map_or(Which::All, Which::Of))
             }
             ServedBy::NotAnswering(name) => self.detach_unresponsive(&name, &[entry]),
-            // The other places stay; or its server has died, or belongs to another user.
+            // The mount has other mount points, which stay; or its server has died, or belongs to another user.
             _ if self.force || self.lazy => Ok(UnmountHandle::of(entry).detach()?),
             _ => Ok(UnmountHandle::of(entry).unmount()?),
         }
@@ -181,7 +181,7 @@ impl Umount {
             Which::Of(mount) => (vec![mount.clone()], Some(mount.dataset.clone())),
         };
         if self.force {
-            // Until then only the kernel has what programs stored through mappings.
+            // Only the kernel has pages that programs changed through mappings.
             write_back_within(mounts, SURVEY_TIMEOUT);
         }
         let name = full_name(&pool, dataset.as_deref().unwrap_or_default());
