@@ -110,9 +110,12 @@ fn check_owners(report: &mut Report, at: &str, set: &ObjectSet, dnode: &Dnode, z
     if zpl.uid.max(zpl.gid).max(zpl.projid.unwrap_or(0)) > u64::from(u32::MAX) {
         return report.add(kind::ATTRIBUTES, at, "ids below 2^32", expected);
     }
-    if let Some(found) = set.owners_of(dnode.kind, &dnode.bonus) {
-        let found = show(found.user.into(), found.group.into(), found.project.into());
-        report.expect(kind::OWNERS, at, expected, found);
+    match set.owners_of(dnode.kind, &dnode.bonus) {
+        Some(found) => {
+            let found = show(found.user.into(), found.group.into(), found.project.into());
+            report.expect(kind::OWNERS, at, expected, found);
+        }
+        None => report.add(kind::OWNERS, at, expected, "no owners at their places"),
     }
 }
 

@@ -196,7 +196,7 @@ mod tests {
 
     fn bonus(header_bytes: u16, ids: [u64; 2], flags: u64, project: Option<u64>) -> Vec<u8> {
         let mut raw = ATTRIBUTES_MAGIC.to_le_bytes().to_vec();
-        raw.extend_from_slice(&(2 | header_bytes / 8 << 10).to_le_bytes());
+        raw.extend_from_slice(&(2 | (header_bytes / 8) << 10).to_le_bytes());
         raw.resize(usize::from(header_bytes), 0);
         let [uid, gid] = ids;
         for word in [0o100_644, 0, 7, uid, gid, 1, flags] {

@@ -442,12 +442,15 @@ impl Quotas {
                     Verdict::Unsure if !matches!(verdict, Verdict::Over) => verdict = Verdict::Unsure,
                     Verdict::Unsure => {}
                     Verdict::Over => {
-                        // Others may have freed space since the last sync.
+                        // Others may have freed space since the last sync. One commit counts everything that was
+                        // freed before this operation.
                         let is_due = is_freeing
                             || one.committed_ns == 0
                             || now_ns.saturating_sub(one.committed_ns) >= RETRY_NS;
-                        may_retry &= is_due;
-                        one.committed_ns = now_ns.max(1);
+                        may_retry &= is_due && tries_left == TRIES;
+                        if may_retry {
+                            one.committed_ns = now_ns.max(1);
+                        }
                         verdict = Verdict::Over;
                     }
                 });

@@ -13,6 +13,7 @@ use crate::inode::{ChildRef, Inode, State};
 use crate::inode_flags;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::perm::{self, Inherited};
+use crate::project::{META_COPIES, entry_bytes};
 use crate::types::{Attr, Cred, EntryWords, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -69,10 +70,12 @@ impl<'a> NewFile<'a> {
     }
 
     /// What the file takes for its owners, as an entry of this directory.
-    fn charges(&self, parent: &State) -> Charges {
+    fn charges(&self, parent: &State, name: &[u8]) -> Charges {
         let Inherited { gid, .. } = perm::inherit(&parent.attrs, self.bits, self.cred, None);
         let owners = Owners { user: self.cred.uid, group: low32(gid), project: parent.inherited_project() };
-        smallvec![Charge::of(owners, self.target_bytes(), 1)]
+        // The directory may have other owners. Usually they are the same.
+        let bytes = self.target_bytes().saturating_mul(META_COPIES).saturating_add(entry_bytes(name));
+        smallvec![Charge::of(owners, bytes, 1)]
     }
 
     fn is_dir(&self) -> bool {
@@ -131,7 +134,7 @@ impl Operation for CreateFile<'_> {
     }
 
     fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {
-        Ok(self.file.charges(&held.dir.read()))
+        Ok(self.file.charges(&held.dir.read(), self.name))
     }
 
     fn locks<'h>(held: &'h HeldParent<'_>) -> Locks<'h> {
@@ -213,7 +216,7 @@ impl Operation for CreateTmpfile<'_> {
     }
 
     fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {
-        Ok(self.file.charges(&held.dir.read()))
+        Ok(self.file.charges(&held.dir.read(), b""))
     }
 
     /// None: the directory does not change.

@@ -23,7 +23,11 @@ const IMMUTABLE: u64 = 1 << 36;
 const APPEND_ONLY: u64 = 1 << 38;
 const NO_DUMP: u64 = 1 << 39;
 const PROJECT_INHERIT: u64 = 1 << 46;
-const ALL: u64 = IMMUTABLE | APPEND_ONLY | NO_DUMP | PROJECT_INHERIT;
+/// OpenZFS has no such flag.
+const NO_ACCESS_TIME: u64 = 1 << 30;
+const ALL: u64 = IMMUTABLE | APPEND_ONLY | NO_DUMP | PROJECT_INHERIT | NO_ACCESS_TIME;
+/// Flags that new files and directories inherit.
+const INHERITED: u64 = NO_DUMP | NO_ACCESS_TIME;
 /// Bytes by which a spill block may grow when an attribute of one number is added.
 const PROJECT_BYTES: u64 = 512;
 
@@ -36,6 +40,8 @@ pub struct InodeFlags {
     pub append_only: bool,
     /// `chattr +d`: backups should skip it. It has no effect here; new files inherit it from their directory.
     pub no_dump: bool,
+    /// `chattr +A`: reading does not renew the access time. New files inherit it from their directory.
+    pub no_access_time: bool,
     /// `chattr +P`: new entries of a directory get its project, and entries of other projects are refused. Other
     /// files never have it.
     pub project_inherit: bool,
@@ -48,6 +54,7 @@ impl InodeFlags {
             immutable: has(IMMUTABLE),
             append_only: has(APPEND_ONLY),
             no_dump: has(NO_DUMP),
+            no_access_time: has(NO_ACCESS_TIME),
             project_inherit: has(PROJECT_INHERIT) && attrs.is_dir(),
         }
     }
@@ -57,6 +64,7 @@ impl InodeFlags {
         bit(self.immutable, IMMUTABLE)
             | bit(self.append_only, APPEND_ONLY)
             | bit(self.no_dump, NO_DUMP)
+            | bit(self.no_access_time, NO_ACCESS_TIME)
             | bit(self.project_inherit, PROJECT_INHERIT)
     }
 }
@@ -64,8 +72,8 @@ impl InodeFlags {
 /// The flags that a new file with these mode bits inherits.
 pub(crate) fn inherited(parent: &State, bits: u32) -> u64 {
     match bits & mode::S_IFMT {
-        mode::S_IFREG => parent.attrs.zpl.flags & NO_DUMP,
-        mode::S_IFDIR => parent.attrs.zpl.flags & (NO_DUMP | PROJECT_INHERIT),
+        mode::S_IFREG => parent.attrs.zpl.flags & INHERITED,
+        mode::S_IFDIR => parent.attrs.zpl.flags & (INHERITED | PROJECT_INHERIT),
         _ => 0,
     }
 }

@@ -12,6 +12,7 @@ use crate::inode::{ChildRef, KIND_DIR, check_name};
 use crate::operation::{
     Change, Charges, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock,
 };
+use crate::project::entry_bytes;
 use crate::types::{Attr, EntryWords, Ino, LINK_MAX};
 use smallvec::smallvec;
 use terrane_dataset::Charge;
@@ -59,7 +60,7 @@ impl Operation for Link<'_> {
 
     /// Its directory grows.
     fn charges(&self, _: &Fs, held: &HeldEntry<'_>) -> Result<Charges, Errno> {
-        Ok(smallvec![Charge::of(held.dir.read().owners(), 0, 0)])
+        Ok(smallvec![Charge::of(held.dir.read().owners(), entry_bytes(self.name), 0)])
     }
 
     fn locks<'h>(held: &'h HeldEntry<'_>) -> Locks<'h> {

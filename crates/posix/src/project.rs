@@ -13,6 +13,16 @@ use crate::types::{Ino, StatFs};
 use terrane_dataset::{OverQuota, Promise};
 use terrane_object::{ObjectError, OwnerKind, Owners};
 
+/// Copies of names, attributes and symlinks.
+pub(crate) const META_COPIES: u64 = 2;
+/// Most bytes of a directory entry beside its name.
+const ENTRY_BYTES: u64 = 96;
+
+/// Most stored bytes by which a name enlarges its directory, of which a split block may be half empty.
+pub(crate) fn entry_bytes(name: &[u8]) -> u64 {
+    (name.len() as u64 + ENTRY_BYTES) * 2 * META_COPIES
+}
+
 impl State {
     /// User, group and project that the inode counts for.
     pub fn owners(&self) -> Owners {

@@ -12,7 +12,9 @@ use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
 use std::ops::Range;
+use terrane_codec::{Compression, CompressionPolicy};
 use terrane_dataset::Charge;
+use terrane_object::Object;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
@@ -33,6 +35,9 @@ pub(crate) struct Write<'a> {
 /// A file, and the records that a write needs.
 pub(crate) struct HeldWrite<'f> {
     inode: InodeRef<'f>,
+    start: u64,
+    /// Record size after the write.
+    block: u32,
     need: Need,
     from_file_reservation: Option<u64>,
 }
@@ -53,7 +58,7 @@ impl Operation for Write<'_> {
         let object = inode.object();
         let block = fs.block_for(&inode, file_bytes).unwrap_or(object.block_size());
         let need = Need::records(object, blocks_of(block.into(), start, end), block, file_bytes);
-        Ok(HoldResult::Held(HeldWrite { inode, need, from_file_reservation }))
+        Ok(HoldResult::Held(HeldWrite { inode, start, block, need, from_file_reservation }))
     }
 
     fn cost<'h>(&self, _: &'h Fs, held: &'h HeldWrite<'_>) -> Result<OperationCost<'h>, Errno> {
@@ -62,8 +67,11 @@ impl Operation for Write<'_> {
         Ok(OperationCost { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
     }
 
-    fn charges(&self, _: &Fs, held: &HeldWrite<'_>) -> Result<Charges, Errno> {
-        Ok(smallvec![Charge::of(held.inode.read().owners(), self.data.len() as u64, 0)])
+    fn charges(&self, fs: &Fs, held: &HeldWrite<'_>) -> Result<Charges, Errno> {
+        let HeldWrite { inode, start, block, .. } = held;
+        let written = self.data.len() as u64;
+        let zeros = fs.stored_zeros(inode.object(), *start..start.saturating_add(written), *block)?;
+        Ok(smallvec![Charge::of(inode.read().owners(), written.saturating_add(zeros), 0)])
     }
 
     fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {
@@ -267,6 +275,32 @@ impl Fs {
     }
 
     /// The block size that a file of `end` bytes should get, if it should and can change.
+    /// Zeros that a write of these bytes adds to records of this size, where no compression removes them.
+    fn stored_zeros(&self, object: &Object, written: Range<u64>, block: u32) -> Result<u64, Errno> {
+        let is_plain = matches!(self.set.policy().compression, CompressionPolicy::Fixed(Compression::Off));
+        if !is_plain || written.is_empty() {
+            return Ok(0);
+        }
+        let block = u64::from(block);
+        let mut zeros = match object.block_count() {
+            // The only record grows.
+            1 => block.saturating_sub(object.block_size().into()),
+            _ => 0,
+        };
+        let records = blocks_of(block, written.start, written.end);
+        let last = records.end.saturating_sub(block);
+        // Only the first and the last may be written in part.
+        let edges = [Some(records.start), Some(last).filter(|last| *last > records.start)];
+        for from in edges.into_iter().flatten() {
+            let to = from.saturating_add(block);
+            let covered = written.end.min(to).saturating_sub(written.start.max(from));
+            if covered < block && object.next_data(from)?.is_none_or(|at| at >= to) {
+                zeros += block - covered;
+            }
+        }
+        Ok(zeros)
+    }
+
     pub(crate) fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
         let object = inode.object();
         let (now, max) = (object.block_size(), self.set.record_size());

@@ -35,15 +35,26 @@ struct FlagBits {
     immutable: u32,
     append_only: u32,
     no_dump: u32,
+    no_access_time: u32,
     project_inherit: u32,
 }
 
 /// `FS_IMMUTABLE_FL` and the like.
-const FLAGS: FlagBits =
-    FlagBits { immutable: 0x10, append_only: 0x20, no_dump: 0x40, project_inherit: 0x2000_0000 };
+const FLAGS: FlagBits = FlagBits {
+    immutable: 0x10,
+    append_only: 0x20,
+    no_dump: 0x40,
+    no_access_time: 0x80,
+    project_inherit: 0x2000_0000,
+};
 /// `FS_XFLAG_IMMUTABLE` and the like.
-const XFLAGS: FlagBits =
-    FlagBits { immutable: 0x08, append_only: 0x10, no_dump: 0x80, project_inherit: 0x200 };
+const XFLAGS: FlagBits = FlagBits {
+    immutable: 0x08,
+    append_only: 0x10,
+    no_dump: 0x80,
+    no_access_time: 0x40,
+    project_inherit: 0x200,
+};
 
 /// `struct fsxattr`: what is set beside flags and project, and not supported, must be 0.
 struct ExtendedFlags {
@@ -74,6 +85,7 @@ impl FlagBits {
         bit(flags.immutable, self.immutable)
             | bit(flags.append_only, self.append_only)
             | bit(flags.no_dump, self.no_dump)
+            | bit(flags.no_access_time, self.no_access_time)
             | bit(flags.project_inherit, self.project_inherit)
     }
 
@@ -84,6 +96,7 @@ impl FlagBits {
             immutable: has(self.immutable),
             append_only: has(self.append_only),
             no_dump: has(self.no_dump),
+            no_access_time: has(self.no_access_time),
             project_inherit: has(self.project_inherit),
         };
         if self.bits_of(flags) == bits { Ok(flags) } else { Err(Errno::EOPNOTSUPP) }
@@ -214,10 +227,10 @@ mod tests {
         let fsx = |bits: u32| [&bits.to_le_bytes()[..], &[0; 24]].concat();
         let answer = |bytes: &[u8]| Ok([&[0; 16][..], bytes].concat());
         assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&[0; 4]));
-        assert_eq!(call(&AGREED, SET_FLAGS, &0x70u32.to_le_bytes(), 0), answer(&[]));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&0x70u32.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), answer(&0x70u64.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&fsx(0x98)));
+        assert_eq!(call(&AGREED, SET_FLAGS, &0xf0u32.to_le_bytes(), 0), answer(&[]));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&0xf0u32.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), answer(&0xf0u64.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&fsx(0xd8)));
         let flags = InodeFlags { append_only: true, ..InodeFlags::default() };
         assert_eq!(call(&AGREED, SET_XFLAGS, &fsx(0x10), 0), answer(&[]));
         assert_eq!(fs.inode_flags(ino), Ok(flags));
