@@ -69,9 +69,8 @@ impl Operation for Write<'_> {
 
     fn charges(&self, fs: &Fs, held: &HeldWrite<'_>) -> Result<Charges, Errno> {
         let HeldWrite { inode, start, block, .. } = held;
-        let written = self.data.len() as u64;
-        let zeros = fs.stored_zeros(inode.object(), *start..start.saturating_add(written), *block)?;
-        Ok(smallvec![Charge::of(inode.read().owners(), written.saturating_add(zeros), 0)])
+        let bytes = fs.stored_zeros(inode.object(), *start, *block)?.saturating_add(self.data.len() as u64);
+        Ok(smallvec![Charge::of(inode.read().owners(), bytes, 0)])
     }
 
     fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {
@@ -274,33 +273,20 @@ impl Fs {
         u32::try_from(done).map_err(|_| Errno::EINVAL)
     }
 
-    /// The block size that a file of `end` bytes should get, if it should and can change.
-    /// Zeros that a write of these bytes adds to records of this size, where no compression removes them.
-    fn stored_zeros(&self, object: &Object, written: Range<u64>, block: u32) -> Result<u64, Errno> {
+    /// Zeros that a write from `start` on adds to a new record of this size, where no compression removes them. Zeros
+    /// at the end of a record are never stored.
+    fn stored_zeros(&self, object: &Object, start: u64, block: u32) -> Result<u64, Errno> {
         let is_plain = matches!(self.set.policy().compression, CompressionPolicy::Fixed(Compression::Off));
-        if !is_plain || written.is_empty() {
+        let zeros = start % u64::from(block);
+        if !is_plain || zeros == 0 {
             return Ok(0);
         }
-        let block = u64::from(block);
-        let mut zeros = match object.block_count() {
-            // The only record grows.
-            1 => block.saturating_sub(object.block_size().into()),
-            _ => 0,
-        };
-        let records = blocks_of(block, written.start, written.end);
-        let last = records.end.saturating_sub(block);
-        // Only the first and the last may be written in part.
-        let edges = [Some(records.start), Some(last).filter(|last| *last > records.start)];
-        for from in edges.into_iter().flatten() {
-            let to = from.saturating_add(block);
-            let covered = written.end.min(to).saturating_sub(written.start.max(from));
-            if covered < block && object.next_data(from)?.is_none_or(|at| at >= to) {
-                zeros += block - covered;
-            }
-        }
-        Ok(zeros)
+        let record = start - zeros;
+        let is_new = object.next_data(record)?.is_none_or(|at| at - record >= u64::from(block));
+        Ok(if is_new { zeros } else { 0 })
     }
 
+    /// The block size that a file of `end` bytes should get, if it should and can change.
     pub(crate) fn block_for(&self, inode: &Inode, end: u64) -> Option<u32> {
         let object = inode.object();
         let (now, max) = (object.block_size(), self.set.record_size());

@@ -294,8 +294,9 @@ impl World {
             let stored = stored.branch(&path).unwrap();
             assert_eq!(branch.own_usage(), stored.own_usage(), "{path}");
             assert_eq!(counted, stored.used_bytes(), "{path}");
-            // Listings count the root block of the object set too.
-            assert!((counted..counted + 4096).contains(&shown), "{path}: {shown} shown, {counted} counted");
+            // Listings count the root block of the object set too, and of a clone without that of its origin. Tables
+            // of owners change the size of root blocks.
+            assert!(shown.abs_diff(counted) < 4096, "{path}: {shown} shown, {counted} counted");
             if let Some(last) = all.last() {
                 assert_eq!(self.datasets.written_since(&path, last).unwrap(), usage.written, "{path}");
             }
