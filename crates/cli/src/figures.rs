@@ -53,12 +53,12 @@ pub static FIGURES: &[Figure] = &[
     },
     Figure {
         name: "used",
-        meaning: "bytes on devices, all copies, with snapshots and all data sets below",
+        meaning: "bytes on devices, all copies, with snapshots, all data sets below, and reservations",
         value: |facts| of_account(facts, |_| Bytes(facts.usage.used)),
     },
     Figure {
         name: "available",
-        meaning: "bytes that can still be written, by quotas and by the pool",
+        meaning: "bytes that can still be written, by quotas, reservations and the pool",
         value: |facts| Some(Bytes(facts.usage.available)),
     },
     Figure {
@@ -78,8 +78,13 @@ pub static FIGURES: &[Figure] = &[
     },
     Figure {
         name: "usedbychildren",
-        meaning: "the part of used of all data sets below",
+        meaning: "the part of used of all data sets below, with their reservations",
         value: |facts| Some(Bytes(facts.usage.children)),
+    },
+    Figure {
+        name: "usedbyrefreservation",
+        meaning: "the part of used that refreservation keeps for the data set",
+        value: |facts| Some(Bytes(facts.usage.ref_reservation)),
     },
     Figure {
         name: "written",

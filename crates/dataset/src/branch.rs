@@ -8,8 +8,8 @@
 //!   [`Branch::follow`] on it, which applies the properties of all open data sets there and below.
 //! * No lock of a branch is held while one of another is taken.
 
-use crate::chain::Chain;
-use crate::limits::{self, Bound, Limits, Promises};
+use crate::chain::{Chain, ChainUsage};
+use crate::limits::{self, Bound, Charge, Limits, Promises};
 use crate::props::{Ancestor, Effective, Key, Props};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ pub(crate) trait Follower: Send + Sync {
 pub struct OwnUsage {
     /// Bytes of the head.
     pub head_bytes: u64,
+    /// Of these, bytes that the newest snapshot refers to as well, or the origin of a clone without snapshots.
+    pub shared_bytes: u64,
     /// Bytes that only snapshots refer to.
     pub snapshot_bytes: u64,
 }
@@ -61,8 +63,8 @@ pub struct Branch {
     /// subtracted.
     shared_bytes: AtomicU64,
     limits: Limits,
-    /// Bytes that it uses with all data sets below, as of a txg.
-    tree_used: Mutex<Option<(Txg, u64)>>,
+    /// What it is charged, as of a txg.
+    charge: Mutex<Option<(Txg, Charge)>>,
     promises: Arc<Promises>,
 }
 
@@ -82,6 +84,9 @@ impl Branch {
     fn make(name: &str, parent: Option<Arc<Branch>>, props: Props, promises: Arc<Promises>) -> Arc<Branch> {
         let limits = Limits::default();
         limits.set(&props);
+        if limits.reservation() > 0 || limits.ref_reservation() > 0 {
+            promises.note_reservation();
+        }
         Arc::new(Branch {
             name: Mutex::new(name.to_string()),
             parent: Mutex::new(parent),
@@ -91,7 +96,7 @@ impl Branch {
             own: Mutex::new(OwnSource::Closed(OwnUsage::default())),
             shared_bytes: AtomicU64::new(0),
             limits,
-            tree_used: Mutex::default(),
+            charge: Mutex::default(),
             promises,
         })
     }
@@ -158,6 +163,15 @@ impl Branch {
     pub(crate) fn update(&self, change: impl FnOnce(&mut Props)) {
         change(Arc::make_mut(&mut *self.props.lock()));
         self.limits.set(&self.props());
+        if self.limits.reservation() > 0 || self.limits.ref_reservation() > 0 {
+            self.promises.note_reservation();
+        }
+        *self.charge.lock() = None;
+        let mut above = self.parent();
+        while let Some(branch) = above {
+            *branch.charge.lock() = None;
+            above = branch.parent();
+        }
     }
 
     /// The value of a property that applies here. `None`: a user property that is not set.
@@ -233,54 +247,134 @@ impl Branch {
     /// The space that it uses without the data sets below it, as of the last commit.
     pub fn own_usage(&self) -> OwnUsage {
         match self.own_source() {
-            Ok(set) => OwnUsage {
-                head_bytes: self.head_bytes(),
-                snapshot_bytes: set.map_or(0, |set| kept_bytes(&set)),
-            },
+            Ok(set) => {
+                let lists = set.map(|set| usage_of_lists(&set)).unwrap_or_default();
+                let newest = lists.newest_bytes.unwrap_or_else(|| self.shared_bytes.load(Ordering::Relaxed));
+                OwnUsage {
+                    head_bytes: self.head_bytes(),
+                    shared_bytes: newest.saturating_sub(lists.head_list_bytes),
+                    snapshot_bytes: lists.kept_bytes,
+                }
+            }
             Err(usage) => usage,
         }
     }
 
     /// Bytes that it uses with its snapshots and all data sets below, as of the last commit.
     pub fn used_bytes(&self) -> u64 {
-        let below = self.children().iter().map(|child| child.used_bytes()).fold(0, u64::saturating_add);
-        let shared = self.shared_bytes.load(Ordering::Relaxed);
-        self.own_usage().sum().saturating_sub(shared).saturating_add(below)
+        self.charge(None).used
     }
 
-    /// The same, computed at most once for each txg.
-    fn used_bytes_as_of(&self, synced: Txg) -> u64 {
-        let known = self.tree_used.lock().filter(|(txg, _)| *txg == synced);
-        if let Some((_, bytes)) = known {
-            return bytes;
+    /// What it is charged: what it uses with its snapshots and all data sets below, and at least what is reserved for them. `synced`: a
+    /// charge as of this txg is new enough, and is computed at most once.
+    pub(crate) fn charge(&self, synced: Option<Txg>) -> Charge {
+        let known = synced.and_then(|synced| self.charge.lock().filter(|(txg, _)| *txg == synced));
+        if let Some((_, charge)) = known {
+            return charge;
         }
-        let bytes = self.used_bytes();
-        *self.tree_used.lock() = Some((synced, bytes));
-        bytes
+        let (mut below, mut used_below) = (0u64, 0u64);
+        for child in self.children() {
+            let child = child.charge(synced);
+            below = below.saturating_add(child.bytes);
+            used_below = used_below.saturating_add(child.used);
+        }
+        let own = self.own_usage();
+        // A snapshot keeps what it shares with the head, so each overwrite takes new space.
+        let own_of_head = own.head_bytes.saturating_sub(own.shared_bytes);
+        let head_slack = self.limits.ref_reservation().saturating_sub(own_of_head);
+        let used = own.sum().saturating_sub(self.shared_bytes.load(Ordering::Relaxed));
+        let bytes = used.saturating_add(head_slack).saturating_add(below);
+        let tree_slack = self.limits.reservation().saturating_sub(bytes);
+        let (bytes, used) = (bytes.saturating_add(tree_slack), used.saturating_add(used_below));
+        let head = own_of_head.saturating_add(head_slack);
+        let charge = Charge { bytes, used, head, head_slack, tree_slack };
+        if let Some(synced) = synced {
+            *self.charge.lock() = Some((synced, charge));
+        }
+        charge
+    }
+
+    /// Bytes by which the charges of data sets below can grow together. `pool`: as in `bounds`.
+    pub(crate) fn reservable_bytes(self: &Arc<Self>, pool: (u64, u64)) -> u64 {
+        let bounds = self.bounds(None, pool);
+        bounds.iter().filter_map(Bound::left_for_tree).fold(pool.1, u64::min)
+    }
+
+    /// Bytes by which a snapshot raises the charge of the data set, because its head shares everything from then on, and bytes by which
+    /// the charge can grow.
+    pub(crate) fn charge_of_snapshot(self: &Arc<Self>, pool: (u64, u64)) -> (u64, u64) {
+        let charge = self.charge(None);
+        let growth = self.limits.ref_reservation().saturating_sub(charge.head_slack);
+        (growth.saturating_sub(charge.tree_slack), self.room(&charge, pool))
+    }
+
+    /// The largest value that the `reservation` of the data set can have, or with `of_head` its `refreservation`.
+    pub(crate) fn reservation_max(self: &Arc<Self>, of_head: bool, pool: (u64, u64)) -> u64 {
+        let charge = self.charge(None);
+        let room = self.room(&charge, pool);
+        let (now, limits) = match of_head {
+            true => (
+                charge.head.saturating_add(charge.tree_slack),
+                [self.limits.ref_quota(), self.limits.quota()],
+            ),
+            false => (charge.bytes, [None, self.limits.quota()]),
+        };
+        limits.into_iter().flatten().fold(now.saturating_add(room), u64::min)
+    }
+
+    /// Bytes by which its charge can grow.
+    fn room(self: &Arc<Self>, charge: &Charge, pool: (u64, u64)) -> u64 {
+        match self.parent() {
+            Some(parent) => parent.reservable_bytes(pool),
+            None => pool.1.saturating_sub(charge.bytes.saturating_sub(charge.used)),
+        }
+    }
+
+    /// Whether something that it uses, with all data sets below, is being freed.
+    fn is_freeing(&self) -> bool {
+        let set = self.own_source().ok().flatten();
+        let is_own = set.is_some_and(|set| {
+            let waits_for_txg = set.freeing_bytes() > 0 || set.is_freeing() == Some(true);
+            waits_for_txg || Chain::of(&set).is_some_and(|chain| !chain.is_at_rest())
+        });
+        is_own || self.children().iter().any(|child| child.is_freeing())
     }
 
     /// The space of the pool that this data set can use.
     pub fn limit_usage(self: &Arc<Self>, usage: Usage) -> Usage {
-        limits::tightest(usage, &self.bounds(None))
+        limits::tightest(usage, &self.bounds(None, (usage.used_bytes, usage.available_bytes)))
     }
 
-    /// The quotas that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough.
-    fn bounds(self: &Arc<Self>, synced: Option<Txg>) -> Vec<Bound> {
+    /// The limits that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough. `pool`: bytes of the
+    /// pool that are used and available.
+    fn bounds(self: &Arc<Self>, synced: Option<Txg>, pool: (u64, u64)) -> Vec<Bound> {
         let mut bounds = Vec::new();
+        if let Some(limit) = self.limits.ref_quota() {
+            bounds.push(Bound::of_head(self.id(), limit, self.head_bytes()));
+        }
+        let mut slack = 0u64;
         for (distance, branch) in self.chain().enumerate() {
-            let id = Arc::as_ptr(&branch) as usize;
-            if let Some(limit) = branch.limits.ref_quota().filter(|_| distance == 0) {
-                bounds.push(Bound::of_head(id, limit, branch.head_bytes()));
-            }
+            let is_charged = branch.limits.quota().is_some() || self.promises.has_reservations();
+            let charge = if is_charged { branch.charge(synced) } else { Charge::default() };
+            let of_head = if distance == 0 { charge.head_slack } else { 0 };
+            slack = slack.saturating_add(of_head).saturating_add(charge.tree_slack);
+            let used = charge.bytes.saturating_sub(slack);
             if let Some(limit) = branch.limits.quota() {
-                let used = match synced {
-                    Some(synced) => branch.used_bytes_as_of(synced),
-                    None => branch.used_bytes(),
-                };
-                bounds.push(Bound::of_tree(id, limit, used));
+                bounds.push(Bound::of_tree(branch.id(), limit, used));
+            }
+            if branch.is_root() && self.promises.has_reservations() {
+                let of_others = used.saturating_sub(charge.used);
+                if of_others > 0 {
+                    let (limit, used) = (pool.0.saturating_add(pool.1), pool.0.saturating_add(of_others));
+                    bounds.push(Bound::of_pool(branch.id(), limit, used));
+                }
             }
         }
         bounds
+    }
+
+    fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self) as usize
     }
 
     /// It and its parents, the root data set last.
@@ -289,19 +383,16 @@ impl Branch {
     }
 }
 
-/// Bytes that only snapshots of an open set refer to.
-fn kept_bytes(set: &Arc<ObjectSet>) -> u64 {
-    let Some(chain) = Chain::of(set) else { return 0 };
-    chain.usage().map_or_else(
-        |error| {
-            log::warn!("object set {}: space of snapshots not counted: {error}", set.id());
-            0
-        },
-        |usage| usage.kept_bytes,
-    )
+/// The space on the lists of an open set.
+fn usage_of_lists(set: &Arc<ObjectSet>) -> ChainUsage {
+    let Some(chain) = Chain::of(set) else { return ChainUsage::default() };
+    chain.usage().unwrap_or_else(|error| {
+        log::warn!("object set {}: space of snapshots not counted: {error}", set.id());
+        ChainUsage::default()
+    })
 }
 
-/// Limits an object set by the quotas of its data set and of all parents.
+/// Limits an object set by the quotas of its data set and of all parents, and by what is reserved for others.
 pub(crate) struct BranchBound {
     pub branch: Arc<Branch>,
     pub pool: Arc<Pool>,
@@ -310,7 +401,15 @@ pub(crate) struct BranchBound {
 impl BranchBound {
     fn is_limited(&self) -> bool {
         self.branch.limits.ref_quota().is_some()
+            || self.branch.promises.has_reservations()
             || self.branch.chain().any(|branch| branch.limits.quota().is_some())
+    }
+
+    fn is_freeing(&self, bound: &Bound) -> bool {
+        self.branch
+            .chain()
+            .find(|branch| branch.id() == bound.node())
+            .is_some_and(|branch| branch.is_freeing())
     }
 }
 
@@ -319,13 +418,18 @@ impl SpaceBound for BranchBound {
         if !self.is_limited() {
             return join();
         }
-        self.branch.promises.admit(&self.pool, cost, &|synced| self.branch.bounds(Some(synced)), join)
+        let bounds = |synced| {
+            let (_, used, available) = self.pool.space();
+            self.branch.bounds(Some(synced), (used, available))
+        };
+        self.branch.promises.admit(&self.pool, cost, &bounds, &|bound| self.is_freeing(bound), join)
     }
 
     fn bound(&self, usage: Usage) -> Usage {
         if !self.is_limited() {
             return usage;
         }
-        limits::tightest(usage, &self.branch.bounds(Some(self.pool.synced_txg())))
+        let pool = (usage.used_bytes, usage.available_bytes);
+        limits::tightest(usage, &self.branch.bounds(Some(self.pool.synced_txg()), pool))
     }
 }

@@ -12,6 +12,7 @@
 //! * An entry is freed and leaves its list in the same txg.
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
+use crate::free_policy::read_snapshot;
 use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
 use parking_lot::Mutex;
@@ -130,6 +131,10 @@ pub struct ChainUsage {
     pub unique: BTreeMap<Txg, u64>,
     /// Bytes of all lists. Destroying all snapshots would free them.
     pub kept_bytes: u64,
+    /// Of these, bytes on the list of the head.
+    pub head_list_bytes: u64,
+    /// Bytes that the newest snapshot refers to. `None`: there is no snapshot.
+    pub newest_bytes: Option<u64>,
     /// Some counts are not exact yet, because destroyed snapshots are still being freed.
     pub is_counting: bool,
 }
@@ -201,13 +206,20 @@ impl Chain {
         let mut usage = ChainUsage { is_counting: !state.due.is_empty(), ..ChainUsage::default() };
         let Some(mos) = self.mos.upgrade() else { return Ok(usage) };
         for index in 0..=state.links.len() {
-            let Some(list) = state.load_list(&mos, index)? else { continue };
+            let Some(list) = state.load_list(&mos, index)? else {
+                usage.head_list_bytes = 0;
+                continue;
+            };
             let unique = list.parts.first().map_or(0, |part| part.info.unique_bytes);
-            usage.kept_bytes += list.parts.iter().map(|part| part.info.used_bytes).sum::<u64>();
+            let bytes = list.parts.iter().map(|part| part.info.used_bytes).fold(0, u64::saturating_add);
+            usage.kept_bytes = usage.kept_bytes.saturating_add(bytes);
+            usage.head_list_bytes = bytes;
             if let Some(link) = index.checked_sub(1).and_then(|before| state.links.get(before)) {
                 usage.unique.insert(link.created, unique);
             }
         }
+        let newest = state.links.last().map(|link| read_snapshot(&mos, link.snapshot)).transpose()?;
+        usage.newest_bytes = newest.map(|info| info.referenced.used_bytes);
         Ok(usage)
     }
 }

@@ -12,7 +12,8 @@ use crate::node::{self, Node};
 use crate::obeyed::Obeyed;
 use crate::owner_walk::OwnerWalk;
 use crate::props::{
-    self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, Scope, SnapDir, Stored,
+    self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, REF_RESERVATION, RESERVATION,
+    Scope, SnapDir, Stored,
 };
 use crate::quota::Quotas;
 use crate::zap_handle::OpenZaps;
@@ -75,6 +76,20 @@ pub(crate) fn ensure_supported(set: &ObjectSet, key: &Key, value: &Stored) -> Re
     Ok(())
 }
 
+/// The name of the reservation that a key names.
+fn reservation_in(key: &Key) -> Option<&'static str> {
+    [RESERVATION, REF_RESERVATION].into_iter().find(|name| *name == key.name())
+}
+
+/// Refuses a reservation that a quota or the pool has no space for.
+fn check_reservation(name: &'static str, bytes: u64, most: u64) -> Result<(), DatasetError> {
+    if bytes <= most {
+        return Ok(());
+    }
+    let expected = format!("at most {most} bytes here, which the pool and the quotas still have");
+    Err(DatasetError::BadValue { name, found: bytes.to_string(), expected })
+}
+
 /// Values for a new data set.
 pub(crate) struct NewProps {
     /// Stored in the master ZAP. They never change.
@@ -117,6 +132,12 @@ impl NewProps {
         props::complete_naming(&mut fixed)?;
         for (key, value) in &set {
             ensure_supported(mos, key, value)?;
+            if let (Some(name), Stored::Number(bytes)) = (reservation_in(key), value) {
+                let (_, used, available) = mos.pool().space();
+                let most =
+                    parent.map_or(available, |parent| parent.branch.reservable_bytes((used, available)));
+                check_reservation(name, *bytes, most)?;
+            }
         }
         fixed.retain(|(property, number)| *number != property.default);
         if !fixed.is_empty() {
@@ -487,6 +508,12 @@ impl Dataset {
     /// Stores a value and whether it was received. `None`: removes the stored value, and with `received` the received one too.
     fn change(&self, key: &Key, value: Option<(Stored, bool)>, received: bool) -> Result<(), DatasetError> {
         self.check_not_snapshot()?;
+        let reservation = reservation_in(key);
+        if let (Some(name), Some((Stored::Number(bytes), _))) = (reservation, &value) {
+            let (_, used, available) = self.mos.pool().space();
+            let most = self.branch.reservation_max(name == REF_RESERVATION, (used, available));
+            check_reservation(name, *bytes, most)?;
+        }
         {
             let is_text = matches!(value, Some((Stored::Text(_), _)));
             let tx = self.mos.begin(if is_text { COST } else { COST_SET })?;
@@ -505,6 +532,10 @@ impl Dataset {
             self.obeyed.set_temporary(property, None);
         }
         self.branch.follow();
+        if reservation.is_some() {
+            // Operations of other data sets, which have not been counted before, become part of what is used.
+            self.mos.commit()?;
+        }
         self.obeyed.apply()
     }
 

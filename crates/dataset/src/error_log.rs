@@ -8,7 +8,7 @@
 //! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and
 //! [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
 
-use crate::directory::{ERRORS, POOL_DIRECTORY};
+use crate::directory::{ERRORS, change_directory, find_in_directory};
 use crate::error::DatasetError;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -23,7 +23,7 @@ use terrane_store::errors::{
     TEXT_BYTES_MAX,
 };
 use terrane_txg::cost::Cost;
-use terrane_wire::{DeviceIdx, ObjectId};
+use terrane_wire::DeviceIdx;
 use terrane_zap::{Value, ValueRef};
 
 /// Maximum of entries that are read: more than all known kinds can have together.
@@ -200,16 +200,12 @@ impl ErrorRecorder {
         recorder
     }
 
-    fn directory(&self) -> Result<ObjectZap, DatasetError> {
-        Ok(ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(POOL_DIRECTORY)?))
-    }
-
     fn load(&self, state: &mut RecorderState) -> Result<(), DatasetError> {
-        let Some(number) = self.directory()?.lookup_u64(ERRORS)? else {
+        let Some(id) = find_in_directory(&self.mos, ERRORS)? else {
             state.last_stored = Some(Errors::default());
             return Ok(());
         };
-        let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(ObjectId(number))?);
+        let zap = ObjectZap::new(&ZapPolicy::of(&self.mos), self.mos.hold(id)?);
         let mut entries = Entries::new();
         zap.each(ENTRIES_MAX, &mut |entry| {
             let name = entry.key.name().and_then(|name| std::str::from_utf8(name).ok());
@@ -262,16 +258,18 @@ impl ErrorRecorder {
     /// Creates an empty log, and destroys the previous one.
     fn create_log(&self) -> Result<ObjectZap, DatasetError> {
         // Reads come first: if they failed later, an object without a reference would stay.
-        let mut directory = self.directory()?;
-        let before = directory.lookup_u64(ERRORS)?;
+        let before = find_in_directory(&self.mos, ERRORS)?;
         let tx = self.mos.begin(Cost { frees: true, ..COST_NEW })?;
         let zap = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), &tx, ObjectKind::Zap)?;
-        if let Err(error) = directory.update_u64(&tx, ERRORS, zap.object().id().0) {
+        let named = change_directory(&self.mos, |directory| {
+            Ok(directory.update_u64(&tx, ERRORS, zap.object().id().0)?)
+        });
+        if let Err(error) = named {
             self.mos.destroy(&tx, zap.object())?;
-            return Err(error.into());
+            return Err(error);
         }
         if let Some(before) = before
-            && let Err(error) = self.mos.hold(ObjectId(before)).and_then(|it| self.mos.destroy(&tx, &it))
+            && let Err(error) = self.mos.hold(before).and_then(|it| self.mos.destroy(&tx, &it))
         {
             log::warn!(
                 "pool {}: space of the old error log lost, object {before}: {error}",

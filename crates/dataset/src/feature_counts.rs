@@ -14,7 +14,7 @@
 //!
 //! Invariant: in the commits of an incarnation that is stored here, the numbers are right.
 
-use crate::directory::{FEATURE_USES, POOL_DIRECTORY};
+use crate::directory::{FEATURE_USES, POOL_DIRECTORY, change_directory, find_in_directory};
 use crate::error::DatasetError;
 use crate::zap_form::COUNTED;
 use crate::zap_policy::ZapPolicy;
@@ -25,7 +25,6 @@ use terrane_object::{ObjectKind, ObjectSet};
 use terrane_pool::Tx;
 use terrane_store::read_retry::ReadRetry;
 use terrane_txg::feature_uses::StoredCount;
-use terrane_wire::ObjectId;
 use terrane_zap::Value;
 
 /// The entry for the incarnation.
@@ -64,20 +63,16 @@ pub(crate) fn open(mos: &Arc<ObjectSet>) {
     });
 }
 
-fn directory(mos: &Arc<ObjectSet>) -> Result<ObjectZap, DatasetError> {
-    Ok(ObjectZap::new(&ZapPolicy::of(mos), mos.hold(POOL_DIRECTORY)?))
-}
-
 /// The ZAP of the counts, if there is a usable one.
-fn find(mos: &Arc<ObjectSet>, directory: &ObjectZap) -> Result<Option<ObjectZap>, DatasetError> {
-    let Some(number) = directory.lookup_u64(FEATURE_USES)? else { return Ok(None) };
-    let object = mos.hold(ObjectId(number))?;
+fn find(mos: &Arc<ObjectSet>) -> Result<Option<ObjectZap>, DatasetError> {
+    let Some(id) = find_in_directory(mos, FEATURE_USES)? else { return Ok(None) };
+    let object = mos.hold(id)?;
     let is_zap = object.kind() == ObjectKind::Zap && object.id() != POOL_DIRECTORY;
     Ok(is_zap.then(|| ObjectZap::new(&ZapPolicy::of(mos), object)))
 }
 
 fn load(mos: &Arc<ObjectSet>) -> Result<Option<StoredCount>, DatasetError> {
-    let Some(zap) = find(mos, &directory(mos)?)? else { return Ok(None) };
+    let Some(zap) = find(mos)? else { return Ok(None) };
     // A value of any other form is none of ours.
     let number = |name: &[u8]| -> Result<Option<u64>, DatasetError> {
         Ok(match zap.lookup(name)? {
@@ -90,9 +85,7 @@ fn load(mos: &Arc<ObjectSet>) -> Result<Option<StoredCount>, DatasetError> {
 }
 
 fn store(mos: &Arc<ObjectSet>, tx: &Tx, count: StoredCount) -> Result<(), DatasetError> {
-    let mut directory = directory(mos)?;
-    let known =
-        find(mos, &directory).or_else(|error| if error.is_transient() { Err(error) } else { Ok(None) })?;
+    let known = find(mos).or_else(|error| if error.is_transient() { Err(error) } else { Ok(None) })?;
     if let Some(mut zap) = known {
         match put(&mut zap, tx, count) {
             Err(error) if !error.is_transient() => {}
@@ -102,8 +95,7 @@ fn store(mos: &Arc<ObjectSet>, tx: &Tx, count: StoredCount) -> Result<(), Datase
     // There is none yet, or it is damaged.
     let mut zap = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
     put(&mut zap, tx, count)?;
-    directory.update_u64(tx, FEATURE_USES, zap.object().id().0)?;
-    Ok(())
+    change_directory(mos, |directory| Ok(directory.update_u64(tx, FEATURE_USES, zap.object().id().0)?))
 }
 
 fn put(zap: &mut ObjectZap, tx: &Tx, count: StoredCount) -> Result<(), DatasetError> {

@@ -1,21 +1,27 @@
-//! Quotas: how much space data sets may use.
+//! Quotas and reservations: how much space data sets may use.
+//!
+//! A data set is *charged* for what it uses, and at least for what is reserved for it. Quotas limit the charges, and so does the pool as
+//! soon as something is reserved: what is reserved for others is not there. The *slack* of a data set is by how much its head can grow
+//! until its own charge grows, or that of a data set above it.
 //!
 //! Each limit has two sums. *Used* is exact, as of the last commit. *Promised* is the worst case of all operations that
 //! have joined a txg which is not committed. An operation joins if both sums and its own need stay within all limits.
 //! Near a limit it waits for a commit, which replaces promises by exact numbers, and tries again. So data never exceeds
-//! a limit, and an operation is refused only if its worst case does not fit.
+//! a limit, and an operation is refused only if its worst case does not fit. While something is being freed, it waits for that too.
 //!
 //! Two kinds of operations may exceed a limit. One that frees space always joins. A write-back of a mapping joins up to
 //! a margin, because no program would get the error.
 //!
 //! Invariant: every operation that has joined an uncommitted txg under a limit is in the promises of this limit.
 
-use crate::props::{Property, Props, QUOTA, REF_QUOTA};
+use crate::props::{Property, Props, QUOTA, REF_QUOTA, REF_RESERVATION, RESERVATION};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrane_object::{Join, ObjectError, Usage};
 use terrane_pool::{Pool, Tx};
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
 use terrane_wire::Txg;
 
@@ -27,17 +33,25 @@ const MARGIN_DIVISOR: u64 = 32;
 const MARGIN_MIN: u64 = 1 << 20;
 const MARGIN_MAX: u64 = 64 << 20;
 
-/// The limits of one data set; 0 means none.
+/// The limits and reservations of one data set; 0 means none.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     quota: AtomicU64,
     ref_quota: AtomicU64,
+    reservation: AtomicU64,
+    ref_reservation: AtomicU64,
 }
 
 impl Limits {
     /// Takes the limits from properties.
     pub fn set(&self, props: &Props) {
-        for (limit, name) in [(&self.quota, QUOTA), (&self.ref_quota, REF_QUOTA)] {
+        let limits = [
+            (&self.quota, QUOTA),
+            (&self.ref_quota, REF_QUOTA),
+            (&self.reservation, RESERVATION),
+            (&self.ref_reservation, REF_RESERVATION),
+        ];
+        for (limit, name) in limits {
             let number = Property::find(name).map_or(0, |property| props.own_number(property));
             limit.store(number, Ordering::Relaxed);
         }
@@ -48,38 +62,96 @@ impl Limits {
         Some(self.quota.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 
+    /// What is reserved for the data set with all below it, or 0.
+    pub fn reservation(&self) -> u64 {
+        self.reservation.load(Ordering::Relaxed)
+    }
+
+    /// What is reserved for the head alone, or 0.
+    pub fn ref_reservation(&self) -> u64 {
+        self.ref_reservation.load(Ordering::Relaxed)
+    }
+
     /// Limit of the head alone.
     pub fn ref_quota(&self) -> Option<u64> {
         Some(self.ref_quota.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0)
     }
 }
 
+/// What a data set is charged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Charge {
+    /// Bytes with all data sets below.
+    pub bytes: u64,
+    /// Of these, bytes that are used and not only reserved.
+    pub used: u64,
+    /// Bytes of the head that are its own, and at least its `refreservation`.
+    pub head: u64,
+    /// Bytes by which the head can grow before it exceeds its `refreservation`.
+    pub head_slack: u64,
+    /// Bytes by which the tree can grow before it exceeds its `reservation`.
+    pub tree_slack: u64,
+}
+
+/// What a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// The head of a data set.
+    Head,
+    /// A data set with all below it.
+    Tree,
+    /// All of the pool, with what is reserved for others.
+    Pool,
+}
+
 /// One limit, and the bytes that it counts now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
-    /// The data set whose limit it is, and whether it counts the head alone.
-    key: (usize, bool),
+    /// The data set whose limit it is, and what it counts.
+    key: (usize, Kind),
     limit: u64,
     used: u64,
 }
 
 impl Bound {
     pub fn of_head(node: usize, limit: u64, used: u64) -> Bound {
-        Bound { key: (node, true), limit, used }
+        Bound { key: (node, Kind::Head), limit, used }
     }
 
     pub fn of_tree(node: usize, limit: u64, used: u64) -> Bound {
-        Bound { key: (node, false), limit, used }
+        Bound { key: (node, Kind::Tree), limit, used }
     }
 
-    fn property(&self) -> &'static str {
-        if self.key.1 { REF_QUOTA } else { QUOTA }
+    /// `root`: the root data set. `used`: with what is reserved for others.
+    pub fn of_pool(root: usize, limit: u64, used: u64) -> Bound {
+        Bound { key: (root, Kind::Pool), limit, used }
+    }
+
+    /// The data set whose limit it is.
+    pub fn node(&self) -> usize {
+        self.key.0
     }
 
     /// The limit for an operation of this kind.
     fn limit_for(&self, cost: &Cost) -> u64 {
         let margin = (self.limit / MARGIN_DIVISOR).clamp(MARGIN_MIN, MARGIN_MAX);
-        if cost.writes_back { self.limit.saturating_add(margin) } else { self.limit }
+        let may_exceed = cost.writes_back && self.key.1 != Kind::Pool;
+        if may_exceed { self.limit.saturating_add(margin) } else { self.limit }
+    }
+
+    /// Bytes that are left, if it counts more than a head.
+    pub fn left_for_tree(&self) -> Option<u64> {
+        (self.key.1 != Kind::Head).then(|| self.limit.saturating_sub(self.used))
+    }
+
+    /// The error for an operation that needs so many bytes.
+    fn refusal(&self, need: u64) -> ObjectError {
+        let quota = |property| ObjectError::Quota { property, limit: self.limit, used: self.used, need };
+        match self.key.1 {
+            Kind::Head => quota(REF_QUOTA),
+            Kind::Tree => quota(QUOTA),
+            Kind::Pool => PoolError::NoSpace { need, free: self.limit.saturating_sub(self.used) }.into(),
+        }
     }
 }
 
@@ -100,23 +172,43 @@ type ByTxg = Vec<(Txg, u64)>;
 /// The worst case of operations in uncommitted txgs, by limit and txg.
 #[derive(Default)]
 pub(crate) struct Promises {
-    by_limit: Mutex<BTreeMap<(usize, bool), ByTxg>>,
+    by_limit: Mutex<BTreeMap<(usize, Kind), ByTxg>>,
+    /// A data set has a reservation, or has had one.
+    has_reservations: AtomicBool,
 }
 
 impl Promises {
+    /// A data set has a reservation from now on.
+    pub fn note_reservation(&self) {
+        self.has_reservations.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a data set may have a reservation.
+    pub fn has_reservations(&self) -> bool {
+        self.has_reservations.load(Ordering::Relaxed)
+    }
+
     /// Joins an operation to the open txg when the bounds allow it. `bounds` reads them. Their sums are as of the txg
-    /// that it is given, or newer.
+    /// that it is given, or newer. `is_freeing`: whether what a bound counts is being freed.
     pub fn admit(
         &self,
-        pool: &Pool,
+        pool: &Arc<Pool>,
         cost: &Cost,
         bounds: &dyn Fn(Txg) -> Vec<Bound>,
+        is_freeing: &dyn Fn(&Bound) -> bool,
         join: Join<'_>,
     ) -> Result<Tx, ObjectError> {
         let need = cost.reserve_bytes().saturating_add(cost.file_reservation);
         for _ in 0..COMMITS_MAX {
-            if !cost.frees {
-                refuse(&bounds(pool.synced_txg()), cost, need)?;
+            let bounds_now = bounds(pool.synced_txg());
+            if let Some(over) = bounds_now.iter().find(|bound| !cost.frees && is_over(bound, cost, need)) {
+                if !is_freeing(over) {
+                    return Err(over.refusal(need));
+                }
+                // What was removed counts until txgs have freed it.
+                pool.want_another_txg();
+                pool.commit_txg(pool.open_txg())?;
+                continue;
             }
             let tx = join()?;
             if self.try_promise(&tx, cost, need, bounds) {
@@ -127,8 +219,10 @@ impl Promises {
             drop(tx);
             pool.commit_txg(txg)?;
         }
-        refuse(&bounds(pool.synced_txg()), cost, u64::MAX)?;
-        join()
+        match bounds(pool.synced_txg()).first() {
+            Some(bound) if !cost.frees => Err(bound.refusal(need)),
+            _ => join(),
+        }
     }
 
     /// Adds the operation to the promises of all bounds. False: a bound does not allow it now.
@@ -168,13 +262,7 @@ impl Promises {
     }
 }
 
-/// Refuses an operation that would not fit even without promises to others.
-fn refuse(bounds: &[Bound], cost: &Cost, need: u64) -> Result<(), ObjectError> {
-    let is_over = |bound: &&Bound| bound.used.saturating_add(need) > bound.limit_for(cost);
-    match bounds.iter().find(is_over) {
-        Some(bound) => {
-            Err(ObjectError::Quota { property: bound.property(), limit: bound.limit, used: bound.used, need })
-        }
-        None => Ok(()),
-    }
+/// Whether an operation would not fit even without promises to others.
+fn is_over(bound: &Bound, cost: &Cost, need: u64) -> bool {
+    bound.used.saturating_add(need) > bound.limit_for(cost)
 }

@@ -3,7 +3,7 @@
 //! The node of a data set names its object set, its properties, the data sets below it, its snapshots, and the dead list of its head.
 //! The root's object set and properties are entries of the pool directory. Its node is created when it is first needed.
 
-use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
+use crate::directory::{ROOT_DATASET, ROOT_NODE, ROOT_PROPS, change_directory, find_in_directory};
 use crate::error::DatasetError;
 use crate::props::Props;
 use crate::zap_policy::ZapPolicy;
@@ -52,10 +52,7 @@ pub(crate) struct Node {
 impl Node {
     /// The node of the root data set.
     pub fn root(mos: &Arc<ObjectSet>) -> Result<Node, DatasetError> {
-        let directory = zap(mos, POOL_DIRECTORY)?;
-        let find = |name: &[u8]| -> Result<Option<ObjectId>, DatasetError> {
-            Ok(directory.lookup_u64(name)?.filter(|number| *number != 0).map(ObjectId))
-        };
+        let find = |name: &[u8]| find_in_directory(mos, name);
         let missing = |name: &[u8]| DatasetError::Damaged {
             at: "pool directory",
             expected: format!("an entry '{}'", String::from_utf8_lossy(name)),
@@ -120,7 +117,7 @@ impl Node {
         }
         let entries = ObjectZap::create(&self.mos, &ZapPolicy::of(&self.mos), tx, ObjectKind::Zap)?;
         let id = entries.object().id();
-        zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_NODE, id.0)?;
+        change_directory(&self.mos, |directory| Ok(directory.update_u64(tx, ROOT_NODE, id.0)?))?;
         self.zap = Some(id);
         Ok(id)
     }
@@ -130,8 +127,9 @@ impl Node {
         if name == SET {
             self.set = value;
             if self.is_root {
-                zap(&self.mos, POOL_DIRECTORY)?.update_u64(tx, ROOT_DATASET, value.0)?;
-                return Ok(());
+                return change_directory(&self.mos, |directory| {
+                    Ok(directory.update_u64(tx, ROOT_DATASET, value.0)?)
+                });
             }
         }
         let id = self.id_mut(tx)?;

@@ -3,10 +3,10 @@
 use crate::chain::{part_ids, read_entries};
 use crate::dataset::Dataset;
 use crate::dead_list::{DeadEntry, PartInfo};
-use crate::directory::{POOL_DIRECTORY, RETIRED};
+use crate::directory::{RETIRED, find_in_directory};
 use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
-use crate::node::{DEAD_LIST, ORIGIN, ZAPS, zap};
+use crate::node::{DEAD_LIST, ORIGIN, ZAPS};
 use crate::tree::{Snapshot, nodes, retired_sets};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -116,8 +116,7 @@ pub fn objects_of_tree(objects: &Arc<ObjectSets>) -> Result<BTreeSet<ObjectId>, 
         }
         found.extend(snapshots_of(mos, &node)?.into_iter().map(|(_, info)| info.id));
     }
-    let retired = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)?;
-    found.extend(retired.map(ObjectId));
+    found.extend(find_in_directory(mos, RETIRED)?);
     for dataset in StoredDataset::all(objects)? {
         found.insert(dataset.set);
         for list in dataset.lists() {

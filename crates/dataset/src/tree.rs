@@ -5,7 +5,9 @@
 //! A data set that is destroyed leaves the tree at once, and its object set is *retired*: following txgs free its blocks. Until they have
 //! done so, the pool directory's ZAP `retired` names the object set, so that a later import continues.
 //!
-//! Invariant: each operation is one transaction, so after a crash all of it is there or nothing.
+//! Invariant: each operation is one transaction, so after a crash all of it is there or nothing. The same holds if it fails: an operation
+//! reads what it needs and refuses what it must before its first change. From then on nothing should fail. If something does, the pool
+//! stops before the txg commits ([`Datasets::change`]).
 
 mod branches;
 mod open_snapshots;
@@ -18,7 +20,7 @@ pub use usage::DatasetUsage;
 use crate::branch::Branch;
 use crate::chain::{Chain, ChainChange};
 use crate::dataset::{Dataset, NewProps};
-use crate::directory::{POOL_DIRECTORY, RETIRED};
+use crate::directory::{RETIRED, change_directory, find_in_directory};
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
 use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
@@ -29,8 +31,9 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use terrane_format::Feature;
-use terrane_object::{ObjectError, ObjectKind, ObjectSet, ObjectSets};
+use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSets};
 use terrane_pool::Tx;
+use terrane_store::read_retry::ReadRetry;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::Value;
@@ -45,6 +48,8 @@ const COST_CREATE: Cost = Cost { write_bytes: 256 << 10, meta_blocks: 64, ..Cost
 const PATH_MAX: usize = 255;
 /// Metadata blocks that become dirty when a drained retired set is destroyed.
 const REAP_BLOCKS: u32 = 24;
+/// After so many txgs a drained retired set that could not be read is read again.
+const REAP_AGAIN: u64 = 32;
 
 /// The ZAP of retired sets has entries whose names are a set's number and one of these suffixes.
 const DEAD_LIST_OF: &str = ".dead_list";
@@ -81,18 +86,26 @@ pub struct Datasets {
     retired: Mutex<Vec<Retired>>,
 }
 
-/// Creates a data set and its node.
-type MakeChild<'a> = dyn FnMut(&Tx) -> Result<(Node, Arc<Dataset>), DatasetError> + 'a;
-
 struct Retired {
     set: Arc<ObjectSet>,
     /// First part of its dead list, or 0.
     dead_list: ObjectId,
+    /// What it consists of could not be read when it was to be destroyed, in this txg.
+    failed: Option<Txg>,
+}
+
+/// The objects of a retired set, and the ZAP that names it.
+struct RetiredObjects {
+    set: ObjectId,
+    objects: Vec<Arc<Object>>,
+    list: Option<ObjectZap>,
 }
 
 impl Datasets {
     /// Opens the tree of a pool, and continues to free destroyed data sets and snapshots. A pool must have only one `Datasets`.
     pub fn open(objects: &Arc<ObjectSets>) -> Result<Arc<Datasets>, DatasetError> {
+        // Now, because nobody waits for the tree or a txg yet.
+        objects.identify_older(Node::root(objects.mos())?.set)?;
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
             open: Mutex::default(),
@@ -104,10 +117,11 @@ impl Datasets {
         });
         if !objects.pool().is_read_only() {
             for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
-                datasets.retired.lock().push(Retired { set: open_retired(objects, set)?, dead_list });
+                let set = open_retired(objects, set)?;
+                datasets.retired.lock().push(Retired { set, dead_list, failed: None });
             }
             for (path, node) in nodes(objects.mos())? {
-                if let Err(error) = open_if_due(objects, &node) {
+                if let Err(error) = datasets.open_if_due(&path, &node) {
                     log::warn!("data set /{path}: what is to be freed waits: {error}");
                 }
             }
@@ -142,6 +156,35 @@ impl Datasets {
         let opened = Arc::new(Dataset::open(&self.objects, node, &branch)?);
         open.insert(node.set, Arc::downgrade(&opened));
         Ok(opened)
+    }
+
+    /// Opens the object set of a data set. Its branch counts its space from now on.
+    fn open_head(&self, path: &str, node: &Node) -> Result<Arc<ObjectSet>, DatasetError> {
+        let branch = self.branch(path)?;
+        let set = open_set(&self.objects, node)?;
+        branch.open_head(&set);
+        Ok(set)
+    }
+
+    /// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue.
+    fn open_if_due(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let snapshots = snapshots_of(mos, node)?;
+        let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
+        let is_due = !due_lists(mos, lists)?.is_empty();
+        let queue =
+            self.objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
+        if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
+            self.open_head(path, node)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the changes of an operation. Reads wait for a failing device. If the changes fail anyway, the pool stops: a commit would
+    /// store half of the operation.
+    fn change<T>(&self, changes: impl FnOnce() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
+        let _waits = ReadRetry::unlimited();
+        changes().inspect_err(|error| self.objects.pool().fail_operation(error))
     }
 
     /// Whether a caller has the data set open.
@@ -207,23 +250,27 @@ impl Datasets {
         let (parent, name) = split(path)?;
         let above = self.open_dataset(parent)?;
         let new = NewProps::parse(self.objects.mos(), Some(&above), props)?;
-        self.make_child(parent, name, &mut |tx| {
+        let make = |tx: &Tx, ()| {
             let set = self.objects.create_objset(tx)?;
             let mos = self.objects.mos();
             let props = new.store(mos, &ZapPolicy::of(mos), tx)?;
             let node = Node::create(mos, tx, set, props)?;
             new.store_fixed(&open_set(&self.objects, &node)?, tx)?;
             let dataset = self.open_node(path, &node)?;
-            init(&dataset, tx)?;
             Ok((node, dataset))
-        })
+        };
+        self.make_child(parent, name, |_| Ok(()), make, init)
     }
 
-    fn make_child(
+    /// Creates a data set and its node, in one transaction. `check` reads what `make` needs, and may refuse. `init` may fail as well: then
+    /// what `make` did is undone.
+    fn make_child<T>(
         &self,
         above: &str,
         name: &str,
-        make: &mut MakeChild<'_>,
+        check: impl FnOnce(&Tx) -> Result<T, DatasetError>,
+        make: impl FnOnce(&Tx, T) -> Result<(Node, Arc<Dataset>), DatasetError>,
+        init: &mut dyn FnMut(&Dataset, &Tx) -> Result<(), DatasetError>,
     ) -> Result<Arc<Dataset>, DatasetError> {
         let path = join(above, name);
         self.enable()?;
@@ -232,12 +279,23 @@ impl Datasets {
         let _tree = self.tree.lock();
         let mut parent = self.node(above)?;
         let children = parent.zap_of(CHILDREN)?;
-        if children.is_some_and(|children| matches!(children.lookup_u64(name.as_bytes()), Ok(Some(_)))) {
+        if children.map(|children| children.lookup_u64(name.as_bytes())).transpose()?.flatten().is_some() {
             return Err(DatasetError::Exists { name: path });
         }
-        let (node, dataset) = make(&tx).inspect_err(|_| self.cut_branch(above, name))?;
+        let checked = check(&tx)?;
+        let (node, dataset) = self.change(|| make(&tx, checked))?;
+        if let Err(error) = init(&dataset, &tx) {
+            let set = Arc::clone(dataset.object_set());
+            drop(dataset);
+            self.cut_branch(above, name);
+            self.change(|| {
+                node.destroy(&tx)?;
+                self.retire(&tx, &set, None, Txg(0))
+            })?;
+            return Err(error);
+        }
         let id = node.id().expect("every node but the root's has a ZAP");
-        parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?;
+        self.change(|| Ok(parent.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, name.as_bytes(), id.0)?))?;
         Ok(dataset)
     }
 
@@ -250,7 +308,8 @@ impl Datasets {
         if !pool.has(Feature::Snapshots) {
             pool.enable(&[Feature::Snapshots]).map_err(ObjectError::from)?;
         }
-        Ok(())
+        // The pool may have been upgraded since it was opened.
+        Ok(self.objects.identify_older(Node::root(self.objects.mos())?.set)?)
     }
 
     /// Gives a data set another path. It must not be the root.
@@ -265,19 +324,18 @@ impl Datasets {
         let tx = self.objects.mos().begin(COST)?;
         let _tree = self.tree.lock();
         let node = self.node(from)?;
-        if self.node(to).is_ok() {
+        let (mut old_above, mut new_above) = (self.node(old_parent)?, self.node(new_parent)?);
+        let names = new_above.zap_of(CHILDREN)?;
+        if names.map(|names| names.lookup_u64(new_name.as_bytes())).transpose()?.flatten().is_some() {
             return Err(DatasetError::Exists { name: to.to_string() });
         }
         let id = node.id().expect("every node but the root's has a ZAP");
         let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
-        // Both are read before anything changes.
-        let mut to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
-        self.node(old_parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
-        if new_parent == old_parent {
-            // The index of the first handle does not have the removal.
-            to_names = self.node(new_parent)?.zap_of_mut(&tx, CHILDREN)?;
-        }
-        to_names.add_u64(&tx, new_name.as_bytes(), id.0)?;
+        self.change(|| {
+            old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
+            // A handle of its own, as the other may be of the same ZAP.
+            Ok(new_above.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?)
+        })?;
         branch.move_to(&above, new_name);
         Ok(())
     }
@@ -310,38 +368,51 @@ impl Datasets {
             Some(origin) => read_snapshot(mos, origin)?.created.next(),
             None => Txg(0),
         };
-        self.retire(&tx, &node, prune_below)?;
-        self.node(parent)?.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
+        let set = open_set(&self.objects, &node)?;
+        let mut above = self.node(parent)?;
+        let dead_list = node.get(DEAD_LIST)?;
+        let origin_node = node.get(ORIGIN_NODE)?;
+        self.change(|| {
+            above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
+            if let Some(origin) = origin {
+                self.count_clone(&tx, origin_node, origin, -1)?;
+            }
+            node.destroy(&tx)?;
+            self.retire(&tx, &set, dead_list, prune_below)
+        })?;
         self.cut_branch(parent, name);
-        // Last: while the clone exists, its origin must not look unused.
-        if let Some(origin) = origin {
-            self.count_clone(&tx, node.get(ORIGIN_NODE)?, origin, -1)?;
-        }
-        node.destroy(&tx)
+        Ok(())
     }
 
-    /// Begins to free the object set of a node. Blocks that were born before `prune_below` belong to a snapshot.
-    fn retire(&self, tx: &Tx, node: &Node, prune_below: Txg) -> Result<(), DatasetError> {
-        let set = open_set(&self.objects, node)?;
-        let dead_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
-        let mut directory = zap(self.objects.mos(), POOL_DIRECTORY)?;
-        let mut retired = match directory.lookup_u64(RETIRED)? {
-            Some(id) => zap(self.objects.mos(), ObjectId(id))?,
+    /// Begins to free an object set. Blocks that were born before `prune_below` belong to a snapshot. The set is changed last, because
+    /// nothing can undo that.
+    fn retire(
+        &self,
+        tx: &Tx,
+        set: &Arc<ObjectSet>,
+        dead_list: Option<ObjectId>,
+        prune_below: Txg,
+    ) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let (id, dead_list) = (ObjectId(set.id().0), dead_list.unwrap_or(ObjectId(0)));
+        let mut retired = change_directory(mos, |directory| match directory.lookup_u64(RETIRED)? {
+            Some(id) => zap(mos, ObjectId(id)),
             None => {
-                let mos = self.objects.mos();
                 let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
                 directory.add_u64(tx, RETIRED, made.object().id().0)?;
-                made
+                Ok(made)
             }
-        };
-        retired.update_u64(tx, format!("{}{DEAD_LIST_OF}", node.set).as_bytes(), dead_list.0)?;
-        retired.update_u64(tx, format!("{}{PRUNE_BELOW}", node.set).as_bytes(), prune_below.0)?;
-        if let Some(chain) = Chain::of(&set) {
+        })?;
+        retired.update_u64(tx, format!("{id}{DEAD_LIST_OF}").as_bytes(), dead_list.0)?;
+        retired.update_u64(tx, format!("{id}{PRUNE_BELOW}").as_bytes(), prune_below.0)?;
+        // Its tiny ZAPs go without being counted.
+        self.objects.pool().lose_uses(Feature::TinyZap, "an object set is freed as a whole");
+        if let Some(chain) = Chain::of(set) {
             chain.change(tx, ChainChange::Detach { origin: Txg(prune_below.0.saturating_sub(1)) });
         }
         set.retire(tx, prune_below);
-        self.open.lock().remove(&node.set);
-        self.retired.lock().push(Retired { set, dead_list });
+        self.open.lock().remove(&id);
+        self.retired.lock().push(Retired { set: Arc::clone(set), dead_list, failed: None });
         Ok(())
     }
 
@@ -353,38 +424,59 @@ impl Datasets {
     /// Destroys retired sets that have been freed wholly.
     fn reap(&self, last_tx: &Tx) {
         let mut retired = self.retired.lock();
-        retired.retain(|retired| {
+        retired.retain_mut(|retired| {
             let is_at_rest = Chain::of(&retired.set).is_none_or(|chain| chain.is_at_rest());
-            if !retired.set.is_drained() || !is_at_rest {
+            let is_early =
+                retired.failed.is_some_and(|failed| last_tx.txg().0 < failed.0.saturating_add(REAP_AGAIN));
+            if !retired.set.is_drained() || !is_at_rest || is_early {
                 return true;
             }
-            last_tx.reserve_more(REAP_BLOCKS);
-            match self.end_retired(last_tx, retired) {
-                Ok(()) => false,
+            let objects = match self.read_retired(retired) {
+                Ok(objects) => objects,
                 Err(error) => {
-                    // A later import tries again.
-                    log::warn!("object set {} is free, but not all of it ends: {error}", retired.set.id());
-                    false
+                    let stays = error.is_transient();
+                    let next = if stays { "some txgs later" } else { "after the next import" };
+                    log::warn!(
+                        "object set {} is freed, but not its own objects: {error}; again {next}",
+                        retired.set.id()
+                    );
+                    retired.failed = Some(last_tx.txg());
+                    return stays;
                 }
-            }
+            };
+            last_tx.reserve_more(REAP_BLOCKS);
+            // An error has stopped the pool.
+            let _ = self.change(|| self.end_retired(last_tx, objects));
+            false
         });
     }
 
-    fn end_retired(&self, tx: &Tx, retired: &Retired) -> Result<(), DatasetError> {
+    /// Reads what [`end_retired`](Self::end_retired) destroys.
+    fn read_retired(&self, retired: &Retired) -> Result<RetiredObjects, DatasetError> {
+        let _patience = ReadRetry::none();
         let mos = self.objects.mos();
         let set = ObjectId(retired.set.id().0);
-        for part in crate::chain::part_ids(mos, retired.dead_list)? {
-            mos.destroy(tx, &mos.hold(part)?)?;
+        let mut ids = crate::chain::part_ids(mos, retired.dead_list)?;
+        ids.extend(self.objects.identity(set)?.map(|identity| identity.free_queue));
+        ids.push(set);
+        let objects = ids.into_iter().map(|id| mos.hold(id)).collect::<Result<_, _>>()?;
+        let list = find_in_directory(mos, RETIRED)?.map(|id| zap(mos, id)).transpose()?;
+        if let Some(list) = &list {
+            list.lookup_u64(format!("{set}{DEAD_LIST_OF}").as_bytes())?;
+            list.lookup_u64(format!("{set}{PRUNE_BELOW}").as_bytes())?;
         }
-        if let Some(identity) = self.objects.identity(set)? {
-            mos.destroy(tx, &mos.hold(identity.free_queue)?)?;
-        }
-        self.objects.forget_retired(tx, set);
-        mos.destroy(tx, &mos.hold(set)?)?;
-        if let Some(id) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? {
-            let mut list = zap(mos, ObjectId(id))?;
+        Ok(RetiredObjects { set, objects, list })
+    }
+
+    fn end_retired(&self, tx: &Tx, retired: RetiredObjects) -> Result<(), DatasetError> {
+        let RetiredObjects { set, objects, list } = retired;
+        if let Some(mut list) = list {
             list.remove(tx, format!("{set}{DEAD_LIST_OF}").as_bytes())?;
             list.remove(tx, format!("{set}{PRUNE_BELOW}").as_bytes())?;
+        }
+        self.objects.forget_retired(tx, set);
+        for object in objects {
+            self.objects.mos().destroy(tx, &object)?;
         }
         Ok(())
     }
@@ -398,19 +490,6 @@ impl Datasets {
         tx.pool().wait_for_sync().map_err(ObjectError::from)?;
         Ok(tx)
     }
-}
-
-/// Opens the object set of a data set if blocks of it wait to be freed, so that following txgs continue.
-fn open_if_due(objects: &Arc<ObjectSets>, node: &Node) -> Result<(), DatasetError> {
-    let mos = objects.mos();
-    let snapshots = snapshots_of(mos, node)?;
-    let lists = snapshots.iter().map(|(_, info)| info.dead_list).chain(node.get(DEAD_LIST)?);
-    let is_due = !due_lists(mos, lists)?.is_empty();
-    let queue = objects.identity(node.set)?.map(|identity| mos.hold(identity.free_queue)).transpose()?;
-    if is_due || queue.is_some_and(|queue| queue.block_count() > 0) {
-        open_set(objects, node)?;
-    }
-    Ok(())
 }
 
 /// Opens an object set of a pool: that of a data set, a retired one, or one that no node names.
@@ -458,8 +537,8 @@ impl StoredRetired {
 /// Retired sets that are stored.
 pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetired>, DatasetError> {
     let mos = objects.mos();
-    let Some(list) = zap(mos, POOL_DIRECTORY)?.lookup_u64(RETIRED)? else { return Ok(Vec::new()) };
-    let list = zap(mos, ObjectId(list))?;
+    let Some(list) = find_in_directory(mos, RETIRED)? else { return Ok(Vec::new()) };
+    let list = zap(mos, list)?;
     let mut found = Vec::new();
     for entry in list.entries()? {
         let name = entry.key.name().map(String::from_utf8_lossy);

@@ -36,7 +36,9 @@ impl ZapForm {
     /// Counts the change from this form to another one.
     pub fn change_to(self, after: ZapForm, tx: &Tx) {
         match (self, after) {
-            (ZapForm::Unknown, _) | (_, ZapForm::Unknown) => tx.pool().lose_uses(COUNTED),
+            (ZapForm::Unknown, _) | (_, ZapForm::Unknown) => {
+                tx.pool().lose_uses(COUNTED, "a ZAP is unreadable")
+            }
             (ZapForm::NotTiny, ZapForm::Tiny) => tx.pool().change_uses(tx, COUNTED, 1),
             (ZapForm::Tiny, ZapForm::NotTiny) => tx.pool().change_uses(tx, COUNTED, -1),
             (ZapForm::Tiny, ZapForm::Tiny) | (ZapForm::NotTiny, ZapForm::NotTiny) => {}

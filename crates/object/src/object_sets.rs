@@ -99,8 +99,9 @@ impl ObjectSets {
         Ok(identity)
     }
 
-    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it.
-    fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
+    /// Durably assigns an identity to a set of an older pool, if the pool's features allow it. May wait for a txg, so the caller must not
+    /// have joined one.
+    pub fn identify_older(&self, id: ObjectId) -> Result<(), ObjectError> {
         if !self.pool.has(Feature::Datasets) || self.pool.is_read_only() || self.identity(id)?.is_some() {
             return Ok(());
         }
@@ -204,6 +205,14 @@ impl ObjectSets {
         }
         let (root, _) = parse_entry(&self.mos.hold(id)?.bonus(), id)?;
         Ok(read_header(&self.pool, ObjsetId(id.0), &root)?.account)
+    }
+
+    /// Reads the header that a root of a set or snapshot points to.
+    ///
+    /// # Errors
+    /// It is unreadable or damaged.
+    pub fn check_root(&self, id: ObjectId, root: &BlockPtr) -> Result<(), ObjectError> {
+        read_header(&self.pool, ObjsetId(id.0), root).map(drop)
     }
 
     /// Identity of a set; `None`: it has none yet.

@@ -33,7 +33,7 @@ use crate::queued_subtree::QueuedSubtree;
 pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
 use owners::OwnerTables;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
 use spills::SpillReads;
@@ -95,6 +95,9 @@ struct Parts {
     queue_in_mos: Option<Arc<Object>>,
 }
 
+/// Why the uses of a feature are unknown.
+const UNREADABLE_USE: &str = "an object that may use it is unreadable";
+
 /// An object set. Shared by threads; every method takes its own locks.
 pub struct ObjectSet {
     pool: Arc<Pool>,
@@ -102,6 +105,8 @@ pub struct ObjectSet {
     me: Weak<ObjectSet>,
     pub(crate) table: Arc<ObjectTable>,
     allocator: Mutex<ObjectAllocator>,
+    /// See [`exclusive`](Self::exclusive).
+    exclusive: Mutex<()>,
     dnodes: Arc<Object>,
     /// The queue in the header.
     free_queue: Arc<Object>,
@@ -166,6 +171,7 @@ impl ObjectSet {
             id,
             me: me.clone(),
             allocator: Mutex::new(allocator),
+            exclusive: Mutex::default(),
             queue: Mutex::default(),
             retire_wanted: Mutex::default(),
             retiring: Mutex::default(),
@@ -227,6 +233,11 @@ impl ObjectSet {
     /// Corrects the sums of a set that began with the header of another. This txg writes a new header.
     pub fn correct_account(&self, _tx: &Tx, account: Account) {
         *self.corrected_account.lock() = Some(account);
+    }
+
+    /// A lock for changes of an object that has several users, who do not know of each other. Take it after joining a txg.
+    pub fn exclusive(&self) -> MutexGuard<'_, ()> {
+        self.exclusive.lock()
     }
 
     /// Whether a snapshot refers to a stored block of this set.
@@ -306,7 +317,7 @@ impl ObjectSet {
     pub fn usage(&self) -> Usage {
         let (size_bytes, used_bytes, available_bytes) = self.pool.space();
         // A writer that needs this space waits for the txg that frees it, and does not fail.
-        let freeing = self.table.freeing_bytes();
+        let freeing = self.freeing_bytes();
         let (used_bytes, available_bytes) =
             (used_bytes.saturating_sub(freeing), available_bytes.saturating_add(freeing).min(size_bytes));
         // Bytes reserved for files count as used.
@@ -317,6 +328,11 @@ impl ObjectSet {
             Some(bound) => bound.bound(usage),
             None => usage,
         }
+    }
+
+    /// Bytes that operations have freed in txgs that have not synced.
+    pub fn freeing_bytes(&self) -> u64 {
+        self.table.freeing_bytes()
     }
 
     /// The object with this number. While it is held, every caller gets the same one.

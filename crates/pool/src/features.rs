@@ -51,17 +51,15 @@ impl Pool {
         self.membership.uses.change(feature, by);
     }
 
-    /// The uses of a counted feature are unknown from now on, because something could not be read.
-    pub fn lose_uses(&self, feature: Feature) {
-        // A feature that is not in force has no use, whatever could not be read.
+    /// The uses of a counted feature are unknown from now on. `why`: for the log.
+    pub fn lose_uses(&self, feature: Feature, why: &str) {
+        // A feature that is not in force has no use.
         if !self.has(feature) && self.uses(feature) == Some(0) {
             return;
         }
-        log::warn!(
-            "pool {}: uses of feature {} unknown, something that may use it is unreadable",
-            self.name(),
-            feature.row().name
-        );
+        if self.uses(feature).is_some() {
+            log::warn!("pool {}: uses of feature {} unknown: {why}", self.name(), feature.row().name);
+        }
         self.membership.uses.lose(feature);
     }
 

@@ -212,6 +212,12 @@ impl Pool {
         }
     }
 
+    /// Stops the pool because an operation failed after its first change. A commit would store half of it.
+    pub fn fail_operation(&self, error: &dyn std::fmt::Display) {
+        let reason = format!("an operation failed after its first change: {error}");
+        self.fail(&PoolError::Failed { reason: reason.into() });
+    }
+
     /// The compression setting has changed. What is known about overwrites with equal content is forgotten.
     pub fn reset_nopwrite_sampling(&self) {
         self.sampling_reset_wanted.store(true, Ordering::Relaxed);

@@ -347,10 +347,11 @@ fn use_exact_value(row: &mut Value, is_parsable: bool) {
         row["value"] = exact;
     }
     let property = row["property"].as_str().unwrap_or_default().to_owned();
-    if matches!(property.as_str(), "quota" | "refquota") && row["value"] == "none" {
+    let is_space = matches!(property.as_str(), "quota" | "refquota" | "reservation" | "refreservation");
+    if is_space && row["value"] == "none" {
         row["value"] = "0".into();
     }
-    if matches!(property.as_str(), "recordsize" | "zapsize" | "quota" | "refquota")
+    if (is_space || matches!(property.as_str(), "recordsize" | "zapsize"))
         && let Some(bytes) = row["value"].as_str().and_then(|word| crate::size::parse(word).ok())
     {
         row["value"] = bytes.to_string().into();

@@ -5,9 +5,9 @@ use super::bytes::{parse_bytes, print_bytes};
 use super::{
     ATIME_WORDS, CAN_MOUNT, CAN_MOUNT_WORDS, COMPRESSION, FAIL_MODE, FAIL_MODE_WORDS, GC_IDLE, GC_POLICY,
     GC_WORDS, MOUNTPOINT, MOUNTPOINT_WORDS, OPEN_ZONES_MAX, Property, QUOTA, READ_ONLY, RECOMPRESS,
-    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, SNAPDIR, SNAPDIR_WORDS, SWITCH_WORDS,
-    Scope, WRITE_HINT, idle_window, is_record_size, is_zap_size, number_of, open_zones, parse_idle,
-    print_idle, word_of,
+    RECOMPRESS_DAYS, RECOMPRESS_DAYS_MAX, RECORD_SIZE, REF_QUOTA, REF_RESERVATION, RESERVATION, SNAPDIR,
+    SNAPDIR_WORDS, SWITCH_WORDS, Scope, WRITE_HINT, idle_window, is_record_size, is_zap_size, number_of,
+    open_zones, parse_idle, print_idle, word_of,
 };
 use crate::attributes::{ACL_TYPE, ACL_WORDS, DNODE_SIZE, DNODE_WORDS, XATTR, XATTR_WORDS};
 use crate::naming::{CASE, CASE_WORDS, FORM_WORDS, NORMALIZATION, UTF8_ONLY};
@@ -185,6 +185,8 @@ pub static PROPERTIES: &[Property] = &[
     },
     bytes_or_none(QUOTA),
     bytes_or_none(REF_QUOTA),
+    bytes_or_none(RESERVATION),
+    bytes_or_none(REF_RESERVATION),
     Property {
         name: GC_POLICY,
         values: &[Word("cost-benefit"), Word("greedy")],
@@ -261,7 +263,7 @@ pub static PROPERTIES: &[Property] = &[
     },
 ];
 
-/// A limit in bytes on one data set; 0 means none.
+/// A limit or reservation in bytes of one data set; 0 means none.
 const fn bytes_or_none(name: &'static str) -> Property {
     Property {
         name,

@@ -86,12 +86,17 @@ fn shared_bytes(objects: &Arc<ObjectSets>, node: &Node) -> Result<u64, DatasetEr
 fn set_usage(objects: &Arc<ObjectSets>, node: &Node, branch: &Branch) -> Result<(), DatasetError> {
     let mos = objects.mos();
     let head_bytes = objects.account(node.set)?.map_or(0, |account| account.used_bytes);
-    let lists = snapshots_of(mos, node)?.into_iter().map(|(_, info)| info.dead_list);
-    let mut snapshot_bytes = 0u64;
-    for list in lists.chain(node.get(DEAD_LIST)?).filter(|list| *list != ObjectId(0)) {
-        snapshot_bytes = snapshot_bytes.saturating_add(kept_bytes(mos, list)?);
+    let snapshots = snapshots_of(mos, node)?;
+    let lists = snapshots.iter().map(|(_, info)| info.dead_list);
+    let (mut snapshot_bytes, mut head_list_bytes) = (0u64, 0);
+    for list in lists.chain([node.get(DEAD_LIST)?.unwrap_or(ObjectId(0))]) {
+        head_list_bytes = if list == ObjectId(0) { 0 } else { kept_bytes(mos, list)? };
+        snapshot_bytes = snapshot_bytes.saturating_add(head_list_bytes);
     }
-    branch.set_shared(shared_bytes(objects, node)?);
-    branch.set_closed(OwnUsage { head_bytes, snapshot_bytes });
+    let of_origin = shared_bytes(objects, node)?;
+    let newest_bytes = snapshots.last().map_or(of_origin, |(_, info)| info.referenced.used_bytes);
+    branch.set_shared(of_origin);
+    let shared_bytes = newest_bytes.saturating_sub(head_list_bytes);
+    branch.set_closed(OwnUsage { head_bytes, shared_bytes, snapshot_bytes });
     Ok(())
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
+use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
 use terrane_zap::{Value, ValueRef};
@@ -132,7 +133,7 @@ impl Datasets {
             if known.is_some() || nodes.iter().any(|(other, _, _)| other.set == node.set) {
                 return Err(DatasetError::Exists { name: format!("{path}@{name}") });
             }
-            let set = open_set(&self.objects, &node)?;
+            let set = self.open_head(path, &node)?;
             if Chain::of(&set).is_some_and(|chain| chain.is_being_taken()) {
                 return Ok(None);
             }
@@ -141,14 +142,23 @@ impl Datasets {
                 let by = "its pool was upgraded while it was open: unmount it once".to_string();
                 return Err(DatasetError::InUse { name: path.to_string(), by });
             }
-            self.branch(path)?.open_head(&set);
             nodes.push((node, set, *name));
+        }
+        let (_, used, available) = self.objects.pool().space();
+        let mut growth = 0u64;
+        for (path, _) in wanted {
+            let (more, room) = self.branch(path)?.charge_of_snapshot((used, available));
+            growth = growth.saturating_add(more);
+            if more > 0 && growth > room {
+                let error = PoolError::NoSpace { need: growth, free: room };
+                return Err(ObjectError::from(error).into());
+            }
         }
         let time_ns = self.objects.pool().env().wall_ns();
         let take = |(mut node, set, name): (Node, Arc<ObjectSet>, &str)| {
             self.take(&tx, &mut node, &set, name, time_ns)
         };
-        nodes.into_iter().map(take).collect::<Result<Vec<_>, _>>().map(Some)
+        self.change(|| nodes.into_iter().map(take).collect::<Result<Vec<_>, _>>().map(Some))
     }
 
     fn take(
@@ -279,9 +289,9 @@ impl Datasets {
         self.check_unused(&node, path, &found?)
     }
 
-    /// Refuses a snapshot whose txg has not synced, so that it has no root yet.
+    /// Refuses a snapshot whose txg has not synced, so that it has no root yet. That of an empty object set has none later either.
     fn check_taken(&self, tx: &Tx, path: &str, snapshot: &Snapshot) -> Result<(), DatasetError> {
-        if snapshot.info.root.is_hole() || snapshot.info.created >= tx.txg() {
+        if snapshot.info.created >= tx.txg() {
             return Err(being_taken(path, &snapshot.name));
         }
         Ok(())
@@ -314,12 +324,11 @@ impl Datasets {
             return Ok(());
         }
         self.check_unused(&node, path, &found)?;
-        let set = open_set(&self.objects, &node)?;
-        self.branch(path)?.open_head(&set);
-        self.remove_snapshots(&tx, &mut node, &set, &found)
+        let set = self.open_head(path, &node)?;
+        self.change(|| self.remove_snapshots(&tx, &mut node, &set, &found))
     }
 
-    /// Removes snapshots from a data set.
+    /// Removes snapshots from a data set. For [`change`](Self::change).
     fn remove_snapshots(
         &self,
         tx: &Tx,
@@ -354,16 +363,18 @@ impl Datasets {
         if snapshots.lookup_u64(to.as_bytes())?.is_some() {
             return Err(DatasetError::Exists { name: format!("{path}@{to}") });
         }
-        snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
-        snapshots.remove(&tx, from.as_bytes())?;
-        Ok(())
+        self.change(|| {
+            snapshots.add_u64(&tx, to.as_bytes(), snapshot.info.id.0)?;
+            snapshots.remove(&tx, from.as_bytes())?;
+            Ok(())
+        })
     }
 
     /// Waits until the free queue of a data set is empty and its dead lists are at rest.
     fn drain(&self, path: &str) -> Result<(), DatasetError> {
         let set = {
             let _tree = self.tree.lock();
-            open_set(&self.objects, &self.node(path)?)?
+            self.open_head(path, &self.node(path)?)?
         };
         let is_at_rest = || Chain::of(&set).is_none_or(|chain| chain.is_at_rest());
         loop {
@@ -406,17 +417,22 @@ impl Datasets {
             self.check_taken(&tx, path, later)?;
         }
         self.check_unused(&node, path, &later)?;
-        let old = open_set(&self.objects, &node)?;
+        let old = self.open_head(path, &node)?;
         self.check_drained(path, &old)?;
-        self.remove_snapshots(&tx, &mut node, &old, &later)?;
-        let snapshot = snapshot.info;
-        self.retire(&tx, &node, snapshot.created.next())?;
-        let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
-        node.set(&tx, SET, set)?;
-        let new_list = mos.create(&tx, new_part())?.id();
-        node.set(&tx, DEAD_LIST, new_list)?;
-        let new = open_set(&self.objects, &node)?;
-        new.correct_account(&tx, snapshot.referenced);
+        let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);
+        // The head goes only for a snapshot that can be read.
+        self.objects.check_root(snapshot.set, &snapshot.root)?;
+        let new = self.change(|| {
+            self.remove_snapshots(&tx, &mut node, &old, &later)?;
+            let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
+            node.set(&tx, SET, set)?;
+            let new_list = mos.create(&tx, new_part())?.id();
+            node.set(&tx, DEAD_LIST, new_list)?;
+            let new = open_set(&self.objects, &node)?;
+            self.retire(&tx, &old, old_list, snapshot.created.next())?;
+            new.correct_account(&tx, snapshot.referenced);
+            Ok(new)
+        })?;
         self.branch(path)?.open_head(&new);
         // A commit waits for all operations that have joined the txg, and some of them may wait for the tree.
         drop(tree);
@@ -431,13 +447,16 @@ impl Datasets {
         drop(self.open_snapshot(path, name)?);
         // The snapshot's sums are exact only when the free queue is empty.
         self.drain(path)?;
-        self.make_child(parent, child, &mut |tx| {
-            let mos = self.objects.mos();
-            let mut source = self.node(path)?;
+        let check = |tx: &Tx| {
+            let source = self.node(path)?;
             let snapshot = self.snapshot_of(&source, path, name)?;
             self.check_taken(tx, path, &snapshot)?;
-            self.check_drained(path, &*open_set(&self.objects, &source)?)?;
-            let info = snapshot.info;
+            self.check_drained(path, &*self.open_head(path, &source)?)?;
+            self.objects.check_root(snapshot.info.set, &snapshot.info.root)?;
+            Ok((source, snapshot.info))
+        };
+        let make = |tx: &Tx, (mut source, info): (Node, SnapshotInfo)| {
+            let mos = self.objects.mos();
             let set = self.objects.create_objset_at(tx, &info.root)?;
             let mut own_props = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
             // The values that the source itself stores: the clone may have other data sets above it.
@@ -450,12 +469,10 @@ impl Datasets {
             let dataset = self.open_node(target, &node)?;
             self.count_clone(tx, source.id(), info.id, 1)?;
             dataset.object_set().correct_account(tx, info.referenced);
-            // Tiny ZAPs of the snapshot were not counted for the clone.
-            if self.objects.pool().uses(Feature::TinyZap) != Some(0) {
-                self.objects.pool().lose_uses(Feature::TinyZap);
-            }
+            self.objects.pool().lose_uses(Feature::TinyZap, "those of a clone are not counted");
             Ok((node, dataset))
-        })
+        };
+        self.make_child(parent, child, check, make, &mut |_, _| Ok(()))
     }
 
     /// Exchanges the roles of a clone and the data set of its origin. The origin and all older snapshots move to the clone.
@@ -486,7 +503,7 @@ impl Datasets {
         if let Some(taken) = moved.iter().find(|moved| own.iter().any(|own| own.name == moved.name)) {
             return Err(DatasetError::Exists { name: format!("{path}@{}", taken.name) });
         }
-        let (set, source_set) = (open_set(&self.objects, &node)?, open_set(&self.objects, &source)?);
+        let (set, source_set) = (self.open_head(path, &node)?, self.open_head(&source_path, &source)?);
         self.check_drained(path, &set)?;
         self.check_drained(&source_path, &source_set)?;
         for snapshot in moved.iter().chain(&left).chain(&own) {
@@ -497,8 +514,9 @@ impl Datasets {
             source_origin.0.map(|id| read_snapshot(mos, id)).transpose()?.map_or(Txg(0), |info| info.created);
         // Names, holds and counts of clones go with the snapshots.
         let ids: BTreeSet<ObjectId> = moved.iter().map(|moved| moved.info.id).collect();
+        let mut entries: Vec<(&[u8], Vec<u8>, u64)> = Vec::new();
         for name in [SNAPSHOTS, HOLDS, CLONES] {
-            let Some(mut from) = source.zap_of(name)? else { continue };
+            let Some(from) = source.zap_of(name)? else { continue };
             let is_moved = |key: &[u8], value: &Value| match name {
                 SNAPSHOTS => matches!(value, Value::U64(id) if ids.contains(&ObjectId(*id))),
                 _ => snapshot_in_key(key).is_some_and(|id| ids.contains(&id)),
@@ -506,30 +524,41 @@ impl Datasets {
             for entry in from.entries()? {
                 let (Some(key), Value::U64(number)) = (entry.key.name(), &entry.value) else { continue };
                 if is_moved(key, &entry.value) {
-                    node.zap_of_mut(&tx, name)?.add_u64(&tx, key, *number)?;
-                    from.remove(&tx, key)?;
+                    entries.push((name, key.to_vec(), *number));
                 }
             }
         }
-        let (node_id, source_id) = (node.id_mut(&tx)?, source.id_mut(&tx)?);
-        node.set(&tx, ORIGIN, source_origin.0.unwrap_or(ObjectId(0)))?;
-        node.set(&tx, ORIGIN_NODE, source_origin.1.unwrap_or(ObjectId(0)))?;
-        source.set(&tx, ORIGIN, origin)?;
-        source.set(&tx, ORIGIN_NODE, node_id)?;
-        // Other clones of the snapshots that moved.
-        for (_, mut other) in nodes(mos)? {
+        // The blocks that they are added to can be read as well.
+        for (name, key, _) in &entries {
+            node.zap_of(name)?.map(|zap| zap.lookup_u64(key)).transpose()?;
+        }
+        // Other clones of the snapshots that move.
+        let mut other_clones = Vec::new();
+        for (_, other) in nodes(mos)? {
             let is_of_moved = other.get(ORIGIN)?.is_some_and(|id| ids.contains(&id));
-            if is_of_moved && other.get(ORIGIN_NODE)? == Some(source_id) {
-                other.set(&tx, ORIGIN_NODE, node_id)?;
+            if is_of_moved && other.get(ORIGIN_NODE)? == source.id() && other.id() != node.id() {
+                other_clones.push(other);
             }
         }
-        let links = |all: &mut dyn Iterator<Item = &Snapshot>| {
-            all.map(|found| Link::of(&found.info)).collect::<Vec<Link>>()
-        };
         let list_after = |own: &[Snapshot], node: &Node| -> Result<ObjectId, DatasetError> {
             Ok(own.first().map_or(node.get(DEAD_LIST)?.unwrap_or(ObjectId(0)), |first| first.info.dead_list))
         };
         let (recount, source_recount) = (list_after(&own, &node)?, list_after(&left, &source)?);
+        self.change(|| {
+            for (name, key, number) in entries {
+                node.zap_of_mut(&tx, name)?.add_u64(&tx, &key, number)?;
+                source.zap_of_mut(&tx, name)?.remove(&tx, &key)?;
+            }
+            let node_id = node.id_mut(&tx)?;
+            node.set(&tx, ORIGIN, source_origin.0.unwrap_or(ObjectId(0)))?;
+            node.set(&tx, ORIGIN_NODE, source_origin.1.unwrap_or(ObjectId(0)))?;
+            source.set(&tx, ORIGIN, origin)?;
+            source.set(&tx, ORIGIN_NODE, node_id)?;
+            other_clones.iter_mut().try_for_each(|other| other.set(&tx, ORIGIN_NODE, node_id))
+        })?;
+        let links = |all: &mut dyn Iterator<Item = &Snapshot>| {
+            all.map(|found| Link::of(&found.info)).collect::<Vec<Link>>()
+        };
         if let Some(chain) = Chain::of(&set) {
             let links = links(&mut moved.iter().chain(&own));
             chain.change(&tx, ChainChange::Replace { origin: older_txg, links, recount });
@@ -547,7 +576,9 @@ impl Datasets {
             match self.recount_branch(path) {
                 // Another caller may have renamed or destroyed it meanwhile.
                 Ok(()) | Err(DatasetError::Unknown { .. }) => {}
-                Err(error) => return Err(error),
+                Err(error) => {
+                    log::warn!("data set /{path}: its space is counted at the next import: {error}")
+                }
             }
         }
         Ok(())
@@ -662,7 +693,7 @@ impl Datasets {
     fn space_now(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
-        let set = open_set(&self.objects, &node)?;
+        let set = self.open_head(path, &node)?;
         let chain = Chain::of(&set).map(|chain| chain.usage()).transpose()?.unwrap_or_default();
         let referenced =
             set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
@@ -777,7 +808,7 @@ impl Datasets {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let since = self.snapshot_of(&node, path, name)?.info;
-        let set = open_set(&self.objects, &node)?;
+        let set = self.open_head(path, &node)?;
         let referenced =
             set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
         let stored = self.stored(path, &node)?;

@@ -11,8 +11,10 @@ use terrane_object::Account;
 pub struct DatasetUsage {
     /// With snapshots and all data sets below.
     pub used: u64,
-    /// Used by all data sets below.
+    /// Used by all data sets below, or reserved for them.
     pub children: u64,
+    /// Reserved for the head and not used yet.
+    pub ref_reservation: u64,
     /// Space that can still be written.
     pub available: u64,
     /// Sums of the head. `None`: it is not counted.
@@ -27,11 +29,16 @@ impl Datasets {
         let space = self.space(path)?;
         let _tree = self.tree.lock();
         let branch = self.branch(path)?;
-        let children = branch.children().iter().map(|child| child.used_bytes()).fold(0, u64::saturating_add);
+        let children = branch.children();
+        let children = children.iter().map(|child| child.charge(None).bytes).fold(0, u64::saturating_add);
+        let ref_reservation = branch.charge(None).head_slack;
         let pool = self.objects.mos().usage();
         Ok(DatasetUsage {
-            used: space.by_dataset.saturating_add(space.by_snapshots).saturating_add(children),
+            used: [space.by_dataset, space.by_snapshots, children, ref_reservation]
+                .into_iter()
+                .fold(0, u64::saturating_add),
             children,
+            ref_reservation,
             available: branch.limit_usage(pool).available_bytes,
             account: self.objects.account(self.node(path)?.set)?,
             space,

@@ -114,7 +114,7 @@ impl ObjectSet {
         match counted {
             Some((_, Some(false))) | None => {}
             Some((feature, Some(true))) => self.pool.change_uses(tx, feature, -1),
-            Some((feature, None)) => self.pool.lose_uses(feature),
+            Some((feature, None)) => self.pool.lose_uses(feature, super::UNREADABLE_USE),
         }
         let mut allocator = self.allocator.lock();
         // The header's count may be damaged.

@@ -255,7 +255,7 @@ impl ObjectSet {
             // It still exists, and what it uses was subtracted.
             let policy = self.free_policy.as_ref();
             if let Some(feature) = policy.and_then(|policy| policy.counted_feature(object.kind())) {
-                self.pool.lose_uses(feature);
+                self.pool.lose_uses(feature, super::UNREADABLE_USE);
             }
             return Ok(());
         }

@@ -1,0 +1,219 @@
+//! Space that is reserved for data sets is theirs, also when the pool is full.
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::sync::Arc;
+use terrane_dataset::{Dataset, DatasetError, Datasets};
+use terrane_posix::{Errno, Fs, WriteFlags};
+use terrane_sim::machine::{Machine, Plan, ROOT};
+use terrane_wire::Prng;
+
+const MIB: u64 = 1 << 20;
+/// Bytes of a file.
+const FILE: usize = 128 << 10;
+
+fn format(dataset: &Dataset, tx: &terrane_pool::Tx) -> Result<(), DatasetError> {
+    Fs::format_in(dataset, tx, &ROOT)
+}
+
+struct World {
+    machine: Machine,
+    datasets: Arc<Datasets>,
+    random: Prng,
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let machine = Machine::create(&Plan::small(seed)).unwrap();
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        World { machine, datasets, random: Prng::new(seed) }
+    }
+
+    fn create(&self, path: &str, props: &[(&str, &str)]) -> Result<(), DatasetError> {
+        let props = [props, &[("recordsize", "16K"), ("compression", "off")]].concat();
+        self.datasets.create(path, &props, &mut format).map(drop)
+    }
+
+    fn fs(&self, path: &str) -> Arc<Fs> {
+        Fs::open(self.datasets.open_dataset(path).unwrap()).unwrap()
+    }
+
+    /// Writes files until one is refused, or `most` are written. Returns their number, and the error.
+    fn fill(&mut self, path: &str, prefix: &str, most: u64) -> (u64, Option<Errno>) {
+        let fs = self.fs(path);
+        let mut end = (most, None);
+        for number in 0..most {
+            let bytes = self.random.random_bytes(FILE);
+            let name = format!("{prefix}{number}");
+            let found = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
+            let ino =
+                found.or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).map(|attr| attr.ino));
+            let written = ino.and_then(|ino| {
+                let written = fs.write(ino, 0, &bytes, WriteFlags::default());
+                fs.forget(ino, 1);
+                written
+            });
+            match written {
+                Ok(len) => assert_eq!(len as usize, FILE),
+                Err(errno) => {
+                    end = (number, Some(errno));
+                    break;
+                }
+            }
+        }
+        fs.forget_all();
+        self.machine.pool.commit().unwrap();
+        end
+    }
+
+    fn settle(&self) {
+        for _ in 0..300 {
+            self.machine.pool.commit_txg(self.machine.pool.open_txg()).unwrap();
+            if !self.machine.pool.has_work_left() && !self.datasets.is_freeing() {
+                return;
+            }
+        }
+        panic!("the pool never comes to rest");
+    }
+
+    fn available(&self, path: &str) -> u64 {
+        self.fs(path).statfs().available * 4096
+    }
+}
+
+/// Removes the files that `fill` wrote, and the one that was refused if it was created.
+fn remove(fs: &Arc<Fs>, files: u64) {
+    for file in 0..=files {
+        let removed = fs.unlink(fs.root(), format!("file{file}").as_bytes());
+        assert!(removed.is_ok() || file == files, "{removed:?}");
+    }
+    fs.forget_all();
+}
+
+#[test]
+fn a_reservation_holds_when_the_pool_is_full() {
+    for seed in 0..4 {
+        let mut world = World::new(seed);
+        world.create("a", &[("reservation", "12M")]).unwrap();
+        world.create("a/below", &[]).unwrap();
+        world.create("b", &[]).unwrap();
+        world.machine.pool.commit().unwrap();
+        let before = (world.available("a"), world.available("b"));
+        assert!(before.0 >= before.1 + 11 * MIB, "{before:?}");
+        let (files, errno) = world.fill("b", "b", 1000);
+        assert_eq!(errno, Some(Errno::ENOSPC), "seed {seed}: {files}");
+        world.settle();
+        assert_eq!(world.fill("b", "more", 1000).1, Some(Errno::ENOSPC));
+        assert!(world.available("b") < MIB && world.available("a") > 10 * MIB);
+        // The reservation survives an import.
+        let World { machine, datasets, random } = world;
+        drop(datasets);
+        let device = machine.export().unwrap();
+        let machine = Machine::import(&device, seed, false).unwrap();
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        let mut world = World { machine, datasets, random };
+        assert_eq!(world.fill("b", "again", 1000).1, Some(Errno::ENOSPC));
+        // The data sets below use it too. Metadata of all data sets takes a part.
+        let half = 5 * MIB / FILE as u64;
+        assert_eq!(world.fill("a", "a", half), (half, None), "seed {seed}");
+        assert_eq!(world.fill("a/below", "a", half), (half, None), "seed {seed}");
+        let (more, errno) = world.fill("a", "more", 1000);
+        assert!(
+            errno == Some(Errno::ENOSPC) && more < 3 * MIB / FILE as u64,
+            "seed {seed}: {more} {errno:?}"
+        );
+        world.settle();
+        world.machine.check().unwrap();
+        // Given up, it is everyone's.
+        for number in 0..20 {
+            let fs = world.fs("a");
+            fs.unlink(fs.root(), format!("a{number}").as_bytes()).unwrap();
+            fs.forget_all();
+        }
+        world.settle();
+        let refused = world.fill("b", "still ", 1000);
+        assert!(refused.1 == Some(Errno::ENOSPC) && refused.0 < 4, "{refused:?}");
+        world.datasets.open_dataset("a").unwrap().set("reservation", "none").unwrap();
+        assert!(world.fill("b", "then ", 1000).0 >= 10);
+    }
+}
+
+#[test]
+fn a_head_with_a_refreservation_can_be_written_again_after_a_snapshot() {
+    let mut world = World::new(11);
+    world.create("a", &[("refreservation", "9M")]).unwrap();
+    world.create("b", &[]).unwrap();
+    let files = 7 * MIB / FILE as u64;
+    assert_eq!(world.fill("a", "a", files), (files, None));
+    let used = || {
+        world.machine.pool.commit().unwrap();
+        world.datasets.usage("a").unwrap()
+    };
+    let before = used();
+    assert!((MIB..2 * MIB + MIB / 2).contains(&before.ref_reservation), "{before:?}");
+    world.datasets.snapshot(&[("a", "s")]).unwrap();
+    let after = used();
+    assert!(after.ref_reservation > 8 * MIB, "all of the head is shared: {after:?}");
+    assert!(after.used > before.used + 6 * MIB, "{before:?} {after:?}");
+    assert_eq!(world.fill("b", "b", 1000).1, Some(Errno::ENOSPC));
+    // Each block anew, while the snapshot keeps the old ones.
+    assert_eq!(world.fill("a", "a", files), (files, None));
+    // There is no space to promise that once more.
+    let refused = world.datasets.snapshot(&[("a", "t")]).unwrap_err();
+    assert!(refused.to_string().contains("no space"), "{refused}");
+    world.datasets.snapshot(&[("b", "t")]).unwrap();
+    world.settle();
+    world.machine.check().unwrap();
+}
+
+#[test]
+fn what_cannot_be_reserved_is_refused() {
+    let mut world = World::new(12);
+    for (path, props) in [("a", ("reservation", "1G")), ("a", ("refreservation", "1G"))] {
+        let refused = world.create(path, &[props]).unwrap_err();
+        assert!(refused.to_string().contains("reservation"), "{refused}");
+    }
+    world.create("a", &[("quota", "10M"), ("reservation", "8M")]).unwrap();
+    let a = world.datasets.open_dataset("a").unwrap();
+    a.set("reservation", "11M").unwrap_err();
+    a.set("refreservation", "11M").unwrap_err();
+    a.set("reservation", "9M").unwrap();
+    // Within what is reserved for the data set above, it costs nothing more.
+    let free = world.available("");
+    world.create("a/x", &[("reservation", "6M")]).unwrap();
+    world.create("a/y", &[]).unwrap();
+    world.machine.pool.commit().unwrap();
+    assert!(world.available("") + MIB / 2 > free, "{} {free}", world.available(""));
+    // But it counts for the quota above.
+    world.create("a/z", &[("reservation", "5M")]).unwrap_err();
+    let (files, errno) = world.fill("a/y", "y", 1000);
+    assert!(errno == Some(Errno::EDQUOT) && files * (FILE as u64) < 4 * MIB, "{files} {errno:?}");
+    let most = 5 * MIB / FILE as u64;
+    assert_eq!(world.fill("a/x", "x", most), (most, None));
+    world.datasets.open_dataset("").unwrap().set("reservation", "1G").unwrap_err();
+    world.settle();
+    world.machine.check().unwrap();
+}
+
+/// What was removed makes room at once: nobody has to wait for a commit.
+#[test]
+fn removed_files_make_room_below_a_quota() {
+    let mut world = World::new(13);
+    world.create("a", &[("quota", "8M")]).unwrap();
+    world.create("b", &[("refquota", "8M")]).unwrap();
+    for round in 0..3 {
+        for path in ["a", "b"] {
+            let (files, errno) = world.fill(path, "file", 1000);
+            assert!(errno == Some(Errno::EDQUOT) && files > 40, "round {round}: {files} {errno:?}");
+            let fs = world.fs(path);
+            remove(&fs, files);
+        }
+    }
+    // A snapshot that is destroyed does so too.
+    let (files, _) = world.fill("a", "file", 1000);
+    world.datasets.snapshot(&[("a", "s")]).unwrap();
+    let fs = world.fs("a");
+    remove(&fs, files);
+    assert!(world.fill("a", "new", 1000).0 < 4);
+    world.datasets.destroy_snapshots("a", &["s"]).unwrap();
+    assert!(world.fill("a", "new", 1000).0 > 40);
+}
