@@ -352,7 +352,7 @@ check_units() {
     sed -i "s|/usr/bin/terrane|$terrane|" "$work"/units/*.service
     cp "$work/units/terrane-mount@.service" "$work/units/terrane-mount@tank.service"
     local unit said
-    for unit in terrane-mount@tank.service mnt-tank.mount mnt-tank.automount; do
+    for unit in terrane-mount@tank.service terrane-mounts.service mnt-tank.mount mnt-tank.automount; do
         said=$(SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$work/units/$unit" 2>&1) || { echo "$said"; return 1; }
         # It complains about units of this machine as well.
         ! grep -E 'terrane|tank' <<<"$said" || return 1

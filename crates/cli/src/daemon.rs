@@ -76,8 +76,6 @@ struct Shared {
     background_threads: Mutex<Vec<JoinHandle<()>>>,
     /// Held while another supervisor is started.
     supervisor_lock: Mutex<()>,
-    /// Held while a mount is added, so that a data set is not mounted twice.
-    adding: Mutex<()>,
     lifecycle: Mutex<Lifecycle>,
     lifecycle_changed: Condvar,
 }
@@ -174,6 +172,8 @@ impl Shared {
         }
         if !is_last && let Err(failure) = self.close(mount) {
             log::error!("{}: commit after the unmount failed: {failure}", mount.name());
+            // The thread of this mount alone sets it.
+            let _ = mount.close_failure.set(failure.0);
         }
         let mut lifecycle = self.lifecycle();
         lifecycle.mounts.remove(&mount.number);
@@ -201,8 +201,10 @@ impl Shared {
             if mount.view.pool.is_read_only() { Ok(()) } else { mount.view.pool.commit().map(drop) };
         if let Some(holder) = FdStore::of_this_process()
             && mount.is_held.load(std::sync::atomic::Ordering::Acquire)
+            && let Err(failure) = holder.drop_mount(mount.number)
         {
-            holder.drop_mount(mount.number)?;
+            // The next server finds that the mount has ended.
+            log::warn!("{}: descriptors not released: {failure}", mount.name());
         }
         Ok(committed?)
     }
@@ -308,6 +310,7 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
     terrane_fuse::process::raise_descriptor_limit();
     // Before the mount, so that no signal finds a mount without a handler.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
+    let inherits = plan.inherited.is_some();
     let known = plan.inherited.as_ref().map(|inherited| inherited.facts.devices.as_slice());
     let open_pool = OpenPool::open_known(&plan.target, &plan.import, known.unwrap_or_default())?;
     let pool = Arc::clone(&open_pool.pool);
@@ -317,15 +320,20 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         pool.abandon();
         return Err(failure);
     }
-    open_pool.attach_caches();
     let (budget, metrics, name) = (plan.memory, plan.metrics.take(), plan.target.name.clone());
     let (shared, mounts) = match begin(open_pool, plan, registry) {
         Ok(begun) => begun,
+        // A commit would make the changes that the predecessor lost look committed to the next server.
+        Err(failure) if inherits => {
+            pool.abandon();
+            return Err(failure);
+        }
         Err(failure) => {
             pool.export()?;
             return Err(failure);
         }
     };
+    shared.open_pool.attach_caches();
     let file_systems: Vec<_> = mounts.iter().filter_map(|new| new.mount.view.fs.get()).collect();
     match memory::start_enforcing(budget, &pool, &file_systems) {
         Ok(limit) => drop(shared.open_pool.memory.set(limit)),
@@ -346,15 +354,20 @@ pub fn serve(mut plan: ServePlan, registry: &Registry, ready: impl FnOnce()) -> 
         std::thread::spawn(move || succession::watch_supervisor(&watching)),
     ];
 
-    let mut failed = None;
+    let (mut failed, mut added) = (None, Vec::new());
     for new in mounts {
-        if let Err((failure, session)) = new.start(&shared) {
-            log::error!("{failure}");
-            failed = Some(failure);
-            // Unmounts. The server continues with its other mounts.
-            drop(session);
+        match new.add(&shared) {
+            Ok(one) => added.push(one),
+            Err((failure, session)) => {
+                log::error!("{failure}");
+                failed = Some(failure);
+                // Unmounts. The server continues with its other mounts.
+                drop(session);
+            }
         }
     }
+    // All are in the table before the first session begins: one that has ended meanwhile must not be taken for the last.
+    added.into_iter().for_each(|one| one.run(&shared));
     let served = match failed {
         Some(failure) if shared.mounts().is_empty() => Err(failure),
         _ => {
@@ -394,9 +407,12 @@ fn begin(
     registry: &Registry,
 ) -> Outcome<(Arc<Shared>, Vec<NewMount>)> {
     let facts_file = OnceLock::new();
+    // The first mount has the number 0.
+    let mut next_number = 1;
     let (control, mounts) = match plan.inherited.take() {
         Some(inherited) => {
             let taken = succession::take_over(&open_pool, &inherited, plan.first)?;
+            next_number = inherited.next_number;
             // The device may have moved since. A path that only this process can use is not recorded.
             if !plan.target.path.starts_with(members::FD_DIR) {
                 register_name(registry, &plan.target);
@@ -409,14 +425,13 @@ fn begin(
         None => {
             let view = open_pool.view(&plan.first.dataset)?;
             plan.first.apply_to(&view)?;
-            view.fs()?;
+            let fs = view.fs()?;
             // The socket first: it can be refused, and that should not cost a mount and an unmount.
             let control = listen(registry, &plan.target.name)?;
             register_name(registry, &plan.target);
-            (control, vec![mount_here(0, view, plan.first)?])
+            (control, vec![mount_here(view, fs, plan.first)?])
         }
     };
-    let next_number = mounts.iter().map(|new| new.mount.number).max().unwrap_or(0) + 1;
     let shared = Arc::new(Shared {
         target: plan.target,
         open_pool,
@@ -425,7 +440,6 @@ fn begin(
         facts_file,
         background_threads: Mutex::default(),
         supervisor_lock: Mutex::default(),
-        adding: Mutex::default(),
         lifecycle: Mutex::new(Lifecycle { next_number, ..Lifecycle::default() }),
         lifecycle_changed: Condvar::new(),
     });

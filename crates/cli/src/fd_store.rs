@@ -51,8 +51,10 @@ const FD_MOUNT: &str = "terrane-mount";
 const FD_TAGS: &str = "terrane-tags";
 /// Prefix of the names of descriptors that servers leave.
 pub const FD_NAME_PREFIX: &str = "terrane-";
+/// The descriptors of a mount.
+const KINDS_OF_MOUNT: [&str; 5] = [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT, FD_TAGS];
 /// Most descriptors of a mount.
-const FDS_OF_MOUNT: usize = 5;
+const FDS_OF_MOUNT: usize = KINDS_OF_MOUNT.len();
 /// The version of the facts. Facts of version 1 have no such key, and describe one mount.
 const VERSION: u32 = 2;
 /// Most descriptors that our own supervisor holds. They suffice for 500 mounts.
@@ -109,6 +111,9 @@ pub struct MountFacts {
     /// The number of its object set, which a rename does not change; 0: unknown.
     #[serde(default)]
     pub objset: u64,
+    /// The guid of the snapshot; `None`: a data set, or unknown.
+    #[serde(default)]
+    pub snapshot: Option<u64>,
     #[serde(with = "json::path")]
     pub dir: PathBuf,
     #[serde(with = "negotiated")]
@@ -159,6 +164,8 @@ pub struct Inherited {
     pub facts_file: File,
     /// The mounts that still exist, by their numbers.
     pub mounts: BTreeMap<u32, InheritedMount>,
+    /// Above the numbers of all mounts of which the holder has anything.
+    pub next_number: u32,
 }
 
 /// A mount that a predecessor left.
@@ -231,7 +238,10 @@ impl FdStore {
         sent.map_err(Failure::io("sending descriptors to", self.socket.as_ref()))
     }
 
+    /// Gives the holder a descriptor, in place of what it has under this name: our own supervisor replaces that itself, while
+    /// systemd would keep both.
     fn store(&self, name: &str, file: &File) -> Outcome {
+        self.remove(name)?;
         self.send(&format!("FDSTORE=1\nFDNAME={name}"), Some(file))?;
         record_stored(name, file)
     }
@@ -353,7 +363,7 @@ impl FdStore {
 
     /// Has the holder drop the descriptors of a mount that has ended, while others continue.
     pub fn drop_mount(&self, number: u32) -> Outcome {
-        [FD_CONNECTION, FD_LEDGER, FD_LOST, FD_MOUNT, FD_TAGS].iter().try_for_each(|kind| {
+        KINDS_OF_MOUNT.iter().try_for_each(|kind| {
             let name = numbered(kind, number);
             stored_fds().retain(|(known, _)| *known != name);
             // Our supervisor ignores `FDSTOREREMOVE` for most names, and systemd ignores `X_DROP`. So both are sent.
@@ -386,12 +396,9 @@ impl FdStore {
         self.store(&numbered(FD_TAGS, number), tags)
     }
 
-    /// After a crash. It replaces the previous list: our own supervisor does that itself, while systemd would
-    /// keep both.
+    /// After a crash. It replaces the previous list.
     pub fn store_lost(&self, number: u32, lost: &File) -> Outcome {
-        let name = numbered(FD_LOST, number);
-        self.remove(&name)?;
-        self.store(&name, lost)
+        self.store(&numbered(FD_LOST, number), lost)
     }
 
     /// The mount exists, and its server answers.
@@ -432,6 +439,8 @@ impl Inherited {
     }
 
     fn of(mut passed: Vec<(String, File)>) -> Outcome<Option<Inherited>> {
+        let number_of = |name: &str| KINDS_OF_MOUNT.iter().find_map(|kind| number_in(kind, name));
+        let numbers: BTreeSet<u32> = passed.iter().filter_map(|(name, _)| number_of(name)).collect();
         // If several have one name, the last is used.
         let mut take = |name: &str| {
             let at = passed.iter().rposition(|(given, _)| given == name)?;
@@ -468,9 +477,16 @@ impl Inherited {
             };
             found.push((number, connection, (ledger, lost, tags), page, facts));
         }
+        // A mount that ended when no server ran: its number must not lead to what its server left.
+        let is_found = |number: &u32| found.iter().any(|(known, ..)| known == number);
+        let ended = numbers.iter().filter(|number| !is_found(number));
+        if let Some(holder) = FdStore::of_this_process() {
+            ended.cloned().try_for_each(|number| holder.drop_mount(number))?;
+        }
         if found.is_empty() {
             return Ok(None);
         }
+        let next_number = numbers.last().map_or(1, |last| last.saturating_add(1));
         let mut mounts = BTreeMap::new();
         let record = |one: &(String, File)| record_stored(&one.0, &one.1);
         for (number, connection, (ledger, lost, tags), page, facts) in found {
@@ -485,7 +501,7 @@ impl Inherited {
         facts.version = VERSION;
         let control = UnixListener::from(std::os::fd::OwnedFd::from(control.1));
         let device = device.map(|(_, file)| file);
-        Ok(Some(Inherited { control, device, facts, facts_file: facts_file.1, mounts }))
+        Ok(Some(Inherited { control, device, facts, facts_file: facts_file.1, mounts, next_number }))
     }
 
     /// Whether an earlier server could write.
@@ -535,6 +551,7 @@ mod tests {
         let first = MountFacts {
             dataset: "home".to_owned(),
             objset: 9,
+            snapshot: Some(u64::MAX),
             dir: OsString::from_vec(b"/mnt/\xff\n".to_vec()).into(),
             negotiated: Negotiated::decode(&raw).unwrap(),
             dev: "0:53".to_owned(),
@@ -581,7 +598,7 @@ mod tests {
         assert!(inherited.was_writable() && inherited.facts.orderly);
         let facts = &inherited.mounts[&0].facts;
         assert_eq!((facts.dataset.as_str(), facts.dir.to_str()), ("", Some("/m")));
-        assert_eq!((facts.objset, &facts.options), (0, &None));
+        assert_eq!((facts.objset, facts.snapshot, &facts.options), (0, None, &None));
     }
 
     #[test]
@@ -607,6 +624,7 @@ mod tests {
         };
         let inherited = Inherited::of(passed()).unwrap().unwrap();
         assert_eq!(inherited.mounts.keys().collect::<Vec<_>>(), [&3]);
+        assert_eq!(inherited.next_number, 5, "a number that something is stored under is not used again");
         let mount = &inherited.mounts[&3];
         assert!(mount.facts == second && mount.ledger.is_none() && mount.lost.is_some());
         assert_eq!(devs_of(&passed()), ["0:54"]);

@@ -35,6 +35,8 @@ pub struct OpenPool {
     pub datasets: Arc<Datasets>,
     /// The path of the data set from the root, which is `""`.
     pub dataset_path: String,
+    /// The guid of the snapshot; `None`: this is the view of a data set.
+    pub snapshot: Option<u64>,
     pub dataset: Arc<Dataset>,
     /// Its file system, which is opened when it is first needed. A mount opens it at once.
     pub fs: FsSlot,
@@ -89,15 +91,16 @@ impl FsSlot {
     }
 }
 
-/// The slots of data sets and snapshots, by object set and name of the snapshot.
+/// The slots of data sets and snapshots, by object set and guid of the snapshot. Another snapshot may get its name.
 #[derive(Clone, Default)]
-struct FsSlots(Arc<Mutex<BTreeMap<(u64, String), FsSlot>>>);
+struct FsSlots(Arc<Mutex<BTreeMap<SlotKey, FsSlot>>>);
+
+type SlotKey = (u64, Option<u64>);
 
 impl FsSlots {
-    fn of(&self, dataset: &Dataset, path: &str) -> FsSlot {
-        let snapshot = path.split_once('@').map(|(_, name)| name).unwrap_or_default();
+    fn of(&self, dataset: &Dataset, snapshot: Option<u64>) -> FsSlot {
         let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        slots.entry((dataset.object_set().id().0, snapshot.to_owned())).or_default().clone()
+        slots.entry((dataset.object_set().id().0, snapshot)).or_default().clone()
     }
 }
 
@@ -108,6 +111,8 @@ pub struct MountedAt {
     pub number: u32,
     /// The path of the data set from the root.
     pub path: String,
+    /// The guid of the snapshot, if one is mounted.
+    pub snapshot: Option<u64>,
     /// Its first mount point. Others are in the kernel's table.
     pub dir: PathBuf,
     /// The kernel's number of the file system.
@@ -118,12 +123,21 @@ pub struct MountedAt {
 
 /// The data sets that this process has mounted, in the order of their mounts.
 #[derive(Clone, Default)]
-pub struct MountTable(Arc<Mutex<Vec<MountedAt>>>);
+pub struct MountTable {
+    rows: Arc<Mutex<Vec<MountedAt>>>,
+    changing: Arc<Mutex<()>>,
+}
 
 impl MountTable {
     fn rows(&self) -> MutexGuard<'_, Vec<MountedAt>> {
         // A thread that panicked while it held the lock left whole rows.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Held while a mount is added, and while the tree of data sets and snapshots changes. So what a change has found to be
+    /// not mounted stays so until the change is done, and no data set is mounted twice.
+    pub fn lock_changes(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn list(&self) -> Vec<MountedAt> {
@@ -195,7 +209,8 @@ impl OpenPool {
                     objects,
                     datasets,
                     dataset_path: String::new(),
-                    fs: slots.of(&dataset, ""),
+                    snapshot: None,
+                    fs: slots.of(&dataset, None),
                     dataset,
                     slots,
                     mounts: MountTable::default(),
@@ -253,20 +268,35 @@ impl OpenPool {
             return Ok(self.clone());
         }
         if let Some(row) = self.mounts.list().into_iter().find(|row| row.path == path) {
-            return Ok(OpenPool { dataset_path: row.path, dataset: row.dataset, fs: row.fs, ..self.clone() });
+            let MountedAt { path, snapshot, dataset, fs, .. } = row;
+            return Ok(OpenPool { dataset_path: path, snapshot, dataset, fs, ..self.clone() });
         }
-        let dataset = match path.split_once('@') {
-            Some((path, name)) => self.datasets.open_snapshot(path, name)?,
-            None => self.datasets.open_dataset(path)?,
+        let (snapshot, dataset) = match path.split_once('@') {
+            Some((path, name)) => {
+                let (info, dataset) = self.datasets.open_snapshot_and_info(path, name)?;
+                (Some(info.guid), dataset)
+            }
+            None => (None, self.datasets.open_dataset(path)?),
         };
-        let fs = self.slots.of(&dataset, path);
-        Ok(OpenPool { dataset_path: path.to_owned(), dataset, fs, ..self.clone() })
+        let fs = self.slots.of(&dataset, snapshot);
+        Ok(OpenPool { dataset_path: path.to_owned(), snapshot, dataset, fs, ..self.clone() })
     }
 
     /// The view of the data set with this object set.
     pub fn find_by_set(&self, set: u64) -> Result<Option<OpenPool>, DatasetError> {
         let found = self.datasets.list()?.into_iter().find(|info| info.set.0 == set);
         found.map(|info| self.find(&info.path)).transpose()
+    }
+
+    /// The view of the snapshot with this guid, whatever its name is by now.
+    pub fn find_snapshot(&self, guid: u64) -> Result<Option<OpenPool>, DatasetError> {
+        for info in self.datasets.list()? {
+            let snapshots = self.datasets.snapshots(&info.path)?;
+            if let Some(found) = snapshots.iter().find(|snapshot| snapshot.info.guid == guid) {
+                return self.find(&format!("{}@{}", info.path, found.name)).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Closes the file system, if it was opened for a question alone.
@@ -283,13 +313,13 @@ impl OpenPool {
         if has(&self.dataset) && !self.is_snapshot() {
             return Some((self.dataset_path.clone(), self.fs().ok()?));
         }
-        let row = self.mounts.list().into_iter().find(|row| !row.path.contains('@') && has(&row.dataset))?;
+        let row = self.mounts.list().into_iter().find(|row| row.snapshot.is_none() && has(&row.dataset))?;
         Some((row.path, row.fs.get()?))
     }
 
     /// Whether this is the view of a snapshot, which is read-only.
     pub fn is_snapshot(&self) -> bool {
-        self.dataset_path.contains('@')
+        self.snapshot.is_some()
     }
 
     /// Whether this process serves mounts of the pool.

@@ -37,6 +37,7 @@ use terrane_posix::RewriteSpec;
 
 impl Query {
     pub fn answer(&self, open_pool: &OpenPool, progress: Progress<'_>) -> Outcome<Value> {
+        let _alone = self.changes_tree().then(|| open_pool.mounts.lock_changes());
         match self {
             Query::Status => Ok(value(&status::of(open_pool))),
             Query::Metrics => Ok(metrics::render(open_pool, None).into()),
@@ -61,7 +62,10 @@ impl Query {
             Query::CreateDataset { path, parents, settings } => {
                 Ok(value(&datasets::create(open_pool, path, *parents, settings)?))
             }
-            Query::DestroyDataset { path } => Ok(value(&datasets::destroy(open_pool, path)?)),
+            Query::DestroyDataset { path } => Ok(value(&datasets::destroy(open_pool, path, (false, false))?)),
+            Query::DestroyTree { path, recursive, dry_run } => {
+                Ok(value(&datasets::destroy(open_pool, path, (*recursive, *dry_run))?))
+            }
             Query::Snapshots { action } => action.answer(open_pool),
             Query::RenameDataset { path, to } => Ok(value(&datasets::rename(open_pool, path, to)?)),
             Query::Owners { path, of } => Ok(value(&owners::list(open_pool, path, of)?)),

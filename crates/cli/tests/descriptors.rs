@@ -14,7 +14,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
-use support::{Running, TestDir, can_mount, kill};
+use support::{Running, TestDir, can_mount, is_root, kill};
+use terrane_fuse::UnmountHandle;
 
 /// Plays systemd.
 struct Manager<'a> {
@@ -30,28 +31,57 @@ impl Manager<'_> {
         Manager { dir, socket, store: Vec::new() }
     }
 
-    /// Stores what the server hands over, until it is ready.
-    fn hear_until_ready(&mut self) {
-        loop {
-            let mut words = [0; 4096];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let parts = &mut [IoSliceMut::new(&mut words)];
-            let heard = recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap();
-            let words = String::from_utf8(words[..heard.bytes].to_vec()).unwrap();
-            for message in control.drain() {
-                let RecvAncillaryMessage::ScmRights(fds) = message else { panic!("no descriptor: {words}") };
-                let name = words.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap();
-                self.store.extend(fds.map(|fd| (name.to_string(), fd)));
-            }
-            if words.lines().any(|line| line == "READY=1") {
-                return;
-            }
+    /// Does what the next message of the server says. `None`: none comes in time.
+    fn hear(&mut self) -> Option<String> {
+        let mut words = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let parts = &mut [IoSliceMut::new(&mut words)];
+        let heard = recvmsg(&self.socket, parts, &mut control, RecvFlags::CMSG_CLOEXEC).ok()?;
+        let words = String::from_utf8(words[..heard.bytes].to_vec()).unwrap();
+        let name = words.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or_default();
+        for message in control.drain() {
+            let RecvAncillaryMessage::ScmRights(fds) = message else { panic!("no descriptor: {words}") };
+            // The newest comes first, and an older one of its name stays.
+            fds.for_each(|fd| self.store.insert(0, (name.to_string(), fd)));
         }
+        if words.lines().any(|line| line == "FDSTOREREMOVE=1") {
+            self.store.retain(|(known, _)| known != name);
+        }
+        Some(words)
+    }
+
+    fn hear_until_ready(&mut self) {
+        while !self.hear().expect("the server is not ready").lines().any(|line| line == "READY=1") {}
+    }
+
+    /// A server waits while its messages are not read.
+    fn hear_while<T: Send>(&mut self, work: impl FnOnce() -> T + Send) -> T {
+        self.socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let outcome = std::thread::scope(|scope| {
+            let working = scope.spawn(work);
+            while self.hear().is_some() || !working.is_finished() {}
+            working.join().unwrap()
+        });
+        self.socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        outcome
+    }
+
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<_> = self.store.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A server that is ready.
+    fn start(&mut self) -> Running {
+        let server = self.spawn();
+        self.hear_until_ready();
+        server
     }
 
     /// A server that gets the stored descriptors, from number 3 on.
-    fn start(&mut self) -> Running {
+    fn spawn(&mut self) -> Running {
         let mut names = Vec::new();
         let mut script = String::new();
         // High numbers first, for none of those from 3 on may be overwritten before it is copied.
@@ -69,7 +99,7 @@ impl Manager<'_> {
         let mut command = Command::new("bash");
         command.args(["-c", &script]).arg(program.get_program()).current_dir(self.dir.path(""));
         command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("NOTIFY_SOCKET", self.dir.path("notify"));
+        command.env("NOTIFY_SOCKET", self.dir.path("notify")).env("FDSTORE", "512");
         let log = File::options().create(true).append(true).open(self.dir.path("state/tank.log"));
         command.stderr(log.unwrap());
         if !names.is_empty() {
@@ -77,7 +107,6 @@ impl Manager<'_> {
         }
         let server = Running(command.spawn().unwrap());
         drop(copies);
-        self.hear_until_ready();
         server
     }
 }
@@ -91,10 +120,8 @@ fn a_server_follows_a_killed_one_by_what_its_manager_keeps() {
     dir.run("pool create tank tank.img --size 64M", 0);
     let mut manager = Manager::new(&dir);
     let mut server = manager.start();
-    let mut names: Vec<_> = manager.store.iter().map(|(name, _)| name.as_str()).collect();
-    names.sort_unstable();
     let kinds = ["connection", "control", "device", "facts", "ledger", "tags"];
-    assert_eq!(names, kinds.map(|kind| format!("terrane-{kind}")));
+    assert_eq!(manager.names(), kinds.map(|kind| format!("terrane-{kind}")));
 
     let path = dir.path("mnt/kept");
     let mut kept = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
@@ -114,5 +141,87 @@ fn a_server_follows_a_killed_one_by_what_its_manager_keeps() {
     dir.run("mount tank mnt", 0);
     assert_eq!(fs::read(&path).unwrap(), b"kept");
     dir.run("umount mnt", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// If it is killed in between, the next one takes what it has committed for commits of the first.
+#[test]
+fn a_server_stores_all_losses_before_it_opens_a_file_system() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("descriptors-lost");
+    dir.run("pool create tank tank.img --size 64M", 0);
+    let mut manager = Manager::new(&dir);
+    let mut server = manager.start();
+    fs::create_dir(dir.path("home")).unwrap();
+    dir.run("fs create tank/home", 0);
+    manager.hear_while(|| dir.run("mount tank/home home", 0));
+    let mut file = File::create(dir.path("home/file")).unwrap();
+    dir.run("sync tank", 0);
+    file.write_all(b"lost").unwrap();
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    // The next server stores a new ledger for the root once its file system is open.
+    manager.store.retain(|(name, _)| name != "terrane-ledger");
+    let mut server = manager.spawn();
+    while !manager.names().contains(&"terrane-ledger") {
+        manager.hear().unwrap();
+    }
+    assert!(manager.names().contains(&"terrane-lost-1"), "{:?}", manager.names());
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    let mut server = manager.start();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(5));
+    drop(file);
+    kill("-TERM", server.0.id());
+    assert!(manager.hear_while(|| server.0.wait()).unwrap().success());
+    drop(manager);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+/// Mounts beside the root: their descriptors are more than 64.
+const MOUNTS: usize = 16;
+
+#[test]
+fn a_manager_keeps_many_mounts_and_nothing_of_one_that_has_ended() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("descriptors-many");
+    dir.run("pool create tank tank.img --size 256M", 0);
+    let mut manager = Manager::new(&dir);
+    let mut server = manager.start();
+    for at in 1..=MOUNTS {
+        fs::create_dir(dir.path(&at.to_string())).unwrap();
+        dir.run(&format!("fs create tank/{at}"), 0);
+        manager.hear_while(|| dir.run(&format!("mount tank/{at} {at}"), 0));
+        fs::write(dir.path(&format!("{at}/file")), at.to_string()).unwrap();
+    }
+    dir.run("sync tank", 0);
+    assert!(manager.store.len() > 64, "{:?}", manager.names());
+
+    // The last mount ends when no server can say so. The manager sees the end of its connection, and keeps the rest.
+    server.0.kill().unwrap();
+    server.0.wait().unwrap();
+    UnmountHandle::at(&dir.path(&MOUNTS.to_string())).detach().unwrap();
+    let last = format!("-{MOUNTS}");
+    manager.store.retain(|(name, _)| *name != format!("terrane-connection{last}"));
+    assert_eq!(manager.names().iter().filter(|name| name.ends_with(&last)).count(), 3);
+    let mut server = manager.start();
+    assert_eq!(manager.names().iter().filter(|name| name.ends_with(&last)).count(), 0);
+    for at in 1..MOUNTS {
+        assert_eq!(fs::read_to_string(dir.path(&format!("{at}/file"))).unwrap(), at.to_string());
+    }
+    manager.hear_while(|| dir.run(&format!("mount tank/{MOUNTS} {MOUNTS}"), 0));
+    let mut names = manager.names();
+    let all = names.len();
+    names.dedup();
+    assert_eq!((all, names.iter().filter(|name| name.ends_with(&last)).count()), (names.len(), 0));
+    assert_eq!(fs::read_to_string(dir.path(&format!("{MOUNTS}/file"))).unwrap(), MOUNTS.to_string());
+
+    kill("-TERM", server.0.id());
+    assert!(manager.hear_while(|| server.0.wait()).unwrap().success());
+    drop(manager);
     assert!(dir.out("check tank").contains("nothing found"));
 }

@@ -5,29 +5,7 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-use support::{TestDir, can_mount, is_root};
-
-/// A loop device, detached when the test ends.
-struct Loop(String);
-
-impl Loop {
-    fn new(image: PathBuf, words: &[&str]) -> Option<Loop> {
-        let output = Command::new("losetup").args(words).args(["-f", "--show"]).arg(image).output().ok()?;
-        if !output.status.success() {
-            eprintln!("SKIPPED: no loop device: {}", String::from_utf8_lossy(&output.stderr));
-            return None;
-        }
-        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().to_string()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
+use support::{Loop, TestDir, can_mount, is_root};
 
 /// Under another registry, where only the kernel knows what is mounted.
 fn run_elsewhere(dir: &TestDir, words: &str) -> Result<(), String> {

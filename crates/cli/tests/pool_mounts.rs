@@ -5,12 +5,14 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use support::{TestDir, can_mount, is_root, kill};
+use std::time::{Duration, Instant};
+use support::{Loop, TestDir, can_mount, is_root, kill};
 use terrane_dataset::Datasets;
 use terrane_device::{Backing, OpenMode};
 use terrane_object::ObjectSets;
@@ -183,6 +185,64 @@ fn a_killed_server_costs_no_mount_more_than_what_was_not_committed() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+/// It would be read, and could block for ever.
+#[test]
+fn a_request_to_mount_comes_with_a_connection_to_the_kernel() {
+    let Some(dir) = new_pool("sets-pipe", &["home"]) else { return };
+    dir.run("mount tank mnt", 0);
+    let (pipe, _writer) = std::io::pipe().unwrap();
+    let stream = UnixStream::connect(dir.path("state/tank.sock")).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    lines.next().unwrap().unwrap();
+    let question = "{\"ask\":\"mount\",\"dataset\":\"home\",\"dir\":[47],\"dev\":\"0:54\",\"source\":\"x\",\"options\":[]}\n";
+    let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
+    terrane_fuse::handover::send_on(&stream, question.as_bytes(), &pipe).unwrap();
+    let answer = lines.next().unwrap().unwrap();
+    assert!(answer.contains("refused") && answer.contains("/dev/fuse"), "{answer}");
+    dir.run("mount tank/home home", 0);
+    dir.run("umount -a tank", 0);
+}
+
+/// A block device that has failed: a loop device whose file finds no space.
+#[test]
+fn a_commit_that_fails_at_the_end_of_a_mount_is_reported() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("sets-failed");
+    for name in ["host", "home"] {
+        fs::create_dir(dir.path(name)).unwrap();
+    }
+    let host = dir.path("host");
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", "size=48M", "host"]).arg(&host).status();
+    assert!(mounted.unwrap().success());
+    let (image, other) = (host.join("disk.img"), host.join("other"));
+    File::create(&image).unwrap().set_len(1 << 30).unwrap();
+    let Some(device) = Loop::new(image, &[]) else { return };
+    dir.run(&format!("pool create tank {}", device.0), 0);
+    dir.run("mount tank mnt", 0);
+    dir.run("fs create tank/home", 0);
+    dir.run("mount tank/home home", 0);
+    let mut filler = File::create(&other).unwrap();
+    while filler.write_all(&[1; 1 << 16]).is_ok() {}
+    let file = new_file(&dir.path("home/file"));
+    let noise: Vec<u8> =
+        (0..1u32 << 21).flat_map(|n| n.wrapping_mul(0x9e37_79b9).rotate_left(n % 31).to_le_bytes()).collect();
+    let _ = file.write_all_at(&noise, 0);
+    drop(file);
+    dir.refused("umount home", &["tank/home", "unmounted, but the commit failed"]);
+    drop(filler);
+    fs::remove_file(other).unwrap();
+    dir.run("umount mnt", 1);
+    assert_eq!(dir.mounts(), [host]);
+    // The supervisor is still ending: the command did not wait for it.
+    let begun = Instant::now();
+    while dir.path("state/tank.supervisor").exists() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "a supervisor stays without a mount");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn options_hold_for_one_mount() {
     let Some(dir) = new_pool("sets-options", &["home", "data"]) else { return };
@@ -244,6 +304,8 @@ fn what_cannot_be_mounted_or_unmounted_is_refused_by_name() {
     dir.run("mount tank/home home", 0);
     dir.refused("mount tank/home home", &["tank/home is mounted on", "already"]);
     dir.refused("umount tank/hme", &["tank/hme is not mounted", "did you mean 'tank/home'"]);
+    dir.refused("umount -a tank/home", &["-a", "data set tank/home", "umount -a tank"]);
+    assert_eq!(names(&dir), ["tank", "tank/home"]);
 
     // In use: by a file, and by a mount below it.
     let file = new_file(&dir.path("home/file"));

@@ -142,6 +142,112 @@ fn snapshots_outlive_their_server() {
     assert!(dir.out("check tank").contains("nothing found"));
 }
 
+/// A mount knows its snapshot by name and guid, and programs rely on what it shows.
+#[test]
+fn a_mounted_snapshot_keeps_its_name_and_its_content() {
+    let Some(dir) = mounted("mounted-snapshot") else { return };
+    for name in ["a", "b"] {
+        fs::write(dir.path("home/file"), name).unwrap();
+        dir.run(&format!("snapshot tank/home@{name}"), 0);
+    }
+    dir.run("fs clone tank/home@b tank/trial", 0);
+    dir.run("mount tank/home@b other", 0);
+    let held = ["tank/home@b", "mounted on", "unmount it first"];
+    dir.refused("fs rename tank/home@b tank/home@c", &held);
+    dir.refused("fs promote tank/trial", &held);
+    dir.refused("fs destroy -n tank/home@b", &held);
+    dir.run("umount home", 0);
+    dir.refused("fs rollback -r tank/home@a", &held);
+    // Only the first of them is in the way.
+    dir.run("fs rename tank/home@a tank/home@old", 0);
+    // What the kernel has negotiated for this mount stays, whatever the property says by now. So do the other mounts.
+    for value in ["off", "posix", "off"] {
+        dir.run(&format!("fs set acltype={value} tank/home"), 0);
+        dir.run("restart tank", 0);
+        assert_eq!(read(&dir, "other/file"), "b");
+    }
+    kill("-KILL", server(&dir));
+    assert_eq!(read(&dir, "other/file"), "b");
+    fs::write(dir.path("mnt/file"), "served").unwrap();
+    dir.run("umount other", 0);
+    dir.run("fs promote tank/trial", 0);
+    dir.run("mount tank/trial@b other -o acltype=off", 0);
+    assert_eq!(read(&dir, "other/file"), "b");
+    dir.run("umount -a tank", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn what_is_not_destroyed_is_refused_before_anything_is_destroyed() {
+    let dir = TestDir::new("destroy");
+    dir.run("pool create tank tank.img --size 256M", 0);
+    dir.run("fs create -p tank/a/b", 0);
+    let all = || dir.out("fs list -H -r -t all -o name tank");
+    // Without -r.
+    dir.refused("fs destroy -n tank/nope", &["unknown data set 'tank/nope'"]);
+    dir.refused("fs destroy -rn tank/nope", &["unknown data set 'tank/nope'"]);
+    dir.refused("fs destroy -n tank/a", &["below it"]);
+    dir.refused("fs destroy -n tank/a#none", &["tank/a#none"]);
+    dir.refused("fs destroy -n tank/a@none", &["tank/a@none"]);
+    assert_eq!(dir.out("fs destroy -nv tank/a/b"), "would destroy tank/a/b\n");
+    dir.run("snapshot tank/a@x", 0);
+    dir.run("fs bookmark tank/a@x tank/a#x", 0);
+    dir.run("fs destroy -n tank/a#x", 0);
+    assert_eq!(all(), "tank\ntank/a\ntank/a@x\ntank/a#x\ntank/a/b\n");
+    // Each word must name a snapshot, though not in each data set.
+    dir.run("snapshot -r tank/a@y", 0);
+    dir.run("snapshot tank/a/b@z", 0);
+    dir.refused("fs destroy -r tank/a@y,nope", &["tank/a@nope"]);
+    assert!(all().contains("tank/a@y"));
+    dir.run("fs destroy -r tank/a@y,z", 0);
+    assert_eq!(all(), "tank\ntank/a\ntank/a@x\ntank/a#x\ntank/a/b\n");
+
+    // A clone in the tree goes with it, and one outside stays.
+    dir.run("fs clone tank/a@x tank/a/c", 0);
+    dir.run("snapshot tank/a/b@s", 0);
+    dir.run("fs clone tank/a/b@s tank/out", 0);
+    let before = all();
+    dir.refused("fs destroy -r tank/a", &["tank/a/b@s", "cloned as out"]);
+    assert_eq!(all(), before);
+    dir.run("fs destroy tank/out", 0);
+    let said = dir.out("fs destroy -rnv tank/a");
+    let names: Vec<&str> = said.lines().filter_map(|line| line.strip_prefix("would destroy ")).collect();
+    assert_eq!(names, ["tank/a/c", "tank/a/b@s", "tank/a/b", "tank/a@x", "tank/a"]);
+    assert!(said.contains("would reclaim"), "{said}");
+    dir.run("fs destroy -r tank/a", 0);
+    assert_eq!(all(), "tank\n");
+    // A clone above its origin.
+    dir.run("fs create tank/a", 0);
+    dir.run("snapshot tank/a@s", 0);
+    dir.run("fs clone tank/a@s tank/a/c", 0);
+    dir.run("fs promote tank/a/c", 0);
+    let before = all();
+    dir.refused("fs destroy -r tank/a", &["tank/a/c@s", "promote that first"]);
+    assert_eq!(all(), before);
+    dir.run("fs promote tank/a", 0);
+    dir.run("fs destroy -r tank/a", 0);
+    assert_eq!(all(), "tank\n");
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
+#[test]
+fn a_tree_with_a_mounted_snapshot_is_not_destroyed_in_part() {
+    let Some(dir) = mounted("destroy-mounted") else { return };
+    dir.run("fs create -p tank/tree/leaf", 0);
+    dir.run("fs create tank/tree/west", 0);
+    dir.run("snapshot -r tank/tree@s", 0);
+    // A question opens the head, and closes it.
+    dir.run("fs diff tank/tree/leaf@s", 0);
+    dir.run("mount tank/tree@s other", 0);
+    dir.refused("fs destroy -r tank/tree", &["tank/tree@s", "unmount it first"]);
+    dir.refused("fs destroy -r tank/tree@s", &["tank/tree@s", "unmount it first"]);
+    dir.run("umount other", 0);
+    assert_eq!(dir.out("fs list -H -r -t snapshot -o name tank/tree").lines().count(), 3);
+    dir.run("fs destroy -r tank/tree", 0);
+    dir.run("umount -a tank", 0);
+    assert!(dir.out("check tank").contains("nothing found"));
+}
+
 /// The forms of sanoid.
 #[test]
 fn scripts_for_zfs_find_what_they_ask_for() {

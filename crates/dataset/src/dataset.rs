@@ -1,14 +1,15 @@
 //! An open data set and its properties. Creates and opens the root data set.
 
-use crate::attributes::{AclType, DnodeSize, XattrPlacement};
+use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
 use crate::branch::{Branch, BranchBound, Follower};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
 use crate::error_log::{ErrorRecorder, RecordScope};
 use crate::feature_counts;
 use crate::free_policy::open_set;
+use crate::mos_zap;
 use crate::naming::Naming;
-use crate::node::{self, Node};
+use crate::node::Node;
 use crate::obeyed::Obeyed;
 use crate::owner_walk::OwnerWalk;
 use crate::props::{
@@ -298,7 +299,7 @@ impl Dataset {
         branch: &Arc<Branch>,
     ) -> Result<Dataset, DatasetError> {
         let set = open_set(objects, node)?;
-        let props_zap = node::zap(objects.mos(), node.props)?;
+        let props_zap = mos_zap::zap(objects.mos(), node.props)?;
         let zap_policy = ZapPolicy::of(&set);
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
         let fixed = fixed_properties(&master)?;
@@ -468,12 +469,16 @@ impl Dataset {
 
     /// Applies a value until the property is set or this process closes the data set. The value is not stored, and no data
     /// set inherits it. Call this before the kernel learns of the data set.
+    ///
+    /// Of a snapshot, only properties that the kernel caches can be overridden. The others say how data is written.
     pub fn set_temporary(&self, name: &str, value: &str) -> Result<(), DatasetError> {
-        self.check_not_snapshot()?;
         let property = Property::find(name)?;
+        if ![attributes::ACL_TYPE, attributes::XATTR].contains(&property.name) {
+            self.check_not_snapshot()?;
+        }
         let (_, value) = self.parse_change(name, value)?;
         self.obeyed.set_temporary(property, Some(value));
-        self.obeyed.apply_first()
+        if self.is_snapshot() { self.obeyed.apply_kernel_cached() } else { self.obeyed.apply_first() }
     }
 
     /// Removes the value that is set here, and the one that was received. Then the inherited value or the default applies.

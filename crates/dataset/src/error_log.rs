@@ -8,8 +8,9 @@
 //! A server calls [`Dataset::record_new_errors`](crate::Dataset::record_new_errors) every few seconds, and
 //! [`Dataset::record_errors`](crate::Dataset::record_errors) before it exports the pool.
 
-use crate::directory::{ERRORS, change_directory, find_in_directory};
+use crate::directory::ERRORS;
 use crate::error::DatasetError;
+use crate::mos_zap::{change_directory, find_in_directory};
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;

@@ -14,8 +14,9 @@
 //!
 //! Invariant: in the commits of an incarnation that is stored here, the numbers are right.
 
-use crate::directory::{FEATURE_USES, POOL_DIRECTORY, change_directory, find_in_directory};
+use crate::directory::{FEATURE_USES, POOL_DIRECTORY};
 use crate::error::DatasetError;
+use crate::mos_zap::{change_directory, find_in_directory};
 use crate::zap_form::COUNTED;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;

@@ -27,6 +27,7 @@ mod error_log;
 mod feature_counts;
 mod free_policy;
 mod limits;
+mod mos_zap;
 mod naming;
 mod node;
 mod obeyed;

@@ -3,8 +3,9 @@
 //! The node of a data set names its object set, its properties, the data sets below it, its snapshots, and the dead list of its head.
 //! The root's object set and properties are entries of the pool directory. Its node is created when it is first needed.
 
-use crate::directory::{ROOT_DATASET, ROOT_NODE, ROOT_PROPS, change_directory, find_in_directory};
+use crate::directory::{ROOT_DATASET, ROOT_NODE, ROOT_PROPS};
 use crate::error::DatasetError;
+use crate::mos_zap::{change_directory, find_in_directory, zap};
 use crate::props::Props;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -174,17 +175,4 @@ pub(crate) fn zap_of_mut(
     let made = ObjectZap::create(mos, &ZapPolicy::of(mos), tx, ObjectKind::Zap)?;
     entries.update_u64(tx, name, made.object().id().0)?;
     Ok(made)
-}
-
-/// The ZAP in an object of the MOS.
-pub(crate) fn zap(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<ObjectZap, DatasetError> {
-    let object = mos.hold(id)?;
-    if object.kind() != ObjectKind::Zap {
-        return Err(DatasetError::Damaged {
-            at: "tree of data sets",
-            expected: format!("a ZAP in object {id} of the meta object set"),
-            found: format!("{:?}", object.kind()),
-        });
-    }
-    Ok(ObjectZap::new(&ZapPolicy::of(mos), object))
 }

@@ -3,9 +3,10 @@
 use crate::chain::{part_ids, read_entries};
 use crate::dataset::Dataset;
 use crate::dead_list::{DeadEntry, PartInfo};
-use crate::directory::{RETIRED, find_in_directory};
+use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
+use crate::mos_zap::find_in_directory;
 use crate::node::{DEAD_LIST, ORIGIN, ZAPS};
 use crate::tree::{Snapshot, nodes, retired_sets};
 use std::collections::BTreeSet;

@@ -20,10 +20,12 @@ pub use usage::DatasetUsage;
 use crate::branch::Branch;
 use crate::chain::{Chain, ChainChange};
 use crate::dataset::{Dataset, NewProps};
-use crate::directory::{RETIRED, change_directory, find_in_directory};
+use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
-use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, zap};
+use crate::mos_zap::zap;
+use crate::mos_zap::{change_directory, find_in_directory};
+use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE};
 use crate::owners::CountOwners;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -340,6 +342,40 @@ impl Datasets {
         Ok(())
     }
 
+    /// Refuses what [`destroy`](Self::destroy) would refuse.
+    pub fn check_destroy(&self, path: &str) -> Result<(), DatasetError> {
+        split(path)?;
+        let _tree = self.tree.lock();
+        self.check_bare(path, &self.node(path)?)
+    }
+
+    fn check_not_open(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        if self.is_open(node) {
+            let by = "it is open: unmount it first".to_string();
+            return Err(DatasetError::InUse { name: path.to_string(), by });
+        }
+        Ok(())
+    }
+
+    /// Refuses a data set that is open, or has children or snapshots.
+    fn check_bare(&self, path: &str, node: &Node) -> Result<(), DatasetError> {
+        self.check_not_open(path, node)?;
+        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
+        let children = node.zap_of(CHILDREN)?.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
+        if let Some(child) = children.first() {
+            let found = children.len();
+            return Err(in_use(format!("{found} data set(s) are below it, like {}", join(path, child))));
+        }
+        let snapshots = snapshots_of(self.objects.mos(), node)?;
+        if let Some((name, _)) = snapshots.first() {
+            let (found, name) = (snapshots.len(), String::from_utf8_lossy(name));
+            return Err(in_use(format!(
+                "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
+            )));
+        }
+        Ok(())
+    }
+
     /// Destroys a data set without children and snapshots. Its blocks are freed in the background.
     pub fn destroy(&self, path: &str) -> Result<(), DatasetError> {
         let (parent, name) = split(path)?;
@@ -347,22 +383,7 @@ impl Datasets {
         let tx = self.begin_settled(COST_FREEING)?;
         let _tree = self.tree.lock();
         let node = self.node(path)?;
-        let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        if self.is_open(&node) {
-            return Err(in_use("it is open: unmount it first".to_string()));
-        }
-        let children = node.zap_of(CHILDREN)?.map(|zap| names_in(&zap)).transpose()?.unwrap_or_default();
-        if let Some(child) = children.first() {
-            let found = children.len();
-            return Err(in_use(format!("{found} data set(s) are below it, like {}", join(path, child))));
-        }
-        let snapshots = snapshots_of(mos, &node)?;
-        if let Some((name, _)) = snapshots.first() {
-            let (found, name) = (snapshots.len(), String::from_utf8_lossy(name));
-            return Err(in_use(format!(
-                "it has {found} snapshot(s), like {path}@{name}: destroy them too with -r"
-            )));
-        }
+        self.check_bare(path, &node)?;
         let origin = node.get(ORIGIN)?;
         let prune_below = match origin {
             Some(origin) => read_snapshot(mos, origin)?.created.next(),

@@ -119,10 +119,11 @@ pub fn take_passed() -> Vec<(String, File)> {
             .collect(),
         None => {
             let ours = text("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
-            let count = text("LISTEN_FDS").and_then(|count| count.parse::<RawFd>().ok()).unwrap_or(0);
+            let count = text("LISTEN_FDS").and_then(|count| count.parse().ok()).unwrap_or(0);
             let names = text("LISTEN_FDNAMES").unwrap_or_default();
-            let count = if ours { count.clamp(0, 64) } else { 0 };
-            (LISTEN_FDS_START..).zip(names.split(':').map(str::to_owned)).take(count as usize).collect()
+            // There are no more than have names.
+            let count: usize = if ours { count } else { 0 };
+            (LISTEN_FDS_START..).zip(names.split(':').map(str::to_owned)).take(count).collect()
         }
     };
     pairs.into_iter().filter_map(|(fd, name)| Some((name, adopt(fd)?))).collect()

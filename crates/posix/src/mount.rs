@@ -145,7 +145,8 @@ impl Fs {
     /// object's number is reused only after its destruction has committed. So a number in `lost` that exists
     /// names the inode that the kernel means.
     pub fn take_over(dataset: Arc<Dataset>, lost: BTreeMap<Ino, Loss>) -> Result<Arc<Fs>, DatasetError> {
-        if dataset.is_read_only() {
+        // Not `is_read_only`: a data set may have become read-only while its files were changed or open.
+        if dataset.is_snapshot() {
             return Fs::open(dataset);
         }
         dataset.object_set().withhold(lost.keys().copied());
@@ -188,9 +189,10 @@ impl Fs {
         )?;
         let queue = zap(required(DELETE_QUEUE)?)?;
         let root = required(ROOT)?;
-        // A snapshot has no reservations: the live set has reserved the space.
-        let is_read_only = dataset.is_read_only();
-        let reservations = match is_read_only {
+        // A snapshot has no reservations: the live set has reserved the space. A data set with `readonly=on` has: it may
+        // become writable while it is open.
+        let is_snapshot = dataset.is_snapshot();
+        let reservations = match is_snapshot {
             true => Arc::default(),
             false => Arc::new(Reservations::load(&dataset, &master, &layouts)?),
         };
@@ -222,7 +224,7 @@ impl Fs {
             root,
             destroy_unlinked: Fs::destroy,
         });
-        if is_read_only {
+        if is_snapshot {
             fs.rewriting.running.lock().take();
         } else {
             fs.store_with_each_txg();

@@ -6,6 +6,7 @@ mod support;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use support::{Machine, ROOT_CRED, Short, USER};
+use terrane_dataset::AclType;
 use terrane_format::BlockPtr;
 use terrane_object::ObjectError;
 use terrane_posix::{
@@ -305,6 +306,11 @@ fn every_change_of_a_snapshot_is_refused() {
             answer,
             Err(terrane_dataset::DatasetError::Object(ObjectError::Pool(PoolError::ReadOnly)))
         ));
+    }
+    // Except for what the kernel caches: it is what the kernel was told at the mount.
+    for (value, kind) in [("off", AclType::Off), ("posix", AclType::Posix)] {
+        dataset.set_temporary("acltype", value).unwrap();
+        assert_eq!(dataset.acl_type(), kind);
     }
     let set = dataset.object_set();
     let is_refused = |answer| matches!(answer, Err(ObjectError::Pool(PoolError::ReadOnly)));

@@ -74,6 +74,35 @@ fn the_end_of_an_inherited_mount_leaves_nothing_unlinked() {
     assert_eq!(m.fs().unlinked_count(), Ok(0));
 }
 
+/// A successor starts with the stored value, so the property must not decide what it does for the whole mount.
+#[test]
+fn a_data_set_that_is_read_only_is_taken_over_like_any_other() {
+    let mut m = Machine::new(20, &[]);
+    let root = m.fs().root();
+    let gone = m.fs().file(root, "gone").ino;
+    m.fs().put(gone, 0, b"still read");
+    m.fs().unlink(root, b"gone").unwrap();
+    let half = m.fs().file(root, "half").ino;
+    m.fs().put(half, 0, b"first");
+    m.fs().dataset().set("readonly", "on").unwrap();
+    m.fs().sync().unwrap();
+
+    m.die(&[half]);
+    let fs = m.fs();
+    assert_eq!((fs.bytes(gone), fs.unlinked_count()), (b"still read".to_vec(), Ok(1)));
+    assert_eq!(fs.fsync(half, true), Err(Errno::EIO));
+    fs.dataset().set("readonly", "off").unwrap();
+    assert_eq!(fs.refuse_change(half), Err(Errno::EIO));
+    // What is unlinked from now on is stored in the delete queue.
+    fs.unlink(root, b"half").unwrap();
+    fs.forget(gone, 1);
+    fs.sync().unwrap();
+    m.die(&[]);
+    assert_eq!((m.fs().bytes(half), m.fs().unlinked_count()), (b"first".to_vec(), Ok(1)));
+    m.remount();
+    assert_eq!((m.fs().unlinked_count(), m.fs().getattr(half)), (Ok(0), Err(Errno::ESTALE)));
+}
+
 type Told = Vec<(Ino, Option<Loss>)>;
 
 /// Keeps notes in a list.

@@ -7,6 +7,7 @@
 
 mod beside;
 pub mod helper;
+mod places;
 mod remount;
 mod umount;
 
@@ -60,9 +61,14 @@ const LOG_VARIABLE: &str = "TERRANE_LOG";
 #[command(after_help = OPTION_HELP)]
 pub struct Mount {
     /// A data set or snapshot, like `tank/home` or `tank/home@monday`; a pool, by name or by device, is its root data set
-    #[arg(value_name = "POOL|DATASET")]
-    pool: String,
-    dir: PathBuf,
+    #[arg(value_name = "POOL|DATASET", required_unless_present = "all")]
+    pool: Option<String>,
+    /// The mount point [default: the property `mountpoint` of the data set]
+    #[arg(conflicts_with = "all")]
+    dir: Option<PathBuf>,
+    /// Mount each data set that has a `mountpoint` and `canmount=on`: below the named one, or in all pools of this user
+    #[arg(short, long, conflicts_with_all = ["foreground", "log", "metrics"])]
+    all: bool,
     #[arg(short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
     /// Stay in the foreground, and log to standard error; the mount ends with this process, unless systemd stores its descriptors
@@ -201,6 +207,9 @@ impl Mount {
     fn mount(&self, role: Role) -> Outcome {
         let registry = Registry::of_this_user()?;
         registry.make_runtime_dir()?;
+        let (Some(word), Some(dir)) = (&self.pool, &self.dir) else {
+            return self.run_by_properties(&registry);
+        };
         // A supervisor that replaces another has its server's arguments.
         let adopts = role == Role::Supervisor && std::env::var_os(ADOPT_VARIABLE).is_some();
         let given = |variable| std::env::var_os(variable).filter(|_| role == Role::Server || adopts);
@@ -214,7 +223,7 @@ impl Mount {
         };
         let (target, dataset) = match (&inherited, &pool) {
             (Some(Inherited { device: Some(device), .. }), _) => {
-                let word = target::split_mountable(&self.pool).map_or(self.pool.as_str(), |(pool, _)| pool);
+                let word = target::split_mountable(word).map_or(word.as_str(), |(pool, _)| pool);
                 let known = match &pool {
                     Some(path) => PathBuf::from(path),
                     None => registry.pools()?.remove(word).unwrap_or_else(|| word.into()),
@@ -225,14 +234,14 @@ impl Mount {
                 let dataset = given(DATASET_VARIABLE).and_then(|path| path.into_string().ok());
                 (target::find(&registry, device)?, dataset.unwrap_or_default())
             }
-            (_, None) => target::find_mountable(&registry, &self.pool)?,
+            (_, None) => target::find_mountable(&registry, word)?,
         };
         let uid = sys::process_user()?.uid;
         let source = source.unwrap_or_else(|| full_name(&target.name, &dataset));
         let defaults = mount_options::defaults(source.clone())?;
         let (daemon_options, rest) = self.daemon_options();
         if rest.iter().any(|word| word == "remount") {
-            return remount::remount(&registry, &resolve_dir(&self.dir)?, &rest);
+            return remount::remount(&registry, &resolve_dir(dir)?, &rest);
         }
         let options = ParsedOptions::parse(&rest, defaults)?;
         if dataset.contains('@') && options.is_writable {
@@ -255,7 +264,7 @@ impl Mount {
         let dir = match (&inherited, given(DIR_VARIABLE)) {
             (Some(inherited), _) => inherited.facts.first.dir.clone(),
             (None, Some(dir)) => PathBuf::from(dir),
-            (None, None) => resolve_dir(&self.dir)?,
+            (None, None) => resolve_dir(dir)?,
         };
         if target.path.starts_with(&dir) {
             return Err(Failure::refused(
@@ -351,8 +360,8 @@ impl Mount {
         }
         let options = self.options.iter().flat_map(|words| ["-o".to_owned(), words.clone()]);
         let words =
-            ["mount".to_owned()].into_iter().chain(options).chain(["--".to_owned(), self.pool.clone()]);
-        words.map(OsString::from).chain([self.dir.clone().into_os_string()]).collect()
+            ["mount".to_owned()].into_iter().chain(options).chain(["--".to_owned()]).chain(self.pool.clone());
+        words.map(OsString::from).chain(self.dir.clone().map(PathBuf::into_os_string)).collect()
     }
 
     fn start_in_background(&self, log: &Path) -> Outcome {

@@ -160,7 +160,11 @@ fn end_mounts(
     if !wait_until_closed(shared, &mounts) {
         return Err(late());
     }
+    let failed: Vec<String> = mounts.iter().filter_map(|mount| mount.close_failure.get().cloned()).collect();
     wait_until_released(mounts);
+    if !failed.is_empty() {
+        return Err(Failure(format!("{name}: unmounted, but the commit failed: {}", failed.join(", "))));
+    }
     if !shared.lifecycle().ending {
         return Ok(json!({"serves": shared.mounts().len()}));
     }

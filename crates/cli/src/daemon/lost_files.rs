@@ -4,6 +4,7 @@
 //! for all later servers. Each mount has its own ledger and list, because an inode number needs a data set.
 
 use crate::failure::Outcome;
+use crate::fd_store::InheritedMount;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -35,13 +36,33 @@ pub fn attach_ledger(fs: &Fs, ledger: Ledger, lost: Option<LostFiles>) -> Outcom
     Ok(file)
 }
 
-/// The inodes with changes after this txg. After an orderly handover there are none.
-pub fn lost_after(ledger: Option<&Ledger>, orderly: bool, committed: u64) -> BTreeMap<Ino, Loss> {
-    let lost = match ledger {
-        Some(ledger) if !orderly => ledger.inodes_changed_after(committed),
-        _ => BTreeSet::new(),
-    };
-    lost.into_iter().map(|ino| (ino, Loss::default())).collect()
+/// What a mount has lost with its servers so far.
+pub struct Losses {
+    /// The ledger of the last server, if the mount was writable.
+    pub ledger: Option<Ledger>,
+    pub lost: BTreeMap<Ino, Loss>,
+    /// The list of these files, to be stored with the holder. `None`: nothing is lost.
+    pub list: Option<LostFiles>,
+}
+
+impl Losses {
+    /// `committed`: the last txg that the predecessor committed. After an orderly handover nothing more is lost.
+    pub fn of(mount: &InheritedMount, orderly: bool, committed: u64) -> Outcome<Losses> {
+        let ledger = mount.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
+        let changed = match &ledger {
+            Some(ledger) if !orderly => ledger.inodes_changed_after(committed),
+            _ => BTreeSet::new(),
+        };
+        let mut lost: BTreeMap<Ino, Loss> = changed.into_iter().map(|ino| (ino, Loss::default())).collect();
+        if let Some(file) = &mount.lost {
+            // Changes that were lost again have to be reported again.
+            for (ino, loss) in LostFiles::read(file)? {
+                lost.entry(ino).or_insert(loss);
+            }
+        }
+        let list = if lost.is_empty() { None } else { Some(LostFiles::new(&lost)?) };
+        Ok(Losses { ledger, lost, list })
+    }
 }
 
 /// Inodes that lost changes, and whether the loss was reported to kernel, programs and administrator. The ledger drops

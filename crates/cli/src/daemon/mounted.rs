@@ -91,6 +91,9 @@ pub enum Origin {
 /// A mount whose session has not begun.
 pub struct NewMount {
     pub mount: Arc<MountedSet>,
+    /// Its file system. Held from here on: a question about the data set must not close it, with its ledger, before the mount
+    /// is in the table.
+    pub fs: Arc<Fs>,
     pub session: Session,
     pub origin: Origin,
     pub spec: MountSpec,
@@ -125,6 +128,8 @@ pub struct MountedSet {
     /// long as this one is open.
     connection: Mutex<Option<File>>,
     pub is_ending: AtomicBool,
+    /// Why the commit at its end failed, while other mounts continue.
+    pub close_failure: OnceLock<String>,
     /// Its directory of snapshots. Empty if a snapshot is mounted.
     snapshots: OnceLock<ShownSnapshots>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -149,6 +154,7 @@ impl MountedSet {
             is_held: AtomicBool::new(false),
             connection: Mutex::new(Some(session.device()?)),
             is_ending: AtomicBool::new(false),
+            close_failure: OnceLock::new(),
             snapshots: OnceLock::new(),
             threads: Mutex::default(),
         }))
@@ -210,6 +216,7 @@ impl MountedSet {
         MountedAt {
             number: self.number,
             path: self.view.dataset_path.clone(),
+            snapshot: self.view.snapshot,
             dir: self.dir.clone(),
             dev: self.dev.clone(),
             dataset: Arc::clone(&self.view.dataset),
@@ -268,25 +275,24 @@ impl MountedSet {
     }
 }
 
-/// Makes a mount in this process.
-pub fn mount_here(number: u32, view: OpenPool, spec: MountSpec) -> Outcome<NewMount> {
-    let ledger = new_ledger(&view)?;
+/// Makes the first mount of this process.
+pub fn mount_here(view: OpenPool, fs: Arc<Fs>, spec: MountSpec) -> Outcome<NewMount> {
+    let ledger = new_ledger(&view, &fs)?;
     let options = spec.options.clone().with_dataset_options(&view.dataset);
     let session = Session::mount(&spec.dir, &options)?;
     let dev = list_mounts()?.into_iter().rfind(|row| row.dir == spec.dir).map(|row| row.dev);
     let when = (dev.unwrap_or_default(), clock::seconds());
-    let mount = MountedSet::new(number, view, &session, spec.dir.clone(), when)?;
+    let mount = MountedSet::new(0, view, &session, spec.dir.clone(), when)?;
     let tags = new_tags(&mount.view)?;
-    Ok(NewMount { mount, session, origin: Origin::New, spec, ledger, tags })
+    Ok(NewMount { mount, fs, session, origin: Origin::New, spec, ledger, tags })
 }
 
 /// A ledger for a new mount, if there is a holder to keep it.
-pub fn new_ledger(view: &OpenPool) -> Outcome<Option<File>> {
-    let fs = view.fs()?;
+pub fn new_ledger(view: &OpenPool, fs: &Fs) -> Outcome<Option<File>> {
     if FdStore::of_this_process().is_none() || view.pool.is_read_only() || view.is_snapshot() {
         return Ok(None);
     }
-    attach_ledger(&fs, Ledger::new()?, None).map(Some)
+    attach_ledger(fs, Ledger::new()?, None).map(Some)
 }
 
 /// The tags of a new mount.
@@ -294,38 +300,37 @@ pub fn new_tags(view: &OpenPool) -> Outcome<Option<TagFile>> {
     if view.is_snapshot() { Ok(None) } else { Ok(Some(TagFile::new()?)) }
 }
 
+/// A mount in the server's table, whose session has not begun.
+#[must_use]
+pub struct AddedMount {
+    mount: Arc<MountedSet>,
+    session: Session,
+    origin: Origin,
+    negotiated: Negotiated,
+    dispatch: Dispatch,
+    read_only: bool,
+}
+
 impl NewMount {
-    /// Begins to serve. On return the mount answers, and a successor would find it.
+    /// Adds the mount to the server's table. On return a successor would find it.
     ///
     /// # Errors
-    /// The mount was not added to the server's table. The session is returned.
-    pub fn start(self, shared: &Arc<Shared>) -> Result<(), (Failure, Session)> {
+    /// The mount was not added. The session is returned.
+    pub fn add(self, shared: &Shared) -> Result<AddedMount, (Failure, Session)> {
         let negotiated = match self.negotiate_and_store(shared) {
             Ok(negotiated) => negotiated,
             Err(failure) => return Err((failure, self.session)),
         };
-        let NewMount { mount, session, origin, spec, tags, .. } = self;
+        let NewMount { mount, fs, session, origin, spec, tags, .. } = self;
         let read_only = spec.options.read_only || mount.view.pool.is_read_only();
-        let dispatch = match self::dispatch(shared, &mount, &session, &spec.options, tags) {
+        let dispatch = match self::dispatch(shared, (&mount, fs), &session, &spec.options, tags) {
             Ok(dispatch) => dispatch,
             Err(failure) => return Err((failure, session)),
         };
         if let Err(failure) = shared.insert(&mount, mount.row()) {
             return Err((failure, session));
         }
-        let device = shared.greeting().device;
-        let (name, dir) = (mount.name(), mount.dir.display());
-        match &origin {
-            Origin::New => {
-                log::info!(device:% = device.display(), dataset:% = name, read_only; "mounted on {dir}");
-            }
-            Origin::Inherited(_) => log::info!(dataset:% = name; "mount on {dir} taken over"),
-        }
-        // Destroys unlinked files only on a new mount: after a take-over programs may have them open.
-        start_jobs(shared, &mount, matches!(origin, Origin::New));
-        let serving = Arc::clone(shared);
-        std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
-        Ok(())
+        Ok(AddedMount { mount, session, origin, negotiated, dispatch, read_only })
     }
 
     fn negotiate_and_store(&self, shared: &Shared) -> Outcome<Negotiated> {
@@ -345,6 +350,7 @@ impl NewMount {
         let facts = MountFacts {
             dataset: mount.view.dataset_path.clone(),
             objset: mount.view.dataset.object_set().id().0,
+            snapshot: mount.view.snapshot,
             dir: mount.dir.clone(),
             negotiated,
             dev: mount.dev.clone(),
@@ -363,15 +369,34 @@ impl NewMount {
     }
 }
 
+impl AddedMount {
+    /// Begins to serve. On return the mount answers.
+    pub fn run(self, shared: &Arc<Shared>) {
+        let AddedMount { mount, session, origin, negotiated, dispatch, read_only } = self;
+        let device = shared.greeting().device;
+        let (name, dir) = (mount.name(), mount.dir.display());
+        match &origin {
+            Origin::New => {
+                log::info!(device:% = device.display(), dataset:% = name, read_only; "mounted on {dir}");
+            }
+            Origin::Inherited(_) => log::info!(dataset:% = name; "mount on {dir} taken over"),
+        }
+        // Destroys unlinked files only on a new mount: after a take-over programs may have them open.
+        start_jobs(shared, &mount, matches!(origin, Origin::New));
+        let serving = Arc::clone(shared);
+        std::thread::spawn(move || serve_kernel(&serving, &mount, session, origin, negotiated, dispatch));
+    }
+}
+
 fn dispatch(
     shared: &Shared,
-    mount: &MountedSet,
+    (mount, fs): (&MountedSet, Arc<Fs>),
     session: &Session,
     options: &MountOptions,
     tags: Option<TagFile>,
 ) -> Outcome<Dispatch> {
     let connection = session.device().map_err(Failure::io("duplicating the connection of", &mount.dir))?;
-    let dispatch = Dispatch::new(mount.view.fs()?, options, Arc::clone(&shared.metrics))
+    let dispatch = Dispatch::new(fs, options, Arc::clone(&shared.metrics))
         .with_launderer(Launderer::new(connection, succession::page_drop_command));
     if mount.view.is_snapshot() {
         return Ok(dispatch);

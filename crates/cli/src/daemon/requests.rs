@@ -13,14 +13,18 @@ use crate::query::{self, Query};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::File;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use terrane_device::Identity;
+use terrane_fuse::mount::dev_number;
 use terrane_fuse::{Mount, Session, SessionConfig};
 
+/// The number of `/dev/fuse`.
+const FUSE_DEVICE: &str = "10:229";
 /// How long to wait for users in other mount namespaces, by default.
 const STOP_WAIT_SECONDS: u64 = 10;
 /// How often the server checks for a mount while a client waits for its greeting.
@@ -134,10 +138,14 @@ fn check_mountable(shared: &Shared, dataset: &str) -> Outcome<OpenPool> {
 
 /// Serves a mount that a command has made. If this fails, the command unmounts it.
 fn add_mount(shared: &Arc<Shared>, request: MountRequest, file: Option<File>) -> Outcome<Value> {
-    let connection = file.ok_or_else(|| {
-        Failure::refused("request to mount", "a descriptor of /dev/fuse", "none", "try again")
-    })?;
-    let _alone = shared.adding.lock().unwrap_or_else(PoisonError::into_inner);
+    let refuse =
+        |found: &str| Failure::refused("request to mount", "a descriptor of /dev/fuse", found, "try again");
+    let connection = file.ok_or_else(|| refuse("none"))?;
+    // A read of any other file could block for ever, and no later mount could begin.
+    if !is_fuse_device(&connection)? {
+        return Err(refuse("another file"));
+    }
+    let _alone = shared.open_pool.mounts.lock_changes();
     let view = check_mountable(shared, &request.dataset)?;
     let slot = view.fs.clone();
     let added = serve_added(shared, view, request, connection);
@@ -146,6 +154,11 @@ fn add_mount(shared: &Arc<Shared>, request: MountRequest, file: Option<File>) ->
         slot.close();
     }
     added
+}
+
+fn is_fuse_device(file: &File) -> Outcome<bool> {
+    let meta = file.metadata()?;
+    Ok(meta.file_type().is_char_device() && dev_number(meta.rdev()) == FUSE_DEVICE)
 }
 
 fn serve_added(
@@ -161,7 +174,8 @@ fn serve_added(
         // Commits, so that a successor finds the data set even if this server is killed.
         view.pool.commit()?;
     }
-    let ledger = new_ledger(&view)?;
+    let fs = view.fs()?;
+    let ledger = new_ledger(&view, &fs)?;
     let options = spec.options.clone().with_dataset_options(&view.dataset);
     let number = {
         let mut lifecycle = shared.lifecycle();
@@ -179,9 +193,12 @@ fn serve_added(
             return Err(failure);
         }
     };
-    let new = NewMount { mount: Arc::clone(&mount), session, origin: Origin::New, spec, ledger, tags };
-    match new.start(shared) {
-        Ok(()) => Ok(Value::Null),
+    let new = NewMount { mount: Arc::clone(&mount), fs, session, origin: Origin::New, spec, ledger, tags };
+    match new.add(shared) {
+        Ok(added) => {
+            added.run(shared);
+            Ok(Value::Null)
+        }
         Err((failure, session)) => {
             session.into_mount().hand_over();
             if mount.is_held.load(Ordering::Acquire)

@@ -9,7 +9,7 @@
 //! unmount it.
 
 use super::Shared;
-use super::lost_files::{LostFiles, attach_ledger, lost_after};
+use super::lost_files::{Losses, attach_ledger};
 use super::mounted::{MountSpec, MountedSet, NewMount, Origin, new_tags};
 use crate::control::ClientConnection;
 use crate::dataset_name::full_name;
@@ -61,10 +61,12 @@ pub fn store_device(holder: &FdStore, path: &Path, devices: &[Identity]) -> Outc
 /// A mount of a predecessor whose file system is open.
 pub struct TakenOver {
     view: OpenPool,
+    fs: Arc<Fs>,
     spec: MountSpec,
 }
 
-/// Opens the file systems of inherited mounts, by number. Mounts whose data set no longer exists are left out.
+/// Opens the file systems of inherited mounts, by number. Mounts whose data set no longer exists are left out, and those
+/// that cannot be continued. If there are no others, the error is that of the last one.
 pub fn take_over(
     open_pool: &OpenPool,
     inherited: &Inherited,
@@ -80,27 +82,52 @@ pub fn take_over(
             "bring the mounted device back",
         ));
     }
-    let mut first = Some(first);
-    let mut taken = BTreeMap::new();
-    for (number, mount) in &inherited.mounts {
-        let spec = match (&mount.facts.options, first.take()) {
-            (None, Some(first)) => first,
-            (words, _) => parse_spec(open_pool, &mount.facts, words.clone().unwrap_or_default())?,
-        };
-        let Some(view) = view_of(open_pool, &mount.facts)? else {
-            log::error!(
-                "data set {} is gone: {} returns errors",
-                full_name(&open_pool.pool.name(), &mount.facts.dataset),
-                mount.facts.dir.display()
-            );
-            continue;
-        };
-        taken.insert(*number, take_over_one(*number, view, mount, spec, inherited.facts.orderly)?);
+    // Of all mounts before the first file system is open, because from then on txgs are committed. If this server fails,
+    // the next one takes all that it finds committed for commits of the server that died.
+    let losses =
+        inherited.mounts.iter().map(|(number, mount)| note_losses(*number, mount, open_pool, inherited));
+    let losses: Vec<Outcome<Losses>> = losses.collect();
+    let (mut first, mut taken, mut failed) = (Some(first), BTreeMap::new(), None);
+    for ((number, mount), losses) in inherited.mounts.iter().zip(losses) {
+        let first = first.take();
+        let one = losses.and_then(|losses| {
+            take_over_one(*number, mount, open_pool, first, (losses, inherited.facts.orderly))
+        });
+        match one {
+            Ok(one) => drop(taken.insert(*number, one)),
+            Err(failure) => {
+                let name = full_name(&open_pool.pool.name(), &mount.facts.dataset);
+                let failure = Failure(format!("{name}: mount not taken over: {failure}"));
+                log::error!("{failure}; {} returns errors", mount.facts.dir.display());
+                failed = Some(failure);
+            }
+        }
     }
-    if taken.is_empty() {
-        return Err(Failure(format!("pool {}: no data set of its mounts exists", open_pool.pool.name())));
+    match failed {
+        Some(failure) if taken.is_empty() => Err(failure),
+        _ => Ok(taken),
     }
-    Ok(taken)
+}
+
+/// Finds what a mount has lost, and stores that with the holder.
+fn note_losses(
+    number: u32,
+    mount: &InheritedMount,
+    open_pool: &OpenPool,
+    inherited: &Inherited,
+) -> Outcome<Losses> {
+    // The txg that this import found, whatever was committed since.
+    let committed = open_pool.pool.status().imported.0;
+    let losses = Losses::of(mount, inherited.facts.orderly, committed)?;
+    if !inherited.facts.orderly {
+        let name = full_name(&open_pool.pool.name(), &mount.facts.dataset);
+        let count = losses.lost.len();
+        log::warn!("pool {name}: server died; changes after txg {committed} are lost in {count} files");
+    }
+    if let (Some(list), Some(holder)) = (&losses.list, FdStore::of_this_process()) {
+        holder.store_lost(number, &list.file)?;
+    }
+    Ok(losses)
 }
 
 fn parse_spec(open_pool: &OpenPool, facts: &MountFacts, words: Vec<String>) -> Outcome<MountSpec> {
@@ -109,60 +136,56 @@ fn parse_spec(open_pool: &OpenPool, facts: &MountFacts, words: Vec<String>) -> O
     Ok(MountSpec::of_options(facts.dataset.clone(), facts.dir.clone(), parsed, Some(words)))
 }
 
-/// The view of the data set of a mount. It may have another path by now. `None`: it does not exist.
-fn view_of(open_pool: &OpenPool, facts: &MountFacts) -> Outcome<Option<OpenPool>> {
-    let is_it = |view: &OpenPool| facts.objset == 0 || view.dataset.object_set().id().0 == facts.objset;
+/// The view of the data set or snapshot of a mount. It may have another path by now.
+fn view_of(open_pool: &OpenPool, facts: &MountFacts) -> Outcome<OpenPool> {
+    // Older servers stored neither guids nor, before that, object sets.
+    let is_it = |view: &OpenPool| {
+        (facts.objset == 0 || view.dataset.object_set().id().0 == facts.objset)
+            && (facts.snapshot.is_none() || view.snapshot == facts.snapshot)
+    };
     match open_pool.find(&facts.dataset) {
-        Ok(view) if is_it(&view) => return Ok(Some(view)),
+        Ok(view) if is_it(&view) => return Ok(view),
         Ok(_) | Err(DatasetError::Unknown { .. }) => {}
-        // A data set that cannot be read now may be readable for the next server.
         Err(error) => return Err(error.into()),
     }
-    if facts.dataset.contains('@') { Ok(None) } else { Ok(open_pool.find_by_set(facts.objset)?) }
+    let found = match facts.snapshot {
+        Some(guid) => open_pool.find_snapshot(guid)?,
+        None if facts.dataset.contains('@') => None,
+        None => open_pool.find_by_set(facts.objset)?,
+    };
+    found.ok_or_else(|| Failure("its data set or snapshot is gone".to_owned()))
 }
 
 fn take_over_one(
     number: u32,
-    view: OpenPool,
     inherited: &InheritedMount,
-    mut spec: MountSpec,
-    orderly: bool,
+    open_pool: &OpenPool,
+    first: Option<MountSpec>,
+    (losses, orderly): (Losses, bool),
 ) -> Outcome<TakenOver> {
+    let facts = &inherited.facts;
+    let mut spec = match (&facts.options, first) {
+        (None, Some(first)) => first,
+        (words, _) => parse_spec(open_pool, facts, words.clone().unwrap_or_default())?,
+    };
+    let view = view_of(open_pool, facts)?;
     spec.apply_to(&view)?;
-    apply_negotiated(&view.dataset, &inherited.facts.negotiated)?;
-    // The txg that this import found, whatever was committed since.
-    let committed = view.pool.status().imported.0;
-    let ledger = inherited.ledger.as_ref().map(|file| Ledger::map(file.try_clone()?)).transpose()?;
-    let mut lost = lost_after(ledger.as_ref(), orderly, committed);
-    if !orderly {
-        let (name, count) = (full_name(&view.pool.name(), &view.dataset_path), lost.len());
-        log::warn!("pool {name}: server died; changes after txg {committed} are lost in {count} files");
-    }
-    if let Some(file) = &inherited.lost {
-        // Changes that were lost again have to be reported again.
-        for (ino, loss) in LostFiles::read(file)? {
-            lost.entry(ino).or_insert(loss);
-        }
-    }
-    let holder = FdStore::of_this_process();
-    let list = if lost.is_empty() { None } else { Some(LostFiles::new(&lost)?) };
-    if let (Some(list), Some(holder)) = (&list, &holder) {
-        holder.store_lost(number, &list.file)?;
-    }
+    apply_negotiated(&view.dataset, &facts.negotiated)?;
+    let Losses { ledger, lost, list } = losses;
     let fs = Fs::take_over(Arc::clone(&view.dataset), lost)?;
     if orderly {
         fs.note_clean_handover();
     }
-    // The first to open it, since no other thread can ask yet.
-    view.fs.set(Arc::clone(&fs));
     if !view.pool.is_read_only() && !view.is_snapshot() {
         let known = ledger.is_some();
         let file = attach_ledger(&fs, ledger.map_or_else(Ledger::new, Ok)?, list)?;
-        if !known && let Some(holder) = holder {
+        if !known && let Some(holder) = FdStore::of_this_process() {
             holder.store_ledger(number, &file)?;
         }
     }
-    Ok(TakenOver { view, spec })
+    // Last, so that nothing keeps a file system whose mount is given up. No other thread can ask for it yet.
+    view.fs.set(Arc::clone(&fs));
+    Ok(TakenOver { view, fs, spec })
 }
 
 /// Keeps what the predecessor negotiated with the kernel for the life of the mount, whatever the properties
@@ -199,7 +222,7 @@ pub fn adopt(
     fd_store::write_facts(&facts_file, &facts)?;
     let mut adopted = Vec::new();
     for (number, InheritedMount { connection, facts, tags, .. }) in mounts {
-        let Some(TakenOver { view, spec }) = taken.remove(&number) else {
+        let Some(TakenOver { view, fs, spec }) = taken.remove(&number) else {
             if let Some(holder) = FdStore::of_this_process() {
                 holder.drop_mount(number)?;
             }
@@ -209,7 +232,7 @@ pub fn adopt(
         let mount = MountedSet::new(number, view, &session, facts.dir, (facts.dev, facts.since))?;
         let origin = Origin::Inherited(facts.negotiated);
         let tags = inherited_tags(&mount, tags)?;
-        adopted.push(NewMount { mount, session, origin, spec, ledger: None, tags });
+        adopted.push(NewMount { mount, fs, session, origin, spec, ledger: None, tags });
     }
     Ok((adopted, control, (facts_file, facts)))
 }
@@ -264,7 +287,7 @@ pub fn step_back(shared: &Shared, read_only: Option<bool>, client: &mut ClientCo
         ));
     };
     // No mount begins from here on.
-    let _adding = shared.adding.lock().unwrap_or_else(PoisonError::into_inner);
+    let _adding = shared.open_pool.mounts.lock_changes();
     if let Some(mount) = shared.mounts().iter().find(|mount| !mount.is_held.load(Ordering::Acquire)) {
         return Failure(format!(
             "server not replaced: the mount on {} would end with it (-o uring); unmount it and mount it again",

@@ -286,10 +286,139 @@ fn create_one(open_pool: &OpenPool, pool: &str, path: &str, settings: &[(&str, &
     Ok(Changed { name: full_name(pool, path) })
 }
 
-pub(super) fn destroy(open_pool: &OpenPool, path: &str) -> Outcome<Vec<Changed>> {
-    open_pool.datasets.destroy(path).map_err(|error| named(open_pool, error))?;
-    open_pool.pool.commit()?;
-    Ok(vec![Changed { name: full_name(&open_pool.pool.name(), path) }])
+/// Something that was or would be destroyed.
+#[derive(Serialize)]
+pub(super) struct DestroyedRow {
+    pub name: String,
+    /// Only on the first row of the snapshots of each data set: bytes that they free together.
+    pub reclaim: Option<u64>,
+}
+
+/// Destroys a data set; with `recursive` also its snapshots, and all data sets below. All is checked before the first is
+/// destroyed.
+pub(super) fn destroy(
+    open_pool: &OpenPool,
+    path: &str,
+    (recursive, dry_run): (bool, bool),
+) -> Outcome<Vec<DestroyedRow>> {
+    let datasets = &open_pool.datasets;
+    let pool = open_pool.pool.name();
+    let named = |error| named(open_pool, error);
+    let mut doomed = vec![path.to_owned()];
+    if recursive {
+        let mut tree = datasets.list().map_err(named)?;
+        tree.retain(|info| info.path == path || is_below(&info.path, path));
+        if !tree.is_empty() {
+            doomed = in_order_of_destruction(&tree).map_err(named)?;
+        }
+        check_not_mounted(open_pool, path)?;
+        datasets.check_destroy_all(&doomed).map_err(named)?;
+    } else {
+        datasets.check_destroy(path).map_err(named)?;
+    }
+    let mut rows = Vec::new();
+    for path in &doomed {
+        if recursive {
+            let known = datasets.snapshots(path).map_err(named)?;
+            let names = known.into_iter().map(|snapshot| snapshot.name).collect();
+            destroy_snapshots(open_pool, path, names, dry_run, &mut rows)?;
+        }
+        if !dry_run {
+            datasets.destroy(path).map_err(named)?;
+        }
+        rows.push(DestroyedRow { name: full_name(&pool, path), reclaim: None });
+    }
+    if !dry_run {
+        open_pool.pool.commit()?;
+    }
+    Ok(rows)
+}
+
+/// Destroys these snapshots of a data set, and appends their rows.
+pub(super) fn destroy_snapshots(
+    open_pool: &OpenPool,
+    path: &str,
+    names: Vec<String>,
+    dry_run: bool,
+    rows: &mut Vec<DestroyedRow>,
+) -> Outcome {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let datasets = &open_pool.datasets;
+    let words: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut reclaim = Some(datasets.reclaimable(path, &words).map_err(|error| named(open_pool, error))?);
+    if !dry_run {
+        datasets.destroy_snapshots(path, &words).map_err(|error| named(open_pool, error))?;
+    }
+    let full = full_name(&open_pool.pool.name(), path);
+    rows.extend(
+        names
+            .into_iter()
+            .map(|name| DestroyedRow { name: format!("{full}@{name}"), reclaim: reclaim.take() }),
+    );
+    Ok(())
+}
+
+/// The paths of a tree, each after the data sets below it and after the clones of its snapshots.
+fn in_order_of_destruction(tree: &[DatasetInfo]) -> Result<Vec<String>, DatasetError> {
+    let places: BTreeMap<&str, usize> =
+        tree.iter().enumerate().map(|(at, info)| (info.path.as_str(), at)).collect();
+    let above = |info: &DatasetInfo| info.path.rsplit_once('/').and_then(|(above, _)| places.get(above));
+    let source = |info: &DatasetInfo| {
+        let (source, _) = info.origin.as_ref()?.rsplit_once('@')?;
+        places.get(source)
+    };
+    let mut waits_for = vec![0; tree.len()];
+    let later = |info: &DatasetInfo| above(info).into_iter().chain(source(info)).copied().collect::<Vec<_>>();
+    for at in tree.iter().flat_map(&later) {
+        waits_for[at] += 1;
+    }
+    let mut ready: Vec<usize> = (0..tree.len()).filter(|at| waits_for[*at] == 0).collect();
+    let mut order = Vec::with_capacity(tree.len());
+    while let Some(at) = ready.pop() {
+        order.push(tree[at].path.clone());
+        for at in later(&tree[at]) {
+            waits_for[at] -= 1;
+            if waits_for[at] == 0 {
+                ready.push(at);
+            }
+        }
+    }
+    let is_left = |(at, info): &(usize, &DatasetInfo)| waits_for[*at] > 0 && source(info).is_some();
+    match tree.iter().enumerate().find(is_left) {
+        None => Ok(order),
+        Some((_, clone)) => Err(DatasetError::InUse {
+            name: clone.origin.clone().unwrap_or_default(),
+            by: format!("cloned as {}, which lies above it: promote that first", clone.path),
+        }),
+    }
+}
+
+/// Whether a path lies below another.
+pub(super) fn is_below(path: &str, above: &str) -> bool {
+    let rest =
+        if above.is_empty() { Some(path).filter(|path| !path.is_empty()) } else { path.strip_prefix(above) };
+    rest.is_some_and(|rest| above.is_empty() || rest.starts_with('/'))
+}
+
+/// Refuses snapshots of a data set that are mounted.
+pub(super) fn check_snapshots_not_mounted<'a>(
+    open_pool: &OpenPool,
+    path: &str,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Outcome {
+    let mounts = open_pool.mounts.list();
+    for name in names {
+        let whole = format!("{path}@{name}");
+        if let Some(mount) = mounts.iter().find(|mount| mount.path == whole) {
+            let (name, expected) =
+                (full_name(&open_pool.pool.name(), &whole), "a snapshot that is not mounted");
+            let found = format_args!("mounted on {}", mount.dir.display());
+            return Err(Failure::refused(name, expected, found, "unmount it first"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a data set that is mounted, or with a mounted data set below it or a mounted snapshot of these. Mounts know data

@@ -102,6 +102,15 @@ pub enum Query {
     DestroyDataset {
         path: String,
     },
+    /// Destroys a data set. A question of its own: an older daemon would not see the key for a dry run.
+    #[serde(rename = "destroy tree")]
+    DestroyTree {
+        path: String,
+        /// Include its snapshots, and all data sets below.
+        recursive: bool,
+        /// Only report what would be destroyed.
+        dry_run: bool,
+    },
     Snapshots {
         action: SnapshotAction,
     },
@@ -231,6 +240,9 @@ impl Query {
         if let Query::Snapshots { action } = self {
             return action.is_change();
         }
+        if let Query::DestroyTree { dry_run, .. } = self {
+            return !dry_run;
+        }
         matches!(
             self,
             Query::Set { .. }
@@ -248,6 +260,18 @@ impl Query {
                 | Query::RewriteCancel
                 | Query::Clear
         )
+    }
+
+    /// Whether it changes the tree of data sets and snapshots, or checks whether it could.
+    pub(super) fn changes_tree(&self) -> bool {
+        match self {
+            Query::CreateDataset { .. }
+            | Query::DestroyDataset { .. }
+            | Query::DestroyTree { .. }
+            | Query::RenameDataset { .. } => true,
+            Query::Snapshots { action } => action.is_change(),
+            _ => false,
+        }
     }
 }
 
@@ -280,6 +304,7 @@ mod tests {
             },
             Query::CreateDataset { path: "a".into(), parents: true, settings: vec![] },
             Query::DestroyDataset { path: "a/\u{e4}".into() },
+            Query::DestroyTree { path: "a".into(), recursive: true, dry_run: true },
             Query::RenameDataset { path: "a".into(), to: "b".into() },
             Query::Add {
                 path: "/dev/\u{e4}".into(),

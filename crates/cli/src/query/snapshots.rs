@@ -1,15 +1,19 @@
 //! Snapshots, clones, holds and bookmarks.
 
-use super::datasets::{Changed, named};
+use super::datasets::{
+    Changed, DestroyedRow, check_snapshots_not_mounted, destroy_snapshots, is_below, named,
+};
 use super::value;
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
 use crate::open_pool::OpenPool;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use terrane_dataset::Snapshot;
 use terrane_posix::{ChangeKind, Fs, mode};
+use terrane_wire::Txg;
 
 /// A question about snapshots.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,6 +110,7 @@ impl SnapshotAction {
     }
 
     fn change(&self, open_pool: &OpenPool) -> Outcome<Vec<Changed>> {
+        check_mounted_snapshots_stay(open_pool, self)?;
         let datasets = &open_pool.datasets;
         let pool = open_pool.pool.name();
         let (outcome, name) = match self {
@@ -178,43 +183,71 @@ fn take(open_pool: &OpenPool, snapshots: &[(String, String)], recursive: bool) -
     Ok(wanted.iter().zip(taken).map(row).collect())
 }
 
-fn is_below(path: &str, above: &str) -> bool {
-    let rest =
-        if above.is_empty() { Some(path).filter(|path| !path.is_empty()) } else { path.strip_prefix(above) };
-    rest.is_some_and(|rest| above.is_empty() || rest.starts_with('/'))
-}
-
-/// A snapshot that was or would be destroyed.
-#[derive(Serialize)]
-pub(super) struct DestroyedRow {
-    name: String,
-    /// Only on the first row of each data set: bytes that all destroyed snapshots of this data set free together.
-    reclaim: Option<u64>,
-}
-
-/// The names that words mean, in the order of the snapshots. A word is a name, or a range whose ends may be missing.
-fn expand(known: &[Snapshot], words: &[String]) -> Result<Vec<String>, String> {
+/// The positions of the snapshots that a word means. A word is a name, or a range whose ends may be missing.
+fn expand(known: &[Snapshot], word: &str) -> Result<Range<usize>, String> {
     let position = |name: &str| known.iter().position(|snapshot| snapshot.name == name);
-    let mut chosen = vec![false; known.len()];
-    for word in words {
-        let (first, last) = match word.split_once('%') {
-            None => {
-                let at = position(word).ok_or_else(|| word.clone())?;
-                (at, at)
-            }
-            Some((first, last)) => {
-                let end = known.len().checked_sub(1).ok_or_else(|| word.clone())?;
-                let find = |name: &str, missing: usize| {
-                    if name.is_empty() { Ok(missing) } else { position(name).ok_or_else(|| name.to_owned()) }
-                };
-                (find(first, 0)?, find(last, end)?)
-            }
-        };
-        chosen.iter_mut().take(last + 1).skip(first).for_each(|chosen| *chosen = true);
+    let Some((first, last)) = word.split_once('%') else {
+        let at = position(word).ok_or_else(|| word.to_owned())?;
+        return Ok(at..at + 1);
+    };
+    let end = known.len().checked_sub(1).ok_or_else(|| word.to_owned())?;
+    let find = |name: &str, missing: usize| {
+        if name.is_empty() { Ok(missing) } else { position(name).ok_or_else(|| name.to_owned()) }
+    };
+    Ok(find(first, 0)?..find(last, end)? + 1)
+}
+
+/// The snapshots that words mean, in their order, for each data set that has any. Each word must mean one.
+fn choose(
+    open_pool: &OpenPool,
+    path: &str,
+    words: &[String],
+    recursive: bool,
+) -> Outcome<BTreeMap<String, Vec<String>>> {
+    let datasets = &open_pool.datasets;
+    let mut known =
+        vec![(path.to_owned(), datasets.snapshots(path).map_err(|error| named(open_pool, error))?)];
+    if recursive {
+        for info in datasets.list()?.into_iter().filter(|info| is_below(&info.path, path)) {
+            let snapshots = datasets.snapshots(&info.path)?;
+            known.push((info.path, snapshots));
+        }
     }
-    let names =
-        known.iter().zip(chosen).filter(|(_, chosen)| *chosen).map(|(snapshot, _)| snapshot.name.clone());
-    Ok(names.collect())
+    let mut chosen: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
+    for word in words {
+        let (mut is_known, mut missing) = (false, None);
+        for (path, snapshots) in &known {
+            match expand(snapshots, word) {
+                Ok(range) if !range.is_empty() => {
+                    is_known = true;
+                    chosen.entry(path.clone()).or_default().extend(range);
+                }
+                Ok(_) => {}
+                Err(name) => missing = Some(name),
+            }
+        }
+        if is_known {
+            continue;
+        }
+        if let Some(name) = missing.filter(|_| !recursive) {
+            // Fails, and names the most similar one.
+            datasets.find_snapshot(path, &name).map_err(|error| named(open_pool, error))?;
+        }
+        let pool = open_pool.pool.name();
+        return Err(Failure(format!(
+            "{}@{word}: no such snapshot; see `terrane fs list -t snapshot -r {pool}`",
+            full_name(&pool, path)
+        )));
+    }
+    let names = |snapshots: Vec<Snapshot>, chosen: &BTreeSet<usize>| {
+        let all = snapshots.into_iter().enumerate();
+        all.filter(|(at, _)| chosen.contains(at)).map(|(_, snapshot)| snapshot.name).collect()
+    };
+    let of_each = known.into_iter().filter_map(|(path, snapshots)| {
+        let chosen = chosen.get(&path)?;
+        Some((path, names(snapshots, chosen)))
+    });
+    Ok(of_each.collect())
 }
 
 fn destroy(
@@ -223,65 +256,54 @@ fn destroy(
     words: &[String],
     (recursive, dry_run): (bool, bool),
 ) -> Outcome<Vec<DestroyedRow>> {
-    let datasets = &open_pool.datasets;
-    let pool = open_pool.pool.name();
-    let mut chosen: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    let known = datasets.snapshots(path).map_err(|error| named(open_pool, error))?;
-    match expand(&known, words) {
-        Ok(names) => drop(chosen.insert(path.to_owned(), names)),
-        // Data sets below may have the snapshot.
-        Err(_) if recursive => {}
-        // Fails, and names the most similar one.
-        Err(name) => {
-            datasets.find_snapshot(path, &name).map_err(|error| named(open_pool, error))?;
-        }
-    }
-    if recursive {
-        for info in datasets.list()?.iter().filter(|info| is_below(&info.path, path)) {
-            if let Ok(names) = expand(&datasets.snapshots(&info.path)?, words) {
-                chosen.insert(info.path.clone(), names);
-            }
-        }
-    }
-    chosen.retain(|_, names| !names.is_empty());
-    if chosen.is_empty() {
-        let whole = format!("{}@{}", full_name(&pool, path), words.join(","));
-        return Err(Failure(format!(
-            "{whole}: no such snapshot; see `terrane fs list -t snapshot -r {pool}`"
-        )));
-    }
-    let mounts = open_pool.mounts.list();
-    for (path, name) in chosen.iter().flat_map(|(path, names)| names.iter().map(move |name| (path, name))) {
-        let whole = format!("{path}@{name}");
-        if let Some(mount) = mounts.iter().find(|mount| mount.path == whole).filter(|_| !dry_run) {
-            let expected = "a snapshot that is not mounted";
-            let found = format_args!("mounted on {}", mount.dir.display());
-            return Err(Failure::refused(full_name(&pool, &whole), expected, found, "unmount it first"));
-        }
-    }
+    let chosen = choose(open_pool, path, words, recursive)?;
     // All are checked before the first is destroyed.
     for (path, names) in &chosen {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        datasets.check_destroyable(path, &names).map_err(|error| named(open_pool, error))?;
+        check_snapshots_not_mounted(open_pool, path, names.iter().copied())?;
+        open_pool.datasets.check_destroyable(path, &names).map_err(|error| named(open_pool, error))?;
     }
     let mut rows = Vec::new();
-    for (path, names) in &chosen {
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut reclaim = Some(datasets.reclaimable(path, &names).map_err(|error| named(open_pool, error))?);
-        for name in &names {
-            rows.push(DestroyedRow {
-                name: format!("{}@{name}", full_name(&pool, path)),
-                reclaim: reclaim.take(),
-            });
-        }
-        if !dry_run {
-            datasets.destroy_snapshots(path, &names).map_err(|error| named(open_pool, error))?;
-        }
+    for (path, names) in chosen {
+        destroy_snapshots(open_pool, &path, names, dry_run, &mut rows)?;
     }
     if !dry_run {
         open_pool.pool.commit()?;
     }
     Ok(rows)
+}
+
+/// Refuses a rollback, a promotion or another name while a snapshot is mounted that this would destroy or rename. Mounts know
+/// snapshots by name.
+fn check_mounted_snapshots_stay(open_pool: &OpenPool, action: &SnapshotAction) -> Outcome {
+    let datasets = &open_pool.datasets;
+    let named = |error| named(open_pool, error);
+    let (path, changed) = match action {
+        SnapshotAction::Rename { path, name, .. } => (path.clone(), vec![name.clone()]),
+        SnapshotAction::Rollback { path, name, .. } => {
+            let known = datasets.snapshots(path).map_err(named)?.into_iter().map(|snapshot| snapshot.name);
+            (path.clone(), known.skip_while(|known| known != name).skip(1).collect())
+        }
+        SnapshotAction::Promote { path } => {
+            let origin = datasets
+                .list()
+                .map_err(named)?
+                .into_iter()
+                .find(|info| info.path == *path)
+                .and_then(|info| info.origin);
+            // The origin and all older snapshots move to the clone.
+            let Some((source, name)) = origin.as_ref().and_then(|origin| origin.rsplit_once('@')) else {
+                return Ok(());
+            };
+            let known = datasets.snapshots(source).map_err(named)?.into_iter().map(|snapshot| snapshot.name);
+            let mut moved: Vec<String> = known.collect();
+            let end = moved.iter().position(|known| known == name).map_or(moved.len(), |at| at + 1);
+            moved.truncate(end);
+            (source.to_owned(), moved)
+        }
+        _ => return Ok(()),
+    };
+    check_snapshots_not_mounted(open_pool, &path, changed.iter().map(String::as_str))
 }
 
 /// A file or directory that changed.
@@ -310,22 +332,27 @@ fn diff(open_pool: &OpenPool, path: &str, from: &str, to: Option<&str>) -> Outco
         let dataset = datasets.open_snapshot(path, name).map_err(|error| named(open_pool, error))?;
         Ok(Fs::open(dataset)?)
     };
-    let new = match to {
-        None => open_pool.view(path)?.fs()?,
-        Some(to) => {
-            let newer =
-                datasets.find_snapshot(path, to).map_err(|error| named(open_pool, error))?.info.created;
-            if newer < since {
-                let (expected, found) =
-                    (format_args!("a snapshot that is newer than {from}"), "an older one");
-                let at = format_args!("{}@{to}", full_name(&pool, path));
-                return Err(Failure::refused(at, expected, found, "name the older one first"));
-            }
-            open(to)?
-        }
+    let old = open(from)?;
+    let name = full_name(&pool, path);
+    let Some(to) = to else {
+        let head = open_pool.view(path)?;
+        let rows = head.fs().and_then(|new| changes(&name, &old, new, since));
+        // Or nothing could destroy the data set, or roll it back.
+        head.release();
+        return rows;
     };
+    let newer = datasets.find_snapshot(path, to).map_err(|error| named(open_pool, error))?.info.created;
+    if newer < since {
+        let (expected, found) = (format_args!("a snapshot that is newer than {from}"), "an older one");
+        let at = format_args!("{name}@{to}");
+        return Err(Failure::refused(at, expected, found, "name the older one first"));
+    }
+    changes(&name, &old, open(to)?, since)
+}
+
+fn changes(name: &str, old: &Fs, new: Arc<Fs>, since: Txg) -> Outcome<Vec<DiffRow>> {
     let mut rows = Vec::new();
-    terrane_posix::diff(open(from)?.as_ref(), &new, since, &mut |change| {
+    terrane_posix::diff(old, &new, since, &mut |change| {
         rows.push(DiffRow {
             change: match change.kind {
                 ChangeKind::Created => "created",
@@ -345,7 +372,7 @@ fn diff(open_pool: &OpenPool, path: &str, from: &str, to: Option<&str>) -> Outco
             modified: change.attr.mtime.secs,
         });
     })
-    .map_err(|errno| Failure(format!("{}: changes not read: {errno}", full_name(&pool, path))))?;
+    .map_err(|errno| Failure(format!("{name}: changes not read: {errno}")))?;
     rows.sort_by(|a, b| (&a.path, a.change).cmp(&(&b.path, b.change)));
     Ok(rows)
 }
@@ -379,7 +406,7 @@ mod tests {
     use super::*;
     use terrane_dataset::SnapshotInfo;
     use terrane_format::BlockPtr;
-    use terrane_wire::{ObjectId, Txg};
+    use terrane_wire::ObjectId;
 
     #[test]
     fn words_name_snapshots_and_ranges() {
@@ -400,19 +427,18 @@ mod tests {
                 },
             })
             .collect();
-        let names = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            expand(&known, &words).map(|names| names.concat())
+        let names = |word: &str| {
+            expand(&known, word)
+                .map(|range| known[range].iter().map(|one| one.name.as_str()).collect::<String>())
         };
-        assert_eq!(names(&["b"]).unwrap(), "b");
-        assert_eq!(names(&["d", "a"]).unwrap(), "ad");
-        assert_eq!(names(&["b%c"]).unwrap(), "bc");
-        assert_eq!(names(&["%b", "d"]).unwrap(), "abd");
-        assert_eq!(names(&["c%"]).unwrap(), "cd");
-        assert_eq!(names(&["%"]).unwrap(), "abcd");
-        assert_eq!(names(&["c%b"]).unwrap(), "");
-        assert_eq!(names(&["x"]).unwrap_err(), "x");
-        assert_eq!(names(&["a%x"]).unwrap_err(), "x");
+        assert_eq!(names("b").unwrap(), "b");
+        assert_eq!(names("b%c").unwrap(), "bc");
+        assert_eq!(names("%b").unwrap(), "ab");
+        assert_eq!(names("c%").unwrap(), "cd");
+        assert_eq!(names("%").unwrap(), "abcd");
+        assert!(expand(&known, "d%b").unwrap().is_empty());
+        assert_eq!(names("x").unwrap_err(), "x");
+        assert_eq!(names("a%x").unwrap_err(), "x");
     }
 
     #[test]

@@ -250,3 +250,23 @@ pub fn hints_library() -> PathBuf {
     assert!(output.status.success() && library.is_file(), "{}", String::from_utf8_lossy(&output.stderr));
     library
 }
+
+/// A loop device, detached when the test ends.
+pub struct Loop(pub String);
+
+impl Loop {
+    pub fn new(image: PathBuf, words: &[&str]) -> Option<Loop> {
+        let output = Command::new("losetup").args(words).args(["-f", "--show"]).arg(image).output().ok()?;
+        if !output.status.success() {
+            eprintln!("SKIPPED: no loop device: {}", String::from_utf8_lossy(&output.stderr));
+            return None;
+        }
+        Some(Loop(String::from_utf8(output.stdout).unwrap().trim().to_string()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}

@@ -5,7 +5,8 @@ use crate::chain::{Chain, ChainChange, Link, new_part};
 use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::free_policy::{open_set, read_snapshot, snapshots_of};
-use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, zap};
+use crate::mos_zap::zap;
+use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS};
 use crate::props;
 use crate::snapshot_info::SnapshotInfo;
 use crate::stored::{StoredDataset, each_dead_entry, list_parts};
@@ -251,13 +252,19 @@ impl Datasets {
         Ok(())
     }
 
-    /// Refuses snapshots that have holds or clones.
-    fn check_unused(&self, node: &Node, path: &str, snapshots: &[Snapshot]) -> Result<(), DatasetError> {
+    /// Refuses snapshots that have holds or clones. Clones at the paths in `doomed` do not count.
+    fn check_unused(
+        &self,
+        node: &Node,
+        path: &str,
+        snapshots: &[Snapshot],
+        doomed: &[String],
+    ) -> Result<(), DatasetError> {
         let holds = self.holds_in(node)?;
         // Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count is wrong.
         let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
         for (path, node) in nodes(self.objects.mos())? {
-            if let Some(origin) = node.get(ORIGIN)? {
+            if let Some(origin) = node.get(ORIGIN)?.filter(|_| !doomed.contains(&path)) {
                 clones.entry(origin).or_default().push(path);
             }
         }
@@ -286,7 +293,20 @@ impl Datasets {
         let _tree = self.tree.lock();
         let node = self.node(path)?;
         let found: Result<Vec<_>, _> = names.iter().map(|name| self.snapshot_of(&node, path, name)).collect();
-        self.check_unused(&node, path, &found?)
+        self.check_unused(&node, path, &found?, &[])
+    }
+
+    /// Refuses to destroy data sets with their snapshots, if one is open, or has a snapshot with a hold or with a clone that
+    /// is not among them.
+    pub fn check_destroy_all(&self, doomed: &[String]) -> Result<(), DatasetError> {
+        let _tree = self.tree.lock();
+        for path in doomed {
+            split(path)?;
+            let node = self.node(path)?;
+            self.check_not_open(path, &node)?;
+            self.check_unused(&node, path, &self.snapshots_in(&node)?, doomed)?;
+        }
+        Ok(())
     }
 
     /// Refuses a snapshot whose txg has not synced, so that it has no root yet. That of an empty object set has none later either.
@@ -323,7 +343,7 @@ impl Datasets {
         if found.is_empty() {
             return Ok(());
         }
-        self.check_unused(&node, path, &found)?;
+        self.check_unused(&node, path, &found, &[])?;
         let set = self.open_head(path, &node)?;
         self.change(|| self.remove_snapshots(&tx, &mut node, &set, &found))
     }
@@ -399,9 +419,7 @@ impl Datasets {
         let tree = self.tree.lock();
         let mut node = self.node(path)?;
         let in_use = |by: String| DatasetError::InUse { name: path.to_string(), by };
-        if self.is_open(&node) {
-            return Err(in_use("it is open: unmount it first".to_string()));
-        }
+        self.check_not_open(path, &node)?;
         let snapshot = self.snapshot_of(&node, path, name)?;
         self.check_taken(&tx, path, &snapshot)?;
         let mut later = self.snapshots_in(&node)?;
@@ -416,7 +434,7 @@ impl Datasets {
         for later in &later {
             self.check_taken(&tx, path, later)?;
         }
-        self.check_unused(&node, path, &later)?;
+        self.check_unused(&node, path, &later, &[])?;
         let old = self.open_head(path, &node)?;
         self.check_drained(path, &old)?;
         let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);

@@ -2,7 +2,7 @@
 
 use super::{Datasets, SpaceUsage};
 use crate::error::DatasetError;
-use crate::node::zap;
+use crate::mos_zap::zap;
 use crate::props::load_creation;
 use terrane_object::Account;
 

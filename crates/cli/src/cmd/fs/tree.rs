@@ -140,97 +140,60 @@ impl Destroy {
         if self.name.contains('@') {
             let PartName { dataset, part } = PartName::parse(&registry, &self.name, '@')?;
             let names = part.split(',').map(str::to_owned).collect();
-            return self.destroy_snapshots(&registry, &dataset, names);
+            return self.destroy_snapshots(&registry, dataset, names);
         }
         if self.name.contains('#') {
             let PartName { dataset, part: bookmark } = PartName::parse(&registry, &self.name, '#')?;
             if self.dry_run {
-                return Ok(());
+                return check_bookmark(&registry, &dataset, &bookmark);
             }
             let action = SnapshotAction::DestroyBookmark { path: dataset.path, bookmark };
             return act(&registry, &dataset.pool, action).map(drop);
         }
-        let name = DatasetName::parse_below(&registry, &self.name)?;
-        let mut paths = vec![name.path.clone()];
-        if self.recursive {
-            paths.extend(self.below(&registry, &name)?);
-        }
-        let all: Vec<DatasetName> =
-            paths.into_iter().rev().map(|path| DatasetName { pool: name.pool.clone(), path }).collect();
-        // All are checked before the first is destroyed. The leaves are destroyed first.
-        if self.recursive {
-            all.iter().try_for_each(|name| self.check_one(&registry, name))?;
-        }
-        all.iter().try_for_each(|name| self.destroy_one(&registry, name))
+        let DatasetName { pool, path } = DatasetName::parse_below(&registry, &self.name)?;
+        let query = match (self.recursive, self.dry_run) {
+            // The question of earlier versions, whose servers may still run.
+            (false, false) => Query::DestroyDataset { path },
+            (recursive, dry_run) => Query::DestroyTree { path, recursive, dry_run },
+        };
+        self.report(&rows(ask(&registry, &pool, &query)?)?)
     }
 
-    /// Paths of all data sets below, each after the one above it.
-    fn below(&self, registry: &Registry, name: &DatasetName) -> Outcome<Vec<String>> {
-        let kinds = vec!["filesystem".to_owned()];
-        let of = Selection { paths: vec![name.path.clone()], kinds, recursive: true };
-        let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
-        let prefix = format!("{}/", name.pool);
-        let path =
-            |row: &Value| row["name"].as_str().and_then(|full| full.strip_prefix(&prefix)).map(str::to_owned);
-        Ok(found.iter().filter_map(path).filter(|path| *path != name.path).collect())
+    fn destroy_snapshots(&self, registry: &Registry, dataset: DatasetName, names: Vec<String>) -> Outcome {
+        let (recursive, dry_run) = (self.recursive, self.dry_run);
+        let action = SnapshotAction::Destroy { path: dataset.path, names, recursive, dry_run };
+        self.report(&act(registry, &dataset.pool, action)?)
     }
 
-    /// Refuses a data set that is mounted, or that has a snapshot with a hold or a clone.
-    fn check_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
-        let of =
-            Selection { paths: vec![name.path.clone()], kinds: vec!["all".to_owned()], recursive: false };
-        let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
-        let full = full_name(&name.pool, &name.path);
-        if let Some(dir) = found.iter().find_map(|row| row["mountpoint"].as_str()) {
-            let found = format_args!("mounted on {dir}");
-            return Err(Failure::refused(full, "a data set that is not mounted", found, "unmount it first"));
-        }
-        if found.iter().any(|row| row["type"] == "snapshot") {
-            let (path, names) = (name.path.clone(), vec!["%".to_owned()]);
-            act(
-                registry,
-                &name.pool,
-                SnapshotAction::Destroy { path, names, recursive: false, dry_run: true },
-            )?;
-        }
-        Ok(())
-    }
-
-    fn destroy_one(&self, registry: &Registry, name: &DatasetName) -> Outcome {
-        if self.recursive {
-            let kinds = vec!["snapshot".to_owned()];
-            let of = Selection { paths: vec![name.path.clone()], kinds, recursive: false };
-            let found = rows(ask(registry, &name.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
-            if !found.is_empty() {
-                self.destroy_snapshots(registry, name, vec!["%".to_owned()])?;
-            }
-        }
-        if self.verbose {
-            let word = if self.dry_run { "would destroy" } else { "destroy" };
-            print(&format!("{word} {}\n", full_name(&name.pool, &name.path)))?;
-        }
-        if self.dry_run {
-            return Ok(());
-        }
-        change(name, &Query::DestroyDataset { path: name.path.clone() })
-    }
-
-    fn destroy_snapshots(&self, registry: &Registry, dataset: &DatasetName, names: Vec<String>) -> Outcome {
-        let recursive = self.recursive && self.name.contains('@');
-        let action =
-            SnapshotAction::Destroy { path: dataset.path.clone(), names, recursive, dry_run: self.dry_run };
-        let found = act(registry, &dataset.pool, action)?;
+    /// Prints what was destroyed, and how much space that frees, if the user wants to know.
+    fn report(&self, found: &[Value]) -> Outcome {
         if !self.verbose {
             return Ok(());
         }
         let word = if self.dry_run { "would destroy" } else { "destroy" };
-        for row in &found {
+        for row in found {
             print(&format!("{word} {}\n", row["name"].as_str().unwrap_or_default()))?;
         }
-        let bytes: u64 = found.iter().filter_map(|row| row["reclaim"].as_u64()).sum();
+        let freed: Vec<u64> = found.iter().filter_map(|row| row["reclaim"].as_u64()).collect();
+        if freed.is_empty() {
+            return Ok(());
+        }
         let word = if self.dry_run { "would reclaim" } else { "reclaim" };
-        print(&format!("{word} {}\n", crate::size::format(bytes)))
+        print(&format!("{word} {}\n", crate::size::format(freed.iter().sum())))
     }
+}
+
+/// Refuses a bookmark that does not exist.
+fn check_bookmark(registry: &Registry, dataset: &DatasetName, bookmark: &str) -> Outcome {
+    let kinds = vec!["bookmark".to_owned()];
+    let of = Selection { paths: vec![dataset.path.clone()], kinds, recursive: false };
+    let found = rows(ask(registry, &dataset.pool, &Query::ListDatasets { of, names: Vec::new() })?)?;
+    let full = full_name(&dataset.pool, &dataset.path);
+    let name = format!("{full}#{bookmark}");
+    if found.iter().any(|row| row["name"] == name) {
+        return Ok(());
+    }
+    Err(Failure(format!("unknown bookmark '{name}'; see `terrane fs list -t bookmark {full}`")))
 }
 
 impl Rename {

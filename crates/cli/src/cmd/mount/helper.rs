@@ -94,8 +94,9 @@ fn parse(words: &[OsString]) -> Result<(Mount, bool), Refused> {
         plain.try_into().map_err(|_| usage("a source and a directory are expected"))?;
     let source = source.into_string().map_err(|source| usage(&format!("{source:?} should be valid text")))?;
     let mount = Mount {
-        pool: source.clone(),
-        dir: dir.into(),
+        pool: Some(source.clone()),
+        dir: Some(dir.into()),
+        all: false,
         options,
         foreground: false,
         memory: None,
@@ -155,6 +156,7 @@ fn fsck(words: &[OsString]) -> Result<u8, Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     fn parsed(words: &str) -> Result<(Mount, bool), Refused> {
         parse(&words.split(' ').map(OsString::from).collect::<Vec<_>>())
@@ -164,7 +166,10 @@ mod tests {
     fn the_command_line_of_mount_is_understood() {
         let (mount, sloppy) =
             parsed("/images/a.img /mnt -n -o rw,noatime -sv -N 3 -t fuse.terrane -o nofail").unwrap();
-        assert_eq!((mount.pool.as_str(), mount.dir.to_str()), ("/images/a.img", Some("/mnt")));
+        assert_eq!(
+            (mount.pool.as_deref(), mount.dir.as_deref()),
+            (Some("/images/a.img"), Some(Path::new("/mnt")))
+        );
         assert_eq!(mount.options, ["rw", "noatime", "nofail"]);
         let helper = mount.helper_call.clone().unwrap();
         assert!(sloppy && !helper.dry_run && helper.source == "/images/a.img");

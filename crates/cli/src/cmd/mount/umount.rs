@@ -76,6 +76,11 @@ impl Umount {
         let pools = registry.pools()?;
         let split = target::split_mountable(word).filter(|_| !pools.contains_key(word));
         let (name, path) = split.unwrap_or((word, ""));
+        if self.all && !path.is_empty() && pools.contains_key(name) {
+            let expected = "a pool, or nothing";
+            let remedy = format!("omit -a, or unmount all of the pool: terrane umount -a {name}");
+            return Err(Failure::refused("-a", expected, format_args!("data set {word}"), remedy));
+        }
         if let Some(device) = pools.get(name) {
             match control::contact(&registry.control_socket(name), self.greeting_timeout())? {
                 Contact::Daemon(_) => {
@@ -91,7 +96,7 @@ impl Umount {
                 Contact::NotAnswering => {
                     let rows = list_mounts()?;
                     let is_meant = |row: &&MountEntry| {
-                        is_source(row, name, device) && (self.all || path.is_empty() || row.source == word)
+                        is_source(row, name, device) && (path.is_empty() || row.source == word)
                     };
                     return self.detach_unresponsive(name, &rows.iter().filter(is_meant).collect::<Vec<_>>());
                 }
