@@ -76,6 +76,8 @@ pub mod kind {
     pub const CRC: &str = "CRC of a stored block";
     /// Space of the blocks by the header of the object set: all, records before compression, and after.
     pub const ACCOUNT: &str = "bytes by the header of the object set";
+    /// What a user, a group or a project has, by the tables in the header of the object set.
+    pub const OWNERS: &str = "count of an owner";
     /// The number of objects differs from that in the header of the object set.
     pub const OBJECT_COUNT: &str = "object count";
     /// Slots at or above the header's `high_water` are in use.

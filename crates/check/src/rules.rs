@@ -10,7 +10,7 @@ use terrane_dataset::stored::{NamedObject, contradictions, objects_of_tree};
 use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{
     Dataset, ENTRIES_OF_TREE, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap,
-    POOL_DIRECTORY,
+    POOL_DIRECTORY, QuotaName,
 };
 use terrane_format::Feature;
 use terrane_object::dnode::Dnode;
@@ -670,6 +670,10 @@ impl MasterEntries {
         if master.lookup_u64(RESERVED.as_bytes()).is_ok_and(|found| found.is_some()) {
             entries.reserved = find(&master, RESERVED);
         }
+        let limits = QuotaName::prefixes();
+        let limits: Vec<&str> =
+            limits.filter(|name| master.lookup_u64(name.as_bytes()).is_ok_and(|zap| zap.is_some())).collect();
+        entries.others.extend(limits.into_iter().filter_map(|name| find(&master, name)));
         find(&master, "VERSION");
         entries.root = find(&master, "ROOT");
         entries.delete_queue = find(&master, "DELETE_QUEUE");

@@ -13,7 +13,7 @@ use terrane_dataset::{DeadEntry, PartInfo};
 use terrane_format::{Addr, BlockPtr, GRANULE, Owner, granule_bytes};
 use terrane_object::dnode::{Dnode, INDIRECT_BYTES, ObjsetHeader, SLOT_BYTES, SLOTS_PER_BLOCK, dnodes_in};
 use terrane_object::objset::HEADER;
-use terrane_object::{ObjectKind, ObjectSets};
+use terrane_object::{ObjectKind, ObjectSets, OwnerKind};
 use terrane_pool::Pool;
 use terrane_wire::{ObjectId, Txg};
 
@@ -207,6 +207,11 @@ impl SnapshotWalk<'_, '_> {
             Ok(header) => {
                 self.count(root);
                 self.walk_object(0, &header.dnodes);
+                for (kind, table) in
+                    OwnerKind::ALL.into_iter().zip(header.owners.iter().flat_map(|all| &all.tables))
+                {
+                    self.walk_object(kind.table_id().0, table);
+                }
             }
             Err(corrupt) => self.unreadable(&corrupt),
         }

@@ -5,6 +5,7 @@
 use crate::chain::{Chain, Link, hold_part, report};
 use crate::error::DatasetError;
 use crate::node::{DEAD_LIST, Node, ORIGIN, SNAPSHOTS};
+use crate::owners::CountOwners;
 use crate::snapshot_info::SnapshotInfo;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +27,9 @@ pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSe
     let links: Vec<Link> = snapshots.iter().map(|(_, info)| Link::of(info)).collect();
     let head_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
     let due = due_lists(mos, links.iter().map(|link| link.dead_list).chain([head_list]))?;
-    Ok(objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?)
+    let set = objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// Of these lists, those that are due for a scan. A damaged one is reported. Nothing is freed in a pool that is open read-only.

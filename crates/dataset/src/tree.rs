@@ -25,6 +25,7 @@ use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
 use crate::mos_zap::{change_directory, find_in_directory, zap};
 use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, object_in};
+use crate::owners::CountOwners;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
@@ -541,7 +542,9 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
     }
     // No node and no entry of `retired` names it.
     let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), BTreeSet::new());
-    Ok(objects.open_objset(id, chain)?)
+    let set = objects.open_objset(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// Opens a set that is being freed.
@@ -551,7 +554,9 @@ fn open_retired(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet
     };
     let due = due_lists(objects.mos(), [found.dead_list].into_iter())?;
     let chain = Chain::new(objects.mos(), found.origin(), Vec::new(), found.dead_list, due);
-    Ok(objects.open_retired(id, chain)?)
+    let set = objects.open_retired(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// A retired set, as stored.

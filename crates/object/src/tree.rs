@@ -626,7 +626,7 @@ fn roots_in(pool: &Pool, tree: TreeId, ptr: &BlockPtr) -> Result<Vec<BlockPtr>, 
     let at = format!("object set {} that is being destroyed", tree.objset);
     if ptr.kind() == ObjectKind::Objset as u8 {
         let header = ObjsetHeader::parse(&raw, &at)?;
-        return Ok(vec![header.dnodes.root, header.free_queue.root]);
+        return Ok(header.roots());
     }
     let dnodes = dnodes_in(&raw, &at)?;
     Ok(dnodes.into_iter().flat_map(|(_, dnode)| [dnode.root, dnode.spill]).collect())

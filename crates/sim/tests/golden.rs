@@ -105,8 +105,14 @@ fn check_image(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device
     let fs = &written.fs;
     if upgraded {
         let new = written.pool.enable(&Feature::defaults()).unwrap();
-        let all =
-            [Feature::Rows, Feature::Births, Feature::Datasets, Feature::EntryWords, Feature::Snapshots];
+        let all = [
+            Feature::Rows,
+            Feature::Births,
+            Feature::Datasets,
+            Feature::EntryWords,
+            Feature::Snapshots,
+            Feature::Owners,
+        ];
         assert_eq!(new, all);
     }
     let added = fs.mkdir(fs.root(), b"added", 0o755, &ROOT).unwrap().ino;
