@@ -11,6 +11,7 @@ use terrane_zap::{MemStore, ZapOptions};
 
 pub mod attributes;
 pub mod blocks;
+pub mod dataset;
 pub mod pool;
 
 const FORM_BYTES: usize = 4;

@@ -54,7 +54,8 @@ fn main() -> std::io::Result<()> {
             )?;
         }
     }
-    for (target, name, input) in terrane_fuzz::pool::seeds() {
+    for (target, name, input) in terrane_fuzz::pool::seeds().into_iter().chain(terrane_fuzz::dataset::seeds())
+    {
         save(&corpus, target, &name, &input)?;
     }
     println!("{} images", images.len());

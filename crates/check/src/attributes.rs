@@ -71,6 +71,7 @@ pub(crate) fn read_inode(
             return None;
         }
     };
+    check_owners(report, &at, set, dnode, &zpl);
     let mut is_partial = false;
     let list = match read_spill(set, id, dnode) {
         Ok(None) => Ok(AttrList::from_attrs(&bonus)),
@@ -100,6 +101,22 @@ pub(crate) fn read_inode(
     }
     let xattr_dir = list.get(Attr::XATTR).and_then(|raw| Some(u64::from_le_bytes(raw.try_into().ok()?)));
     Some(Inode { zpl, xattr_dir, is_xattr, is_partial })
+}
+
+/// Owners are counted by what lies at fixed places: it must be what the layout says.
+fn check_owners(report: &mut Report, at: &str, set: &ObjectSet, dnode: &Dnode, zpl: &ZplAttrs) {
+    let show = |user, group, project| format!("user {user}, group {group}, project {project}");
+    let expected = show(zpl.uid, zpl.gid, zpl.projid.unwrap_or(0));
+    if zpl.uid.max(zpl.gid).max(zpl.projid.unwrap_or(0)) > u64::from(u32::MAX) {
+        return report.add(kind::ATTRIBUTES, at, "ids below 2^32", expected);
+    }
+    match set.owners_of(dnode.kind, &dnode.bonus) {
+        Some(found) => {
+            let found = show(found.user.into(), found.group.into(), found.project.into());
+            report.expect(kind::OWNERS, at, expected, found);
+        }
+        None => report.add(kind::OWNERS, at, expected, "no owners at their places"),
+    }
 }
 
 /// The same attributes always lie in the same buffers, whatever changes came before.

@@ -9,7 +9,8 @@
 //! Then it checks the names: every name leads to an object, and every object has a name.
 //!
 //! Modules, in reading order: [`report`], `walk` (blocks), `snapshots` (blocks that only snapshots keep), `space` (zones), `attributes`
-//! (inodes), `rules` (objects and names), `features` (uses), and `rebuild`, which needs only the walk.
+//! (inodes), `rules` (objects and names), `owners` (sums by owner), `features` (uses), and `rebuild`, which needs only
+//! the walk.
 //!
 //! Invariants:
 //! * Nothing is changed.
@@ -23,6 +24,7 @@
 
 pub mod attributes;
 mod features;
+mod owners;
 mod rebuild;
 pub mod report;
 mod rules;
@@ -34,6 +36,7 @@ mod walk;
 pub use rebuild::rebuild_index;
 pub use report::{Counts, Finding, Progress, Report, Stage, kind};
 
+use owners::OwnerSums;
 use rules::ObjectChecker;
 use snapshots::check_snapshots;
 use std::collections::BTreeMap;
@@ -102,7 +105,16 @@ pub fn check(objects: &Arc<ObjectSets>, progress: &mut dyn FnMut(Progress)) -> R
         let mut found = ObjectChecker::new(&set, layouts);
         let history = History::of(objects, id, find(id));
         let from = walk.reached.len();
-        walk.walk_objset(&set, history, &mut |report, id, dnode| found.add_object(report, id, dnode));
+        let mut sums = OwnerSums::new(&set);
+        let findings = walk.report.findings_count;
+        walk.walk_objset(&set, history, &mut |report, id, dnode| {
+            sums.add(report, &set, id, dnode);
+            found.add_object(report, id, dnode)
+        });
+        // Objects that could not be walked were not summed up.
+        if walk.report.findings_count == findings.saturating_add(sums.uncounted) {
+            sums.check(walk.report, &set);
+        }
         if let Some(stored) = find(id).filter(|stored| stored.lists().next().is_some()) {
             let reached = walk.reached.get(from..).unwrap_or(&[]);
             let firsts = reached.iter().filter(|reached| !reached.is_clone());

@@ -56,7 +56,7 @@ pub mod kind {
     pub const SHARED: &str = "block reached";
     /// An entry of a dead list is missing or should not be there, or a sum is wrong.
     pub const DEAD_LIST: &str = "dead list";
-    /// The tree of data sets cannot be read.
+    /// The tree of data sets cannot be read, contradicts itself, or names an object twice.
     pub const DATASETS: &str = "data sets";
     /// Space by the zone tables differs from that of the reachable blocks.
     pub const LIVE: &str = "live bytes of the zone";
@@ -76,6 +76,8 @@ pub mod kind {
     pub const CRC: &str = "CRC of a stored block";
     /// Space of the blocks by the header of the object set: all, records before compression, and after.
     pub const ACCOUNT: &str = "bytes by the header of the object set";
+    /// What a user, a group or a project has, by the tables in the header of the object set.
+    pub const OWNERS: &str = "count of an owner";
     /// The number of objects differs from that in the header of the object set.
     pub const OBJECT_COUNT: &str = "object count";
     /// Slots at or above the header's `high_water` are in use.

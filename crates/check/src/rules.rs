@@ -3,12 +3,14 @@
 use crate::attributes::{self, Inode, has_only_zaps, is_xattr_name, listed_names};
 use crate::report::{Report, Stage, kind};
 use crate::walk::Walk;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrane_dataset::stored::objects_of_tree;
+use terrane_dataset::stored::{NamedObject, contradictions, objects_of_tree};
 use terrane_dataset::zaps::PROGRAM_ROOTS;
 use terrane_dataset::{
-    Dataset, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap, POOL_DIRECTORY,
+    Dataset, ENTRIES_OF_TREE, ENTRY_WORD_COUNT, ENTRY_WORDS_MAX, MASTER, Naming, ObjectStore, ObjectZap,
+    POOL_DIRECTORY, QuotaName,
 };
 use terrane_format::Feature;
 use terrane_object::dnode::Dnode;
@@ -279,18 +281,31 @@ impl ObjectChecker {
     /// a set that is.
     pub fn check_pool_directory(&mut self, report: &mut Report, objects: &Arc<ObjectSets>) {
         let mut named = vec![POOL_DIRECTORY.0];
+        // What names an object, without entries that lead to the tree of data sets.
+        let mut namers = BTreeMap::from([(POOL_DIRECTORY.0, "the pool".to_string())]);
         self.check_zap_structure(report, POOL_DIRECTORY.0, &mut |_, entry| {
-            named.extend(entry.value.first_integer())
+            named.extend(entry.value.first_integer());
+            let leads_to_tree = entry.key.name().is_some_and(|name| ENTRIES_OF_TREE.contains(&name));
+            if let Some(id) = entry.value.first_integer().filter(|_| !leads_to_tree) {
+                namers.insert(id, "the pool directory".to_string());
+            }
         });
+        match objects_of_tree(objects) {
+            Ok(of_tree) => {
+                named.extend(of_tree.iter().map(|named| named.id.0));
+                of_tree.into_iter().for_each(|named| self.check_named(report, named, &mut namers));
+            }
+            Err(error) => report.add(kind::DATASETS, "meta object set", "readable", error),
+        }
+        // If the tree cannot be read, that was reported.
+        for found in contradictions(objects).unwrap_or_default() {
+            report.add(kind::DATASETS, found.at, found.expected, found.found);
+        }
         let is_set =
             |id: &&u64| self.infos.iter().any(|info| info.id == **id && info.kind == ObjectKind::Objset);
         // A set whose identity cannot be read could not be opened, and is reported.
         let queue =
             |id: &u64| objects.identity(ObjectId(*id)).ok().flatten().map(|identity| identity.free_queue.0);
-        match objects_of_tree(objects) {
-            Ok(of_tree) => named.extend(of_tree.into_iter().map(|id| id.0)),
-            Err(error) => report.add(kind::DATASETS, "meta object set", "readable", error),
-        }
         named.sort_unstable();
         named.dedup();
         let queues: Vec<u64> = named.iter().filter(is_set).filter_map(queue).collect();
@@ -311,6 +326,26 @@ impl ObjectChecker {
             if !info.is_structural {
                 report.add(kind::ORPHAN, self.at(info.id), "in the pool directory", "nowhere");
             }
+        }
+    }
+
+    /// Checks that an object that the tree of data sets names is of the right kind, and that nothing else names it.
+    fn check_named(&mut self, report: &mut Report, named: NamedObject, namers: &mut BTreeMap<u64, String>) {
+        let NamedObject { id, kind: expected, by } = named;
+        let at = self.at(id.0);
+        if let Some(info) = self.find(id.0)
+            && info.kind != expected
+        {
+            let expected = format_args!("{expected:?}, as {by} says");
+            report.add(kind::DATASETS, &at, expected, format_args!("{:?}", info.kind));
+        }
+        if let Some(other) = namers.insert(id.0, by.clone()) {
+            report.add(
+                kind::DATASETS,
+                at,
+                format_args!("named by {by} alone"),
+                format_args!("also by {other}"),
+            );
         }
     }
 
@@ -637,6 +672,10 @@ impl MasterEntries {
         if master.lookup_u64(RESERVED.as_bytes()).is_ok_and(|found| found.is_some()) {
             entries.reserved = find(&master, RESERVED);
         }
+        let limits = QuotaName::prefixes();
+        let limits: Vec<&str> =
+            limits.filter(|name| master.lookup_u64(name.as_bytes()).is_ok_and(|zap| zap.is_some())).collect();
+        entries.others.extend(limits.into_iter().filter_map(|name| find(&master, name)));
         find(&master, "VERSION");
         entries.root = find(&master, "ROOT");
         entries.delete_queue = find(&master, "DELETE_QUEUE");

@@ -6,14 +6,14 @@
 
 use crate::report::kind;
 use crate::walk::Walk;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use terrane_dataset::stored::{StoredDataset, each_dead_entry, list_parts};
 use terrane_dataset::{DeadEntry, PartInfo};
 use terrane_format::{Addr, BlockPtr, GRANULE, Owner, granule_bytes};
-use terrane_object::dnode::{Dnode, INDIRECT_BYTES, ObjsetHeader, dnodes_in};
+use terrane_object::dnode::{Dnode, INDIRECT_BYTES, ObjsetHeader, SLOT_BYTES, SLOTS_PER_BLOCK, dnodes_in};
 use terrane_object::objset::HEADER;
-use terrane_object::{ObjectKind, ObjectSets};
+use terrane_object::{ObjectKind, ObjectSets, OwnerKind};
 use terrane_pool::Pool;
 use terrane_wire::{ObjectId, Txg};
 
@@ -31,16 +31,14 @@ pub(crate) fn check_snapshots(
     (head, is_freeing): (&BTreeSet<Addr>, bool),
     walk: &mut Walk<'_>,
 ) {
-    let name = dataset
-        .path
-        .as_ref()
-        .map_or_else(|| format!("destroyed object set {}", dataset.set), |path| format!("data set /{path}"));
+    let name = dataset.name();
     let mut listed = Copies::new();
     let mut is_whole = true;
     // Bytes that each snapshot refers to: blocks of the head, and blocks that left it since.
     let mut referenced = vec![0u64; dataset.snapshots.len()];
     for (sum, snapshot) in referenced.iter_mut().zip(&dataset.snapshots) {
-        *sum = walk.by_birth.range(..=snapshot.info.created).map(|(_, bytes)| bytes).sum();
+        let older = walk.by_birth.range(..=snapshot.info.created).map(|(_, bytes)| *bytes);
+        *sum = older.fold(0, u64::saturating_add);
     }
     for (index, list) in dataset.lists().enumerate() {
         let at = format!("{name}, dead list {list}");
@@ -49,6 +47,7 @@ pub(crate) fn check_snapshots(
     let mut before = dataset.origin;
     let mut kept = Copies::new();
     let mut clones = walk.clones.clone();
+    let mut seen_indirect = HashSet::new();
     for snapshot in &dataset.snapshots {
         let at = format!("{name}, snapshot {}", snapshot.name);
         let mut of_snapshot = SnapshotWalk {
@@ -60,6 +59,7 @@ pub(crate) fn check_snapshots(
             walk: &mut *walk,
             at: &at,
             kept: &mut kept,
+            seen_indirect: &mut seen_indirect,
             is_whole: true,
         };
         of_snapshot.walk_header(&snapshot.info.root);
@@ -110,20 +110,22 @@ fn check_list(
         }
     };
     let is_scan_due = parts.first().is_some_and(|(_, info)| info.is_scan_due);
-    let mut unique_bytes = 0;
+    let mut unique_bytes = 0u64;
     for (part, info) in &parts {
         let mut found = PartInfo::default();
         let mut waiting = Vec::new();
         let outcome = each_dead_entry(objects, *part, &mut |entry| {
             found.entries += 1;
-            found.used_bytes += entry.bytes();
+            found.used_bytes = found.used_bytes.saturating_add(entry.bytes());
             if entry.birth > before {
                 waiting.push(*entry);
             } else {
-                unique_bytes += if entry.birth > unique_after { entry.bytes() } else { 0 };
+                if entry.birth > unique_after {
+                    unique_bytes = unique_bytes.saturating_add(entry.bytes());
+                }
                 let older = dataset.snapshots.iter().zip(&mut *referenced).take(index);
                 for (_, sum) in older.filter(|(snapshot, _)| snapshot.info.created >= entry.birth) {
-                    *sum += entry.bytes();
+                    *sum = sum.saturating_add(entry.bytes());
                 }
                 // Older blocks belong to the origin.
                 if entry.birth > dataset.origin {
@@ -173,6 +175,8 @@ struct SnapshotWalk<'w, 'a> {
     walk: &'w mut Walk<'a>,
     at: &'w str,
     kept: &'w mut Copies,
+    /// Indirect blocks that were walked. If many pointers led to one, the walk would not end.
+    seen_indirect: &'w mut HashSet<u64>,
     is_whole: bool,
 }
 
@@ -207,6 +211,11 @@ impl SnapshotWalk<'_, '_> {
             Ok(header) => {
                 self.count(root);
                 self.walk_object(0, &header.dnodes);
+                for (kind, table) in
+                    OwnerKind::ALL.into_iter().zip(header.owners.iter().flat_map(|all| &all.tables))
+                {
+                    self.walk_object(kind.table_id().0, table);
+                }
             }
             Err(corrupt) => self.unreadable(&corrupt),
         }
@@ -256,12 +265,24 @@ impl SnapshotWalk<'_, '_> {
             self.unreadable(&format_args!("a pointer of level {level} below one of level {below}"));
             return;
         }
+        if level > 0
+            && let BlockPtr::Normal(normal) = ptr
+            && !self.seen_indirect.insert(normal.addrs[0].raw())
+        {
+            self.unreadable(&format_args!(
+                "a second pointer to the indirect block born at {}",
+                normal.addrs[0]
+            ));
+            return;
+        }
         let Some(raw) = self.read(ptr, self.owner(object, level, block)) else { return };
         if level == 0 {
             match dnodes_in(&raw, &self.at) {
                 Ok(dnodes) => {
-                    let slots =
-                        dnodes.into_iter().map(|(offset, dnode)| (block * 32 + offset as u64 / 512, dnode));
+                    let first = block.saturating_mul(SLOTS_PER_BLOCK);
+                    let slots = dnodes
+                        .into_iter()
+                        .map(|(offset, dnode)| (first.saturating_add((offset / SLOT_BYTES) as u64), dnode));
                     slots.for_each(|(object, dnode)| self.walk_object(object, &dnode));
                 }
                 Err(corrupt) => self.unreadable(&corrupt),

@@ -21,8 +21,8 @@ pub(crate) fn check_space(pool: &Arc<Pool>, shared: &SharedTable, walk: &mut Wal
     walk.reached.dedup_by(|other, first| other.addr() == first.addr() && other.is_clone());
     check_overlaps(walk);
     let zones = pool.zones();
-    let total = zones.iter().map(|zone| zone.live).sum();
-    let mut done = 0;
+    let total = zones.iter().map(|zone| zone.live).fold(0, u64::saturating_add);
+    let mut done = 0u64;
     for zone in &zones {
         let findings_before = walk.report.findings_count;
         let found = walk.by_zone.get(&zone.seq).copied().unwrap_or(0);
@@ -43,7 +43,7 @@ pub(crate) fn check_space(pool: &Arc<Pool>, shared: &SharedTable, walk: &mut Wal
                 walk.report.add(kind::SUSPECT, at, "explained by the tables", "suspect");
             }
         }
-        done += zone.live;
+        done = done.saturating_add(zone.live);
         walk.report_progress(Stage::Zones, done, total);
     }
     for reached in walk.reached.iter().filter(|reached| !reached.is_listed()) {

@@ -106,7 +106,7 @@ pub struct Usage {
 impl Usage {
     /// Bytes of all live blocks.
     pub fn live(&self) -> u64 {
-        self.shares.values().map(|share| share.live).sum()
+        self.shares.values().map(|share| share.live).fold(0, u64::saturating_add)
     }
 }
 
@@ -150,8 +150,8 @@ pub fn usage(objects: &Arc<ObjectSets>) -> Result<Usage, DatasetError> {
     let mut usage = Usage::default();
     let pool = objects.pool();
     for zone in pool.zones().iter().filter(|zone| !matches!(zone.phase, Phase::Reclaimed)) {
-        usage.claimed += zone.claimed;
-        usage.overhead += zone.claimed;
+        usage.claimed = usage.claimed.saturating_add(zone.claimed);
+        usage.overhead = usage.overhead.saturating_add(zone.claimed);
         for (entry, standing) in pool.zone_directory(zone.seq).map_err(ObjectError::from)? {
             let bytes = granule_bytes(u64::from(entry.psize));
             usage.overhead = usage.overhead.saturating_sub(bytes);

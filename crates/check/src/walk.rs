@@ -22,7 +22,7 @@ use terrane_object::dnode::{
 };
 use terrane_object::objset::{FREE_QUEUE, HEADER};
 use terrane_object::queued_subtree::QueuedSubtree;
-use terrane_object::{Account, HeaderCounts, ObjectKind, ObjectSet, ObjectSets};
+use terrane_object::{Account, HeaderCounts, ObjectKind, ObjectSet, ObjectSets, OwnerKind};
 use terrane_pool::Pool;
 use terrane_store::reports::owner_text;
 use terrane_wire::{ObjectId, Txg, ZoneSeq};
@@ -241,6 +241,12 @@ impl<'a> Walk<'a> {
         };
         let is_whole = !self.walk_object(objset, (ObjectId(0), false), &dnodes, Some(&mut visit)).partial;
         self.walk_object(objset, (FREE_QUEUE, false), &free_queue, None);
+        if let Some(owners) = set.owner_tables() {
+            self.report.add_use(Feature::Owners);
+            for (kind, table) in OwnerKind::ALL.into_iter().zip(&owners.tables) {
+                self.walk_object(objset, (kind.table_id(), false), table, None);
+            }
+        }
         self.walk_queue(objset, queued);
         if set.account().is_some() {
             self.report.add_use(Feature::Accounts);
@@ -296,7 +302,7 @@ impl<'a> Walk<'a> {
         };
         let at = owner_text(owner);
         let roots = if ptr.kind() == ObjectKind::Objset as u8 {
-            ObjsetHeader::parse(&raw, &at).map(|header| vec![header.dnodes.root, header.free_queue.root])
+            ObjsetHeader::parse(&raw, &at).map(|header| header.roots())
         } else {
             let all = |dnodes: Vec<(usize, Dnode)>| {
                 dnodes.into_iter().flat_map(|(_, dnode)| [dnode.root, dnode.spill]).collect()

@@ -224,6 +224,19 @@ fn wrong_counts_in_the_header_are_found() {
     expect(&report, &[kind::ACCOUNT]);
 }
 
+/// In a dnode: the epoch of the tables that count it.
+const OWNER_EPOCH_AT: usize = 7;
+
+#[test]
+fn an_object_that_no_table_counts_is_found() {
+    let sound = Sound::new();
+    let first = sound.first;
+    let report = sound.after_dnode(first, |_, dnode| dnode[OWNER_EPOCH_AT] = 0);
+    // The object, and its user, group and project, who have less than their tables say.
+    expect(&report, &[kind::OWNERS; 4]);
+    assert!(report.findings.iter().any(|finding| finding.found == "not counted"), "{report}");
+}
+
 #[test]
 fn a_high_water_below_an_object_is_found() {
     let report = Sound::new().after_header(|_, header| {

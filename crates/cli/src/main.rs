@@ -31,6 +31,7 @@ mod memory;
 mod metrics;
 mod mount_options;
 mod open_pool;
+mod owners;
 mod pages;
 mod progress;
 mod query;

@@ -8,12 +8,14 @@ mod datasets;
 mod devices;
 mod features;
 mod iostat;
+mod owners;
 mod properties;
 mod question;
 mod snapshots;
 mod status;
 
-pub use properties::{parse_setting, property_help, validate_setting};
+pub use owners::word_of;
+pub use properties::{parse_setting, property_help, refuse_limits, validate_setting};
 pub use question::{Query, Selection, Setting};
 pub use snapshots::SnapshotAction;
 pub use status::{NOT_WRITTEN_BACK, unavailable_row};
@@ -66,6 +68,7 @@ impl Query {
             }
             Query::Snapshots { action } => action.answer(open_pool),
             Query::RenameDataset { path, to } => Ok(value(&datasets::rename(open_pool, path, to)?)),
+            Query::Owners { path, of } => Ok(value(&owners::list(open_pool, path, of)?)),
             Query::Add { path, kind, zone_size, force } => {
                 let device_options = DeviceOptions { size: None, zone_size: *zone_size, force: *force };
                 Ok(value(&devices::add(open_pool, path, *kind, &device_options)?))

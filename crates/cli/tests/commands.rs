@@ -153,7 +153,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     let dir = TestDir::new("upgrade");
     assert!(dir.out("pool upgrade").starts_with("no known pools"));
     dir.run("pool create tank tank.img --size 64M", 0);
-    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:snapshots,org.terrane:shared";
+    let defaults = "org.terrane:tinyzap,org.terrane:xattr,org.terrane:totals,org.terrane:tallies,org.terrane:accounts,org.terrane:pointers,org.terrane:rows,org.terrane:births,org.terrane:datasets,org.terrane:entry_words,org.terrane:snapshots,org.terrane:owners,org.terrane:shared";
     assert_eq!(dir.out("pool upgrade -H"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert_eq!(dir.out("pool upgrade -H tank"), format!("tank\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool upgrade --features").contains("org.terrane:tinyzap "));
@@ -171,7 +171,7 @@ fn a_pool_of_an_older_version_is_upgraded_once() {
     );
     assert_eq!(dir.out("pool upgrade -H old"), format!("old\t1\t{defaults}\tnothing to do\n"));
     assert!(dir.out("pool status old").contains(
-        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:snapshots, org.terrane:shared\n"
+        "features: org.terrane:tinyzap, org.terrane:xattr, org.terrane:totals, org.terrane:tallies, org.terrane:accounts, org.terrane:pointers, org.terrane:rows, org.terrane:births, org.terrane:datasets, org.terrane:entry_words, org.terrane:snapshots, org.terrane:owners, org.terrane:shared\n"
     ));
     assert!(dir.out("check old").contains("nothing found"));
     dir.refused("pool upgrade nobody", &["nobody"]);
@@ -302,6 +302,7 @@ fn json_is_what_its_page_says() {
         ("stat: files", "stat -j tank:/".to_owned()),
         ("explain: files", "explain -j tank:/".to_owned()),
         ("debug uberblock: uberblocks", "debug uberblock -j tank".to_owned()),
+        ("fs userspace: owners", "fs userspace -j tank".to_owned()),
         ("debug zone: zones", "debug zone -j tank".to_owned()),
         ("debug zone SEQ: entries", format!("debug zone -j tank {seq}")),
         ("debug space: space", "debug space -j tank".to_owned()),

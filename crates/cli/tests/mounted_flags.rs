@@ -11,7 +11,6 @@ use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 use support::{NOBODY, TestDir, as_user, can_mount, is_root};
 
 fn set(path: &Path, flags: IFlags) -> Result<(), Errno> {
@@ -115,16 +114,27 @@ fn flags_are_inherited_or_refused() {
     assert_shows(&sub.join("below"), IFlags::NODUMP);
     assert_shows(&sub.join("older"), IFlags::empty());
 
-    assert_eq!(set(&file, IFlags::NOATIME | IFlags::NODUMP), Err(Errno::OPNOTSUPP));
+    assert_eq!(set(&file, IFlags::SYNC | IFlags::NODUMP), Err(Errno::OPNOTSUPP));
     assert_eq!(as_user(NOBODY, || set(&file, IFlags::empty())), Err(Errno::PERM), "not its owner");
-    match Command::new("chattr").args(["-p", "7"]).arg(&file).output() {
-        Ok(output) => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(!output.status.success() && said.contains("not supported"), "a project id: {said}");
-        }
-        Err(error) => eprintln!("SKIPPED: project ids are set by chattr, which does not run: {error}"),
-    }
     assert_shows(&file, IFlags::NODUMP);
+
+    // The property and its default, relatime, renew the access time of a file that was written since.
+    dir.run("fs set atime=on tank", 0);
+    let renewed = |path: &Path| {
+        let before = fs::metadata(path).unwrap().accessed().unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        // Not from the kernel's cache.
+        let file = File::open(path).unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        file.read_at(&mut [0; 1], 0).unwrap();
+        fs::metadata(path).unwrap().accessed().unwrap() > before
+    };
+    assert!(renewed(&file));
+    set(&file, IFlags::NOATIME).unwrap();
+    assert_shows(&file, IFlags::NOATIME);
+    assert!(!renewed(&file), "chattr +A");
+    set(&file, IFlags::empty()).unwrap();
+    assert!(renewed(&file));
     dir.run("umount mnt", 0);
     assert!(dir.out("check tank").contains("nothing found"));
 }

@@ -12,20 +12,21 @@
 //! * An entry is freed and leaves its list in the same txg.
 
 use crate::dead_list::{DeadEntry, LIST_BLOCK_BYTES, PartInfo, encode_block, encode_blocks, parse_block};
-use crate::free_policy::read_snapshot;
 use crate::snapshot_info::{REFERENCED_AT, SnapshotInfo, encode_referenced};
 use crate::zap_form;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use terrane_format::{BlockPtr, Feature};
+use terrane_format::{BlockPtr, Feature, GRANULE};
 use terrane_object::{
-    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, ObjectError, ObjectKind, ObjectSet, ObjectSpec,
+    Account, FreeDecision, FreePolicy, MosChange, MosUpdate, Object, ObjectError, ObjectKind, ObjectSet,
+    ObjectSpec,
 };
 use terrane_pool::{Tx, TxgSync};
 use terrane_store::PoolError;
-use terrane_wire::{ObjectId, Txg};
+use terrane_wire::{Corrupt, ObjectId, Txg};
 
 /// Most blocks of dead lists that a txg scans, for each data set.
 const SCAN_BLOCKS: u64 = 64;
@@ -33,6 +34,11 @@ const SCAN_BLOCKS: u64 = 64;
 const SCAN_FREES: u64 = 32 << 10;
 /// Metadata blocks that become dirty when a part is destroyed.
 const DESTROY_BLOCKS: u32 = 6;
+/// A part has at most one block, holes included, for so many bytes of the pool. Entries are appended when their blocks die, and move few
+/// times, so no part gets near that. A larger count is damage.
+const POOL_BYTES_PER_BLOCK: u64 = 32;
+/// Blocks that syncs may add to a part while it is read.
+const ADDED_BLOCKS_MAX: u64 = 1024;
 
 /// A snapshot in a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,12 +49,15 @@ pub struct Link {
     pub snapshot: ObjectId,
     /// First part of its dead list.
     pub dead_list: ObjectId,
+    /// Bytes that it refers to, without its header.
+    pub referenced_bytes: u64,
 }
 
 impl Link {
     /// The link of a stored snapshot.
     pub(crate) fn of(info: &SnapshotInfo) -> Link {
-        Link { created: info.created, snapshot: info.id, dead_list: info.dead_list }
+        let (created, snapshot, dead_list) = (info.created, info.id, info.dead_list);
+        Link { created, snapshot, dead_list, referenced_bytes: info.referenced.used_bytes }
     }
 }
 
@@ -211,30 +220,59 @@ impl Chain {
                 continue;
             };
             let unique = list.parts.first().map_or(0, |part| part.info.unique_bytes);
-            let bytes = list.parts.iter().map(|part| part.info.used_bytes).fold(0, u64::saturating_add);
+            let bytes = sum(list.parts.iter().map(|part| part.info.used_bytes));
             usage.kept_bytes = usage.kept_bytes.saturating_add(bytes);
             usage.head_list_bytes = bytes;
             if let Some(link) = index.checked_sub(1).and_then(|before| state.links.get(before)) {
                 usage.unique.insert(link.created, unique);
             }
         }
-        let newest = state.links.last().map(|link| read_snapshot(&mos, link.snapshot)).transpose()?;
-        usage.newest_bytes = newest.map(|info| info.referenced.used_bytes);
+        usage.newest_bytes = state.links.last().map(|link| link.referenced_bytes);
         Ok(usage)
     }
 }
 
-pub(crate) fn read_entries(
-    mos: &Arc<ObjectSet>,
-    id: ObjectId,
-    block: u64,
-) -> Result<Vec<DeadEntry>, ObjectError> {
-    let raw = mos.hold(id)?.read_block(block)?;
+/// The sum of stored numbers, which may be damaged.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+fn read_entries(part: &Object, block: u64) -> Result<Vec<DeadEntry>, ObjectError> {
+    let raw = part.read_block(block)?;
     if raw.iter().all(|byte| *byte == 0) {
         return Ok(Vec::new());
     }
-    let at = format!("dead list, object {id} of the meta object set, block {block}");
+    let at = format!("dead list, object {} of the meta object set, block {block}", part.id());
     Ok(parse_block(&raw, &at).map_err(PoolError::from)?)
+}
+
+/// The first stored block of a part at or after `from`. Holes are skipped: scans leave them, and the block count may be damaged.
+fn next_stored_block(part: &Object, from: u64) -> Result<Option<u64>, ObjectError> {
+    let block_bytes = u64::from(LIST_BLOCK_BYTES);
+    let found = part.next_data(from.saturating_mul(block_bytes))?;
+    Ok(found.map(|offset| offset / block_bytes))
+}
+
+/// Calls `each` with every entry in a part. A sync may change the part meanwhile.
+pub(crate) fn each_entry(
+    mos: &Arc<ObjectSet>,
+    id: ObjectId,
+    each: &mut dyn FnMut(&DeadEntry),
+) -> Result<(), ObjectError> {
+    let (object, info) = hold_part(mos, id)?;
+    // Each stored block has an entry. Pointers of a damaged tree may repeat, and so lead to more blocks than there are.
+    let blocks_max = info.entries.saturating_add(ADDED_BLOCKS_MAX);
+    let (mut blocks, mut from) = (0, 0);
+    while let Some(block) = next_stored_block(&object, from)? {
+        if blocks > blocks_max {
+            let at = format!("dead list, object {id} of the meta object set");
+            let (what, expected) = ("blocks", format_args!("at most {blocks_max}"));
+            return Err(PoolError::from(Corrupt::new(at, what, expected, "more")).into());
+        }
+        read_entries(&object, block)?.iter().for_each(&mut *each);
+        (blocks, from) = (blocks + 1, block + 1);
+    }
+    Ok(())
 }
 
 /// The spec of a new, empty part.
@@ -243,37 +281,75 @@ pub(crate) fn new_part() -> ObjectSpec {
     ObjectSpec { kind: ObjectKind::DeadList, block_size, dnode_slots: 1, bonus, spill: None }
 }
 
-/// Bytes of the list that begins with this part.
+/// Bytes of the list that begins with this part, up to the first damaged part.
 pub(crate) fn kept_bytes(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<u64, ObjectError> {
-    Ok(load_parts(mos, first)?.iter().map(|part| part.info.used_bytes).fold(0, u64::saturating_add))
+    Ok(sum(load_readable_parts(mos, first)?.iter().map(|part| part.info.used_bytes)))
 }
 
-/// The parts of the list that begins with this one.
-fn load_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
+/// A part of a dead list.
+pub(crate) fn hold_part(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Object>, PartInfo), ObjectError> {
+    let object = mos.hold(id)?;
+    let corrupt = |what: &'static str, expected: &dyn Display, found: &dyn Display| {
+        let at = format!("dead list, object {id} of the meta object set");
+        ObjectError::from(PoolError::from(Corrupt::new(at, what, expected, found)))
+    };
+    let (kind, block_bytes, blocks) = (object.kind(), object.block_size(), object.block_count());
+    if kind != ObjectKind::DeadList {
+        return Err(corrupt("kind", &"DeadList", &format_args!("{kind:?}")));
+    }
+    if block_bytes != LIST_BLOCK_BYTES {
+        return Err(corrupt("block size", &LIST_BLOCK_BYTES, &block_bytes));
+    }
+    let (device_bytes, _, _) = mos.pool().space();
+    let blocks_max = device_bytes / POOL_BYTES_PER_BLOCK;
+    if blocks > blocks_max {
+        return Err(corrupt("block count", &format_args!("at most {blocks_max}"), &blocks));
+    }
+    let info = PartInfo::parse(&object.bonus(), id).map_err(PoolError::from)?;
+    Ok((object, info))
+}
+
+/// The parts of the list that begins with this one. The error, if there is one, is that of the part behind them.
+fn find_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> (Vec<Part>, Option<ObjectError>) {
     let (mut parts, mut seen, mut next) = (Vec::new(), BTreeSet::new(), Some(first));
     while let Some(id) = next {
-        let object = mos.hold(id)?;
-        let found = object.kind();
-        if found != ObjectKind::DeadList || !seen.insert(id) {
-            let at = format!("dead list {first}, object {id} of the meta object set");
-            let found = format_args!("{found:?}, part {}", parts.len());
-            return Err(
-                PoolError::from(terrane_wire::Corrupt::new(at, "kind", "DeadList, once", found)).into()
-            );
+        if !seen.insert(id) {
+            let at = format!("dead list {first}, part {}", parts.len());
+            let corrupt = Corrupt::new(at, "object", "in the list once", format_args!("{id} again"));
+            return (parts, Some(PoolError::from(corrupt).into()));
         }
-        let info = PartInfo::parse(&object.bonus(), id).map_err(PoolError::from)?;
+        let (object, info) = match hold_part(mos, id) {
+            Ok(found) => found,
+            Err(error) => return (parts, Some(error)),
+        };
         next = info.next;
         parts.push(Part { id, info, blocks: object.block_count(), has_changed: false });
+    }
+    (parts, None)
+}
+
+/// The parts of the list that begins with this one. If a part is damaged or missing, that is reported, and the list ends there. Then
+/// the space of the entries behind it stays allocated. An error here would stop the pool at each import.
+fn load_readable_parts(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<Part>, ObjectError> {
+    let (parts, error) = find_parts(mos, first);
+    if let Some(error) = error {
+        report(mos, error)?;
     }
     Ok(parts)
 }
 
 /// All parts of the list that begins with this one. 0: there is none.
-pub(crate) fn part_ids(mos: &Arc<ObjectSet>, first: ObjectId) -> Result<Vec<ObjectId>, ObjectError> {
+pub(crate) fn list_parts(
+    mos: &Arc<ObjectSet>,
+    first: ObjectId,
+) -> Result<Vec<(ObjectId, PartInfo)>, ObjectError> {
     if first == ObjectId(0) {
         return Ok(Vec::new());
     }
-    Ok(load_parts(mos, first)?.into_iter().map(|part| part.id).collect())
+    match find_parts(mos, first) {
+        (_, Some(error)) => Err(error),
+        (parts, None) => Ok(parts.into_iter().map(|part| (part.id, part.info)).collect()),
+    }
 }
 
 impl State {
@@ -313,7 +389,7 @@ impl State {
             return Ok(None);
         }
         if let std::collections::btree_map::Entry::Vacant(vacant) = self.lists.entry(id) {
-            let parts = load_parts(mos, id)?;
+            let parts = load_readable_parts(mos, id)?;
             vacant.insert(DeadList { parts, scan: None, writes: BTreeMap::new() });
         }
         Ok(self.lists.get_mut(&id))
@@ -329,15 +405,14 @@ impl State {
             return FreeDecision::Free;
         }
         let BlockPtr::Normal(normal) = block else { return FreeDecision::Free };
-        let granules =
-            (terrane_format::granule_bytes(u64::from(normal.psize)) / terrane_format::GRANULE) as u32;
+        let granules = (terrane_format::granule_bytes(u64::from(normal.psize)) / GRANULE) as u32;
         let added = self.added.entry(self.list_id(index)).or_default();
         added.extend(normal.copies().map(|addr| DeadEntry { addr, granules, birth }));
         FreeDecision::Keep
     }
 
     fn take(&mut self, info: &SnapshotInfo, new_list: ObjectId) {
-        self.links.push(Link { created: info.created, snapshot: info.id, dead_list: info.dead_list });
+        self.links.push(Link::of(info));
         self.head_list = new_list;
     }
 
@@ -415,8 +490,7 @@ impl State {
         for (id, entries) in std::mem::take(&mut self.added) {
             let Some(index) = self.index_of(id).filter(|_| !entries.is_empty()) else { continue };
             let unique_after = self.unique_after(index);
-            let unique: u64 =
-                entries.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes).sum();
+            let unique = sum(entries.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes));
             if let Some(list) = self.load_list(mos, index)? {
                 list.append(mos, entries)?;
                 list.add_unique(unique);
@@ -501,15 +575,28 @@ impl DeadList {
         match self.writes.get(&(part, block)) {
             Some(Some(raw)) => Ok(parse_block(raw, &"a dead list in memory").map_err(PoolError::from)?),
             Some(None) => Ok(Vec::new()),
-            None => read_entries(mos, part, block),
+            None => read_entries(&*mos.hold(part)?, block),
         }
+    }
+
+    /// The first block of a part at or after `from` that has entries, with what this txg has changed.
+    fn next_block(
+        &self,
+        mos: &Arc<ObjectSet>,
+        part: ObjectId,
+        from: u64,
+    ) -> Result<Option<u64>, ObjectError> {
+        let written = self.writes.range((part, from)..=(part, u64::MAX));
+        let written = written.filter(|(_, content)| content.is_some()).map(|((_, block), _)| *block).next();
+        let stored = next_stored_block(&*mos.hold(part)?, from)?;
+        Ok(stored.into_iter().chain(written).min())
     }
 
     /// Adds entries to the first part.
     fn append(&mut self, mos: &Arc<ObjectSet>, mut entries: Vec<DeadEntry>) -> Result<(), ObjectError> {
         let first_free = self.scan.as_ref().map_or(0, |scan| scan.first_part_blocks);
         let Some((id, blocks)) = self.parts.first().map(|part| (part.id, part.blocks)) else { return Ok(()) };
-        let (count, bytes) = (entries.len() as u64, entries.iter().map(DeadEntry::bytes).sum::<u64>());
+        let (count, bytes) = (entries.len() as u64, sum(entries.iter().map(DeadEntry::bytes)));
         let mut at = blocks;
         // Fills the last block, unless the running scan counts that block.
         if let Some(last) = blocks.checked_sub(1).filter(|last| *last >= first_free) {
@@ -562,12 +649,19 @@ impl DeadList {
         let (id, blocks) = (found.id, if part == 0 { first_part_blocks } else { found.blocks });
         // Entries of a small part move into the first part. An entry moves few times, because the first part is at least as large then.
         let is_poured = part > 0 && found.info.entries <= first_entries.max(4096);
-        if block >= blocks {
+        let next = match self.next_block(mos, id, block) {
+            Ok(next) => next,
+            Err(error) => {
+                report(mos, error)?;
+                None
+            }
+        };
+        let Some(block) = next.filter(|block| *block < blocks) else {
             if let Some(scan) = &mut self.scan {
                 (scan.part, scan.block) = (part + 1, 0);
             }
             return Ok(Some(0));
-        }
+        };
         let entries = match self.entries(mos, id, block) {
             Ok(entries) => entries,
             Err(error) => {
@@ -577,13 +671,13 @@ impl DeadList {
         };
         let (freed, mut kept): (Vec<_>, Vec<_>) = entries.into_iter().partition(|entry| entry.birth > before);
         freed.iter().for_each(|entry| txg_sync.release_copy(entry.addr, entry.granules));
-        let unique: u64 = kept.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes).sum();
+        let unique = sum(kept.iter().filter(|entry| entry.birth > unique_after).map(DeadEntry::bytes));
         let (content, stays) = if is_poured { (Vec::new(), 0) } else { encode_block(&kept) };
         let moved = kept.split_off(stays);
         let (leaving, bytes) = freed
             .iter()
             .chain(&moved)
-            .fold((0u64, 0u64), |(count, bytes), entry| (count + 1, bytes + entry.bytes()));
+            .fold((0u64, 0u64), |(count, bytes), entry| (count + 1, bytes.saturating_add(entry.bytes())));
         if leaving > 0 {
             self.writes.insert((id, block), Some(content).filter(|_| stays > 0));
             if let Some(found) = self.parts.get_mut(part) {
@@ -593,7 +687,7 @@ impl DeadList {
             }
         }
         if let Some(scan) = &mut self.scan {
-            scan.block += 1;
+            scan.block = block + 1;
             scan.unique_bytes = scan.unique_bytes.saturating_add(unique);
         }
         if !moved.is_empty() {
@@ -604,14 +698,17 @@ impl DeadList {
 }
 
 /// Reports damage: the space of unreadable entries is lost. Returns any other error, which stops the pool.
-fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
-    match error {
-        ObjectError::Pool(PoolError::Corrupt(corrupt)) => {
-            mos.pool().report_damage(corrupt);
-            Ok(())
+pub(crate) fn report(mos: &Arc<ObjectSet>, error: ObjectError) -> Result<(), ObjectError> {
+    let corrupt = match error {
+        ObjectError::Pool(PoolError::Corrupt(corrupt)) => corrupt,
+        ObjectError::NotFound(id) => {
+            let at = format!("dead list, object {id} of the meta object set");
+            Corrupt::new(at, "part", "an object", "none")
         }
-        other => Err(other),
-    }
+        other => return Err(other),
+    };
+    mos.pool().report_damage(corrupt);
+    Ok(())
 }
 
 impl FreePolicy for Chain {
@@ -682,10 +779,10 @@ impl FreePolicy for Chain {
         for change in &syncing {
             match change {
                 ChainChange::Take { info, new_list } => {
-                    state.take(info, *new_list);
+                    let referenced = account.unwrap_or_default();
+                    let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
+                    state.take(&info, *new_list);
                     if !destroyed.contains(&info.created) {
-                        let referenced = account.unwrap_or_default();
-                        let info = SnapshotInfo { root: root.clone(), referenced, ..info.clone() };
                         let update = MosUpdate::Bonus { at: 0, bytes: info.encode() };
                         changes.push(MosChange { id: info.id, update });
                     }
@@ -716,13 +813,17 @@ impl FreePolicy for Chain {
         state.take_changes(&mut changes);
         for (id, account) in std::mem::take(&mut state.not_referenced) {
             // The snapshot may have been destroyed meanwhile.
-            if state.links.iter().any(|link| link.snapshot == id) {
+            if let Some(link) = state.links.iter_mut().find(|link| link.snapshot == id) {
                 let object = match mos.hold(id) {
                     Err(ObjectError::NotFound(_)) => continue,
                     object => object?,
                 };
-                let before = SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?.referenced;
-                let bytes = encode_referenced(&before.minus(&account));
+                let before = SnapshotInfo::parse(&object.bonus(), id, mos.pool().open_txg())
+                    .map_err(PoolError::from)?
+                    .referenced;
+                let referenced = before.minus(&account);
+                link.referenced_bytes = referenced.used_bytes;
+                let bytes = encode_referenced(&referenced);
                 changes.push(MosChange { id, update: MosUpdate::Bonus { at: REFERENCED_AT, bytes } });
             }
         }

@@ -11,10 +11,12 @@ use crate::mos_zap;
 use crate::naming::Naming;
 use crate::node::Node;
 use crate::obeyed::Obeyed;
+use crate::owner_walk::OwnerWalk;
 use crate::props::{
     self, AccessTime, Effective, Key, PROPERTIES, Property, PropertyValue, REF_RESERVATION, RESERVATION,
     Scope, SnapDir, Stored,
 };
+use crate::quota::Quotas;
 use crate::zap_handle::OpenZaps;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
@@ -49,6 +51,10 @@ pub struct Dataset {
     recorder: Arc<ErrorRecorder>,
     /// ZAPs for which programs have handles.
     pub(crate) open_zaps: Mutex<Weak<OpenZaps>>,
+    /// The master ZAP, for all who change it.
+    master: Arc<Mutex<ObjectZap>>,
+    quotas: Quotas,
+    pub(crate) owner_walk: Mutex<OwnerWalk>,
 }
 
 /// Checks that the pool supports a value, and enables the feature that it needs. So older versions refuse the
@@ -240,7 +246,10 @@ impl Dataset {
     pub fn open_at(&self, set: ObjectId, root: &BlockPtr) -> Result<Dataset, DatasetError> {
         let set = self.object_set.open_at(ObjsetId(set.0), root)?;
         let zap_policy = ZapPolicy::of(&set);
-        let fixed = fixed_properties(&ObjectZap::new(&zap_policy, set.hold(MASTER)?))?;
+        let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
+        let fixed = fixed_properties(&master)?;
+        let master = Arc::new(Mutex::new(master));
+        let quotas = Quotas::none(&set, &master, &zap_policy);
         let (own_set, own_branch) = (Arc::clone(&set), Arc::clone(&self.branch));
         let obeyed = Obeyed::new(own_set, own_branch, Arc::clone(&zap_policy), fixed);
         obeyed.follow_kernel_cached(&self.obeyed);
@@ -256,6 +265,9 @@ impl Dataset {
             naming,
             recorder: Arc::clone(&self.recorder),
             open_zaps: Mutex::default(),
+            master,
+            quotas,
+            owner_walk: Mutex::default(),
         })
     }
 
@@ -291,6 +303,8 @@ impl Dataset {
         let zap_policy = ZapPolicy::of(&set);
         let master = ObjectZap::new(&zap_policy, set.hold(MASTER)?);
         let fixed = fixed_properties(&master)?;
+        let master = Arc::new(Mutex::new(master));
+        let quotas = Quotas::load(&set, &master, &zap_policy)?;
         let (own_set, own_branch) = (Arc::clone(&set), Arc::clone(branch));
         let obeyed = Arc::new(Obeyed::new(own_set, own_branch, Arc::clone(&zap_policy), fixed));
         let naming = obeyed.naming()?;
@@ -304,6 +318,9 @@ impl Dataset {
             naming,
             recorder: Arc::new(ErrorRecorder::open(objects.mos())),
             open_zaps: Mutex::default(),
+            master,
+            quotas,
+            owner_walk: Mutex::default(),
         })
     }
 
@@ -312,9 +329,19 @@ impl Dataset {
         &self.object_set
     }
 
-    /// The ZAP through which the layer above finds its objects.
+    /// The ZAP through which the layer above finds its objects, for readers.
     pub fn master(&self) -> Result<ObjectZap, DatasetError> {
         self.open_zap(MASTER)
+    }
+
+    /// The same, shared by all who change it while the data set is open. Its lock is taken last.
+    pub fn shared_master(&self) -> &Arc<Mutex<ObjectZap>> {
+        &self.master
+    }
+
+    /// Limits of users, groups and projects.
+    pub fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// The ZAP in an object. All changes of a ZAP must go through the same `ObjectZap`.

@@ -6,11 +6,14 @@
 //!
 //! Invariant: the counts in the bonus of a part are those of its blocks.
 
+use terrane_format::block_ptr::BLOCK_BYTES_MAX;
 use terrane_format::{Addr, GRANULE};
 use terrane_wire::{Corrupt, ObjectId, Reader, Truncated, Txg, Writer, layout};
 
 /// Size of the blocks of a part.
 pub(crate) const LIST_BLOCK_BYTES: u32 = 16 << 10;
+/// Most granules of a block.
+const GRANULES_MAX: u32 = BLOCK_BYTES_MAX / GRANULE as u32;
 /// Most bytes of an entry: three varints.
 const ENTRY_BYTES_MAX: usize = 10 + 5 + 10;
 
@@ -53,7 +56,8 @@ pub struct PartInfo {
 }
 
 impl PartInfo {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The bonus of a part.
+    pub fn encode(&self) -> Vec<u8> {
         let info = DeadListInfo {
             bytes: DeadListInfo::SIZE as u32,
             flags: if self.is_scan_due { SCAN } else { 0 },
@@ -66,7 +70,8 @@ impl PartInfo {
         info.encode().to_vec()
     }
 
-    pub(crate) fn parse(bonus: &[u8], id: ObjectId) -> Result<PartInfo, Corrupt> {
+    /// Parses the bonus of the object `id`.
+    pub fn parse(bonus: &[u8], id: ObjectId) -> Result<PartInfo, Corrupt> {
         let at = format!("dead list, object {id} of the meta object set");
         let info = DeadListInfo::decode(bonus)
             .filter(|info| (DeadListInfo::SIZE..=bonus.len()).contains(&(info.bytes as usize)))
@@ -109,7 +114,7 @@ impl DeadEntry {
 }
 
 /// Encodes sorted entries as blocks. All blocks but the last are nearly full.
-pub(crate) fn encode_blocks(entries: &[DeadEntry]) -> Vec<Vec<u8>> {
+pub fn encode_blocks(entries: &[DeadEntry]) -> Vec<Vec<u8>> {
     let mut blocks = Vec::new();
     let mut left = entries;
     while !left.is_empty() {
@@ -141,7 +146,7 @@ pub(crate) fn encode_block(entries: &[DeadEntry]) -> (Vec<u8>, usize) {
 }
 
 /// Parses a block. Zeros behind the entries are ignored.
-pub(crate) fn parse_block(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<DeadEntry>, Corrupt> {
+pub fn parse_block(raw: &[u8], at: &dyn std::fmt::Display) -> Result<Vec<DeadEntry>, Corrupt> {
     parse_entries(raw).map_err(|error| {
         Corrupt::new(at, "entries of a dead list", "sorted entries, each inside a zone", error)
     })
@@ -165,7 +170,7 @@ fn parse_entries(raw: &[u8]) -> Result<Vec<DeadEntry>, Truncated> {
         birth = birth.wrapping_add(raw.varint_signed()? as u64);
         let place = Addr::from_raw(addr);
         let ends = u64::from(place.granule()) + u64::from(granules);
-        if place.seq().0 == 0 || granules == 0 || ends > 1 << 28 {
+        if place.seq().0 == 0 || !(1..=GRANULES_MAX).contains(&granules) || ends > 1 << 28 {
             return Err(bad);
         }
         entries.push(DeadEntry { addr: place, granules, birth: Txg(birth) });
@@ -227,6 +232,10 @@ mod tests {
             }
         }
         assert!(parse_block(&u32::MAX.to_le_bytes(), &"here").is_err());
+        for (granules, is_valid) in [(0, false), (GRANULES_MAX, true), (GRANULES_MAX + 1, false)] {
+            let entry = DeadEntry { addr: Addr::from_raw(1 << 28), granules, birth: Txg(1) };
+            assert_eq!(parse_block(&encode_block(&[entry]).0, &"here").is_ok(), is_valid, "{granules}");
+        }
     }
 
     #[test]

@@ -15,5 +15,7 @@ pub(crate) const ROOT_DATASET: &[u8] = b"root_dataset";
 pub(crate) const ROOT_PROPS: &[u8] = b"root_props";
 pub(crate) const ROOT_NODE: &[u8] = b"root_node";
 pub(crate) const RETIRED: &[u8] = b"retired";
+/// Entries of the pool directory that lead to the tree of data sets.
+pub const ENTRIES_OF_TREE: [&[u8]; 4] = [ROOT_DATASET, ROOT_PROPS, ROOT_NODE, RETIRED];
 pub(crate) const ERRORS: &[u8] = b"errors";
 pub(crate) const FEATURE_USES: &[u8] = b"feature_uses";

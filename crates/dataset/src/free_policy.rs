@@ -2,10 +2,10 @@
 //!
 //! Invariant: only this module opens object sets of data sets, so their [`Chain`] decides about all their frees.
 
-use crate::chain::{Chain, Link};
-use crate::dead_list::PartInfo;
+use crate::chain::{Chain, Link, hold_part, report};
 use crate::error::DatasetError;
 use crate::node::{DEAD_LIST, Node, ORIGIN, SNAPSHOTS};
+use crate::owners::CountOwners;
 use crate::snapshot_info::SnapshotInfo;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,18 +27,25 @@ pub(crate) fn open_set(objects: &ObjectSets, node: &Node) -> Result<Arc<ObjectSe
     let links: Vec<Link> = snapshots.iter().map(|(_, info)| Link::of(info)).collect();
     let head_list = node.get(DEAD_LIST)?.unwrap_or(ObjectId(0));
     let due = due_lists(mos, links.iter().map(|link| link.dead_list).chain([head_list]))?;
-    Ok(objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?)
+    let set = objects.open_objset(node.set, Chain::new(mos, origin, links, head_list, due))?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
-/// Of these lists, those that are due for a scan.
+/// Of these lists, those that are due for a scan. A damaged one is reported. Nothing is freed in a pool that is open read-only.
 pub(crate) fn due_lists(
     mos: &Arc<ObjectSet>,
     lists: impl Iterator<Item = ObjectId>,
 ) -> Result<BTreeSet<ObjectId>, ObjectError> {
     let mut due = BTreeSet::new();
+    if mos.pool().is_read_only() {
+        return Ok(due);
+    }
     for list in lists.filter(|list| *list != ObjectId(0)) {
-        if PartInfo::parse(&mos.hold(list)?.bonus(), list).map_err(PoolError::from)?.is_scan_due {
-            due.insert(list);
+        match hold_part(mos, list) {
+            Ok((_, info)) if info.is_scan_due => drop(due.insert(list)),
+            Ok(_) => {}
+            Err(error) => report(mos, error)?,
         }
     }
     Ok(due)
@@ -78,5 +85,5 @@ pub(crate) fn read_snapshot(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<Snapsh
         ))
         .into());
     }
-    Ok(SnapshotInfo::parse(&object.bonus(), id).map_err(PoolError::from)?)
+    Ok(SnapshotInfo::parse(&object.bonus(), id, mos.pool().open_txg()).map_err(PoolError::from)?)
 }

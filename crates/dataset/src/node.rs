@@ -161,6 +161,12 @@ impl Node {
     }
 }
 
+/// The object in a name. Other spellings of its number would name it twice.
+pub(crate) fn object_in(text: &str) -> Option<ObjectId> {
+    let id = ObjectId(text.parse().ok()?);
+    (id.to_string() == text).then_some(id)
+}
+
 /// The ZAP that an entry of a node names. It is created if there is none.
 pub(crate) fn zap_of_mut(
     mos: &Arc<ObjectSet>,

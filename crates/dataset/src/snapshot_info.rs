@@ -76,7 +76,7 @@ impl SnapshotInfo {
     }
 
     /// The whole bonus.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let row = SnapshotRow {
             bytes: SnapshotRow::SIZE as u32,
             flags: 0,
@@ -93,7 +93,8 @@ impl SnapshotInfo {
         [&self.root.encode()[..], &row.encode()].concat()
     }
 
-    pub(crate) fn parse(bonus: &[u8], id: ObjectId) -> Result<SnapshotInfo, Corrupt> {
+    /// Parses the bonus of the object `id`. `newest`: the newest txg that the snapshot can show.
+    pub fn parse(bonus: &[u8], id: ObjectId, newest: Txg) -> Result<SnapshotInfo, Corrupt> {
         let at = format!("snapshot, object {id} of the meta object set");
         let (root, row) = bonus.split_at_checked(AT).unwrap_or((bonus, &[]));
         let root = BlockPtr::parse(root, &at)?;
@@ -108,6 +109,9 @@ impl SnapshotInfo {
         if guid == 0 || created == Txg(0) || dead_list == ObjectId(0) {
             let words = format_args!("{guid:#x}, txg {created}, object {dead_list}");
             return Err(Corrupt::new(&at, "guid, txg and dead list", "not 0", words));
+        }
+        if created > newest {
+            return Err(Corrupt::new(&at, "txg", format_args!("at most {newest}"), created));
         }
         let referenced =
             Account { used_bytes: found.used, logical_bytes: found.logical, physical_bytes: found.physical };
@@ -134,22 +138,23 @@ mod tests {
             set: ObjectId(2),
             referenced,
         };
-        assert_eq!(SnapshotInfo::parse(&info.encode(), ObjectId(4)).unwrap(), info);
+        assert_eq!(SnapshotInfo::parse(&info.encode(), ObjectId(4), Txg(2)).unwrap(), info);
+        assert!(SnapshotInfo::parse(&info.encode(), ObjectId(4), Txg(1)).is_err(), "of the future");
         assert!(info.encode()[REFERENCED_AT..].starts_with(&encode_referenced(&referenced)));
         for forged in [
             SnapshotInfo { guid: 0, ..info.clone() },
             SnapshotInfo { created: Txg(0), ..info.clone() },
             SnapshotInfo { dead_list: ObjectId(0), ..info.clone() },
         ] {
-            assert!(SnapshotInfo::parse(&forged.encode(), ObjectId(4)).is_err());
+            assert!(SnapshotInfo::parse(&forged.encode(), ObjectId(4), Txg(9)).is_err());
         }
         for at in [AT, AT + 4, AT + 88] {
             let mut forged = info.encode();
             forged[at] ^= 1;
-            assert!(SnapshotInfo::parse(&forged, ObjectId(4)).is_err(), "{at}");
+            assert!(SnapshotInfo::parse(&forged, ObjectId(4), Txg(9)).is_err(), "{at}");
         }
         for len in 0..info.encode().len() {
-            assert!(SnapshotInfo::parse(&info.encode()[..len], ObjectId(4)).is_err(), "{len}");
+            assert!(SnapshotInfo::parse(&info.encode()[..len], ObjectId(4), Txg(9)).is_err(), "{len}");
         }
     }
 }

@@ -1,18 +1,19 @@
 //! Data sets, snapshots and dead lists as a pool stores them, for `check` and other readers of whole pools.
 
-use crate::chain::{part_ids, read_entries};
+use crate::chain;
 use crate::dataset::Dataset;
 use crate::dead_list::{DeadEntry, PartInfo};
+pub use crate::dead_list::{encode_blocks as encode_dead_entries, parse_block as parse_dead_entries};
 use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{read_snapshot, snapshots_of};
 use crate::mos_zap::find_in_directory;
-use crate::node::{DEAD_LIST, ORIGIN, ZAPS};
-use crate::tree::{Snapshot, nodes, retired_sets};
-use std::collections::BTreeSet;
+use crate::node::{CLONES, DEAD_LIST, ORIGIN, ORIGIN_NODE, ZAPS};
+use crate::tree::{Snapshot, is_valid_name, nodes, retired_sets};
+pub use crate::tree::{retired_in_key, snapshot_in_key};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrane_object::{ObjectError, ObjectSets};
-use terrane_store::PoolError;
+use terrane_object::{ObjectError, ObjectKind, ObjectSets};
 use terrane_wire::{ObjectId, Txg};
 
 /// A data set as stored, or one that is being freed.
@@ -61,6 +62,14 @@ impl StoredDataset {
         Ok(found)
     }
 
+    /// Its name for messages.
+    pub fn name(&self) -> String {
+        match &self.path {
+            Some(path) => format!("data set /{path}"),
+            None => format!("destroyed object set {}", self.set),
+        }
+    }
+
     /// First parts of its dead lists: one for each snapshot, and that of the head.
     pub fn lists(&self) -> impl Iterator<Item = ObjectId> + '_ {
         self.snapshots.iter().map(|snapshot| snapshot.info.dead_list).chain(self.head_list)
@@ -86,10 +95,7 @@ pub fn open_all(objects: &Arc<ObjectSets>) -> Result<Vec<Opened>, DatasetError> 
 
 /// Parts of a dead list.
 pub fn list_parts(objects: &ObjectSets, first: ObjectId) -> Result<Vec<(ObjectId, PartInfo)>, ObjectError> {
-    let mos = objects.mos();
-    let parts = part_ids(mos, first)?;
-    let info = |id: ObjectId| Ok((id, PartInfo::parse(&mos.hold(id)?.bonus(), id).map_err(PoolError::from)?));
-    parts.into_iter().map(info).collect()
+    chain::list_parts(objects.mos(), first)
 }
 
 /// Calls `each` for every entry in a part of a dead list.
@@ -98,31 +104,106 @@ pub fn each_dead_entry(
     part: ObjectId,
     each: &mut dyn FnMut(&DeadEntry),
 ) -> Result<(), ObjectError> {
-    let mos = objects.mos();
-    for block in 0..mos.hold(part)?.block_count() {
-        read_entries(mos, part, block)?.iter().for_each(&mut *each);
-    }
-    Ok(())
+    chain::each_entry(objects.mos(), part, each)
 }
 
-/// Objects of the meta object set that belong to the tree of data sets, beside the queues of their object sets.
-pub fn objects_of_tree(objects: &Arc<ObjectSets>) -> Result<BTreeSet<ObjectId>, DatasetError> {
+/// An object of the MOS that the tree of data sets names.
+#[derive(Clone, Debug)]
+pub struct NamedObject {
+    /// Its number.
+    pub id: ObjectId,
+    /// The kind that it must have.
+    pub kind: ObjectKind,
+    /// What names it.
+    pub by: String,
+}
+
+/// Objects of the MOS that belong to the tree of data sets. No object must be in it twice.
+pub fn objects_of_tree(objects: &Arc<ObjectSets>) -> Result<Vec<NamedObject>, DatasetError> {
     let mos = objects.mos();
-    let mut found = BTreeSet::new();
-    for (_, node) in nodes(mos)? {
-        found.extend([node.set, node.props]);
-        found.extend(node.id());
+    let mut found = Vec::new();
+    let mut add = |id: ObjectId, kind: ObjectKind, by: String| found.push(NamedObject { id, kind, by });
+    for (path, node) in nodes(mos)? {
+        let of_node = format!("the node of data set /{path}");
+        add(node.props, ObjectKind::Zap, of_node.clone());
+        node.id()
+            .into_iter()
+            .for_each(|id| add(id, ObjectKind::Zap, format!("the parent of data set /{path}")));
         for name in ZAPS {
-            found.extend(node.get(name)?);
+            node.get(name)?.into_iter().for_each(|id| add(id, ObjectKind::Zap, of_node.clone()));
         }
-        found.extend(snapshots_of(mos, &node)?.into_iter().map(|(_, info)| info.id));
     }
-    found.extend(find_in_directory(mos, RETIRED)?);
+    let retired = find_in_directory(mos, RETIRED)?;
+    retired.into_iter().for_each(|id| add(id, ObjectKind::Zap, "the pool directory".to_string()));
     for dataset in StoredDataset::all(objects)? {
-        found.insert(dataset.set);
-        for list in dataset.lists() {
-            found.extend(part_ids(mos, list)?);
+        let of_set = dataset.name();
+        add(dataset.set, ObjectKind::Objset, of_set.clone());
+        // A set whose identity cannot be read cannot be opened.
+        let identity = objects.identity(dataset.set).ok().flatten();
+        identity.into_iter().for_each(|known| add(known.free_queue, ObjectKind::FreeQueue, of_set.clone()));
+        for snapshot in &dataset.snapshots {
+            add(snapshot.info.id, ObjectKind::Snapshot, format!("{of_set}, snapshot {}", snapshot.name));
         }
+        for list in dataset.lists() {
+            let parts = chain::list_parts(mos, list)?;
+            parts.iter().for_each(|(part, _)| add(*part, ObjectKind::DeadList, of_set.clone()));
+        }
+    }
+    Ok(found)
+}
+
+/// Two facts about the tree of data sets that contradict each other.
+#[derive(Clone, Debug)]
+pub struct Contradiction {
+    /// Where.
+    pub at: String,
+    /// What follows from other entries.
+    pub expected: String,
+    /// What is stored.
+    pub found: String,
+}
+
+/// Finds invalid names, wrong origins and wrong counts of clones.
+pub fn contradictions(objects: &Arc<ObjectSets>) -> Result<Vec<Contradiction>, DatasetError> {
+    let mos = objects.mos();
+    let nodes = nodes(mos)?;
+    let mut owners: BTreeMap<ObjectId, Option<ObjectId>> = BTreeMap::new();
+    let mut clones: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    for (_, node) in &nodes {
+        owners.extend(snapshots_of(mos, node)?.into_iter().map(|(_, info)| (info.id, node.id())));
+        node.get(ORIGIN)?.into_iter().for_each(|origin| *clones.entry(origin).or_default() += 1);
+    }
+    let mut found = Vec::new();
+    let mut expect = |at: String, what: &str, expected: String, stored: String| {
+        if expected != stored {
+            let (expected, found_here) = (format!("{what} {expected}"), format!("{what} {stored}"));
+            found.push(Contradiction { at, expected, found: found_here });
+        }
+    };
+    for (path, node) in &nodes {
+        let at = || format!("data set /{path}");
+        let own_name = path.rsplit_once('/').map_or(path.as_str(), |(_, name)| name);
+        if !path.is_empty() && !is_valid_name(own_name) {
+            expect(at(), "name", "a valid one".to_string(), format!("{own_name:?}"));
+        }
+        let (origin, origin_node) = (node.get(ORIGIN)?, node.get(ORIGIN_NODE)?);
+        let owner = origin.and_then(|origin| owners.get(&origin).copied().flatten());
+        let text = |id: Option<ObjectId>| id.map_or("none".to_string(), |id| format!("object {id}"));
+        expect(at(), "origin node", text(owner), text(origin_node));
+        let mut counts = BTreeMap::new();
+        for (name, info) in snapshots_of(mos, node)? {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            if !is_valid_name(&name) {
+                expect(at(), "snapshot", "with a valid name".to_string(), format!("{name:?}"));
+            }
+            counts.extend(clones.get(&info.id).map(|count| (info.id.to_string(), *count)));
+        }
+        let mut stored = BTreeMap::new();
+        for entry in node.zap_of(CLONES)?.map(|zap| zap.entries()).transpose()?.unwrap_or_default() {
+            let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+            stored.insert(name.into_owned(), entry.value.first_integer().unwrap_or(0));
+        }
+        expect(at(), "counts of clones", format!("{counts:?}"), format!("{stored:?}"));
     }
     Ok(found)
 }

@@ -14,7 +14,7 @@ mod open_snapshots;
 mod snapshots;
 mod usage;
 
-pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage};
+pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
 pub use usage::DatasetUsage;
 
 use crate::branch::Branch;
@@ -23,13 +23,13 @@ use crate::dataset::{Dataset, NewProps};
 use crate::directory::RETIRED;
 use crate::error::DatasetError;
 use crate::free_policy::{due_lists, open_set, read_snapshot, snapshots_of};
-use crate::mos_zap::zap;
-use crate::mos_zap::{change_directory, find_in_directory};
-use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE};
+use crate::mos_zap::{change_directory, find_in_directory, zap};
+use crate::node::{CHILDREN, CLONES, DEAD_LIST, Node, ORIGIN, ORIGIN_NODE, object_in};
+use crate::owners::CountOwners;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use terrane_format::Feature;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSet, ObjectSets};
@@ -37,7 +37,7 @@ use terrane_pool::Tx;
 use terrane_store::read_retry::ReadRetry;
 use terrane_txg::cost::Cost;
 use terrane_wire::{ObjectId, Txg};
-use terrane_zap::Value;
+use terrane_zap::{Entry, Value};
 
 /// Cost of an operation on one data set or snapshot.
 const COST: Cost = Cost { meta_blocks: 12, ..Cost::NOTHING };
@@ -117,15 +117,7 @@ impl Datasets {
             retired: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
-            for StoredRetired { set, dead_list, .. } in retired_sets(objects)? {
-                let set = open_retired(objects, set)?;
-                datasets.retired.lock().push(Retired { set, dead_list, failed: None });
-            }
-            for (path, node) in nodes(objects.mos())? {
-                if let Err(error) = datasets.open_if_due(&path, &node) {
-                    log::warn!("data set /{path}: what is to be freed waits: {error}");
-                }
-            }
+            datasets.continue_freeing();
             let of_hook = Arc::downgrade(&datasets);
             objects.mos().on_txg_end(move |last_tx| {
                 let Some(datasets) = of_hook.upgrade() else { return false };
@@ -134,6 +126,33 @@ impl Datasets {
             });
         }
         Ok(datasets)
+    }
+
+    /// Opens what has blocks to be freed. Damage of one data set delays only what that one has to free, until a later import.
+    fn continue_freeing(&self) {
+        let objects = &self.objects;
+        let mut named = BTreeSet::new();
+        for (path, node) in readable_nodes(objects.mos()) {
+            named.insert(node.set);
+            if let Err(error) = self.open_if_due(&path, &node) {
+                log::warn!("data set /{path}: what is to be freed waits: {error}");
+            }
+        }
+        let retired = retired_sets(objects).unwrap_or_else(|error| {
+            log::warn!("destroyed data sets wait to be freed: {error}");
+            Vec::new()
+        });
+        for StoredRetired { set, dead_list, .. } in retired {
+            if named.contains(&set) {
+                // As a retired set it would lose all changes.
+                log::error!("object set {set} is not freed: it is destroyed, but a data set has it");
+                continue;
+            }
+            match open_retired(objects, set) {
+                Ok(set) => self.retired.lock().push(Retired { set, dead_list, failed: None }),
+                Err(error) => log::warn!("object set {set}: what is to be freed waits: {error}"),
+            }
+        }
     }
 
     /// The object sets of the pool.
@@ -476,7 +495,8 @@ impl Datasets {
         let _patience = ReadRetry::none();
         let mos = self.objects.mos();
         let set = ObjectId(retired.set.id().0);
-        let mut ids = crate::chain::part_ids(mos, retired.dead_list)?;
+        let parts = crate::chain::list_parts(mos, retired.dead_list)?;
+        let mut ids: Vec<ObjectId> = parts.into_iter().map(|(part, _)| part).collect();
         ids.extend(self.objects.identity(set)?.map(|identity| identity.free_queue));
         ids.push(set);
         let objects = ids.into_iter().map(|id| mos.hold(id)).collect::<Result<_, _>>()?;
@@ -521,8 +541,10 @@ pub fn open_any_set(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<Objec
         return open_retired(objects, id);
     }
     // No node and no entry of `retired` names it.
-    let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), std::collections::BTreeSet::new());
-    Ok(objects.open_objset(id, chain)?)
+    let chain = Chain::new(objects.mos(), Txg(0), Vec::new(), ObjectId(0), BTreeSet::new());
+    let set = objects.open_objset(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// Opens a set that is being freed.
@@ -532,7 +554,9 @@ fn open_retired(objects: &Arc<ObjectSets>, id: ObjectId) -> Result<Arc<ObjectSet
     };
     let due = due_lists(objects.mos(), [found.dead_list].into_iter())?;
     let chain = Chain::new(objects.mos(), found.origin(), Vec::new(), found.dead_list, due);
-    Ok(objects.open_retired(id, chain)?)
+    let set = objects.open_retired(id, chain)?;
+    set.set_owner_policy(Arc::new(CountOwners));
+    Ok(set)
 }
 
 /// A retired set, as stored.
@@ -550,6 +574,11 @@ impl StoredRetired {
     }
 }
 
+/// The retired set in the name of the entry that says which of its blocks are freed.
+pub fn retired_in_key(key: &[u8]) -> Option<ObjectId> {
+    std::str::from_utf8(key).ok()?.strip_suffix(PRUNE_BELOW).and_then(object_in)
+}
+
 /// Retired sets that are stored.
 pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetired>, DatasetError> {
     let mos = objects.mos();
@@ -557,16 +586,11 @@ pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetire
     let list = zap(mos, list)?;
     let mut found = Vec::new();
     for entry in list.entries()? {
-        let name = entry.key.name().map(String::from_utf8_lossy);
-        let set =
-            name.as_deref().and_then(|name| name.strip_suffix(PRUNE_BELOW)).and_then(|set| set.parse().ok());
-        if let (Some(set), Value::U64(prune_below)) = (set, &entry.value) {
+        if let (Some(set), Value::U64(prune_below)) =
+            (entry.key.name().and_then(retired_in_key), &entry.value)
+        {
             let dead_list = list.lookup_u64(format!("{set}{DEAD_LIST_OF}").as_bytes())?.unwrap_or(0);
-            found.push(StoredRetired {
-                set: ObjectId(set),
-                dead_list: ObjectId(dead_list),
-                prune_below: Txg(*prune_below),
-            });
+            found.push(StoredRetired { set, dead_list: ObjectId(dead_list), prune_below: Txg(*prune_below) });
         }
     }
     Ok(found)
@@ -574,31 +598,74 @@ pub(crate) fn retired_sets(objects: &Arc<ObjectSets>) -> Result<Vec<StoredRetire
 
 /// All nodes with their paths, each after the one above it.
 pub(crate) fn nodes(mos: &Arc<ObjectSet>) -> Result<Vec<(String, Node)>, DatasetError> {
+    walk_nodes(mos, &mut |_, error| Err(error))
+}
+
+/// The same without those that are damaged, and those below them.
+pub(crate) fn readable_nodes(mos: &Arc<ObjectSet>) -> Vec<(String, Node)> {
+    let mut warn = |path: &str, error| {
+        log::warn!("data set /{path} or data sets below it not found: {error}");
+        Ok(())
+    };
+    walk_nodes(mos, &mut warn).unwrap_or_else(|error| {
+        log::warn!("data sets not found: {error}");
+        Vec::new()
+    })
+}
+
+/// Takes the error of the node with this path, or of the nodes below it. `Ok`: the walk goes on without them.
+type OnError<'a> = &'a mut dyn FnMut(&str, DatasetError) -> Result<(), DatasetError>;
+
+fn walk_nodes(mos: &Arc<ObjectSet>, on_error: OnError<'_>) -> Result<Vec<(String, Node)>, DatasetError> {
     let mut found = Vec::new();
     let mut waiting = vec![(String::new(), Node::root(mos)?)];
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     while let Some((path, node)) = waiting.pop() {
-        if let Some(children) = node.zap_of(CHILDREN)? {
-            let mut below = Vec::new();
-            for entry in children.entries()? {
-                let (Some(name), Value::U64(number)) = (entry.key.name(), &entry.value) else { continue };
-                // A damaged tree may lead in circles.
-                if !seen.insert(*number) {
-                    return Err(DatasetError::Damaged {
-                        at: "tree of data sets",
-                        expected: format!("object {number} of the meta object set in one place"),
-                        found: format!("it is also {}", join(&path, &String::from_utf8_lossy(name))),
-                    });
+        match children_of(&node) {
+            Ok(children) => {
+                let mut below = Vec::new();
+                for (name, id) in children {
+                    let path = join(&path, &name);
+                    match open_child(mos, &path, id, &mut seen) {
+                        Ok(child) => below.push((path, child)),
+                        Err(error) => on_error(&path, error)?,
+                    }
                 }
-                below
-                    .push((join(&path, &String::from_utf8_lossy(name)), Node::open(mos, ObjectId(*number))?));
+                below.sort_by(|(a, _), (b, _)| b.cmp(a));
+                waiting.extend(below);
             }
-            below.sort_by(|(a, _), (b, _)| b.cmp(a));
-            waiting.extend(below);
+            Err(error) => on_error(&path, error)?,
         }
         found.push((path, node));
     }
     Ok(found)
+}
+
+/// The names and numbers of the nodes directly below.
+fn children_of(node: &Node) -> Result<Vec<(String, ObjectId)>, DatasetError> {
+    let Some(children) = node.zap_of(CHILDREN)? else { return Ok(Vec::new()) };
+    let named = |entry: &Entry| match (entry.key.name(), &entry.value) {
+        (Some(name), Value::U64(id)) => Some((String::from_utf8_lossy(name).into_owned(), ObjectId(*id))),
+        _ => None,
+    };
+    Ok(children.entries()?.iter().filter_map(named).collect())
+}
+
+fn open_child(
+    mos: &Arc<ObjectSet>,
+    path: &str,
+    id: ObjectId,
+    seen: &mut BTreeSet<ObjectId>,
+) -> Result<Node, DatasetError> {
+    // A damaged tree may lead in circles.
+    if !seen.insert(id) {
+        return Err(DatasetError::Damaged {
+            at: "tree of data sets",
+            expected: format!("object {id} of the meta object set in one place"),
+            found: format!("it is also {path}"),
+        });
+    }
+    Node::open(mos, id)
 }
 
 fn names_in(zap: &ObjectZap) -> Result<Vec<String>, DatasetError> {
@@ -619,10 +686,15 @@ fn split(path: &str) -> Result<(&str, &str), DatasetError> {
 
 /// Refuses an invalid name of a data set or snapshot.
 fn check_name(name: &str, whole: &str) -> Result<(), DatasetError> {
-    let is_valid = |char: char| char.is_alphanumeric() || "-_.: ".contains(char);
-    let is_dots = name == "." || name == "..";
-    if name.is_empty() || is_dots || !name.chars().all(is_valid) || whole.len() > PATH_MAX {
+    if !is_valid_name(name) || whole.len() > PATH_MAX {
         return Err(DatasetError::InvalidName { name: whole.to_string() });
     }
     Ok(())
+}
+
+/// Whether a data set or snapshot may have this name.
+pub(crate) fn is_valid_name(name: &str) -> bool {
+    let is_valid = |char: char| char.is_alphanumeric() || "-_.: ".contains(char);
+    let is_dots = name == "." || name == "..";
+    !name.is_empty() && !is_dots && name.chars().all(is_valid)
 }

@@ -67,15 +67,16 @@ impl Zaps {
     pub fn open(dataset: &Arc<Dataset>) -> Result<Arc<Zaps>, DatasetError> {
         // Held throughout: two threads that prepare the data set at once would both add the entry.
         let mut shared = dataset.open_zaps.lock();
-        let mut master = dataset.master()?;
-        let id = match master.lookup_u64(PROGRAM_ROOTS)? {
+        let master = dataset.shared_master();
+        let found = master.lock().lookup_u64(PROGRAM_ROOTS)?;
+        let id = match found {
             Some(id) => ObjectId(id),
             None => {
                 let cost = Cost { meta_blocks: 8, objects: 2, ..Cost::NOTHING };
                 dataset.check_writable()?;
                 let tx = dataset.object_set().begin(cost)?;
                 let roots = dataset.new_zap(&tx, ObjectKind::Zap)?.object().id();
-                master.add_u64(&tx, PROGRAM_ROOTS, roots.0)?;
+                master.lock().add_u64(&tx, PROGRAM_ROOTS, roots.0)?;
                 roots
             }
         };

@@ -45,6 +45,8 @@ pub enum Feature {
     EntryWords,
     /// Data sets below the root, snapshots and clones.
     Snapshots,
+    /// Tables in the headers of object sets of what each user, group and project has.
+    Owners,
     /// Blocks with several references, and the table that counts them.
     Shared,
 }
@@ -257,6 +259,15 @@ pub static FEATURES: &[FeatureRow] = &[
         tracking: UseTracking::Marked,
         use_noun: "data set or snapshot",
         meaning: "data sets below the root, snapshots and clones",
+    },
+    FeatureRow {
+        feature: Feature::Owners,
+        name: "org.terrane:owners",
+        compatibility: Compatibility::ReadOnly,
+        is_default: true,
+        tracking: UseTracking::WhenEnabled,
+        use_noun: "object set",
+        meaning: "space and objects of each user, group and project, and quotas",
     },
     FeatureRow {
         feature: Feature::Shared,

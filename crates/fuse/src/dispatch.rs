@@ -279,7 +279,7 @@ impl Dispatch {
 
             Request::Fsync { data_only } | Request::Fsyncdir { data_only } => fs.fsync(node, data_only),
             Request::Syncfs => fs.sync(),
-            Request::Statfs => Ok(attr::put_statfs(reply, &fs.statfs())),
+            Request::Statfs => Ok(attr::put_statfs(reply, &fs.statfs_of(node))),
             Request::Fallocate(range) => {
                 self.drop_capabilities(node)?;
                 fs.fallocate(node, range.mode, range.offset, range.length)

@@ -9,6 +9,7 @@
 use crate::account::{self, Account};
 use crate::error::ObjectError;
 use crate::kind::ObjectKind;
+use crate::owner_header::OwnerHeader;
 use std::sync::Arc;
 use terrane_format::BlockPtr;
 use terrane_format::block_ptr::{BLOCK_BYTES_MAX, Normal};
@@ -55,12 +56,12 @@ layout! {
         3  pointers: u8,
         /// 0: what the bonus holds follows from `kind`.
         4  bonus_kind: u8,
-        /// bit 0: the dnode ends with a spill pointer, bit 1: counted by user, group and project (reserved)
+        /// bit 0: the dnode ends with a spill pointer
         5  flags: u8,
         /// Slots after the first, at most 31.
         6  extra_slots: u8,
-        /// Ignored.
-        7  reserved: u8,
+        /// The tables of owners that count the object, by their epoch. 0: none.
+        7  owner_epoch: u8,
         /// Bytes of a level-0 block: a multiple of 512, up to 16 MiB.
         8  block_bytes: u32,
         /// Bytes of bonus in use.
@@ -105,7 +106,7 @@ const EXTRA_SLOTS_AT: usize = 6;
 
 /// `magic` of an [`ObjsetHead`].
 pub const OBJSET_MAGIC: u64 = u64::from_le_bytes(*b"TERROBJS");
-/// Header block: head, dnode of the dnodes, free queue, then user, group and project accounting (reserved).
+/// Header block: head, dnode of the dnodes, free queue, then the tables of users, groups and projects.
 /// Each part is at a multiple of 512 bytes.
 pub const OBJSET_BYTES: usize = 6 * SLOT_BYTES;
 
@@ -134,6 +135,8 @@ pub struct Dnode {
     pub bonus: Arc<Vec<u8>>,
     /// A hole if there is no spill.
     pub spill: BlockPtr,
+    /// Epoch of the tables that count it for its owners; 0: none. See [`owners`](crate::owners).
+    pub owner_epoch: u8,
 }
 
 impl Dnode {
@@ -151,6 +154,7 @@ impl Dnode {
             root: BlockPtr::default(),
             bonus: Arc::default(),
             spill: BlockPtr::default(),
+            owner_epoch: 0,
         }
     }
 
@@ -212,7 +216,7 @@ impl Dnode {
             bonus_kind: 0,
             flags: if self.spill.is_hole() { 0 } else { HAS_SPILL },
             extra_slots: self.slots - 1,
-            reserved: 0,
+            owner_epoch: self.owner_epoch,
             block_bytes: self.block_bytes,
             bonus_len: self.bonus.len() as u16,
             reserved2: 0,
@@ -317,6 +321,7 @@ impl Dnode {
             root,
             bonus,
             spill,
+            owner_epoch: head.owner_epoch,
         }))
     }
 }
@@ -424,6 +429,8 @@ pub struct ObjsetHeader {
     pub dnodes: Dnode,
     /// The dnode of the free queue that the header block holds.
     pub free_queue: Dnode,
+    /// The tables of owners; `None`: the set has none.
+    pub owners: Option<OwnerHeader>,
 }
 
 impl ObjsetHeader {
@@ -437,7 +444,14 @@ impl ObjsetHeader {
             shared_table: ObjectId(0),
             dnodes: Dnode::new(ObjectKind::Dnodes, 1, DNODE_BLOCK_BYTES, Txg(0)),
             free_queue: Dnode::new(ObjectKind::FreeQueue, 1, DNODE_BLOCK_BYTES, Txg(0)),
+            owners: None,
         }
+    }
+
+    /// Roots of all trees below the header.
+    pub fn roots(&self) -> Vec<BlockPtr> {
+        let tables = self.owners.iter().flat_map(|owners| &owners.tables);
+        [&self.dnodes, &self.free_queue].into_iter().chain(tables).map(|dnode| dnode.root.clone()).collect()
     }
 
     /// The stored form, of [`OBJSET_BYTES`].
@@ -457,6 +471,9 @@ impl ObjsetHeader {
         raw.resize(SLOT_BYTES, 0);
         raw.extend_from_slice(&self.dnodes.encode());
         raw.extend_from_slice(&self.free_queue.encode());
+        if let Some(owners) = &self.owners {
+            owners.encode_into(&mut raw);
+        }
         raw.resize(OBJSET_BYTES, 0);
         raw
     }
@@ -483,6 +500,7 @@ impl ObjsetHeader {
         };
         let dnodes = header_dnode(1, ObjectKind::Dnodes)?;
         let free_queue = header_dnode(2, ObjectKind::FreeQueue)?;
+        let owners = OwnerHeader::parse(raw.get(3 * SLOT_BYTES..).unwrap_or(&[]), at)?;
         if dnodes.block_bytes != DNODE_BLOCK_BYTES {
             return Err(Corrupt::new(at, "block size of the dnodes", DNODE_BLOCK_BYTES, dnodes.block_bytes));
         }
@@ -495,14 +513,9 @@ impl ObjsetHeader {
                 head.high_water,
             ));
         }
-        Ok(ObjsetHeader {
-            objects: head.objects,
-            high_water: head.high_water,
-            account,
-            shared_table: ObjectId(head.shared_table),
-            dnodes,
-            free_queue,
-        })
+        let (objects, high_water) = (head.objects, head.high_water);
+        let shared_table = ObjectId(head.shared_table);
+        Ok(ObjsetHeader { objects, high_water, account, shared_table, dnodes, free_queue, owners })
     }
 }
 

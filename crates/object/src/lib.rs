@@ -9,7 +9,7 @@
 //!
 //! | module | what it is about |
 //! |---|---|
-//! | `kind`, [`dnode`] | bytes as stored |
+//! | `kind`, [`dnode`], [`owner_header`] | bytes as stored |
 //! | `account` | space that a set takes |
 //! | [`entry`] | identity of a set |
 //! | [`queued_subtree`], `free_policy`, `mos_change` | how blocks leave a set |
@@ -18,6 +18,7 @@
 //! | `lifetime_hints` | expected lifetimes |
 //! | `read_streams` | prediction of reads, for prefetch |
 //! | [`object`] | one object, alive |
+//! | [`owners`] | counts by user, group and project |
 //! | `object_alloc` | free object numbers |
 //! | [`objset`] | many objects |
 //! | [`shared`] | blocks with several references |
@@ -39,6 +40,8 @@ pub mod object;
 mod object_alloc;
 pub mod object_sets;
 pub mod objset;
+pub mod owner_header;
+pub mod owners;
 pub mod queued_subtree;
 mod read_streams;
 pub mod shared;
@@ -54,3 +57,5 @@ pub use mos_change::{MosChange, MosUpdate};
 pub use object::{MetadataRewrite, Object, OccupiedBytes};
 pub use object_sets::ObjectSets;
 pub use objset::{DataPolicy, HeaderCounts, Join, ObjectSet, ObjectSpec, SpaceBound, Usage};
+pub use owner_header::OwnerKind;
+pub use owners::Owners;

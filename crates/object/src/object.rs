@@ -258,10 +258,25 @@ impl Object {
         state.dnode.indirect_bytes = new.indirect_bytes;
         state.dnode.used = new.used;
         state.dnode.birth = new.birth;
+        state.dnode.owner_epoch = new.owner_epoch;
         if !self.kind.is_changed_by_callers() {
             state.dnode.block_count = new.block_count;
         }
         state.syncing = None;
+    }
+
+    /// Replaces the dnode of an object that only syncs change.
+    pub(crate) fn replace(&self, dnode: &Dnode) {
+        let mut state = self.state.write();
+        if state.dnode.root != dnode.root || state.dnode.block_bytes != dnode.block_bytes {
+            state.recent = RecentBlocks::default();
+        }
+        state.dnode = dnode.clone();
+    }
+
+    /// Has the dnode stored again with this txg.
+    pub fn touch(self: &Arc<Self>, tx: &Tx) -> Result<(), ObjectError> {
+        self.change(tx, |_| ())
     }
 
     /// Drops the changes of a txg that synced without them.

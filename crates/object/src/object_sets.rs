@@ -258,6 +258,7 @@ impl Client for ObjectSets {
                 changes
                     .extend(queue.map(|(id, blocks)| MosChange { id, update: MosUpdate::Content(blocks) }));
             }
+            set.tell_counted(txg_sync.txg());
             if set.queue_needs_txg() {
                 self.pool.want_another_txg();
             }

@@ -12,6 +12,7 @@
 mod bound;
 mod create;
 mod find_for_rewrite;
+mod owners;
 mod pointer;
 mod policy;
 mod queue;
@@ -32,6 +33,7 @@ use crate::queued_subtree::QueuedSubtree;
 use crate::shared::SharedTable;
 pub use bound::{Join, SpaceBound};
 pub use create::ObjectSpec;
+use owners::OwnerTables;
 use parking_lot::{Mutex, MutexGuard};
 use policy::ActivePolicy;
 pub use policy::DataPolicy;
@@ -124,6 +126,7 @@ pub struct ObjectSet {
     account: Mutex<Option<Account>>,
     /// Sums that the next sync stores in place of those of the header.
     corrected_account: Mutex<Option<Account>>,
+    owners: OwnerTables,
     syncing: Mutex<Syncing>,
     root: Mutex<BlockPtr>,
     policy: ActivePolicy,
@@ -171,6 +174,7 @@ impl ObjectSet {
         Arc::new_cyclic(|me: &Weak<ObjectSet>| ObjectSet {
             dnodes: table.new_unlisted(ObjectId(0), header.dnodes),
             free_queue: table.new_unlisted(FREE_QUEUE, header.free_queue),
+            owners: OwnerTables::new(&table, header.owners),
             policy,
             free_policy,
             space_bound: Mutex::default(),
@@ -415,6 +419,7 @@ impl ObjectSet {
         allocator.quiesced();
         let mut syncing = self.syncing.lock();
         self.table.move_dirty(&mut syncing.objects);
+        self.reserve_owner_tables(last_tx, syncing.objects.len());
         syncing.counts = HeaderCounts { objects: allocator.objects, high_water: allocator.high_water };
     }
 

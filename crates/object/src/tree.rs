@@ -151,10 +151,17 @@ fn scan(
         return Ok(Some(index));
     }
     for (child, ptr) in children(pool, tree, ptr, level, index)?.iter().enumerate() {
-        let below = TreeBlock { level: level - 1, index: index * dnode.pointers_per_block() + child as u64 };
+        let below = index.saturating_mul(dnode.pointers_per_block()).saturating_add(child as u64);
+        let below = TreeBlock { level: level - 1, index: below };
         if let Some(found) = scan(pool, tree, dnode, ptr, below, from, end)? {
             return Ok(Some(found));
         }
+    }
+    if first >= from && first.saturating_add(span) <= end {
+        // No writer stores an indirect block without a block below it. If many pointers led to one, the search would not end.
+        let TreeId { objset, object } = tree;
+        let at = format!("object set {objset} object {object} level {level} block {index}");
+        return Err(Corrupt::new(at, "pointers", "one that is no hole", "holes").into());
     }
     Ok(None)
 }
@@ -247,7 +254,8 @@ impl<'a> ChangeWalk<'a> {
         let below = children(self.pool, self.tree, ptr, level, index)?;
         let pointers = self.dnode.pointers_per_block();
         for (child, ptr) in (0..).zip(&below) {
-            self.visit(ptr, TreeBlock { level: level - 1, index: index * pointers + child })?;
+            let index = index.saturating_mul(pointers).saturating_add(child);
+            self.visit(ptr, TreeBlock { level: level - 1, index })?;
         }
         let behind = first.saturating_add((below.len() as u64).saturating_mul(self.dnode.span(level - 1)));
         self.add_run(behind, end, true);
@@ -275,7 +283,7 @@ pub(crate) struct TreeRewrite<'a, 'g, 'l> {
     queued: Vec<BlockPtr>,
     written: Vec<BlockPtr>,
     freed_bytes: u64,
-    /// Level-0 blocks under queued subtrees. Their size is known only when they are walked.
+    /// Level-0 blocks under queued subtrees, by the stored fills. Their size is known only when they are walked.
     queued_fill: u64,
 }
 
@@ -402,7 +410,7 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
                 self.detach(
                     ptr,
                     level - 1,
-                    index * self.old.pointers_per_block() + child as u64,
+                    index.saturating_mul(self.old.pointers_per_block()).saturating_add(child as u64),
                     first,
                     end,
                 )?;
@@ -410,7 +418,7 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
             return Ok(());
         }
         if level >= 2 {
-            self.queued_fill += ptr.fill();
+            self.queued_fill = self.queued_fill.saturating_add(ptr.fill());
             self.queued.push(ptr.clone());
         } else {
             if level == 1 {
@@ -422,7 +430,7 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
                     Ok(children) => children.iter().for_each(|child| self.mark_freed(child)),
                     // After a transient read error, it is freed later.
                     Err(error) if error.is_transient() => {
-                        self.queued_fill += ptr.fill();
+                        self.queued_fill = self.queued_fill.saturating_add(ptr.fill());
                         self.queued.push(ptr.clone());
                         self.note_detached(level, index, ptr);
                         return Ok(());
@@ -444,7 +452,7 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
     }
 
     fn mark_freed(&mut self, ptr: &BlockPtr) {
-        self.freed_bytes += ptr.allocated_bytes();
+        self.freed_bytes = self.freed_bytes.saturating_add(ptr.allocated_bytes());
         self.to_free.push(ptr.clone());
     }
 
@@ -522,7 +530,7 @@ impl<'a, 'g, 'l> TreeRewrite<'a, 'g, 'l> {
             }
             indices.push(parent);
             requests.push(WriteRequest {
-                fill: pointers.iter().map(BlockPtr::fill).sum(),
+                fill: pointers.iter().map(BlockPtr::fill).fold(0, u64::saturating_add),
                 data: Arc::new(encode_pointers(&pointers)),
                 kind: self.old.kind as u8,
                 compression: metadata_compression().into(),
@@ -633,7 +641,7 @@ fn roots_in(pool: &Pool, tree: TreeId, ptr: &BlockPtr) -> Result<Vec<BlockPtr>, 
     let at = format!("object set {} that is being destroyed", tree.objset);
     if ptr.kind() == ObjectKind::Objset as u8 {
         let header = ObjsetHeader::parse(&raw, &at)?;
-        return Ok(vec![header.dnodes.root, header.free_queue.root]);
+        return Ok(header.roots());
     }
     let dnodes = dnodes_in(&raw, &at)?;
     Ok(dnodes.into_iter().flat_map(|(_, dnode)| [dnode.root, dnode.spill]).collect())

@@ -50,7 +50,8 @@ impl Attributes {
         if zpl.size > FILE_SIZE_MAX {
             return Err(Corrupt::new(at(), "size", format_args!("at most {FILE_SIZE_MAX}"), zpl.size));
         }
-        for (what, id) in [("uid", zpl.uid), ("gid", zpl.gid), ("links", zpl.links)] {
+        let project = zpl.projid.unwrap_or(0);
+        for (what, id) in [("uid", zpl.uid), ("gid", zpl.gid), ("links", zpl.links), ("project", project)] {
             if id > u64::from(u32::MAX) {
                 return Err(Corrupt::new(at(), what, "below 2^32", id));
             }

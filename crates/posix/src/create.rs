@@ -1,7 +1,9 @@
 //! New files and directories, with and without a name.
 
 use crate::acl_files::{inherited_attributes, reserve_late};
-use crate::attr::{Attributes, FLAG_HINT_RULES, SYMLINK_INLINE_BYTES, encode_time, kind_of, object_kind};
+use crate::attr::{
+    Attributes, FLAG_HINT_RULES, SYMLINK_INLINE_BYTES, encode_time, kind_of, low32, object_kind,
+};
 use crate::claims::{Need, UNLINKED_META_BLOCKS, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
@@ -9,13 +11,15 @@ use crate::hint;
 use crate::hold::InodeRef;
 use crate::inode::{ChildRef, Inode, State};
 use crate::inode_flags;
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::perm::{self, Inherited};
+use crate::project::{META_COPIES, entry_bytes};
 use crate::types::{Attr, Cred, EntryWords, Ino, LINK_MAX, SYMLINK_MAX, Time, mode};
 use smallvec::smallvec;
 use std::sync::Arc;
+use terrane_dataset::{Charge, FLAG_PROJECT};
 use terrane_object::dnode::Dnode;
-use terrane_object::{Object, ObjectSpec};
+use terrane_object::{Object, ObjectSpec, Owners};
 use terrane_pool::Tx;
 use terrane_sa::{SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
@@ -63,6 +67,15 @@ impl<'a> NewFile<'a> {
             _ => {}
         }
         Ok(NewFile { bits: mode::S_IFLNK | 0o777, rdev: None, target: Some(target), cred })
+    }
+
+    /// What the file takes for its owners, as an entry of this directory.
+    fn charges(&self, parent: &State, name: &[u8]) -> Charges {
+        let Inherited { gid, .. } = perm::inherit(&parent.attrs, self.bits, self.cred, None);
+        let owners = Owners { user: self.cred.uid, group: low32(gid), project: parent.inherited_project() };
+        // The directory may have other owners. Usually they are the same.
+        let bytes = self.target_bytes().saturating_mul(META_COPIES).saturating_add(entry_bytes(name));
+        smallvec![Charge::of(owners, bytes, 1)]
     }
 
     fn is_dir(&self) -> bool {
@@ -118,6 +131,10 @@ impl Operation for CreateFile<'_> {
             (&fs.claims_of_new, Need::attrs())
         ];
         Ok(OperationCost { cost: sum([target, held.acl_cost]), needs })
+    }
+
+    fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {
+        Ok(self.file.charges(&held.dir.read(), self.name))
     }
 
     fn locks<'h>(held: &'h HeldParent<'_>) -> Locks<'h> {
@@ -196,6 +213,10 @@ impl Operation for CreateTmpfile<'_> {
         let unlinked = Cost { meta_blocks: UNLINKED_META_BLOCKS, ..Cost::NOTHING };
         let needs = smallvec![fs.unlinked.need(), (&fs.claims_of_new, Need::attrs())];
         Ok(OperationCost { cost: sum([unlinked, held.acl_cost]), needs })
+    }
+
+    fn charges(&self, _: &Fs, held: &HeldParent<'_>) -> Result<Charges, Errno> {
+        Ok(self.file.charges(&held.dir.read(), b""))
     }
 
     /// None: the directory does not change.
@@ -297,6 +318,7 @@ impl Fs {
         let is_dir = bits & mode::S_IFMT == mode::S_IFDIR;
         let rule = name.filter(|_| !is_dir).and_then(|name| self.hint_by_rule(dir, parent, name));
         let hint_rules_flag = if rules.is_some() { FLAG_HINT_RULES } else { 0 };
+        let project = Some(parent.inherited_project()).filter(|project| *project != 0);
         let inline = file.target.filter(|target| target.len() <= SYMLINK_INLINE_BYTES);
         let zpl = ZplAttrs {
             mode: u64::from(bits),
@@ -311,9 +333,11 @@ impl Fs {
             ctime: now,
             crtime: now,
             links,
+            projid: project.map(u64::from),
             rdev: file.rdev.map(u64::from),
             flags: hint::inherited(parent, bits, rule)
                 | hint_rules_flag
+                | project.map_or(0, |_| FLAG_PROJECT)
                 | inode_flags::inherited(parent, bits),
             symlink: inline.map(<[u8]>::to_vec),
             dxattr: inherited_attributes(default.as_ref(), rules.as_deref(), bits),

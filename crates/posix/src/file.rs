@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::State;
+use crate::inode_flags::InodeFlags;
 use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{AccessTimes, Ino, ReadOptions, Time, mode};
 use smallvec::smallvec;
@@ -136,7 +137,7 @@ impl Fs {
             AccessTimes::NeverForDirectories if is_dir() => AccessTime::Off,
             AccessTimes::NeverForDirectories | AccessTimes::AsProperty => self.dataset().access_time(),
         };
-        if policy == AccessTime::Off {
+        if policy == AccessTime::Off || InodeFlags::of(&inode.read().attrs).no_access_time {
             return;
         }
         let now = self.now();

@@ -71,6 +71,7 @@ mod master;
 mod mount;
 mod operation;
 mod perm;
+mod project;
 mod rename;
 mod reservations;
 mod reserve;

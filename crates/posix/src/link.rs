@@ -9,9 +9,13 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::{InodeRef, Locked};
 use crate::inode::{ChildRef, KIND_DIR, check_name};
-use crate::operation::{Change, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{
+    Change, Charges, HoldResult, Locks, Needs, Operation, OperationCost, Outcome, to_lock,
+};
+use crate::project::entry_bytes;
 use crate::types::{Attr, EntryWords, Ino, LINK_MAX};
 use smallvec::smallvec;
+use terrane_dataset::Charge;
 use terrane_txg::cost::Cost;
 
 /// `link`: one more name for a file.
@@ -54,6 +58,11 @@ impl Operation for Link<'_> {
         Ok(OperationCost { cost: Cost::NOTHING, needs })
     }
 
+    /// Its directory grows.
+    fn charges(&self, _: &Fs, held: &HeldEntry<'_>) -> Result<Charges, Errno> {
+        Ok(smallvec![Charge::of(held.dir.read().owners(), entry_bytes(self.name), 0)])
+    }
+
     fn locks<'h>(held: &'h HeldEntry<'_>) -> Locks<'h> {
         to_lock([&held.inode, &held.dir])
     }
@@ -76,8 +85,10 @@ impl Operation for Link<'_> {
             return Err(Errno::EMLINK);
         }
         file.check_changeable()?;
+        let project = file.project();
         let parent = locked.get(dir.ino);
         parent.check_can_add_name()?;
+        parent.check_takes_project(project)?;
         parent.insert(tx, self.name, ChildRef { ino: inode.ino, kind }, &self.words)?;
         parent.note_names_changed(now);
         let file = locked.get(inode.ino);

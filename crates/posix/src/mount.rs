@@ -107,7 +107,7 @@ impl Fs {
         root.parent = object.id().0;
         object.set_bonus(tx, bonus(&root)?)?;
 
-        let mut master = dataset.master()?;
+        let mut master = dataset.shared_master().lock();
         for (name, number) in [
             (VERSION, VERSION_NUMBER),
             (SA_ATTRS, attributes.object().id().0),
@@ -171,8 +171,9 @@ impl Fs {
 
     fn open_with_losses(dataset: Arc<Dataset>, losses: Option<Losses>) -> Result<Arc<Fs>, DatasetError> {
         let set = Arc::clone(dataset.object_set());
-        let master = dataset.master()?;
-        let version = required_entry(&master, VERSION)?;
+        let master: Master = Arc::clone(dataset.shared_master());
+        let required = |name| required_entry(&master.lock(), name);
+        let version = required(VERSION)?;
         if version != VERSION_NUMBER {
             return Err(DatasetError::Damaged {
                 at: "the file system's VERSION",
@@ -181,14 +182,13 @@ impl Fs {
             });
         }
         let zap = |number: u64| dataset.open_zap(ObjectId(number));
-        let attributes = zap(required_entry(&master, SA_ATTRS)?)?;
+        let attributes = zap(required(SA_ATTRS)?)?;
         let layouts = Layouts::load(
             &zap(required_entry(&attributes, REGISTRY)?)?,
             zap(required_entry(&attributes, LAYOUTS)?)?,
         )?;
-        let queue = zap(required_entry(&master, DELETE_QUEUE)?)?;
-        let root = required_entry(&master, ROOT)?;
-        let master: Master = Arc::new(Mutex::new(master));
+        let queue = zap(required(DELETE_QUEUE)?)?;
+        let root = required(ROOT)?;
         // A snapshot has no reservations: the live set has reserved the space. A data set with `readonly=on` has: it may
         // become writable while it is open.
         let is_snapshot = dataset.is_snapshot();

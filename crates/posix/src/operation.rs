@@ -16,6 +16,7 @@ use crate::hold::{InodeRef, Locked};
 use crate::inode::Inode;
 use crate::types::Time;
 use smallvec::SmallVec;
+use terrane_dataset::Charge;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
@@ -32,6 +33,11 @@ pub(crate) trait Operation {
 
     /// What the operation reserves in the worst case.
     fn cost<'h>(&self, fs: &'h Fs, held: &'h Self::Held<'_>) -> Result<OperationCost<'h>, Errno>;
+
+    /// What it may take for the owners of objects, which their limits must allow.
+    fn charges(&self, _: &Fs, _: &Self::Held<'_>) -> Result<Charges, Errno> {
+        Ok(Charges::new())
+    }
 
     /// The inodes that it changes.
     fn locks<'h>(held: &'h Self::Held<'_>) -> Locks<'h>;
@@ -61,6 +67,9 @@ pub(crate) enum HoldResult<H, A> {
 /// The claims that an operation makes on inodes, and the inodes that it locks: a few, so they cost no allocation.
 pub(crate) type Needs<'h> = SmallVec<[(&'h Claims, Need); 4]>;
 pub(crate) type Locks<'h> = SmallVec<[&'h Inode; 4]>;
+
+/// What an operation may take for owners.
+pub(crate) type Charges = SmallVec<[Charge; 1]>;
 
 /// These inodes.
 pub(crate) fn to_lock<const N: usize>(inodes: [&Inode; N]) -> Locks<'_> {
@@ -113,11 +122,18 @@ impl Fs {
                 HoldResult::NoChange(answer) => return Ok(answer),
             };
             let mut new = None;
+            let promise = match self.dataset().quotas().has_limits() {
+                true => self.admit(&operation.charges(self, &held)?)?,
+                false => None,
+            };
             let OperationCost { cost, needs } = operation.cost(self, &held)?;
             if !self.dataset.admits_change(cost.writes_back) {
                 return Err(Errno::EROFS);
             }
             let tx = self.begin(cost, &needs)?;
+            if let Some(promise) = promise {
+                promise.join(tx.txg());
+            }
             let locked = Locked::new(self, O::locks(&held));
             let mut change = Change { fs: self, tx: &tx, locked, now: self.now(), new: &mut new };
             let done = match operation.run(&mut change, &held)? {

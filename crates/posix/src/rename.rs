@@ -345,6 +345,16 @@ impl Operation for Rename<'_> {
         let new_parent = locked.get(self.new_dir);
         new_parent.check_linked_dir()?;
         new_parent.check_can_add_name()?;
+        if self.dir != self.new_dir {
+            let moves =
+                [(self.new_dir, Some(source)), (self.dir, target.as_ref().filter(|_| self.is_exchange()))];
+            for (dir, moved) in moves {
+                let Some(moved) = moved else { continue };
+                let project = locked.get(moved.inode.ino).project();
+                locked.get(dir).check_takes_project(project)?;
+            }
+        }
+        let new_parent = locked.get(self.new_dir);
         if let Some(target) = target {
             new_parent.check_can_remove_name()?;
             locked.get(target.inode.ino).check_changeable()?;

@@ -7,14 +7,14 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::Inode;
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::reservations::{NAME_BYTES_MAX, RESERVED, Reservation, ReservationsZap, STEPS_MAX, WORDS_MAX};
 use crate::types::{FILE_SIZE_MAX, Ino};
 use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use terrane_codec::{Compression, CompressionPolicy};
-use terrane_dataset::DatasetError;
+use terrane_dataset::{Charge, DatasetError};
 use terrane_object::{Object, ObjectKind};
 use terrane_pool::{Pool, Tx};
 use terrane_txg::cost::Cost;
@@ -152,6 +152,10 @@ impl Operation for Reserve {
             cost = Cost { meta_bytes: put.bytes, file_reservation: held.extra_bytes(&self.range), ..cost };
         }
         Ok(OperationCost { cost, needs: smallvec![(&held.inode.claims, Need::attrs())] })
+    }
+
+    fn charges(&self, _: &Fs, held: &HeldReserve<'_>) -> Result<Charges, Errno> {
+        Ok(smallvec![Charge::of(held.inode.read().owners(), held.holes, 0)])
     }
 
     fn locks<'h>(held: &'h HeldReserve<'_>) -> Locks<'h> {

@@ -5,9 +5,11 @@ use crate::claims::sum;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Attr, Cred, Ino, SetAttr, SetTime};
 use crate::write::HeldZero;
+use terrane_dataset::Charge;
+use terrane_object::Owners;
 use terrane_txg::cost::Cost;
 
 /// `setattr`: `chmod`, `chown`, `truncate` and `utimes` in one.
@@ -38,6 +40,14 @@ impl Operation for SetAttributes<'_> {
         let inode = &held.file.inode;
         let resize = self.set.size.map_or(Ok(Cost::NOTHING), |size| fs.resize_cost(inode, size))?;
         Ok(held.file.operation_cost(sum([resize, held.chmod])))
+    }
+
+    fn charges(&self, _: &Fs, held: &HeldSetattr<'_>) -> Result<Charges, Errno> {
+        let before = held.file.inode.read().owners();
+        let user = self.set.uid.unwrap_or(before.user);
+        let after = Owners { user, group: self.set.gid.unwrap_or(before.group), ..before };
+        let moved = |_| Charge::moved(before, after, held.file.inode.object().used_bytes());
+        Ok((before != after).then_some(()).map(moved).into_iter().collect())
     }
 
     fn locks<'h>(held: &'h HeldSetattr<'_>) -> Locks<'h> {
@@ -122,7 +132,13 @@ impl Fs {
 
     /// Changes attributes, all or none. `EISDIR`, `EINVAL`: a size for an inode that is not a regular file.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, _cred: &Cred) -> Result<Attr, Errno> {
-        self.execute(&SetAttributes { ino, set })
+        let attr = self.execute(&SetAttributes { ino, set })?;
+        if (set.uid.is_some() || set.gid.is_some())
+            && let Err(errno) = self.move_xattr_owners(ino)
+        {
+            log::warn!("object {ino}: some extended attributes still count for the old owners: {errno}");
+        }
+        Ok(attr)
     }
 
     /// Whether [`write`](Self::write), [`fallocate`](Self::fallocate), [`copy_range`](Self::copy_range) or

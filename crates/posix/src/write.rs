@@ -7,11 +7,14 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::reserve::Reserve;
 use crate::types::{FALLOC_KEEP_SIZE, FALLOC_PUNCH_HOLE, FALLOC_ZERO_RANGE, FILE_SIZE_MAX, Ino, WriteFlags};
 use smallvec::smallvec;
 use std::ops::Range;
+use terrane_codec::{Compression, CompressionPolicy};
+use terrane_dataset::Charge;
+use terrane_object::Object;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 
@@ -32,6 +35,9 @@ pub(crate) struct Write<'a> {
 /// A file, and the records that a write needs.
 pub(crate) struct HeldWrite<'f> {
     inode: InodeRef<'f>,
+    start: u64,
+    /// Record size after the write.
+    block: u32,
     need: Need,
     from_file_reservation: Option<u64>,
 }
@@ -52,13 +58,19 @@ impl Operation for Write<'_> {
         let object = inode.object();
         let block = fs.block_for(&inode, file_bytes).unwrap_or(object.block_size());
         let need = Need::records(object, blocks_of(block.into(), start, end), block, file_bytes);
-        Ok(HoldResult::Held(HeldWrite { inode, need, from_file_reservation }))
+        Ok(HoldResult::Held(HeldWrite { inode, start, block, need, from_file_reservation }))
     }
 
     fn cost<'h>(&self, _: &'h Fs, held: &'h HeldWrite<'_>) -> Result<OperationCost<'h>, Errno> {
         let (writes_back, from_file_reservation) = (self.flags.writes_back, held.from_file_reservation);
         let cost = Cost { writes_back, from_file_reservation, ..Cost::NOTHING };
         Ok(OperationCost { cost, needs: smallvec![(&held.inode.claims, held.need.clone())] })
+    }
+
+    fn charges(&self, fs: &Fs, held: &HeldWrite<'_>) -> Result<Charges, Errno> {
+        let HeldWrite { inode, start, block, .. } = held;
+        let bytes = fs.stored_zeros(inode.object(), *start, *block)?.saturating_add(self.data.len() as u64);
+        Ok(smallvec![Charge::of(inode.read().owners(), bytes, 0)])
     }
 
     fn locks<'h>(held: &'h HeldWrite<'_>) -> Locks<'h> {
@@ -259,6 +271,19 @@ impl Fs {
             }
         }
         u32::try_from(done).map_err(|_| Errno::EINVAL)
+    }
+
+    /// Zeros that a write from `start` on adds to a new record of this size, where no compression removes them. Zeros
+    /// at the end of a record are never stored.
+    fn stored_zeros(&self, object: &Object, start: u64, block: u32) -> Result<u64, Errno> {
+        let is_plain = matches!(self.set.policy().compression, CompressionPolicy::Fixed(Compression::Off));
+        let zeros = start % u64::from(block);
+        if !is_plain || zeros == 0 {
+            return Ok(0);
+        }
+        let record = start - zeros;
+        let is_new = object.next_data(record)?.is_none_or(|at| at - record >= u64::from(block));
+        Ok(if is_new { zeros } else { 0 })
     }
 
     /// The block size that a file of `end` bytes should get, if it should and can change.

@@ -16,11 +16,12 @@ use crate::hint::{self, WRITE_HINT};
 use crate::hint_rules::{HINT_RULES, HintRules};
 use crate::hold::InodeRef;
 use crate::inode::{Inode, State};
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::project::META_COPIES;
 use crate::types::{Cred, Ino, NAME_MAX, SetXattr, XATTR_LIST_MAX, XATTR_SIZE_MAX, mode};
 use crate::xattr_dir::XattrDir;
 use smallvec::smallvec;
-use terrane_dataset::XattrPlacement;
+use terrane_dataset::{Charge, XattrPlacement};
 use terrane_format::Feature;
 use terrane_pool::Tx;
 use terrane_sa::{Attr, AttrList, NvList, nvlist};
@@ -124,6 +125,28 @@ fn remove_from_list(list: &mut AttrList, name: &[u8]) {
     }
 }
 
+/// Where a new value goes, in the worst case.
+struct PutPlace {
+    /// Cost of the list.
+    spill: Cost,
+    /// The value does not need the hidden directory.
+    stays_listed: bool,
+    /// The hidden directory, if there is one.
+    xattr_dir: Option<XattrDir>,
+}
+
+impl PutPlace {
+    /// Hidden objects that the value adds.
+    fn new_objects(&self, name: &[u8]) -> Result<u64, Errno> {
+        match &self.xattr_dir {
+            _ if self.stays_listed => Ok(0),
+            // The directory, and the value.
+            None => Ok(2),
+            Some(xattr_dir) => Ok(u64::from(xattr_dir.find(name)?.is_none())),
+        }
+    }
+}
+
 /// `setxattr`, except for ACLs and hints.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PutXattr<'a> {
@@ -155,6 +178,12 @@ impl Operation for PutXattr<'_> {
     fn cost<'h>(&self, fs: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
         let cost = fs.set_cost(inode, self.placement, (self.name, self.value))?;
         Ok(OperationCost { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn charges(&self, fs: &Fs, inode: &InodeRef<'_>) -> Result<Charges, Errno> {
+        let bytes = self.name.len().saturating_add(self.value.len()) as u64;
+        let objects = fs.put_place(inode, self.placement, (self.name, self.value))?.new_objects(self.name)?;
+        Ok(smallvec![Charge::of(inode.read().owners(), bytes.saturating_mul(META_COPIES), objects)])
     }
 
     fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
@@ -405,6 +434,19 @@ impl Fs {
         placement: XattrPlacement,
         (name, value): (&[u8], &[u8]),
     ) -> Result<Cost, Errno> {
+        let PutPlace { spill, stays_listed, xattr_dir } = self.put_place(inode, placement, (name, value))?;
+        if stays_listed && xattr_dir.is_none() {
+            return Ok(spill);
+        }
+        Ok(sum([spill, Fs::xattr_dir_put_cost(xattr_dir.as_ref(), name, value)]))
+    }
+
+    fn put_place(
+        &self,
+        inode: &InodeRef<'_>,
+        placement: XattrPlacement,
+        (name, value): (&[u8], &[u8]),
+    ) -> Result<PutPlace, Errno> {
         // Attributes may move from the bonus area to the spill block together with the new one.
         let added = name.len() + value.len() + inode.object().bonus_max() + SPILL_OVERHEAD;
         let spill = Cost { meta_bytes: self.spill_bytes(inode)? + added as u64, ..Cost::NOTHING };
@@ -415,11 +457,8 @@ impl Fs {
         };
         let fits_list = spill.meta_bytes <= nvlist::PACKED_BYTES_MAX as u64;
         let stays_listed = placement == XattrPlacement::Sa && value.len() <= LISTED_VALUE_MAX && fits_list;
-        if stays_listed && xattr_dir.is_none() {
-            return Ok(spill);
-        }
         let xattr_dir = xattr_dir.map(|number| self.open_xattr_dir(inode.ino, number)).transpose()?;
-        Ok(sum([spill, Fs::xattr_dir_put_cost(xattr_dir.as_ref(), name, value)]))
+        Ok(PutPlace { spill, stays_listed, xattr_dir })
     }
 
     pub(crate) fn xattr_state(

@@ -9,17 +9,20 @@
 //! value.
 
 use crate::attr::{Attributes, FLAG_XATTR, encode_time};
-use crate::claims::{DNODE_META_BLOCKS, FREES};
+use crate::claims::{DNODE_META_BLOCKS, FREES, Need};
 use crate::errno::Errno;
 use crate::fs::Fs;
+use crate::hold::InodeRef;
 use crate::inode::{ChildRef, KIND_FILE, State};
+use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Ino, XATTR_SIZE_MAX, mode};
+use smallvec::smallvec;
 use std::sync::Arc;
-use terrane_dataset::{INITIAL_BLOCK_BYTES, ObjectZap, ZapError};
+use terrane_dataset::{FLAG_PROJECT, INITIAL_BLOCK_BYTES, ObjectZap, ZapError};
 use terrane_object::dnode::Dnode;
 use terrane_object::{Object, ObjectError, ObjectKind, ObjectSpec};
 use terrane_pool::Tx;
-use terrane_sa::ZplAttrs;
+use terrane_sa::{Attr, SaBuffer, ZplAttrs};
 use terrane_txg::cost::Cost;
 use terrane_wire::{Corrupt, ObjectId};
 use terrane_zap::{Cursor, KeyRef, ValueRef};
@@ -88,7 +91,97 @@ pub(crate) struct XattrDirPiece {
     is_last: bool,
 }
 
+/// Gives hidden objects of an inode its owners.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MoveXattrOwners<'a> {
+    pub ino: Ino,
+    /// The objects, and the parents that their attributes should name.
+    pub objects: &'a [(Ino, ObjectKind, Ino)],
+}
+
+impl Operation for MoveXattrOwners<'_> {
+    type Held<'f> = InodeRef<'f>;
+    type Done = ();
+    type Answer = ();
+
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<InodeRef<'f>, ()>, Errno> {
+        Ok(HoldResult::Held(fs.hold(self.ino)?))
+    }
+
+    fn cost<'h>(&self, _: &'h Fs, inode: &'h InodeRef<'_>) -> Result<OperationCost<'h>, Errno> {
+        let objects = u32::try_from(self.objects.len()).unwrap_or(u32::MAX);
+        let meta_blocks = objects.saturating_mul(DNODE_META_BLOCKS);
+        let cost = Cost { meta_blocks, objects, ..Cost::NOTHING };
+        Ok(OperationCost { cost, needs: smallvec![(&inode.claims, Need::attrs())] })
+    }
+
+    fn locks<'h>(inode: &'h InodeRef<'_>) -> Locks<'h> {
+        to_lock([inode])
+    }
+
+    fn run<'f>(&self, change: &mut Change<'_, 'f>, inode: &InodeRef<'f>) -> Result<Outcome<()>, Errno> {
+        let (fs, tx) = (change.fs, change.tx);
+        let state = change.locked.get(inode.ino);
+        for (number, kind, parent) in self.objects {
+            match fs.open_xattr_object(*number, *kind, *parent) {
+                Ok((object, attrs)) => fs.give_xattr_object(tx, state, &object, attrs)?,
+                // It was removed meanwhile, or is damaged: others report that.
+                Err(error) if !error.is_transient() => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Outcome::Saved(()))
+    }
+
+    fn end<'f>(&self, _: Change<'_, 'f>, _: &InodeRef<'f>, (): ()) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
 impl Fs {
+    /// The hidden directory of an inode and the values in it, with their kinds and parents.
+    pub(crate) fn xattr_objects(
+        &self,
+        owner: Ino,
+        number: u64,
+    ) -> Result<Vec<(Ino, ObjectKind, Ino)>, ObjectError> {
+        let values = self.open_xattr_dir(owner, number)?.numbers(usize::MAX)?;
+        let values = values.into_iter().map(|(_, value)| (value, ObjectKind::File, number));
+        Ok([(number, ObjectKind::Directory, owner)].into_iter().chain(values).collect())
+    }
+
+    /// Stores the owners of `owner` with one of its hidden objects.
+    fn give_xattr_object(
+        &self,
+        tx: &Tx,
+        owner: &State,
+        object: &Arc<Object>,
+        mut attrs: Attributes,
+    ) -> Result<(), Errno> {
+        let of_owner = &owner.attrs.zpl;
+        let project = of_owner.projid.or(attrs.zpl.projid.map(|_| 0));
+        if (attrs.zpl.uid, attrs.zpl.gid, attrs.zpl.projid) == (of_owner.uid, of_owner.gid, project) {
+            return Ok(());
+        }
+        (attrs.zpl.uid, attrs.zpl.gid) = (of_owner.uid, of_owner.gid);
+        if let Some(project) = project {
+            attrs.zpl.flags |= FLAG_PROJECT;
+            attrs.zpl.projid = Some(project);
+        }
+        let mut list = attrs.current_list(None)?;
+        if let Some(project) = project {
+            list.set_behind(Attr::LINKS, Attr::PROJID, &project.to_le_bytes());
+        }
+        self.claim_new(tx, object.id().0);
+        let encoded = self.layouts.encode(tx, &list, object.bonus_max())?;
+        object.set_attributes(
+            tx,
+            encoded.bonus.as_bytes().to_vec(),
+            encoded.spill.map(SaBuffer::into_bytes),
+        )?;
+        Ok(())
+    }
+
     /// Opens the hidden directory of `owner`.
     pub(crate) fn open_xattr_dir(&self, owner: Ino, number: u64) -> Result<XattrDir, ObjectError> {
         let (object, attrs) = self.open_xattr_object(number, ObjectKind::Directory, owner)?;
@@ -173,7 +266,8 @@ impl Fs {
             uid: owner.attrs.zpl.uid,
             gid: owner.attrs.zpl.gid,
             parent,
-            flags: FLAG_XATTR,
+            projid: owner.attrs.zpl.projid,
+            flags: FLAG_XATTR | owner.attrs.zpl.flags & FLAG_PROJECT,
             atime: now,
             mtime: now,
             ctime: now,

@@ -345,7 +345,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
     m.fs().put(file, 0, b"bytes");
     let fs = m.fs();
     let root = fs.root();
-    let flags = |immutable, append_only| InodeFlags { immutable, append_only, no_dump: false };
+    let flags = |immutable, append_only| InodeFlags { immutable, append_only, ..InodeFlags::default() };
     let set = |ino, flags| fs.set_inode_flags(ino, flags).unwrap();
     // Changes of the file and its names. Refused ones must change nothing.
     let write = |offset| fs.write(file, offset, b"more", WriteFlags::default()).map(drop);
@@ -415,7 +415,7 @@ fn what_chattr_forbids_is_refused_to_everybody() {
 
 #[test]
 fn access_times_follow_the_mount_and_the_file() {
-    use terrane_posix::{AccessTimes, ReadOptions};
+    use terrane_posix::{AccessTimes, InodeFlags, ReadOptions};
     let m = machine();
     let (fs, root) = (m.fs(), m.fs().root());
     let (file, dir) = (fs.file(root, "f").ino, fs.dir(root, "d").ino);
@@ -442,6 +442,12 @@ fn access_times_follow_the_mount_and_the_file() {
     assert_eq!(renews(false), [false; 2]);
     said(AccessTimes::AsProperty, "on");
     assert_eq!(renews(false), [true; 2]);
+    said(AccessTimes::Always, "on");
+    fs.set_inode_flags(file, InodeFlags { no_access_time: true, ..InodeFlags::default() }).unwrap();
+    assert_eq!(renews(false), [false, true], "chattr +A");
+    fs.set_inode_flags(dir, InodeFlags { no_access_time: true, ..InodeFlags::default() }).unwrap();
+    assert_eq!(renews(false), [false; 2]);
+    assert!(fs.inode_flags(fs.file(dir, "inherits").ino).unwrap().no_access_time);
 }
 
 #[test]

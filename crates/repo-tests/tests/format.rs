@@ -15,6 +15,7 @@ use terrane_format::uberblock::UberblockPhys;
 use terrane_format::zone_header::{ZONE_MAGIC, ZoneHeader};
 use terrane_object::dnode::{DnodeHead, ObjsetHead};
 use terrane_object::entry::ObjsetInfo;
+use terrane_object::owner_header::OwnersInfo;
 use terrane_object::queued_subtree::QueueEntry;
 use terrane_repo_tests::{files, read, root, short};
 use terrane_wire::Row;
@@ -113,6 +114,7 @@ fn the_page_has_the_compilers_rows() {
         ("PartTrailer", compiled(PartTrailer::SIZE, PartTrailer::ROWS)),
         ("DnodeHead", compiled(DnodeHead::SIZE, DnodeHead::ROWS)),
         ("ObjsetHead", compiled(ObjsetHead::SIZE, ObjsetHead::ROWS)),
+        ("OwnersInfo", compiled(OwnersInfo::SIZE, OwnersInfo::ROWS)),
         ("ObjsetInfo", compiled(ObjsetInfo::SIZE, ObjsetInfo::ROWS)),
         ("QueueEntry", compiled(QueueEntry::SIZE, QueueEntry::ROWS)),
     ] {

@@ -38,6 +38,17 @@ impl AttrList {
         self.values.extend_from_slice(value);
     }
 
+    /// Replaces a value in its place, or inserts it behind another attribute; at the end if the list lacks that one.
+    pub fn set_behind(&mut self, other: Attr, attr: Attr, value: &[u8]) {
+        let is_new = self.get(attr).is_none();
+        self.set(attr, value);
+        let place = self.items.iter().position(|(a, ..)| *a == other);
+        if let Some(place) = place.filter(|_| is_new) {
+            // It was appended.
+            self.items.get_mut(place + 1..).into_iter().for_each(|behind| behind.rotate_right(1));
+        }
+    }
+
     /// Sets a value of one number, as 8 little-endian bytes; see [`set`](Self::set).
     pub fn set_u64(&mut self, attr: Attr, value: u64) {
         self.set(attr, &value.to_le_bytes());
@@ -149,6 +160,22 @@ impl Eq for AttrList {}
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_value_is_inserted_behind_another_once() {
+        let order = |list: &AttrList| list.order().map(|attr| attr.0).collect::<Vec<_>>();
+        let mut list = AttrList::new();
+        (1..4).for_each(|attr| list.set_u64(Attr(attr), attr.into()));
+        list.set_behind(Attr(1), Attr(9), &[9]);
+        assert_eq!(order(&list), [1, 9, 2, 3]);
+        list.set_behind(Attr(3), Attr(9), &[8]);
+        list.set_behind(Attr(3), Attr(7), &[7]);
+        list.set_behind(Attr(99), Attr(6), &[6]);
+        assert_eq!(order(&list), [1, 9, 2, 3, 7, 6]);
+        let value = |attr| list.get(Attr(attr)).map(<[u8]>::to_vec);
+        assert_eq!((value(9), value(7), value(6)), (Some(vec![8]), Some(vec![7]), Some(vec![6])));
+        assert_eq!(list.get(Attr(2)), Some(&2u64.to_le_bytes()[..]));
+    }
 
     proptest! {
         #[test]

@@ -4,20 +4,27 @@
 //! what was written, and the rest is a named error. Against malice: where forged content has correct
 //! checksums, every operation ends soon, without a panic.
 //!
-//! Modules: `forge_pool` (pool structures, sealed again), `forge_tree` (trees, written by the pool itself out of
-//! damaged blocks). Mutations of both come from `mutate`.
+//! Modules: `data_sets` (the data sets of an image, and every operation on them), `forge_pool` (pool structures, sealed again),
+//! `forge_tree` (trees, written by the pool itself out of damaged blocks), `lies` (chosen fields of data sets, snapshots and dead
+//! lists). Mutations come from `mutate`.
 
+mod data_sets;
 mod forge_pool;
 mod forge_tree;
+mod lies;
 
 pub use forge_tree::FixedForgery;
+pub use lies::{Lie, forge, lies, tell};
 
 use crate::machine::{Machine, Plan, USER};
 use crate::workload::Workload;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
+use terrane_check::Report;
+use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
 use terrane_format::{BlockPtr, Owner};
 use terrane_oracle::{Content, Failure, Model, Node, Xattrs, ensure, failed, xattr_names};
@@ -26,6 +33,8 @@ use terrane_wire::{ObjectId, Prng, ZoneIdx};
 
 /// No operation on a small image takes longer, even on a busy machine.
 const TIME_MAX: Duration = Duration::from_secs(20);
+/// What takes longer never ends.
+const HANG: Duration = Duration::from_secs(90);
 /// Names and objects of a small image; a walk that meets more does not end.
 const NAMES_MAX: u64 = 100_000;
 /// Bytes read of a file, whatever its size field holds.
@@ -51,8 +60,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// 32 zones, some files, directories, links, a fat directory, attributes in every home, exported. On a
-    /// device like a file: damage can be anywhere.
+    /// 32 zones, some files, directories, links, a fat directory, attributes in every home. Data sets with snapshots, a clone, and a
+    /// destroyed one that is still being freed. On a device like a file: damage can be anywhere.
     pub fn new(seed: u64) -> Result<Image, Failure> {
         Image::made(seed, 60, 40)
     }
@@ -82,8 +91,16 @@ impl Image {
         }
         workload.xattrs_in_all_places(names > 0)?;
         workload.sync()?;
+        if names > 0 {
+            data_sets::add(&mut workload)?;
+        }
         let model = workload.model.after_remount();
-        Ok(Image { device: workload.machine.export()?, model })
+        let device = match names {
+            0 => workload.machine.export()?,
+            // An export would end the destroyed data set.
+            _ => workload.machine.device.restarted(Survival::Everything),
+        };
+        Ok(Image { device, model })
     }
 
     /// A copy to be damaged.
@@ -118,8 +135,8 @@ pub fn overwrite(device: &SimDevice, zone: ZoneIdx, offset: u64, bytes: &[u8]) -
 
 /// Changes and removes content as far as possible: an operation may fail or the pool may stop, but not panic
 /// or take long.
-fn change(device: &SimDevice) -> Result<(), Failure> {
-    guarded(|| {
+fn change(device: &SimDevice, what: &str) -> Result<(), Failure> {
+    guarded(what, || {
         let Ok(mut machine) = Machine::import(device, 1, false) else { return Ok(()) };
         if machine.mount().is_err() {
             return Ok(());
@@ -162,15 +179,15 @@ fn change(device: &SimDevice) -> Result<(), Failure> {
 /// Imports, checks, mounts and reads everything. With a model, what is read without an error must agree with
 /// the model.
 pub fn examine(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
-    guarded(|| examine_unguarded(device, model))
+    guarded("examining", || Ok(examine_unguarded(device, model)?.0))
 }
 
 /// Blocks of a zone that are looked at.
 const LOOKS_MAX: usize = 200;
 
 /// Looks at the blocks that the zone directories list, as people do who search for damage: an answer may be an error.
-fn look(device: &SimDevice) -> Result<(), Failure> {
-    guarded(|| {
+fn look(device: &SimDevice, what: &str) -> Result<(), Failure> {
+    guarded(what, || {
         let Ok(machine) = Machine::import(device, 1, true) else { return Ok(()) };
         let (pool, meta) = (&machine.pool, machine.objects.mos());
         for zone in pool.zones() {
@@ -203,37 +220,66 @@ fn look(device: &SimDevice) -> Result<(), Failure> {
     })
 }
 
-/// A panic is a failure, and so is taking long.
-fn guarded<T>(job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+/// A panic is a failure, and so is taking long. A job that hangs ends the process, as it cannot be stopped.
+fn guarded<T>(what: &str, job: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let (ends, end) = mpsc::channel::<()>();
+    let name = what.to_string();
+    let watch = std::thread::spawn(move || {
+        if end.recv_timeout(HANG) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("hangs for {HANG:?}: {name}");
+            std::process::abort();
+        }
+    });
     let began = Instant::now();
     let done = catch_unwind(AssertUnwindSafe(job));
     let took = began.elapsed();
+    drop(ends);
+    let _ = watch.join();
     let done = done.map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
-        Failure(format!("panic: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?")))
-    })??;
-    ensure(took < TIME_MAX, || format!("timed out: took {took:?}, limit {TIME_MAX:?}"))?;
+        let text = text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("?");
+        Failure(format!("{what}: panic: {text}"))
+    })?;
+    let done = done.map_err(|failure| failure.within(what))?;
+    ensure(took < TIME_MAX, || format!("{what}: timed out: took {took:?}, limit {TIME_MAX:?}"))?;
     Ok(done)
 }
 
-fn examine_unguarded(device: &SimDevice, model: Option<&Model>) -> Result<Verdict, Failure> {
-    let Ok(mut machine) = Machine::import(device, 1, true) else { return Ok(Verdict::Refused) };
+fn examine_unguarded(device: &SimDevice, model: Option<&Model>) -> Result<(Verdict, Report), Failure> {
+    let Ok(mut machine) = Machine::import(device, 1, true) else {
+        return Ok((Verdict::Refused, Report::default()));
+    };
     let report = terrane_check::check(&machine.objects, &mut |_| {});
     if machine.mount().is_err() {
         return match report.is_clean() {
             true => Err(Failure("check is clean, but the mount failed".into())),
-            false => Ok(Verdict::Refused),
+            false => Ok((Verdict::Refused, report)),
         };
     }
     let errors = walk(machine.fs(), model)?;
+    let of_sets = data_sets::walk_all(&machine.objects)?;
     if report.is_clean() {
         ensure(errors == 0, || format!("check is clean, but {errors} reads failed"))?;
+        if let Some(error) = of_sets {
+            return Err(Failure(format!("check is clean, but {error}")));
+        }
         if let Some(model) = model {
             model.compare(machine.fs())?;
         }
-        return Ok(Verdict::Intact);
+        return Ok((Verdict::Intact, report));
     }
-    Ok(Verdict::Damaged)
+    Ok((Verdict::Damaged, report))
+}
+
+/// Everything that is done to a forged image. `what`: for messages.
+fn exercise(device: &SimDevice, what: &str) -> Result<(Verdict, Report), Failure> {
+    let at = |stage: &str| format!("{stage}: {what}");
+    let (verdict, report) = guarded(&at("examining"), || examine_unguarded(device, None))?;
+    look(device, &at("looking"))?;
+    let before = device.snapshot();
+    change(device, &at("changing"))?;
+    guarded(&at("living"), || data_sets::live(&before))?;
+    Ok((verdict, report))
 }
 
 /// Reads everything from the root on; returns how many reads failed.
@@ -405,8 +451,10 @@ pub fn bit_flip(image: &Image, zone: ZoneIdx, bit: u64) -> Result<Verdict, Failu
     let verdict = examine(&device, Some(&image.model)).and_then(|verdict| {
         // For one in seven of all bits of an image, which includes bits of every byte position.
         if verdict == Verdict::Damaged && bit.is_multiple_of(7) {
-            look(&device)?;
-            change(&device)?;
+            look(&device, "looking")?;
+            let before = device.snapshot();
+            change(&device, "changing")?;
+            guarded("living", || data_sets::live(&before))?;
         }
         Ok(verdict)
     });
@@ -433,11 +481,7 @@ pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, Strin
     else {
         return Ok(None);
     };
-    let verdict = examine(&device, None);
-    let at = |failure: Failure| failure.within(format_args!("seed {seed}, {description}"));
-    let verdict = verdict.map_err(at)?;
-    look(&device).map_err(|failure| at(failure.within("looking")))?;
-    change(&device).map_err(|failure| at(failure.within("changing")))?;
+    let (verdict, _) = exercise(&device, &format!("seed {seed}, {description}"))?;
     Ok(Some((verdict, description)))
 }
 
@@ -446,8 +490,7 @@ pub fn sealed_forgery(image: &Image, seed: u64) -> Result<Option<(Verdict, Strin
 pub fn fixed_forgery(image: &Image, seed: u64, fixed: FixedForgery) -> Result<bool, Failure> {
     let forged = forge_tree::forge_in_tree(image, &mut Prng::new(seed), Some(fixed))?;
     let Some((device, forged)) = forged else { return Ok(false) };
-    let looked = examine(&device, None).and_then(|_| look(&device)).and_then(|()| change(&device));
-    looked.map(|()| true).map_err(|failure| failure.within(format_args!("{fixed:?}, {forged}")))
+    exercise(&device, &format!("{fixed:?}, {forged}")).map(|_| true)
 }
 
 /// Damages bytes somewhere in `range`: a bit, a byte, a field, a field that is moved, a run of bytes.

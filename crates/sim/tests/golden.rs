@@ -105,8 +105,16 @@ fn check_image(name: &str, upgraded: bool, open: &dyn Fn() -> Vec<Arc<dyn Device
     let fs = &written.fs;
     if upgraded {
         let new = written.pool.enable(&Feature::defaults()).unwrap();
-        let old = [Feature::Rows, Feature::Births, Feature::Datasets, Feature::EntryWords];
-        assert_eq!(new, [&old[..], &[Feature::Snapshots, Feature::Shared]].concat());
+        let all = [
+            Feature::Rows,
+            Feature::Births,
+            Feature::Datasets,
+            Feature::EntryWords,
+            Feature::Snapshots,
+            Feature::Owners,
+            Feature::Shared,
+        ];
+        assert_eq!(new, all);
     }
     let added = fs.mkdir(fs.root(), b"added", 0o755, &ROOT).unwrap().ino;
     let content: Vec<u8> = (0..300_000u32).map(|at| (at / 7) as u8).collect();

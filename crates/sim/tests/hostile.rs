@@ -1,7 +1,13 @@
 //! Damage and forgery end in a named error or in what was written; never in a panic, and always within a time
 //! limit.
 
-use terrane_sim::hostile::{FixedForgery, Image, Verdict, bit_flip, fixed_forgery, sealed_forgery};
+use terrane_dataset::Datasets;
+use terrane_device::sim::Survival;
+use terrane_posix::Fs;
+use terrane_sim::hostile::{
+    FixedForgery, Image, Lie, Verdict, bit_flip, fixed_forgery, forge, lies, sealed_forgery, tell,
+};
+use terrane_sim::machine::{Machine, USER};
 use terrane_sim::seeds::{number, seeds};
 use terrane_wire::Prng;
 
@@ -70,6 +76,138 @@ fn forged_counts_neither_panic_nor_hang() {
             "{fixed:?} was not told"
         );
     }
+}
+
+/// The first lie whose name contains this text.
+fn find<'l>(all: &'l [Lie], text: &str) -> &'l Lie {
+    all.iter().find(|lie| lie.name.contains(text)).unwrap_or_else(|| panic!("no lie about {text}"))
+}
+
+/// Each of these hung, overflowed or was not found.
+#[test]
+fn lies_that_once_hung_or_overflowed_are_found() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let texts = [
+        "used is 18446744073709551615",
+        "created is 18446744073709551615",
+        "562949953421312 blocks",
+        "to holes, for",
+        "snapshot s3, the same pointers at 4 levels",
+        "snapshot s4, the same pointers at 7 levels",
+        "\"origin_node\" is [77777]",
+        "\"bookmarks\" is [1]",
+        "retired \"1.prune_below\" is [0]",
+    ];
+    for text in texts {
+        tell(&image, find(&all, text)).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+    // The lists of a clone are read to tell what belongs to its origin.
+    for lie in all.iter().filter(|lie| lie.name.starts_with("Some(\"clone\")")) {
+        if ["562949953421312 blocks", "overflowing fills"].iter().any(|text| lie.name.contains(text)) {
+            tell(&image, lie).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+    }
+}
+
+/// The list ends before the missing part. What is behind it stays allocated.
+#[test]
+fn missing_part_of_a_dead_list_does_not_stop_the_pool() {
+    let image = Image::new(5).unwrap();
+    let mut reported = 0;
+    for lie in lies(&image).unwrap().iter().filter(|lie| lie.name.ends_with("next is 77777")) {
+        let device = forge(&image, lie).unwrap();
+        let machine = Machine::import(&device, 1, false).unwrap();
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        datasets.release("a", "s3", "tag").unwrap();
+        datasets.destroy("clone").unwrap_err();
+        for path in ["", "a", "clone"] {
+            let snapshots = datasets.snapshots(path).unwrap();
+            let names: Vec<&str> = snapshots.iter().map(|snapshot| snapshot.name.as_str()).collect();
+            for name in names {
+                // One has a clone.
+                let _ = datasets.destroy_snapshots(path, &[name]);
+            }
+        }
+        for _ in 0..4 {
+            let txg = machine.pool.open_txg();
+            machine.pool.commit_txg(txg).unwrap_or_else(|error| panic!("{}: {error}", lie.name));
+        }
+        assert!(machine.is_alive(), "{}", lie.name);
+        reported += usize::from(!machine.pool.errors().findings.is_empty());
+    }
+    assert!(reported > 4, "{reported}");
+}
+
+/// One damaged data set leaves the others.
+#[test]
+fn damage_of_one_data_set_leaves_the_others() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let cases = [
+        ("node \"/a\" \"set\" is [77777]", "clone"),
+        ("node \"/a\" \"children\" is [77777]", "clone"),
+        ("children of \"\" \"a\" is [77777]", "clone"),
+        ("node \"\" \"dead_list\" is [77777]", ""),
+        ("node \"\" \"snapshots\" is [77777]", "a"),
+        ("retired \"77777.prune_below\" is [1]", "a"),
+        ("\"retired\" is [77777]", "a"),
+    ];
+    for (text, path) in cases {
+        let device = forge(&image, find(&all, text)).unwrap();
+        let machine = Machine::import(&device, 1, false).unwrap();
+        let datasets = Datasets::open(&machine.objects).unwrap_or_else(|error| panic!("{text}: {error}"));
+        datasets.open_dataset(path).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+/// A retired set loses all changes. An entry of `retired` must not do that to a data set that is in the tree.
+#[test]
+fn data_set_that_is_also_retired_keeps_changes() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let set = {
+        let machine = Machine::import(&image.copy(), 1, true).unwrap();
+        let datasets = Datasets::open(&machine.objects).unwrap().list().unwrap();
+        datasets.into_iter().find(|found| found.path == "a").unwrap().set
+    };
+    let device = forge(&image, find(&all, &format!("retired \"{set}.prune_below\" is [1]"))).unwrap();
+    let open = |machine: &Machine| {
+        let datasets = Datasets::open(&machine.objects).unwrap();
+        (Fs::open(datasets.open_dataset("a").unwrap()).unwrap(), datasets)
+    };
+    let machine = Machine::import(&device, 1, false).unwrap();
+    let (fs, datasets) = open(&machine);
+    fs.create(fs.root(), b"made", 0o644, &USER).unwrap();
+    fs.sync().unwrap();
+    drop((fs, datasets));
+    let machine = Machine::import(&machine.device.restarted(Survival::Everything), 1, false).unwrap();
+    let (fs, _datasets) = open(&machine);
+    fs.lookup(fs.root(), b"made").unwrap();
+}
+
+/// Every field of the structures of data sets, snapshots and dead lists. One in many is told: `TERRANE_LIES` says how many.
+#[test]
+fn no_lie_about_data_sets_panics_or_hangs() {
+    let image = Image::new(5).unwrap();
+    let all = lies(&image).unwrap();
+    let wanted = number("TERRANE_LIES").unwrap_or(100).min(all.len() as u64);
+    let mut counts = [0u64; 3];
+    let mut failures = Vec::new();
+    let first = seeds(1)[0];
+    for at in 0..wanted {
+        let at = (first.wrapping_add(at * all.len() as u64 / wanted.max(1))) % all.len() as u64;
+        match tell(&image, &all[at as usize]) {
+            Ok(verdict) => counts[verdict as usize] += 1,
+            Err(failure) => failures.push(failure),
+        }
+    }
+    println!("{wanted} of {} lies; refused, damaged, whole: {counts:?}", all.len());
+    for failure in failures.iter().take(40) {
+        println!("{failure}");
+    }
+    assert!(memory_peak_kib() < 512 << 10, "{} KiB were used at the peak", memory_peak_kib());
+    assert!(failures.is_empty(), "{} lies failed; the first: {}", failures.len(), failures[0]);
 }
 
 /// The peak memory of this process, as Linux counts it; 0 elsewhere.

@@ -68,11 +68,24 @@ impl ObjectId {
 impl Txg {
     /// The txg that syncs after this one: the number plus 1.
     pub fn next(self) -> Txg {
-        Txg(self.0 + 1)
+        // The number may come from a damaged structure.
+        Txg(self.0.saturating_add(1))
     }
 
     /// The txg `count` earlier, but not below 0.
     pub fn minus(self, count: u64) -> Txg {
         Txg(self.0.saturating_sub(count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_txgs_do_not_overflow() {
+        assert_eq!(Txg(7).next(), Txg(8));
+        assert_eq!(Txg(u64::MAX).next(), Txg(u64::MAX));
+        assert_eq!(Txg(1).minus(2), Txg(0));
     }
 }

@@ -3,6 +3,7 @@
 mod clone_file;
 mod entry;
 mod hint;
+mod owners;
 mod rewrite;
 mod snapshots;
 mod tree;
@@ -21,7 +22,8 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, Args, Command, Subcommand};
 use serde_json::Value;
 use std::ffi::OsStr;
-use terrane_dataset::PROPERTIES;
+use terrane_dataset::{PROPERTIES, QuotaName};
+use terrane_object::OwnerKind;
 
 #[derive(Subcommand)]
 pub enum FsCommand {
@@ -81,6 +83,15 @@ Sources:
     /// Show and change words that programs keep beside names
     #[command(subcommand, after_help = entry::HELP)]
     Entry(entry::EntryCommand),
+    /// List users, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Userspace(owners::OwnerList),
+    /// List groups, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Groupspace(owners::OwnerList),
+    /// List projects, what they have, and their limits
+    #[command(after_help = owners::HELP)]
+    Projectspace(owners::OwnerList),
 }
 
 #[derive(Args)]
@@ -133,7 +144,7 @@ pub struct Inherit {
     names: Vec<String>,
 }
 
-/// Names of properties, and of user properties, which have too many names to list.
+/// Names of properties. User properties and limits have too many names to list.
 #[derive(Clone)]
 struct PropertyNames(PossibleValuesParser);
 
@@ -141,7 +152,7 @@ impl TypedValueParser for PropertyNames {
     type Value = String;
 
     fn parse_ref(&self, cmd: &Command, arg: Option<&Arg>, value: &OsStr) -> Result<String, clap::Error> {
-        match value.to_str().filter(|word| word.contains(':')) {
+        match value.to_str().filter(|word| word.contains(':') || QuotaName::split(word).is_some()) {
             Some(word) => Ok(word.to_owned()),
             None => self.0.parse_ref(cmd, arg, value),
         }
@@ -160,6 +171,14 @@ fn names_and_all() -> PropertyNames {
     let figures = FIGURES.iter().map(|figure| figure.name);
     let names = PROPERTIES.iter().map(|property| property.name).chain(figures).chain(["all"]);
     PropertyNames(PossibleValuesParser::new(names))
+}
+
+fn numbered_setting(Setting { name, value }: &Setting) -> Outcome<Setting> {
+    Ok(Setting { name: crate::owners::numbered(name)?, value: value.clone() })
+}
+
+fn numbered(names: &[String]) -> Outcome<Vec<String>> {
+    names.iter().map(|name| crate::owners::numbered(name)).collect()
 }
 
 const VALUES: Listing = Listing {
@@ -182,6 +201,9 @@ impl FsCommand {
             FsCommand::CloneFile(clone) => clone.run(),
             FsCommand::Rewrite(rewrite) => rewrite.run(),
             FsCommand::Entry(entry) => entry.run(),
+            FsCommand::Userspace(list) => list.run(OwnerKind::User),
+            FsCommand::Groupspace(list) => list.run(OwnerKind::Group),
+            FsCommand::Projectspace(list) => list.run(OwnerKind::Project),
             FsCommand::Create(create) => create.run(),
             FsCommand::Destroy(destroy) => destroy.run(),
             FsCommand::Rename(rename) => rename.run(),
@@ -214,7 +236,7 @@ impl Set {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let DatasetName { pool, path } = DatasetName::parse(&registry, &self.name)?;
-        let settings = self.properties.clone();
+        let settings = self.properties.iter().map(numbered_setting).collect::<Outcome<_>>()?;
         let query = match path.as_str() {
             "" => Query::Set { settings },
             _ => Query::SetOf { paths: vec![path], settings },
@@ -228,7 +250,7 @@ impl Inherit {
         let registry = Registry::of_this_user()?;
         self.names.iter().try_for_each(|word| {
             let DatasetName { pool, path } = DatasetName::parse(&registry, word)?;
-            let names = self.properties.clone();
+            let names = numbered(&self.properties)?;
             let query = if path.is_empty() && !self.recursive && !self.received {
                 Query::Inherit { names }
             } else {
@@ -244,7 +266,7 @@ impl Get {
     fn run(&self) -> Outcome {
         let registry = Registry::of_this_user()?;
         let all = self.properties.iter().any(|name| name == "all");
-        let names = if all { Vec::new() } else { self.properties.clone() };
+        let names = if all { Vec::new() } else { numbered(&self.properties)? };
         let words = match self.names.as_slice() {
             [] => registry.pools()?.into_keys().collect(),
             names => names.to_vec(),

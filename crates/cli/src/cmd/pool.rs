@@ -703,6 +703,7 @@ impl Create {
     fn open(&self, path: &Path, made: &mut Vec<PathBuf>) -> Outcome<Arc<dyn Device>> {
         let validate = |zone_size: u64| {
             let max_block = u32::try_from(zone_size / 4).unwrap_or(u32::MAX);
+            query::refuse_limits(&self.properties, "pool")?;
             self.properties.iter().try_for_each(|setting| query::validate_setting(setting, max_block))
         };
         // The label records where each device was.

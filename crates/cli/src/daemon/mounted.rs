@@ -456,7 +456,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
     }
     let mut flags = FlagWatch::new(mount, &fs);
     let mut destroyed = 0;
-    let (mut recorded, pool) = (Ok(()), &mount.view.pool);
+    let (mut recorded, mut counted, pool) = (Ok(()), Ok(()), &mount.view.pool);
     // About once per txg: directories that lost names in one are shrunk in the next.
     while !pool.is_read_only() && !shared.sleep_for(mount, SHRINK_PERIOD) {
         flags.poll(mount, &fs);
@@ -465,6 +465,7 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         let mut pace = || (!mount.is_ending()).then_some(1);
         run_job(&fs.shrink_dirs(), "shrinking directories failed", &mut pace);
         invalidate_restored(mount, &fs);
+        count_owners(mount, &fs, &mut counted);
         fs.log_losses();
         // The root data set stores the error log of the pool.
         let outcome = shared.open_pool.dataset.record_new_errors().map_err(|error| error.to_string());
@@ -475,6 +476,23 @@ fn run_housekeeping(shared: &Shared, mount: &MountedSet, drains: bool) {
         }
         recorded = outcome;
     }
+}
+
+/// Counts what is not yet counted for its owners, after an upgrade. `last`: the last outcome, which is logged once.
+fn count_owners(mount: &MountedSet, fs: &Fs, last: &mut Result<(), String>) {
+    let outcome = loop {
+        match fs.dataset().count_owners() {
+            Ok(true) if !mount.is_ending() => {}
+            Ok(_) => break Ok(()),
+            Err(error) => break Err(error.to_string()),
+        }
+    };
+    if let Err(error) = &outcome
+        && outcome != *last
+    {
+        log::warn!("{}: counting for owners failed: {error}", mount.name());
+    }
+    *last = outcome;
 }
 
 /// Tells the kernel to drop cached attributes of inodes that background jobs have stored in another form.

@@ -87,7 +87,7 @@ fn facts(open_pool: &OpenPool, info: DatasetInfo) -> Outcome<Facts> {
     Ok(Facts { usage, creation, guid: info.guid, origin })
 }
 
-fn open(open_pool: &OpenPool, path: &str) -> Outcome<Arc<Dataset>> {
+pub(super) fn open(open_pool: &OpenPool, path: &str) -> Outcome<Arc<Dataset>> {
     open_pool.datasets.open_dataset(path).map_err(|error| named(open_pool, error))
 }
 
@@ -115,9 +115,7 @@ pub(super) fn set(open_pool: &OpenPool, paths: &[String], settings: &[Setting]) 
     }
     let datasets = paths.iter().map(|path| open(open_pool, path)).collect::<Outcome<Vec<_>>>()?;
     for dataset in &datasets {
-        for Setting { name, value } in settings {
-            dataset.set(name, value)?;
-        }
+        settings.iter().try_for_each(|setting| properties::set_one(dataset, setting))?;
     }
     open_pool.pool.commit()?;
     Ok(pending(open_pool, &datasets, settings.iter().map(|setting| &setting.name)))
@@ -133,8 +131,7 @@ pub(super) fn inherit(
     let datasets = chosen.iter().map(|info| open(open_pool, &info.path)).collect::<Outcome<Vec<_>>>()?;
     for (dataset, index) in datasets.iter().zip(0..) {
         for name in names {
-            let done = if received { dataset.reset_to_received(name) } else { dataset.reset(name) };
-            match done {
+            match properties::reset_one(dataset, name, received) {
                 // With -r, a property of the whole pool applies to the first data set, and the others are skipped.
                 Err(DatasetError::PoolWide { .. }) if of.recursive && index > 0 => {}
                 done => done?,
@@ -255,6 +252,7 @@ pub(super) fn create(
     parents: bool,
     settings: &[Setting],
 ) -> Outcome<Vec<Changed>> {
+    properties::refuse_limits(settings, "data set")?;
     for setting in settings {
         properties::validate_setting(setting, open_pool.pool.max_block())?;
     }

@@ -2,6 +2,7 @@
 
 use super::Setting;
 use super::datasets::root_facts;
+use super::owners::{parse_limit, show_limit};
 use crate::dataset_name::full_name;
 use crate::failure::{Failure, Outcome};
 use crate::figures::{self, FIGURES, Facts, Figure};
@@ -9,7 +10,7 @@ use crate::open_pool::OpenPool;
 use crate::suggest;
 use serde::Serialize;
 use terrane_dataset::props::Key;
-use terrane_dataset::{Dataset, DatasetError, PROPERTIES, Property, PropertyValue};
+use terrane_dataset::{Dataset, DatasetError, PROPERTIES, Property, PropertyValue, QuotaName, Source};
 use terrane_posix::Job;
 use terrane_txg::levels::LevelShare;
 
@@ -105,15 +106,30 @@ pub(super) fn rows_of(
         let properties = values.into_iter().map(|value| property_row(open_pool, path, dataset, value));
         return Ok(properties.chain(FIGURES.iter().map(figure)).collect());
     }
-    let one = |name: &String| match (Figure::find(name), dataset.get(name)) {
-        (Some(found), _) => Ok(figure(found)),
-        (None, Ok(value)) => Ok(property_row(open_pool, path, dataset, value)),
-        (None, Err(DatasetError::NotSet { .. } | DatasetError::PoolWide { .. })) => {
-            Ok(plain_row(full.clone(), name, "-".to_owned(), "-", None))
+    let one = |name: &String| {
+        if let Some(found) = Figure::find(name) {
+            return Ok(figure(found));
         }
-        (None, Err(error)) => Err(error.into()),
+        if let Some(quota) = QuotaName::parse(name) {
+            return Ok(limit_row(full.clone(), dataset, quota));
+        }
+        match dataset.get(name) {
+            Ok(value) => Ok(property_row(open_pool, path, dataset, value)),
+            Err(DatasetError::NotSet { .. } | DatasetError::PoolWide { .. }) => {
+                Ok(plain_row(full.clone(), name, "-".to_owned(), "-", None))
+            }
+            Err(error) => Err(error.into()),
+        }
     };
     names.iter().map(one).collect()
+}
+
+/// A limit of an owner. It belongs to its data set, and is not inherited.
+fn limit_row(full: String, dataset: &Dataset, name: QuotaName) -> PropertyRow {
+    let limit = dataset.quotas().get(name);
+    let (value, exact) = show_limit(name, limit);
+    let source = if limit > 0 { Source::Local } else { Source::Default };
+    plain_row(full, &name.to_string(), value, &source.text(""), Some(exact))
 }
 
 pub(super) fn get(open_pool: &OpenPool, names: &[String]) -> Outcome<Vec<PropertyRow>> {
@@ -125,19 +141,46 @@ pub(super) fn set(open_pool: &OpenPool, settings: &[Setting]) -> Outcome {
     for setting in settings {
         validate_setting(setting, open_pool.pool.max_block())?;
     }
-    for Setting { name, value } in settings {
-        open_pool.dataset.set(name, value)?;
-    }
+    settings.iter().try_for_each(|setting| set_one(&open_pool.dataset, setting))?;
     Ok(open_pool.pool.commit().map(drop)?)
+}
+
+/// Sets a property, or the limit of an owner.
+pub(super) fn set_one(dataset: &Dataset, Setting { name, value }: &Setting) -> Outcome {
+    match QuotaName::parse(name) {
+        Some(quota) => dataset.quotas().set(quota, parse_limit(name, quota.unit, value)?)?,
+        None => dataset.set(name, value)?,
+    }
+    Ok(())
+}
+
+/// Has the value of the data set above apply again, or the default; a limit is removed.
+pub(super) fn reset_one(dataset: &Dataset, name: &str, received: bool) -> Result<(), DatasetError> {
+    match QuotaName::parse(name) {
+        Some(quota) => dataset.quotas().set(quota, 0),
+        None if received => dataset.reset_to_received(name),
+        None => dataset.reset(name),
+    }
+}
+
+/// Refuses limits among the properties of something new.
+pub fn refuse_limits(settings: &[Setting], of: &str) -> Outcome {
+    match settings.iter().find(|setting| QuotaName::split(&setting.name).is_some()) {
+        Some(Setting { name, .. }) => {
+            let (found, remedy) = ("a limit of one owner", "use `terrane fs set` once it exists");
+            Err(Failure::refused(name, format!("a property of a new {of}"), found, remedy))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Properties that are at their defaults stay so.
 pub(super) fn inherit(open_pool: &OpenPool, names: &[String]) -> Outcome {
-    for name in names {
+    for name in names.iter().filter(|name| QuotaName::parse(name).is_none()) {
         Key::find(name)?;
     }
     for name in names {
-        open_pool.dataset.reset(name)?;
+        reset_one(&open_pool.dataset, name, false)?;
     }
     Ok(open_pool.pool.commit().map(drop)?)
 }
@@ -179,6 +222,9 @@ fn hint_value(property: &Property, value: &str, error: &DatasetError) -> Failure
 
 /// Whether a property may have this value in a pool whose blocks take at most `max_block` bytes.
 pub fn validate_setting(Setting { name, value }: &Setting, max_block: u32) -> Outcome {
+    if let Some((.., unit, _)) = QuotaName::split(name) {
+        return parse_limit(name, unit, value).map(drop);
+    }
     let key = key(name)?;
     let Some(property) = key.property() else {
         return Ok(key.parse(value).map(drop)?);

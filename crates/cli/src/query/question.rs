@@ -58,6 +58,13 @@ pub enum Query {
     Inherit {
         names: Vec<String>,
     },
+    /// What users, groups or projects have in a data set.
+    Owners {
+        /// The data set; empty: the root.
+        path: String,
+        /// `user`, `group` or `project`
+        of: String,
+    },
     /// The named properties of data sets; none: all.
     #[serde(rename = "get of")]
     GetOf {
@@ -287,6 +294,7 @@ mod tests {
             Query::Get { names: vec!["atime".into(), "x\n".into()] },
             Query::Set { settings: vec![Setting { name: "a".into(), value: "b=c".into() }] },
             Query::Inherit { names: vec!["atime".into()] },
+            Query::Owners { path: "a/b".into(), of: "user".into() },
             Query::GetOf { of: Selection::default(), names: vec!["a:b".into()] },
             Query::SetOf { paths: vec!["home".into()], settings: vec![] },
             Query::InheritOf { of: Selection::default(), names: vec![], received: true },

@@ -1,6 +1,6 @@
 //! The tree of branches in memory, loaded from the stored tree.
 
-use super::{Datasets, nodes, split};
+use super::{Datasets, readable_nodes, split};
 use crate::branch::{Branch, OwnUsage};
 use crate::chain::kept_bytes;
 use crate::error::DatasetError;
@@ -60,12 +60,10 @@ pub(super) fn load(objects: &Arc<ObjectSets>) -> Result<Arc<Branch>, DatasetErro
     let mos = objects.mos();
     let node = Node::root(mos)?;
     let root = Branch::root(node.load_props()?);
-    set_usage(objects, &node, &root)?;
-    let below = nodes(mos).unwrap_or_else(|error| {
-        log::warn!("data sets below the root not loaded: {error}");
-        Vec::new()
-    });
-    for (path, node) in below.iter().filter(|(path, _)| !path.is_empty()) {
+    if let Err(error) = set_usage(objects, &node, &root) {
+        log::warn!("root data set not loaded wholly: {error}");
+    }
+    for (path, node) in readable_nodes(mos).iter().filter(|(path, _)| !path.is_empty()) {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         let Some(parent) = root.find(parent) else { continue };
         let loaded = node.load_props().map(|props| parent.grow(name, props));

@@ -3,10 +3,13 @@
 use super::{COST, COST_FREEING, Datasets, check_name, names_in, split};
 use crate::chain::{Chain, ChainChange, Link, new_part};
 use crate::dataset::Dataset;
+use crate::dead_list::PartInfo;
 use crate::error::DatasetError;
 use crate::free_policy::{open_set, read_snapshot, snapshots_of};
 use crate::mos_zap::zap;
-use crate::node::{BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS};
+use crate::node::{
+    BOOKMARKS, CLONES, DEAD_LIST, HOLDS, Node, ORIGIN, ORIGIN_NODE, SET, SNAPSHOTS, object_in,
+};
 use crate::props;
 use crate::snapshot_info::SnapshotInfo;
 use crate::stored::{StoredDataset, each_dead_entry, list_parts};
@@ -14,6 +17,7 @@ use crate::tree::nodes;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
 use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
@@ -709,7 +713,7 @@ impl Datasets {
     }
 
     fn space_now(&self, path: &str) -> Result<SpaceUsage, DatasetError> {
-        let _tree = self.tree.lock();
+        let tree = self.tree.lock();
         let node = self.node(path)?;
         let set = self.open_head(path, &node)?;
         let chain = Chain::of(&set).map(|chain| chain.usage()).transpose()?.unwrap_or_default();
@@ -717,7 +721,9 @@ impl Datasets {
             set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
         let stored = self.stored(path, &node)?;
         let origin = node.get(ORIGIN)?.map(|id| read_snapshot(self.objects.mos(), id)).transpose()?;
-        let lists = self.list_sums(&stored)?;
+        let parts = self.parts_of(&stored)?;
+        drop(tree);
+        let lists = self.list_sums(&stored, parts)?;
         let mut usage = SpaceUsage { referenced, is_counting: chain.is_counting, ..SpaceUsage::default() };
         let mut before = origin.map_or(0, |info| info.referenced_bytes());
         let shared_at_first = before;
@@ -734,8 +740,9 @@ impl Datasets {
         let head_list = lists.get(stored.snapshots.len()).copied().unwrap_or_default();
         usage.written = referenced.saturating_add(head_list.all).saturating_sub(before);
         // Entries that are not younger than the origin left the head, and belong to the origin.
-        let of_origin: u64 = lists.iter().map(|list| list.of_origin).sum();
-        usage.by_snapshots = lists.iter().map(|list| list.all - list.of_origin).sum();
+        let sum = |of_list: &dyn Fn(&ListSums) -> u64| lists.iter().map(of_list).fold(0, u64::saturating_add);
+        let of_origin = sum(&|list| list.of_origin);
+        usage.by_snapshots = sum(&|list| list.all - list.of_origin);
         usage.by_dataset = referenced.saturating_sub(shared_at_first.saturating_sub(of_origin));
         Ok(usage)
     }
@@ -764,21 +771,39 @@ impl Datasets {
         })
     }
 
-    /// Sums over the entries of each list of a data set.
-    fn list_sums(&self, stored: &StoredDataset) -> Result<Vec<ListSums>, DatasetError> {
-        let mut sums = Vec::new();
-        for list in stored.lists() {
-            let mut of_list = ListSums::default();
-            for (part, info) in list_parts(&self.objects, list)? {
-                of_list.all = of_list.all.saturating_add(info.used_bytes);
-                if stored.origin > Txg(0) {
-                    each_dead_entry(&self.objects, part, &mut |entry| {
-                        of_list.of_origin += if entry.birth <= stored.origin { entry.bytes() } else { 0 };
-                    })?;
+    /// The parts of each list of a data set. Callers find them while they hold `tree`, and read their entries without it: long lists
+    /// take long.
+    fn parts_of(&self, stored: &StoredDataset) -> Result<Vec<ListParts>, DatasetError> {
+        Ok(stored.lists().map(|list| list_parts(&self.objects, list)).collect::<Result<_, _>>()?)
+    }
+
+    /// Bytes of the entries in these parts that were born in `births`.
+    fn bytes_born(&self, parts: &ListParts, births: &impl RangeBounds<Txg>) -> Result<u64, DatasetError> {
+        let mut bytes = 0u64;
+        for (part, _) in parts {
+            each_dead_entry(&self.objects, *part, &mut |entry| {
+                if births.contains(&entry.birth) {
+                    bytes = bytes.saturating_add(entry.bytes());
                 }
-            }
-            of_list.of_origin = of_list.of_origin.min(of_list.all);
-            sums.push(of_list);
+            })?;
+        }
+        Ok(bytes)
+    }
+
+    /// Sums over the entries of each list of a data set.
+    fn list_sums(
+        &self,
+        stored: &StoredDataset,
+        parts: Vec<ListParts>,
+    ) -> Result<Vec<ListSums>, DatasetError> {
+        let mut sums = Vec::new();
+        for parts in parts {
+            let all = parts.iter().map(|(_, info)| info.used_bytes).fold(0, u64::saturating_add);
+            let of_origin = match stored.origin {
+                Txg(0) => 0,
+                origin => self.bytes_born(&parts, &(..=origin))?,
+            };
+            sums.push(ListSums { all, of_origin: of_origin.min(all) });
         }
         Ok(sums)
     }
@@ -789,17 +814,19 @@ impl Datasets {
     }
 
     fn reclaimable_now(&self, path: &str, names: &[&str]) -> Result<u64, DatasetError> {
-        let _tree = self.tree.lock();
+        let tree = self.tree.lock();
         let node = self.node(path)?;
         for name in names {
             self.snapshot_of(&node, path, name)?;
         }
         let stored = self.stored(path, &node)?;
+        let lists = self.parts_of(&stored)?;
+        drop(tree);
         let is_gone = |snapshot: &Snapshot| names.contains(&snapshot.name.as_str());
         // The txg of the newest snapshot before each list that would not be destroyed.
         let mut stays = stored.origin;
         let mut bytes = 0u64;
-        for (index, list) in stored.lists().enumerate() {
+        for (index, parts) in lists.iter().enumerate() {
             if let Some(before) = index.checked_sub(1).and_then(|before| stored.snapshots.get(before))
                 && !is_gone(before)
             {
@@ -808,11 +835,8 @@ impl Datasets {
             if stays >= stored.before(index) {
                 continue;
             }
-            for (part, _) in list_parts(&self.objects, list)? {
-                each_dead_entry(&self.objects, part, &mut |entry| {
-                    bytes += if entry.birth > stays { entry.bytes() } else { 0 };
-                })?;
-            }
+            let births = (Bound::Excluded(stays), Bound::Unbounded);
+            bytes = bytes.saturating_add(self.bytes_born(parts, &births)?);
         }
         Ok(bytes)
     }
@@ -823,27 +847,28 @@ impl Datasets {
     }
 
     fn written_since_now(&self, path: &str, name: &str) -> Result<u64, DatasetError> {
-        let _tree = self.tree.lock();
+        let tree = self.tree.lock();
         let node = self.node(path)?;
         let since = self.snapshot_of(&node, path, name)?.info;
         let set = self.open_head(path, &node)?;
         let referenced =
             set.account().unwrap_or_default().used_bytes.saturating_add(set.root().allocated_bytes());
         let stored = self.stored(path, &node)?;
+        let lists = self.parts_of(&stored)?;
+        drop(tree);
         let mut gone = 0u64;
-        for (index, list) in stored.lists().enumerate() {
+        for (index, parts) in lists.iter().enumerate() {
             if stored.before(index) < since.created {
                 continue;
             }
-            for (part, _) in list_parts(&self.objects, list)? {
-                each_dead_entry(&self.objects, part, &mut |entry| {
-                    gone += if entry.birth <= since.created { entry.bytes() } else { 0 };
-                })?;
-            }
+            gone = gone.saturating_add(self.bytes_born(parts, &(..=since.created))?);
         }
         Ok(referenced.saturating_add(gone).saturating_sub(since.referenced_bytes()))
     }
 }
+
+/// The parts of a dead list.
+type ListParts = Vec<(ObjectId, PartInfo)>;
 
 /// Bytes on a dead list.
 #[derive(Clone, Copy, Default)]
@@ -860,8 +885,7 @@ pub(super) fn being_taken(path: &str, name: &str) -> DatasetError {
 }
 
 /// The snapshot in the name of a hold or of a count of clones.
-fn snapshot_in_key(key: &[u8]) -> Option<ObjectId> {
+pub fn snapshot_in_key(key: &[u8]) -> Option<ObjectId> {
     let text = std::str::from_utf8(key).ok()?;
-    let number = text.split(':').next()?;
-    number.parse().ok().map(ObjectId)
+    object_in(text.split(':').next()?)
 }

@@ -35,12 +35,49 @@ struct FlagBits {
     immutable: u32,
     append_only: u32,
     no_dump: u32,
+    no_access_time: u32,
+    project_inherit: u32,
 }
 
 /// `FS_IMMUTABLE_FL` and the like.
-const FLAGS: FlagBits = FlagBits { immutable: 0x10, append_only: 0x20, no_dump: 0x40 };
+const FLAGS: FlagBits = FlagBits {
+    immutable: 0x10,
+    append_only: 0x20,
+    no_dump: 0x40,
+    no_access_time: 0x80,
+    project_inherit: 0x2000_0000,
+};
 /// `FS_XFLAG_IMMUTABLE` and the like.
-const XFLAGS: FlagBits = FlagBits { immutable: 0x08, append_only: 0x10, no_dump: 0x80 };
+const XFLAGS: FlagBits = FlagBits {
+    immutable: 0x08,
+    append_only: 0x10,
+    no_dump: 0x80,
+    no_access_time: 0x40,
+    project_inherit: 0x200,
+};
+
+/// `struct fsxattr`: what is set beside flags and project, and not supported, must be 0.
+struct ExtendedFlags {
+    bits: u32,
+    project: u32,
+}
+
+impl ExtendedFlags {
+    /// Extent size hints are not supported.
+    fn parse(raw: &[u8]) -> Result<ExtendedFlags, Errno> {
+        let ([bits, extent_size, _extents, project, others @ ..], []) = raw.as_chunks::<4>() else {
+            return Err(EINVAL);
+        };
+        if u32::from_le_bytes(*extent_size) != 0 || others.iter().any(|word| *word != [0; 4]) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        Ok(ExtendedFlags { bits: u32::from_le_bytes(*bits), project: u32::from_le_bytes(*project) })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        [self.bits, 0, 0, self.project].iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
 
 impl FlagBits {
     fn bits_of(&self, flags: InodeFlags) -> u32 {
@@ -48,6 +85,8 @@ impl FlagBits {
         bit(flags.immutable, self.immutable)
             | bit(flags.append_only, self.append_only)
             | bit(flags.no_dump, self.no_dump)
+            | bit(flags.no_access_time, self.no_access_time)
+            | bit(flags.project_inherit, self.project_inherit)
     }
 
     /// Decodes flags. `EOPNOTSUPP` for a flag that we do not implement: storing it would promise its effect.
@@ -57,6 +96,8 @@ impl FlagBits {
             immutable: has(self.immutable),
             append_only: has(self.append_only),
             no_dump: has(self.no_dump),
+            no_access_time: has(self.no_access_time),
+            project_inherit: has(self.project_inherit),
         };
         if self.bits_of(flags) == bits { Ok(flags) } else { Err(Errno::EOPNOTSUPP) }
     }
@@ -98,12 +139,10 @@ impl Dispatch {
             }
             GET_XFLAGS => return self.show_xflags(fs, node, args, reply),
             SET_XFLAGS => {
-                let (bits, rest) = data.split_first_chunk().ok_or(EINVAL)?;
-                // Extent size hints and project ids are not supported.
-                if rest.iter().any(|byte| *byte != 0) {
-                    return Err(Errno::EOPNOTSUPP);
-                }
-                self.set_flags(fs, negotiated, node, XFLAGS.flags_of(u32::from_le_bytes(*bits))?)?;
+                let ExtendedFlags { bits, project } = ExtendedFlags::parse(data)?;
+                let flags = XFLAGS.flags_of(bits)?;
+                check_kernel_checks_flags(negotiated)?;
+                fs.set_flags_and_project(node, flags, project)?;
                 None
             }
             TRIM if !admin::is_admin(caller) => return Err(EPERM),
@@ -126,13 +165,12 @@ impl Dispatch {
 
     fn show_xflags(&self, fs: &Fs, node: Ino, args: &IoctlIn, reply: &mut Reply) -> Answer {
         let bits = XFLAGS.bits_of(fs.inode_flags(node)?);
-        put_result(reply, &bits.to_le_bytes(), args)
+        let project = fs.project(node)?;
+        put_result(reply, &ExtendedFlags { bits, project }.encode(), args)
     }
 
     fn set_flags(&self, fs: &Fs, negotiated: &Negotiated, node: Ino, flags: InodeFlags) -> Answer {
-        if negotiated.minor < MINOR_KERNEL_CHECKS_FLAGS {
-            return Err(ENOTTY);
-        }
+        check_kernel_checks_flags(negotiated)?;
         fs.set_inode_flags(node, flags)
     }
 
@@ -145,6 +183,10 @@ impl Dispatch {
         [start, &[0; 8], least].iter().for_each(|word| reply.bytes(*word));
         Ok(())
     }
+}
+
+fn check_kernel_checks_flags(negotiated: &Negotiated) -> Answer {
+    if negotiated.minor < MINOR_KERNEL_CHECKS_FLAGS { Err(ENOTTY) } else { Ok(()) }
 }
 
 /// Puts as many bytes as the call takes: `value`, then zeros.
@@ -185,23 +227,31 @@ mod tests {
         let fsx = |bits: u32| [&bits.to_le_bytes()[..], &[0; 24]].concat();
         let answer = |bytes: &[u8]| Ok([&[0; 16][..], bytes].concat());
         assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&[0; 4]));
-        assert_eq!(call(&AGREED, SET_FLAGS, &0x70u32.to_le_bytes(), 0), answer(&[]));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&0x70u32.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), answer(&0x70u64.to_le_bytes()));
-        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&fsx(0x98)));
+        assert_eq!(call(&AGREED, SET_FLAGS, &0xf0u32.to_le_bytes(), 0), answer(&[]));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 4), answer(&0xf0u32.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_FLAGS, &[], 8), answer(&0xf0u64.to_le_bytes()));
+        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&fsx(0xd8)));
         let flags = InodeFlags { append_only: true, ..InodeFlags::default() };
         assert_eq!(call(&AGREED, SET_XFLAGS, &fsx(0x10), 0), answer(&[]));
         assert_eq!(fs.inode_flags(ino), Ok(flags));
-        let mut project = fsx(0);
-        project[12] = 1;
-        for (cmd, data) in [(SET_FLAGS, vec![8, 0, 0, 0]), (SET_XFLAGS, fsx(0x20)), (SET_XFLAGS, project)] {
+        let mut hint = fsx(0);
+        hint[4] = 1;
+        for (cmd, data) in [(SET_FLAGS, vec![8, 0, 0, 0]), (SET_XFLAGS, fsx(0x20)), (SET_XFLAGS, hint)] {
             assert_eq!(
                 call(&AGREED, cmd, &data, 0),
                 Err(Errno::EOPNOTSUPP),
                 "what is not obeyed is not taken"
             );
         }
+        let mut project = fsx(0x210);
+        project[12] = 7;
+        assert_eq!(call(&AGREED, SET_XFLAGS, &project, 0), answer(&[]));
+        project[..4].copy_from_slice(&0x10u32.to_le_bytes());
+        assert_eq!(call(&AGREED, GET_XFLAGS, &[], 28), answer(&project), "only directories pass it on");
+        assert_eq!(call(&AGREED, SET_FLAGS, &0x20u32.to_le_bytes(), 0), answer(&[]));
+        assert_eq!(fs.project(ino), Ok(7), "flags alone leave the project");
         assert_eq!(call(&AGREED, SET_FLAGS, &[1, 2], 0), Err(EINVAL));
+        assert_eq!(call(&AGREED, SET_XFLAGS, &project[..27], 0), Err(EINVAL));
         assert_eq!(call(&AGREED, GET_FLAGS, &[], 2), Err(EINVAL));
         // A kernel that has not checked who may set flags.
         let old = Negotiated { minor: MINOR_KERNEL_CHECKS_FLAGS - 1, ..AGREED };

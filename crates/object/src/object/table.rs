@@ -187,12 +187,15 @@ impl ObjectTable {
     }
 
     pub fn note_freeing(&self, txg: Txg, bytes: u64) {
-        if bytes > 0 {
-            let mut freeing = self.freeing.lock();
-            let sum = freeing.entry(txg).or_default();
-            // The used bytes in a dnode may be damaged.
-            *sum = sum.saturating_add(bytes);
-        }
+        let mut freeing = self.freeing.lock();
+        let sum = freeing.entry(txg).or_default();
+        // The used bytes in a dnode may be damaged.
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// Whether a txg that is not durable yet has freed anything, if only an object.
+    pub fn is_freeing(&self) -> bool {
+        !self.freeing.lock().is_empty()
     }
 
     pub fn freeing_bytes(&self) -> u64 {

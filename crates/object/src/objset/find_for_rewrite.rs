@@ -4,6 +4,7 @@ use super::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::dnode::{SLOT_BYTES, SLOTS_PER_BLOCK, dnode_offsets};
 use crate::error::ObjectError;
 use crate::object::{MetadataRewrite, has_copy_born_at};
+use crate::owner_header::OwnerKind;
 use crate::tree::lookup;
 use terrane_format::{Addr, Owner};
 use terrane_wire::ObjectId;
@@ -15,6 +16,10 @@ impl ObjectSet {
         let Owner::Block { objset, object: number, level, block } = owner else { return Ok(None) };
         // Every txg with changes writes the header, and every change of the free queue writes the queue.
         if objset != self.id().0 || number == HEADER || number == FREE_QUEUE.0 {
+            return Ok(None);
+        }
+        // Only syncs change the tables of owners: content read earlier must not come back.
+        if OwnerKind::of_table(ObjectId(number)).is_some() {
             return Ok(None);
         }
         let found = match number {

@@ -2,6 +2,7 @@
 
 use super::{FREE_QUEUE, HEADER, ObjectSet};
 use crate::error::ObjectError;
+use crate::owner_header::OwnerKind;
 use crate::tree::lookup;
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
@@ -23,6 +24,7 @@ impl ObjectSet {
         let held = match number {
             0 => None,
             number if number == FREE_QUEUE.0 => None,
+            number if OwnerKind::of_table(ObjectId(number)).is_some() => None,
             number => match self.hold(ObjectId(number)) {
                 Ok(held) => Some(held),
                 Err(ObjectError::NotFound(_)) => return Ok(BlockPtr::default()),
@@ -32,7 +34,10 @@ impl ObjectSet {
         let object = match &held {
             Some(held) => held,
             None if number == 0 => &self.dnodes,
-            None => &self.free_queue,
+            None => match OwnerKind::of_table(ObjectId(number)) {
+                Some(kind) => self.owners.table(kind),
+                None => &self.free_queue,
+            },
         };
         let dnode = object.dnode();
         if block == SPILL {

@@ -36,11 +36,11 @@ const CHUNK_BLOCKS: usize = 512;
 
 /// A dirty object, and the changes that the sync takes from it. Some facts are repeated here: with many objects, each look behind a
 /// pointer is a cache miss.
-struct ChangedObject {
+pub(super) struct ChangedObject {
     object: Arc<Object>,
     frozen: Arc<Frozen>,
-    id: ObjectId,
-    is_destroyed: bool,
+    pub id: ObjectId,
+    pub is_destroyed: bool,
 }
 
 impl ChangedObject {
@@ -61,7 +61,7 @@ struct Written {
 type BlockNames = Vec<(u64, Key)>;
 
 /// Dnode blocks, by index.
-type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
+pub(super) type DnodeBlocks = BTreeMap<u64, Vec<u8>>;
 
 /// Result of a set's sync.
 pub(crate) struct Synced {
@@ -130,7 +130,8 @@ impl ObjectSet {
         // In the order of dnode blocks.
         changed.sort_unstable_by_key(|object| object.id);
         let (blocks, left_out) = self.read_dnode_blocks(txg_sync.txg(), &mut changed)?;
-        let (dnodes, names) = self.sync_objects(txg_sync, &changed, &mut ledger)?;
+        let (mut dnodes, names) = self.sync_objects(txg_sync, &changed, &mut ledger)?;
+        let owners = self.sync_owners(txg_sync, &changed, &mut dnodes, &blocks, &mut ledger)?;
         self.drain_queue(txg_sync, &mut ledger)?;
         let (dnodes_object, free_queue) = (self.dnodes.clone(), self.free_queue.clone());
         let new_dnodes = self.sync_dnodes(txg_sync, &changed, (&dnodes, blocks), &mut ledger)?;
@@ -144,6 +145,7 @@ impl ObjectSet {
             shared_table: if self.is_meta() { self.shared.stored_in(txg_sync.txg()) } else { ObjectId(0) },
             dnodes: new_dnodes.clone(),
             free_queue: new_queue.clone(),
+            owners: owners.header.clone(),
         };
         let request = WriteRequest {
             data: Arc::new(header.encode()),
@@ -167,6 +169,7 @@ impl ObjectSet {
         for ((changed, dnode), names) in changed.iter().zip(&dnodes).zip(&names) {
             changed.object.install(dnode, names);
         }
+        self.install_owners(owners);
         left_out.iter().for_each(|object| object.forget_changes());
         self.drop_destroyed(&changed);
         *self.account.lock() = account;

@@ -159,9 +159,12 @@ impl Machine {
     /// Corrupts a record of a file in all its copies, and drops it from memory.
     pub fn rot(&self, ino: Ino, block: u64) {
         let object = self.fs().dataset().object_set().hold(ObjectId(ino)).unwrap();
-        let Some(BlockPtr::Normal(normal)) = object.stored_pointer(block).unwrap() else {
-            panic!("record {block} of {ino} is not stored in a block of its own")
-        };
+        self.rot_block(&object.stored_pointer(block).unwrap().unwrap());
+    }
+
+    /// Corrupts a block in all its copies, and drops it from memory.
+    pub fn rot_block(&self, ptr: &BlockPtr) {
+        let BlockPtr::Normal(normal) = ptr else { panic!("not stored in a block of its own: {ptr:?}") };
         for copy in normal.copies() {
             let (_, home, offset) = self.pool().locate(copy, normal.psize).unwrap();
             self.device.rot(home.zone, offset + 7, &[0xff]).unwrap();

@@ -25,6 +25,9 @@ use terrane_wire::Txg;
 const ROOT_AT: usize = DnodeHead::SIZE;
 const BONUS_AT: usize = ROOT_AT + BlockPtr::SIZE;
 
+/// Offset of the number of the object set in the bonus of a snapshot.
+const SET_AT: usize = BlockPtr::SIZE + 40;
+
 /// The client is shared, but only the sync thread uses its content.
 struct TreeForger(Mutex<ForgeryPlan>);
 
@@ -167,6 +170,11 @@ fn descend(
                     replace_pointer(txg_sync, &mut raw, end - BlockPtr::SIZE, spill, descent)?;
                 } else if descent.fixed.is_none() && descent.rng.one_in(3) {
                     mutate(&mut raw, slot, descent.rng);
+                } else if dnode.kind == ObjectKind::Snapshot && descent.fixed.is_none() {
+                    let set = dnode.bonus.get(SET_AT..SET_AT + 8).and_then(|raw| raw.try_into().ok());
+                    let objset = set.map_or(0, u64::from_le_bytes);
+                    let header = Target::Header { objset };
+                    replace_pointer(txg_sync, &mut raw, offset + BONUS_AT, header, descent)?;
                 } else if dnode.kind == ObjectKind::Objset {
                     replace_pointer(
                         txg_sync,
@@ -243,6 +251,14 @@ fn replace_pointer(
     Ok(())
 }
 
+/// A pool without object sets, for a client of its own.
+pub(super) fn import_pool(device: &SimDevice, seed: u64) -> Result<Arc<Pool>, Failure> {
+    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(seed));
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
+    let options = ImportOptions { cache_bytes: 2 << 20, ..ImportOptions::default() };
+    Pool::import(devices, env, &options).map_err(failed("import"))
+}
+
 /// One forgery somewhere in the trees of a copy of the image. `None`: the descent ended in a hole.
 pub(super) fn forge_in_tree(
     image: &Image,
@@ -250,10 +266,7 @@ pub(super) fn forge_in_tree(
     fixed: Option<FixedForgery>,
 ) -> Result<Option<(SimDevice, String)>, Failure> {
     let device = image.copy();
-    let env: Arc<dyn Env> = Arc::new(SeededEnv::new(rng.next_u64()));
-    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];
-    let options = ImportOptions { cache_bytes: 2 << 20, ..ImportOptions::default() };
-    let pool = Pool::import(devices, env, &options).map_err(failed("import"))?;
+    let pool = import_pool(&device, rng.next_u64())?;
     let plan = ForgeryPlan {
         rng: Prng::new(rng.next_u64()),
         fixed,
