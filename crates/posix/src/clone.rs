@@ -8,11 +8,12 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
-use crate::operation::{Change, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
+use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
 use crate::write::{CHUNK_BYTES, Write, edges_cost};
 use smallvec::smallvec;
 use std::ops::Range;
+use terrane_dataset::Charge;
 use terrane_object::shared::{ClonableRecords, SharedTable};
 use terrane_txg::cost::Cost;
 
@@ -150,6 +151,14 @@ impl Operation for CloneRecords {
             ..Cost::NOTHING
         };
         Ok(OperationCost { cost, needs })
+    }
+
+    /// An owner is charged for shared blocks too.
+    fn charges(&self, _: &Fs, held: &HeldClone<'_>) -> Result<Charges, Errno> {
+        let HeldClone { target, plan, taken, .. } = held;
+        let copied = taken.copies.saturating_mul(plan.record_bytes.into());
+        let bytes = taken.shared_bytes.saturating_add(copied);
+        Ok(smallvec![Charge::of(target.read().owners(), bytes, 0)])
     }
 
     fn locks<'h>(held: &'h HeldClone<'_>) -> Locks<'h> {

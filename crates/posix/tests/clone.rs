@@ -5,6 +5,7 @@ mod support;
 
 use std::sync::Arc;
 use support::{Machine, Short};
+use terrane_dataset::QuotaName;
 use terrane_format::Feature;
 use terrane_object::shared::SharedTotals;
 use terrane_posix::{
@@ -479,13 +480,18 @@ fn clones_beside_writers_show_whole_records() {
     assert_sound(&m);
 }
 
-/// Each reference counts against the quota, as if its bytes had been written, although the pool stores them once.
+/// Each reference counts against limits, as if its bytes had been written, although the pool stores them once.
 #[test]
 fn clones_stay_within_quotas() {
-    for quota in ["quota", "refquota"] {
-        let props = [(quota, "8M"), ("recordsize", "4K"), ("compression", "off")];
-        let m = Machine::new(7, &props);
+    for limit in ["quota", "refquota", "userquota@1000", "groupquota@100"] {
+        let m = machine();
         let fs = m.fs();
+        fs.dataset().set("compression", "off").unwrap();
+        let quota = QuotaName::parse(limit);
+        match quota {
+            Some(name) => fs.dataset().quotas().set(name, 8 << 20).unwrap(),
+            None => fs.dataset().set(limit, "8M").unwrap(),
+        }
         let (from, data) = source(&m, 512);
         let mut copies = Vec::new();
         let refused = loop {
@@ -495,20 +501,21 @@ fn clones_stay_within_quotas() {
                 Err(errno) => break errno,
             }
             copies.push(to);
-            assert!(copies.len() < 10, "{quota} does not stop clones");
+            assert!(copies.len() < 10, "{limit} does not stop clones");
         };
         assert_eq!(refused, Errno::EDQUOT);
         fs.sync().unwrap();
-        let used = fs.dataset().branch().used_bytes();
-        assert!(used <= 8 << 20 && used > 6 << 20, "{used}");
+        let used = match quota {
+            Some(name) => fs.dataset().quotas().limited_usage(name.kind, name.id).unwrap().count.bytes,
+            None => fs.dataset().branch().used_bytes(),
+        };
+        assert!(used <= 8 << 20 && used > 6 << 20, "{limit}: {used}");
         assert!(m.pool().status().live_bytes < 4 << 20);
-        // A clone in the place of another needs nothing more in the end, and space for both before.
+        // In the place of another clone there is enough space, once that has been freed.
         fs.unlink(fs.root(), b"copy 0").unwrap();
         fs.forget(copies[0], 1);
-        assert_eq!(
-            fs.clone_range(from, 0, copies[1], 0, data.len() as u64).map(|done| done.bytes),
-            Ok(512 * RECORD)
-        );
+        let again = fs.clone_range(from, 0, copies[1], 0, data.len() as u64);
+        assert_eq!(again.map(|done| done.bytes), Ok(512 * RECORD), "{limit}");
         fs.sync().unwrap();
         assert_eq!(fs.bytes(copies[1]), data);
         assert_sound(&m);
