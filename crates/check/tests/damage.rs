@@ -204,6 +204,14 @@ fn an_entry_of_a_block_that_nobody_has_is_found() {
 }
 
 #[test]
+fn an_index_of_shared_blocks_without_leaves_is_found() {
+    let report = Sound::new().with_clones(1).after_table(1, |index| index.fill(0));
+    expect(&report, &[kind::UNREADABLE]);
+    let found = only(&report, kind::UNREADABLE);
+    assert!(found.found.contains("index block should be slots of leaves"), "{report}");
+}
+
+#[test]
 fn wrong_sums_of_shared_blocks_are_found() {
     let report = Sound::new().with_clones(1).after_table(0, |head| add(head, 32, 16));
     expect(&report, &[kind::SHARED]);

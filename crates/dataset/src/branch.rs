@@ -260,6 +260,11 @@ impl Branch {
         }
     }
 
+    /// Whether space is reserved for its current data.
+    pub fn has_ref_reservation(&self) -> bool {
+        self.limits.ref_reservation() > 0
+    }
+
     /// Bytes that it uses with its snapshots and all data sets below, as of the last commit.
     pub fn used_bytes(&self) -> u64 {
         self.charge(None).used

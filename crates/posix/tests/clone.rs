@@ -532,6 +532,19 @@ fn a_read_only_data_set_takes_no_clone() {
     assert_eq!(fs.clone_range(from, 0, to, 0, 4 * RECORD), Err(Errno::EROFS));
 }
 
+/// Otherwise all files could not be overwritten within the reservation.
+#[test]
+fn a_data_set_with_a_refreservation_shares_nothing() {
+    let m = machine();
+    let (from, data) = source(&m, 40);
+    assert_eq!(cloned(m.fs(), from, "before").1.shared_bytes, 40 * RECORD);
+    m.fs().dataset().set("refreservation", "8M").unwrap();
+    let (to, done) = cloned(m.fs(), from, "copy");
+    assert_eq!((done.shared_bytes, m.fs().bytes(to)), (0, data));
+    m.fs().dataset().set("refreservation", "none").unwrap();
+    assert_eq!(cloned(m.fs(), from, "after").1.shared_bytes, 40 * RECORD);
+}
+
 /// Several clones of one block in one txg, some of which do not live until it syncs.
 #[test]
 fn clones_of_one_source_in_one_txg_are_counted_one_by_one() {

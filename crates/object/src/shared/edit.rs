@@ -233,6 +233,7 @@ pub(super) fn load_leaves(object: &Object) -> Result<Leaves, ObjectError> {
         let group = (at / block_bytes).saturating_sub(1) / (GROUP_LEAVES + 1);
         let index = index_block(group);
         let raw = object.read_block(index)?;
+        let before = leaves.count();
         for (slot, raw) in (0..GROUP_LEAVES).zip(raw.chunks_exact(SharedLeaf::SIZE)) {
             let at = format!("table of shared blocks, block {index}, slot {slot}");
             if let Some(leaf) = SharedLeaf::parse(raw, &at).map_err(PoolError::from)? {
@@ -240,6 +241,11 @@ pub(super) fn load_leaves(object: &Object) -> Result<Leaves, ObjectError> {
                 let leaf = Leaf { block: index + 1 + slot, last, entries };
                 leaves.insert(first, leaf, &at).map_err(PoolError::from)?;
             }
+        }
+        if leaves.count() == before {
+            // No writer stores one. If many pointers led to it, the search would not end.
+            let at = format!("table of shared blocks, block {index}");
+            return Err(PoolError::from(Corrupt::new(at, "index block", "slots of leaves", "none")).into());
         }
         next = index_block(group + 1);
     }
