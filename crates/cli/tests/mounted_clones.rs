@@ -14,7 +14,7 @@ use support::{TestDir, can_mount, noise};
 const FILE_BYTES: usize = 24 << 20;
 
 fn cp(words: &[&str], from: &Path, to: &Path) -> bool {
-    Command::new("cp").args(words).arg(from).arg(to).status().unwrap().success()
+    Command::new("cp").args(words).arg(from).arg(to).output().unwrap().status.success()
 }
 
 /// Blocks with several references, and the space that sharing saves.
