@@ -14,6 +14,7 @@ mod open_snapshots;
 mod snapshots;
 mod usage;
 
+use snapshots::Clones;
 pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
 pub use usage::DatasetUsage;
 
@@ -85,6 +86,8 @@ pub struct Datasets {
     tree: Mutex<()>,
     /// Sets that are being freed.
     retired: Mutex<Vec<Retired>>,
+    /// `None`: not read since the tree changed. Taken while `tree` is held.
+    clones: Mutex<Option<Arc<Clones>>>,
 }
 
 struct Retired {
@@ -115,6 +118,7 @@ impl Datasets {
             root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),
+            clones: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
             datasets.continue_freeing();
@@ -198,6 +202,11 @@ impl Datasets {
             self.open_head(path, node)?;
         }
         Ok(())
+    }
+
+    /// Data sets are created, destroyed or renamed, or change their origin.
+    fn tree_changes(&self) {
+        *self.clones.lock() = None;
     }
 
     /// Makes the changes of an operation. Reads wait for a failing device. If the changes fail anyway, the pool stops: a commit would
@@ -305,6 +314,7 @@ impl Datasets {
         }
         let checked = check(&tx)?;
         self.check_retirable()?;
+        self.tree_changes();
         let (node, dataset) = self.change(|| make(&tx, checked))?;
         if let Err(error) = init(&dataset, &tx) {
             let set = Arc::clone(dataset.object_set());
@@ -360,6 +370,7 @@ impl Datasets {
             };
             return Err(DatasetError::InUse { name: from.to_string(), by });
         }
+        self.tree_changes();
         self.change(|| {
             old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
             // A handle of its own, as the other may be of the same ZAP.
@@ -425,6 +436,7 @@ impl Datasets {
             self.check_clone_count(origin_node, origin)?;
         }
         self.check_retirable()?;
+        self.tree_changes();
         self.change(|| {
             above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
             if let Some(origin) = origin {

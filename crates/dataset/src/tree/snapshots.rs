@@ -33,6 +33,9 @@ const BLOCKS_EACH: u32 = 6;
 /// How often a query reads dead lists again after a sync changed them meanwhile.
 const READS_MAX: usize = 8;
 
+/// Paths of the clones of each snapshot that has clones.
+pub(super) type Clones = BTreeMap<ObjectId, Vec<String>>;
+
 /// A snapshot with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
@@ -280,13 +283,7 @@ impl Datasets {
         doomed: &[String],
     ) -> Result<(), DatasetError> {
         let holds = self.holds_in(node)?;
-        // Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count is wrong.
-        let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-        for (path, node) in nodes(self.objects.mos())? {
-            if let Some(origin) = node.get(ORIGIN)?.filter(|_| !doomed.contains(&path)) {
-                clones.entry(origin).or_default().push(path);
-            }
-        }
+        let clones = self.clones()?;
         for snapshot in snapshots {
             let in_use = |by: String| DatasetError::InUse { name: format!("{path}@{}", snapshot.name), by };
             let tags: Vec<&str> = holds
@@ -297,7 +294,10 @@ impl Datasets {
             if !tags.is_empty() {
                 return Err(in_use(format!("held by {}: release it first", tags.join(", "))));
             }
-            if let Some(clones) = clones.get(&snapshot.info.id) {
+            let clones = clones.get(&snapshot.info.id).into_iter().flatten();
+            let clones: Vec<&str> =
+                clones.map(String::as_str).filter(|clone| !doomed.iter().any(|path| path == clone)).collect();
+            if !clones.is_empty() {
                 return Err(in_use(format!(
                     "cloned as {}: destroy or promote that first",
                     clones.join(", ")
@@ -305,6 +305,22 @@ impl Datasets {
             }
         }
         Ok(())
+    }
+
+    /// The clones of each snapshot. Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count
+    /// is wrong. Kept while the tree stays as it is, as a snapshot of each of a thousand data sets may be destroyed in turn.
+    fn clones(&self) -> Result<Arc<Clones>, DatasetError> {
+        let mut known = self.clones.lock();
+        if let Some(known) = &*known {
+            return Ok(Arc::clone(known));
+        }
+        let mut clones = Clones::new();
+        for (path, node) in nodes(self.objects.mos())? {
+            if let Some(origin) = node.get(ORIGIN)? {
+                clones.entry(origin).or_default().push(path);
+            }
+        }
+        Ok(Arc::clone(known.insert(Arc::new(clones))))
     }
 
     /// Refuses what [`destroy_snapshots`](Self::destroy_snapshots) would refuse.
@@ -592,6 +608,7 @@ impl Datasets {
             Ok(own.first().map_or(node.get(DEAD_LIST)?.unwrap_or(ObjectId(0)), |first| first.info.dead_list))
         };
         let (recount, source_recount) = (list_after(&own, &node)?, list_after(&left, &source)?);
+        self.tree_changes();
         self.change(|| {
             for (name, key, number) in entries {
                 node.zap_of_mut(&tx, name)?.add_u64(&tx, &key, number)?;
