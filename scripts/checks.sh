@@ -178,6 +178,8 @@ run_checks() { # names...
                 }
                 ;;
         esac
+        # Data sets that the check mounted elsewhere, too.
+        "$terrane" umount -a p >/dev/null 2>&1 || true
         unmount "$mnt"
     done
     echo "$suite: $passed passed, ${#failed[@]} failed, $skipped skipped${failed:+ (${failed[*]})}"

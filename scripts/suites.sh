@@ -302,6 +302,79 @@ EOT
     "$terrane" mount p "$mnt"
 }
 
+# What programs find in a snapshot that was taken while they wrote: PostgreSQL, SQLite and git in a clone, restic in the snapshot.
+check_snapshot_tools() {
+    local pg_bin postmaster bench lite snap=$work/snap clone=$work/clone copy port=5433
+    is_root || skip "it needs root, to become the user postgres"
+    have sqlite3
+    have git
+    have restic
+    pg_bin=$(find /usr/lib/postgresql -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
+    [ -n "$pg_bin" ] && id postgres >/dev/null 2>&1 || skip "PostgreSQL is not installed"
+    mount_again allow_other
+    mkdir -p "$snap" "$clone"
+    install -d -o postgres "$work/pg"
+    install -d -o postgres -m 700 "$mnt/pg"
+    pg "$pg_bin/initdb" -D "$mnt/pg" --auth=trust --data-checksums >/dev/null
+    printf "listen_addresses = ''\nunix_socket_directories = '%s'\n" "$work/pg" >>"$mnt/pg/postgresql.conf"
+    pg_start
+    pg pgbench -q -i -s 2 >"$work/pgbench.log" 2>&1
+    git -c init.defaultBranch=main init -q "$mnt/repo"
+    sqlite3 "$mnt/lite" 'pragma journal_mode=wal; create table seen (n integer primary key, pad text)' >/dev/null
+
+    pg pgbench -n -c 4 -j 2 -T 600 >"$work/pgbench.log" 2>&1 &
+    bench=$!
+    while echo "begin; insert into seen (pad) values (hex(randomblob(200))); insert into seen (pad) values ('two'); commit;"; do :; done |
+        sqlite3 "$mnt/lite" 2>/dev/null &
+    lite=$!
+    ends_with_check "$bench" "$lite"
+    for copy in 1 2 3; do
+        cp "$top"/crates/zap/src/*.rs "$mnt/repo/"
+        git -C "$mnt/repo" add -A
+        git -C "$mnt/repo" -c user.name=t -c user.email=t@example.com commit -q --allow-empty -m "$copy"
+        sleep 1
+    done
+    "$terrane" snapshot p@live
+    sleep 1
+    "$terrane" fs clone p@live p/clone
+    "$terrane" mount p@live "$snap" -o allow_other
+    "$terrane" mount p/clone "$clone" -o allow_other
+
+    # As after the loss of power at the moment of the snapshot. The writer goes on meanwhile.
+    kill -0 "$bench"
+    rm -f "$clone/pg/postmaster.pid"
+    pg "$pg_bin/pg_ctl" -w -t 120 -D "$clone/pg" -o "-p $port" -l "$work/pg/clone.log" start >/dev/null || { cat "$work/pg/clone.log"; return 1; }
+    ends_with_check "$(head -n 1 "$clone/pg/postmaster.pid")"
+    (export PGPORT=$port; pg_books_balance) || { say "    the sums in the clone differ"; return 1; }
+    (export PGPORT=$port; pg "$pg_bin/pg_amcheck" --install-missing --heapallindexed >"$work/amcheck" 2>&1) || { cat "$work/amcheck"; return 1; }
+    say "    PostgreSQL in the clone: $(PGPORT=$port sql 'select count(*) from pgbench_history') transactions of pgbench balance"
+    pg "$pg_bin/pg_ctl" -w -D "$clone/pg" -m fast stop >/dev/null
+    [ "$(sqlite3 "$clone/lite" 'pragma integrity_check')" = ok ]
+    [ "$(sqlite3 "$clone/lite" "select count(*) > 0 and 2 * count(*) filter (where pad = 'two') = count(*) from seen")" = 1 ]
+    git -C "$clone/repo" fsck --full 2>&1 | grep -v '^notice' && return 1
+    [ "$(git -C "$clone/repo" rev-list --count HEAD)" = 3 ]
+    echo changed >"$clone/repo/new"
+    git -C "$clone/repo" add -A
+    git -C "$clone/repo" -c user.name=t -c user.email=t@example.com commit -q -m 'in the clone'
+    [ "$(git -C "$mnt/repo" rev-list --count HEAD)" = 3 ]
+
+    kill "$bench" "$lite"
+    wait "$bench" "$lite" 2>/dev/null || true
+    export RESTIC_PASSWORD=none RESTIC_REPOSITORY=$work/restic
+    restic init -q
+    (cd "$snap" && restic backup -q --no-cache .)
+    restic check -q --no-cache --read-data
+    restic restore -q --no-cache latest --target "$work/restored"
+    diff -r --no-dereference "$snap" "$work/restored"
+    # A second backup reads no file: inode numbers and times are those of the first.
+    (cd "$snap" && restic backup --no-cache .) >"$work/restic.log"
+    grep -q ' 0 new, *0 changed' "$work/restic.log" || { cat "$work/restic.log"; return 1; }
+    pg "$pg_bin/pg_ctl" -w -D "$mnt/pg" -m fast stop >/dev/null
+    "$terrane" umount "$snap"
+    "$terrane" umount "$clone"
+    rm -rf "$work/restored" "$work/restic"
+}
+
 # A tree with links, odd names and many small files; with hard links and holes added.
 prepare_tree() {
     local source=$work/tree
@@ -432,6 +505,6 @@ check_cargo() {
         { tail -n 30 "$work/cargo.log"; return 1; }
 }
 
-all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_rsync check_tar check_cargo)
+all=(check_pjdfstest check_overlay check_storm check_fsx check_stress check_fio check_postgres check_snapshot_tools check_rsync check_tar check_cargo)
 [ $# -gt 0 ] && all=("$@")
 run_checks "${all[@]}"

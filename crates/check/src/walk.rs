@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use terrane_dataset::stored::StoredDataset;
 use terrane_format::directory::SPILL;
+use terrane_format::features::FeatureState;
 use terrane_format::{Addr, BlockPtr, Feature, Owner, granule_bytes};
 use terrane_object::dnode::{
     DNODE_BLOCK_BYTES, Dnode, INDIRECT_BYTES, ObjsetHeader, SLOT_BYTES, SLOTS_PER_BLOCK, SPILL_BYTES_MAX,
@@ -587,9 +588,11 @@ impl<'a> Walk<'a> {
         ptr.allocated_bytes()
     }
 
-    /// Counts what a pointer uses. The tree of a detached subtree is unknown: its indirect blocks may be small.
+    /// Counts what a pointer uses. The tree of a detached subtree is unknown: its indirect blocks may be small if there are small ones at
+    /// all.
     fn count_features(&mut self, ptr: &BlockPtr, is_detached: bool) {
-        let may_be_small = is_detached && !ptr.is_hole() && ptr.level() > 0;
+        let is_indirect = is_detached && !ptr.is_hole() && ptr.level() > 0;
+        let may_be_small = is_indirect && self.pool.feature_state(Feature::Pointers) == FeatureState::Active;
         let used = ptr.features().chain(may_be_small.then_some(Feature::Pointers));
         used.for_each(|feature| self.report.add_use(feature));
     }

@@ -11,7 +11,7 @@
 use crate::chain::{Chain, ChainUsage};
 use crate::limits::{self, Bound, Charge, Limits, Promises};
 use crate::props::{Ancestor, Effective, Key, Props};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -120,14 +120,42 @@ impl Branch {
 
     /// Moves it below another branch, under a new name. Open data sets apply at once what they inherit there.
     pub(crate) fn move_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
+        self.link_to(parent, name);
+        self.follow();
+    }
+
+    fn link_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
         let before = self.name.lock().clone();
+        self.forget_charges();
         if let Some(above) = self.parent() {
             above.cut(&before);
         }
         *self.parent.lock() = Some(Arc::clone(parent));
         *self.name.lock() = name.to_string();
         parent.children.lock().insert(name.to_string(), Arc::clone(self));
-        self.follow();
+        self.forget_charges();
+    }
+
+    /// The path of a data set whose quota would be exceeded if this one moved below `parent`, or that of the root data set if more would
+    /// be reserved than the pool has. `None`: it can move. The caller holds the tree.
+    pub(crate) fn too_small_for(self: &Arc<Self>, parent: &Arc<Branch>, pool: (u64, u64)) -> Option<String> {
+        let before: Vec<(Arc<Branch>, Charge)> =
+            parent.chain().map(|branch| (Arc::clone(&branch), branch.charge(None))).collect();
+        let (home, name) = (self.parent()?, self.name.lock().clone());
+        // Other threads may count it below its new parent for a moment.
+        self.link_to(parent, &format!("{name} moves"));
+        let is_too_small = |(branch, before): &(Arc<Branch>, Charge)| {
+            let after = branch.charge(None);
+            let reserved = |charge: &Charge| charge.bytes.saturating_sub(charge.used);
+            let exceeds = |limit: u64| after.bytes > before.bytes && after.bytes > limit;
+            branch.limits.quota().is_some_and(exceeds)
+                || branch.is_root()
+                    && reserved(&after) > reserved(before)
+                    && reserved(&after) > pool.0.saturating_sub(pool.1)
+        };
+        let found = before.iter().find(|row| is_too_small(row)).map(|(branch, _)| branch.path());
+        self.link_to(&home, &name);
+        found
     }
 
     /// Its parent; `None`: the root data set.
@@ -166,12 +194,22 @@ impl Branch {
         if self.limits.reservation() > 0 || self.limits.ref_reservation() > 0 {
             self.promises.note_reservation();
         }
+        self.forget_charges();
+    }
+
+    /// Its charge has changed, and so have those of all parents.
+    fn forget_charges(&self) {
         *self.charge.lock() = None;
         let mut above = self.parent();
         while let Some(branch) = above {
             *branch.charge.lock() = None;
             above = branch.parent();
         }
+    }
+
+    /// For a change of reservations. Take it before joining a txg.
+    pub(crate) fn reserving(&self) -> MutexGuard<'_, ()> {
+        self.promises.reserving()
     }
 
     /// The value of a property that applies here. `None`: a user property that is not set.
@@ -301,8 +339,8 @@ impl Branch {
 
     /// Bytes by which the charges of data sets below can grow together. `pool`: as in `bounds`.
     pub(crate) fn reservable_bytes(self: &Arc<Self>, pool: (u64, u64)) -> u64 {
-        let bounds = self.bounds(None, pool);
-        bounds.iter().filter_map(Bound::left_for_tree).fold(pool.1, u64::min)
+        let bounds = self.bounds_of_tree(None, pool, 0);
+        bounds.iter().map(Bound::left).fold(pool.0.saturating_sub(pool.1), u64::min)
     }
 
     /// Bytes by which a snapshot raises the charge of the data set, because its head shares everything from then on, and bytes by which
@@ -331,7 +369,10 @@ impl Branch {
     fn room(self: &Arc<Self>, charge: &Charge, pool: (u64, u64)) -> u64 {
         match self.parent() {
             Some(parent) => parent.reservable_bytes(pool),
-            None => pool.1.saturating_sub(charge.bytes.saturating_sub(charge.used)),
+            None => {
+                let reserved = charge.bytes.saturating_sub(charge.used);
+                pool.0.saturating_sub(pool.1).saturating_sub(reserved)
+            }
         }
     }
 
@@ -347,22 +388,28 @@ impl Branch {
 
     /// The space of the pool that this data set can use.
     pub fn limit_usage(self: &Arc<Self>, usage: Usage) -> Usage {
-        limits::tightest(usage, &self.bounds(None, (usage.used_bytes, usage.available_bytes)))
+        limits::tightest(usage, &self.bounds(None, space_of(&usage)))
     }
 
-    /// The limits that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough. `pool`: bytes of the
-    /// pool that are used and available.
+    /// The limits that apply, each with the bytes that it counts now. `synced`: counts as of this txg are new enough. `pool`: bytes that
+    /// can be used in the pool, and bytes that are used.
     fn bounds(self: &Arc<Self>, synced: Option<Txg>, pool: (u64, u64)) -> Vec<Bound> {
-        let mut bounds = Vec::new();
+        let has_reservations = self.promises.has_reservations();
+        let head_slack = if has_reservations { self.charge(synced).head_slack } else { 0 };
+        let mut bounds = self.bounds_of_tree(synced, pool, head_slack);
         if let Some(limit) = self.limits.ref_quota() {
             bounds.push(Bound::of_head(self.id(), limit, self.head_bytes()));
         }
-        let mut slack = 0u64;
-        for (distance, branch) in self.chain().enumerate() {
+        bounds
+    }
+
+    /// The limits that count more than a head. `slack`: bytes that are reserved for what is to grow, and counted already.
+    fn bounds_of_tree(self: &Arc<Self>, synced: Option<Txg>, pool: (u64, u64), mut slack: u64) -> Vec<Bound> {
+        let mut bounds = Vec::new();
+        for branch in self.chain() {
             let is_charged = branch.limits.quota().is_some() || self.promises.has_reservations();
             let charge = if is_charged { branch.charge(synced) } else { Charge::default() };
-            let of_head = if distance == 0 { charge.head_slack } else { 0 };
-            slack = slack.saturating_add(of_head).saturating_add(charge.tree_slack);
+            slack = slack.saturating_add(charge.tree_slack);
             let used = charge.bytes.saturating_sub(slack);
             if let Some(limit) = branch.limits.quota() {
                 bounds.push(Bound::of_tree(branch.id(), limit, used));
@@ -370,8 +417,7 @@ impl Branch {
             if branch.is_root() && self.promises.has_reservations() {
                 let of_others = used.saturating_sub(charge.used);
                 if of_others > 0 {
-                    let (limit, used) = (pool.0.saturating_add(pool.1), pool.0.saturating_add(of_others));
-                    bounds.push(Bound::of_pool(branch.id(), limit, used));
+                    bounds.push(Bound::of_pool(branch.id(), pool.0, pool.1.saturating_add(of_others)));
                 }
             }
         }
@@ -386,6 +432,17 @@ impl Branch {
     fn chain(self: &Arc<Self>) -> impl Iterator<Item = Arc<Branch>> {
         std::iter::successors(Some(Arc::clone(self)), |branch| branch.parent())
     }
+}
+
+/// Bytes that can be used, and bytes that are used.
+fn space_of(usage: &Usage) -> (u64, u64) {
+    (usage.used_bytes.saturating_add(usage.available_bytes), usage.used_bytes)
+}
+
+/// The same of a pool, as far as reservations are concerned.
+pub(crate) fn space_of_pool(pool: &Pool) -> (u64, u64) {
+    let (_, used, available) = pool.space();
+    (used.saturating_add(available), used)
 }
 
 /// The space on the lists of an open set.
@@ -423,9 +480,11 @@ impl SpaceBound for BranchBound {
         if !self.is_limited() {
             return join();
         }
-        let bounds = |synced| {
-            let (_, used, available) = self.pool.space();
-            self.branch.bounds(Some(synced), (used, available))
+        // Operations in txgs that are not committed are promises. What files have reserved is used, except by this operation.
+        let bounds = |synced, reserved| {
+            let (limit, used, _) = self.pool.space();
+            let of_files = self.pool.file_reserved_bytes().saturating_sub(reserved);
+            self.branch.bounds(Some(synced), (limit, used.saturating_add(of_files)))
         };
         self.branch.promises.admit(&self.pool, cost, &bounds, &|bound| self.is_freeing(bound), join)
     }
@@ -434,7 +493,6 @@ impl SpaceBound for BranchBound {
         if !self.is_limited() {
             return usage;
         }
-        let pool = (usage.used_bytes, usage.available_bytes);
-        limits::tightest(usage, &self.branch.bounds(Some(self.pool.synced_txg()), pool))
+        limits::tightest(usage, &self.branch.bounds(Some(self.pool.synced_txg()), space_of(&usage)))
     }
 }

@@ -300,7 +300,7 @@ pub(crate) fn hold_part(mos: &Arc<ObjectSet>, id: ObjectId) -> Result<(Arc<Objec
     if block_bytes != LIST_BLOCK_BYTES {
         return Err(corrupt("block size", &LIST_BLOCK_BYTES, &block_bytes));
     }
-    let (device_bytes, _, _) = mos.pool().space();
+    let (device_bytes, _) = mos.pool().label().device_bytes();
     let blocks_max = device_bytes / POOL_BYTES_PER_BLOCK;
     if blocks > blocks_max {
         return Err(corrupt("block count", &format_args!("at most {blocks_max}"), &blocks));

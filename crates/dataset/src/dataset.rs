@@ -1,7 +1,7 @@
 //! An open data set and its properties. Creates and opens the root data set.
 
 use crate::attributes::{self, AclType, DnodeSize, XattrPlacement};
-use crate::branch::{Branch, BranchBound, Follower};
+use crate::branch::{Branch, BranchBound, Follower, space_of_pool};
 use crate::directory::{POOL_DIRECTORY, ROOT_DATASET, ROOT_PROPS};
 use crate::error::DatasetError;
 use crate::error_log::{ErrorRecorder, RecordScope};
@@ -134,9 +134,12 @@ impl NewProps {
         for (key, value) in &set {
             ensure_supported(mos, key, value)?;
             if let (Some(name), Stored::Number(bytes)) = (reservation_in(key), value) {
-                let (_, used, available) = mos.pool().space();
-                let most =
-                    parent.map_or(available, |parent| parent.branch.reservable_bytes((used, available)));
+                if parent.is_some() {
+                    // What is in memory takes space too.
+                    mos.commit()?;
+                }
+                let pool = space_of_pool(mos.pool());
+                let most = parent.map_or(pool.0, |parent| parent.branch.reservable_bytes(pool));
                 check_reservation(name, *bytes, most)?;
             }
         }
@@ -514,10 +517,19 @@ impl Dataset {
     fn change(&self, key: &Key, value: Option<(Stored, bool)>, received: bool) -> Result<(), DatasetError> {
         self.check_not_snapshot()?;
         let reservation = reservation_in(key);
-        if let (Some(name), Some((Stored::Number(bytes), _))) = (reservation, &value) {
-            let (_, used, available) = self.mos.pool().space();
-            let most = self.branch.reservation_max(name == REF_RESERVATION, (used, available));
-            check_reservation(name, *bytes, most)?;
+        let _reserving = reservation.map(|_| self.branch.reserving());
+        if let Some(name) = reservation {
+            // What is in memory takes space too.
+            self.mos.commit()?;
+            let props = self.branch.props();
+            let then = match &value {
+                Some((value, _)) => value.number(),
+                None if received => None,
+                None => props.received_number(name),
+            };
+            let now = Property::find(name).map_or(0, |property| props.own_number(property));
+            let most = self.branch.reservation_max(name == REF_RESERVATION, space_of_pool(self.mos.pool()));
+            check_reservation(name, then.unwrap_or(0), most.max(now))?;
         }
         {
             let is_text = matches!(value, Some((Stored::Text(_), _)));

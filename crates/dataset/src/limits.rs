@@ -15,7 +15,7 @@
 //! Invariant: every operation that has joined an uncommitted txg under a limit is in the promises of this limit.
 
 use crate::props::{Property, Props, QUOTA, REF_QUOTA, REF_RESERVATION, RESERVATION};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -145,9 +145,9 @@ impl Bound {
         cost.reserve_bytes().saturating_add(shared)
     }
 
-    /// Bytes that are left, if it counts more than a head.
-    pub fn left_for_tree(&self) -> Option<u64> {
-        (self.key.1 != Kind::Head).then(|| self.limit.saturating_sub(self.used))
+    /// Bytes that are left.
+    pub fn left(&self) -> u64 {
+        self.limit.saturating_sub(self.used)
     }
 
     /// The error for an operation that needs so many bytes.
@@ -156,17 +156,16 @@ impl Bound {
         match self.key.1 {
             Kind::Head => quota(REF_QUOTA),
             Kind::Tree => quota(QUOTA),
-            Kind::Pool => PoolError::NoSpace { need, free: self.limit.saturating_sub(self.used) }.into(),
+            Kind::Pool => PoolError::NoSpace { need, free: self.left() }.into(),
         }
     }
 }
 
 /// The usage under the tightest of these limits, if one is tighter than the pool.
 pub(crate) fn tightest(usage: Usage, bounds: &[Bound]) -> Usage {
-    let left = |bound: &Bound| bound.limit.saturating_sub(bound.used);
-    match bounds.iter().min_by_key(|bound| left(bound)) {
-        Some(bound) if left(bound) < usage.available_bytes => {
-            Usage { size_bytes: bound.limit, used_bytes: bound.used, available_bytes: left(bound), ..usage }
+    match bounds.iter().min_by_key(|bound| bound.left()) {
+        Some(bound) if bound.left() < usage.available_bytes => {
+            Usage { size_bytes: bound.limit, used_bytes: bound.used, available_bytes: bound.left(), ..usage }
         }
         _ => usage,
     }
@@ -181,6 +180,8 @@ pub(crate) struct Promises {
     by_limit: Mutex<BTreeMap<(usize, Kind), ByTxg>>,
     /// A data set has a reservation, or has had one.
     has_reservations: AtomicBool,
+    /// Held from the check of a reservation until it is in force, so that no two get the same space.
+    reserving: Mutex<()>,
 }
 
 impl Promises {
@@ -189,24 +190,32 @@ impl Promises {
         self.has_reservations.store(true, Ordering::Relaxed);
     }
 
+    /// For a change of reservations. Take it before joining a txg.
+    pub fn reserving(&self) -> MutexGuard<'_, ()> {
+        self.reserving.lock()
+    }
+
     /// Whether a data set may have a reservation.
     pub fn has_reservations(&self) -> bool {
         self.has_reservations.load(Ordering::Relaxed)
     }
 
     /// Joins an operation to the open txg when the bounds allow it. `bounds` reads them. Their sums are as of the txg
-    /// that it is given, or newer. `is_freeing`: whether what a bound counts is being freed.
+    /// that it is given, or newer, without the bytes that they are given: files have reserved them for this operation. `is_freeing`:
+    /// whether what a bound counts is being freed.
     pub fn admit(
         &self,
         pool: &Arc<Pool>,
         cost: &Cost,
-        bounds: &dyn Fn(Txg) -> Vec<Bound>,
+        bounds: &dyn Fn(Txg, u64) -> Vec<Bound>,
         is_freeing: &dyn Fn(&Bound) -> bool,
         join: Join<'_>,
     ) -> Result<Tx, ObjectError> {
         let need = |bound: &Bound| bound.need_of(cost).saturating_add(cost.file_reservation);
+        let own = cost.reserve_bytes().saturating_add(cost.file_reservation);
+        let reserved = cost.from_file_reservation.unwrap_or(0).min(own);
         for _ in 0..COMMITS_MAX {
-            let bounds_now = bounds(pool.synced_txg());
+            let bounds_now = bounds(pool.synced_txg(), reserved);
             if let Some(over) =
                 bounds_now.iter().find(|bound| !cost.frees && is_over(bound, cost, need(bound)))
             {
@@ -219,7 +228,9 @@ impl Promises {
                 continue;
             }
             let tx = join()?;
-            if self.try_promise(&tx, cost, &need, bounds) {
+            // The pool counts the reservation of the operation from here on.
+            let reserved = reserved.saturating_add(cost.file_reservation);
+            if self.try_promise(&tx, cost, &need, &|synced| bounds(synced, reserved)) {
                 return Ok(tx);
             }
             tx.pool().end_file_reservation(cost.file_reservation);
@@ -227,7 +238,7 @@ impl Promises {
             drop(tx);
             pool.commit_txg(txg)?;
         }
-        match bounds(pool.synced_txg()).first() {
+        match bounds(pool.synced_txg(), reserved).iter().min_by_key(|bound| bound.left()) {
             Some(bound) if !cost.frees => Err(bound.refusal(need(bound))),
             _ => join(),
         }

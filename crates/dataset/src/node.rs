@@ -10,7 +10,7 @@ use crate::props::Props;
 use crate::zap_policy::ZapPolicy;
 use crate::zap_store::ObjectZap;
 use std::sync::Arc;
-use terrane_object::{ObjectKind, ObjectSet};
+use terrane_object::{Object, ObjectKind, ObjectSet};
 use terrane_pool::Tx;
 use terrane_wire::ObjectId;
 
@@ -148,16 +148,13 @@ impl Node {
         zap_of_mut(&self.mos, tx, id, name)
     }
 
-    /// Destroys the node, its properties and its empty ZAPs.
-    pub fn destroy(&self, tx: &Tx) -> Result<(), DatasetError> {
+    /// Its objects: the node, its properties and its ZAPs.
+    pub fn objects(&self) -> Result<Vec<Arc<Object>>, DatasetError> {
         let mut ids = vec![self.props];
         for name in ZAPS {
             ids.extend(self.get(name)?);
         }
-        for id in ids.into_iter().chain(self.zap) {
-            self.mos.destroy(tx, &self.mos.hold(id)?)?;
-        }
-        Ok(())
+        Ok(ids.into_iter().chain(self.zap).map(|id| self.mos.hold(id)).collect::<Result<_, _>>()?)
     }
 }
 

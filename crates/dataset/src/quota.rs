@@ -276,7 +276,8 @@ impl Quotas {
         }
     }
 
-    /// Loads the limits of a data set, and follows its counts.
+    /// Loads the limits of a data set, and follows its counts. Damaged limits do not apply, and damaged counts are 0: a data set that
+    /// cannot be opened would be worse.
     pub(crate) fn load(
         set: &Arc<ObjectSet>,
         master: &Arc<Mutex<ObjectZap>>,
@@ -285,18 +286,21 @@ impl Quotas {
         let quotas = Quotas::none(set, master, zap_policy);
         let limited = Arc::clone(&quotas.limited);
         for (prefix, kind, unit) in PREFIXES {
-            let Some(zap) = quotas.find_zap(prefix)? else { continue };
-            zap.each(usize::MAX, &mut |entry| {
-                let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
-                let (Ok(id), Some(limit)) = (u32::from_str_radix(&name, 16), entry.value.first_integer())
-                else {
-                    log::warn!("limit '{prefix}{name}' ignored: expected an id and a number");
-                    return;
-                };
-                let mut limited = limited.lock();
-                let limits = &mut limited.entry((kind, id)).or_default().limits;
-                *(if unit == QuotaUnit::Bytes { &mut limits.bytes } else { &mut limits.objects }) = limit;
-            })?;
+            let found = quotas.find_zap(prefix).and_then(|zap| {
+                let Some(zap) = zap else { return Ok(()) };
+                Ok(zap.each(usize::MAX, &mut |entry| {
+                    let name = entry.key.name().map(String::from_utf8_lossy).unwrap_or_default();
+                    let (Ok(id), Some(limit)) = (u32::from_str_radix(&name, 16), entry.value.first_integer())
+                    else {
+                        log::warn!("limit '{prefix}{name}' ignored: expected an id and a number");
+                        return;
+                    };
+                    let mut limited = limited.lock();
+                    let limits = &mut limited.entry((kind, id)).or_default().limits;
+                    *(if unit == QuotaUnit::Bytes { &mut limits.bytes } else { &mut limits.objects }) = limit;
+                })?)
+            });
+            tolerate_damage(found, &format_args!("limits '{prefix}'"))?;
         }
         let follower = Arc::downgrade(&limited);
         set.on_owners_counted(move |txg, counted| {
@@ -306,7 +310,9 @@ impl Quotas {
         });
         let keys: Vec<(OwnerKind, u32)> = limited.lock().keys().copied().collect();
         quotas.has_limits.store(!keys.is_empty(), Ordering::Release);
-        keys.into_iter().try_for_each(|key| quotas.refresh(key))?;
+        for key in keys {
+            tolerate_damage(quotas.refresh(key), &format_args!("what {:?} {} has", key.0, key.1))?;
+        }
         Ok(quotas)
     }
 
@@ -421,11 +427,16 @@ impl Quotas {
     }
 
     /// Admits an operation, which may need a commit: the caller has joined no txg and holds no lock of objects.
-    /// `None`: nothing to promise.
+    /// `None`: nothing to promise. `writes_back`: the kernel writes back what a program stored through a mapping. That may exceed limits,
+    /// because no program would get the error.
     ///
     /// # Errors
     /// The commit failed. `Ok(Err(OverQuota))`: a limit would be exceeded.
-    pub fn admit(&self, charges: &[Charge]) -> Result<Result<Option<Promise>, OverQuota>, ObjectError> {
+    pub fn admit(
+        &self,
+        charges: &[Charge],
+        writes_back: bool,
+    ) -> Result<Result<Option<Promise>, OverQuota>, ObjectError> {
         if charges.is_empty() || !self.has_limits() {
             return Ok(Ok(None));
         }
@@ -454,7 +465,7 @@ impl Quotas {
                         verdict = Verdict::Over;
                     }
                 });
-                if matches!(verdict, Verdict::Fits) {
+                if writes_back || matches!(verdict, Verdict::Fits) {
                     for_each(&mut limited, charges, &mut |one, charge| one.promise(Txg(0), charge));
                     let limited = Arc::downgrade(&self.limited);
                     return Ok(Ok(Some(Promise { limited, charges: charges.to_vec(), is_joined: false })));
@@ -466,6 +477,20 @@ impl Quotas {
             tries_left -= 1;
             self.set.wait_synced(self.set.open_txg())?;
         }
+    }
+}
+
+/// Logs damage. An error that may pass stays one.
+fn tolerate_damage(
+    found: Result<(), DatasetError>,
+    what: &dyn std::fmt::Display,
+) -> Result<(), DatasetError> {
+    match found {
+        Err(error) if !error.is_transient() => {
+            log::error!("{what}: unknown: {error}");
+            Ok(())
+        }
+        found => found,
     }
 }
 

@@ -14,10 +14,11 @@ mod open_snapshots;
 mod snapshots;
 mod usage;
 
+use snapshots::Clones;
 pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
 pub use usage::DatasetUsage;
 
-use crate::branch::Branch;
+use crate::branch::{Branch, space_of_pool};
 use crate::chain::{Chain, ChainChange};
 use crate::dataset::{Dataset, NewProps};
 use crate::directory::RETIRED;
@@ -85,6 +86,8 @@ pub struct Datasets {
     tree: Mutex<()>,
     /// Sets that are being freed.
     retired: Mutex<Vec<Retired>>,
+    /// `None`: not read since the tree changed. Taken while `tree` is held.
+    clones: Mutex<Option<Arc<Clones>>>,
 }
 
 struct Retired {
@@ -115,6 +118,7 @@ impl Datasets {
             root: branches::load(objects)?,
             tree: Mutex::default(),
             retired: Mutex::default(),
+            clones: Mutex::default(),
         });
         if !objects.pool().is_read_only() {
             datasets.continue_freeing();
@@ -200,6 +204,11 @@ impl Datasets {
         Ok(())
     }
 
+    /// Data sets are created, destroyed or renamed, or change their origin.
+    fn tree_changes(&self) {
+        *self.clones.lock() = None;
+    }
+
     /// Makes the changes of an operation. Reads wait for a failing device. If the changes fail anyway, the pool stops: a commit would
     /// store half of the operation.
     fn change<T>(&self, changes: impl FnOnce() -> Result<T, DatasetError>) -> Result<T, DatasetError> {
@@ -269,6 +278,7 @@ impl Datasets {
     ) -> Result<Arc<Dataset>, DatasetError> {
         let (parent, name) = split(path)?;
         let above = self.open_dataset(parent)?;
+        let _reserving = above.branch().reserving();
         let new = NewProps::parse(self.objects.mos(), Some(&above), props)?;
         let make = |tx: &Tx, ()| {
             let set = self.objects.create_objset(tx)?;
@@ -303,13 +313,15 @@ impl Datasets {
             return Err(DatasetError::Exists { name: path });
         }
         let checked = check(&tx)?;
+        self.check_retirable()?;
+        self.tree_changes();
         let (node, dataset) = self.change(|| make(&tx, checked))?;
         if let Err(error) = init(&dataset, &tx) {
             let set = Arc::clone(dataset.object_set());
             drop(dataset);
             self.cut_branch(above, name);
             self.change(|| {
-                node.destroy(&tx)?;
+                self.destroy_all(&tx, node.objects()?)?;
                 self.retire(&tx, &set, None, Txg(0))
             })?;
             return Err(error);
@@ -351,6 +363,14 @@ impl Datasets {
         }
         let id = node.id().expect("every node but the root's has a ZAP");
         let (branch, above) = (self.branch(from)?, self.branch(new_parent)?);
+        if let Some(by) = branch.too_small_for(&above, space_of_pool(self.objects.pool())) {
+            let by = match by.as_str() {
+                "" => "the pool has no space for what would be reserved then".to_string(),
+                path => format!("the quota of {path} has no space for it"),
+            };
+            return Err(DatasetError::InUse { name: from.to_string(), by });
+        }
+        self.tree_changes();
         self.change(|| {
             old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
             // A handle of its own, as the other may be of the same ZAP.
@@ -411,15 +431,33 @@ impl Datasets {
         let mut above = self.node(parent)?;
         let dead_list = node.get(DEAD_LIST)?;
         let origin_node = node.get(ORIGIN_NODE)?;
+        let objects = node.objects()?;
+        if let Some(origin) = origin {
+            self.check_clone_count(origin_node, origin)?;
+        }
+        self.check_retirable()?;
+        self.tree_changes();
         self.change(|| {
             above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, name.as_bytes())?;
             if let Some(origin) = origin {
                 self.count_clone(&tx, origin_node, origin, -1)?;
             }
-            node.destroy(&tx)?;
+            self.destroy_all(&tx, objects)?;
             self.retire(&tx, &set, dead_list, prune_below)
         })?;
         self.cut_branch(parent, name);
+        Ok(())
+    }
+
+    fn destroy_all(&self, tx: &Tx, objects: Vec<Arc<Object>>) -> Result<(), DatasetError> {
+        objects.iter().try_for_each(|object| Ok(self.objects.mos().destroy(tx, object)?))
+    }
+
+    /// Fails if [`retire`](Self::retire) would.
+    fn check_retirable(&self) -> Result<(), DatasetError> {
+        let mos = self.objects.mos();
+        let list = find_in_directory(mos, RETIRED)?.map(|id| zap(mos, id)).transpose()?;
+        list.map(|list| list.lookup_u64(PRUNE_BELOW.as_bytes())).transpose()?;
         Ok(())
     }
 

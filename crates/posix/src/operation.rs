@@ -122,11 +122,11 @@ impl Fs {
                 HoldResult::NoChange(answer) => return Ok(answer),
             };
             let mut new = None;
+            let OperationCost { cost, needs } = operation.cost(self, &held)?;
             let promise = match self.dataset().quotas().has_limits() {
-                true => self.admit(&operation.charges(self, &held)?)?,
+                true => self.admit(&operation.charges(self, &held)?, cost.writes_back)?,
                 false => None,
             };
-            let OperationCost { cost, needs } = operation.cost(self, &held)?;
             if !self.dataset.admits_change(cost.writes_back) {
                 return Err(Errno::EROFS);
             }

@@ -54,8 +54,8 @@ impl Fs {
     }
 
     /// Admits an operation with these charges. May commit, so the caller has begun no transaction and holds no lock.
-    pub(crate) fn admit(&self, charges: &Charges) -> Result<Option<Promise>, Errno> {
-        match self.dataset().quotas().admit(charges)? {
+    pub(crate) fn admit(&self, charges: &Charges, writes_back: bool) -> Result<Option<Promise>, Errno> {
+        match self.dataset().quotas().admit(charges, writes_back)? {
             Ok(promise) => Ok(promise),
             Err(OverQuota) => Err(Errno::EDQUOT),
         }

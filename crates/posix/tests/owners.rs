@@ -345,6 +345,9 @@ fn a_limit_of_bytes_stops_its_owner_and_nobody_else() {
     let full = synced(&m, "full")[&(OwnerKind::User, 1)].bytes;
     assert!((4 << 20..(5 << 20) + (256 << 10)).contains(&full), "{full}");
     assert_eq!(fill(&m, other, 40), Some(Errno::EIO), "bob has no limit");
+    // A store through a mapping has succeeded before the write-back comes: it is kept, and counted.
+    let back = WriteFlags { writes_back: true, ..WriteFlags::default() };
+    assert_eq!(m.fs().write(file, 0, &[7; 4096], back), Ok(4096));
     // Everything that could need space is refused, in ann's name only.
     let edquot = Err(Errno::EDQUOT);
     assert_eq!(m.fs().create(root, b"more", 0o644, &ann).map(drop), edquot);

@@ -217,3 +217,94 @@ fn removed_files_make_room_below_a_quota() {
     world.datasets.destroy_snapshots("a", &["s"]).unwrap();
     assert!(world.fill("a", "new", 1000).0 > 40);
 }
+
+/// What is reserved for a head is not for data sets below, and a move does not promise space twice.
+#[test]
+fn nothing_is_promised_twice() {
+    let mut world = World::new(14);
+    let free = world.available("") - 3 * MIB;
+    let most = |part: u64| (free / part).to_string();
+    world.create("a", &[("refreservation", &most(1))]).unwrap();
+    world.create("a/below", &[("reservation", "8M")]).unwrap_err();
+    world.datasets.open_dataset("a").unwrap().set("refreservation", "none").unwrap();
+
+    world.datasets.open_dataset("a").unwrap().set("reservation", &most(2)).unwrap();
+    world.create("a/x", &[]).unwrap();
+    world.create("b", &[]).unwrap();
+    let files = free / 3 / FILE as u64;
+    assert_eq!(world.fill("a/x", "x", files), (files, None));
+    world.create("c", &[("reservation", &most(3))]).unwrap();
+    // Without it the data set above would have nothing of what is reserved for it.
+    let refused = world.datasets.rename("a/x", "x").unwrap_err();
+    assert!(refused.to_string().contains("reserved"), "{refused}");
+    world.datasets.rename("a/x", "a/y").unwrap();
+    world.datasets.open_dataset("c").unwrap().set("reservation", "none").unwrap();
+    world.datasets.rename("a/y", "x").unwrap();
+
+    // Nor does a move exceed a quota.
+    world.create("q", &[("quota", "4M")]).unwrap();
+    let refused = world.datasets.rename("x", "q/x").unwrap_err();
+    assert!(refused.to_string().contains("quota of q"), "{refused}");
+    world.datasets.open_dataset("q").unwrap().set("quota", "none").unwrap();
+    world.datasets.rename("x", "q/x").unwrap();
+
+    let a = world.datasets.open_dataset("a").unwrap();
+    a.set("reservation", "none").unwrap();
+    a.set_received("reservation", &most(3)).unwrap();
+    a.set("reservation", "none").unwrap();
+    assert_eq!(world.fill("b", "b", 1000).1, Some(Errno::ENOSPC));
+    a.reset_to_received("reservation").unwrap_err();
+    world.settle();
+    world.machine.check().unwrap();
+}
+
+/// Two threads reserve all that is there: one of them gets it.
+#[test]
+fn two_cannot_reserve_the_same_space() {
+    for seed in 0..4 {
+        let world = World::new(20 + seed);
+        world.create("a", &[]).unwrap();
+        world.create("b", &[]).unwrap();
+        let most = (world.available("") - 4 * MIB).to_string();
+        let reserve = |path: &str| {
+            let (dataset, most) = (world.datasets.open_dataset(path).unwrap(), most.clone());
+            std::thread::spawn(move || dataset.set("reservation", &most).is_ok())
+        };
+        let (a, b) = (reserve("a"), reserve("b"));
+        assert!(a.join().unwrap() != b.join().unwrap());
+    }
+}
+
+/// Space of a file is its own, also where others have reserved what is left.
+#[test]
+fn files_use_what_they_reserved_beside_a_reservation() {
+    let mut world = World::new(15);
+    world.create("a", &[("reservation", "10M")]).unwrap();
+    world.create("b", &[]).unwrap();
+    let fs = world.fs("b");
+    let ino = fs.create(fs.root(), b"reserved", 0o644, &ROOT).unwrap().ino;
+    fs.fallocate(ino, 0, 0, 5 * MIB).unwrap();
+    assert_eq!(world.fill("b", "b", 1000).1, Some(Errno::ENOSPC));
+    let content = world.random.random_bytes(FILE);
+    for at in 0..5 * MIB / FILE as u64 {
+        let written = fs.write(ino, at * FILE as u64, &content, WriteFlags::default());
+        assert_eq!(written, Ok(FILE as u32), "at {at}");
+    }
+    fs.forget(ino, 1);
+    fs.sync().unwrap();
+    // And the largest file that there is space for can be reserved.
+    fs.unlink(fs.root(), b"reserved").unwrap();
+    fs.forget_all();
+    drop(fs);
+    world.settle();
+    let fs = world.fs("b");
+    let left = fs.statfs().available * 4096;
+    let ino = fs.create(fs.root(), b"again", 0o644, &ROOT).unwrap().ino;
+    fs.fallocate(ino, 0, 0, left * 3 / 4).unwrap();
+    fs.forget(ino, 1);
+    fs.forget_all();
+    let most = 9 * MIB / FILE as u64;
+    assert_eq!(world.fill("a", "a", most), (most, None));
+    world.settle();
+    world.machine.check().unwrap();
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrane_dataset::{Dataset, Datasets};
 use terrane_device::SimDevice;
+use terrane_format::features::{Feature, FeatureState};
 use terrane_posix::{Fs, InodeFlags, ReadOptions, SetAttr, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, ROOT};
 use terrane_wire::Prng;
@@ -730,6 +731,23 @@ fn collection_moves_what_snapshots_keep() {
         world.check_snapshots();
         assert!(moved > 0, "seed {seed}: nothing was collected");
     }
+}
+
+/// What only snapshots refer to uses no feature that the pool does not use: large records have no small indirect blocks.
+#[test]
+fn check_takes_no_block_of_a_snapshot_for_a_small_one() {
+    let mut world = World::new(31);
+    world.datasets.create("a", &[("recordsize", "128K")], &mut format).unwrap();
+    let fs = world.fs("a");
+    let ino = fs.create(fs.root(), b"file", 0o644, &ROOT).unwrap().ino;
+    fs.write(ino, 0, &Prng::new(1).random_bytes(3 << 20), WriteFlags::default()).unwrap();
+    fs.forget(ino, 1);
+    world.datasets.snapshot(&[("a", "s")]).unwrap();
+    world.datasets.clone_snapshot("a", "s", "clone").unwrap();
+    fs.unlink(fs.root(), b"file").unwrap();
+    world.settle();
+    assert_eq!(world.machine.pool.feature_state(Feature::Pointers), FeatureState::Enabled);
+    world.machine.check().unwrap();
 }
 
 /// Several threads change the same few data sets and snapshots, while files are written. Names that are taken, gone or in use

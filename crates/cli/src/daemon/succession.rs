@@ -223,18 +223,27 @@ pub fn adopt(
     let mut adopted = Vec::new();
     for (number, InheritedMount { connection, facts, tags, .. }) in mounts {
         let Some(TakenOver { view, fs, spec }) = taken.remove(&number) else {
-            if let Some(holder) = FdStore::of_this_process() {
-                holder.drop_mount(number)?;
-            }
+            let dropped = FdStore::of_this_process().map(|holder| holder.drop_mount(number));
+            // An error must not end the mounts that were adopted: what is dropped here unmounts.
+            log_failure(dropped.transpose(), &facts.dir);
             continue;
         };
         let session = Session::new(Mount::adopt(connection, &facts.dir), SessionConfig::from(&spec.options));
-        let mount = MountedSet::new(number, view, &session, facts.dir, (facts.dev, facts.since))?;
+        let found = MountedSet::new(number, view, &session, facts.dir.clone(), (facts.dev, facts.since));
+        // This one ends, and the others go on.
+        let Some(mount) = log_failure(found, &facts.dir) else { continue };
         let origin = Origin::Inherited(facts.negotiated);
-        let tags = inherited_tags(&mount, tags)?;
+        let tags = log_failure(inherited_tags(&mount, tags), &facts.dir).flatten();
         adopted.push(NewMount { mount, fs, session, origin, spec, ledger: None, tags });
     }
+    if adopted.is_empty() {
+        return Err(Failure("no mount could be taken over; see the log".to_owned()));
+    }
     Ok((adopted, control, (facts_file, facts)))
+}
+
+fn log_failure<T>(outcome: Outcome<T>, dir: &Path) -> Option<T> {
+    outcome.inspect_err(|failure| log::error!("mount {}: {failure}", dir.display())).ok()
 }
 
 /// This program, as the helper process for [`Session::resume`] and [`terrane_fuse::Launderer`].

@@ -143,6 +143,11 @@ pub struct Effective {
 }
 
 impl Props {
+    /// The number that was received for a property.
+    pub(crate) fn received_number(&self, name: &str) -> Option<u64> {
+        self.received.get(name).and_then(Stored::number)
+    }
+
     /// The value that is stored here: the one that was set, else the one that was received.
     fn own(&self, name: &str) -> Option<(&Stored, Source)> {
         let local = self.local.get(name).map(|value| (value, Source::Local));

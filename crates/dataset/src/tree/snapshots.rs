@@ -1,6 +1,7 @@
 //! Snapshots of the data sets of a tree, clones, holds and bookmarks.
 
 use super::{COST, COST_FREEING, Datasets, check_name, names_in, split};
+use crate::branch::space_of_pool;
 use crate::chain::{Chain, ChainChange, Link, new_part};
 use crate::dataset::Dataset;
 use crate::dead_list::PartInfo;
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use terrane_format::{BlockPtr, Feature};
-use terrane_object::{Account, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
+use terrane_object::{Account, Object, ObjectError, ObjectKind, ObjectSet, ObjectSpec};
 use terrane_pool::Tx;
 use terrane_store::PoolError;
 use terrane_txg::cost::Cost;
@@ -31,6 +32,9 @@ use terrane_zap::{Value, ValueRef};
 const BLOCKS_EACH: u32 = 6;
 /// How often a query reads dead lists again after a sync changed them meanwhile.
 const READS_MAX: usize = 8;
+
+/// Paths of the clones of each snapshot that has clones.
+pub(super) type Clones = BTreeMap<ObjectId, Vec<String>>;
 
 /// A snapshot with its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -149,10 +153,10 @@ impl Datasets {
             }
             nodes.push((node, set, *name));
         }
-        let (_, used, available) = self.objects.pool().space();
+        let pool = space_of_pool(self.objects.pool());
         let mut growth = 0u64;
         for (path, _) in wanted {
-            let (more, room) = self.branch(path)?.charge_of_snapshot((used, available));
+            let (more, room) = self.branch(path)?.charge_of_snapshot(pool);
             growth = growth.saturating_add(more);
             if more > 0 && growth > room {
                 let error = PoolError::NoSpace { need: growth, free: room };
@@ -256,6 +260,20 @@ impl Datasets {
         Ok(())
     }
 
+    /// Fails if [`count_clone`](Self::count_clone) would.
+    pub(super) fn check_clone_count(
+        &self,
+        node: Option<ObjectId>,
+        snapshot: ObjectId,
+    ) -> Result<(), DatasetError> {
+        let Some(id) = node else { return Ok(()) };
+        let mos = self.objects.mos();
+        let clones = zap(mos, id)?.lookup_u64(CLONES)?.filter(|id| *id != 0);
+        let clones = clones.map(|id| zap(mos, ObjectId(id))).transpose()?;
+        clones.map(|clones| clones.lookup_u64(snapshot.to_string().as_bytes())).transpose()?;
+        Ok(())
+    }
+
     /// Refuses snapshots that have holds or clones. Clones at the paths in `doomed` do not count.
     fn check_unused(
         &self,
@@ -265,13 +283,7 @@ impl Datasets {
         doomed: &[String],
     ) -> Result<(), DatasetError> {
         let holds = self.holds_in(node)?;
-        // Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count is wrong.
-        let mut clones: BTreeMap<ObjectId, Vec<String>> = BTreeMap::new();
-        for (path, node) in nodes(self.objects.mos())? {
-            if let Some(origin) = node.get(ORIGIN)?.filter(|_| !doomed.contains(&path)) {
-                clones.entry(origin).or_default().push(path);
-            }
-        }
+        let clones = self.clones()?;
         for snapshot in snapshots {
             let in_use = |by: String| DatasetError::InUse { name: format!("{path}@{}", snapshot.name), by };
             let tags: Vec<&str> = holds
@@ -282,7 +294,10 @@ impl Datasets {
             if !tags.is_empty() {
                 return Err(in_use(format!("held by {}: release it first", tags.join(", "))));
             }
-            if let Some(clones) = clones.get(&snapshot.info.id) {
+            let clones = clones.get(&snapshot.info.id).into_iter().flatten();
+            let clones: Vec<&str> =
+                clones.map(String::as_str).filter(|clone| !doomed.iter().any(|path| path == clone)).collect();
+            if !clones.is_empty() {
                 return Err(in_use(format!(
                     "cloned as {}: destroy or promote that first",
                     clones.join(", ")
@@ -290,6 +305,22 @@ impl Datasets {
             }
         }
         Ok(())
+    }
+
+    /// The clones of each snapshot. Read from the clones and not from the counts: blocks of a clone must never be freed, even if a count
+    /// is wrong. Kept while the tree stays as it is, as a snapshot of each of a thousand data sets may be destroyed in turn.
+    fn clones(&self) -> Result<Arc<Clones>, DatasetError> {
+        let mut known = self.clones.lock();
+        if let Some(known) = &*known {
+            return Ok(Arc::clone(known));
+        }
+        let mut clones = Clones::new();
+        for (path, node) in nodes(self.objects.mos())? {
+            if let Some(origin) = node.get(ORIGIN)? {
+                clones.entry(origin).or_default().push(path);
+            }
+        }
+        Ok(Arc::clone(known.insert(Arc::new(clones))))
     }
 
     /// Refuses what [`destroy_snapshots`](Self::destroy_snapshots) would refuse.
@@ -349,7 +380,17 @@ impl Datasets {
         }
         self.check_unused(&node, path, &found, &[])?;
         let set = self.open_head(path, &node)?;
-        self.change(|| self.remove_snapshots(&tx, &mut node, &set, &found))
+        let found = self.hold_snapshots(found)?;
+        self.change(|| self.remove_snapshots(&tx, &mut node, &set, found))
+    }
+
+    /// The objects of snapshots that are to be destroyed.
+    fn hold_snapshots(&self, found: Vec<Snapshot>) -> Result<Vec<(Snapshot, Arc<Object>)>, DatasetError> {
+        let mos = self.objects.mos();
+        found
+            .into_iter()
+            .map(|found| mos.hold(found.info.id).map(|object| (found, object)).map_err(Into::into))
+            .collect()
     }
 
     /// Removes snapshots from a data set. For [`change`](Self::change).
@@ -358,14 +399,11 @@ impl Datasets {
         tx: &Tx,
         node: &mut Node,
         set: &ObjectSet,
-        snapshots: &[Snapshot],
+        snapshots: Vec<(Snapshot, Arc<Object>)>,
     ) -> Result<(), DatasetError> {
         let mos = self.objects.mos();
-        // All are read before anything changes.
-        let objects: Result<Vec<_>, _> =
-            snapshots.iter().map(|snapshot| mos.hold(snapshot.info.id)).collect();
         let mut names = node.zap_of_mut(tx, SNAPSHOTS)?;
-        for (snapshot, object) in snapshots.iter().zip(objects?) {
+        for (snapshot, object) in snapshots {
             names.remove(tx, snapshot.name.as_bytes())?;
             self.close_snapshot(&snapshot.info);
             mos.destroy(tx, &object)?;
@@ -442,10 +480,12 @@ impl Datasets {
         let old = self.open_head(path, &node)?;
         self.check_drained(path, &old)?;
         let (snapshot, old_list) = (snapshot.info, node.get(DEAD_LIST)?);
+        let later = self.hold_snapshots(later)?;
+        self.check_retirable()?;
         // The head goes only for a snapshot that can be read.
         self.objects.check_root(snapshot.set, &snapshot.root)?;
         let new = self.change(|| {
-            self.remove_snapshots(&tx, &mut node, &old, &later)?;
+            self.remove_snapshots(&tx, &mut node, &old, later)?;
             let set = self.objects.create_objset_at(&tx, &snapshot.root)?;
             node.set(&tx, SET, set)?;
             let new_list = mos.create(&tx, new_part())?.id();
@@ -475,6 +515,8 @@ impl Datasets {
             self.check_taken(tx, path, &snapshot)?;
             self.check_drained(path, &*self.open_head(path, &source)?)?;
             self.objects.check_root(snapshot.info.set, &snapshot.info.root)?;
+            source.load_props()?;
+            self.check_clone_count(source.id(), snapshot.info.id)?;
             Ok((source, snapshot.info))
         };
         let make = |tx: &Tx, (mut source, info): (Node, SnapshotInfo)| {
@@ -566,6 +608,7 @@ impl Datasets {
             Ok(own.first().map_or(node.get(DEAD_LIST)?.unwrap_or(ObjectId(0)), |first| first.info.dead_list))
         };
         let (recount, source_recount) = (list_after(&own, &node)?, list_after(&left, &source)?);
+        self.tree_changes();
         self.change(|| {
             for (name, key, number) in entries {
                 node.zap_of_mut(&tx, name)?.add_u64(&tx, &key, number)?;

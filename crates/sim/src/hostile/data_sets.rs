@@ -39,6 +39,18 @@ fn write(fs: &Fs, files: u64, random: &mut Prng) -> Result<(), Failure> {
     fs.sync().map_err(failed("sync"))
 }
 
+/// Clones records of files to the next ones, so that a snapshot, another file or both refer to a block too.
+fn share(fs: &Fs, files: u64) -> Result<(), Failure> {
+    let find = |file: u64| fs.lookup(fs.root(), format!("file {file}").as_bytes()).map(|attr| attr.ino);
+    for file in (1..files).step_by(3) {
+        let (Ok(from), Ok(to)) = (find(file - 1), find(file)) else { continue };
+        fs.copy_range(from, 0, to, 0, 12 << 10).map_err(failed("clone"))?;
+        fs.forget(from, 1);
+        fs.forget(to, 1);
+    }
+    fs.sync().map_err(failed("sync"))
+}
+
 /// Runs txgs until nothing waits to be freed.
 fn settle(machine: &Machine, txgs_max: u32) -> Result<(), Failure> {
     for _ in 0..txgs_max {
@@ -77,6 +89,7 @@ pub(super) fn add(workload: &mut Workload) -> Result<(), Failure> {
         let fs = open("a")?;
         for name in ["s1", "s2", "s3", "s4"] {
             write(&fs, 60, &mut random)?;
+            share(&fs, 60)?;
             take("a", name)?;
         }
         write(&fs, 60, &mut random)?;
