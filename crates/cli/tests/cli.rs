@@ -122,7 +122,7 @@ fn what_cannot_become_a_pool_is_refused_by_name() {
     dir.run("pool create dot ./mirror --size 64M", 0);
     dir.run("pool create -f dot2 data.img", 0);
 
-    for words in ["", "fly", "pool", "pool create", "pool create tank", "fs set atime tank", "mount tank"] {
+    for words in ["", "fly", "pool", "pool create", "pool create tank", "fs set atime tank", "mount"] {
         dir.run(words, 2);
     }
     dir.run("pool create tank a.img --size 16Q", 2);
