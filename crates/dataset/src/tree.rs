@@ -12,10 +12,12 @@
 mod branches;
 mod open_snapshots;
 mod snapshots;
+mod space;
 mod usage;
 
 use snapshots::Clones;
-pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
+pub use snapshots::{Bookmark, Hold, Snapshot, snapshot_in_key};
+pub use space::SpaceUsage;
 pub use usage::DatasetUsage;
 
 use crate::branch::{Branch, space_of_pool};
