@@ -366,7 +366,7 @@ check_snapshot_tools() {
     restic check -q --no-cache --read-data
     restic restore -q --no-cache latest --target "$work/restored"
     diff -r --no-dereference "$snap" "$work/restored"
-    # A second backup reads no file: inode numbers and times are those of the first.
+    # The second backup reads no file, because inode numbers and times are those of the first.
     (cd "$snap" && restic backup --no-cache .) >"$work/restic.log"
     grep -q ' 0 new, *0 changed' "$work/restic.log" || { cat "$work/restic.log"; return 1; }
     pg "$pg_bin/pg_ctl" -w -D "$mnt/pg" -m fast stop >/dev/null

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use support::{Running, TestDir, can_mount};
+use support::{Running, TestDir, can_mount, noise};
 use terrane_dataset::Dataset;
 use terrane_device::{Device, FileDevice};
 use terrane_object::ObjectSets;
@@ -347,18 +347,6 @@ fn json_is_what_its_page_says() {
         })
         .collect();
     assert!(untested.is_empty(), "sections that no command was compared with: {untested:?}");
-}
-
-/// Incompressible bytes, reproducible.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(step).collect()
 }
 
 #[test]

@@ -9,19 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
-use support::{NOBODY, TestDir, as_user, can_mount, is_root};
-
-/// Incompressible bytes.
-fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(step).collect()
-}
+use support::{NOBODY, TestDir, as_user, can_mount, is_root, noise};
 
 /// Writes until the file system refuses, and returns the error.
 fn fill(path: &Path, bytes: &[u8]) -> io::Error {

@@ -120,11 +120,6 @@ impl Branch {
 
     /// Moves it below another branch, under a new name. Open data sets apply at once what they inherit there.
     pub(crate) fn move_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
-        self.link_to(parent, name);
-        self.follow();
-    }
-
-    fn link_to(self: &Arc<Self>, parent: &Arc<Branch>, name: &str) {
         let before = self.name.lock().clone();
         self.forget_charges();
         if let Some(above) = self.parent() {
@@ -134,28 +129,30 @@ impl Branch {
         *self.name.lock() = name.to_string();
         parent.children.lock().insert(name.to_string(), Arc::clone(self));
         self.forget_charges();
+        self.follow();
     }
 
     /// The path of a data set whose quota would be exceeded if this one moved below `parent`, or that of the root data set if more would
     /// be reserved than the pool has. `None`: it can move. The caller holds the tree.
     pub(crate) fn too_small_for(self: &Arc<Self>, parent: &Arc<Branch>, pool: (u64, u64)) -> Option<String> {
-        let before: Vec<(Arc<Branch>, Charge)> =
-            parent.chain().map(|branch| (Arc::clone(&branch), branch.charge(None))).collect();
-        let (home, name) = (self.parent()?, self.name.lock().clone());
-        // Other threads may count it below its new parent for a moment.
-        self.link_to(parent, &format!("{name} moves"));
-        let is_too_small = |(branch, before): &(Arc<Branch>, Charge)| {
-            let after = branch.charge(None);
+        let is_too_small = |branch: &Arc<Branch>| {
+            let (before, after) = (branch.charge(None), branch.charge_after_move(self, parent));
             let reserved = |charge: &Charge| charge.bytes.saturating_sub(charge.used);
             let exceeds = |limit: u64| after.bytes > before.bytes && after.bytes > limit;
             branch.limits.quota().is_some_and(exceeds)
                 || branch.is_root()
-                    && reserved(&after) > reserved(before)
+                    && reserved(&after) > reserved(&before)
                     && reserved(&after) > pool.0.saturating_sub(pool.1)
         };
-        let found = before.iter().find(|row| is_too_small(row)).map(|(branch, _)| branch.path());
-        self.link_to(&home, &name);
-        found
+        parent.chain().find(is_too_small).map(|branch| branch.path())
+    }
+
+    /// Its charge if `moved` lay below `to`.
+    fn charge_after_move(self: &Arc<Self>, moved: &Arc<Branch>, to: &Arc<Branch>) -> Charge {
+        let children = self.children();
+        let others = children.iter().filter(|child| !Arc::ptr_eq(child, moved));
+        let added = Arc::ptr_eq(self, to).then(|| moved.charge(None));
+        self.charge_over(others.map(|child| child.charge_after_move(moved, to)).chain(added))
     }
 
     /// Its parent; `None`: the root data set.
@@ -315,9 +312,18 @@ impl Branch {
         if let Some((_, charge)) = known {
             return charge;
         }
+        let children = self.children();
+        let charge = self.charge_over(children.iter().map(|child| child.charge(synced)));
+        if let Some(synced) = synced {
+            *self.charge.lock() = Some((synced, charge));
+        }
+        charge
+    }
+
+    /// Its charge with these data sets below it.
+    fn charge_over(&self, children: impl Iterator<Item = Charge>) -> Charge {
         let (mut below, mut used_below) = (0u64, 0u64);
-        for child in self.children() {
-            let child = child.charge(synced);
+        for child in children {
             below = below.saturating_add(child.bytes);
             used_below = used_below.saturating_add(child.used);
         }
@@ -330,11 +336,7 @@ impl Branch {
         let tree_slack = self.limits.reservation().saturating_sub(bytes);
         let (bytes, used) = (bytes.saturating_add(tree_slack), used.saturating_add(used_below));
         let head = own_of_head.saturating_add(head_slack);
-        let charge = Charge { bytes, used, head, head_slack, tree_slack };
-        if let Some(synced) = synced {
-            *self.charge.lock() = Some((synced, charge));
-        }
-        charge
+        Charge { bytes, used, head, head_slack, tree_slack }
     }
 
     /// Bytes by which the charges of data sets below can grow together. `pool`: as in `bounds`.

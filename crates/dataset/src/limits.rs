@@ -78,7 +78,7 @@ impl Limits {
     }
 }
 
-/// What a data set is charged.
+/// What a data set is charged, and how far it can grow without a larger charge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Charge {
     /// Bytes with all data sets below.

@@ -29,6 +29,8 @@ const SLACK_BYTES: u64 = 1 << 20;
 const RETRY_NS: u64 = 1_000_000_000;
 /// Commits for one operation, while others promise what it waits for.
 const TRIES: u32 = 16;
+/// Most commits for which an operation above a limit waits while something is being freed, by any owner.
+const FREEING_COMMITS: u32 = 3;
 /// Cost of setting a limit. Works in a full pool.
 const COST_SET: Cost = Cost { write_bytes: 64 << 10, meta_blocks: 24, frees: true, ..Cost::NOTHING };
 
@@ -454,11 +456,12 @@ impl Quotas {
                     Verdict::Unsure => {}
                     Verdict::Over => {
                         // Others may have freed space since the last sync. One commit counts everything that was
-                        // freed before this operation.
+                        // freed before this operation. A file that was just removed may be freed after that.
                         let is_due = is_freeing
                             || one.committed_ns == 0
                             || now_ns.saturating_sub(one.committed_ns) >= RETRY_NS;
-                        may_retry &= is_due && tries_left == TRIES;
+                        let commits = TRIES - tries_left;
+                        may_retry &= is_due && (commits == 0 || is_freeing && commits < FREEING_COMMITS);
                         if may_retry {
                             one.committed_ns = now_ns.max(1);
                         }

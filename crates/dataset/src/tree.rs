@@ -12,10 +12,12 @@
 mod branches;
 mod open_snapshots;
 mod snapshots;
+mod space;
 mod usage;
 
 use snapshots::Clones;
-pub use snapshots::{Bookmark, Hold, Snapshot, SpaceUsage, snapshot_in_key};
+pub use snapshots::{Bookmark, Hold, Snapshot, snapshot_in_key};
+pub use space::SpaceUsage;
 pub use usage::DatasetUsage;
 
 use crate::branch::{Branch, space_of_pool};
@@ -94,7 +96,7 @@ struct Retired {
     set: Arc<ObjectSet>,
     /// First part of its dead list, or 0.
     dead_list: ObjectId,
-    /// What it consists of could not be read when it was to be destroyed, in this txg.
+    /// The last txg in which its own objects could not be read, so that they were not destroyed.
     failed: Option<Txg>,
 }
 
@@ -108,7 +110,7 @@ struct RetiredObjects {
 impl Datasets {
     /// Opens the tree of a pool, and continues to free destroyed data sets and snapshots. A pool must have only one `Datasets`.
     pub fn open(objects: &Arc<ObjectSets>) -> Result<Arc<Datasets>, DatasetError> {
-        // Now, because nobody waits for the tree or a txg yet.
+        // No other thread can wait for the tree or for a txg yet.
         objects.identify_older(Node::root(objects.mos())?.set)?;
         let datasets = Arc::new(Datasets {
             objects: Arc::clone(objects),
@@ -204,7 +206,7 @@ impl Datasets {
         Ok(())
     }
 
-    /// Data sets are created, destroyed or renamed, or change their origin.
+    /// To be called before data sets are created, destroyed or renamed, or change their origin.
     fn tree_changes(&self) {
         *self.clones.lock() = None;
     }
@@ -373,7 +375,7 @@ impl Datasets {
         self.tree_changes();
         self.change(|| {
             old_above.zap_of_mut(&tx, CHILDREN)?.remove(&tx, old_name.as_bytes())?;
-            // A handle of its own, as the other may be of the same ZAP.
+            // Opened after the removal: both parents may be the same, and a handle does not see the changes of another.
             Ok(new_above.zap_of_mut(&tx, CHILDREN)?.add_u64(&tx, new_name.as_bytes(), id.0)?)
         })?;
         branch.move_to(&above, new_name);
@@ -482,7 +484,7 @@ impl Datasets {
         })?;
         retired.update_u64(tx, format!("{id}{DEAD_LIST_OF}").as_bytes(), dead_list.0)?;
         retired.update_u64(tx, format!("{id}{PRUNE_BELOW}").as_bytes(), prune_below.0)?;
-        // Its tiny ZAPs go without being counted.
+        // The blocks of its tiny ZAPs are freed without a look at their content.
         self.objects.pool().lose_uses(Feature::TinyZap, "an object set is freed as a whole");
         if let Some(chain) = Chain::of(set) {
             chain.change(tx, ChainChange::Detach { origin: Txg(prune_below.0.saturating_sub(1)) });

@@ -4,6 +4,7 @@ use crate::claims::{Claims, DNODE_META_BLOCKS, Need, sum};
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
+use terrane_object::ObjectError;
 use terrane_pool::Tx;
 use terrane_txg::cost::Cost;
 use terrane_wire::ObjectId;
@@ -35,9 +36,13 @@ impl Fs {
             sum(costs.chain([extra]))
         };
         let mut txg = self.set.open_txg().0;
+        let mut waits = 0;
         loop {
             let reserved = missing(txg);
-            let tx = self.set.begin(reserved)?;
+            let tx = match self.set.begin(reserved) {
+                Err(ObjectError::Quota { .. }) if self.wait_for_unlinked(&mut waits) => continue,
+                begun => begun?,
+            };
             if tx.txg().0 != txg {
                 // The txg changed in between: claims of the old one do not count in the new one.
                 txg = tx.txg().0;

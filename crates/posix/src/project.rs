@@ -55,9 +55,13 @@ impl Fs {
 
     /// Admits an operation with these charges. May commit, so the caller has begun no transaction and holds no lock.
     pub(crate) fn admit(&self, charges: &Charges, writes_back: bool) -> Result<Option<Promise>, Errno> {
-        match self.dataset().quotas().admit(charges, writes_back)? {
-            Ok(promise) => Ok(promise),
-            Err(OverQuota) => Err(Errno::EDQUOT),
+        let mut waits = 0;
+        loop {
+            match self.dataset().quotas().admit(charges, writes_back)? {
+                Ok(promise) => return Ok(promise),
+                Err(OverQuota) if self.wait_for_unlinked(&mut waits) => {}
+                Err(OverQuota) => return Err(Errno::EDQUOT),
+            }
         }
     }
 

@@ -6,9 +6,14 @@ use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::types::Ino;
 use std::sync::Arc;
+use std::time::Duration;
 use terrane_object::{Object, ObjectError, ObjectKind};
 use terrane_pool::Tx;
 use terrane_wire::ObjectId;
+
+/// How often, and how long each time, an operation waits for the kernel to forget a file before a quota refuses it.
+const FORGET_WAITS: u32 = 5;
+const FORGET_PAUSE: Duration = Duration::from_millis(10);
 
 impl Fs {
     /// Destroys up to 256 of the objects that a crash left without a name. True: there may be more. It may run
@@ -30,6 +35,17 @@ impl Fs {
     /// Number of objects that wait for destruction, including those in use.
     pub fn unlinked_count(&self) -> Result<usize, Errno> {
         self.unlinked.len()
+    }
+
+    /// Waits a moment if a file was unlinked whose space is not freed yet: the kernel forgets it on another thread, right after it has
+    /// answered the program. False: there is none, or the caller has waited [`FORGET_WAITS`] times.
+    pub(crate) fn wait_for_unlinked(&self, waits: &mut u32) -> bool {
+        if *waits >= FORGET_WAITS || self.unlinked.len().unwrap_or(0) == 0 {
+            return false;
+        }
+        *waits += 1;
+        self.set.pool().env().sleep(FORGET_PAUSE);
+        true
     }
 
     /// Destroys an unlinked object and frees its space, unless it is in use.

@@ -290,6 +290,36 @@ fn an_older_pool_is_counted_by_a_walk() {
     assert_exact(&m, "remounted");
 }
 
+/// Damage of limits and counts costs these, not the files.
+#[test]
+fn a_data_set_with_damaged_limits_can_be_mounted() {
+    let mut m = Machine::new(54, &[]);
+    let root = m.fs().root();
+    for uid in 0..300 {
+        m.fs().create(root, format!("file{uid}").as_bytes(), 0o644, &user(uid * 7919)).unwrap();
+        limit(&m, &format!("userobjquota@{}", uid * 7919), 1);
+    }
+    m.fs().sync().unwrap();
+    let more = |m: &Machine| m.fs().create(root, b"more", 0o644, &user(7919)).map(drop);
+    assert_eq!(more(&m), Err(Errno::EDQUOT));
+    let set = m.fs().dataset().object_set().clone();
+    let stored = |object: &std::sync::Arc<terrane_object::Object>| {
+        let blocks = (0..object.block_count()).filter_map(|block| object.stored_pointer(block).unwrap());
+        blocks.filter(|ptr| matches!(ptr, BlockPtr::Normal(_))).collect::<Vec<_>>()
+    };
+    let limits = m.fs().dataset().shared_master().lock().lookup_u64(b"userobjquota@").unwrap().unwrap();
+    let limits = stored(&set.hold(terrane_wire::ObjectId(limits)).unwrap());
+    let table = set.read_owner_table(OwnerKind::User, stored);
+    drop(set);
+    assert!(!limits.is_empty() && !table.is_empty());
+    table.iter().for_each(|ptr| m.rot_block(ptr));
+    m.remount();
+    assert_eq!(m.fs().getattr(m.fs().lookup(root, b"file7").unwrap().ino).unwrap().uid, 7 * 7919);
+    limits.iter().for_each(|ptr| m.rot_block(ptr));
+    m.remount();
+    assert_eq!(more(&m), Ok(()), "limits that cannot be read do not apply");
+}
+
 /// Without a table no commit would be possible. A new one counts everything again.
 #[test]
 fn a_damaged_table_is_begun_anew() {

@@ -224,7 +224,7 @@ pub fn adopt(
     for (number, InheritedMount { connection, facts, tags, .. }) in mounts {
         let Some(TakenOver { view, fs, spec }) = taken.remove(&number) else {
             let dropped = FdStore::of_this_process().map(|holder| holder.drop_mount(number));
-            // An error must not end the mounts that were adopted: what is dropped here unmounts.
+            // An error must not leave this function: mounts that were adopted already would be unmounted.
             log_failure(dropped.transpose(), &facts.dir);
             continue;
         };

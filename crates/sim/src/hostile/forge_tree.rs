@@ -11,9 +11,9 @@ use terrane_device::sim::Survival;
 use terrane_device::{Device, SimDevice};
 use terrane_format::directory::SPILL;
 use terrane_format::{BlockPtr, Owner};
-use terrane_object::ObjectKind;
 use terrane_object::dnode::{DNODE_BLOCK_BYTES, DnodeHead, SLOT_BYTES, dnodes_in};
 use terrane_object::objset::HEADER;
+use terrane_object::{ObjectKind, OwnerKind};
 use terrane_oracle::{Failure, failed};
 use terrane_pool::{Client, ImportOptions, Pool, Stream, Tx, TxgSync, WriteRequest};
 use terrane_store::PoolError;
@@ -25,6 +25,9 @@ use terrane_wire::Txg;
 const ROOT_AT: usize = DnodeHead::SIZE;
 const BONUS_AT: usize = ROOT_AT + BlockPtr::SIZE;
 
+/// First slot of the tables of owners in the header of an object set, and the bytes of their state in its bonus.
+const OWNERS_SLOT: usize = 3;
+const OWNERS_STATE_BYTES: usize = 16;
 /// Offset of the number of the object set in the bonus of a snapshot.
 const SET_AT: usize = BlockPtr::SIZE + 40;
 
@@ -132,10 +135,21 @@ fn descend(
             if let Some(fixed) = fixed {
                 fixed.apply(&mut raw, 0);
             } else if descent.fixed.is_none() && descent.rng.one_in(10) {
-                // The head, or one of the two dnodes: bytes between them have no meaning.
-                let from = descent.rng.below(3) as usize * SLOT_BYTES;
-                let end = if from == 0 { DnodeHead::SIZE } else { from + BONUS_AT };
+                // The head, one of the two dnodes, or one of the tables of owners: bytes between them have no meaning.
+                let slot = descent.rng.below(3 + OwnerKind::ALL.len() as u64) as usize;
+                let from = slot * SLOT_BYTES;
+                let end = match slot {
+                    0 => DnodeHead::SIZE,
+                    OWNERS_SLOT => from + BONUS_AT + OWNERS_STATE_BYTES,
+                    _ => from + BONUS_AT,
+                };
                 mutate(&mut raw, from..end, descent.rng);
+            } else if descent.fixed.is_none() && descent.rng.one_in(6) {
+                let kind = *descent.rng.one_of(&OwnerKind::ALL);
+                let object = kind.table_id().0;
+                let tree = Target::Tree { objset, object, dnodes: false, block: 0 };
+                let at = (OWNERS_SLOT + kind as usize) * SLOT_BYTES + ROOT_AT;
+                replace_pointer(txg_sync, &mut raw, at, tree, descent)?;
             } else {
                 let tree = Target::Tree { objset, object: 0, dnodes: true, block: 0 };
                 replace_pointer(txg_sync, &mut raw, SLOT_BYTES + ROOT_AT, tree, descent)?;
