@@ -292,7 +292,7 @@ impl Dispatch {
                 };
                 Ok(reply.bytes(&proto::LseekOut { offset }.encode()))
             }
-            Request::CopyFileRange { copy, wide } => self.copy(node, &copy, wide, reply),
+            Request::CopyFileRange { copy, wide } => self.copy(call.header.nodeid, &copy, wide, reply),
             Request::Ioctl { ioctl, data } => {
                 self.ioctl(fs, negotiated, call.header, node, (&ioctl, data), reply)
             }
@@ -475,7 +475,7 @@ impl Dispatch {
         }
     }
 
-    fn copy(&self, from: Ino, copy: &proto::CopyFileRangeIn, wide: bool, reply: &mut Reply) -> Answer {
+    fn copy(&self, from: u64, copy: &proto::CopyFileRangeIn, wide: bool, reply: &mut Reply) -> Answer {
         if copy.flags != 0 {
             return Err(EINVAL);
         }
@@ -483,7 +483,12 @@ impl Dispatch {
         let len = if wide { copy.len } else { copy.len.min(u64::from(u32::MAX)) };
         let to = self.ino(copy.nodeid_out);
         self.drop_capabilities(to)?;
-        let copied = self.fs.copy_range(from, copy.off_in, to, copy.off_out, len)?;
+        let copied = match self.snapshot_source(from)? {
+            Some((snapshot, ino)) => {
+                self.fs.clone_range_from(&snapshot.fs, (ino, copy.off_in), to, copy.off_out, len)?.bytes
+            }
+            None => self.fs.copy_range(self.ino(from), copy.off_in, to, copy.off_out, len)?,
+        };
         match u32::try_from(copied) {
             _ if wide => reply.bytes(&proto::CopyFileRangeOut { bytes_copied: copied }.encode()),
             Ok(size) => reply.bytes(&proto::WriteOut { size, padding: 0 }.encode()),

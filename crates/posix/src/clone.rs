@@ -8,11 +8,14 @@ use crate::claims::Need;
 use crate::errno::Errno;
 use crate::fs::Fs;
 use crate::hold::InodeRef;
+use crate::inode::State;
 use crate::operation::{Change, Charges, HoldResult, Locks, Operation, OperationCost, Outcome, to_lock};
 use crate::types::{Cloned, FILE_SIZE_MAX, Ino, WriteFlags};
 use crate::write::{CHUNK_BYTES, Write, edges_cost};
 use smallvec::smallvec;
 use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
 use terrane_dataset::Charge;
 use terrane_object::shared::{ClonableRecords, SharedTable};
 use terrane_txg::cost::Cost;
@@ -27,8 +30,10 @@ const DEAD_ENTRY_BYTES: u64 = 32;
 const LEAF_ENTRIES: u64 = 512;
 
 /// Puts a piece of one file into another, in whole records.
-#[derive(Clone, Debug)]
-struct CloneRecords {
+#[derive(Clone)]
+struct CloneRecords<'s> {
+    /// The source's file system: a data set or a snapshot of the same pool.
+    source: &'s Fs,
     from: Ino,
     to: Ino,
     /// Bytes of the source.
@@ -52,15 +57,17 @@ struct Plan {
 }
 
 /// Two files, and what a piece needs.
-struct HeldClone<'f> {
-    source: InodeRef<'f>,
+struct HeldClone<'f, 's> {
+    source: InodeRef<'s>,
     target: InodeRef<'f>,
+    /// Both are in one file system.
+    is_within: bool,
     plan: Plan,
     /// Records of the plan that are taken.
     taken: ClonableRecords,
 }
 
-impl CloneRecords {
+impl CloneRecords<'_> {
     /// What can be cloned of the range, from its start on. `None`: nothing.
     fn plan(
         &self,
@@ -102,14 +109,15 @@ impl CloneRecords {
     }
 }
 
-impl Operation for CloneRecords {
-    type Held<'f> = HeldClone<'f>;
+impl<'s> Operation for CloneRecords<'s> {
+    type Held<'f> = HeldClone<'f, 's>;
     type Done = Cloned;
     /// `None`: bytes must be copied.
     type Answer = Option<Cloned>;
 
-    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldClone<'f>, Option<Cloned>>, Errno> {
-        let (source, target) = (fs.hold(self.from)?, fs.hold(self.to)?);
+    fn hold<'f>(&self, fs: &'f Fs) -> Result<HoldResult<HeldClone<'f, 's>, Option<Cloned>>, Errno> {
+        let is_within = ptr::eq(fs, self.source);
+        let (source, target) = (self.source.hold(self.from)?, fs.hold(self.to)?);
         let sizes = [&source, &target].map(|inode| inode.read().attrs.zpl.size);
         let [source_bytes, target_bytes] = sizes;
         let Some(plan) = self.plan(fs, (&source, source_bytes), (&target, target_bytes))? else {
@@ -125,10 +133,10 @@ impl Operation for CloneRecords {
         if taken.copies == taken.count {
             return Ok(HoldResult::NoChange(None));
         }
-        Ok(HoldResult::Held(HeldClone { source, target, plan, taken }))
+        Ok(HoldResult::Held(HeldClone { source, target, is_within, plan, taken }))
     }
 
-    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldClone<'_>) -> Result<OperationCost<'h>, Errno> {
+    fn cost<'h>(&self, fs: &'h Fs, held: &'h HeldClone<'_, 's>) -> Result<OperationCost<'h>, Errno> {
         let HeldClone { target, plan, taken, .. } = held;
         let ClonableRecords { count, copies, shared_bytes } = *taken;
         let needs = smallvec![(&target.claims, Need::attrs())];
@@ -157,23 +165,29 @@ impl Operation for CloneRecords {
     }
 
     /// An owner is charged for shared blocks too.
-    fn charges(&self, _: &Fs, held: &HeldClone<'_>) -> Result<Charges, Errno> {
+    fn charges(&self, _: &Fs, held: &HeldClone<'_, 's>) -> Result<Charges, Errno> {
         let HeldClone { target, plan, taken, .. } = held;
         let copied = taken.copies.saturating_mul(plan.record_bytes.into());
         let bytes = taken.shared_bytes.saturating_add(copied);
         Ok(smallvec![Charge::of(target.read().owners(), bytes, 0)])
     }
 
-    fn locks<'h>(held: &'h HeldClone<'_>) -> Locks<'h> {
-        to_lock([&held.source, &held.target])
+    /// A source elsewhere is not locked, since numbers do not order the inodes of several file systems. Each record of a
+    /// piece is as it was at some time of the copy. What its block is counted for does not depend on the lock: all
+    /// operations of a txg end before the next txg opens, and the sync counts references and frees of one txg together.
+    fn locks<'h>(held: &'h HeldClone<'_, 's>) -> Locks<'h> {
+        if held.is_within { to_lock([&held.source, &held.target]) } else { to_lock([&held.target]) }
     }
 
-    fn run<'f>(&self, change: &mut Change<'_, 'f>, held: &HeldClone<'f>) -> Result<Outcome<Cloned>, Errno> {
+    fn run<'f>(
+        &self,
+        change: &mut Change<'_, 'f>,
+        held: &HeldClone<'f, 's>,
+    ) -> Result<Outcome<Cloned>, Errno> {
         let (fs, tx) = (change.fs, change.tx);
-        let HeldClone { source, target, plan, taken } = held;
-        let source_state = change.locked.get(source.ino);
-        source_state.check_file()?;
-        let source_bytes = source_state.attrs.zpl.size;
+        let HeldClone { source, target, is_within, plan, taken } = held;
+        let source_bytes =
+            if *is_within { file_bytes(change.locked.get(source.ino))? } else { file_bytes(&source.read())? };
         let target_bytes = change.locked.get(target.ino).attrs.zpl.size;
         if self.plan(fs, (source, source_bytes), (target, target_bytes))?.as_ref() != Some(plan) {
             return Ok(Outcome::Retry);
@@ -206,9 +220,20 @@ impl Operation for CloneRecords {
         Ok(Outcome::Saved(Cloned { bytes, shared_bytes }))
     }
 
-    fn end<'f>(&self, _: Change<'_, 'f>, _: &HeldClone<'f>, done: Cloned) -> Result<Option<Cloned>, Errno> {
+    fn end<'f>(
+        &self,
+        _: Change<'_, 'f>,
+        _: &HeldClone<'f, 's>,
+        done: Cloned,
+    ) -> Result<Option<Cloned>, Errno> {
         Ok(Some(done))
     }
+}
+
+/// The size of a file.
+fn file_bytes(state: &State) -> Result<u64, Errno> {
+    state.check_file()?;
+    Ok(state.attrs.zpl.size)
 }
 
 impl Fs {
@@ -234,11 +259,27 @@ impl Fs {
         to_offset: u64,
         len: u64,
     ) -> Result<Cloned, Errno> {
-        let source = self.hold(from)?;
+        self.clone_range_from(self, (from, from_offset), to, to_offset, len)
+    }
+
+    /// The same from a file of another data set or of a snapshot. `EXDEV`: it is in another pool.
+    pub fn clone_range_from(
+        &self,
+        source_fs: &Fs,
+        (from, from_offset): (Ino, u64),
+        to: Ino,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<Cloned, Errno> {
+        if !Arc::ptr_eq(self.set.pool(), source_fs.set.pool()) {
+            return Err(Errno::EXDEV);
+        }
+        let source = source_fs.hold(from)?;
         source.read().check_file()?;
         let target = self.hold(to)?;
         target.read().check_file()?;
-        if from == to && from_offset.abs_diff(to_offset) < len {
+        let is_within = ptr::eq(self, source_fs);
+        if is_within && from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Errno::EINVAL);
         }
         // By the current size: within one file the copy itself may move the end.
@@ -252,7 +293,7 @@ impl Fs {
                 break;
             };
             let range = at..at.saturating_add(len - done.bytes);
-            match self.clone_piece((&source, range), (&target, into), &mut data) {
+            match self.clone_piece(source_fs, (&source, range), (&target, into), &mut data) {
                 Ok(piece) if piece.bytes == 0 => break,
                 Ok(piece) => {
                     done.bytes += piece.bytes;
@@ -266,7 +307,7 @@ impl Fs {
             }
         }
         if done.shared_bytes > 0 {
-            self.note_access(&source);
+            source_fs.note_access(&source);
         }
         Ok(done)
     }
@@ -274,12 +315,13 @@ impl Fs {
     /// Clones or copies the beginning of a range.
     fn clone_piece(
         &self,
+        source_fs: &Fs,
         (source, range): (&InodeRef<'_>, Range<u64>),
         (target, into): (&InodeRef<'_>, u64),
         data: &mut Vec<u8>,
     ) -> Result<Cloned, Errno> {
         let (from, to) = (source.ino, target.ino);
-        let clone = CloneRecords { from, to, range: range.clone(), into };
+        let clone = CloneRecords { source: source_fs, from, to, range: range.clone(), into };
         if let Some(cloned) = self.execute(&clone)? {
             return Ok(cloned);
         }
@@ -291,7 +333,7 @@ impl Fs {
             step = step.min(record - inside);
         }
         data.clear();
-        self.read(from, range.start, u32::try_from(step).unwrap_or(u32::MAX), data)?;
+        source_fs.read(from, range.start, u32::try_from(step).unwrap_or(u32::MAX), data)?;
         if data.is_empty() {
             return Ok(Cloned::default());
         }

@@ -112,6 +112,22 @@ impl World {
         if from.is_empty() { None } else { Some(self.random.one_of(&from).clone()) }
     }
 
+    /// A file to copy from: of the data set itself, of another, or of a snapshot.
+    fn pick_source(&mut self, path: &str, target: &str) -> Option<(Arc<Fs>, String, Vec<u8>)> {
+        let heads: Vec<String> = self.model.heads.keys().cloned().collect();
+        let other = if self.random.one_in(2) { path.to_string() } else { self.pick(heads)? };
+        let snapshots = self.model.snapshots.get(&other).cloned().unwrap_or_default();
+        let (of, files) = match self.pick(snapshots).filter(|_| self.random.one_in(2)) {
+            Some((name, files)) => {
+                (Fs::open(self.datasets.open_snapshot(&other, &name).unwrap()).unwrap(), files)
+            }
+            None => (self.fs(&other), self.model.heads[&other].clone()),
+        };
+        let (name, content) = self.pick(files.into_iter().collect())?;
+        // Ranges within one file may overlap.
+        (of.is_read_only() || other != path || name != target).then_some((of, name, content))
+    }
+
     fn change_files(&mut self, path: &str) {
         let fs = self.fs(path);
         for _ in 0..1 + self.random.below(5) {
@@ -120,8 +136,7 @@ impl World {
                 0 => self.name("f"),
                 _ => self.pick(known.clone()).unwrap_or_else(|| self.name("f")),
             };
-            // Of what earlier changes have stored.
-            let source = self.pick(known).filter(|source| *source != name && self.random.one_in(2));
+            let source = if self.random.one_in(2) { self.pick_source(path, &name) } else { None };
             let files = self.model.heads.get_mut(path).unwrap();
             let ino = fs.lookup(fs.root(), name.as_bytes()).map(|attr| attr.ino);
             if ino.is_ok() && self.random.one_in(5) {
@@ -131,9 +146,8 @@ impl World {
             }
             let ino =
                 ino.unwrap_or_else(|_| fs.create(fs.root(), name.as_bytes(), 0o644, &ROOT).unwrap().ino);
-            if let Some(source) = source {
-                let shared = files[&source].clone();
-                let from = fs.lookup(fs.root(), source.as_bytes()).unwrap().ino;
+            if let Some((of, source, shared)) = source {
+                let from = of.lookup(of.root(), source.as_bytes()).unwrap().ino;
                 let (at, into, len) = if self.random.one_in(2) {
                     (0, 0, shared.len())
                 } else {
@@ -144,8 +158,9 @@ impl World {
                     let at = (at as usize).min(shared.len());
                     (at, into as usize, (len as usize).min(shared.len() - at))
                 };
-                let copied = fs.copy_range(from, at as u64, ino, into as u64, len as u64);
-                assert_eq!(copied, Ok(len as u64));
+                let copied = fs.clone_range_from(&of, (from, at as u64), ino, into as u64, len as u64);
+                assert_eq!(copied.map(|copied| copied.bytes), Ok(len as u64));
+                of.forget(from, 1);
                 if len == 0 {
                     files.entry(name).or_default();
                     continue;

@@ -1,8 +1,8 @@
 //! Requests about snapshots, and about the directories above them.
 //!
 //! No request for a node with a tag reaches the live file system. A request that would change a file below `.terrane` gets
-//! `EROFS`. If it also names a node of another tree it gets `EXDEV`, as between file systems. So `mv` and `cp` copy from
-//! a snapshot by reading and writing.
+//! `EROFS`. If it also names a node of another tree it gets `EXDEV`, as between file systems. So `mv` copies from
+//! a snapshot. A copy of a range from a snapshot to a live file is answered as one between live files.
 //!
 //! `.terrane` exists in the root of a mount while the live root directory has no entry of that name. So a user's
 //! own entry stays reachable.
@@ -80,11 +80,25 @@ impl Dispatch {
         let Some((tag, ino)) = Tag::split(nodeid) else {
             return self.answer_beside_snapshots(dir, call, reply);
         };
+        if let Request::CopyFileRange { copy, .. } = *call.request
+            && Tag::split(copy.nodeid_out).is_none()
+            && VirtualDir::of(nodeid).is_none()
+        {
+            return None;
+        }
         Some(match (*call.request, VirtualDir::of(nodeid)) {
             (Request::Forget { nlookup }, _) => Ok(self.forget(dir, nodeid, nlookup)),
             (_, Some(virtual_dir)) => self.answer_in_virtual(dir, virtual_dir, call, reply),
             (_, None) => self.answer_in_snapshot(dir, (tag, ino), call, reply),
         })
+    }
+
+    /// The file that a range is copied from, of a snapshot. `None`: it is a live one.
+    pub(super) fn snapshot_source(&self, nodeid: u64) -> Result<Option<(OpenSnapshot, Ino)>, Errno> {
+        let (Some(dir), Some((tag, ino))) = (self.snapshots.as_deref(), Tag::split(nodeid)) else {
+            return Ok(None);
+        };
+        Ok(Some((dir.resolve(tag)?, ino)))
     }
 
     fn forget(&self, dir: &SnapshotDir, nodeid: u64, count: u64) {

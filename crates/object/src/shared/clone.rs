@@ -4,8 +4,11 @@
 //! with the stored block's pointer. Other records are copied: those that are not stored yet share their bytes in
 //! memory until one is changed. Holes become holes.
 //!
+//! The source may be in another set: of another data set, or of a snapshot.
+//!
 //! Invariant: a pointer is given only if it is in the source's tree, and no txg before the clone's removes it. So
-//! the block cannot be freed before the sync of the clone's txg, which counts references and frees together.
+//! the block cannot be freed before the sync of the clone's txg, which counts references and frees together. A
+//! snapshot is closed in the txg that destroys it, before any of its blocks is freed.
 
 use super::SharedTable;
 use crate::dirty::{DirtyBlock, DirtyContent};
@@ -140,6 +143,7 @@ impl ObjectSet {
     fn sources(&self, source: &Object, records: Range<u64>, txg: Txg) -> Result<Vec<Source>, ObjectError> {
         let may_share = source.kind() == ObjectKind::File && SharedTable::is_in_force(self.pool());
         loop {
+            source.table()?;
             let dnode = source.synced_dnode()?;
             let mut pointers = ReplacedPointers::new(self.pool(), source.tree_id(), &dnode);
             let mut stored = Vec::new();

@@ -4,7 +4,9 @@ use super::*;
 use crate::dispatch::replay::tests::{AGREED, ask_about};
 use crate::metrics::Metrics;
 use crate::mount::MountOptions;
-use crate::proto::{CopyFileRangeIn, CreateIn, Dirent, EntryOut, OpenIn, ROOT_ID, SetattrIn, WriteIn};
+use crate::proto::{
+    CopyFileRangeIn, CreateIn, Dirent, EntryOut, OpenIn, ROOT_ID, SetattrIn, WriteIn, WriteOut,
+};
 use crate::session::Negotiated;
 use crate::snapshots::Snapshots;
 use crate::snapshots::tags::TagFile;
@@ -217,6 +219,24 @@ fn an_entry_of_that_name_stays_reachable() {
 }
 
 #[test]
+fn a_range_of_a_snapshot_is_copied_to_a_live_file() {
+    let asked = Asked::new();
+    let root = asked.walk(&[b".terrane", b"snapshot", b"monday"]);
+    let (file, live) = (asked.lookup(root, b"file").unwrap(), asked.lookup(ROOT_ID, b"file").unwrap());
+    let copy =
+        CopyFileRangeIn { fh_in: 0, off_in: 1, nodeid_out: live, fh_out: 0, off_out: 0, len: 9, flags: 0 };
+    let answer = asked.ask(file, Request::CopyFileRange { copy, wide: false }).unwrap();
+    assert_eq!(WriteOut::decode(&answer[..WriteOut::SIZE]).map(|out| out.size), Some(2));
+    let mut content = Vec::new();
+    asked.pool.fs.read(live, 0, 9, &mut content).unwrap();
+    assert_eq!(content, b"ldw");
+    // Of a snapshot that was destroyed meanwhile.
+    asked.pool.datasets.destroy_snapshots("", &["monday"]).unwrap();
+    let gone = asked.ask(file, Request::CopyFileRange { copy, wide: true }).map(drop);
+    assert_eq!(gone, Err(Errno::ESTALE));
+}
+
+#[test]
 fn nothing_below_it_can_be_changed() {
     let asked = Asked::new();
     let root = asked.walk(&[b".terrane", b"snapshot", b"monday"]);
@@ -253,7 +273,7 @@ fn nothing_below_it_can_be_changed() {
     assert_eq!(asked.ask(file, write(proto::write::CACHE)).map(drop), Err(EROFS));
     assert_eq!(asked.ask(root, Request::Link { nodeid: file, name: b"x" }).map(drop), Err(EROFS));
     assert_eq!(asked.ask(ROOT_ID, Request::Link { nodeid: file, name: b"x" }).map(drop), Err(EXDEV));
-    for (from, to) in [(file, live), (live, file), (file, file)] {
+    for (from, to) in [(live, file), (file, file), (CONTROL_NODE, live), (LIST_NODE, live)] {
         assert_eq!(asked.ask(from, copy(to)).map(drop), Err(EXDEV), "the kernel copies itself");
     }
     let open = |flags: i32| Request::Open(OpenIn { flags: flags.cast_unsigned(), open_flags: 0 });
