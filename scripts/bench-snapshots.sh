@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# What snapshots cost, beside btrfs and zfs-fuse: taking, holding and destroying them, each on a fresh file system on the same image.
+# What snapshots and copies cost, beside btrfs, zfs-fuse and ext4 (copies alone), each on a fresh file system on the same image.
 #
-#   scripts/bench-snapshots.sh [--peers terrane,btrfs,zfs-off] [--files 100000] [--snapshots 1000] [--reps 1]
+#   scripts/bench-snapshots.sh [--peers terrane,btrfs,zfs-off,ext4] [--files 100000] [--snapshots 1000] [--copy-mib 2048] [--reps 1]
 #
 # Needs root (loop devices), and 8 GiB for the image below TERRANE_BENCH_DIR (default: target/).
 set -euo pipefail
 . "$(dirname "$0")/pool.sh"
 
-peers=terrane,btrfs,zfs-off files=100000 snapshots=1000 reps=1
+peers=terrane,btrfs,zfs-off,ext4 files=100000 snapshots=1000 copied=2048 reps=1
 while [ $# -gt 0 ]; do
     case $1 in
         --peers) peers=$2; shift 2 ;;
         --files) files=$2; shift 2 ;;
         --snapshots) snapshots=$2; shift 2 ;;
+        --copy-mib) copied=$2; shift 2 ;;
         --reps) reps=$2; shift 2 ;;
         *) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
@@ -30,7 +31,7 @@ for rep in $(seq "$reps"); do
         case $peer in zfs-*) command -v zfs-fuse >/dev/null || { loud "SKIPPED: no zfs-fuse"; continue; } ;; esac
         export PEER=$peer
         printf '%s, repetition %d\n' "$peer" "$rep" >&2
-        TERRANE=$terrane "$peer_script" run python3 "$top/scripts/snapshots.py" "$peer" "$MNT" "$files" "$snapshots" | tee -a "$work/rows"
+        TERRANE=$terrane "$peer_script" run python3 "$top/scripts/snapshots.py" "$peer" "$MNT" "$files" "$snapshots" "$copied" | tee -a "$work/rows"
     done
 done
 python3 "$top/scripts/snapshots.py" table "$work/rows"

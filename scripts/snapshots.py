@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The work of bench-snapshots.sh on one mounted file system, and its table.
 
-  snapshots.py PEER DIR FILES SNAPSHOTS   prints a line of JSON
-  snapshots.py table LINES                prints a table of such lines
+  snapshots.py PEER DIR FILES SNAPSHOTS COPY_MIB   prints a line of JSON
+  snapshots.py table LINES                         prints a table of such lines
 """
 
 import json
@@ -19,6 +19,8 @@ RECORD = 16 << 10
 # Records that are overwritten, and made durable together, between two snapshots.
 BETWEEN = 16
 ROWS = {
+    "copy": "cp of a large file, ms",
+    "copy_sync": "the same and sync, ms",
     "command": "a command that does nothing, ms",
     "commit": "write of 4 KiB and fsync, ms",
     "take": "snapshot, ms",
@@ -84,6 +86,13 @@ class Zfs:
         run("zfs", "list", "-t", "snapshot", "-o", "name,used")
 
     diff = None
+
+
+class Plain:
+    """A file system without snapshots."""
+
+    def __init__(self, mount):
+        self.data = mount
 
 
 class Btrfs:
@@ -154,8 +163,35 @@ class Writer:
         return steps * BETWEEN * RECORD / 1e6 / (time.perf_counter() - taken - between)
 
 
-def measure(peer, mount, files, snapshots):
-    kind = {"terrane": Terrane, "btrfs": Btrfs, "zfs": Zfs}[peer.split("-")[0]](mount)
+def measure_copy(kind, mebibytes):
+    source, copy = (os.path.join(kind.data, name) for name in ("source", "copy"))
+    noise = random.Random(8).randbytes(1 << 20)
+    with open(source, "wb") as file:
+        for _ in range(mebibytes):
+            file.write(noise)
+        file.flush()
+        os.fsync(file.fileno())
+
+    def both():
+        run("cp", source, copy)
+        os.sync()
+
+    found = {"copy": timed(run, "cp", source, copy)}
+    os.remove(copy)
+    os.sync()
+    found["copy_sync"] = timed(both)
+    os.remove(copy)
+    os.remove(source)
+    os.sync()
+    return found
+
+
+def measure(peer, mount, files, snapshots, copied):
+    kind = {"terrane": Terrane, "btrfs": Btrfs, "zfs": Zfs}.get(peer.split("-")[0], Plain)(mount)
+    found = {"peer": peer, **measure_copy(kind, copied)}
+    if isinstance(kind, Plain):
+        print(json.dumps(found))
+        return
     for number in range(files):
         directory = os.path.join(kind.data, f"d{number // 1000}")
         if number % 1000 == 0:
@@ -164,7 +200,6 @@ def measure(peer, mount, files, snapshots):
     # What is measured by fsync must not lie in a page cache that a remount empties.
     writer = Writer(os.path.join(kind.data, "big"))
     writer.fill()
-    found = {"peer": peer}
 
     def remount():
         os.close(writer.file)
@@ -236,4 +271,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "table":
         table(sys.argv[2])
     else:
-        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        measure(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
