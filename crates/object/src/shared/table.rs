@@ -27,10 +27,12 @@ use terrane_store::PoolError;
 use terrane_txg::cost::META_BLOCK_BYTES;
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
+/// Leaves that frees from free queues and dead lists change in one sync, roughly. Each free may change another one.
+const FREED_LEAVES_MAX: u64 = 8 << 10;
 /// Leaves that the space kept for every commit covers.
 const COMMIT_LEAVES: u64 = 4;
-/// Leaves for which space is kept at most: about twice the frees that a sync takes from the free queue.
-const SYNC_LEAVES_MAX: u64 = 16 << 10;
+/// Leaves for which space is kept at most.
+const SYNC_LEAVES_MAX: u64 = 2 * FREED_LEAVES_MAX;
 
 /// Sums over all shared blocks, as of the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -198,6 +200,12 @@ impl SharedTable {
     /// Whether the txg may have clones.
     pub(crate) fn has_clones(&self, txg: Txg) -> bool {
         self.clones_in.load(Ordering::Acquire) >= txg.0
+    }
+
+    /// Whether a sync may free more of what waits in free queues and on dead lists. Few leaves are no reason to stop,
+    /// however many frees change them.
+    pub fn takes_more_frees(&self, txg_sync: &TxgSync<'_>) -> bool {
+        txg_sync.deferred_frees() < FREED_LEAVES_MAX || self.leaf_count() <= FREED_LEAVES_MAX
     }
 
     /// What the leaves span.
