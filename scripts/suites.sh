@@ -85,18 +85,22 @@ EOT
 }
 
 # Record size, words after -o, share of the operations in percent. With msync every mapped write is a commit: that is right, and slow,
-# so most leave it to the kernel.
+# so most leave it to the kernel. `clone`: all operations on whole records, so copies share blocks.
 fsx_runs='
-128K  -          30  lazy
-4K    -          20  lazy
-1M    -          15  lazy
-16K   -          20  lazy
+128K  -          25  lazy
+4K    -          15  lazy
+1M    -          10  lazy
+16K   -          15  lazy
 64K   direct_io  10  lazy
 128K  -           5  msync
+4K    -          5   clone
+4K    direct_io  5   clone
+8K    -          5   clone
+4K    -          5   clone
 '
 
 check_fsx() {
-    local ops seed=0 record words share how sum
+    local ops seed=0 record words share how sum blocks=0
     ops=$(in_soak 1000000 40000)
     have fsx
     # Of length 0, posix_fallocate must be refused, which fsx does not expect.
@@ -120,6 +124,10 @@ punch_hole = 4
 copy_file_range = 4
 EOT
     sed '1i nomsyncafterwrite = true' "$work/fsx-msync.toml" >"$work/fsx-lazy.toml"
+    # A commit now and then: only what is stored is shared. At the end of the file an aligned posix_fallocate has length 0.
+    sed -e 's/^min = 1$/min = 4096\nalign = 4096/' -e 's/^\(copy_file_range\) = .*/\1 = 20/' -e 's/^\(fsync\) = .*/\1 = 5/' \
+        -e /posix_fallocate/d \
+        "$work/fsx-lazy.toml" >"$work/fsx-clone.toml"
     local base
     base=$(seed_base)
     while read -r record words share how; do
@@ -130,9 +138,14 @@ EOT
         fsx -q -q -N "$((ops * share / 100))" -S "$((base + seed))" -f "$work/fsx-$how.toml" -P "$work" "$mnt/fsx-$seed" ||
             { say "    fsx -S $((base + seed)), recordsize $record, $words"; return 1; }
         sum=$(sha256sum "$mnt/fsx-$seed")
+        if [ "$how" = clone ]; then
+            "$terrane" sync p
+            blocks=$((blocks + $("$terrane" pool status --json p | sed -n 's/.*"shared_blocks": *\([0-9]*\).*/\1/p')))
+        fi
         mount_again
         [ "$(sha256sum "$mnt/fsx-$seed")" = "$sum" ] || { say "    seed $((base + seed)): another file after a new mount"; return 1; }
     done <<<"$fsx_runs"
+    [ "$blocks" -gt 0 ] || { say "    copies shared no blocks"; return 1; }
     say "    $ops operations, seeds from $((base + 1)) on"
 }
 

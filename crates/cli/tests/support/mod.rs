@@ -280,15 +280,3 @@ impl Drop for Loop {
         let _ = Command::new("losetup").args(["-d", &self.0]).status();
     }
 }
-
-/// Incompressible bytes, reproducible.
-pub fn noise(len: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let step = |_| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as u8
-    };
-    (0..len).map(step).collect()
-}
