@@ -5,11 +5,12 @@
 mod support;
 
 use rustix::fs::copy_file_range;
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use support::{TestDir, can_mount, noise};
+use support::{NOBODY, TestDir, can_mount, is_root, noise};
 
 const FILE_BYTES: usize = 24 << 20;
 
@@ -80,6 +81,32 @@ fn copies_on_a_mount_share_blocks_and_stay_equal() {
     dir.run("umount mnt", 0);
     let report = dir.out("check tank");
     assert!(report.contains("nothing found"), "{report}");
+}
+
+/// A copy that belongs to its maker does not lend the maker's identity to everybody, as the source lends its owner's.
+#[test]
+fn a_clone_without_its_owner_has_no_set_id_bits() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let dir = TestDir::new("clones-set-id");
+    dir.run("pool create tank tank.img --size 256M", 0);
+    dir.run("mount tank mnt", 0);
+    let (program, source) = (dir.path("terrane"), dir.path("mnt/source"));
+    fs::copy(env!("CARGO_BIN_EXE_terrane"), &program).unwrap();
+    fs::write(&source, "not to be run").unwrap();
+    for (path, mode) in [("", 0o755), ("terrane", 0o755), ("mnt", 0o1777), ("mnt/source", 0o6755)] {
+        fs::set_permissions(dir.path(path), Permissions::from_mode(mode)).unwrap();
+    }
+    for (user, name, mode) in [(NOBODY, "other", 0o755), (0, "own", 0o6755)] {
+        let mut command = Command::new(&program);
+        command.args(["fs", "clone-file"]).arg(&source).arg(dir.path("mnt").join(name)).uid(user).gid(user);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let meta = fs::metadata(dir.path("mnt").join(name)).unwrap();
+        assert_eq!((meta.uid(), meta.mode() & 0o7777), (user, mode), "{name}");
+    }
+    dir.run("umount mnt", 0);
 }
 
 /// Files come back from a snapshot without a copy of bytes. Two data sets are two file systems of the kernel, so a copy

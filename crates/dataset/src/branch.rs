@@ -295,9 +295,9 @@ impl Branch {
         }
     }
 
-    /// Whether space is reserved for its current data.
-    pub fn has_ref_reservation(&self) -> bool {
-        self.limits.ref_reservation() > 0
+    /// Whether space is reserved for it: for its current data, or for it with all data sets below a parent.
+    pub fn has_reserved_space(self: &Arc<Self>) -> bool {
+        self.limits.ref_reservation() > 0 || self.chain().any(|branch| branch.limits.reservation() > 0)
     }
 
     /// Bytes that it uses with its snapshots and all data sets below, as of the last commit.

@@ -506,6 +506,7 @@ impl State {
         let (mut blocks, mut freed) = (blocks_max.clamp(1, SCAN_BLOCKS), 0);
         while blocks > 0
             && freed < SCAN_FREES
+            && mos.shared().takes_more_frees(txg_sync)
             && let Some(id) = self.due.first().copied()
         {
             let Some(index) = self.index_of(id) else {

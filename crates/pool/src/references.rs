@@ -82,10 +82,11 @@ pub(crate) enum FreedNow {
 impl References {
     pub fn note_freed(&mut self, normal: &Normal) -> FreedNow {
         let addr = normal.addrs[0];
-        // Only records are shared, and only they have one copy: metadata of the pool itself is freed last.
+        // Only records of one copy are shared. Metadata has two.
         let may_be_shared = normal.level == 0
+            && normal.copies().count() == 1
             && (normal.is_clone || self.zones.contains(&addr.seq()) || contains(&self.ranges, addr));
-        if !may_be_shared || self.is_closed && normal.copies().count() > 1 {
+        if !may_be_shared {
             return FreedNow::Block;
         }
         if self.is_closed {

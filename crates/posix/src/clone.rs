@@ -79,10 +79,10 @@ impl CloneRecords<'_> {
         let record_bytes = from.block_size();
         let record = u64::from(record_bytes);
         // A file's reservation counts the bytes of holes: writes settle that. What is reserved for a data set must be
-        // enough to overwrite its data, and an overwritten shared block stays.
+        // enough to overwrite its data, and an overwritten or removed shared block stays.
         let may_share = SharedTable::is_in_force(fs.set.pool())
             && !target.has_reservation()
-            && !fs.dataset().branch().has_ref_reservation();
+            && !fs.dataset().branch().has_reserved_space();
         let is_aligned = self.range.start.is_multiple_of(record) && self.into.is_multiple_of(record);
         let is_fitting = into.block_size() == record_bytes || into.block_count() == 0;
         // A single record that is shorter than others grows with its file. Several of them would not.

@@ -709,9 +709,8 @@ fn space_for_the_leaves_of_the_table_is_kept() {
     assert!(kept(&m) >= before + more);
     let root = m.fs().root();
     m.fs().unlink(root, b"source").unwrap();
-    for _ in 0..20 {
-        commit(&m);
-    }
+    // So few leaves that nothing delays the frees.
+    (0..2).for_each(|_| commit(&m));
     assert_eq!(totals(&m), SharedTotals::default());
     assert!(kept(&m) < before + more);
     let to = m.fs().ino(root, "copy").unwrap();

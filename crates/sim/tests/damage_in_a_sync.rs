@@ -7,9 +7,10 @@ use terrane_device::SimDevice;
 use terrane_device::sim::Survival;
 use terrane_format::Owner;
 use terrane_format::rows::Phase;
-use terrane_posix::{Errno, Ino, WriteFlags};
+use terrane_posix::{Errno, Fs, Ino, WriteFlags};
 use terrane_sim::machine::{Machine, Plan, USER};
 use terrane_store::explain::EntryState;
+use terrane_wire::Prng;
 
 fn created() -> Machine {
     let props = vec![("recordsize", "4K"), ("compression", "off"), ("dnodesize", "legacy")];
@@ -190,4 +191,64 @@ fn a_loss_is_told_although_the_inode_left_memory_before_it_was_asked_for() {
         }
     }
     panic!("the canary: its number was never given out again");
+}
+
+/// The counts of references are lost. What may be shared is never freed then, nothing more is shared near it, and the
+/// pool goes on.
+#[test]
+fn a_damaged_leaf_of_the_table_of_shared_blocks_only_ends_sharing() {
+    const BYTES: u64 = 200 * 4096;
+    let props = vec![("recordsize", "4K"), ("compression", "lz4")];
+    let machine = Machine::create(&Plan { props, ..Plan::small(2) }).unwrap();
+    let (fs, root) = (machine.fs().clone(), machine.fs().root());
+    let mut rng = Prng::new(1);
+    for name in ["source", "other"] {
+        let ino = fs.create(root, name.as_bytes(), 0o644, &USER).unwrap().ino;
+        // Records of many sizes: a leaf of equal distances would fit its pointer.
+        for record in 0..BYTES / 4096 {
+            let len = 500 + rng.below(3000) as usize;
+            let noise = rng.random_bytes(len);
+            fs.write(ino, record * 4096, &noise, WriteFlags::default()).unwrap();
+        }
+        fs.write(ino, BYTES - 1, &[1], WriteFlags::default()).unwrap();
+        fs.sync().unwrap();
+    }
+    let clone = |fs: &Fs, from: &str, name: &str| {
+        let from = fs.lookup(root, from.as_bytes()).unwrap().ino;
+        let to = fs.create(root, name.as_bytes(), 0o644, &USER).unwrap().ino;
+        let done = fs.clone_range(from, 0, to, 0, BYTES).unwrap();
+        assert_eq!(done.bytes, BYTES);
+        done.shared_bytes
+    };
+    assert_eq!(clone(&fs, "source", "first"), BYTES);
+    let read = |fs: &Fs, name: &str| {
+        let mut out = Vec::new();
+        let ino = fs.lookup(root, name.as_bytes()).unwrap().ino;
+        fs.read(ino, 0, BYTES as u32, &mut out).map(|()| out)
+    };
+    let content = [read(&fs, "source"), read(&fs, "other")];
+    drop(fs);
+    let machine = imported(&machine.export().unwrap());
+    let fs = machine.fs().clone();
+    let table = machine.objects.shared().object().unwrap().0;
+    let is_leaf = |owner: &Owner| matches!(owner, Owner::Block { objset: 0, object, level: 0, block: 2 } if *object == table);
+    assert_eq!(flip(&machine, is_leaf), 2);
+    for (from, name) in [("source", "second"), ("other", "third")] {
+        assert_eq!(clone(&fs, from, name), 0, "{name}");
+        assert_eq!(fs.sync(), Ok(()), "{name}");
+    }
+    let references = machine.objects.shared().totals();
+    for name in ["source", "other"] {
+        fs.unlink(root, name.as_bytes()).unwrap();
+    }
+    fs.forget_all();
+    fs.sync().unwrap();
+    assert_eq!(machine.pool.status().failed, None);
+    assert!(!machine.pool.errors().findings.is_empty(), "it was reported");
+    assert_eq!(machine.objects.shared().totals(), references);
+    drop(fs);
+    let machine = imported(&machine.export().unwrap());
+    for (name, content) in [("first", &content[0]), ("second", &content[0]), ("third", &content[1])] {
+        assert!(read(machine.fs(), name) == *content, "{name}");
+    }
 }

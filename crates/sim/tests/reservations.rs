@@ -308,3 +308,32 @@ fn files_use_what_they_reserved_beside_a_reservation() {
     world.settle();
     world.machine.check().unwrap();
 }
+
+/// A clone that is removed gives no space back, and one that is overwritten takes new space. So what is reserved for a
+/// data set, or above it, would not be there.
+#[test]
+fn a_reservation_holds_after_files_were_cloned() {
+    let mut world = World::new(2);
+    world.create("kept", &[("reservation", "16M")]).unwrap();
+    world.create("kept/below", &[]).unwrap();
+    world.create("others", &[]).unwrap();
+    assert_eq!(world.fill("kept/below", "file", 48), (48, None));
+    let fs = world.fs("kept/below");
+    let (root, names) = (fs.root(), (0..48).map(|file| (format!("file{file}"), format!("copy{file}"))));
+    for (from, to) in names.clone() {
+        let from = fs.lookup(root, from.as_bytes()).unwrap().ino;
+        let to = fs.create(root, to.as_bytes(), 0o644, &ROOT).unwrap().ino;
+        assert_eq!(fs.copy_range(from, 0, to, 0, FILE as u64), Ok(FILE as u64));
+    }
+    fs.forget_all();
+    fs.sync().unwrap();
+    assert_eq!(world.fill("others", "file", 10_000).1, Some(Errno::ENOSPC));
+    for (_, copy) in names {
+        fs.unlink(root, copy.as_bytes()).unwrap();
+    }
+    drop(fs);
+    world.settle();
+    world.fill("others", "more", 10_000);
+    assert_eq!(world.fill("kept/below", "new", 72), (72, None), "15 MiB of 16 that are reserved");
+    world.machine.check().unwrap();
+}

@@ -26,8 +26,6 @@ use terrane_wire::Corrupt;
 
 /// Blocks freed from the queue in one txg.
 const FREES_PER_TXG: u64 = 64 << 10;
-/// Frees in one txg of blocks that may be shared. Each may rewrite another leaf of the table.
-const SHARED_FREES_PER_TXG: u64 = 8 << 10;
 
 /// A queue after a sync.
 pub(super) struct StoredQueue {
@@ -79,7 +77,7 @@ impl ObjectSet {
         let _patience = ReadRetry::none();
         let mut freed = 0;
         self.queue_deferred.store(false, Ordering::Relaxed);
-        while freed < FREES_PER_TXG && txg_sync.deferred_frees() < SHARED_FREES_PER_TXG {
+        while freed < FREES_PER_TXG && self.shared.takes_more_frees(txg_sync) {
             match self.free_queued(txg_sync, ledger) {
                 Ok(Some(released)) => freed += released,
                 Ok(None) => break,

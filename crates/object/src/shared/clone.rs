@@ -182,7 +182,15 @@ impl ObjectSet {
                 (DirtyContent::Given(ptr), _) if is_new(&ptr, record) => Source::Shared(ptr),
                 _ => Source::Bytes,
             };
-            return Ok(records.zip(stored).map(source_of).collect());
+            let mut sources: Vec<Source> = records.clone().zip(stored).map(source_of).collect();
+            drop(state);
+            let mut countable = self.shared().countable();
+            for source in &mut sources {
+                if matches!(source, Source::Shared(ptr) if !countable.contains(ptr.addrs[0])) {
+                    *source = Source::Bytes;
+                }
+            }
+            return Ok(sources);
         }
     }
 

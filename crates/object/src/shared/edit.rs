@@ -57,7 +57,7 @@ impl Leaves {
     }
 
     /// The leaf that an address belongs into, and the first address of the next one.
-    fn home_of(&self, addr: u64) -> (Option<(u64, Leaf)>, u64) {
+    pub fn home_of(&self, addr: u64) -> (Option<(u64, Leaf)>, u64) {
         let home = self.by_first.range(..=addr).next_back().or_else(|| self.by_first.iter().next());
         let home = home.map(|(first, leaf)| (*first, *leaf));
         let after = home.map_or(addr, |(first, _)| first.max(addr));

@@ -16,6 +16,8 @@ use crate::kind::ObjectKind;
 use crate::object::Object;
 use crate::objset::{ObjectSet, ObjectSpec};
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use terrane_format::{Addr, BlockPtr, Feature};
@@ -25,10 +27,12 @@ use terrane_store::PoolError;
 use terrane_txg::cost::META_BLOCK_BYTES;
 use terrane_wire::{Corrupt, ObjectId, Txg};
 
+/// Leaves that frees from free queues and dead lists change in one sync, roughly. Each free may change another one.
+const FREED_LEAVES_MAX: u64 = 8 << 10;
 /// Leaves that the space kept for every commit covers.
 const COMMIT_LEAVES: u64 = 4;
-/// Leaves for which space is kept at most: about twice the frees that a sync takes from the free queue.
-const SYNC_LEAVES_MAX: u64 = 16 << 10;
+/// Leaves for which space is kept at most.
+const SYNC_LEAVES_MAX: u64 = 2 * FREED_LEAVES_MAX;
 
 /// Sums over all shared blocks, as of the last sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,7 +63,7 @@ impl SharedTotals {
 struct State {
     /// The table's object, and the txg that made it. `None`: nothing was ever shared.
     object: Option<(Arc<Object>, Txg)>,
-    leaves: Leaves,
+    leaves: Arc<Leaves>,
     totals: SharedTotals,
 }
 
@@ -68,6 +72,8 @@ struct State {
 pub struct SharedTable {
     mos: OnceLock<Weak<ObjectSet>>,
     state: Mutex<State>,
+    /// Leaf blocks that were read or written since the pool was opened, and not found damaged since.
+    verified: Mutex<BTreeSet<u64>>,
     /// The newest txg with clones.
     clones_in: AtomicU64,
     /// Why the stored table cannot be used. The pool is read-only then.
@@ -138,7 +144,7 @@ impl SharedTable {
         }
         let SharedHead { blocks, references, block_bytes, saved_bytes, .. } = head;
         let totals = SharedTotals { blocks, references, block_bytes, saved_bytes };
-        Ok(State { object: Some((object, created)), leaves, totals })
+        Ok(State { object: Some((object, created)), leaves: Arc::new(leaves), totals })
     }
 
     /// Sums as of the last sync.
@@ -196,6 +202,12 @@ impl SharedTable {
         self.clones_in.load(Ordering::Acquire) >= txg.0
     }
 
+    /// Whether a sync may free more of what waits in free queues and on dead lists. Few leaves are no reason to stop,
+    /// however many frees change them.
+    pub fn takes_more_frees(&self, txg_sync: &TxgSync<'_>) -> bool {
+        txg_sync.deferred_frees() < FREED_LEAVES_MAX || self.leaf_count() <= FREED_LEAVES_MAX
+    }
+
     /// What the leaves span.
     pub(crate) fn ranges(&self) -> Arc<SharedRanges> {
         self.state.lock().leaves.ranges().clone()
@@ -222,6 +234,14 @@ impl SharedTable {
         // A sync may change the leaf meanwhile. So it is not compared with what its index says.
         let raw = object.read_block(block).ok();
         raw.and_then(|raw| find_in_leaf(&raw, addr.raw())).unwrap_or(1)
+    }
+
+    /// Where references can be counted, as of now.
+    pub(crate) fn countable(&self) -> CountableRanges<'_> {
+        let state = self.state.lock();
+        let object = state.object.as_ref().map(|(object, _)| object.clone());
+        let table = object.map(|object| (object, state.leaves.clone()));
+        CountableRanges { table, verified: &self.verified, last: None }
     }
 
     /// Calls `each` with all entries, in ascending order: address of the first copy, and references beyond the
@@ -261,15 +281,18 @@ impl SharedTable {
         added.sort_unstable_by_key(addr_of);
         freed.sort_unstable_by_key(addr_of);
         let changes = changes_of(&added, &freed);
-        let mut state = self.state.lock();
-        let Some((object, _)) = state.object.clone() else {
+        // Only syncs change leaves and totals. The lock is not held while leaves are read: clones need it.
+        let (object, leaves, mut totals) = {
+            let state = self.state.lock();
+            (state.object.clone(), state.leaves.clone(), state.totals)
+        };
+        let Some((object, _)) = object else {
             // A clone makes the table. So these pointers only say that they are clones.
             assert!(added.is_empty(), "a clone makes the table before its txg syncs");
             freed.iter().for_each(|reference| txg_sync.free_last_reference(reference));
             return Ok(None);
         };
-        let mut edit = LeafEdit::new(&object, state.leaves.clone());
-        let mut totals = state.totals;
+        let mut edit = LeafEdit::new(&object, Arc::unwrap_or_clone(leaves));
         let mut rest = changes.as_slice();
         while let Some(change) = rest.first() {
             let end = edit.home_end(change.addr);
@@ -278,6 +301,8 @@ impl SharedTable {
             let opened = match edit.open(change.addr) {
                 Ok(opened) => opened,
                 Err(error) => {
+                    // Others may be damaged as well.
+                    self.verified.lock().clear();
                     handle_unreadable(txg_sync.pool(), error, of_leaf)?;
                     continue;
                 }
@@ -297,8 +322,44 @@ impl SharedTable {
         let head = SharedHead::new(count, references, block_bytes, saved_bytes);
         blocks.insert(0, Some(head.encode().to_vec()));
         txg_sync.pool().set_unreserved_bytes(sync_bytes(leaves.count()));
-        (state.leaves, state.totals) = (leaves, totals);
+        let written = blocks.iter().filter(|(_, content)| content.is_some());
+        self.verified.lock().extend(written.map(|(block, _)| *block));
+        let mut state = self.state.lock();
+        (state.leaves, state.totals) = (Arc::new(leaves), totals);
         Ok(Some((object.id(), blocks)))
+    }
+}
+
+/// Where references can be counted. A block is shared only if the leaf that counts it is readable: else the txg could
+/// not be stored.
+pub(crate) struct CountableRanges<'a> {
+    /// The table's object and its leaves. `None`: there is no table yet.
+    table: Option<(Arc<Object>, Arc<Leaves>)>,
+    verified: &'a Mutex<BTreeSet<u64>>,
+    /// The addresses that belong to the last leaf, and whether it is readable.
+    last: Option<(Range<u64>, bool)>,
+}
+
+impl CountableRanges<'_> {
+    /// Whether references to the block with this address can be counted.
+    pub fn contains(&mut self, addr: Addr) -> bool {
+        let Some((object, leaves)) = &self.table else { return true };
+        let addr = addr.raw();
+        if let Some((_, is_readable)) = self.last.as_ref().filter(|(range, _)| range.contains(&addr)) {
+            return *is_readable;
+        }
+        let (Some((first, leaf)), end) = leaves.home_of(addr) else { return true };
+        let mut is_readable = self.verified.lock().contains(&leaf.block);
+        if !is_readable {
+            // As a sync may change the leaf meanwhile, it is not compared with what its index says.
+            let raw = object.read_block(leaf.block);
+            is_readable = raw.is_ok_and(|raw| find_in_leaf(&raw, addr).is_some());
+            if is_readable {
+                self.verified.lock().insert(leaf.block);
+            }
+        }
+        self.last = Some((first.min(addr)..end, is_readable));
+        is_readable
     }
 }
 

@@ -15,7 +15,7 @@ use terrane_fuse::mount::dev_number;
 
 pub const HELP: &str = "\
 The copy shares the blocks of its source, so it is immediate and takes only space for pointers. What is written later into one of the two
-is its own. Mode, owner, times and extended attributes are copied, owners only as far as the caller may. Source and copy must be on one
+is its own. Mode, owner, times and extended attributes are copied, owners only as far as the caller may: without its owner, a copy has no set-id bits. Source and copy must be on one
 mount.
 
 Not shared are files that are stored in another form than a new file would be: with another checksum or compression. They are copied.
@@ -137,14 +137,16 @@ fn clone_content(source: &Path, target: &Path, bytes: u64) -> Outcome {
 /// Owner, extended attributes, mode and times. The owner first, as its change clears set-id bits; times last.
 fn copy_attributes(source: &Path, target: &Path, meta: &Metadata) -> Outcome {
     let failed = |error: io::Error| Failure::io("setting attributes of", target)(error);
-    match std::os::unix::fs::lchown(target, Some(meta.uid()), Some(meta.gid())) {
-        Err(error) if error.kind() != io::ErrorKind::PermissionDenied => return Err(failed(error)),
-        _ => {}
-    }
+    let bits = match std::os::unix::fs::lchown(target, Some(meta.uid()), Some(meta.gid())) {
+        Ok(()) => 0o7777,
+        // Set-id bits are meant for the owner that it has not got.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => 0o777,
+        Err(error) => return Err(failed(error)),
+    };
     let is_link = meta.file_type().is_symlink();
     if !is_link {
         copy_xattrs(source, target).map_err(|errno| failed(errno.into()))?;
-        fs::set_permissions(target, fs::Permissions::from_mode(meta.mode() & 0o7777)).map_err(failed)?;
+        fs::set_permissions(target, fs::Permissions::from_mode(meta.mode() & bits)).map_err(failed)?;
     }
     let time = |tv_sec, tv_nsec| Timespec { tv_sec, tv_nsec };
     let times = Timestamps {
