@@ -82,7 +82,7 @@ impl CloneRecords<'_> {
         // enough to overwrite its data, and an overwritten or removed shared block stays.
         let may_share = SharedTable::is_in_force(fs.set.pool())
             && !target.has_reservation()
-            && !fs.dataset().branch().has_reserved_space();
+            && [fs, self.source].iter().all(|fs| !fs.dataset().branch().has_reserved_space());
         let is_aligned = self.range.start.is_multiple_of(record) && self.into.is_multiple_of(record);
         let is_fitting = into.block_size() == record_bytes || into.block_count() == 0;
         // A single record that is shorter than others grows with its file. Several of them would not.

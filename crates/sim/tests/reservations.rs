@@ -327,6 +327,14 @@ fn a_reservation_holds_after_files_were_cloned() {
     }
     fs.forget_all();
     fs.sync().unwrap();
+    // A file elsewhere that shares them would keep what is overwritten here.
+    let elsewhere = world.fs("others");
+    let from = fs.lookup(root, b"file0").unwrap().ino;
+    let to = elsewhere.create(root, b"copy", 0o644, &ROOT).unwrap().ino;
+    let copied = elsewhere.clone_range_from(&fs, (from, 0), to, 0, FILE as u64).unwrap();
+    assert_eq!((copied.bytes, copied.shared_bytes), (FILE as u64, 0));
+    elsewhere.forget_all();
+    drop(elsewhere);
     assert_eq!(world.fill("others", "file", 10_000).1, Some(Errno::ENOSPC));
     for (_, copy) in names {
         fs.unlink(root, copy.as_bytes()).unwrap();
